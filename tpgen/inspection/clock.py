@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen._torch import pytree
-from tpgen.kernels.runtime.load import no_collection
+from tpgen.remember import no_collection
 
 TimedCall = Callable[[], object]
 
@@ -87,7 +87,7 @@ def time_in_turns(
     order, shuffled = list(calls), random.Random(0)
     gc.collect()
     start = time.perf_counter()
-    with no_collection():  # of cycles that earlier work has left
+    with no_collection():  # of cycles of earlier work, which would fall on one call
         for done in _shares(start, seconds, rounds, repeats):
             shuffled.shuffle(order)
             for name in order:

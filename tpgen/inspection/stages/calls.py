@@ -144,10 +144,6 @@ class PolynomialRequest(Request):
         return lines
 
     @property
-    def placement_lines(self) -> list[Line]:
-        return [(text, ()) for text in str(self.placement).split("\n")]
-
-    @property
     def _on_edges(self) -> bool:
         return False
 

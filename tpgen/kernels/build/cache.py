@@ -136,19 +136,9 @@ def default_directory() -> Path:
         return links_followed(Path(named) / "kernels")
     try:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError:  # a user without a home: no place of their own, see `directory`
+    except RuntimeError:  # a user without a home: no place of their own, see `current_directory`
         base = os.devnull
     return links_followed(Path(base) / "tpgen" / "kernels")
-
-
-def directory() -> Path:
-    """The cache directory, made and checked; one for this process only where it cannot be written.
-
-    Raises `BackendError` where the directory belongs to somebody else, or others may write to it or one above it.
-    """
-    wanted = default_directory()
-    reason = _trouble(wanted)
-    return fallback(str(wanted), reason) if reason else wanted
 
 
 def _trouble(wanted: Path) -> str:
@@ -164,13 +154,17 @@ def _trouble(wanted: Path) -> str:
 
 
 @cache
-def _checked_directory(wanted: str) -> Path:
-    return directory()
+def _checked_directory(wanted: Path) -> Path:
+    reason = _trouble(wanted)
+    return fallback(str(wanted), reason) if reason else wanted
 
 
 def current_directory() -> Path:
-    """As `directory`, checked once per process and place."""
-    return _checked_directory(str(default_directory()))
+    """The cache directory, made and checked once per process and place; a temporary one where it cannot be written.
+
+    Raises `BackendError` where the directory belongs to somebody else, or others may write to it or one above it.
+    """
+    return _checked_directory(default_directory())
 
 
 def check_lasting() -> None:
@@ -228,7 +222,7 @@ def with_room(make: Callable[[Path], Made]) -> Made:
 def finished(key: str, kind: str = KERNEL) -> Entry | None:
     """The entry if it stands, whole, in the user's directory, which need not be writable for that.
 
-    Raises `BackendError` as `directory` does.
+    Raises `BackendError` as `current_directory` does.
     """
     wanted = Entry(default_directory(), key, kind)
     try:

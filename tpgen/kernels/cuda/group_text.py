@@ -12,16 +12,7 @@ from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.groups import Group, Held, power_of_two
 from tpgen.kernels.cuda.tables import LONG, TableSet, entries_of
 from tpgen.kernels.placement.values import PlacedTable
-from tpgen.kernels.sweep.statements import (
-    Accumulate,
-    Component,
-    Define,
-    Local,
-    Statement,
-    Sum,
-    TableEntry,
-    Value,
-)
+from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Local, Statement, Sum, TableEntry, Value
 from tpgen.kernels.sweep.sweep import PathSweep
 from tpgen.kernels.sweep.terms import INDEX, S
 

@@ -36,7 +36,6 @@ class EdgeRows:
     src: Tensor
     dst: Tensor
     owners: int
-    owner: str | None = None
     collected: Order | None = None  # in which what is scattered is added up
 
 

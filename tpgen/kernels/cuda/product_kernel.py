@@ -75,8 +75,23 @@ class ProductKernel(CudaKernel):
     def recall(self, edges: Edges, like: Tensor) -> KnownEdges | None:
         """The edges, where they are sorted and known to be in range, which a recorded graph does not ask."""
         device = cuda_device_of([like])
-        loaded = self._loaded.get(device)
-        return None if loaded is None else _recalled(loaded, edges, captures.capture_of(device))
+        loaded, capture = self._loaded.get(device), captures.capture_of(device)
+        ends = {"x1": (edges.src, edges.sources), "out": (edges.dst, edges.destinations)}
+        if loaded is None or (edges.check and not capture and not all(recall_inside(*end) for end in ends.values())):
+            return None
+        given = {"x1": edges.by_src, "out": edges.by_dst}
+        orders = {slot: given[slot] for slot in loaded.placement.sorted_by}
+        for slot in (slot for slot, order in orders.items() if order is None):
+            found = recall_order(*ends[slot], capture)
+            if found is None and not ascends(ends[slot][0]):
+                return None
+            orders[slot] = found and found.whole
+        src, dst = recall_wide(edges.src, capture), recall_wide(edges.dst, capture)
+        if src is None or dst is None:
+            return None
+        by_src, by_dst = map(orders.get, ends)
+        keeps = not capture and is_kept(edges.src) and is_kept(edges.dst)
+        return KnownEdges(src, dst, by_src, by_dst, loaded.stream if keeps else None)
 
     def order(self, loaded: Loaded, call: Given) -> tuple[int, EdgeRows | None]:
         p, edges = loaded.placement, call.edges
@@ -96,29 +111,9 @@ def ordered_edges(owner: str | None, edges: Edges, device: int, scattered: bool 
             return _DESTINATIONS, None
     src, dst = (known_wide(end, capture) for end in (edges.src, edges.dst))
     collected = _order(edges.src, edges.sources, edges.by_src, capture) if scattered else None
-    return 0, EdgeRows(order, src, dst, owners if owner else 0, owner, collected)
+    return 0, EdgeRows(order, src, dst, owners if owner else 0, collected)
 
 
 def _order(index: Tensor, owners: int, given: Tensor | None, capture: int) -> Order:
     """Take the order that is given, or find it."""
     return known_order(index, owners, capture) if given is None else Order.of(given, owners)
-
-
-def _recalled(loaded: Loaded, edges: Edges, capture: int) -> KnownEdges | None:
-    """Recall what `ordered_edges` has found of edges."""
-    ends = {"x1": (edges.src, edges.sources), "out": (edges.dst, edges.destinations)}
-    if edges.check and not capture and not all(recall_inside(*end) for end in ends.values()):
-        return None
-    given = {"x1": edges.by_src, "out": edges.by_dst}
-    orders = {slot: given[slot] for slot in loaded.placement.sorted_by}
-    for slot in (slot for slot, order in orders.items() if order is None):
-        found = recall_order(*ends[slot], capture)
-        if found is None and not ascends(ends[slot][0]):
-            return None
-        orders[slot] = found and found.whole
-    src, dst = recall_wide(edges.src, capture), recall_wide(edges.dst, capture)
-    if src is None or dst is None:
-        return None
-    by_src, by_dst = map(orders.get, ends)
-    keeps = not capture and is_kept(edges.src) and is_kept(edges.dst)
-    return KnownEdges(src, dst, by_src, by_dst, loaded.stream if keeps else None)

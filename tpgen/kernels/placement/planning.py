@@ -9,14 +9,7 @@ from math import comb, prod
 from tpgen.errors import EmitError
 from tpgen.form.form import Form, Term
 from tpgen.kernels.placement.matrix import AnySchedule, is_linear, matrix_schedule
-from tpgen.kernels.placement.values import (
-    BatchSchedule,
-    ChannelSchedule,
-    PlacedTable,
-    ScratchSegment,
-    Target,
-    View,
-)
+from tpgen.kernels.placement.values import BatchSchedule, ChannelSchedule, PlacedTable, ScratchSegment, Target, View
 from tpgen.kernels.sweep.tables import Table, make_tables
 from tpgen.kernels.sweep.terms import INDEX, SLOTS, path_terms, row_lengths
 from tpgen.remember import remembered

@@ -7,13 +7,13 @@ the coefficients into those of the weights.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tpgen.form.call import Slot
 from tpgen.kernels.placement.values import Target
 from tpgen.kernels.sweep.monomials import ADJOINTS, COEFFICIENTS, PolynomialSweep, reads
-from tpgen.kernels.sweep.statements import Component
+from tpgen.kernels.sweep.statements import Component, TextOfPaths
 from tpgen.locks import cached_property
 from tpgen.planner.plan import Operand, Plan
 
@@ -23,7 +23,7 @@ _Segment = tuple[int, int]  # first component, components
 
 
 @dataclass(frozen=True)
-class PolynomialPlacement:
+class PolynomialPlacement(TextOfPaths):
     """A sweep on a target; all that a writer prints is decided here."""
 
     plan: Plan
@@ -125,7 +125,8 @@ class PolynomialPlacement:
         sizes = {size for o in self.operands.values() if o.channels for _, size in component_runs(o)}
         return {size for size in sizes if size < self.target.lanes}
 
-    def __str__(self) -> str:
+    @property
+    def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         lanes, areas = self.target.lanes, sum(self.scratch.values())
         number = max(4, self.target.itemsize)  # what is computed with
         rows = f"up to {self.span}" if self.span else "all"
@@ -140,7 +141,7 @@ class PolynomialPlacement:
             parts.append(f"  {slot}: {self._reading(slot)}")
         for slot in self.opened:
             parts.append(f"  -> {slot}: {self._writing(slot)}")
-        return "\n".join(parts)
+        return ((text, ()) for text in parts)
 
     def _reading(self, slot: str) -> str:
         if slot not in self.read:

@@ -67,22 +67,18 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
 def _fold_pairs(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
     """Fold a call in which two edges share a row of weights: by a row for each edge, whose gradients are added."""
     kernels = kernels_of(call.description)
-    given = kernels.signature(call.call, call.indexed).given
-    edges = next(_rows(x, d) for g, x, d in zip(given, call.tensors, dims, strict=False) if g.shape.counts == ROWS)
-    axes = [0 if d is None else 0 if d else 1 for d in dims]  # of the rows of a sample
-    tensors, opened, pairs = list(call.tensors), kernels.signature(call.call, call.indexed).opened, 0
-    for n, (g, x) in enumerate(zip(given, call.tensors, strict=True)):
-        if g.shape.counts == PAIRS:
-            pairs = _rows(x, dims[n])
-            tensors[n] = rows_of_edges(x, edges, axes[n])
+    signature = kernels.signature(call.call, call.indexed)
+    given = [*zip(signature.given, call.tensors, dims, strict=False)]
+    counts = {g.shape.counts: _rows(x, d) for g, x, d in reversed(given)}
+    tensors = [rows_of_edges(x, counts[ROWS], int(d == 0)) if g.shape.counts == PAIRS else x for g, x, d in given]
     text = kernels.product.per_edge
     made, unfold_edges = fold_batch(size, dims, call._replace(tensors=tensors, description=text))
 
     def unfold(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
         found = unfold_edges(results)
         return tuple(
-            sums_of_pairs(x, pairs, axis=1) if shape.counts == PAIRS else x
-            for (_, shape), x in zip(opened, found, strict=True)
+            sums_of_pairs(x, counts[PAIRS], axis=1) if shape.counts == PAIRS else x
+            for (_, shape), x in zip(signature.opened, found, strict=True)
         )
 
     return made, unfold

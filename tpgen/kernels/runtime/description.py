@@ -42,6 +42,15 @@ PATHS: dict[str, Callable[[Term], bool]] = {
     "weighted": lambda term: term.leg("w") is not None,
 }
 
+# What each field of a description must be beside its plan: in words, and whether a value is that.
+_RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "format": (f"be {_FORMAT!r}", lambda x: x == _FORMAT),
+    "layout": ("be a list of names", lambda x: isinstance(x, list) and all(isinstance(name, str) for name in x)),
+    "paths": (f"be one of {', '.join(PATHS)}", lambda x: isinstance(x, str) and x in PATHS),
+    "check_index": ("be true or false", lambda x: isinstance(x, bool)),
+    "pairs": ("be true, or left out", lambda x: x is True),
+}
+
 OPENED_BY_DIRECTION: dict[str, tuple[str, ...]] = {"forward": ("out",), "backward": ("x1", "x2", "w")}
 # Further calls of training on forces: the gradient of x2, the gradients of that, and those of all gradients together.
 _FORCES = (call_of(("x2",)), call_of(("x1", "w", "out")), raised_call(SLOTS, SLOTS[:3]))
@@ -241,24 +250,15 @@ def read_description(text: str) -> AnyDescription:
         return describe_polynomial(read_plan(text))
     if not isinstance(fields, dict) or tuple(fields) not in (_FIELDS, _FIELDS_OF_PAIRS):
         raise PlanError(f"kernel description: must be an object with the fields {', '.join(_FIELDS)}, in this order")
-    if fields["format"] != _FORMAT:
-        raise PlanError(f"kernel description: format must be {_FORMAT!r}, got {str(fields['format'])[:40]!r}")
-    layout = fields["layout"]
-    if not isinstance(layout, list) or not all(isinstance(name, str) for name in layout):
-        raise PlanError("kernel description: layout must be a list of names")
-    paths = fields["paths"]
-    if not isinstance(paths, str) or paths not in PATHS:
-        raise PlanError(f"kernel description: paths must be one of {', '.join(PATHS)}, got {str(paths)[:40]!r}")
-    check_index = fields["check_index"]
-    if not isinstance(check_index, bool):
-        raise PlanError(f"kernel description: check_index must be true or false, got {str(check_index)[:40]!r}")
-    pairs = fields.get("pairs", False)
-    if "pairs" in fields and pairs is not True:
-        raise PlanError(f"kernel description: pairs must be true, or left out, got {str(pairs)[:40]!r}")
+    for name, (rule, keeps) in _RULES.items():
+        if name in fields and not keeps(fields[name]):
+            raise PlanError(f"kernel description: {name} must {rule}, got {str(fields[name])[:40]!r}")
+    pairs = "pairs" in fields
     try:
         plan = _read_plan(fields["plan"])
         _check_pairs(plan, pairs)
-        return Description(plan, layouts_of(plan, tuple(layout)), paths, check_index, pairs)
+        layout = layouts_of(plan, tuple(fields["layout"]))
+        return Description(plan, layout, fields["paths"], fields["check_index"], pairs)
     except EmitError as error:
         raise PlanError(f"kernel description: {error}") from None
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +14,7 @@ from tpgen.kernels.build import build
 from tpgen.kernels.placement.blocks import MOST_BLOCKS
 from tpgen.kernels.placement.place import Placement
 from tpgen.kernels.sweep.terms import SLOTS
+from tpgen.remember import no_collection
 
 _INDEX = torch.int64.itemsize  # tasks and the order of rows are int64
 _ACCUMULATED = torch.float32.itemsize  # bfloat16 is stored only: sums and scratch of it are float32
@@ -70,20 +69,8 @@ def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array:
 
 def source_of(spec: KernelSpec) -> Any:
     """The C++ source of a kernel, for the vectors of this machine."""
-    with no_collection():  # a text is made of many small values, and each full collection walks torch's too
+    with no_collection():
         return spec.description.source(spec.call, spec.dtype, spec.indexed)
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Let no garbage be collected meanwhile."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 # -- bytes of a call on the CPU, beside operands and results -----------------------------------------------------------

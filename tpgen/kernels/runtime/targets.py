@@ -171,8 +171,11 @@ def _no_schedule(spec: KernelSpec, _chip: None) -> str | None:
     return None
 
 
+_cpp_obstacle = by_form(_no_schedule, lambda *_: None)
+
+
 def _cpp_text(spec: KernelSpec, _chip: None) -> str:
-    return "" if spec.call.levels and _no_schedule(spec, None) else load.source_of(spec).text
+    return "" if spec.call.levels and _cpp_obstacle(spec, None) else load.source_of(spec).text
 
 
 KERNEL_TARGETS: dict[str, KernelTarget] = {
@@ -180,12 +183,12 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         device="cpu",
         about="the CPU",
         missing=_no_compiler,
-        obstacle=by_form(_no_schedule, lambda *_: None),
+        obstacle=_cpp_obstacle,
         load=load.CompiledKernel,
         empty=lambda shape, dtype, _device: memory.empty(shape, dtype),
         remedy="Install g++ 12 or later or clang, or name one in TPGEN_CXX",
         language="C++",
-        text=by_form(_cpp_text, lambda spec, _chip: load.source_of(spec).text),
+        text=_cpp_text,
         workspace=by_form(load.product_bytes, load.polynomial_bytes),
         rounds_sums=True,
         takes_pairs=True,

@@ -35,14 +35,14 @@ static Handle empty(const i64* sizes, i64 dim, int dtype, Place place = CPU) {
 }
 // who makes room for large results, the dtype by its position; nobody: they are left to others
 static Handle (*make_large)(const i64* sizes, i64 dim, i64 dtype);
-static bool make_dense(Tensor& x) {
-  if (!x || x.dense()) return true;
-  Handle made = empty(x.sizes, x.dim, x.dtype);
+static bool copy(Tensor& x, Place place) {
+  Handle made = empty(x.sizes, x.dim, x.dtype, place);
   if (!made) return false;
   const bool copied = !aoti_torch_copy_(made, x.handle, 0);
   x.take(made);
   return copied;
 }
+static bool make_dense(Tensor& x) { return !x || x.dense() || copy(x, CPU); }
 
 // whether edges are at most two to each row of weights, which those of pairs are
 static bool share(i64 rows, i64 weights) { return weights <= rows && rows <= 2 * weights; }

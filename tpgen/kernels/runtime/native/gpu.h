@@ -75,12 +75,7 @@ static i64 parts(i64 count, i64 size) { return (count + size - 1) / size; }
 static void* place_in(const Tensor& x) { return x && x.count() ? x.data() : 0; }
 // rows side by side, where copies of whole ones can find them: a slice of another tensor may begin anywhere
 static bool make_ready(Tensor& x, Place place) {
-  if (!x || (x.dense() && (u64)x.data() % ALIGNED == 0)) return true;
-  Handle made = empty(x.sizes, x.dim, x.dtype, place);
-  if (!made) return false;
-  const bool copied = !aoti_torch_copy_(made, x.handle, 0);
-  x.take(made);
-  return copied;
+  return !x || (x.dense() && (u64)x.data() % ALIGNED == 0) || copy(x, place);
 }
 // room for so many parts of sums, in numbers of so many bytes
 static Handle scratch(i64 bytes, i64 count, i64 numbers, Place place) {
