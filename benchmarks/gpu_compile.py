@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from tpgen.form.form import form_of
 from tpgen.kernels.cuda.chips import Chip, chip_of
@@ -26,6 +27,18 @@ _ROWS = {"forward": (("out",), False), "backward": (("x1", "x2", "w"), False)}
 TASKS = _ROWS | {f"conv {name}": (opened, True) for name, (opened, _) in _ROWS.items()}
 COLUMNS = (*TASKS, "second")
 Row = dict[str, Any]
+_USAGE = re.compile(
+    r"Function properties for (\w+)\n.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\n"
+    r"(?:.*?Used (\d+) registers)?"
+)
+
+
+class Usage(NamedTuple):
+    """Registers and bytes that one kernel takes of each thread."""
+
+    registers: int
+    spills: int  # bytes stored to and loaded from memory for want of registers
+    stack: int  # bytes of memory for what stands in no register
 
 
 def compile_rows(name: str, arch: int) -> Iterator[Row]:
@@ -34,7 +47,7 @@ def compile_rows(name: str, arch: int) -> Iterator[Row]:
     for kernel, text in _texts(name, chip_of(arch)).items():
         source = text()
         start = time.process_time()
-        used = compiler.compile(source, arch).usage.values()
+        used = usage(compiler.compile(source, arch).log).values()
         yield {
             "problem": name,
             "arch": arch,
@@ -43,6 +56,17 @@ def compile_rows(name: str, arch: int) -> Iterator[Row]:
             "registers": max(u.registers for u in used),
             "spills": sum(u.spills for u in used),
         }
+
+
+def usage(log: str) -> dict[str, Usage]:
+    """Usage of each kernel, read off the assembler's text; functions that it calls stand behind it and are counted."""
+    found: dict[str, Usage] = {}
+    entry = ""
+    for name, stack, out, back, used in _USAGE.findall(log):
+        entry = name if used else entry
+        registers, spills, frame = found.get(entry, Usage(int(used or 0), 0, 0))
+        found[entry] = Usage(registers, spills + int(out) + int(back), frame + int(stack))
+    return found
 
 
 def _texts(name: str, chip: Chip) -> dict[str, Callable[[], str]]:

@@ -183,7 +183,7 @@ def interpreted(spec: KernelSpec) -> Kernel:
     def run(
         given: Sequence[Tensor], results: Sequence[Tensor], sizes: Sizes, edges: Edges | None = None, _index: Any = None
     ) -> int:
-        index = {} if edges is None else {"x1": edges.wide().src, "out": edges.wide().dst}
+        index = {} if edges is None else {"x1": edges.src.long(), "out": edges.dst.long()}
         gathered = {
             slot: x[index[operand_of(slot)]] if operand_of(slot) in index else x
             for slot, x in zip(names, given, strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -52,10 +52,6 @@ class Edges:
         """Flags that a C++ kernel takes: check the indices, and which of them are int32; and rows of weights."""
         narrow = (self.src.dtype == torch.int32) * _NARROW_SRC | (self.dst.dtype == torch.int32) * _NARROW_DST
         return self.check * _CHECKED | narrow | self.weights << _WEIGHTS
-
-    def wide(self) -> Edges:
-        """Convert both indices to int64; no copy of one that is int64 already."""
-        return replace(self, src=self.src.long(), dst=self.dst.long())
 
 
 class Sizes(NamedTuple):

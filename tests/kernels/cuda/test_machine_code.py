@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.gpu_compile import Usage, usage
 from tests.kernels.cuda.named import BACKWARD, FORWARD, KERNELS, POLYNOMIAL_CALLS, QUICK, QUICK_CALLS, Call, Kernel
 from tests.machine import needs_nvrtc
-from tpgen.kernels.cuda.nvrtc import Usage, need_nvrtc
+from tpgen.kernels.cuda.nvrtc import need_nvrtc
 
 ARCHITECTURES = (80, 90)
 ENTRIES = ("tpgen_kernel", "tpgen_sum", "tpgen_join", "tpgen_collect", "tpgen_channels")
@@ -34,8 +35,9 @@ def compiled(kernel: Kernel | Call, arch: int) -> dict[str, Usage]:
     source = kernel.source(arch)
     found = need_nvrtc().compile(source.text, arch)
     assert found.code.startswith(b"\x7fELF")
-    assert set(found.usage) == {name for name in ENTRIES if f" {name}(" in source.text}
-    return found.usage
+    used = usage(found.log)
+    assert set(used) == {name for name in ENTRIES if f" {name}(" in source.text}
+    return used
 
 
 def check(kernel: Kernel | Call, arch: int) -> None:

@@ -13,7 +13,6 @@ import re
 import site
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -22,26 +21,13 @@ from tpgen.errors import BackendError
 from tpgen.locks import cached_property
 
 OPTIONS = ("--std=c++17", "--ptxas-options=--verbose")
-_USAGE = re.compile(
-    r"Function properties for (\w+)\n.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\n"
-    r"(?:.*?Used (\d+) registers)?"
-)
 
 
-class Usage(NamedTuple):
-    """Registers and bytes that one kernel takes of each thread."""
-
-    registers: int
-    spills: int  # bytes stored to and loaded from memory for want of registers
-    stack: int  # bytes of memory for what stands in no register
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """Machine code, or PTX where the device is newer than the compiler; and what the compiler said of each kernel."""
+class Compiled(NamedTuple):
+    """Machine code, or PTX where the device is newer than the compiler; and what the assembler said of each kernel."""
 
     code: bytes
-    usage: dict[str, Usage]
+    log: str
 
 
 class Nvrtc:
@@ -109,7 +95,7 @@ class Nvrtc:
                     f"NVRTC failed for {architecture}: {first}\n"
                     "set TPGEN_NVRTC to another one, or use strategy='grouped'"
                 )
-            return Compiled(self._text(program, f"nvrtcGet{kind}Size", f"nvrtcGet{kind}"), usage(log))
+            return Compiled(self._text(program, f"nvrtcGet{kind}Size", f"nvrtcGet{kind}"), log)
         finally:
             self._library.nvrtcDestroyProgram(ctypes.byref(program))
 
@@ -124,17 +110,6 @@ class Nvrtc:
         code = getattr(self._library, name)(*values)
         if code:
             raise BackendError(f"{name} of {self.path} failed: {self._library.nvrtcGetErrorString(code).decode()}")
-
-
-def usage(log: str) -> dict[str, Usage]:
-    """Usage of each kernel, read off the assembler's text; functions that it calls stand behind it and are counted."""
-    found: dict[str, Usage] = {}
-    entry = ""
-    for name, stack, out, back, used in _USAGE.findall(log):
-        entry = name if used else entry
-        registers, spills, frame = found.get(entry, Usage(int(used or 0), 0, 0))
-        found[entry] = Usage(registers, spills + int(out) + int(back), frame + int(stack))
-    return found
 
 
 def find_nvrtc(arch: int | None = None, cuda: int | None = None) -> Nvrtc | None:
