@@ -6,16 +6,14 @@ not depend on the letter.  So a product is a product of tensors, and there are n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from tpgen.form.form import Form, LetteredLeg, Term
 from tpgen.form.polynomial import read_operand, write_operand
-from tpgen.kernels.arguments import Edges, KernelSpec, Sizes, by_form
-from tpgen.kernels.runtime.load import Kernel
+from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, Sizes, by_form
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, KernelTarget
 from tpgen.kernels.sweep.evaluate import ValueMemory, run_statements, summed
 from tpgen.kernels.sweep.monomials import PolynomialSweep, reads, stored_value
@@ -180,16 +178,15 @@ def interpreted(spec: KernelSpec) -> Kernel:
     sweep = make_sweep(path_terms(form), opened, raised=raised)
     names = [str(slot) for slot in spec.call.given]
 
-    def run(
-        given: Sequence[Tensor], results: Sequence[Tensor], sizes: Sizes, edges: Edges | None = None, _index: Any = None
-    ) -> int:
+    def run(call: KernelCall) -> int:
+        edges = call.edges
         index = {} if edges is None else {"x1": edges.src.long(), "out": edges.dst.long()}
         gathered = {
             slot: x[index[operand_of(slot)]] if operand_of(slot) in index else x
-            for slot, x in zip(names, given, strict=True)
+            for slot, x in zip(names, call.given, strict=True)
         }
         found = interpret(sweep, form, gathered)
-        for name, result in zip(opened, results, strict=True):
+        for name, result in zip(opened, call.opened, strict=True):
             if name in index:
                 result.copy_(torch.zeros_like(result, dtype=torch.float64).index_add_(0, index[name], found[name]))
             else:
@@ -201,25 +198,20 @@ def interpreted(spec: KernelSpec) -> Kernel:
 
 def interpreted_polynomial(spec: KernelSpec) -> Kernel:
     """A polynomial's sweep as it stands."""
-    plan, call, sweep = spec.description.plan, spec.call, spec.description.sweep(spec.call)
+    plan, slots, sweep = spec.description.plan, spec.call, spec.description.sweep(spec.call)
 
-    def run(
-        given: Sequence[Tensor],
-        opened: Sequence[Tensor],
-        sizes: Sizes,
-        _edges: Any = None,
-        index: Tensor | None = None,
-    ) -> int:
-        pairs = zip(call.given, given, strict=True)
+    def run(call: KernelCall) -> int:
+        sizes, index = call.sizes, call.elements
+        pairs = zip(slots.given, call.given, strict=True)
         tensors = {str(slot): _components(plan.operand(slot.operand), x.double()) for slot, x in pairs}
-        results = [plan.operand(slot.operand) for slot in call.opened]
-        shapes = {str(slot): _shape(o, sizes) for slot, o in zip(call.opened, results, strict=True)}
+        results = [plan.operand(slot.operand) for slot in slots.opened]
+        shapes = {str(slot): _shape(o, sizes) for slot, o in zip(slots.opened, results, strict=True)}
         if index is None:
             index = torch.arange(sizes.rows) if sizes.elements == sizes.rows else torch.zeros(sizes.rows).long()
         elif index.numel() and not 0 <= int(index.min()) <= int(index.max()) < sizes.elements:
             return 2
         found = interpret_polynomial(sweep, tensors, shapes, index)
-        for slot, o, x in zip(call.opened, results, opened, strict=True):
+        for slot, o, x in zip(slots.opened, results, call.opened, strict=True):
             value = found[str(slot)]
             x.copy_((value if o.weights else write_operand(o, value.transpose(1, 2))).reshape(x.shape))
         return 0

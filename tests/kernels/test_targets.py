@@ -13,7 +13,7 @@ from tests.kernels.plans import VARIANTS, call, mode_plan, operands
 from tests.machine import needs_compiler
 from tpgen.errors import InputError
 from tpgen.form.reference import reference_product
-from tpgen.kernels.arguments import Edges, KernelSpec, Sizes
+from tpgen.kernels.arguments import Edges, KernelCall, KernelSpec, Sizes
 from tpgen.kernels.placement import channel, planning
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
 from tpgen.kernels.runtime import targets
@@ -39,7 +39,7 @@ def run(target: str, description: Description, opened: tuple[str, ...], given: d
     results = [torch.empty(given[name].shape, dtype=torch.float64) for name in opened]
     spec = KernelSpec(description, call_of(opened), torch.float64, gather is not None)
     taken = [given[slot.operand] for slot in spec.call.given]
-    assert TARGETS[target].load(spec)(taken, results, Sizes(ROWS), gather) == 0
+    assert TARGETS[target].load(spec)(KernelCall(taken, results, Sizes(ROWS), gather)) == 0
     return results
 
 

@@ -24,7 +24,7 @@ from tpgen.conversion.notices import say_once
 from tpgen.conversion.obstacles import may_be_kernels
 from tpgen.errors import BackendError, InputError
 from tpgen.form.call import Call
-from tpgen.kernels.arguments import Sizes
+from tpgen.kernels.arguments import KernelCall, Sizes
 from tpgen.kernels.cpp.generate import FAULTS
 from tpgen.kernels.runtime.call import OUT, X1, W, opening_text
 from tpgen.kernels.runtime.description import describe
@@ -151,7 +151,7 @@ class _Layer:
         for species, begin, end in spans:
             (x, w, g), results = (_of_species(tensors, species, begin, end) for tensors in (given, made))
             operands = x, x, w, None if opened == (2,) else g  # no second input is read
-            fault = kernel(_there(operands), _there(results), Sizes(end - begin), None, None)
+            fault = kernel(KernelCall(_there(operands), _there(results), Sizes(end - begin)))
             if fault:
                 raise BackendError(f"a kernel stopped: {FAULTS.get(fault, f'fault {fault}')}; use smaller batches")
         return [x if n == 1 else _put(x, order) for n, x in enumerate(made) if x is not None]

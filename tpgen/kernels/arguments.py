@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -60,6 +60,19 @@ class Sizes(NamedTuple):
     rows: int
     elements: int = 1
     channels: int = 1
+
+
+class KernelCall(NamedTuple):
+    """Tensors of one call of a kernel, each in the order of its slots; sizes and indices."""
+
+    given: Sequence[Tensor]
+    opened: Sequence[Tensor]
+    sizes: Sizes
+    edges: Edges | None = None
+    elements: Tensor | None = None  # the element of each row
+
+
+Kernel = Callable[[KernelCall], int]  # returns a fault, 0 for none
 
 
 class CallSizes(NamedTuple):

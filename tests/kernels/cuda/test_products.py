@@ -15,7 +15,7 @@ from tests.interpreter import INTERPRETER, interpret
 from tests.kernels.cuda.standin import StandIn
 from tests.kernels.plans import VARIANTS, mode_plan, operands
 from tpgen.form.form import form_of
-from tpgen.kernels.arguments import Edges, KernelSpec, Sizes
+from tpgen.kernels.arguments import Edges, KernelCall, KernelSpec, Sizes
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.placement import place_form
@@ -100,7 +100,7 @@ def wanted(case: Case, given: dict[str, Tensor], gather: tuple[Tensor, Tensor] |
     results = {name: torch.empty_like(given[name]) for name in case.opened}
     edges = Edges(*gather, *(given[name].shape[0] for name in ("x1", "out")), True)
     taken = [given[slot.operand] for slot in spec.call.given]
-    INTERPRETER.load(spec)(taken, [*results.values()], Sizes(len(given["x2"])), edges)
+    INTERPRETER.load(spec)(KernelCall(taken, [*results.values()], Sizes(len(given["x2"])), edges))
     return results
 
 

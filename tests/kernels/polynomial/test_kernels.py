@@ -15,7 +15,7 @@ from tests.machine import needs_compiler
 from tests.polynomials import PLANS, mixed, operands_of, slow, symmetric
 from tpgen.errors import BackendError, InputError, PlanError
 from tpgen.form.call import Call
-from tpgen.kernels.arguments import KernelSpec
+from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.runtime import targets
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.ops import kernel_polynomial
@@ -306,7 +306,7 @@ def test_targets_agree(name: str, index: Tensor | None) -> None:
         found = []
         for target in (KERNEL_TARGETS["cpp"], INTERPRETER):
             results = [torch.empty(s, dtype=torch.float64) for s in signature.shapes(tensors, counts)]
-            assert target.load(spec)(tensors, results, sizes, None, index) == 0
+            assert target.load(spec)(KernelCall(tensors, results, sizes, None, index)) == 0
             found.append(results)
         torch.testing.assert_close(*found)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.interpreter import INTERPRETER
 from tests.kernels.plans import VARIANTS, mode_plan
 from tpgen.errors import InputError, PlanError
-from tpgen.kernels.arguments import KernelSpec, Sizes
+from tpgen.kernels.arguments import KernelCall, KernelSpec, Sizes
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.forms import forms
@@ -106,7 +106,7 @@ def test_any_cotangents_and_slots(opened: tuple[str, ...], raised: tuple[str, ..
         torch.testing.assert_close(found, forms.run(FormCall(tensors, None, None, text, call)))
     spec = KernelSpec(kernels_of(text).description, raised_call(opened, raised), torch.float64)
     results = [torch.empty_like(x) for x in found]
-    INTERPRETER.load(spec)(tensors, results, Sizes(ROWS))
+    INTERPRETER.load(spec)(KernelCall(tensors, results, Sizes(ROWS)))
     torch.testing.assert_close(found, results)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from tpgen.kernels.arguments import Edges, KernelSpec, Sizes
+from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.cuda import captures, driver
 from tpgen.kernels.cuda.chips import Chip, chip_of
 from tpgen.kernels.cuda.cubins import cubin
@@ -54,16 +54,6 @@ class Loaded(NamedTuple):
         return self.functions[name].address if name in self.functions else 0
 
 
-class Given(NamedTuple):
-    """Tensors, sizes and indices of one call of kernels."""
-
-    operands: Sequence[Tensor]
-    results: Sequence[Tensor]
-    sizes: Sizes
-    edges: Edges | None = None
-    elements: Tensor | None = None  # the element of each row
-
-
 class CudaKernel(ABC):
     """A call of a form; compiled for a device when it is first met there."""
 
@@ -82,7 +72,7 @@ class CudaKernel(ABC):
         """List what the runtime in C++ launches the kernels by."""
 
     @abstractmethod
-    def order(self, loaded: Loaded, call: Given) -> tuple[int, Any]:
+    def order(self, loaded: Loaded, call: KernelCall) -> tuple[int, Any]:
         """Sort edges by the node that owns a sum, or rows by element; returns a fault or 0, and the order."""
 
     def on(self, device: int) -> Loaded:
@@ -105,21 +95,20 @@ class CudaKernel(ABC):
         device = cuda_device_of([like])
         return device, self.fields(self.on(device))
 
-    def __call__(self, *given: Any) -> int:
-        """Launch the kernels of a `Given` on the current stream; a fault where edges or the index point nowhere."""
-        call = Given(*given)
-        loaded = self.on(cuda_device_of(call.operands))
+    def __call__(self, call: KernelCall) -> int:
+        """Launch the kernels of a call on the current stream; a fault where edges or the index point nowhere."""
+        loaded = self.on(cuda_device_of(call.given))
         fault, order = self.order(loaded, call)
         if not fault:
             with need_driver().on(loaded.device):
                 self._start(loaded, call, order)
         return fault
 
-    def _start(self, loaded: Loaded, call: Given, order: Any) -> None:
+    def _start(self, loaded: Loaded, call: KernelCall, order: Any) -> None:
         """Launch all kernels, in the context of their device."""
         slots, opened = ([*map(str, part)] for part in (self.spec.call.given, self.spec.call.opened))
-        given = [_aligned(x, loaded.placement.alignment) for x in call.operands]
-        tensors = dict(zip(slots, given, strict=True)), dict(zip(opened, call.results, strict=True))
+        given = [_aligned(x, loaded.placement.alignment) for x in call.given]
+        tensors = dict(zip(slots, given, strict=True)), dict(zip(opened, call.opened, strict=True))
         launches = launches_of(loaded.placement, call.sizes, loaded.at_once)
         scratch = launches.scratch(given[0].device)  # which must live until all is launched
         for one in launches.made(*tensors, scratch, order):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
-from tpgen.kernels.arguments import KernelSpec
+from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import captures, driver
 from tpgen.kernels.cuda.chips import LANES, Chip
-from tpgen.kernels.cuda.kernel import CudaKernel, Given, Loaded, cuda_device_of
+from tpgen.kernels.cuda.kernel import CudaKernel, Loaded, cuda_device_of
 from tpgen.kernels.cuda.launch import SPAN
 from tpgen.kernels.cuda.orders import Order, is_inside, is_kept, known_order, recall_inside, recall_order
 from tpgen.kernels.cuda.placement import place_polynomial
@@ -64,15 +64,14 @@ class PolynomialKernel(CudaKernel):
             return None
         return KnownRows(order.whole, None if capture or not is_kept(index) else driver.stream_of(device))
 
-    def __call__(self, *given: Any) -> int:
-        call = Given(*given)
+    def __call__(self, call: KernelCall) -> int:
         if call.sizes.rows:
-            return super().__call__(*given)
-        for x in call.results:
+            return super().__call__(call)
+        for x in call.opened:
             x.zero_()
         return 0
 
-    def order(self, loaded: Loaded, call: Given) -> tuple[int, Order | None]:
+    def order(self, loaded: Loaded, call: KernelCall) -> tuple[int, Order | None]:
         index, elements = call.elements, call.sizes.elements
         if index is None:
             return 0, None

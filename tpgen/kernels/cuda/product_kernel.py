@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from tpgen.kernels.arguments import Edges, KernelSpec
+from tpgen.kernels.arguments import Edges, KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import captures
 from tpgen.kernels.cuda.chips import Chip
 from tpgen.kernels.cuda.counts import AnyPlacement
-from tpgen.kernels.cuda.kernel import CudaKernel, Given, Loaded, cuda_device_of
+from tpgen.kernels.cuda.kernel import CudaKernel, Loaded, cuda_device_of
 from tpgen.kernels.cuda.launch import EdgeRows
 from tpgen.kernels.cuda.orders import (
     Order,
@@ -93,7 +93,7 @@ class ProductKernel(CudaKernel):
         keeps = not capture and is_kept(edges.src) and is_kept(edges.dst)
         return KnownEdges(src, dst, by_src, by_dst, loaded.stream if keeps else None)
 
-    def order(self, loaded: Loaded, call: Given) -> tuple[int, EdgeRows | None]:
+    def order(self, loaded: Loaded, call: KernelCall) -> tuple[int, EdgeRows | None]:
         p, edges = loaded.placement, call.edges
         return (0, None) if edges is None else ordered_edges(p.by, edges, loaded.device, bool(p.scattered))
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tpgen.kernels.arguments import CallSizes, Edges, KernelSpec, Sizes
+from tpgen.kernels.arguments import CallSizes, KernelCall, KernelSpec
 from tpgen.kernels.build import build
 from tpgen.kernels.placement.blocks import MOST_BLOCKS
 from tpgen.kernels.placement.place import Placement
@@ -18,10 +18,6 @@ from tpgen.remember import no_collection
 
 _INDEX = torch.int64.itemsize  # tasks and the order of rows are int64
 _ACCUMULATED = torch.float32.itemsize  # bfloat16 is stored only: sums and scratch of it are float32
-
-
-# given tensors and results, each in the order of the call, sizes, edges, the element of every row -> fault, 0 for none
-Kernel = Callable[[Sequence[Tensor], Sequence[Tensor], Sizes, Edges | None, Tensor | None], int]
 
 
 # -- compiled C++ ------------------------------------------------------------------------------------------------------
@@ -39,14 +35,8 @@ class CompiledKernel:
         flat = not spec.description.any_level and not spec.call.levels
         self._places = [SLOTS.index(slot.operand) for slot in spec.call.opened] if flat else None
 
-    def __call__(
-        self,
-        given: Sequence[Tensor],
-        opened: Sequence[Tensor],
-        sizes: Sizes,
-        edges: Edges | None = None,
-        index: Tensor | None = None,
-    ) -> int:
+    def __call__(self, call: KernelCall) -> int:
+        given, opened, sizes, edges, index = call
         if self._places is not None:
             places = [0] * (2 * len(SLOTS))
             for n, x in enumerate(given):

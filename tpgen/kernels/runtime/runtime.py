@@ -15,14 +15,13 @@ from torch import Tensor
 
 from tpgen.errors import BackendError, InputError
 from tpgen.form.call import Call as Slots
-from tpgen.kernels.arguments import Edges, KernelSpec, Sizes
+from tpgen.kernels.arguments import Edges, Kernel, KernelCall, KernelSpec, Sizes
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import captures
 from tpgen.kernels.cuda.orders import know_both
 from tpgen.kernels.runtime.call import DESTINATIONS, PAIRS, ROWS, SOURCES, FormCall, ProductCall, mask_of
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
 from tpgen.kernels.runtime.launched import Launched
-from tpgen.kernels.runtime.load import Kernel
 from tpgen.kernels.runtime.native.runtime import NO_NUMBER, Runtime, runtime
 from tpgen.kernels.runtime.pairs import rows_of_edges, sums_of_pairs
 from tpgen.kernels.runtime.signature import CallSignature, Counts, native_fields
@@ -260,7 +259,8 @@ class Kernels:
         made = dict(zip(signature.call.opened, results, strict=True))
         edges, index = self._edges(call, counts), None if call.elements is None else _dense(call.elements)
         for part, kernel in zip(signature.parts, kernels, strict=True):
-            fault = kernel([given[s] for s in part.given], [made[s] for s in part.opened], sizes, edges, index)
+            operands, opened = [given[s] for s in part.given], [made[s] for s in part.opened]
+            fault = kernel(KernelCall(operands, opened, sizes, edges, index))
             if fault:
                 raise self._fault(fault, call, counts)
             self._enter_launch(part, kernel, like, indexed)

@@ -16,13 +16,12 @@ from torch import Tensor
 
 from tpgen.errors import BackendError, TpgenError
 from tpgen.form.form import Layout
-from tpgen.kernels.arguments import CallSizes, KernelSpec, by_form
+from tpgen.kernels.arguments import CallSizes, Kernel, KernelSpec, by_form
 from tpgen.kernels.build.compiler import COMPUTED, DTYPES, find_compiler, why_no_compiler
 from tpgen.kernels.cuda import target as cuda
 from tpgen.kernels.placement.values import ChannelSchedule
 from tpgen.kernels.runtime import load, memory
 from tpgen.kernels.runtime.description import described
-from tpgen.kernels.runtime.load import Kernel
 from tpgen.planner.plan import Plan
 from tpgen.remember import remembered
 
