@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tpgen.form.form import Form, Term
 from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.slots import OpenedSlots
-from tpgen.kernels.placement.values import Schedule, Target
+from tpgen.kernels.placement.values import Schedule, ScratchSegment, Target, touched_segments
 from tpgen.kernels.sweep.statements import TextOfPaths
 from tpgen.kernels.sweep.terms import path_terms, row_lengths
 from tpgen.locks import cached_property
@@ -24,14 +24,10 @@ _SUMMED_ROWS = 144  # rows of a block at least, where each sums a gradient of th
 
 
 @dataclass(frozen=True)
-class MatrixSegment:
+class MatrixSegment(ScratchSegment):
     """Copies of one irrep in memory, and where they begin in the scratch of a row."""
 
     index: int
-    start: int
-    mul: int
-    dim: int
-    mul_first: bool  # whether memory is [copies][components]
     padded: int
     scratch: int
     plain: bool  # whether memory is [copies] of numbers as they are computed with
@@ -126,16 +122,12 @@ def matrix_schedule(form: Form, target: Target) -> MatrixSchedule:
 def _segments(
     form: Form, terms: Iterable[Term], operand: str, target: Target, shared: bool
 ) -> dict[int, MatrixSegment]:
-    legs = {leg.segment: (term, leg) for term in terms for leg in term.legs if leg.operand == operand}
     found: dict[int, MatrixSegment] = {}
     at = 0
-    for index, (term, leg) in sorted(legs.items()):
-        start, stop = form.operand(operand).segments[index]
-        dim = dict(term.sizes)["i"]
-        mul = (stop - start) // dim
-        plain = shared and dim == 1 and target.dtype != "bfloat16"
-        made = MatrixSegment(index, start, mul, dim, leg.letters[0] in "uw", target.whole(mul), at, plain)
-        found[index] = made
+    for index, s in touched_segments(form, terms, operand).items():
+        plain = shared and s.dim == 1 and target.dtype != "bfloat16"
+        padded = target.whole(s.mul)
+        found[index] = made = MatrixSegment(s.start, s.mul, s.dim, s.mul_first, index, padded, at, plain)
         at += 0 if made.whole else made.size
     return found
 

@@ -9,7 +9,7 @@ from math import comb, prod
 from tpgen.errors import EmitError
 from tpgen.form.form import Form, Term
 from tpgen.kernels.placement.matrix import AnySchedule, is_linear, matrix_schedule
-from tpgen.kernels.placement.values import BatchSchedule, ChannelSchedule, PlacedTable, ScratchSegment, Target, View
+from tpgen.kernels.placement.values import BatchSchedule, ChannelSchedule, PlacedTable, Target, View, touched_segments
 from tpgen.kernels.sweep.tables import Table, make_tables
 from tpgen.kernels.sweep.terms import INDEX, SLOTS, path_terms, row_lengths
 from tpgen.remember import remembered
@@ -123,21 +123,8 @@ def _table_shape(form: Form, table: Table) -> tuple[int, int, int, int]:
 
 def _batch_schedule(form: Form, terms: tuple[Term, ...], target: Target) -> BatchSchedule:
     starts = tuple(((o.name, n), start) for o in form.operands for n, (start, _) in enumerate(o.segments))
-    segments = tuple((name, _segments(form, terms, name)) for name in ("x1", "x2", "out"))
+    segments = tuple((name, tuple(touched_segments(form, terms, name).values())) for name in ("x1", "x2", "out"))
     shared = not form.operand("w").row
     largest = max((t.size(t.mode.weight) for t in terms if t.mode.mixing), default=0)
     rows = target.lanes * (4 if shared and largest >= 256 else 1)
     return BatchSchedule(target, row_lengths(form), shared, terms, starts, segments, rows)
-
-
-def _segments(form: Form, terms: tuple[Term, ...], operand: str) -> tuple[ScratchSegment, ...]:
-    """The segments that some path touches."""
-    found: dict[int, ScratchSegment] = {}
-    for term in terms:
-        leg = term.leg(operand)
-        if leg is None:
-            continue
-        start, stop = form.operand(operand).segments[leg.segment]
-        dim = term.size(INDEX[operand])
-        found[leg.segment] = ScratchSegment(start, (stop - start) // dim, dim, leg.letters[-1] == INDEX[operand])
-    return tuple(found[s] for s in sorted(found))

@@ -11,11 +11,11 @@ Another target reads the same values; nothing here knows C++.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
-from tpgen.form.form import Term
+from tpgen.form.form import Form, Term
 from tpgen.kernels.sweep.statements import TextOfPaths
 from tpgen.kernels.sweep.tables import Table
 from tpgen.kernels.sweep.terms import INDEX
@@ -187,7 +187,18 @@ class ScratchSegment:
     start: int
     mul: int
     dim: int
-    mul_first: bool
+    mul_first: bool  # whether memory is [copies][components]
+
+
+def touched_segments(form: Form, terms: Iterable[Term], operand: str) -> dict[int, ScratchSegment]:
+    """The segments of an operand that some path touches, by their number."""
+    found: dict[int, ScratchSegment] = {}
+    for term in terms:
+        if leg := term.leg(operand):
+            start, stop = form.operand(operand).segments[leg.segment]
+            dim = term.size(INDEX[operand])
+            found[leg.segment] = ScratchSegment(start, (stop - start) // dim, dim, leg.letters[-1] == INDEX[operand])
+    return dict(sorted(found.items()))
 
 
 @dataclass(frozen=True)
