@@ -79,17 +79,10 @@ class CallSizes(NamedTuple):
     """Sizes that the scratch memory of a call depends on."""
 
     device: torch.device
-    rows: int
+    counts: Sizes
     ends: dict[str, int] | None = None  # by slot: sources of x1, destinations of out
     int32_indices: int = 0
-    elements: int = 1
-    channels: int = 1
     by_element: bool = False  # whether an index says the element of each row
-
-    @property
-    def counts(self) -> Sizes:
-        """Rows, elements and channels."""
-        return Sizes(self.rows, self.elements, self.channels)
 
     def owners(self, owner: str | None) -> int:
         """Count the rows that edges are summed into, for the slot that owns the sums."""

@@ -54,7 +54,7 @@ def test_what_a_call_takes_is_asked_of_the_device_of_its_tensors() -> None:
 
 
 def sizes_of(rows: int, **ends: int) -> CallSizes:
-    return CallSizes(torch.device("cuda"), rows, ends or None)
+    return CallSizes(torch.device("cuda"), Sizes(rows), ends or None)
 
 
 def test_room_for_sums_over_blocks_is_what_a_launch_makes(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_polynomials_have_sums_of_tasks() -> None:
     for dtype in ("float32", "bfloat16"):  # computed in float32
         launches = launches_of(place_polynomial(plan, sweep, dtype, chip_of(90)), sizes)
         parts.append(launches.tasks * launches.placement.added * problem.channels * 4)
-        asked = CallSizes(torch.device("cuda"), sizes.rows, elements=sizes.elements, channels=sizes.channels)
+        asked = CallSizes(torch.device("cuda"), sizes)
         assert workspace_of(launches.placement, asked) == parts[-1]
     with FakeTensorMode():
         given = [plan.operand(slot.operand) for slot in call.given]

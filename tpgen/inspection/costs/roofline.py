@@ -20,7 +20,7 @@ import torch
 from tpgen.errors import BackendError, TpgenError
 from tpgen.inspection.clock import ROUGH, time_in_turns
 from tpgen.inspection.stages.cuda import number_type
-from tpgen.kernels.arguments import CallSizes, KernelSpec
+from tpgen.kernels.arguments import CallSizes, KernelSpec, Sizes
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import target as cuda
 from tpgen.kernels.cuda.chips import Chip, chip_named
@@ -169,7 +169,7 @@ def plan_on(
     """
     chip, passes, reason = chip_named(gpu), dict[str, Pass](), ""
     ends = dict.fromkeys(("x1", "out"), nodes) if nodes else None
-    sizes = CallSizes(torch.device("cuda"), rows, ends, 0, elements, channels, by_element=1 < elements < rows)
+    sizes = CallSizes(torch.device("cuda"), Sizes(rows, elements, channels), ends, by_element=1 < elements < rows)
     try:
         number_type(dtype)
         description = described(plan, layout)

@@ -204,12 +204,13 @@ def workspace_of(placement: Any, sizes: CallSizes) -> int:
     >>> from tpgen.kernels.cuda.placement import place_form
     >>> from tpgen.planner.problems import find_problem
     >>> placement = place_form(form_of(find_problem("mace-large").plan), "float32", ("out",), chip_of(90))
-    >>> workspace_of(placement, CallSizes(torch.device("cuda"), 40_000))
+    >>> workspace_of(placement, CallSizes(torch.device("cuda"), Sizes(40_000)))
     0
     """
     parts = sum(x.nbytes for x in launches_of(placement, sizes.counts).scratch("meta").values())
-    owners = [*map(sizes.owners, placement.sorted_by), *[sizes.elements] * sizes.by_element]
-    return order_bytes(sizes.rows, owners, parts) + sizes.int32_indices * sizes.rows * _INDEX
+    owners = [*map(sizes.owners, placement.sorted_by), *[sizes.counts.elements] * sizes.by_element]
+    rows = sizes.counts.rows
+    return order_bytes(rows, owners, parts) + sizes.int32_indices * rows * _INDEX
 
 
 def order_bytes(rows: int, owners: Sequence[int], working: int) -> int:

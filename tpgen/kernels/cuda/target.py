@@ -84,7 +84,7 @@ def _product_text(spec: KernelSpec, chip: Chip) -> str:
 
 
 def _product_speed(spec: KernelSpec, sizes: CallSizes, chip: Chip) -> Prediction:
-    return predict(ProductKernel.place(spec, chip), sizes.rows / sizes.owners("out") if sizes.ends else 1.0)
+    return predict(ProductKernel.place(spec, chip), sizes.counts.rows / sizes.owners("out") if sizes.ends else 1.0)
 
 
 load_gpu_kernel = by_form(ProductKernel, PolynomialKernel)

@@ -69,7 +69,7 @@ def source_of(spec: KernelSpec) -> Any:
 def product_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
     """Count the bytes of a product's kernel: scratch of its threads, the order of edges, and sums of weights."""
     placed = spec.description.placement(spec.call, spec.dtype, spec.indexed)
-    rows, number, owners = sizes.rows, max(4, spec.dtype.itemsize), sizes.owners(placed.owner)
+    rows, number, owners = sizes.counts.rows, max(4, spec.dtype.itemsize), sizes.owners(placed.owner)
     order = (owners + 1 + rows + 1) * _INDEX if placed.owner else 0
     scratch = max(sum(placed.scratch.values()) + placed.second_weights, 1) * torch.get_num_threads()
     order += rows * bool(placed.second_weights)  # a state for each row of weights
@@ -92,8 +92,9 @@ def polynomial_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
     Lists of tasks (rows by element, cut into spans), sums that are stored when all tasks are done, scratch of threads.
     """
     placed = spec.description.placement(spec.call, spec.dtype)
-    most = sizes.elements + (sizes.rows // placed.span if placed.span else 0) + 1
-    tasks = (sizes.elements + 1 + sizes.rows + 2 * most) * _INDEX
-    sums = sum(sizes.rows * placed.operands[slot].dim for slot in placed.summed)
+    rows, elements, _ = sizes.counts
+    most = elements + (rows // placed.span if placed.span else 0) + 1
+    tasks = (elements + 1 + rows + 2 * most) * _INDEX
+    sums = sum(rows * placed.operands[slot].dim for slot in placed.summed)
     scratch = max(1, sum(placed.scratch.values())) * placed.target.lanes * torch.get_num_threads()
     return tasks + (sums + scratch) * max(_ACCUMULATED, spec.dtype.itemsize)

@@ -48,7 +48,7 @@ def _most(kernels: Kernels, signature: CallSignature, call: FormCall, counts: Co
     sizes, _ = signature.sizes(call)
     ends = {"x1": counts[SOURCES], "out": counts[DESTINATIONS]} if call.indexed else None
     narrow = sum(index.dtype == torch.int32 for index in (call.src, call.dst) if index is not None)
-    measured = CallSizes(device, sizes.rows, ends, narrow, sizes.elements, sizes.channels, call.elements is not None)
+    measured = CallSizes(device, sizes, ends, narrow, call.elements is not None)
 
     def bytes_of(part: Slots) -> int:
         return target.workspace(KernelSpec(kernels.description, part, dtype, call.indexed), measured)
