@@ -71,13 +71,8 @@ class _Forms(Operator[FormCall]):
         description, text, nodes = rest
         return FormCall(tensors, src, dst, description, text, elements, nodes, by_src, by_dst)
 
-    def evaluate(self, call: FormCall) -> list[Tensor]:
-        operator, arguments = _in_graphs(call)
-        return _many(operator(*arguments))
-
-    def redispatch(self, keys: Any, call: FormCall) -> list[Tensor]:
-        operator, arguments = _in_graphs(call)
-        return _many(operator.redispatch(keys, *arguments))
+    def evaluate(self, call: FormCall, keys: Any = None) -> list[Tensor]:
+        return _dispatched(*_in_graphs(call), keys)
 
     def run(self, call: FormCall) -> list[Tensor]:
         kernels = kernels_of(call.description)
@@ -155,7 +150,8 @@ def _of_product(call: ProductCall) -> tuple[Any, tuple]:
     return _gradients, (x1, x2, w, g, description, mask, src, dst)
 
 
-def _many(made: Tensor | Sequence[Tensor]) -> list[Tensor]:
+def _dispatched(operator: Any, arguments: tuple, keys: Any) -> list[Tensor]:
+    made = operator(*arguments) if keys is None else operator.redispatch(keys, *arguments)
     return [made] if isinstance(made, Tensor) else list(made)
 
 
@@ -262,9 +258,8 @@ class _Products(Operator[ProductCall]):
     def recorded(self, keys: Any, call: ProductCall) -> list[Tensor]:
         return list(self.at_once(call)) or forms.recorded(keys, call.listed())
 
-    def evaluate(self, call: ProductCall) -> list[Tensor]:
-        operator, arguments = _of_product(call)
-        return _many(operator(*arguments))
+    def evaluate(self, call: ProductCall, keys: Any = None) -> list[Tensor]:
+        return _dispatched(*_of_product(call), keys)
 
     def transformed(self, call: ProductCall) -> list[Tensor]:
         return forms.transformed(call.listed())

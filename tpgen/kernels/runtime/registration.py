@@ -86,16 +86,12 @@ class Operator(Differentiable[C]):
         """Take a call apart into its tensors, which autograd sees, and all else."""
         raise NotImplementedError
 
-    def evaluate(self, call: C) -> list[Tensor]:
-        """The open slots, by the dispatcher."""
+    def evaluate(self, call: C, keys: Any = None) -> list[Tensor]:
+        """The open slots, by the dispatcher; for the dispatch keys that are left, where ``keys`` says which."""
         raise NotImplementedError
 
     def run(self, call: C) -> list[Tensor]:
         """Compute the open slots by a kernel, where no transform or mode stands before it."""
-        raise NotImplementedError
-
-    def redispatch(self, keys: Any, call: C) -> list[Tensor]:
-        """Compute the open slots by the dispatcher, for the dispatch keys that are left."""
         raise NotImplementedError
 
     def shapes(self, call: C) -> list[Tensor]:
@@ -157,7 +153,7 @@ class Operator(Differentiable[C]):
                 self.ahead(call, wanted)
             return self.run(call)
         with BelowAutograd():
-            return self.redispatch(rest, call)
+            return self.evaluate(call, rest)
 
     def transformed(self, call: C) -> list[Tensor]:
         """Under torch.func."""
