@@ -27,10 +27,6 @@ class GatherPlacement(BatchPlacement, RowSteps):
 
     small = _SMALL
 
-    def carried(self, operand: str) -> bool:
-        """Whether an open slot is summed over rows."""
-        return operand == self.owner or self.shared_weights(operand)
-
     def added(self, operand: str) -> bool:
         return self.carried(operand)
 

@@ -31,7 +31,6 @@ _NUMBERS = 128  # that a thread has in registers, at least
 class RowSteps(OnChip, OpenedSlots):
     """The rows of a step and its shared memory; on edges, the rows of x1 and out are those that an edge joins."""
 
-    owner: str | None
     held: str | None = None  # the given operand whose row stays, while edges of one node come
     rows: int  # of a step
     alignment = _SIXTEEN
@@ -46,10 +45,6 @@ class RowSteps(OnChip, OpenedSlots):
     @abstractmethod
     def unit_count(self) -> int:
         """Parts of a step that a warp takes each."""
-
-    @abstractmethod
-    def carried(self, operand: str) -> bool:
-        """Whether an open slot is summed over rows."""
 
     @abstractmethod
     def added(self, operand: str) -> bool:

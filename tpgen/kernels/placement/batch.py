@@ -22,7 +22,7 @@ class BatchPlacement(OpenedSlots):
 
     schedule: BatchSchedule
     opened: tuple[str, ...]
-    owner: str | None  # the open slot that is summed over the rows of a gather
+    owner: str | None
     indexed: bool = field(default=False, kw_only=True)
 
     @cached_property

@@ -28,7 +28,7 @@ class ChannelPlacement(OpenedSlots):
 
     schedule: ChannelSchedule
     opened: tuple[str, ...]
-    owner: str | None  # the open slot that is summed over the rows of a gather
+    owner: str | None
     raised: tuple[str, ...] = field(default=(), kw_only=True)
     indexed: bool = field(default=False, kw_only=True)
     paired: bool = field(default=False, kw_only=True)
@@ -70,11 +70,6 @@ class ChannelPlacement(OpenedSlots):
         return [paths[n : n + _TOGETHER] for n in range(0, len(paths), _TOGETHER)]
 
     # -- what lives where --
-
-    def carried(self, slot: str) -> bool:
-        """Whether the open slot of an operand is summed over rows."""
-        operand = operand_of(slot)
-        return operand == self.owner or (operand == "w" and self.schedule.shared_weights)
 
     def staged(self, view: View) -> bool:
         return view.staged or self.carried(view.operand)

@@ -15,6 +15,7 @@ class OpenedSlots(TextOfPaths):
 
     schedule: Any
     opened: tuple[str, ...]
+    owner: str | None  # the open slot that is summed over the rows of a gather
     raised: tuple[str, ...] = ()  # operands that are given at level 1 too: cotangents of gradients
     indexed = False  # whether rows are edges, which find those of x1 and out
     paired = False  # whether two edges may share a row of weights
@@ -34,6 +35,11 @@ class OpenedSlots(TextOfPaths):
     def sums_weights(self) -> bool:
         """Whether the gradient of weights that all rows share is open."""
         return self.schedule.shared_weights and "w" in self.opened
+
+    def carried(self, slot: str) -> bool:
+        """Whether the open slot of an operand is summed over rows."""
+        operand = operand_of(slot)
+        return operand == self.owner or (operand == "w" and self.schedule.shared_weights)
 
     @cached_property
     def dim(self) -> dict[str, int]:
