@@ -82,11 +82,15 @@ def test_pages_that_repeat_a_figure_agree_with_its_table() -> None:
     training = [float(row[2].rstrip("×")) for row in _networks("Times") if row[1] == "training"]
     drawn = {atoms: [_drawn(project, atoms) for project in NAMES] for atoms in (64, 512)}
     gains = [*drawn[64], steps["SevenNet-0, 64 atoms"]]
+    page = (ROOT / "docs" / "small_systems.md").read_text(encoding="utf-8")
+    stock, converted = map(float, re.findall(r"2 layers, .* atoms \| forces \| ([\d.]+) \| ([\d.]+) \|", page)[0])
+    small = f"{stock / converted:.0f} times"
     few = f"{min(gains):.0f} to {max(gains):.0f} times"
     for page in ("README.md", "docs/index.md"):
         said = (ROOT / page).read_text(encoding="utf-8")
         assert f"[{few} as fast]" in said
         assert "(MACE {:.0f}, NequIP {:.0f}, SevenNet {:.0f})".format(*gains) in said
+        assert f"[a NequIP of two layers]({'docs/' * (page == 'README.md')}small_systems.md#how-fast) {small}." in said
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     many = f"{min(drawn[512]):.0f} to {max(drawn[512]):.0f} times"
     assert f"With 512 atoms you gain {many}." in text
