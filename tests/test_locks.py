@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import os
 import signal
 import threading
@@ -15,7 +16,7 @@ import pytest
 import tpgen
 from tests.cases import run_python
 from tests.machine import needs_compiler
-from tpgen.locks import ForkedLock, cached_property
+from tpgen.locks import ForkedLock, cached_property, no_collection
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 GUARD = ForkedLock()
@@ -40,7 +41,7 @@ def ends_well(act: Callable[[], object]) -> bool:
     entered, go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with GUARD.lock, RECURSIVE.lock:
+        with GUARD.lock, RECURSIVE.lock, no_collection():
             assert Held(entered, go).value == 1
 
     thread = threading.Thread(target=hold)
@@ -68,7 +69,12 @@ def computed() -> None:
     assert Held(threading.Event(), go).value == 1
 
 
-@pytest.mark.parametrize("act", [lambda: taken(GUARD), lambda: taken(RECURSIVE), computed])
+def collects() -> None:
+    if not gc.isenabled():
+        os._exit(1)
+
+
+@pytest.mark.parametrize("act", [lambda: taken(GUARD), lambda: taken(RECURSIVE), computed, collects])
 def test_a_forked_process_waits_for_no_thread_of_another(act: Callable[[], object]) -> None:
     assert ends_well(act)
 
@@ -77,6 +83,23 @@ def test_a_process_that_waits_is_found() -> None:
     held = threading.Lock()
     held.acquire()
     assert not ends_well(held.acquire)
+
+
+def test_garbage_is_collected_again_when_the_last_thread_is_done() -> None:
+    first, second = no_collection(), no_collection()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not gc.isenabled()
+    second.__exit__(None, None, None)
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with no_collection():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_a_property_is_computed_once_by_each_instance() -> None:

@@ -1,4 +1,4 @@
-"""Locks and cached properties that a forked process can use: it has none of the threads that held a lock.
+"""Locks, cached properties and a rest of the collector that a forked process can use: it has one thread alone.
 
 A worker of a `torch.utils.data.DataLoader` is forked while another thread may build a kernel, and would wait for a lock
 of that thread for ever.
@@ -6,10 +6,12 @@ of that thread for ever.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or sys.version_info >= (3, 12):
@@ -56,3 +58,48 @@ class ForkedLock:
 
     def _renew(self) -> None:
         self.lock = self._kind()
+
+
+class _Collector:
+    """Count of those who ask that no garbage be collected, and whether it was before the first of them."""
+
+    def __init__(self) -> None:
+        self._guard, self._asked, self._enabled = ForkedLock(), 0, False
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.wake)
+
+    def rest(self) -> None:
+        with self._guard.lock:
+            if not self._asked:
+                self._enabled = gc.isenabled()
+                gc.disable()
+            self._asked += 1
+
+    def go_on(self) -> None:
+        with self._guard.lock:
+            self._asked -= 1
+            if self._asked <= 0:
+                self.wake()
+
+    def wake(self) -> None:
+        """Collect again as before; a forked process has none of the threads that asked."""
+        self._asked = 0
+        if self._enabled:
+            gc.enable()
+        self._enabled = False
+
+
+_collector = _Collector()
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Let no garbage be collected meanwhile: each full collection walks all values of a process, torch's too.
+
+    Threads may ask at once: garbage is collected again when the last of them is done.
+    """
+    _collector.rest()
+    try:
+        yield
+    finally:
+        _collector.go_on()

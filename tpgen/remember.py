@@ -6,11 +6,9 @@ A function of few calls that are made again and again is `remembered`; a table t
 
 from __future__ import annotations
 
-import gc
 import os
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import _lru_cache_wrapper, lru_cache
 from typing import TypeVar
@@ -148,15 +146,3 @@ def setting(name: str, unit: str) -> int | None:
 def _limited(entries: int) -> int:
     asked = setting("TPGEN_CACHE_ENTRIES", "entries")
     return entries if asked is None else min(entries, max(asked, 1))
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Let no garbage be collected meanwhile: each full collection walks all values of a process, torch's too."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -102,8 +102,10 @@ def test_free_pages_are_offered_to_the_system_now_and_then(monkeypatch: pytest.M
     arena = _Arena(limit=None)
     held = arena.take(PAGE // 2)  # the page that it shares is not free
     for _ in range(2 * _OFFERED):
-        arena.give_back(arena.take(4 * PAGE))
-    assert offers == [4 * PAGE, 4 * PAGE]
+        arena.give_back(arena.take(3 * PAGE // 2))
+    assert offers == [PAGE, PAGE]
+    arena.give_back(arena.take(_KEPT))  # as much at once is offered at once
+    assert offers == [PAGE, PAGE, _KEPT]
     arena.give_back(held)
 
 

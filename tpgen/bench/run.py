@@ -30,9 +30,9 @@ from tpgen.bench.tasks import (
 from tpgen.errors import BackendError, EmitError, check_known
 from tpgen.inspection.clock import TimedCall, now, seconds_of, time_in_turns
 from tpgen.kernels.runtime.memory import none_kept
+from tpgen.locks import no_collection
 from tpgen.planner.problems import PROBLEMS, SUITES, Problem, find_problem
 from tpgen.progress import Progress, bar
-from tpgen.remember import no_collection
 
 _WARM_CALLS = 2  # after the first: TorchScript rewrites its graph once more at the second
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen._torch import pytree
-from tpgen.remember import no_collection
+from tpgen.locks import no_collection
 
 TimedCall = Callable[[], object]
 

@@ -66,7 +66,9 @@ def _built(call: FormCall) -> tuple[CallSignature, list[int]]:
             f"call {call.call[:60]!r} has no kernel of its own: use fewer paths, or a mode that keeps copies"
         )
     signature = kernels.signature(call.call, call.indexed)
-    if not kernels.description.live or kernels.widens(signature.call, first.dtype, call.indexed, "cpu"):
+    if not kernels.description.live:
+        raise BackendError(f"call {call.call[:60]!r} has no path that contributes: leave the product out")
+    if kernels.widens(signature.call, first.dtype, call.indexed, "cpu"):
         raise BackendError(f"a call in {first.dtype} has no kernel of its own: use float32 or float64")
     names = []
     for part in map(str, signature.parts):

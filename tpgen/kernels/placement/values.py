@@ -159,7 +159,7 @@ class ChannelSchedule(TextOfPaths):
         """The paths that read or write the segment which starts there."""
         found = [t.path for t in self.terms if (v := self.view(t, operand)) and v.start == start]
         tables = (p.table for p in self.tables if (p.operand, p.start) == (operand, start))
-        return tuple(sorted({*found, *(t.path for table in tables for t in table.terms)}))
+        return tuple(sorted({*found, *(path for table in tables for path in table.paths)}))
 
     def views_of(self, operand: str) -> list[View]:
         return [v for v in self.views if v.operand == operand]

@@ -68,7 +68,7 @@ def _fold_pairs(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold
     """Fold a call in which two edges share a row of weights: by a row for each edge, whose gradients are added."""
     kernels = kernels_of(call.description)
     signature = kernels.signature(call.call, call.indexed)
-    given = [*zip(signature.given, call.tensors, dims, strict=False)]
+    given = [*zip(signature.given, call.tensors, dims[: len(call.tensors)], strict=True)]
     counts = {g.shape.counts: _rows(x, d) for g, x, d in reversed(given)}
     tensors = [rows_of_edges(x, counts[ROWS], int(d == 0)) if g.shape.counts == PAIRS else x for g, x, d in given]
     text = kernels.product.per_edge

@@ -14,7 +14,7 @@ from tpgen.kernels.build import build
 from tpgen.kernels.placement.blocks import MOST_BLOCKS
 from tpgen.kernels.placement.place import Placement
 from tpgen.kernels.sweep.terms import SLOTS
-from tpgen.remember import no_collection
+from tpgen.locks import no_collection
 
 _INDEX = torch.int64.itemsize  # tasks and the order of rows are int64
 _ACCUMULATED = torch.float32.itemsize  # bfloat16 is stored only: sums and scratch of it are float32

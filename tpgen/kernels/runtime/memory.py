@@ -6,8 +6,8 @@ next results, of whatever sizes.  A program that does the same again and again n
 finds them warm.  One rule says how much is kept: with it, results take at most twice the room that those of the last
 `_WINDOW` to twice as many took at once, or 256 MiB.  That bounds what a program that goes on to smaller things keeps.
 One that does not is far below: placed at the lowest free addresses, results of networks take some twentieth more than
-they are.  And what is kept is offered to the system, to take when it runs out of memory: at every `_OFFERED` returns,
-since an offer at each costs a kernel that fills some megabytes a fifth of its time.
+they are.  And what is kept is offered to the system, to take when it runs out of memory: whenever `_OFFERED` places
+or 256 MiB have come back, since an offer at each costs a kernel that fills some megabytes a fifth of its time.
 
 ``TPGEN_REUSE_MB`` sets a limit to what is kept free instead; 0 turns all of this off.  A place is bound to its tensor's
 storage: it becomes free when the last view of it dies, never before.
@@ -50,7 +50,8 @@ class _Arena:
         self.limit, self.filled, self.used = limit, 0, 0
         self._regions: list[Region] = []
         self._peaks = (0, 0)  # most bytes in use at once, in the last whole window and in this one
-        self._taken = self._freed = 0
+        self._taken = 0
+        self._freed = self._freed_bytes = 0  # since pages were offered
         self._returned: deque[_Place] = deque()
         self.unlock()
 
@@ -117,12 +118,13 @@ class _Arena:
             region, begin, size = self._returned.popleft()
             region.give_back(begin, size)
             self.used -= size
-            self._freed += 1
-            if self._freed % _OFFERED == 0:
-                for each in self._regions:
-                    each.offer()
+            self._freed, self._freed_bytes = self._freed + 1, self._freed_bytes + size
         if self.kept > (room := self._room()):
             self._trim(room)
+        if self._freed >= _OFFERED or self._freed_bytes >= _KEPT:
+            self._freed = self._freed_bytes = 0
+            for region in self._regions:
+                region.offer()
 
     def _trim(self, room: int) -> None:
         """Keep so many bytes, those of the lowest addresses, and no region that is empty then."""

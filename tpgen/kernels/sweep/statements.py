@@ -99,7 +99,7 @@ class Load(_Computed):
     component: Component
     paths: tuple[int, ...] = ()
 
-    terms = ()
+    terms = ()  # no field: a load computes nothing
 
     def __str__(self) -> str:
         return f"load {self.component}"

@@ -24,7 +24,7 @@ static i64 known, known_forms;
 extern "C" void aoti_torch_check(bool, const char* function, const char* file, unsigned line, const char* message);
 
 // Numbers of calls by names: places of a table that is at most half full.  One thread at a time writes.
-enum { PLACES = 4 * MOST };
+enum { PLACES = 2 * MOST };
 static i64 names[PLACES], numbers[PLACES];  // a number is one more than it says: 0 where nothing is
 
 static i64 place_of(i64 name) {
