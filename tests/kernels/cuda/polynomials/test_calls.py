@@ -15,7 +15,7 @@ from tests.interpreter import interpreted_polynomial
 from tests.kernels.cuda.polynomials.standin import PolynomialStandIn
 from tests.machine import needs_compiler
 from tests.polynomials import PLANS, operands_of
-from tpgen.kernels.arguments import KernelSpec, Sizes
+from tpgen.kernels.arguments import KernelCall, KernelSpec, Sizes
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.placement import place_polynomial
@@ -79,7 +79,7 @@ class Case:
         shapes = [(elements if o.weights else rows, o.dim * (channels if o.channels else 1)) for o in slots]
         found = [torch.empty(shape, dtype=torch.float64) for shape in shapes]
         spec = KernelSpec(describe_polynomial(self.plan), self.sweep.call, torch.float64)
-        assert not interpreted_polynomial(spec)(given, found, self.sizes, None, self.index)
+        assert not interpreted_polynomial(spec)(KernelCall(given, found, self.sizes, elements=self.index))
         return found
 
 
