@@ -23,9 +23,9 @@ INTRODUCTION = """\
 # Benchmarks: layers and shapes
 
 Linear layers, symmetric contractions, multiplicities that fill no whole vectors, and high degrees.
-This page is written by `make layers` (`python -m benchmarks.layers`), in some five
-minutes. mace-torch needs an environment of its own: `make clients`. Products of known networks
-stand in [benchmarks](benchmarks.md). [Every figure](records/benchmarks_layers.json) stands in a file of JSON.
+This page is written by `make layers` (`python -m benchmarks.layers`), in some five minutes. mace-torch
+needs an environment of its own: `make clients`. Products of known networks stand in
+[benchmarks](benchmarks.md). [Every figure](records/benchmarks_layers.json) stands in a file of JSON.
 """
 
 METHOD = """\

@@ -174,9 +174,9 @@ The picture has stock as it is and compiled, called from Python; above 512 atoms
 table, so its ratios are others. `python -m benchmarks.network_sizes` measures it.
 
 Each timing is the median of three steps (one if a step takes over 1 s). Stock, its own modes and converted take turns
-in one process; a ratio is the median over rounds. Structures are perturbed lattices of four elements, some 28
-neighbours an atom. *Best of stock* is the fastest of stock's modes that were measured; with 512 atoms no mode was
-compiled. A *step* is energy, forces and stress; *training* is a step of it. One thread where nothing else is said.
+in one process; a ratio is the median over rounds. Structures are perturbed lattices of four elements, 29 neighbours an
+atom. NequIP has 3 layers. *Best of stock* is the fastest of stock's modes that were measured; with 512 atoms none was
+compiled. A *step* is energy, forces and stress; *training* a step of it. One thread where nothing else is said.
 `python -m benchmarks.network_table` measures anew, and [the remarks](benchmarks_remarks.md) say where the time goes.
 
 ## Times

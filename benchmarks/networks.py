@@ -37,7 +37,7 @@ class Case:
 
 
 def lattice(atoms: int, dtype: torch.dtype) -> Structure:
-    """A simple cubic lattice in a box as near to a cube as the number of atoms allows, some 28 neighbours each."""
+    """A simple cubic lattice in a box as near to a cube as can be; from 64 atoms on, 29 neighbours each."""
     sides = torch.tensor(_sides(atoms))
     generator = torch.Generator().manual_seed(0)
     grid = torch.stack(torch.meshgrid(*map(torch.arange, sides.tolist()), indexing="ij"), -1).reshape(-1, 3).double()

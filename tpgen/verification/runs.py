@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
 from tpgen._e3nn import default_dtype
+from tpgen._torch import instead
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
 from tpgen.conversion.operations.splines import is_splined
@@ -71,13 +71,16 @@ WITHIN = (
 
 def _differentiates(subject: Subject) -> bool:
     """Whether the module takes gradients within, as potentials do for forces."""
-    taken, own = [], torch.autograd.grad
+    taken = []
 
-    def counted(*given: Any, **named: Any) -> Any:
-        taken.append(True)
-        return own(*given, **named)
+    def counting(own: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*given: Any, **named: Any) -> Any:
+            taken.append(True)
+            return own(*given, **named)
 
-    with patch.object(torch.autograd, "grad", counted):
+        return counted
+
+    with instead(torch.autograd, "grad", counting):
         _values(subject)
     return bool(taken)
 

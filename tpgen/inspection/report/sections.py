@@ -15,13 +15,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from e3nn.o3 import Irrep
 from torch import Tensor, nn
 
-from tpgen._torch import pytree
+from tpgen._torch import instead, pytree
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
 from tpgen.compiler.probe import Capture, capture, generated_code, recompilations
@@ -47,7 +46,7 @@ def irreps_with_length() -> AbstractContextManager[Any]:
     ...     len(Irrep("1o"))
     2
     """
-    return patch.object(Irrep, "__len__", tuple.__len__)
+    return instead(Irrep, "__len__", lambda _: tuple.__len__)
 
 
 def is_missing_length(error: BaseException) -> bool:

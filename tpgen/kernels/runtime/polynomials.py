@@ -59,7 +59,7 @@ class PolynomialDescription:
         return sweep
 
     def placement(self, call: Call, dtype: torch.dtype, indexed: bool = False) -> PolynomialPlacement:
-        """Decide what stands in registers, scratch and memory in the C++ of a call."""
+        """Decide what stands in registers, scratch and memory in the C++ of a call; edges do not change it."""
         return PolynomialPlacement(self.plan, self.sweep(call), target(dtype))
 
     def source(self, call: Call, dtype: torch.dtype, indexed: bool = False) -> GeneratedSource:
