@@ -44,6 +44,7 @@ LAYOUTS: dict[str, str] = {
 Layout = str | tuple[str, ...]
 
 ROW, SHARED = "row", "shared"  # how rows find an operand; any other word is the name of an index
+ELEMENT = "element"  # the index of weights that rows of one element share
 SlotNames = tuple[str, ...]  # the operands that one tensor stands for: one, or several that are axes of it (``right``)
 
 

@@ -19,7 +19,7 @@ from tpgen.planner.modes import MATRIX
 from tpgen.planner.normalization import PATH_NORMALIZATIONS, Factors, PathScale, normalization_factors
 from tpgen.planner.plan import OUT, Leg, Maker, Path, Plan, Segment, segments
 from tpgen.planner.product import product_operands, weight_slices
-from tpgen.planner.strict import boolean, entries, index, irreps, list_of, maybe, one_of
+from tpgen.planner.strict import boolean, entries, index, irreps, list_of, maybe, one_of, sharing
 from tpgen.remember import remembered
 
 LINEAR_NORMALIZATIONS = tuple(name for name in PATH_NORMALIZATIONS if name != "none")  # those that e3nn has
@@ -45,13 +45,15 @@ def make_linear_plan(
     f_in: int | None = None,
     f_out: int | None = None,
     path_normalization: str = "element",
-    shared_weights: bool = True,
+    shared_weights: bool | str = True,
 ) -> Plan:
     """Plan a linear layer.
 
     Parameters are those of `e3nn.o3.Linear`: ``pairs`` are its instructions ``(i_in, i_out)``, by default all that join
-    equal irreps; ``biases`` is one flag for all scalar outputs (0e), or one for each of ``irreps_out``.  With
-    ``path_normalization="none"``, which e3nn has not, weights are the matrices.
+    equal irreps; ``biases`` is one flag for all scalar outputs (0e), or one for each of ``irreps_out``.
+
+    e3nn has not: ``path_normalization="none"``, with which weights are the matrices, and ``shared_weights="element"``,
+    with which rows of one element share weights (an index says the element of each).
 
     Raises `PlanError` that names the instruction, or the bias, and the rule it breaks.
 
@@ -62,7 +64,7 @@ def make_linear_plan(
     ends = {"x1": parse_irreps(irreps_in, "irreps_in"), OUT: parse_irreps(irreps_out, "irreps_out")}
     inputs, outputs = map(segments, ends.values())
     check_known("path_normalization", [path_normalization], tuple(PATH_NORMALIZATIONS), PlanError)
-    channels = _channels(f_in, f_out)
+    channels, rows = _channels(f_in, f_out), _weight_rows(shared_weights)
     equal = [(a, b) for a in inputs for b in outputs if a.ir == b.ir]
     bound = equal if pairs is None else _bind(pairs, inputs, outputs)
     legs = [(Leg.of("x1", a), Leg.of(OUT, b)) for a, b in bound]
@@ -78,7 +80,7 @@ def make_linear_plan(
         "f_in": channels[0],
         "f_out": channels[1],
         "path_normalization": path_normalization,
-        "shared_weights": bool(shared_weights),
+        "shared_weights": shared_weights if rows == "element" else rows == "shared",
     }
     biased = tuple(s for s, flag in zip(outputs, flags, strict=True) if flag)
     found = zip(bound, shapes, factors, strict=True)
@@ -89,7 +91,7 @@ def make_linear_plan(
             *(LinearInstruction(a.index, b.index, shape, f.coefficient) for (a, b), shape, f in found),
             *(LinearInstruction(-1, s.index, (s.mul,), 1.0) for s in biased),
         ),
-        operands=product_operands(ends, slices, bool(shared_weights)),
+        operands=product_operands(ends, slices, rows),
         paths=tuple(
             Path(n, MATRIX, (("u", a.mul), ("w", b.mul)), legs[n], slices[n], f.coefficient, f)
             for n, ((a, b), f) in enumerate(zip(bound, factors, strict=True))
@@ -124,7 +126,7 @@ def _flat(plan: Plan) -> Plan:
 
 
 def _title(plan: Plan) -> str:
-    shared = "shared" if plan.shared_weights else "per row"
+    shared = {"shared": "shared", "row": "per row", "element": "per element"}[plan.operand("w").rows]
     channels = "" if plan.f_in is None else f", {plan.f_in} -> {plan.f_out} channels"
     biases = f", {plan.bias_numel} biases" if plan.bias_numel else ""
     return (
@@ -149,7 +151,7 @@ LINEAR = Maker(
         "f_in": maybe(index),
         "f_out": maybe(index),
         "path_normalization": one_of(PATH_NORMALIZATIONS),
-        "shared_weights": boolean,
+        "shared_weights": sharing,
     },
     alone=_alone,
     flat=_flat,
@@ -187,6 +189,15 @@ def _bind_one(n: int, pair: Sequence[int], inputs: list[Segment], outputs: list[
             f"{source} and irreps_out[{target.index}] = {target}: leave the instruction out, or use a tensor product"
         )
     return source, target
+
+
+def _weight_rows(shared_weights: bool | str) -> str:
+    """Name how rows find their weights: all have the same, each its own, or an index says the element of each."""
+    if not isinstance(shared_weights, str):
+        return "shared" if shared_weights else "row"
+    if shared_weights != "element":
+        raise PlanError(f"shared_weights must be True, False or 'element', got {shared_weights!r}")
+    return shared_weights
 
 
 def _channels(f_in: int | None, f_out: int | None) -> tuple[int | None, int | None]:

@@ -25,11 +25,14 @@ from tpgen.planner.strict import boolean, check, entries, index, irreps, list_of
 
 
 def product_operands(
-    ends: Mapping[str, Irreps], slices: Sequence[WeightSlice | None], shared: bool
+    ends: Mapping[str, Irreps], slices: Sequence[WeightSlice | None], rows: str
 ) -> tuple[Operand, ...]:
-    """Inputs, flat weights and the output of a product or a linear layer, ``ends`` their irreps by name."""
+    """Inputs, flat weights and the output of a product or a linear layer, ``ends`` their irreps by name.
+
+    ``rows`` is that of the weights.
+    """
     numel = max((s.stop for s in slices if s is not None), default=0)
-    weights = Operand("w", Irreps(f"{numel}x0e"), weights=True, rows="shared" if shared else "row")
+    weights = Operand("w", Irreps(f"{numel}x0e"), weights=True, rows=rows)
     *inputs, out = (Operand(name, irreps) for name, irreps in ends.items())
     return (*inputs, weights, out)
 
@@ -92,7 +95,7 @@ def make_plan(
         PRODUCT,
         arguments,
         arguments["instructions"],
-        product_operands(dict(zip(_ENDS, ends.values(), strict=True)), slices, bool(shared_weights)),
+        product_operands(dict(zip(_ENDS, ends.values(), strict=True)), slices, "shared" if shared_weights else "row"),
         paths=tuple(
             Path(n, b.mode, tuple(b.sizes.items()), tuple(map(Leg.of, _ENDS, b.legs)), slices[n], f.coefficient, f)
             for n, (b, f) in enumerate(zip(bound, factors, strict=True))

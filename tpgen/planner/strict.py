@@ -115,6 +115,12 @@ def boolean(name: str, value: Any) -> bool:
     return value
 
 
+def sharing(name: str, value: Any) -> bool | str:
+    """Which rows share weights: all (true), none (false), or those of one ``element``."""
+    check(type(value) is bool or value == "element", name, "must be true, false or 'element'", value)
+    return value
+
+
 def text(name: str, value: Any) -> str:
     check(isinstance(value, str), name, "must be text", value)
     return value

@@ -2,7 +2,8 @@
 
 The entry point takes the four operands, the four gradients (null where a slot is not open) and the number of rows;
 that of an *indexed* kernel also the indices of the gather (x1) and of the scatter (out), how many rows each of them
-points into, and whether to check that it does.  It returns 0, or one of `FAULTS`.
+points into, and whether to check that it does.  Where weights are those of elements, it takes what a polynomial's does.
+It returns 0, or one of `FAULTS`.
 """
 
 from __future__ import annotations
@@ -81,15 +82,13 @@ def _driver(w: Writer, p: Placement, text: KernelText) -> None:
     block order, so results do not depend on the threads.  Where rows are gathered, they are sorted by their owner first
     (a stable counting sort) and an owner's rows stay in one block, in their order.
     """
-    if p.indexed:
-        w.raw(header("edges"))
-        w.raw(header("order"))
-    if p.second_weights:
-        w.raw(header("paired"))
+    headers = {"edges": p.indexed, "order": p.indexed or p.by_element, "tasks": p.by_element, "paired": p.second_weights}
+    for name in (name for name, needed in headers.items() if needed):
+        w.raw(header(name))
     extra = _INDEXED_ARGUMENTS if p.indexed else ""
     head = f"int tpgen_kernel({_arguments(p)}, i64 rows{extra})"
     with w.block(f'extern "C" __attribute__((visibility("default"))) {head}'):
-        if p.raised:
+        if p.raised or p.by_element:
             for slot in p.given:
                 w.line(f"const real* const {identifier(slot)} = given[{p.call_slots.index(slot)}];")
             for n, operand in enumerate(p.opened):
@@ -104,6 +103,9 @@ def _driver(w: Writer, p: Placement, text: KernelText) -> None:
                 w.line(f"expect_writes(d_{operand}, {rows} * {p.dim[operand]} * (i64)sizeof(real));")
         if p.indexed:
             _ownership(w, p)
+        if p.by_element:
+            w.line("const i64 elements = sizes[0];")
+            w.line("if (index && !inside(index, rows, elements)) return 2;")
         if p.second_weights:
             room(w, "char", "states", "weights + 1")
             w.line("__builtin_memset(states, 0, weights);")
@@ -116,11 +118,11 @@ def _driver(w: Writer, p: Placement, text: KernelText) -> None:
 
 
 def _arguments(p: Placement) -> str:
-    """Operands and open slots one by one; where operands are given at levels too, as two arrays of pointers."""
-    if not p.raised:
+    """Operands and open slots one by one; at levels or by element as two arrays of pointers."""
+    if not (p.raised or p.by_element):
         return ", ".join([f"const real* {o}" for o in SLOTS] + [f"real* d_{o}" for o in SLOTS])
-    unused = ["const void*"] * 2 + ["void*"] * 4
-    return ", ".join(["const real* const* given", "real* const* opened", *unused])
+    indices = ["const i64* index", "const i64* sizes"] if p.by_element else ["const void*"] * 2
+    return ", ".join(["const real* const* given", "real* const* opened", *indices, *["void*"] * 4])
 
 
 def _ownership(w: Writer, p: Placement) -> None:
@@ -143,7 +145,11 @@ def _blocks(w: Writer, p: Placement) -> None:
         w.line(f"const i64 span = ((rows + most - 1) / most + {tile}) / {tile} * {tile};")
     else:
         w.line(f"const i64 span = {p.blocks.span};")
-    if p.owner:
+    if p.by_element:
+        room(w, "i64", "tasks", "tasks_size(rows, elements, span)")
+        w.line("const Tasks t = make_tasks(tasks, index, rows, elements, span);")
+        w.line("const i64 blocks = t.count;")
+    elif p.owner:
         w.line("const i64 blocks = rows / span + 1;")
     else:
         w.line("const i64 blocks = rows ? (rows + span - 1) / span : 0;")
@@ -151,7 +157,8 @@ def _blocks(w: Writer, p: Placement) -> None:
 
 def _weights(w: Writer, p: Placement, text: KernelText) -> None:
     """Shared weights in scratch once; room for each block's part of their gradient."""
-    slots = [slot for slot in p.given if operand_of(slot) == "w" and p.weight_scratch]
+    shared = p.weight_scratch and not p.by_element
+    slots = [slot for slot in p.given if operand_of(slot) == "w" and shared]
     for slot in slots:
         room(w, "num", weights_area(slot), f"{p.weight_scratch}")
     if slots:
@@ -168,6 +175,8 @@ def _parallel(w: Writer, p: Placement, text: KernelText) -> None:
     held, areas = sum(p.scratch.values()), scratch_areas(p.scratch)
     if p.second_weights:
         areas.append(f"real* const second_w = (real*)(scratch + {held});")
+    if "weights" in p.scratch:
+        areas.append("i64 held = -1;  // the element whose weights stand there")
     worth, size = f"rows * {p.blocks.touched} > {WORTH_THREADS}", str(max(held + p.second_weights, 1))
     with each_task(w, worth, size, areas, "blocks"):
         if p.sums_weights:

@@ -5,6 +5,7 @@
     W[u, w]    += sum_zi x1[zi, u] out[zi, w]
 
 by the same blocked product.  Where every row has its own weights, one row's components are the rows of the matrix.
+Where weights are those of a row's element, rows stand at the places ``at``, in the order of their elements.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 
 from tpgen.kernels.cpp.text import Writer, add_block_sums, literal
 from tpgen.kernels.placement.matrix import MatrixPlacement, MatrixSegment, MatrixTerm
+from tpgen.kernels.sweep.terms import SLOTS
 
 
 class MatrixText:
@@ -26,7 +28,7 @@ class MatrixText:
         arguments = ", ".join(f"{kind} {name}" for kind, name in self._arguments())
         with self.w.part("function tile"), self.w.block(f"static void tile({arguments})"):
             for o in self.p.staged:
-                self._each_row(f"stage<{{0}}>(p_{o} + r * {self.p.dim[o]} + {{1}}, s_{o} + {{2}});", self.p.stages(o))
+                self._each_row(f"stage<{{0}}>({self._row(f'p_{o}')} + {{1}}, s_{o} + {{2}});", self.p.stages(o))
             written: set[tuple[str, int]] = set()
             for term in self.s.terms:
                 with self.w.paths(term.path):
@@ -34,18 +36,23 @@ class MatrixText:
                     self._term(term, written)
             for o in self.p.added:
                 made = [s for s in self.s.segments(o) if not s.whole]
-                self._each_row(f"unstage<{{0}}>(a_{o} + {{2}}, q_{o} + r * {self.p.dim[o]} + {{1}});", made)
+                self._each_row(f"unstage<{{0}}>(a_{o} + {{2}}, {self._row(f'q_{o}')} + {{1}});", made)
                 for start, size in self.p.unreached(o):
-                    self.w.line(f"for (int r = 0; r < n; ++r) zero(q_{o} + r * {self.p.dim[o]} + {start}, {size});")
+                    self.w.line(f"for (int r = 0; r < n; ++r) zero({self._row(f'q_{o}')} + {start}, {size});")
+
+    def _row(self, name: str) -> str:
+        """Address of row r of a tile in memory."""
+        return f"{name} + {'at[r]' if self.p.by_element else 'r'} * {self.p.dim[name[2:]]}"
 
     def _arguments(self) -> list[tuple[str, str]]:
         rows = [("const real*", f"p_{o}") for o in self.p.staged] + [("real*", f"q_{o}") for o in self.p.added]
         given, opened = bool(self.p.added and self.s.terms), "w" in self.p.opened
         if self.s.shared_weights:
-            rows += [("const num*", "weights")] * given + [("num*", "a_w")] * opened
+            rows += [("const num*", "weights")] * (given and not self.p.by_element) + [("num*", "a_w")] * opened
         else:
             rows += [("const real*", "p_w")] * given + [("real*", "q_w")] * opened
-        return [("int", "n"), *rows, *(("num*", name) for name in self.p.scratch)]
+        places = [("const i64*", "at")] * self.p.by_element
+        return [("int", "n"), *places, *rows, *(("num*", name) for name in self.p.scratch)]
 
     def _each_row(self, move: str, segments: Sequence[MatrixSegment]) -> None:
         for segment in segments:
@@ -125,31 +132,50 @@ class MatrixText:
         value = literal(term.coefficient, self.s.target.dtype)
         self.w.line(f"{verb}<{term.source.mul}, {term.target.mul}>({memory} + {term.start}, {value}, {scratch});")
 
-    def write_weights(self) -> None:
+    def write_weights(self, memory: str = "w") -> None:
         """Into scratch, the coefficients multiplied in: as [u][w] for out, as [w][u] for x1."""
         for term in self.s.terms:
             with self.w.paths(term.path):
                 if "out" in self.p.opened:
-                    self._move(term, "keep", "w", f"weights + {term.kept}")
+                    self._move(term, "keep", memory, f"weights + {term.kept}")
                 if "x1" in self.p.opened:
-                    self._move(term, "keep_flipped", "w", f"weights + {self.p.weights['kept'] + term.flipped}")
+                    self._move(term, "keep_flipped", memory, f"weights + {self.p.weights['kept'] + term.flipped}")
 
     def write_weight_sums(self) -> None:
         """The blocks' parts of the weights' gradient, summed in block order, out of scratch."""
-        add_block_sums(self.w, max(self.p.weight_scratch, self.s.target.lanes))
+        size, w = max(self.p.weight_scratch, self.s.target.lanes), self.w
+        if not self.p.by_element:
+            add_block_sums(w, size)
+            self._give_sums("d_w", "sums")
+            return
+        with w.block("for (i64 e = 0, b = 0; e < elements; ++e)"):
+            w.line(f"real* const to = d_w + e * {self.p.dim['w']}; num* const all = sums + b * {size};")
+            w.line(f"if (b == blocks || t.element[b] != e) {{ zero(to, {self.p.dim['w']}); continue; }}")
+            with w.block("for (++b; b < blocks && t.element[b] == e; ++b)"):
+                w.line(f"for (i64 m = 0; m < {size}; m += W) add(all + m, load(sums + b * {size} + m));")
+            self._give_sums("to", "all")
+
+    def _give_sums(self, memory: str, sums: str) -> None:
         for term in self.s.terms:
             with self.w.paths(term.path):
-                self._move(term, "give", "d_w", f"sums + {term.kept}")
+                self._move(term, "give", memory, f"{sums} + {term.kept}")
         for start, size in self.p.unreached("w"):
-            self.w.line(f"zero(d_w + {start}, {size});")
+            self.w.line(f"zero({memory} + {start}, {size});")
 
     def write_rows(self) -> None:
-        w = self.w
-        w.line("const i64 begin = b * span, end = least(rows, begin + span);")
+        w, by_element = self.w, self.p.by_element
+        if by_element:
+            w.line("const i64 e = t.element[b], begin = t.begin[b], end = least(t.first[e + 1], begin + span);")
+            if "weights" in self.p.scratch:
+                with w.block("if (held != e)"):
+                    w.line("held = e;")
+                    self.write_weights(f"w + e * {self.p.dim['w']}")
+        else:
+            w.line("const i64 begin = b * span, end = least(rows, begin + span);")
         with w.block("for (i64 q = begin; q < end; q += R)"):
-            names = {f"p_{o}": f"{o} + q * {self.p.dim[o]}" for o in ("x1", "w", "out")}
-            names |= {f"q_{o}": f"d_{o} + q * {self.p.dim[o]}" for o in ("x1", "w", "out")}
-            names["n"] = "least(R, end - q)"
+            tensors = {f"p_{o}": o for o in SLOTS} | {f"q_{o}": f"d_{o}" for o in SLOTS}
+            names = {n: x if by_element else f"{x} + q * {self.p.dim[n[2:]]}" for n, x in tensors.items()}
+            names |= {"n": "least(R, end - q)", "at": "t.order + q"}
             w.line(f"tile({', '.join(names.get(name, name) for _, name in self._arguments())});")
 
 

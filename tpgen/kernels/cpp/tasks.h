@@ -1,4 +1,4 @@
-// Rows of a polynomial as tasks: the rows of one element, or a part of them.  Needs: i64, sort_rows.
+// Rows as tasks: the rows of one element, or a part of them.  Needs: i64, sort_rows.
 
 struct Tasks {
   i64 count;

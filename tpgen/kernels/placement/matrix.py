@@ -2,7 +2,8 @@
 
 Operands stand in scratch as ``[row][component][copies padded to whole vectors]``, so that a tile of rows is the left
 factor of a product as it stands, and vectors run over the copies of the result.  Scalars stand so in memory already:
-they are read there, and written where they fill whole vectors.
+they are read there, and written where they fill whole vectors.  Where weights are those of a row's element, a tile is
+rows of one element, wherever they stand.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tpgen.form.form import Form, Term
+from tpgen.form.form import ELEMENT, SHARED, Form, Term
 from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.placement.values import Schedule, ScratchSegment, Target, touched_segments
@@ -67,7 +68,8 @@ class MatrixSchedule(TextOfPaths):
 
     target: Target
     dims: tuple[int, int, int, int]
-    shared_weights: bool
+    shared_weights: bool  # by all rows of a tile
+    by_element: bool
     terms: tuple[MatrixTerm, ...]
     rows: int
     name: str = "matrix"
@@ -83,7 +85,8 @@ class MatrixSchedule(TextOfPaths):
 
     @property
     def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        yield f"matrix schedule: tiles of {self.rows} rows, {self.target.lanes} lanes of {self.target.dtype}", ()
+        rows = f"{self.rows} rows{' of one element' * self.by_element}"
+        yield f"matrix schedule: tiles of {rows}, {self.target.lanes} lanes of {self.target.dtype}", ()
         yield from ((f"  path {p.path}: {p.text}; a matrix product", (p.path,)) for p in self.terms)
 
 
@@ -104,7 +107,7 @@ def is_linear(form: Form) -> bool:
 def matrix_schedule(form: Form, target: Target) -> MatrixSchedule:
     """Place every path of a linear form."""
     terms = path_terms(form)
-    shared = not form.operand("w").row
+    by_element, shared = form.operand("w").rows == ELEMENT, form.operand("w").rows == SHARED
     segments = {name: _segments(form, terms, name, target, shared) for name in ("x1", "out")}
     made, kept, flipped = [], 0, 0
     for term in terms:
@@ -116,7 +119,7 @@ def matrix_schedule(form: Form, target: Target) -> MatrixSchedule:
         kept, flipped = kept + source.mul * end.padded, flipped + end.mul * source.padded
     numbers = sum(s.size for found in segments.values() for s in found.values() if not s.whole)
     rows = next((n for n in _TILES if n * numbers <= _TILE_NUMBERS), _TILES[-1])
-    return MatrixSchedule(target, row_lengths(form), shared, tuple(made), rows)
+    return MatrixSchedule(target, row_lengths(form), shared or by_element, by_element, tuple(made), rows)
 
 
 def _segments(
@@ -167,6 +170,10 @@ class MatrixPlacement(OpenedSlots):
         return MatrixSweep(self.opened, self.schedule.terms)
 
     @property
+    def by_element(self) -> bool:  # type: ignore[override]
+        return self.schedule.by_element
+
+    @property
     def tiles(self) -> set[int]:
         used = (s for o in ("x1", "out") for s in self.schedule.segments(o) if not s.whole)
         return {s.dim if s.mul_first else 1 for s in used}
@@ -214,9 +221,10 @@ class MatrixPlacement(OpenedSlots):
 
     @property
     def weight_scratch(self) -> int:
+        """Size of weights as products read them, or of their gradient, outside of threads' scratch."""
         if not self.schedule.shared_weights:
             return 0
-        return max(sum(self.weights.values()), self.weight_sums * self.sums_weights)
+        return max(sum(self.weights.values()) * (not self.by_element), self.weight_sums * self.sums_weights)
 
     @cached_property
     def scratch(self) -> dict[str, int]:
@@ -226,6 +234,8 @@ class MatrixPlacement(OpenedSlots):
         areas |= {f"a_{o}": s.scratch(o) * s.rows for o in self.added}
         if not s.shared_weights:
             areas["s_w"] = max((p.source.padded * p.target.padded for p in s.terms), default=0)
+        if self.by_element:  # a thread holds those of one element
+            areas["weights"] = sum(self.weights.values())
         return {name: size for name, size in areas.items() if size}
 
     def reached(self, operand: str) -> list[tuple[int, int]]:

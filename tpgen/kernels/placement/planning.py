@@ -7,7 +7,7 @@ from itertools import accumulate
 from math import comb, prod
 
 from tpgen.errors import EmitError
-from tpgen.form.form import Form, Term
+from tpgen.form.form import ELEMENT, Form, Term
 from tpgen.kernels.placement.matrix import AnySchedule, is_linear, matrix_schedule
 from tpgen.kernels.placement.values import BatchSchedule, ChannelSchedule, PlacedTable, Target, View, touched_segments
 from tpgen.kernels.sweep.tables import Table, make_tables
@@ -31,6 +31,8 @@ def plan_schedule(form: Form, target: Target) -> AnySchedule:
     """
     if is_linear(form) and target.lanes > 1:
         return matrix_schedule(form, target)
+    if form.operand("w").rows == ELEMENT:
+        raise EmitError("weights of elements have kernels in linear layers, on vectors: use strategy='grouped'")
     terms = path_terms(form)
     nonzeros = sum(len(t.entries) for t in terms)
     if nonzeros > MAX_ENTRIES:

@@ -19,6 +19,7 @@ class OpenedSlots(TextOfPaths):
     raised: tuple[str, ...] = ()  # operands that are given at level 1 too: cotangents of gradients
     indexed = False  # whether rows are edges, which find those of x1 and out
     paired = False  # whether two edges may share a row of weights
+    by_element = False  # whether an index says which weights a row has
 
     @cached_property
     def call_slots(self) -> tuple[str, ...]:
@@ -33,7 +34,7 @@ class OpenedSlots(TextOfPaths):
 
     @property
     def sums_weights(self) -> bool:
-        """Whether the gradient of weights that all rows share is open."""
+        """Whether the gradient of weights that rows share is open."""
         return self.schedule.shared_weights and "w" in self.opened
 
     def carried(self, slot: str) -> bool:

@@ -23,7 +23,16 @@ from tpgen.kernels.placement.matrix import AnySchedule
 from tpgen.kernels.placement.place import Placement, place
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import ChannelSchedule
-from tpgen.kernels.runtime.call import DESTINATIONS, PAIRS, ROWS, SHARED, SOURCES, OperandShape, call_of
+from tpgen.kernels.runtime.call import (
+    DESTINATIONS,
+    ELEMENTS,
+    PAIRS,
+    ROWS,
+    SHARED,
+    SOURCES,
+    OperandShape,
+    call_of,
+)
 from tpgen.kernels.runtime.polynomials import PolynomialDescription, describe_polynomial
 from tpgen.kernels.sweep.terms import SLOTS, raised_call, row_lengths
 from tpgen.locks import cached_property
@@ -50,6 +59,8 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "check_index": ("be true or false", lambda x: isinstance(x, bool)),
     "pairs": ("be true, or left out", lambda x: x is True),
 }
+
+_COUNTS = {"shared": SHARED, "row": ROWS, "element": ELEMENTS}  # rows of weights
 
 OPENED_BY_DIRECTION: dict[str, tuple[str, ...]] = {"forward": ("out",), "backward": ("x1", "x2", "w")}
 # Further calls of training on forces: the gradient of x2, the gradients of that, and those of all gradients together.
@@ -131,11 +142,12 @@ class Description:
 
     def shapes(self, indexed: bool) -> dict[str, OperandShape]:
         """Shapes of the operands' tensors, those first that say how many rows there are."""
-        (d1, d2, dw, dout), weights = self.dims, PAIRS if self.pairs and indexed else ROWS
+        (d1, d2, dw, dout), weights = self.dims, _COUNTS[self.plan.operand("w").rows]
+        weights = PAIRS if self.pairs and indexed else weights
         return {
             "x2": OperandShape(d2),
             "x1": OperandShape(d1, SOURCES if indexed else ROWS),
-            "w": OperandShape(dw, weights if dw and not self.plan.shared_weights else SHARED),
+            "w": OperandShape(dw, weights if dw else SHARED),
             "out": OperandShape(dout, DESTINATIONS if indexed else ROWS),
         }
 
@@ -155,6 +167,11 @@ class Description:
         """Whether sums over edges go through memory, where bfloat16 would round each part."""
         ends = indexed and any(slot.operand in ("x1", "out") for slot in call.opened)
         return ends and self.schedule(torch.bfloat16).name == "batch"
+
+    @property
+    def by_element(self) -> bool:
+        """Whether an index says which weights a row has."""
+        return self.plan.operand("w").rows == "element"
 
     @cached_property
     def per_row(self) -> str:

@@ -191,17 +191,21 @@ def _sum_of(text: str) -> _Sum:
 
 def _expanded(call: FormCall) -> list[Tensor | None]:
     """The opened slots of a call by calls without levels; None where a slot is zero."""
-    product, (src, dst, description) = kernels_of(call.description).product, call[1:4]
+    product = kernels_of(call.description).product
     empty = {n for n, dim in enumerate(product.dims) if not dim}
 
     def evaluate(raised: tuple[int, ...], point: Sequence[Any], opened: tuple[int, ...]) -> Sequence[Tensor]:
         x1, x2, w, g = point
         # unweighted paths do not depend on what stands in the weights' place
-        text = product.weighted if SLOTS.index("w") in raised else description
+        text = product.weighted if SLOTS.index("w") in raised else call.description
         mask, nodes = _mask(opened), call.nodes
         if mask == OUT and g is not None:  # its rows alone are needed
             nodes, g = g.shape[0], None
-        return product_operator.form(ProductCall(x1, x2, w, g, src, dst, text, mask, nodes, call.by_src, call.by_dst))
+        if call.elements is not None:
+            tensors = (x1, x2, w) if mask == OUT else (x1, x2, w, g)
+            return forms.form(FormCall(tensors, None, None, text, opening_text(mask), call.elements))
+        ends = call.src, call.dst, text, mask, nodes, call.by_src, call.by_dst
+        return product_operator.form(ProductCall(x1, x2, w, g, *ends))
 
     # no path reads an operand without numbers: a layer's second inputs
     parts = [part for part in _sum_of(call.call).parts if empty.isdisjoint(part.raised)]

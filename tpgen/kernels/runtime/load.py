@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tpgen.kernels.arguments import CallSizes, KernelCall, KernelSpec
+from tpgen.kernels.arguments import CallSizes, KernelCall, KernelSpec, Sizes
 from tpgen.kernels.build import build
 from tpgen.kernels.placement.blocks import MOST_BLOCKS
 from tpgen.kernels.placement.place import Placement
@@ -26,13 +26,14 @@ _ACCUMULATED = torch.float32.itemsize  # bfloat16 is stored only: sums and scrat
 class CompiledKernel:
     """A compiled function, with its address where it stands in a library: there the runtime can call it.
 
-    Without levels it takes the tensors of a product one by one, null where there is none; else as two arrays.
+    Without levels it takes the tensors of a product one by one, null where there is none; at levels or with weights of
+    elements as two arrays.
     """
 
     def __init__(self, spec: KernelSpec) -> None:
         self._function: Callable[..., int] = build.load_kernel(source_of(spec).text, spec.indexed)
         self.address = build.address_of(self._function)
-        flat = not spec.description.any_level and not spec.call.levels
+        flat = not (spec.description.by_element or spec.call.levels)
         self._places = [SLOTS.index(slot.operand) for slot in spec.call.opened] if flat else None
 
     def __call__(self, call: KernelCall) -> int:
@@ -71,19 +72,28 @@ def product_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
     placed = spec.description.placement(spec.call, spec.dtype, spec.indexed)
     rows, number, owners = sizes.counts.rows, max(4, spec.dtype.itemsize), sizes.owners(placed.owner)
     order = (owners + 1 + rows + 1) * _INDEX if placed.owner else 0
+    if placed.by_element:
+        order = _tasks(sizes.counts, _span(placed, rows))
     scratch = max(sum(placed.scratch.values()) + placed.second_weights, 1) * torch.get_num_threads()
     order += rows * bool(placed.second_weights)  # a state for each row of weights
     weights = placed.weight_scratch if "w" in placed.given else 0
-    return order + (scratch + weights + _sums(placed, rows)) * number
+    blocks = rows // _span(placed, rows) + 2 + sizes.counts.elements * placed.by_element
+    sums = blocks * max(placed.weight_scratch, placed.schedule.target.lanes) * placed.sums_weights
+    return order + (scratch + weights + sums) * number
 
 
-def _sums(placed: Placement, rows: int) -> int:
-    """Numbers in the blocks' parts of a sum over all rows, as the kernel cuts them."""
+def _span(placed: Placement, rows: int) -> int:
+    """Count the rows of a block, as the kernel cuts them."""
     if not placed.sums_weights:
-        return 0
+        return placed.blocks.span
     most, tile = min(placed.blocks.room, MOST_BLOCKS), placed.blocks.tile
-    span = ((rows + most - 1) // most + tile) // tile * tile
-    return (rows // span + 2) * max(placed.weight_scratch, placed.schedule.target.lanes)
+    return ((rows + most - 1) // most + tile) // tile * tile
+
+
+def _tasks(counts: Sizes, span: int) -> int:
+    """Bytes of lists of tasks: rows by element, cut into spans where there is one."""
+    most = counts.elements + (counts.rows // span if span else 0) + 1
+    return (counts.elements + 1 + counts.rows + 2 * most) * _INDEX
 
 
 def polynomial_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
@@ -92,9 +102,6 @@ def polynomial_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
     Lists of tasks (rows by element, cut into spans), sums that are stored when all tasks are done, scratch of threads.
     """
     placed = spec.description.placement(spec.call, spec.dtype)
-    rows, elements, _ = sizes.counts
-    most = elements + (rows // placed.span if placed.span else 0) + 1
-    tasks = (elements + 1 + rows + 2 * most) * _INDEX
-    sums = sum(rows * placed.operands[slot].dim for slot in placed.summed)
+    sums = sum(sizes.counts.rows * placed.operands[slot].dim for slot in placed.summed)
     scratch = max(1, sum(placed.scratch.values())) * placed.target.lanes * torch.get_num_threads()
-    return tasks + (sums + scratch) * max(_ACCUMULATED, spec.dtype.itemsize)
+    return _tasks(sizes.counts, placed.span) + (sums + scratch) * max(_ACCUMULATED, spec.dtype.itemsize)
