@@ -21,9 +21,9 @@ pytestmark = needs_compiler
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Species of each call by species; all products are worth it."""
-    seen, run = [], module.species_linear
+    seen, run = [], module.kernel_layer
     monkeypatch.setattr(module, "WORTH_SPECIES", 0)
-    monkeypatch.setattr(module, "species_linear", lambda x, w, *rest: seen.append(len(w)) or run(x, w, *rest))
+    monkeypatch.setattr(module, "kernel_layer", lambda x, w, *rest: seen.append(len(w)) or run(x, w, *rest))
     return seen
 
 

@@ -8,7 +8,7 @@ from math import prod
 import pytest
 
 from tpgen.form.call import Call, expanded
-from tpgen.form.derivative import parts_of, pull_back, push_forward, summed_parts
+from tpgen.form.derivative import parts_of, pull_back, summed_parts
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
 
 
@@ -80,7 +80,7 @@ def test_a_sum_of_nothing_is_zero() -> None:
     assert summed_parts((), [], 2, multiplied) == [None, None]
 
 
-def test_nothing_pulled_back_or_pushed_forward_is_nothing() -> None:
+def test_nothing_pulled_back_is_nothing() -> None:
     """A call without levels is the form itself, no derivative of it."""
 
     def refuse(*_: object) -> list[float]:
@@ -88,4 +88,3 @@ def test_nothing_pulled_back_or_pushed_forward_is_nothing() -> None:
 
     point = (1.0, 2.0, 3.0)
     assert pull_back(refuse, point, (0, 1), [None, None], (0, 1, 2)) == [None, None, None]
-    assert push_forward(refuse, point, (0, 1), [None, None, None]) == [None, None]

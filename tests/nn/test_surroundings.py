@@ -18,7 +18,6 @@ from tests.machine import KERNEL, needs_compiler
 from tpgen.errors import EmitError, InputError
 from tpgen.form.reference import reference_product
 from tpgen.nn.conv import TensorProductConv
-from tpgen.nn.multilinear import open_slots
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.presets import channelwise
 
@@ -270,13 +269,3 @@ def test_transforms_may_close_over_operands(options: dict[str, Any]) -> None:
     operands = [x.requires_grad_() for x in (*inputs(product), torch.randn(3, PLAN.weight_numel))]
     slope = torch.func.grad(lambda scale: (product(*operands) * scale).sum())(torch.tensor(2.0))
     assert_close(slope, product(*operands).sum())
-
-
-def test_transforms_may_close_over_a_point() -> None:
-    def times(point: Any, opened: tuple[int, ...]) -> list[Tensor]:
-        x, w, _ = point
-        return [x * w for _ in opened]
-
-    x, w = torch.tensor(2.0, requires_grad=True), torch.tensor(3.0)
-    slope = torch.func.grad(lambda scale: open_slots(times, times, (x, w, None), (2,))[0] * scale)(torch.tensor(2.0))
-    assert_close(slope, torch.tensor(6.0))

@@ -15,12 +15,14 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from tpgen.conversion.species import SpeciesProduct, pulled_back, species_linear
+from tpgen.conversion.species import SpeciesProduct, pulled_back
+from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.native.one_hot import find_ones
+from tpgen.kernels.runtime.ops import kernel_layer
 from tpgen.kernels.runtime.registration import apply_of
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.nn.autocast import autocasting
-from tpgen.nn.multilinear import is_usual, writes_to
+from tpgen.nn.plain_tensors import is_usual, writes_to
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Path, Plan
 from tpgen.remember import remembered
@@ -48,7 +50,7 @@ class JoinedLayers:
         there, made = self._current(first, second, species, factor)
         if torch.is_grad_enabled() and (first.requires_grad or second.requires_grad):
             made = _joined(made, self, there, factor, first, second)
-        return species_linear(x, made, species, self.plan)
+        return kernel_layer(x, made, species, describe(self.plan))
 
     def matrices(self, first: Tensor, second: Tensor, there: Tensor, factor: float) -> Tensor:
         """The weights of the plan for some species, ``(len(there), numel)``."""
@@ -93,7 +95,7 @@ def join_layers(linear: Plan, product: SpeciesProduct) -> JoinedLayers | None:
         return None
     found = [(a, b) for a in linear.paths for b in product.plan.paths if a.out.index == b.in1.index]
     pairs = list(dict.fromkeys((a.in1.index, b.out.index) for a, b in found))
-    plan = make_linear_plan(linear.irreps_in, product.plan.irreps_out, pairs)
+    plan = make_linear_plan(linear.irreps_in, product.plan.irreps_out, pairs, shared_weights="element")
     if not found or len(plan.paths) != len(pairs) or kernel_supported(plan):
         return None
     return JoinedLayers(product, plan, tuple((pairs.index((a.in1.index, b.out.index)), a, b) for a, b in found))

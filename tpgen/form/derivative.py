@@ -4,7 +4,7 @@ At a point (one tensor for each operand), for cotangents :math:`c_s` of the slot
 
 .. math:: \sum_s \langle c_s, \partial L/\partial s\rangle = \sum_s L(\ldots, s := c_s, \ldots),
 
-so a derivative is a sum of :math:`\partial L/\partial t` at points where one tensor is replaced, and so for tangents.
+so a gradient is a sum of :math:`\partial L/\partial t` at points where one tensor is replaced.
 A call at levels (`tpgen.form.call`) is such a sum in general: its parts are what it expands into.
 
 >>> def evaluate(raised, point, opened):  # L = x * y * g
@@ -12,13 +12,11 @@ A call at levels (`tpgen.form.call`) is such a sum in general: its parts are wha
 ...     return [{0: lambda: y * g, 1: lambda: x * g, 2: lambda: x * y}[slot]() for slot in opened]
 >>> pull_back(evaluate, (2.0, 3.0, None), opened=(2,), cotangents=[10.0], wanted=(0, 1))
 [30.0, 20.0, None]
->>> push_forward(evaluate, (2.0, 3.0, None), opened=(2,), tangents=[1.0, None])
-[3.0]
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import add
 from typing import Any, NamedTuple
 
@@ -74,33 +72,21 @@ def pull_back(
     add: Add = add,
 ) -> list[Any]:
     """Gradients of the operands that are wanted, None for the others, for cotangents of those that were open."""
-    there = {n: c for n, c in zip(opened, cotangents, strict=True) if c is not None}
-    found = dict(zip(wanted, _derived(evaluate, point, there, wanted, add), strict=True))
-    return [found.get(n) for n in range(len(point))]
-
-
-def push_forward(
-    evaluate: EvaluateCall, point: Sequence[Any], opened: Sequence[int], tangents: Sequence[Any]
-) -> list[Any]:
-    """Tangents of the open operands, None where they are zero, for tangents of the point."""
-    return _derived(evaluate, point, {n: t for n, t in enumerate(tangents) if t is not None}, opened, add)
-
-
-def _derived(
-    evaluate: EvaluateCall, point: Sequence[Any], raised: Mapping[int, Any], opened: Sequence[int], add: Add
-) -> list[Any]:
+    raised = {n: c for n, c in zip(opened, cotangents, strict=True) if c is not None}
     if not raised:  # a call without levels, which would be the form itself
-        return [None] * len(opened)
+        return [None] * len(point)
     given = tuple(n for n, x in enumerate(point) if x is not None)
-    parts = _first(len(point), given, tuple(raised), tuple(opened))
-    return summed_parts(parts, [*(point[n] for n in given), *raised.values()], len(opened), evaluate, add)
+    parts = _first(len(point), given, tuple(raised), tuple(wanted))
+    sums = summed_parts(parts, [*(point[n] for n in given), *raised.values()], len(wanted), evaluate, add)
+    found = dict(zip(wanted, sums, strict=True))
+    return [found.get(n) for n in range(len(point))]
 
 
 @remembered("derivatives of forms")
 def _first(
     count: int, given: tuple[int, ...], raised: tuple[int, ...], opened: tuple[int, ...]
 ) -> tuple[CallPart, ...]:
-    """The parts of a first derivative, for cotangents or tangents at level 1."""
+    """The parts of a first derivative, for cotangents at level 1."""
     names = [f"x{n}" for n in range(count)]
     slots = (*(Slot(names[n]) for n in given), *(Slot(names[n], 1) for n in raised))
     return parts_of(Call(slots, tuple(Slot(names[n]) for n in opened)), names)

@@ -23,7 +23,7 @@ from tpgen.functions.numbers import can_build, constants, kernel_of, run_kernel
 from tpgen.kernels.runtime.memory import empty
 from tpgen.kernels.runtime.registration import apply_of, asked_for
 from tpgen.nn.autocast import autocasting
-from tpgen.nn.multilinear import is_usual
+from tpgen.nn.plain_tensors import is_usual
 from tpgen.remember import remembered
 
 NOW_CUT_BESSEL = "tpgen kernel (Bessel functions and cutoff in one pass)"  # for reports

@@ -23,7 +23,7 @@ from tpgen.kernels.build.compiler import target
 from tpgen.kernels.cpp.text import literal
 from tpgen.kernels.cpp.tiles import tile
 from tpgen.kernels.runtime.memory import empty
-from tpgen.nn.multilinear import is_usual
+from tpgen.nn.plain_tensors import is_usual
 from tpgen.remember import remembered
 
 TORCH: dict[str, Callable[[Tensor], Tensor]] = {  # the functions of tables: structs of functions.h, with a capital

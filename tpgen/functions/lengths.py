@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tpgen.nn.multilinear import writes_to
+from tpgen.nn.plain_tensors import writes_to
 
 _noted: Any = WeakTensorKeyDictionary()  # beside the tensors: an attribute would go into their pickles
 

@@ -16,7 +16,7 @@ from tpgen.kernels.build.compiler import find_compiler, target
 from tpgen.kernels.cpp.prelude import header, type_names
 from tpgen.kernels.cpp.text import read_header
 from tpgen.kernels.runtime.registration import apply_of
-from tpgen.nn.multilinear import is_usual
+from tpgen.nn.plain_tensors import is_usual
 from tpgen.remember import remembered
 
 _NEEDS = {"silu": ("functions",), "gate": ("functions",)}  # headers beside this file, besides `numbers.h`

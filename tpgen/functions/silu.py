@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tpgen.functions.numbers import KernelFunction, can_build, kernel_of, recorded_function, run_kernel
 from tpgen.kernels.runtime.memory import empty
 from tpgen.nn.autocast import autocasting
-from tpgen.nn.multilinear import is_usual
+from tpgen.nn.plain_tensors import is_usual
 
 WORTH_SILU = 2**15  # numbers: below, what Python adds to a call is noticed
 

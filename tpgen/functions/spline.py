@@ -23,7 +23,7 @@ from tpgen.functions.numbers import can_build, constants, kernel_of, run_kernel
 from tpgen.kernels.runtime.memory import empty
 from tpgen.kernels.runtime.registration import apply_of, asked_for
 from tpgen.nn.autocast import autocasting
-from tpgen.nn.multilinear import is_usual
+from tpgen.nn.plain_tensors import is_usual
 
 _STEPS = (256, 512, 1024, 2048, 4096)  # how many are tried
 SLOPE_ERROR = 1e-6  # error of slopes that is small enough, relative to the largest slope of any function

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tpgen._torch import is_functorch_wrapped_tensor, pytree
 from tpgen.errors import DeployError, InputError
-from tpgen.nn.multilinear import writes_to
+from tpgen.nn.plain_tensors import writes_to
 
 _PLAIN = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device}  # nobody can write to
 

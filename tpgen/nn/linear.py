@@ -19,7 +19,7 @@ from tpgen.kernels.runtime.description import describe
 from tpgen.nn.autocast import unrounded, widened
 from tpgen.nn.checks import check_broadcast, check_operand, check_options, check_parameter, check_plan
 from tpgen.nn.form_module import FormModule
-from tpgen.nn.multilinear import has_plain_numbers
+from tpgen.nn.plain_tensors import has_plain_numbers
 from tpgen.planner.linear import LINEAR, make_linear_plan
 from tpgen.planner.plan import Plan, segments
 

@@ -116,7 +116,7 @@ def boolean(name: str, value: Any) -> bool:
 
 
 def sharing(name: str, value: Any) -> bool | str:
-    """Which rows share weights: all (true), none (false), or those of one ``element``."""
+    """Rows that share weights: all (true), none (false), or those of one ``element``."""
     check(type(value) is bool or value == "element", name, "must be true, false or 'element'", value)
     return value
 

@@ -125,9 +125,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         monkeypatch.setattr(cls, "__module__", "nequip.nn")
     for adapter in ADAPTERS:
         monkeypatch.delitem(sys.modules, adapter, raising=False)
-    seen, run = [], species.species_linear
+    seen, run = [], species.kernel_layer
     monkeypatch.setattr(species, "WORTH_SPECIES", 0)
-    monkeypatch.setattr(species, "species_linear", lambda x, w, *rest: seen.append(len(w)) or run(x, w, *rest))
+    monkeypatch.setattr(species, "kernel_layer", lambda x, w, *rest: seen.append(len(w)) or run(x, w, *rest))
     yield seen
     for adapter in ADAPTERS:
         sys.modules.pop(adapter, None)

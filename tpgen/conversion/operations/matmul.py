@@ -14,7 +14,7 @@ from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.ops import kernel_product
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.nn.autocast import autocasting
-from tpgen.nn.multilinear import has_plain_numbers, is_traced
+from tpgen.nn.plain_tensors import has_plain_numbers, is_traced
 from tpgen.planner.linear import make_matrix_plan
 
 WORTH_MATMUL = 2**18  # numbers of a result: smaller ones are as fast by BLAS, unless each is a long sum

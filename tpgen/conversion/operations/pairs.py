@@ -36,9 +36,10 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from tpgen.kernels.runtime.memory import empty
 from tpgen.kernels.runtime.native.pairs import EdgePairs, find_pairs
+from tpgen.kernels.runtime.registration import apply_of
 from tpgen.networks.recording import Recording, recorded_program
 from tpgen.nn.conv import TensorProductConv
-from tpgen.nn.multilinear import has_plain_numbers, is_traced, is_usual, linear_map, writes_to
+from tpgen.nn.plain_tensors import has_plain_numbers, is_traced, is_usual, writes_to
 
 FEEDS = "nets that it feeds run once for each pair of edges"  # for reports
 WORTH_PAIRS = 2**8  # edges: of fewer, finding pairs costs what they save
@@ -232,7 +233,7 @@ def _means_of(x: Tensor, pairs: EdgePairs) -> Tensor:
     if not _has_rules(x):
         return _shared_out(_gathered(x, pairs), pairs)
     # of one row, as both are the same
-    return linear_map(x, lambda x: _selected(x, pairs.first), lambda g: _spread(_shared_out(g, pairs), pairs))
+    return _linear_map(x, lambda x: _selected(x, pairs.first), lambda g: _spread(_shared_out(g, pairs), pairs))
 
 
 def _shared_out(y: Tensor, pairs: EdgePairs) -> Tensor:
@@ -248,13 +249,13 @@ def _spread(y: Tensor, pairs: EdgePairs) -> Tensor:
     """The row of its number for each edge."""
     if not _has_rules(y):
         return y.index_select(0, pairs.number)
-    return linear_map(y, lambda y: _selected(y, pairs.number), lambda g: _gathered(g, pairs))
+    return _linear_map(y, lambda y: _selected(y, pairs.number), lambda g: _gathered(g, pairs))
 
 
 def _gathered(x: Tensor, pairs: EdgePairs) -> Tensor:
     """The sum of the rows of each number's edges."""
     if _has_rules(x):
-        return linear_map(x, lambda x: _summed(x, pairs), lambda g: _spread(g, pairs))
+        return _linear_map(x, lambda x: _summed(x, pairs), lambda g: _spread(g, pairs))
     into = torch.arange(pairs.pairs, device=x.device)
     return x.index_select(0, pairs.first).index_add(0, into, x.index_select(0, pairs.second))
 
@@ -275,7 +276,7 @@ def _in_order(pairs: EdgePairs, y: Tensor, *ends: Tensor) -> tuple[tuple[Tensor,
 def _permuted(y: Tensor, order: Tensor, place: Tensor) -> Tensor:
     if not _has_rules(y):
         return y.index_select(0, order)
-    return linear_map(y, lambda y: _selected(y, order), lambda g: _permuted(g, place, order))
+    return _linear_map(y, lambda y: _selected(y, order), lambda g: _permuted(g, place, order))
 
 
 def _has_rules(x: Tensor) -> bool:
@@ -288,3 +289,19 @@ def _selected(x: Tensor, rows: Tensor) -> Tensor:
         return x.index_select(0, rows)
     out = empty((len(rows), *x.shape[1:]), x.dtype)
     return torch.index_select(x, 0, rows, out=out)
+
+
+class _Linear(torch.autograd.Function):
+    """A linear map of a tensor, ``of(x)``; its gradient is the adjoint, which can be differentiated in turn."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, of: _Net, adjoint: _Net) -> Tensor:
+        ctx.adjoint = adjoint
+        return of(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple:
+        return ctx.adjoint(g), None, None
+
+
+_linear_map = apply_of(_Linear)

@@ -22,7 +22,7 @@ from tpgen.conversion.obstacles import kernel_plan, polynomial_attributes, repla
 from tpgen.conversion.projects.nequip import offer_modifier
 from tpgen.conversion.swap import Kept, Swap, SwapOrKept, qualified
 from tpgen.kernels.runtime.batched import run_polynomial
-from tpgen.nn.multilinear import is_traced, writes_to
+from tpgen.nn.plain_tensors import is_traced, writes_to
 from tpgen.planner.plan import OUT, Operand, Plan
 from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
 from tpgen.planner.read import read_plan

@@ -34,7 +34,7 @@ from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.networks.recording import recorded_program
-from tpgen.nn.multilinear import has_plain_numbers, is_traced
+from tpgen.nn.plain_tensors import has_plain_numbers, is_traced
 from tpgen.nn.symmetric_contraction import SymmetricContraction, coupling_signs
 from tpgen.planner.generalized import MAX_DEGREE, generalized_couplings
 from tpgen.planner.plan import OUT, Operand, Plan

@@ -27,7 +27,7 @@ from tpgen.conversion.obstacles import has_hooks, has_more, not_fused, renamed, 
 from tpgen.conversion.products import SPECIES, ProductBySpecies, by_element, find_product
 from tpgen.conversion.swap import Kept, Swap, SwapOrKept
 from tpgen.networks.recording import recorded_program
-from tpgen.nn.multilinear import has_plain_numbers
+from tpgen.nn.plain_tensors import has_plain_numbers
 
 ATTRIBUTES, TYPES = AtomicDataDict.NODE_ATTRS_KEY, AtomicDataDict.ATOM_TYPE_KEY
 _STOOD: ContextVar[Optional[Tensor]] = ContextVar("attributes in whose place types stand", default=None)  # noqa: UP045

@@ -23,7 +23,7 @@ from tpgen.conversion.obstacles import has_more, may_be_kernels
 from tpgen.conversion.operations.pairs import FEEDS, count_in_pairs, mark
 from tpgen.conversion.swap import Swap
 from tpgen.functions.bessel import NOW_CUT_BESSEL, CutBessel, cut_bessel, takes
-from tpgen.nn.multilinear import is_traced
+from tpgen.nn.plain_tensors import is_traced
 
 _GIVEN = (keys.POS, keys.CELL, keys.CELL_SHIFT)
 # what the embedding of the versions known here reads and writes, by the names in its code: another one runs as it is

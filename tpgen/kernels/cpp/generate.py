@@ -82,8 +82,9 @@ def _driver(w: Writer, p: Placement, text: KernelText) -> None:
     block order, so results do not depend on the threads.  Where rows are gathered, they are sorted by their owner first
     (a stable counting sort) and an owner's rows stay in one block, in their order.
     """
-    headers = {"edges": p.indexed, "order": p.indexed or p.by_element, "tasks": p.by_element, "paired": p.second_weights}
-    for name in (name for name, needed in headers.items() if needed):
+    indexed, by_element = p.indexed, p.by_element
+    needed = {"edges": indexed, "order": indexed or by_element, "tasks": by_element, "paired": p.second_weights}
+    for name in (name for name, yes in needed.items() if yes):
         w.raw(header(name))
     extra = _INDEXED_ARGUMENTS if p.indexed else ""
     head = f"int tpgen_kernel({_arguments(p)}, i64 rows{extra})"

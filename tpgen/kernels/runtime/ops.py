@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tpgen.errors import InputError
 from tpgen.kernels.cpp.text import GeneratedSource
-from tpgen.kernels.runtime.call import OUT, FormCall, ProductCall
+from tpgen.kernels.runtime.call import OUT, FormCall, ProductCall, opening_text
 from tpgen.kernels.runtime.description import describe, kernel_source
 from tpgen.kernels.runtime.forms import forms, product_operator
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, kernel_supported
@@ -22,6 +22,7 @@ __all__ = [
     "GeneratedSource",
     "describe",
     "kernel_conv",
+    "kernel_layer",
     "kernel_polynomial",
     "kernel_product",
     "kernel_source",
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 
+_FORWARD = opening_text(OUT)
 SORTED_ON = {target.device for target in KERNEL_TARGETS.values() if target.sorts}
 
 
@@ -47,6 +49,21 @@ def kernel_product(x1: Tensor, x2: Tensor, w: Tensor | None, description: str) -
     """
     x1, x2, w = _alike(x1, x2, w)
     return product_operator.form(ProductCall(x1, x2, w, None, None, None, description, OUT))[0]
+
+
+def kernel_layer(x: Tensor, w: Tensor, elements: Tensor, description: str) -> Tensor:
+    """A linear layer by a generated kernel, row n with the weights ``w[elements[n]]``.
+
+    ``x (rows, in)``, ``w (elements, numel)``, ``elements (rows,)`` of int64; the result is ``(rows, out)``.
+    Differentiable to any order in x and w.  ``description`` is that of a plan with ``shared_weights="element"``.
+    Raises `InputError` for tensors that do not fit, and an element without weights.
+
+    >>> from tpgen.planner.linear import make_linear_plan
+    >>> text = describe(make_linear_plan("2x0e", "3x0e", shared_weights="element"))
+    >>> kernel_layer(torch.ones(4, 2), torch.ones(5, 6), torch.tensor([0, 4, 4, 1]), text).shape
+    torch.Size([4, 3])
+    """
+    return forms.form(FormCall((x, x[..., :0], w), None, None, description, _FORWARD, elements))[0]
 
 
 def kernel_conv(

@@ -122,8 +122,9 @@ def _count_flat(given: _Given, x: Tensor, counts: Counts) -> None:
     if fits:
         counts.setdefault(what, shape[0])
     elif not (slot.startswith("w") and dim == 0 and 0 in shape):
-        rows = f"({dim},), shared by all rows" if what == SHARED else f"({'rows' if known is None else known}, {dim})"
-        raise InputError(f"{slot} must have shape {rows}, got {tuple(shape)}")
+        count = (ELEMENTS if what == ELEMENTS else ROWS) if known is None else known
+        wanted = f"({dim},), shared by all rows" if what == SHARED else f"({count}, {dim})"
+        raise InputError(f"{slot} must have shape {wanted}, got {tuple(shape)}")
 
 
 def _count(given: _Given, x: Tensor, counts: Counts) -> None:
