@@ -46,7 +46,7 @@ def pairs() -> Plan:
     return make_plan("4x1o", "4x1o", "6x0e + 3x1e", [(0, 0, 0, "uvu<v", True), (0, 0, 1, "u<vw", True)])
 
 
-def linear(shared: bool = True) -> Plan:
+def linear(shared: bool | str = True) -> Plan:
     return make_linear_plan("16x0e + 6x1o", "32x0e + 4x1o + 1x0o", shared_weights=shared)
 
 
@@ -76,6 +76,8 @@ GOLDEN = {
     "batch-pairs": Kernel(pairs, ("x1", "w"), DOUBLE),
     "matrix-forward": Kernel(linear),
     "matrix-backward": Kernel(linear, ("x1", "w"), DOUBLE, "ir_mul"),
+    "matrix-elements-forward": Kernel(lambda: linear(shared="element")),
+    "matrix-elements-backward": Kernel(lambda: linear(shared="element"), ("x1", "w"), DOUBLE),
     "matrix-row-weights": Kernel(lambda: linear(shared=False), ("x1", "w", "out"), HALF),
 }
 

@@ -26,7 +26,7 @@ from tpgen.nn.plain_tensors import has_plain_numbers
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Path, Plan
 
-WORTH_SPECIES = 2**23  # weights times rows: below, the product itself is as fast, measured
+WORTH_SPECIES = 2**15  # weights of a product: with fewer it takes no longer than to choose among them, measured
 
 
 def pulled_back(function: Callable[..., Tensor], operands: Sequence[Tensor], g: Tensor) -> list[Tensor | None]:
@@ -71,7 +71,8 @@ class SpeciesProduct:
 
     def apply(self, x: Tensor, weight: Tensor, table: Tensor, species: Tensor) -> Tensor:
         """The product of ``x (rows, in1)`` with ``table[species]``, differentiable in all but the species."""
-        return self._layer(x, self._summed(weight, table, None), species)
+        there, group = torch.unique(species, return_inverse=True)
+        return self._layer(x, self._summed(weight, table.index_select(0, there), None), group)
 
     def apply_grouped(self, x: Tensor, weight: Tensor, table: Tensor, groups: Groups) -> Tensor:
         """The product as `apply`, in a program that is given the rows of each species."""
@@ -87,7 +88,7 @@ class SpeciesProduct:
             return found
         if not all(map(has_plain_numbers, (x, weight, y))):  # first, as sizes of what is traced are symbols
             return None
-        if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or len(x) * weight.numel() < WORTH_SPECIES:
+        if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or weight.numel() < WORTH_SPECIES:
             return None
         if (ones := find_ones(y)) is None:
             return None
