@@ -26,7 +26,10 @@ from tpgen.nn.plain_tensors import has_plain_numbers
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Path, Plan
 
-WORTH_SPECIES = 2**15  # weights of a product: with fewer it takes no longer than to choose among them, measured
+# Multiply-adds of a product from which on to choose among its weights takes less time, measured: its kernel takes
+# some 64 rows at a time, and fewer as long.
+WORTH_SPECIES = 10_000_000
+_TILE = 64
 
 
 def pulled_back(function: Callable[..., Tensor], operands: Sequence[Tensor], g: Tensor) -> list[Tensor | None]:
@@ -57,7 +60,7 @@ class _Block:
         """``(species, u * w)``; for one-hot rows a choice among the weights."""
         found = weight.view(self.shape)
         if one_hot is not None:
-            return self.scale * found.index_select(1, one_hot).transpose(0, 1).flatten(1)
+            return self.scale * found.transpose(0, 1).index_select(0, one_hot).flatten(1)
         scaled = self.scale * table  # for each u by itself: `@` would lay the weights out anew
         return torch.bmm(scaled.expand(self.shape[0], *table.shape), found).transpose(0, 1).flatten(1)
 
@@ -68,6 +71,11 @@ class SpeciesProduct:
 
     plan: Plan
     blocks: tuple[_Block, ...]
+    operations: int  # multiply-adds of a row of the product itself
+
+    def is_worth(self, rows: int) -> bool:
+        """Whether the product itself takes longer."""
+        return (rows + _TILE) * self.operations >= WORTH_SPECIES
 
     def apply(self, x: Tensor, weight: Tensor, table: Tensor, species: Tensor) -> Tensor:
         """The product of ``x (rows, in1)`` with ``table[species]``, differentiable in all but the species."""
@@ -88,7 +96,7 @@ class SpeciesProduct:
             return found
         if not all(map(has_plain_numbers, (x, weight, y))):  # first, as sizes of what is traced are symbols
             return None
-        if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or weight.numel() < WORTH_SPECIES:
+        if x.dim() != 2 or y.dim() != 2 or len(x) != len(y) or not self.is_worth(len(x)):
             return None
         if (ones := find_ones(y)) is None:
             return None
@@ -131,7 +139,8 @@ class SpeciesProduct:
         for block, own in zip(self.blocks, weights, strict=True):
             part = block.matrices(own, table, one_hot)
             found[block.pair] = found[block.pair] + part if block.pair in found else part
-        return torch.cat([found[n] for n in sorted(found)], dim=1)
+        parts = [found[n] for n in sorted(found)]
+        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
 
 def species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProduct | None:
@@ -150,7 +159,7 @@ def species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProduct | 
     if kernel_supported(layer):
         return None
     blocks = tuple(_block(p, layer, pairs.index((p.in1.index, p.out.index))) for p in plan.paths)
-    return SpeciesProduct(layer, blocks)
+    return SpeciesProduct(layer, blocks, plan.flops // 2)
 
 
 def _block(path: Path, layer: Plan, pair: int) -> _Block:

@@ -100,7 +100,7 @@ class TpgenInteractionBlock(InteractionBlock):
         )  # before sizes, which are symbols where traced
         return (
             self.sc.embeds_alone()
-            and (groups is not None or (plain and self.sc.weight_numel >= species.WORTH_SPECIES))
+            and (groups is not None or (plain and self.sc._tpgen_species.is_worth(types.numel())))
             and features.dtype == table.dtype
             and not has_tangents()  # a tangent may be that of attributes alone
             and _leads_to(attributes, table)
