@@ -97,7 +97,7 @@ class RequestOptions(ModuleOptions, total=False):
     dtype: torch.dtype
     device: str
     channels: int  # of a polynomial, whose plan does not say how many there are
-    elements: int  # of its weights
+    elements: int  # of its weights, or of those of a linear layer
 
 
 class StageOptions(RequestOptions, total=False):

@@ -16,7 +16,7 @@ import torch
 
 from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.lowering import Inputs, Result
-from tpgen.form.form import Form, SlotNames
+from tpgen.form.form import ELEMENT, Form, SlotNames
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,12 @@ def framed(body: Body) -> Strategy:
 
 def _gathered(writer: GraphWriter, form: Form, given: GivenOperands) -> dict[SlotNames, Traced]:
     """Every operand with a row for each row of the product."""
-    return {
-        slot: x if (index := form.index(slot)) is None else gather_rows(writer, x, given.indices[index])
-        for slot, x in given.operands.items()
-    }
+    found = dict(given.operands)
+    for slot, x in found.items():
+        index = form.index(slot)
+        if index is not None and (index != ELEMENT or any(form.shape(slot))):  # no weights may have any shape
+            found[slot] = gather_rows(writer, x, given.indices[index])
+    return found
 
 
 def _scattered(writer: GraphWriter, form: Form, given: GivenOperands, out: Traced) -> Traced:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import torch
 from e3nn.o3 import Irreps
@@ -13,6 +13,7 @@ from torch import Tensor
 from tpgen._torch import is_functorch_wrapped_tensor
 from tpgen.compiler.config import MODULE_FIELDS
 from tpgen.errors import InputError, OptionError, PlanError, unknown
+from tpgen.kernels.runtime.native.one_hot import is_one_hot
 from tpgen.planner.plan import Maker, Plan
 
 MODULE_OPTIONS = ("internal_weights", "compile_right", *MODULE_FIELDS)
@@ -105,6 +106,45 @@ def check_range(name: str, index: Tensor, count: int, what: str = "", of: str = 
             raise InputError(f"{name}: {of} run from 0 to {count - 1}{what}, got {low} to {high}")
 
 
+def check_count(num_elements: Any) -> None:
+    """Raise `PlanError` where a number of elements is none."""
+    if not isinstance(num_elements, int) or isinstance(num_elements, bool) or num_elements < 1:
+        raise PlanError(
+            f"num_elements must be 1 or more, or None for weights that all rows share, got {num_elements!r}"
+        )
+
+
+def elements_of(name: str, y: Any, count: int, rows: int, of: str) -> Tensor:
+    """The element of every row of ``of``, from int64 indices or one-hot rows; ``name`` is what the caller calls them.
+
+    Raises `InputError` where rows are no one-hot vectors of that many elements.
+    """
+    if not isinstance(y, Tensor):
+        raise InputError(f"{name}: must be a tensor, got {type(y).__name__}; make one with torch.as_tensor")
+    if y.dtype == torch.bool:
+        y = y.byte()  # argmax takes no flags
+    if y.dtype == torch.int64 and y.dim() == 1:
+        index = y
+    elif y.dim() == 2 and y.shape[1] == count:
+        if y.requires_grad:
+            raise InputError(
+                f"{name}: says which element a row is, and has no gradient: give {name}.detach(), or int64 indices"
+            )
+        index = y.argmax(dim=1)
+        if values_at_hand(y) and not is_one_hot(y):
+            raise InputError(
+                f"{name}: every row must have a single one and zeros: give one-hot rows, or int64 indices (rows,)"
+            )
+    else:
+        raise InputError(
+            f"{name}: must be one-hot (rows, {count}), or int64 (rows,) with elements from 0 to {count - 1}, got "
+            f"{y.dtype} {tuple(y.shape)}"
+        )
+    if index.shape[0] != rows:
+        raise InputError(f"{name}: must have a row for each of the {rows} rows of {of}, got {index.shape[0]}")
+    return index
+
+
 def check_batches(operands: Sequence[Tensor]) -> None:
     """Batch dimensions of (x,) y and weight that broadcast together; equal ones, the usual case, are only compared."""
     batches = [x.shape[:-1] for x in operands]
@@ -143,11 +183,19 @@ def check_weight(weight: Tensor, numel: int, shared: bool, internal: bool) -> No
 
 
 def check_parameter(
-    name: str, value: Tensor, shape: tuple[int, ...], shared: bool, dtype: torch.dtype, device: torch.device
+    name: str, value: Tensor, shape: tuple[int, ...], shared: bool | str, dtype: torch.dtype, device: torch.device
 ) -> None:
-    """Weights or biases of a linear layer: ``shape``, or that of each row where they are not shared."""
+    """Weights or biases of a linear layer: ``shape``, or that of each row where they are not shared.
+
+    That of each element, whose number stands first, where rows of one ``element`` share them.
+    """
     check_operand(name, value, shape[-1], None, dtype, device, "layer")
     entries = ", ".join(map(str, shape))
+    if shared == "element" and value.shape != shape:
+        raise InputError(
+            f"{name}: each of the {shape[0]} elements has its own, so the shape must be ({entries}), "
+            f"got {tuple(value.shape)}"
+        )
     if shared and value.shape != shape:
         comma = "," if len(shape) == 1 else ""
         raise InputError(

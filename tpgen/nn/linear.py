@@ -4,7 +4,8 @@ Annotations here are objects, not strings: TorchScript reads them.
 """
 
 from collections.abc import Sequence
-from typing import Any, List, Optional, Tuple  # noqa: UP035 (TorchScript reads them)
+from math import prod
+from typing import Any, ClassVar, List, Optional, Tuple  # noqa: UP035 (TorchScript reads them)
 
 import numpy as np
 import torch
@@ -14,10 +15,20 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from tpgen.compiler.config import MODULE_FIELDS, Config, LinearOptions
-from tpgen.errors import InputError
+from tpgen.errors import InputError, PlanError
+from tpgen.form.form import ELEMENT
 from tpgen.kernels.runtime.description import describe
 from tpgen.nn.autocast import unrounded, widened
-from tpgen.nn.checks import check_broadcast, check_operand, check_options, check_parameter, check_plan
+from tpgen.nn.checks import (
+    check_broadcast,
+    check_count,
+    check_operand,
+    check_options,
+    check_parameter,
+    check_plan,
+    check_range,
+    elements_of,
+)
 from tpgen.nn.form_module import FormModule
 from tpgen.nn.plain_tensors import has_plain_numbers
 from tpgen.planner.linear import LINEAR, make_linear_plan
@@ -75,6 +86,8 @@ class Linear(FormModule):
         whether the module owns its weights and biases: where left out, it does if they are shared.
     shared_weights
         whether all rows use the same weights (the default), or each has its own.
+    num_elements
+        how many elements there are, where each has weights and biases of its own: a call says the element of every row.
     instructions
         tuples ``(i_in, i_out)``; all that join equal irreps where left out.
     biases
@@ -104,7 +117,14 @@ class Linear(FormModule):
     torch.Size([10, 28])
     >>> linear
     Linear(8x0e+4x1o -> 16x0e+4x1o | 144 weights)
+    >>> by_element = Linear("8x0e", "4x0e", num_elements=3)
+    >>> by_element(torch.randn(5, 8), index=torch.tensor([0, 2, 2, 1, 0])).shape
+    torch.Size([5, 4])
     """
+
+    __constants__: ClassVar[list[str]] = ["_by_element"]  # TorchScript leaves out what it rules out
+    num_elements: Optional[int] = None  # noqa: UP045
+    _by_element = False
 
     weight: Tensor
     bias: Tensor
@@ -127,35 +147,54 @@ class Linear(FormModule):
         instructions: Sequence[Sequence[int]] | None = None,
         biases: bool | Sequence[bool] = False,
         path_normalization: str = "element",
+        num_elements: int | None = None,
         _optimize_einsums: bool | None = None,
         **options: Unpack[LinearOptions],
     ) -> None:
-        shared = shared_weights is None or shared_weights
+        shared: bool | str = shared_weights is None or shared_weights
+        if num_elements is not None:
+            if shared_weights is not None:
+                raise PlanError("rows of one of num_elements share weights: leave shared_weights out")
+            shared = ELEMENT
         plan = make_linear_plan(irreps_in, irreps_out, instructions, biases, f_in, f_out, path_normalization, shared)
-        self._setup(plan, internal_weights, **options)
+        self._setup(plan, internal_weights, num_elements, **options)
 
     @classmethod
-    def from_plan(cls, plan: Plan, internal_weights: bool | None = None, **options: Unpack[LinearOptions]) -> "Linear":
-        """The module of a plan.
+    def from_plan(
+        cls,
+        plan: Plan,
+        internal_weights: bool | None = None,
+        num_elements: int | None = None,
+        **options: Unpack[LinearOptions],
+    ) -> "Linear":
+        """The module of a plan; where it has weights of elements and owns them, of so many elements.
 
         >>> Linear.from_plan(make_linear_plan("2x0e", "3x0e"))
         Linear(2x0e -> 3x0e | 6 weights)
         """
         check_plan(plan, {LINEAR: "make_linear_plan"})
         linear = cls.__new__(cls)
-        linear._setup(plan, internal_weights, **options)
+        linear._setup(plan, internal_weights, num_elements, **options)
         return linear
 
     def _setup(
         self,
         plan: Plan,
         internal_weights: bool | None,
+        num_elements: int | None,
         **options: Unpack[LinearOptions],
     ) -> None:
         check_options((name for name in options if name not in _FIELDS), _OPTIONS)
         super().__init__()
         config = Config(**options)
-        self._hold_plan(plan, plan.shared_weights if internal_weights is None else internal_weights, config.layout)
+        by_element = self._by_element = plan.shared_weights == ELEMENT
+        own = internal_weights
+        if own is None:
+            own = num_elements is not None if by_element else plan.shared_weights
+        if num_elements is not None or (own and by_element):
+            check_count(num_elements)
+        self.num_elements = num_elements
+        self._hold_plan(plan, own, config.layout)
         self.irreps_in, self.bias_numel = plan.irreps_in, plan.bias_numel
         self._shapes(plan)
         self._parameters_of(plan)
@@ -180,8 +219,9 @@ class Linear(FormModule):
 
     def _parameters_of(self, plan: Plan) -> None:
         pair = () if plan.f_in is None else (plan.f_in, plan.f_out)
-        self._own("weight", torch.randn, *pair, self.weight_numel)
-        self._own("bias", torch.zeros, *pair[1:], self.bias_numel)
+        elements = (self.num_elements,) if self._by_element else ()
+        self._own("weight", torch.randn, *elements, *pair, self.weight_numel)
+        self._own("bias", torch.zeros, *elements, *pair[1:], self.bias_numel)
         biased = [np.arange(s.start, s.stop) for s in segments(plan.irreps_out) if plan.biases[s.index]]
         self._hold({"_bias_index": np.concatenate([np.zeros(0, dtype=np.int64), *biased])})
 
@@ -189,39 +229,61 @@ class Linear(FormModule):
 
     def _write_programs(self) -> None:
         super()._write_programs()
-        alone = not self._channels and self.bias_numel == 0
+        alone = not self._channels and not self._by_element and self.bias_numel == 0
         kernel = alone and self.choice.strategy == "kernel" and self.backend != "script"
         self._quick_text = describe(self.plan, self.layout) if kernel else ""
 
     def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
         self._no_nodes(nodes)
         pair = () if self.plan.f_in is None else (self.plan.f_in, self.plan.f_out or 1)
-        batch = () if self.shared_weights else (rows,)
+        batch = (self.num_elements or 1,) if self._by_element else () if self.shared_weights else (rows,)
         given = [(*batch, *pair, self.weight_numel), (*batch, *pair[1:], self.bias_numel)]
         shapes = [(rows, *pair[:1], self._in_dim), *(() if self.internal_weights else given)]
-        return [self._without_values(*shape) for shape in shapes]
+        index = [torch.empty(rows, dtype=torch.int64, device="meta")] * self._by_element
+        return [*(self._without_values(*shape) for shape in shapes), *index]
+
+    def asked(self) -> dict[str, Any]:
+        return {**super().asked(), **({"elements": self.num_elements or 1} if self._by_element else {})}
+
+    def called(self, *operands: Tensor) -> Tensor:
+        return self(*operands[:-1], index=operands[-1]) if self._by_element else self(*operands)
 
     # --- evaluation ---------------------------------------------------------------------------------------------
 
-    def forward(self, features: Tensor, weight: Optional[Tensor] = None, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+    def forward(
+        self,
+        features: Tensor,
+        weight: Optional[Tensor] = None,  # noqa: UP045
+        bias: Optional[Tensor] = None,  # noqa: UP045
+        index: Optional[Tensor] = None,  # noqa: UP045
+    ) -> Tensor:
         """The layer at ``features (…, in)``, or ``(…, f_in, in)`` where there are channels; returns ``(…, out)``.
 
         ``weight`` is ``(numel,)``, or ``(…, numel)`` where weights are not shared; with channels ``(f_in, f_out)``
         stand before ``numel``.  ``bias`` is ``(bias_numel,)`` in the same way, with ``f_out`` before.  Both may be left
-        out where weights are internal; where they are given they take their place for this call.
+        out where weights are internal; where they are given they take their place for this call.  Weights and biases of
+        elements have the number of elements in front, and ``index`` is the element of every row, int64 ``(…,)`` or
+        one-hot ``(rows, elements)``.
         """
         if torch.jit.is_scripting():
             own_w = self._scripted_given(weight, self.weight, self.weight_numel)
             own_b = self._scripted_given(bias, self.bias, self.bias_numel)
-            return self._biased(self._apart(self._forward_program(*self._together(features, own_w))), own_b)
+            x, w = self._together(features, own_w)
+            if self._by_element:  # alone, so that TorchScript can rule it out
+                assert index is not None, "index: say the element of every row"
+                rows = self._forward_program(x.flatten(0, -2), w, index.flatten())
+                return self._biased(self._apart(rows.unflatten(0, index.shape)), own_b, index)
+            else:  # noqa: RET505
+                return self._biased(self._apart(self._forward_program(x, w)), own_b)
         made = self._quick(features, weight, bias)
-        if made is not None:
+        if made is not None and index is None:
             return made
         w, b = self._given_weight(weight), self._given(bias, self.bias, self.bias_numel)
         x, w, b = self._fit(features, w, b)
+        elements = self._elements(x, w, index)
         if self._channels:
             x, w = self._together(x, w)
-        return unrounded(self._evaluate, x, w, b)
+        return unrounded(self._evaluate, x, w, b, *elements)
 
     def _quick(self, features: Tensor, weight: Optional[Tensor], bias: Optional[Tensor]) -> Optional[Tensor]:  # noqa: UP045
         """The result of a usual call by a kernel, or None."""
@@ -232,8 +294,28 @@ class Linear(FormModule):
             return None
         return self._quick_call(self._quick_text, features, features.new_empty(len(features), 0), weight)
 
-    def _evaluate(self, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-        return self._biased(self._apart(self._runner("forward")(x, w)), b)
+    def _evaluate(self, x: Tensor, w: Tensor, b: Tensor, *index: Tensor) -> Tensor:
+        if not index:
+            return self._biased(self._apart(self._runner("forward")(x, w)), b)
+        batch = x.shape[:-1]
+        rows = self._runner("forward")(x.reshape(-1, x.shape[-1]), w, *index)
+        return self._biased(self._apart(rows.reshape(*batch, rows.shape[-1])), b, index[0].reshape(batch))
+
+    def _elements(self, x: Tensor, w: Tensor, index: Any) -> tuple[Tensor, ...]:
+        """The element of every row, on one axis, where there are elements."""
+        if not self._by_element:
+            if index is not None:
+                raise InputError("index: this layer has no elements: leave it out, or construct it with num_elements")
+            return ()
+        count, batch = self.num_elements or len(w), x.shape[: x.dim() - 1 - self._channels]
+        if index is None:
+            raise InputError(f"index: weights of {count} elements need the element of every row")
+        if isinstance(index, Tensor) and index.dtype == torch.int64 and index.shape == batch:
+            index = index.reshape(-1)
+        index = elements_of("index", index, count, prod(batch), "features")
+        if self.choice.strategy != "kernel":  # which looks by itself
+            check_range("index", index, count, of="elements")
+        return (index,)
 
     def _together(self, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         """Channels of x and of the weights as copies."""
@@ -248,9 +330,11 @@ class Linear(FormModule):
     def _apart(self, out: Tensor) -> Tensor:
         return split_channels(out, self._f_out, self._out_pieces) if self._channels else out
 
-    def _biased(self, out: Tensor, bias: Tensor) -> Tensor:
+    def _biased(self, out: Tensor, bias: Tensor, index: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         if self.bias_numel == 0:
             return out
+        if index is not None:
+            bias = bias[index]
         everywhere = torch.zeros(bias.shape[:-1] + (self._out_dim,), dtype=bias.dtype, device=bias.device)
         return out + everywhere.index_add(-1, self._bias_index, bias)
 
@@ -270,7 +354,8 @@ class Linear(FormModule):
             ("bias", b, (*pair[1:], self.bias_numel)),
         ):
             if value.numel() or shape[-1]:
-                check_parameter(name, value, shape, self.shared_weights, dtype, like.device)
+                sets = (self.num_elements or max(1, w.shape[0]),) if self._by_element else ()
+                check_parameter(name, value, (*sets, *shape), self.shared_weights, dtype, like.device)
         if not self.shared_weights and not torch.compiler.is_compiling():
             axes = 1 + len(pair)
             batches = [x.shape[: x.dim() - max(1, axes - 1)], w.shape[: w.dim() - axes]]
@@ -293,7 +378,8 @@ class Linear(FormModule):
         return self._given(weight, self.weight, self.weight_numel)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.irreps_in} -> {self.irreps_out} | {self.weight_numel} weights)"
+        elements = f", {self.num_elements} elements" if self.num_elements else ""
+        return f"{type(self).__name__}({self.irreps_in} -> {self.irreps_out} | {self.weight_numel} weights{elements})"
 
 
 _FIELDS = tuple(name for name in MODULE_FIELDS if name != "streams")

@@ -21,11 +21,10 @@ from tpgen.errors import InputError, PlanError, unknown
 from tpgen.form.polynomial import PolynomialForm
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.polynomial import PolynomialPlacement
-from tpgen.kernels.runtime.native.one_hot import is_one_hot
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.kernels.sweep.monomials import PolynomialSweep
 from tpgen.nn.autocast import autocasting, unrounded
-from tpgen.nn.checks import check_edge_index, check_end, check_options, check_range, values_at_hand
+from tpgen.nn.checks import check_count, check_edge_index, check_end, check_options, check_range, elements_of
 from tpgen.nn.edges import EdgeOrder
 from tpgen.nn.planned import PlannedModule, follow
 from tpgen.planner.plan import OUT, Operand, Plan
@@ -262,14 +261,6 @@ def _row_shapes(plan: Plan, channels: int) -> dict[str, tuple[int, ...]]:
 _follow = follow  # the name of the hook in pickles of 0.1
 
 
-def check_count(num_elements: Any) -> None:
-    """Raise `PlanError` where a number of elements is none."""
-    if not isinstance(num_elements, int) or isinstance(num_elements, bool) or num_elements < 1:
-        raise PlanError(
-            f"num_elements must be 1 or more, or None for weights that all rows share, got {num_elements!r}"
-        )
-
-
 def check_own_options(given: Iterable[str], *others: str) -> None:
     """Raise `OptionError` for keywords that are neither how any module runs nor ``others`` of its own."""
     check_options((name for name in given if name not in RUN_FIELDS), (*others, *RUN_FIELDS))
@@ -283,37 +274,6 @@ def check_stored(key: str, theirs: Any, ours: Tensor) -> None:
             f"{tuple(ours.shape)}: construct it as the checkpoint's was, with its irreps, terms or correlation, and "
             "number of elements"
         )
-
-
-def elements_of(name: str, y: Any, count: int, rows: int, of: str) -> Tensor:
-    """The element of every row of ``of``, from int64 indices or one-hot rows; ``name`` is what the caller calls them.
-
-    Raises `InputError` where rows are no one-hot vectors of that many elements.
-    """
-    if not isinstance(y, Tensor):
-        raise InputError(f"{name}: must be a tensor, got {type(y).__name__}; make one with torch.as_tensor")
-    if y.dtype == torch.bool:
-        y = y.byte()  # argmax takes no flags
-    if y.dtype == torch.int64 and y.dim() == 1:
-        index = y
-    elif y.dim() == 2 and y.shape[1] == count:
-        if y.requires_grad:
-            raise InputError(
-                f"{name}: says which element a row is, and has no gradient: give {name}.detach(), or int64 indices"
-            )
-        index = y.argmax(dim=1)
-        if values_at_hand(y) and not is_one_hot(y):
-            raise InputError(
-                f"{name}: every row must have a single one and zeros: give one-hot rows, or int64 indices (rows,)"
-            )
-    else:
-        raise InputError(
-            f"{name}: must be one-hot (rows, {count}), or int64 (rows,) with elements from 0 to {count - 1}, got "
-            f"{y.dtype} {tuple(y.shape)}"
-        )
-    if index.shape[0] != rows:
-        raise InputError(f"{name}: must have a row for each of the {rows} rows of {of}, got {index.shape[0]}")
-    return index
 
 
 def check_ends(edges: Any, plan: Plan) -> Ends:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from tpgen.emitter.polynomial import EDGE_ARGUMENTS
+from tpgen.form.form import ELEMENT
 from tpgen.form.polynomial import polynomial_of, read_operand, write_operand
 from tpgen.form.reference import reference_product
 from tpgen.form.sampling import random_operands
@@ -92,11 +93,14 @@ def product_subject(product: TensorProduct, rows: int) -> Subject:
     )
 
 
-def _rows_in_order(by_row: Sequence[str], subject: Subject) -> tuple[Named, Named]:
+def _rows_in_order(
+    by_row: Sequence[str], subject: Subject, called: Callable[[Tensor], Callable] | None = None
+) -> tuple[Named, Named]:
     """Rows are independent: the rows in another order give the results in that order."""
     rows = subject.given[by_row[0]].shape[0]
     order = another_order(rows)
-    got = subject({name: x[order] if name in by_row else x for name, x in subject.given.items()})
+    moved = replace(subject, call=called(order)) if called else subject
+    got = moved({name: x[order] if name in by_row else x for name, x in subject.given.items()})
     return got, {name: y[order] for name, y in subject(subject.given).items()}
 
 
@@ -105,7 +109,10 @@ def linear_subject(layer: Linear, rows: int) -> Subject:
     generator = torch.Generator().manual_seed(0)
     channels = () if plan.f_in is None else (plan.f_in,)
     pair = () if plan.f_in is None else (plan.f_in, plan.f_out)
-    each = () if plan.shared_weights else (rows,)
+    by_element = plan.operand("w").rows == ELEMENT
+    elements = (layer.num_elements or 3) if by_element else 0
+    index = torch.randint(elements, (rows,), generator=generator) if by_element else None
+    each = (elements,) if by_element else () if plan.shared_weights else (rows,)
     shapes = {"x": (rows, *channels, plan.irreps_in.dim), "w": (*each, *pair, plan.weight_numel)}
     if plan.bias_numel:
         shapes["b"] = (*each, *pair[1:], plan.bias_numel)
@@ -113,25 +120,33 @@ def linear_subject(layer: Linear, rows: int) -> Subject:
     def operands() -> Named:
         return {name: _draw(like.dtype, generator, *shape) for name, shape in shapes.items()}
 
+    def called(order: Tensor | slice) -> Callable[[Run, Named], Named]:
+        """The call with its rows in some order."""
+        at = {} if index is None else {"index": index[order].to(like.device)}
+        return lambda run, x: {"out": run(*x.values(), **at)}
+
     return Subject(
         kind="linear layer",
         title=f"{plan.irreps_in} -> {plan.irreps_out}",
-        call=lambda run, x: {"out": run(*x.values())},
+        call=called(slice(None)),
         given=operands(),
         others=operands(),
         turns={"x": frame(plan.irreps_in, layer.layout[0])},
         results={"out": frame(plan.irreps_out, layer.layout[1])},
         linear={"x, b": ("x", "b"), "w, b": ("w", "b")} if plan.bias_numel else {"x": ("x",), "w": ("w",)},
-        reference=partial(_linear_reference, layer),
+        reference=partial(_linear_reference, layer, index),
         moments=partial(linear_moments, layer),
-        relabel=partial(_rows_in_order, ("x",) if plan.shared_weights else tuple(shapes)),
+        relabel=partial(_rows_in_order, ("x",) if plan.shared_weights else tuple(shapes), called=called),
         **_of_any(layer, like),
     )
 
 
-def _linear_reference(layer: Linear, x: Named) -> Named:
-    """Every channel to every channel, as layers without any."""
-    plan, pairs = layer.plan, x["w"]
+def _linear_reference(layer: Linear, index: Tensor | None, x: Named) -> Named:
+    """Every channel to every channel, as layers without any; weights of elements as those of each row."""
+    plan = layer.plan
+    if index is not None:
+        plan, x = plan.remade(shared_weights=False), {n: y if n == "x" else y[index] for n, y in x.items()}
+    pairs = x["w"]
     if plan.f_in is None:
         out = reference_product(plan, x["x"], pairs, layout=layer.layout)
     else:

@@ -15,8 +15,9 @@ from typing_extensions import Unpack
 from tpgen.compiler.config import DirectionOptions
 from tpgen.emitter.emit import Emission
 from tpgen.emitter.polynomial import emit_polynomial
-from tpgen.errors import TpgenError
+from tpgen.errors import EmitError, TpgenError
 from tpgen.form.call import Call
+from tpgen.form.form import ELEMENT
 from tpgen.form.polynomial import PolynomialForm, Variable, polynomial_of
 from tpgen.form.sampling import polynomial_shape
 from tpgen.inspection.stages.request import GRAPHS, Line, Request
@@ -199,7 +200,10 @@ def request_for(plan: Plan, direction: str = "forward", **options: Any) -> Reque
     """The request of a plan.  Raises `EmitError` for an option that it does not have."""
     kind = REQUESTS[plan.maker.form]
     kind.check(options)
-    return kind(plan, direction, **options)
+    made = kind(plan, direction, **options)
+    if made.elements != 1 and not any(o.rows == ELEMENT for o in plan.weights):
+        raise EmitError("elements: no index chooses weights of this plan; leave it out")
+    return made
 
 
 Inspected = nn.Module | Plan

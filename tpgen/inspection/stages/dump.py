@@ -180,7 +180,7 @@ def example_arguments(request: Request, names: Iterable[str]) -> list[Any]:
 
     def example(name: str) -> Any:
         if name.startswith("num_"):
-            return request.rows
+            return request.indexed
         shape = request.shape(name)
         if shape is None:
             return torch.randint(request.indexed, (request.rows,), generator=generator).to(request.device)

@@ -18,7 +18,7 @@ from tpgen.compiler.config import Choice, Config
 from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, directions_of, emit_plan
 from tpgen.errors import EmitError, check_known, unknown
 from tpgen.form.call import Call
-from tpgen.form.form import SHARED, Form, layouts_of
+from tpgen.form.form import ELEMENT, SHARED, Form, layouts_of
 from tpgen.inspection.costs.roofline import OnGpu, plan_on
 from tpgen.inspection.stages.cuda import number_type, shown_chip
 from tpgen.kernels.arguments import KernelSpec
@@ -46,9 +46,9 @@ class Request(Config):
     direction: str = "forward"
     rows: int = 32  # of the batch that a stage is traced with, where it needs one
     channels: int = 1  # of a row, where the plan leaves them open
-    elements: int = 1
+    elements: int = 1  # of weights that an index chooses
 
-    _not_asked: ClassVar[tuple[str, ...]] = ("plan", "channels", "elements")
+    _not_asked: ClassVar[tuple[str, ...]] = ("plan", "channels")
     _said: ClassVar[str] = ""
     shared: ClassVar[str] = ""  # what lines of its kernels serve where their writer does not say so
 
@@ -145,12 +145,18 @@ class Request(Config):
         if argument not in _OPERANDS:
             return None
         operand = self.form.operand(_OPERANDS[argument])
+        if operand.rows == ELEMENT:
+            return self.elements, operand.dim
         return (self.rows, operand.dim) if operand.row else (operand.dim,)
 
     @property
     def indexed(self) -> int:
         """Number of rows that an index chooses among."""
-        return self.rows
+        return self.elements if self._by_element else self.rows
+
+    @property
+    def _by_element(self) -> bool:
+        return any(o.rows == ELEMENT for o in self.plan.weights)
 
     # --- kernels --------------------------------------------------------------------------------------------------
 
@@ -161,7 +167,7 @@ class Request(Config):
     @property
     def _on_edges(self) -> bool:
         """Whether rows are edges."""
-        return bool(self.form.indices)
+        return any(index != ELEMENT for index in self.form.indices)
 
     @property
     def kernels(self) -> Any:
@@ -229,7 +235,8 @@ class Request(Config):
     @property
     def module_options(self) -> dict[str, Any]:
         """Keywords of a module that runs the plan so."""
-        return {"layout": self.layout, "strategy": self.strategy, "backend": self.backend}
+        elements = {"num_elements": self.elements} if self._by_element else {}
+        return {"layout": self.layout, "strategy": self.strategy, "backend": self.backend, **elements}
 
     def numbers(self, leg: Leg) -> int:
         """Numbers of a row that a path touches."""
@@ -254,8 +261,9 @@ class Request(Config):
         (10000, 5840)
         """
         flat, itemsize = self.computed, self.dtype.itemsize
-        shared = sum(o.dim for o in flat.weights if o.rows == SHARED)
-        biases = self._biases * (1 if self.plan.shared_weights else self.rows)
+        sets = {SHARED: 1, ELEMENT: self.elements}
+        shared = sum(o.dim * sets.get(o.rows, 0) for o in flat.weights)
+        biases = self._biases * sets.get(flat.weights[0].rows, self.rows)
         numbers = self.rows * flat.row_bytes(1) + shared + biases
         if nodes is None:
             return numbers * itemsize

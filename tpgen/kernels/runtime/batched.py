@@ -7,7 +7,7 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from tpgen.kernels.runtime.ops import kernel_polynomial
+from tpgen.kernels.runtime.ops import kernel_layer, kernel_polynomial
 
 
 def batched_product(x1: Tensor, x2: Tensor, w: Tensor, description: str, shared: bool) -> Tensor:
@@ -29,6 +29,14 @@ def batched_product(x1: Tensor, x2: Tensor, w: Tensor, description: str, shared:
         w = torch.broadcast_tensors(w, batch)[0].flatten(0, -2)
     out = torch.ops.tpgen.product(x1, x2, w, description)
     return out.unflatten(0, batch.shape[:-1]).squeeze(0)
+
+
+def run_layer(x: Tensor, w: Tensor, elements: Tensor, description: str) -> Tensor:
+    """`kernel_layer`; scripted programs hold the operator itself."""
+    if not torch.jit.is_scripting():
+        return kernel_layer(x, w, elements, description)
+    none = x.detach().narrow(-1, 0, 0)
+    return torch.ops.tpgen.form([x, none, w], None, None, description, "x1 x2 w -> out", elements)[0]
 
 
 def run_polynomial(tensors: list[Tensor], index: Optional[Tensor], description: str, call: str) -> Tensor:  # noqa: UP045
