@@ -9,9 +9,10 @@ from torch import Tensor
 from tests.cases import CASES, STRATEGIES, Case, assert_close, operands
 from tests.forms import reference_form
 from tpgen.emitter.emit import emit_form, emit_forms
-from tpgen.form.form import SHARED, FlatOperand, Form, LetteredLeg, Term, conv_form, form_of
+from tpgen.form.form import FlatOperand, Form, LetteredLeg, Term, conv_form, form_of
 from tpgen.form.reference import reference_product
 from tpgen.planner.modes import MATRIX
+from tpgen.planner.plan import SHARED
 from tpgen.planner.product import make_plan
 
 NODES, EDGES = 4, 7

@@ -16,7 +16,8 @@ import torch
 
 from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.lowering import Inputs, Result
-from tpgen.form.form import ELEMENT, Form, SlotNames
+from tpgen.form.form import Form, SlotNames
+from tpgen.planner.plan import ELEMENT
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.grouped import grouped
 from tpgen.emitter.lowering import Inputs, Result, cross_vectors, lower, read_term, traced_operand, write_result
 from tpgen.emitter.unrolled import unrolled_term
-from tpgen.form.form import ELEMENT, Form
+from tpgen.form.form import Form
 from tpgen.kernels.runtime.batched import batched_product, run_layer
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.sweep.terms import SLOTS
+from tpgen.planner.plan import ELEMENT
 
 
 def einsum(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:

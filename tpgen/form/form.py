@@ -34,7 +34,7 @@ from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor, 
 from tpgen.locks import cached_property
 from tpgen.notebook import Shown, html_table, lines
 from tpgen.planner.modes import Mode
-from tpgen.planner.plan import OUT, Path, Plan
+from tpgen.planner.plan import OUT, ROW, SHARED, Path, Plan
 
 LAYOUTS: dict[str, str] = {
     # order of a segment's axes in memory: copies outside, or copies innermost
@@ -43,8 +43,6 @@ LAYOUTS: dict[str, str] = {
 }
 Layout = str | tuple[str, ...]
 
-ROW, SHARED = "row", "shared"  # how rows find an operand; any other word is the name of an index
-ELEMENT = "element"  # the index of weights that rows of one element share
 SlotNames = tuple[str, ...]  # the operands that one tensor stands for: one, or several that are axes of it (``right``)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from tpgen.planner.plan import Operand, Plan
+from tpgen.planner.plan import ELEMENT, SHARED, Operand, Plan
 
 
 def random_operands(
@@ -30,7 +30,7 @@ def random_operands(
     """
     found = {}
     for o in (plan.operand(name) for name in names):
-        shape = (rows, o.dim) if o.rows == "row" else (o.dim,)
+        shape = {SHARED: (), ELEMENT: (1,)}.get(o.rows, (rows,)) + (o.dim,)
         found[o.name] = torch.randn(shape, generator=generator, dtype=torch.float64).to(device=device, dtype=dtype)
     return found
 

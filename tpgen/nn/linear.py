@@ -16,7 +16,6 @@ from typing_extensions import Unpack
 
 from tpgen.compiler.config import MODULE_FIELDS, Config, LinearOptions
 from tpgen.errors import InputError, PlanError
-from tpgen.form.form import ELEMENT
 from tpgen.kernels.runtime.description import describe
 from tpgen.nn.autocast import unrounded, widened
 from tpgen.nn.checks import (
@@ -32,7 +31,7 @@ from tpgen.nn.checks import (
 from tpgen.nn.form_module import FormModule
 from tpgen.nn.plain_tensors import has_plain_numbers
 from tpgen.planner.linear import LINEAR, make_linear_plan
-from tpgen.planner.plan import Plan, segments
+from tpgen.planner.plan import ELEMENT, Plan, segments
 
 Pieces = List[Tuple[int, int]]  # noqa: UP006  # size of a segment, and of those of its axes that stand before its copies
 
@@ -187,7 +186,7 @@ class Linear(FormModule):
         check_options((name for name in options if name not in _FIELDS), _OPTIONS)
         super().__init__()
         config = Config(**options)
-        by_element = self._by_element = plan.shared_weights == ELEMENT
+        by_element = self._by_element = plan.by_element
         own = internal_weights
         if own is None:
             own = num_elements is not None if by_element else plan.shared_weights

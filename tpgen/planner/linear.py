@@ -17,7 +17,7 @@ from tpgen.errors import PlanError, PlanIndexError, check_known
 from tpgen.planner.instruction import parse_irreps
 from tpgen.planner.modes import MATRIX
 from tpgen.planner.normalization import PATH_NORMALIZATIONS, Factors, PathScale, normalization_factors
-from tpgen.planner.plan import OUT, Leg, Maker, Path, Plan, Segment, segments
+from tpgen.planner.plan import ELEMENT, OUT, ROW, SHARED, Leg, Maker, Path, Plan, Segment, segments
 from tpgen.planner.product import product_operands, weight_slices
 from tpgen.planner.strict import boolean, entries, index, irreps, list_of, maybe, one_of, sharing
 from tpgen.remember import remembered
@@ -80,7 +80,7 @@ def make_linear_plan(
         "f_in": channels[0],
         "f_out": channels[1],
         "path_normalization": path_normalization,
-        "shared_weights": shared_weights if rows == "element" else rows == "shared",
+        "shared_weights": shared_weights if rows == ELEMENT else rows == SHARED,
     }
     biased = tuple(s for s, flag in zip(outputs, flags, strict=True) if flag)
     found = zip(bound, shapes, factors, strict=True)
@@ -126,7 +126,7 @@ def _flat(plan: Plan) -> Plan:
 
 
 def _title(plan: Plan) -> str:
-    shared = {"shared": "shared", "row": "per row", "element": "per element"}[plan.operand("w").rows]
+    shared = "shared" if plan.operand("w").rows == SHARED else f"per {plan.operand('w').rows}"
     channels = "" if plan.f_in is None else f", {plan.f_in} -> {plan.f_out} channels"
     biases = f", {plan.bias_numel} biases" if plan.bias_numel else ""
     return (
@@ -194,8 +194,8 @@ def _bind_one(n: int, pair: Sequence[int], inputs: list[Segment], outputs: list[
 def _weight_rows(shared_weights: bool | str) -> str:
     """Name how rows find their weights: all have the same, each its own, or an index says the element of each."""
     if not isinstance(shared_weights, str):
-        return "shared" if shared_weights else "row"
-    if shared_weights != "element":
+        return SHARED if shared_weights else ROW
+    if shared_weights != ELEMENT:
         raise PlanError(f"shared_weights must be True, False or 'element', got {shared_weights!r}")
     return shared_weights
 

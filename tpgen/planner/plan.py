@@ -28,6 +28,8 @@ from tpgen.planner.plan_table import PlanRow, table_html, table_lines
 from tpgen.planner.strict import Reader
 
 OUT = "out"  # the name of the output among the operands
+ROW, SHARED = "row", "shared"  # how rows find an operand; any other word is the name of an index
+ELEMENT = "element"  # the index of weights that rows of one element share
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Operand:
     layout: str = "mul_ir"
     channels: bool = True
     weights: bool = False
-    rows: str = "row"
+    rows: str = ROW
 
     @property
     def dim(self) -> int:
@@ -256,6 +258,11 @@ class Plan(Shown):
         return sum(o.dim for o in self.weights)
 
     @cached_property
+    def by_element(self) -> bool:
+        """Whether an index says which weights a row has: those of its element."""
+        return any(o.rows == ELEMENT for o in self.weights)
+
+    @cached_property
     def bias_numel(self) -> int:
         """Number of biases (of each output channel)."""
         return sum(segment.mul for segment in self.biased)
@@ -285,7 +292,7 @@ class Plan(Shown):
 
     def row_bytes(self, itemsize: int = 4) -> int:
         """Fewest bytes moved per row: every input read once, the output written once."""
-        return itemsize * sum(o.dim for o in self.operands if o.rows == "row")
+        return itemsize * sum(o.dim for o in self.operands if o.rows == ROW)
 
     @cached_property
     def digest(self) -> str:
@@ -336,7 +343,7 @@ class Plan(Shown):
     def _cells(self, paths: tuple[Path, ...], itemsize: int) -> dict[str, str]:
         path, slices = paths[0], [p.weight for p in paths if p.weight]
         numbers = sum({leg.operand: leg.numbers for leg in path.legs}.values())
-        if slices and self.operand(slices[0].operand).rows == "row":
+        if slices and self.operand(slices[0].operand).rows == ROW:
             numbers += slices[-1].stop - slices[0].start
         name = f"{slices[0].operand} " if slices and len(self.weights) > 1 else ""
         dense = sum(p.dense for p in paths)

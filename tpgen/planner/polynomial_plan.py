@@ -22,7 +22,7 @@ from tpgen.errors import PlanError, unknown
 from tpgen.planner.equivariance import check_equivariant
 from tpgen.planner.generalized import MAX_DEGREE, Entries, independent, symmetrized_couplings
 from tpgen.planner.modes import COPIES
-from tpgen.planner.plan import OF_MONOMIALS, OUT, Leg, Maker, Operand, Path, Plan, WeightSlice, segments
+from tpgen.planner.plan import ELEMENT, OF_MONOMIALS, OUT, Leg, Maker, Operand, Path, Plan, WeightSlice, segments
 from tpgen.planner.strict import boolean, check, entries, index, irreps, list_of, maybe, real, text
 from tpgen.remember import Shelf
 
@@ -248,7 +248,7 @@ def _weights(terms: Sequence[PolynomialTerm], constants: Sequence[list[Entries]]
                 f"got {counts[term.weight]} and {len(paths)}: give them names of their own"
             )
     return [
-        Operand(name, Irreps(f"{count}x0e"), "ir_mul", weights=True, rows="element") for name, count in counts.items()
+        Operand(name, Irreps(f"{count}x0e"), "ir_mul", weights=True, rows=ELEMENT) for name, count in counts.items()
     ]
 
 

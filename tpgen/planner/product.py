@@ -20,7 +20,7 @@ from tpgen.planner.normalization import (
     fan_in,
     normalization_factors,
 )
-from tpgen.planner.plan import OUT, Leg, Maker, Operand, Path, Plan, Segment, WeightSlice, segments
+from tpgen.planner.plan import OUT, ROW, SHARED, Leg, Maker, Operand, Path, Plan, Segment, WeightSlice, segments
 from tpgen.planner.strict import boolean, check, entries, index, irreps, list_of, number, one_of
 
 
@@ -95,7 +95,7 @@ def make_plan(
         PRODUCT,
         arguments,
         arguments["instructions"],
-        product_operands(dict(zip(_ENDS, ends.values(), strict=True)), slices, "shared" if shared_weights else "row"),
+        product_operands(dict(zip(_ENDS, ends.values(), strict=True)), slices, SHARED if shared_weights else ROW),
         paths=tuple(
             Path(n, b.mode, tuple(b.sizes.items()), tuple(map(Leg.of, _ENDS, b.legs)), slices[n], f.coefficient, f)
             for n, (b, f) in enumerate(zip(bound, factors, strict=True))

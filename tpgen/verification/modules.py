@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from tpgen.emitter.polynomial import EDGE_ARGUMENTS
-from tpgen.form.form import ELEMENT
 from tpgen.form.polynomial import polynomial_of, read_operand, write_operand
 from tpgen.form.reference import reference_product
 from tpgen.form.sampling import random_operands
@@ -109,10 +108,9 @@ def linear_subject(layer: Linear, rows: int) -> Subject:
     generator = torch.Generator().manual_seed(0)
     channels = () if plan.f_in is None else (plan.f_in,)
     pair = () if plan.f_in is None else (plan.f_in, plan.f_out)
-    by_element = plan.operand("w").rows == ELEMENT
-    elements = (layer.num_elements or 3) if by_element else 0
-    index = torch.randint(elements, (rows,), generator=generator) if by_element else None
-    each = (elements,) if by_element else () if plan.shared_weights else (rows,)
+    elements = (layer.num_elements or 3) if plan.by_element else 0
+    index = torch.randint(elements, (rows,), generator=generator) if elements else None
+    each = (elements,) if elements else () if plan.shared_weights else (rows,)
     shapes = {"x": (rows, *channels, plan.irreps_in.dim), "w": (*each, *pair, plan.weight_numel)}
     if plan.bias_numel:
         shapes["b"] = (*each, *pair[1:], plan.bias_numel)

@@ -18,7 +18,6 @@ import torch
 from e3nn.o3 import Irreps
 from torch import Tensor
 
-from tpgen.form.form import ELEMENT
 from tpgen.nn.linear import Linear
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.normalization import fan_in
@@ -56,20 +55,20 @@ def product_moments(product: TensorProduct) -> _Moments:
 def linear_moments(layer: Linear) -> _Moments:
     plan, generator = layer.plan, torch.Generator().manual_seed(3)
     pair = () if plan.f_in is None else (plan.f_in, plan.f_out)
-    by_element = plan.operand("w").rows == ELEMENT
-    elements = layer.num_elements or ROWS
-    each = (elements,) if by_element else () if plan.shared_weights else (ROWS,)
+    elements = (layer.num_elements or ROWS) if plan.by_element else 0
+    each = (elements,) if elements else () if plan.shared_weights else (ROWS,)
     weights, biases = (*each, *pair, plan.weight_numel), (*each, *pair[1:], plan.bias_numel)
-    at = (
-        {"index": torch.randint(elements, (ROWS,), generator=generator).to(layer.output_mask.device)}
-        if by_element
-        else {}
-    )
+    at = {"index": torch.randint(elements, (ROWS,), generator=generator)} if elements else {}
 
     def draw() -> Tensor:
         like = layer.output_mask
         x = _signs(generator, ROWS, *pair[:1], plan.irreps_in.dim)
-        out = layer(x.to(like), _signs(generator, *weights).to(like), like.new_zeros(biases), **at)
+        out = layer(
+            x.to(like),
+            _signs(generator, *weights).to(like),
+            like.new_zeros(biases),
+            **{n: i.to(like.device) for n, i in at.items()},
+        )
         return out.detach().to("cpu", torch.float64).reshape(-1, plan.irreps_out.dim)
 
     expected: dict[int, float | str] = dict.fromkeys(sorted({path.out.index for path in plan.paths}), 1.0)

@@ -17,7 +17,6 @@ from tpgen.emitter.emit import Emission
 from tpgen.emitter.polynomial import emit_polynomial
 from tpgen.errors import EmitError, TpgenError
 from tpgen.form.call import Call
-from tpgen.form.form import ELEMENT
 from tpgen.form.polynomial import PolynomialForm, Variable, polynomial_of
 from tpgen.form.sampling import polynomial_shape
 from tpgen.inspection.stages.request import GRAPHS, Line, Request
@@ -201,7 +200,7 @@ def request_for(plan: Plan, direction: str = "forward", **options: Any) -> Reque
     kind = REQUESTS[plan.maker.form]
     kind.check(options)
     made = kind(plan, direction, **options)
-    if made.elements != 1 and not any(o.rows == ELEMENT for o in plan.weights):
+    if made.elements != 1 and not plan.by_element:
         raise EmitError("elements: no index chooses weights of this plan; leave it out")
     return made
 

@@ -18,7 +18,7 @@ from tpgen.compiler.config import Choice, Config
 from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, directions_of, emit_plan
 from tpgen.errors import EmitError, check_known, unknown
 from tpgen.form.call import Call
-from tpgen.form.form import ELEMENT, SHARED, Form, layouts_of
+from tpgen.form.form import Form, layouts_of
 from tpgen.inspection.costs.roofline import OnGpu, plan_on
 from tpgen.inspection.stages.cuda import number_type, shown_chip
 from tpgen.kernels.arguments import KernelSpec
@@ -29,7 +29,7 @@ from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION as KERNELS
 from tpgen.kernels.runtime.description import describe, described
 from tpgen.kernels.runtime.targets import kernel_supported
-from tpgen.planner.plan import Leg, Plan
+from tpgen.planner.plan import ELEMENT, SHARED, Leg, Plan
 
 # Directions of kernels alone, which open several operands at once: of which form, and which operands.
 JOINT: dict[str, str] = {"backward": "forward", "conv_backward": "conv"}
@@ -152,11 +152,7 @@ class Request(Config):
     @property
     def indexed(self) -> int:
         """Number of rows that an index chooses among."""
-        return self.elements if self._by_element else self.rows
-
-    @property
-    def _by_element(self) -> bool:
-        return any(o.rows == ELEMENT for o in self.plan.weights)
+        return self.elements if self.plan.by_element else self.rows
 
     # --- kernels --------------------------------------------------------------------------------------------------
 
@@ -235,7 +231,7 @@ class Request(Config):
     @property
     def module_options(self) -> dict[str, Any]:
         """Keywords of a module that runs the plan so."""
-        elements = {"num_elements": self.elements} if self._by_element else {}
+        elements = {"num_elements": self.elements} if self.plan.by_element else {}
         return {"layout": self.layout, "strategy": self.strategy, "backend": self.backend, **elements}
 
     def numbers(self, leg: Leg) -> int:

@@ -7,11 +7,12 @@ from itertools import accumulate
 from math import comb, prod
 
 from tpgen.errors import EmitError
-from tpgen.form.form import ELEMENT, Form, Term
+from tpgen.form.form import Form, Term
 from tpgen.kernels.placement.matrix import AnySchedule, is_linear, matrix_schedule
 from tpgen.kernels.placement.values import BatchSchedule, ChannelSchedule, PlacedTable, Target, View, touched_segments
 from tpgen.kernels.sweep.tables import Table, make_tables
 from tpgen.kernels.sweep.terms import INDEX, SLOTS, path_terms, row_lengths
+from tpgen.planner.plan import ELEMENT
 from tpgen.remember import remembered
 
 # The letter that vectors run over, by mode; ``uvuv`` takes the longer of its two.

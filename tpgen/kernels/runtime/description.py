@@ -36,7 +36,7 @@ from tpgen.kernels.runtime.call import (
 from tpgen.kernels.runtime.polynomials import PolynomialDescription, describe_polynomial
 from tpgen.kernels.sweep.terms import SLOTS, raised_call, row_lengths
 from tpgen.locks import cached_property
-from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Plan
+from tpgen.planner.plan import ELEMENT, OF_MONOMIALS, OF_PATHS, Plan
 from tpgen.planner.read import read_plan
 from tpgen.planner.strict import MAX_TEXT
 from tpgen.remember import Shelf, remembered
@@ -60,7 +60,7 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "pairs": ("be true, or left out", lambda x: x is True),
 }
 
-_COUNTS = {"shared": SHARED, "row": ROWS, "element": ELEMENTS}  # rows of weights
+_COUNTS = {"shared": SHARED, "row": ROWS, ELEMENT: ELEMENTS}  # rows of weights
 
 OPENED_BY_DIRECTION: dict[str, tuple[str, ...]] = {"forward": ("out",), "backward": ("x1", "x2", "w")}
 # Further calls of training on forces: the gradient of x2, the gradients of that, and those of all gradients together.
@@ -167,11 +167,6 @@ class Description:
         """Whether sums over edges go through memory, where bfloat16 would round each part."""
         ends = indexed and any(slot.operand in ("x1", "out") for slot in call.opened)
         return ends and self.schedule(torch.bfloat16).name == "batch"
-
-    @property
-    def by_element(self) -> bool:
-        """Whether an index says which weights a row has."""
-        return self.plan.operand("w").rows == "element"
 
     @cached_property
     def per_row(self) -> str:

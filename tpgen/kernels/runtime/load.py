@@ -33,7 +33,8 @@ class CompiledKernel:
     def __init__(self, spec: KernelSpec) -> None:
         self._function: Callable[..., int] = build.load_kernel(source_of(spec).text, spec.indexed)
         self.address = build.address_of(self._function)
-        flat = not (spec.description.by_element or spec.call.levels)
+        described = spec.description
+        flat = not (described.any_level or described.plan.by_element or spec.call.levels)
         self._places = [SLOTS.index(slot.operand) for slot in spec.call.opened] if flat else None
 
     def __call__(self, call: KernelCall) -> int:

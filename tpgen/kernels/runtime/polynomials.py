@@ -35,7 +35,6 @@ class PolynomialDescription:
     other_devices = "strategy='einsum'"
     live = True
     any_level = True  # kernels take calls at any levels
-    by_element = True  # an index says which weights a row has, where they are of elements
     pairs = False  # each row has weights of its own, those of its element, or those of all
     faults = POLYNOMIAL_FAULTS
 
