@@ -95,6 +95,22 @@ def test_a_program_chooses_by_one_hot_rows_and_leaves_others_to_the_network(grou
     assert len(calls) == 2, "what the program does not hold for"
 
 
+class OneResult(Skips):
+    """Skips whose program has one result."""
+
+    def forward(self, x: Tensor, rows: Tensor) -> Tensor:
+        return self.second(self.first(x, rows).sin(), rows)
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_program_of_one_result(grouped: list[int]) -> None:
+    network = tpgen.convert(OneResult().double()).eval().requires_grad_(False)
+    step = tpgen.compile_step(network, *given([0, 3, 3, 1])[:2])
+    assert len(grouped) == 2
+    torch.testing.assert_close(step(*given([4, 4])[:2]), network(*given([4, 4])[:2]))
+
+
 @needs_compiler
 @pytest.mark.slow
 def test_rows_that_are_not_one_hot_in_the_example_are_multiplied(grouped: list[int]) -> None:

@@ -20,7 +20,8 @@ from tpgen._e3nn import default_dtype
 from tpgen.compiler.backends import script
 from tpgen.errors import EmitError, InputError, OptionError, PlanError
 from tpgen.form.reference import reference_product
-from tpgen.nn.linear import Linear, merge_channels, split_channels
+from tpgen.nn.channels import merge_channels, split_channels
+from tpgen.nn.linear import Linear
 from tpgen.planner.linear import make_linear_plan
 
 ENDS = ("4x0e + 3x1o + 2x0e + 1x2e", "2x1o + 8x0e + 1x3e + 3x0e")

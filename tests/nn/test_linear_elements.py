@@ -88,8 +88,58 @@ def test_weights_of_a_call() -> None:
 
 @pytest.mark.parametrize("strategy", ["grouped", "kernel"])
 def test_layers_without_weights(strategy: str) -> None:
-    layer = Linear("2x0e", "3x1o", num_elements=2, strategy=strategy)
-    assert not layer(torch.randn(4, 2), index=torch.tensor([0, 1, 1, 0])).any()
+    layer, index = Linear("2x0e", "3x1o", num_elements=2, strategy=strategy), torch.tensor([0, 1, 1, 0])
+    for run in (layer, script(layer)):
+        assert not run(torch.randn(4, 2), index=index).any()
+        assert not run(torch.randn(4, 2), torch.zeros(2, 0), index=index).any()
+    for wrong in (index + 1, index - 1):
+        with pytest.raises(InputError, match="index: elements run from 0 to 1"):
+            layer(torch.randn(4, 2), index=wrong)
+
+
+@pytest.mark.parametrize("strategy", ["grouped", "kernel"])
+def test_layers_of_biases_alone(strategy: str) -> None:
+    plan = make_linear_plan("2x1o", "3x0e", biases=True, shared_weights="element")
+    bias, index = torch.randn(4, 3), torch.tensor([0, 3, 1])
+    given = Linear.from_plan(plan, strategy=strategy)
+    torch.testing.assert_close(given(torch.randn(3, 6), None, bias, index=index), bias[index])
+    with pytest.raises(InputError, match="index: elements run from 0 to 3, got -1 to 2"):
+        given(torch.randn(3, 6), None, bias, index=index - 1)
+
+
+@pytest.mark.parametrize("strategy", ["grouped", "kernel"])
+def test_gradients_of_single_rows(strategy: str) -> None:
+    """By `vmap` over calls of one row each, as for gradients of samples."""
+    layer = layer_of(strategy=strategy, biases=True)
+    x, parameters = features(layer, ROWS).detach(), {n: p.detach() for n, p in layer.named_parameters()}
+
+    def loss(parameters: dict[str, Tensor], x: Tensor, index: Tensor) -> Tensor:
+        return torch.func.functional_call(layer, parameters, (x,), {"index": index}).square().sum()
+
+    found = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(parameters, x, INDEX)
+    for n, (row, index) in enumerate(zip(x, INDEX, strict=True)):
+        for name, gradient in torch.func.grad(loss)(parameters, row, index).items():
+            torch.testing.assert_close(found[name][n], gradient)
+
+
+@pytest.mark.parametrize("strategy", ["grouped", "kernel"])
+def test_scripted_layers_take_what_eager_ones_do(strategy: str) -> None:
+    layer = layer_of(strategy=strategy, **OPTIONS["channels"])
+    scripted, x = script(layer), features(layer, ROWS)
+    torch.testing.assert_close(scripted(x[0], index=INDEX[0]), layer(x[0], index=INDEX[0]))
+    for index in (INDEX.int(), INDEX[:1], torch.eye(ELEMENTS, dtype=torch.int64)[INDEX], None):
+        with pytest.raises(torch.jit.Error, match="index: "):
+            scripted(x, index=index)
+    with pytest.raises(torch.jit.Error, match="index: this layer has no elements"):
+        script(Linear(*ENDS))(torch.zeros(2, 20), index=INDEX[:2])
+
+
+def test_a_usual_call_goes_by_the_shortest_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = layer_of(strategy="kernel")
+    x = features(layer, ROWS)
+    wanted = layer(x, index=INDEX)  # builds the kernel
+    monkeypatch.setattr(type(layer), "_fit", None)
+    torch.testing.assert_close(layer(x, index=INDEX), wanted)
 
 
 @pytest.mark.slow
@@ -147,7 +197,7 @@ def by_rows_of(layer: Linear, x: Tensor, w: Tensor, index: Tensor) -> Tensor:
         ({"index": torch.ones(9, 3)}, "index: every row must have a single one and zeros"),
         (
             {"index": INDEX, "weight": torch.zeros(2, 64)},
-            r"weight: each of the 3 elements has its own, so the shape must be \(3, 64\), got \(2, 64\)",
+            r"weight: each element has its own, so for 3 elements the shape must be \(3, 64\), got \(2, 64\)",
         ),
     ],
 )
@@ -160,10 +210,13 @@ def test_bad_input(strategy: str, keywords: dict[str, Any], message: str) -> Non
 def test_bad_construction() -> None:
     with pytest.raises(PlanError, match="num_elements must be 1 or more"):
         Linear(*ENDS, num_elements=0)
-    with pytest.raises(PlanError, match="num_elements must be 1 or more"):
-        Linear.from_plan(make_linear_plan(*ENDS, shared_weights="element"), internal_weights=True)
-    with pytest.raises(PlanError, match="leave shared_weights out"):
-        Linear(*ENDS, num_elements=2, shared_weights=False)
+    by_element = make_linear_plan(*ENDS, shared_weights="element")
+    for plan, keywords in ((by_element, {"internal_weights": True}), (make_linear_plan(*ENDS), {"num_elements": 2})):
+        with pytest.raises(PlanError, match="num_elements: give it for a plan with weights of elements"):
+            Linear.from_plan(plan, **keywords)
+    for keywords in ({"num_elements": 2, "shared_weights": False}, {"shared_weights": "element"}):
+        with pytest.raises(PlanError, match="leave shared_weights out"):
+            Linear(*ENDS, **keywords)
     with pytest.raises(InputError, match="index: this layer has no elements"):
         Linear(*ENDS)(torch.zeros(2, 20), index=INDEX[:2])
     assert "64 weights, 3 elements" in str(layer_of())

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from tpgen.conversion.species import SpeciesProduct, pulled_back
+from tpgen.conversion.species import SpeciesProduct, layer_by_element, pulled_back
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.ops import kernel_layer
@@ -24,7 +24,7 @@ from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.nn.autocast import autocasting
 from tpgen.nn.plain_tensors import is_usual, writes_to
 from tpgen.planner.linear import make_linear_plan
-from tpgen.planner.plan import Path, Plan
+from tpgen.planner.plan import ELEMENT, SHARED, Path, Plan
 from tpgen.remember import remembered
 
 
@@ -35,6 +35,9 @@ class JoinedLayers:
     product: SpeciesProduct
     plan: Plan
     chains: tuple[tuple[int, Path, Path], ...]  # a path of the plan, and one of each layer that it is made of
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({**state, "plan": layer_by_element(state["plan"])})
 
     def apply(self, x: Tensor, first: Tensor, second: Tensor, rows: Tensor, factor: float) -> Tensor | None:
         """The product by one-hot ``rows`` of the layer's results times ``factor``, by its weights and the product's.
@@ -89,13 +92,13 @@ _made: WeakKeyDictionary[JoinedLayers, tuple[tuple, frozenset[int], Tensor]] = W
 
 def join_layers(linear: Plan, product: SpeciesProduct) -> JoinedLayers | None:
     """Join a linear layer and a product by species of its results; None where no kernel takes both as one."""
-    if linear.bias_numel or linear.f_in is not None or not linear.shared_weights:
+    if linear.bias_numel or linear.f_in is not None or linear.operand("w").rows != SHARED:
         return None
     if linear.irreps_out != product.plan.irreps_in:
         return None
     found = [(a, b) for a in linear.paths for b in product.plan.paths if a.out.index == b.in1.index]
     pairs = list(dict.fromkeys((a.in1.index, b.out.index) for a, b in found))
-    plan = make_linear_plan(linear.irreps_in, product.plan.irreps_out, pairs, shared_weights="element")
+    plan = make_linear_plan(linear.irreps_in, product.plan.irreps_out, pairs, shared_weights=ELEMENT)
     if not found or len(plan.paths) != len(pairs) or kernel_supported(plan):
         return None
     return JoinedLayers(product, plan, tuple((pairs.index((a.in1.index, b.out.index)), a, b) for a, b in found))

@@ -21,15 +21,21 @@ from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.ops import kernel_layer
 from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.locks import cached_property
 from tpgen.networks.recording import Groups, Recording, recorded_program
 from tpgen.nn.plain_tensors import has_plain_numbers
 from tpgen.planner.linear import make_linear_plan
-from tpgen.planner.plan import Path, Plan
+from tpgen.planner.plan import ELEMENT, Path, Plan
 
 # Multiply-adds of a product from which on to choose among its weights takes less time, measured: its kernel takes
 # some 64 rows at a time, and fewer as long.
 WORTH_SPECIES = 10_000_000
 _TILE = 64
+
+
+def layer_by_element(layer: Plan) -> Plan:
+    """The plan of a layer with weights of elements: pickles of 0.1 have one with shared ones."""
+    return layer if layer.by_element else layer.remade(shared_weights=ELEMENT)
 
 
 def pulled_back(function: Callable[..., Tensor], operands: Sequence[Tensor], g: Tensor) -> list[Tensor | None]:
@@ -71,7 +77,14 @@ class SpeciesProduct:
 
     plan: Plan
     blocks: tuple[_Block, ...]
-    operations: int  # multiply-adds of a row of the product itself
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({**state, "plan": layer_by_element(state["plan"])})
+
+    @cached_property
+    def operations(self) -> int:
+        """Multiply-adds of a row of the product itself."""
+        return sum(prod(block.shape) * self.plan.paths[block.pair].in1.ir.dim for block in self.blocks)
 
     def is_worth(self, rows: int) -> bool:
         """Whether the product itself takes longer."""
@@ -155,11 +168,11 @@ def species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProduct | 
     if any(p.mode.name != "uvw" or p.weight is None or p.in2.ir.l or p.in2.ir.p < 0 for p in plan.paths):
         return None
     pairs = list(dict.fromkeys((p.in1.index, p.out.index) for p in plan.paths))
-    layer = make_linear_plan(plan.irreps_in1, plan.irreps_out, pairs, shared_weights="element")
+    layer = make_linear_plan(plan.irreps_in1, plan.irreps_out, pairs, shared_weights=ELEMENT)
     if kernel_supported(layer):
         return None
     blocks = tuple(_block(p, layer, pairs.index((p.in1.index, p.out.index))) for p in plan.paths)
-    return SpeciesProduct(layer, blocks, plan.flops // 2)
+    return SpeciesProduct(layer, blocks)
 
 
 def _block(path: Path, layer: Plan, pair: int) -> _Block:

@@ -22,7 +22,7 @@ from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.build.build import Wanted, load_library
 from tpgen.kernels.build.compiler import DTYPES, cpu_features, need_compiler
 from tpgen.kernels.runtime import forms
-from tpgen.kernels.runtime.call import CALLS, FormCall, mask_of
+from tpgen.kernels.runtime.call import CALLS, FormCall
 from tpgen.kernels.runtime.load import source_of
 from tpgen.kernels.runtime.native.source import deployed_text, libtorch
 from tpgen.kernels.runtime.runtime import kernels_of
@@ -130,8 +130,7 @@ def _forms(kernels: Sequence[Needed], files: Sequence[File]) -> Iterator[str]:
         yield f"static const Opened opened_{number}[] = {{{', '.join(map(_list, opened))}}};"
         texts = f"{json.dumps(needed.description)}, {json.dumps(needed.call)}"
         counts = f"{list(DTYPES).index(needed.dtype)}, {len(given)}, {len(opened)}, given_{number}, opened_{number}"
-        mask = 0 if form.description.any_level or part.levels else mask_of(part)
-        flags = f"{int(form.description.check_index)}, {mask}"
+        flags = f"{int(form.description.check_index)}, {form.description.mask(part)}"
         rows.append(f'  {{{texts}, {counts}, "{file}", {checksum}, 0, 0, {flags}}},')
     yield "\n".join(["static Form FORMS[] = {", *rows, "};"])
 

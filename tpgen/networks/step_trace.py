@@ -189,8 +189,10 @@ def _shorten(graph: fx.Graph, count: int) -> int:
     Groups are the last of all sources.
     """
     output: Any = graph.output_node()
+    if count != 3:
+        return count
     *others, rows, table, numbers = output.args[0]
-    if count != 3 or rows.target is not torch.ops.aten.embedding.default or rows.args != (table, numbers):
+    if rows.target is not torch.ops.aten.embedding.default or rows.args != (table, numbers):
         return count
     output.args = ([*others, numbers],)
     return 1

@@ -193,7 +193,7 @@ def check_parameter(
     entries = ", ".join(map(str, shape))
     if shared == "element" and value.shape != shape:
         raise InputError(
-            f"{name}: each of the {shape[0]} elements has its own, so the shape must be ({entries}), "
+            f"{name}: each element has its own, so for {shape[0]} elements the shape must be ({entries}), "
             f"got {tuple(value.shape)}"
         )
     if shared and value.shape != shape:

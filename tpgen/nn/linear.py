@@ -5,7 +5,7 @@ Annotations here are objects, not strings: TorchScript reads them.
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, ClassVar, List, Optional, Tuple  # noqa: UP035 (TorchScript reads them)
+from typing import Any, ClassVar, Optional
 
 import numpy as np
 import torch
@@ -16,8 +16,11 @@ from typing_extensions import Unpack
 
 from tpgen.compiler.config import MODULE_FIELDS, Config, LinearOptions
 from tpgen.errors import InputError, PlanError
+from tpgen.kernels.runtime.call import OUT, FormCall, opening_text
 from tpgen.kernels.runtime.description import describe
+from tpgen.kernels.runtime.forms import forms
 from tpgen.nn.autocast import unrounded, widened
+from tpgen.nn.channels import Pieces, merge_channels, split_channels
 from tpgen.nn.checks import (
     check_broadcast,
     check_count,
@@ -32,40 +35,6 @@ from tpgen.nn.form_module import FormModule
 from tpgen.nn.plain_tensors import has_plain_numbers
 from tpgen.planner.linear import LINEAR, make_linear_plan
 from tpgen.planner.plan import ELEMENT, Plan, segments
-
-Pieces = List[Tuple[int, int]]  # noqa: UP006  # size of a segment, and of those of its axes that stand before its copies
-
-
-def merge_channels(x: Tensor, pieces: List[Tuple[int, int]]) -> Tensor:  # noqa: UP006
-    """``(…, f, dim)`` as ``(…, f dim)``: the channels of each piece, as ``(before, f, copies)``.
-
-    >>> merge_channels(torch.tensor([[1, 2, 3], [4, 5, 6]]), [(2, 1), (1, 1)]).tolist()
-    [1, 2, 4, 5, 3, 6]
-    """
-    if len(pieces) == 0:
-        return x.flatten(-2)
-    parts = torch.split(x, [size for size, _ in pieces], dim=-1)
-    merged = [
-        part.unflatten(-1, [piece[1], piece[0] // piece[1]]).transpose(-3, -2).flatten(-3)
-        for part, piece in zip(parts, pieces)  # noqa: B905 (TorchScript knows no strict)
-    ]
-    return torch.cat(merged, -1)
-
-
-def split_channels(x: Tensor, channels: int, pieces: List[Tuple[int, int]]) -> Tensor:  # noqa: UP006
-    """The inverse: ``(…, f dim)`` as ``(…, f, dim)``.
-
-    >>> split_channels(torch.tensor([1, 2, 4, 5, 3, 6]), 2, [(2, 1), (1, 1)]).tolist()
-    [[1, 2, 3], [4, 5, 6]]
-    """
-    if len(pieces) == 0:
-        return x.unflatten(-1, [channels, 0])
-    parts = torch.split(x, [channels * size for size, _ in pieces], dim=-1)
-    apart = [
-        part.unflatten(-1, [piece[1], channels, piece[0] // piece[1]]).transpose(-3, -2).flatten(-2)
-        for part, piece in zip(parts, pieces)  # noqa: B905
-    ]
-    return torch.cat(apart, -1)
 
 
 @compile_mode("script")
@@ -151,9 +120,11 @@ class Linear(FormModule):
         **options: Unpack[LinearOptions],
     ) -> None:
         shared: bool | str = shared_weights is None or shared_weights
+        if isinstance(shared_weights, str) or (num_elements is not None and shared_weights is not None):
+            raise PlanError(
+                "rows of an element share weights where num_elements says how many there are: leave shared_weights out"
+            )
         if num_elements is not None:
-            if shared_weights is not None:
-                raise PlanError("rows of one of num_elements share weights: leave shared_weights out")
             shared = ELEMENT
         plan = make_linear_plan(irreps_in, irreps_out, instructions, biases, f_in, f_out, path_normalization, shared)
         self._setup(plan, internal_weights, num_elements, **options)
@@ -190,8 +161,10 @@ class Linear(FormModule):
         own = internal_weights
         if own is None:
             own = num_elements is not None if by_element else plan.shared_weights
-        if num_elements is not None or (own and by_element):
+        if num_elements is not None:
             check_count(num_elements)
+        if by_element < (num_elements is not None) or (own and by_element) > (num_elements is not None):
+            raise PlanError("num_elements: give it for a plan with weights of elements that the layer is to own")
         self.num_elements = num_elements
         self._hold_plan(plan, own, config.layout)
         self.irreps_in, self.bias_numel = plan.irreps_in, plan.bias_numel
@@ -228,7 +201,7 @@ class Linear(FormModule):
 
     def _write_programs(self) -> None:
         super()._write_programs()
-        alone = not self._channels and not self._by_element and self.bias_numel == 0
+        alone = not self._channels and self.bias_numel == 0
         kernel = alone and self.choice.strategy == "kernel" and self.backend != "script"
         self._quick_text = describe(self.plan, self.layout) if kernel else ""
 
@@ -262,7 +235,7 @@ class Linear(FormModule):
         stand before ``numel``.  ``bias`` is ``(bias_numel,)`` in the same way, with ``f_out`` before.  Both may be left
         out where weights are internal; where they are given they take their place for this call.  Weights and biases of
         elements have the number of elements in front, and ``index`` is the element of every row, int64 ``(…,)`` or
-        one-hot ``(rows, elements)``.
+        one-hot ``(rows, elements)``, in TorchScript int64 alone.
         """
         if torch.jit.is_scripting():
             own_w = self._scripted_given(weight, self.weight, self.weight_numel)
@@ -270,28 +243,37 @@ class Linear(FormModule):
             x, w = self._together(features, own_w)
             if self._by_element:  # alone, so that TorchScript can rule it out
                 assert index is not None, "index: say the element of every row"
-                rows = self._forward_program(x.flatten(0, -2), w, index.flatten())
-                return self._biased(self._apart(rows.unflatten(0, index.shape)), own_b, index)
+                assert index.dtype == torch.int64 and index.shape == x.shape[:-1], "index: must be int64, one a row"  # noqa: PT018
+                rows = self._forward_program(x.reshape(-1, x.size(-1)), w, index.reshape(-1))
+                return self._biased(self._apart(rows.reshape(list(index.shape) + [rows.size(-1)])), own_b, index)
             else:  # noqa: RET505
+                assert index is None, "index: this layer has no elements"
                 return self._biased(self._apart(self._forward_program(x, w)), own_b)
-        made = self._quick(features, weight, bias)
-        if made is not None and index is None:
+        made = self._quick(features, weight, bias, index)
+        if made is not None:
             return made
         w, b = self._given_weight(weight), self._given(bias, self.bias, self.bias_numel)
         x, w, b = self._fit(features, w, b)
-        elements = self._elements(x, w, index)
-        if self._channels:
-            x, w = self._together(x, w)
+        elements = self._elements(x, w, b, index)
+        x, w = self._together(x, w)
         return unrounded(self._evaluate, x, w, b, *elements)
 
-    def _quick(self, features: Tensor, weight: Optional[Tensor], bias: Optional[Tensor]) -> Optional[Tensor]:  # noqa: UP045
+    def _quick(self, features: Tensor, weight: Any, bias: Any, index: Any = None) -> Optional[Tensor]:  # noqa: UP045
         """The result of a usual call by a kernel, or None."""
         if torch.compiler.is_compiling() or not self._quick_text:
             return None
         biased = bias is not None and not (isinstance(bias, Tensor) and bias.numel() == 0)
         if biased or not has_plain_numbers(features) or features.dim() != 2:
             return None
-        return self._quick_call(self._quick_text, features, features.new_empty(len(features), 0), weight)
+        none = features.new_empty(len(features), 0)
+        if not self._by_element:
+            return None if index is not None else self._quick_call(self._quick_text, features, none, weight)
+        own = self._parameters.get("weight")
+        if weight is not None or own is None or not (isinstance(index, Tensor) and index.dim() == 1):
+            return None
+        call = FormCall((features, none, own), None, None, self._quick_text, opening_text(OUT), index)
+        made = forms.at_once(call)
+        return made[0] if made else None
 
     def _evaluate(self, x: Tensor, w: Tensor, b: Tensor, *index: Tensor) -> Tensor:
         if not index:
@@ -300,24 +282,30 @@ class Linear(FormModule):
         rows = self._runner("forward")(x.reshape(-1, x.shape[-1]), w, *index)
         return self._biased(self._apart(rows.reshape(*batch, rows.shape[-1])), b, index[0].reshape(batch))
 
-    def _elements(self, x: Tensor, w: Tensor, index: Any) -> tuple[Tensor, ...]:
+    def _sets(self, w: Tensor, b: Tensor) -> int:
+        """Count the elements: as the layer was told, else of what a call gives."""
+        return self.num_elements or max([x.shape[0] for x in (w, b) if x.dim() > 1], default=1)
+
+    def _elements(self, x: Tensor, w: Tensor, b: Tensor, index: Any) -> tuple[Tensor, ...]:
         """The element of every row, on one axis, where there are elements."""
         if not self._by_element:
             if index is not None:
                 raise InputError("index: this layer has no elements: leave it out, or construct it with num_elements")
             return ()
-        count, batch = self.num_elements or len(w), x.shape[: x.dim() - 1 - self._channels]
+        count, batch = self._sets(w, b), x.shape[: x.dim() - 1 - self._channels]
         if index is None:
             raise InputError(f"index: weights of {count} elements need the element of every row")
         if isinstance(index, Tensor) and index.dtype == torch.int64 and index.shape == batch:
             index = index.reshape(-1)
         index = elements_of("index", index, count, prod(batch), "features")
-        if self.choice.strategy != "kernel":  # which looks by itself
+        if self.choice.strategy != "kernel" or not self.weight_numel:  # a kernel looks by itself
             check_range("index", index, count, of="elements")
         return (index,)
 
     def _together(self, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        """Channels of x and of the weights as copies."""
+        """Channels of x and of the weights as copies; no index looks for weights where there are none."""
+        if self._by_element and w.size(-1) == 0:
+            w = w.new_empty([0])
         if self._channels:
             x = merge_channels(x, self._in_pieces)
             if w.size(-1) > 0:
@@ -333,7 +321,7 @@ class Linear(FormModule):
         if self.bias_numel == 0:
             return out
         if index is not None:
-            bias = bias[index]
+            bias = bias.index_select(0, index.reshape(-1)).reshape(index.shape + bias.shape[1:])
         everywhere = torch.zeros(bias.shape[:-1] + (self._out_dim,), dtype=bias.dtype, device=bias.device)
         return out + everywhere.index_add(-1, self._bias_index, bias)
 
@@ -353,7 +341,7 @@ class Linear(FormModule):
             ("bias", b, (*pair[1:], self.bias_numel)),
         ):
             if value.numel() or shape[-1]:
-                sets = (self.num_elements or max(1, w.shape[0]),) if self._by_element else ()
+                sets = (self._sets(w, b),) if self._by_element else ()
                 check_parameter(name, value, (*sets, *shape), self.shared_weights, dtype, like.device)
         if not self.shared_weights and not torch.compiler.is_compiling():
             axes = 1 + len(pair)

@@ -171,10 +171,6 @@ class MatrixPlacement(OpenedSlots):
         return MatrixSweep(self.opened, self.schedule.terms)
 
     @property
-    def by_element(self) -> bool:  # type: ignore[override]
-        return self.schedule.by_element
-
-    @property
     def tiles(self) -> set[int]:
         used = (s for o in ("x1", "out") for s in self.schedule.segments(o) if not s.whole)
         return {s.dim if s.mul_first else 1 for s in used}

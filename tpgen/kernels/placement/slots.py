@@ -19,7 +19,6 @@ class OpenedSlots(TextOfPaths):
     raised: tuple[str, ...] = ()  # operands that are given at level 1 too: cotangents of gradients
     indexed = False  # whether rows are edges, which find those of x1 and out
     paired = False  # whether two edges may share a row of weights
-    by_element = False  # whether an index says which weights a row has
 
     @cached_property
     def call_slots(self) -> tuple[str, ...]:
@@ -31,6 +30,11 @@ class OpenedSlots(TextOfPaths):
     @cached_property
     def given(self) -> tuple[str, ...]:
         return given_slots(self.opened)
+
+    @property
+    def by_element(self) -> bool:
+        """Whether an index says which weights a row has."""
+        return getattr(self.schedule, "by_element", False)
 
     @property
     def sums_weights(self) -> bool:

@@ -32,6 +32,7 @@ from tpgen.kernels.runtime.call import (
     SOURCES,
     OperandShape,
     call_of,
+    mask_of,
 )
 from tpgen.kernels.runtime.polynomials import PolynomialDescription, describe_polynomial
 from tpgen.kernels.sweep.terms import SLOTS, raised_call, row_lengths
@@ -131,6 +132,13 @@ class Description:
                 "cotangents at level 1, as in 'x1 x2 w -> out' or 'x1 x2 w out x1.1 w.1 -> x2 out'"
             )
         return opened, raised
+
+    def mask(self, call: Call) -> int:
+        """Bits of the slots that a call opens, where its kernel takes tensors one by one.
+
+        0 where it takes arrays of them: at levels, and with weights of elements.
+        """
+        return 0 if call.levels or self.plan.by_element else mask_of(call)
 
     def parts(self, call: Call, indexed: bool) -> tuple[Call, ...]:
         """Calls of a kernel each: x1 and out are two ends of a gather, which takes a sweep in each order."""

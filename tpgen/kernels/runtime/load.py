@@ -33,9 +33,8 @@ class CompiledKernel:
     def __init__(self, spec: KernelSpec) -> None:
         self._function: Callable[..., int] = build.load_kernel(source_of(spec).text, spec.indexed)
         self.address = build.address_of(self._function)
-        described = spec.description
-        flat = not (described.any_level or described.plan.by_element or spec.call.levels)
-        self._places = [SLOTS.index(slot.operand) for slot in spec.call.opened] if flat else None
+        one_by_one = spec.description.mask(spec.call) > 0
+        self._places = [SLOTS.index(slot.operand) for slot in spec.call.opened] if one_by_one else None
 
     def __call__(self, call: KernelCall) -> int:
         given, opened, sizes, edges, index = call
@@ -77,7 +76,7 @@ def product_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
         order = _tasks(sizes.counts, _span(placed, rows))
     scratch = max(sum(placed.scratch.values()) + placed.second_weights, 1) * torch.get_num_threads()
     order += rows * bool(placed.second_weights)  # a state for each row of weights
-    weights = placed.weight_scratch if "w" in placed.given else 0
+    weights = placed.weight_scratch if "w" in placed.given and not placed.by_element else 0
     blocks = rows // _span(placed, rows) + 2 + sizes.counts.elements * placed.by_element
     sums = blocks * max(placed.weight_scratch, placed.schedule.target.lanes) * placed.sums_weights
     return order + (scratch + weights + sums) * number

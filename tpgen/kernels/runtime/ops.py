@@ -63,7 +63,9 @@ def kernel_layer(x: Tensor, w: Tensor, elements: Tensor, description: str) -> Te
     >>> kernel_layer(torch.ones(4, 2), torch.ones(5, 6), torch.tensor([0, 4, 4, 1]), text).shape
     torch.Size([4, 3])
     """
-    none = x.detach()[..., :0]  # no second input is one without entries
+    if x.dim() != 2:
+        raise InputError(f"x1 must have shape (rows, in), got {tuple(x.shape)}")
+    none = x.detach()[:, :0]  # no second input is one without entries
     return forms.form(FormCall((x, none, w), None, None, description, _FORWARD, elements))[0]
 
 

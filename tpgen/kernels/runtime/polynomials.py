@@ -47,6 +47,10 @@ class PolynomialDescription:
         """The forward call and its gradients; with ``forces`` second derivatives too."""
         return tuple(named_call(self.plan, name) for name in (POLYNOMIAL_CALLS if forces else POLYNOMIAL_CALLS[:2]))
 
+    def mask(self, _call: Call) -> int:
+        """0, as kernels take arrays of tensors."""
+        return 0
+
     def sweep(self, call: Call) -> PolynomialSweep:
         """The program of a call.  Raises `BackendError` where it is too large to be written out."""
         sweep = make_polynomial_sweep(self.form, call, frozenset(o.name for o in self.plan.weights))

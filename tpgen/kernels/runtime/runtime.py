@@ -93,8 +93,7 @@ class Kernels:
 
     def _entered(self, native: Runtime, call: Slots, dtype: torch.dtype, indexed: bool) -> int:
         """The number by which the runtime knows a call of one kernel; that of a product is found by its mask too."""
-        listed = self.description.any_level or self.description.plan.by_element or call.levels
-        mask = 0 if listed else mask_of(call)
+        mask = self.description.mask(call)
         text, signature = self._name(str(call), dtype, indexed), self.signature(str(call), indexed)
         form = native.add_form(text, dtype, self.description.check_index, mask, *native_fields(signature))
         if mask and form != NO_NUMBER:

@@ -1,0 +1,58 @@
+"""Layers with weights of elements, deployed: loaded by a Python without tpgen."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tpgen
+from tests.machine import needs_compiler
+
+pytestmark = [pytest.mark.slow, needs_compiler]
+
+LOAD = """
+import sys, torch
+sys.modules["tpgen"] = None
+sys.path.insert(0, sys.argv[1])
+from load import load
+network, cases = load(), torch.load(sys.argv[2])
+torch.save([network(*inputs) for inputs in cases], sys.argv[2])
+x, index = cases[0]
+try:
+    network(x, index + 1)
+except RuntimeError as error:
+    print(error)
+"""
+
+
+class Network(nn.Module):
+    """A layer by element between two that all rows share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        ends = "8x0e+8x1o", "16x0e+4x1o"
+        self.layers = nn.ModuleList([tpgen.Linear(*ends), tpgen.Linear(ends[1], ends[0], num_elements=3, biases=True)])
+        nn.init.normal_(self.layers[1].bias)
+
+    def forward(self, x: Tensor, index: Tensor) -> Tensor:
+        return self.layers[1](self.layers[0](x).sin(), index=index)
+
+
+def test_a_deployed_layer_finds_the_weights_of_elements(tmp_path: Path) -> None:
+    network, folder, file = Network().requires_grad_(False), tmp_path / "network", tmp_path / "cases.pt"
+    cases = [(torch.randn(n, 32), torch.arange(n) % 3) for n in (6, 11)]
+    tpgen.deploy(network, cases[0], folder)
+    torch.save(cases, file)
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, str(folder), str(file)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "index: an element is out of range" in done.stdout
+    for found, inputs in zip(torch.load(file), cases, strict=True):
+        torch.testing.assert_close(found, network(*inputs))
