@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.calls import VECTORS, run
+from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.presets import PRESETS, channelwise
 from tpgen.planner.problems import POLYNOMIALS, find_problem
 from tpgen.planner.read import read_plan
@@ -107,6 +108,17 @@ def test_a_polynomial_in_a_file(tmp_path: Path) -> None:
     for command in ("report", "bench"):
         result = run(command, "--plan", str(file), code=2)
         assert "--plan holds a polynomial, and this command takes products" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("shared", [True, "element"])
+def test_a_linear_layer_in_a_file(tmp_path: Path, shared: bool | str) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(make_linear_plan("4x0e+2x1o", "3x0e+2x1o", shared_weights=shared).to_json(), encoding="utf-8")
+    assert "C++ matrix product" in run("explain", "--plan", str(file), "--strategy", "kernel").stdout
+    assert run("verify", "--plan", str(file), "--only", "definition", "--strategy", "einsum").exit_code == 0
+    for command in ("report", "bench"):
+        result = run(command, "--plan", str(file), code=2)
+        assert "--plan holds a linear layer, and this command takes products" in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize(

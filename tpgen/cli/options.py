@@ -154,13 +154,14 @@ class SubjectName(ProblemName, NetworkName):
 
 
 _TAKING = "plan, explain, explore, dump, tune and verify take polynomials"
+_TAKING_LAYERS = "explain, tune and verify take linear layers"
 
 
 def others_beside(known: Collection[str]) -> dict[str, str]:
     """Names of other things than a command takes (polynomials, layers, networks), and what it says of them."""
     kinds = {
         **dict.fromkeys(POLYNOMIALS, ("polynomial", _TAKING)),
-        **dict.fromkeys(LINEARS, ("linear layer", "explain, tune and verify take linear layers")),
+        **dict.fromkeys(LINEARS, ("linear layer", _TAKING_LAYERS)),
         **dict.fromkeys(NETWORKS, ("network", "explain, explore, verify, report and flat take networks")),
     }
     return {
@@ -184,6 +185,8 @@ def free_problem(plan: Plan, *, polynomials: bool = False) -> Problem:
     """A problem made of a plan that the user described."""
     if plan.maker.form not in _FORMS[polynomials]:
         raise click.UsageError(f"--plan holds a polynomial, and this command takes products: {_TAKING}")
+    if not polynomials and len(plan.inputs) < 2:
+        raise click.UsageError(f"--plan holds a linear layer, and this command takes products: {_TAKING_LAYERS}")
     return Problem(f"plan-{plan.digest}", "described on the command line", 1000, lambda: plan, "free")
 
 
