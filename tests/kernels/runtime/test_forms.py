@@ -177,6 +177,9 @@ def test_calls_from_a_file_are_checked() -> None:
         refused("x1 x2 w out x1.2 -> x1")
     with pytest.raises(InputError, match="cotangents at level 1"):
         refused("x1 x2 w out z.1 -> z")
+    for call, tensors in (("x1 x2 w out -> w x1", 4), ("x1 x2 w out x1.1 x2.1 -> out x2", 6)):
+        with pytest.raises(InputError, match="opens slots in this order"):
+            refused(call, tensors)
     with pytest.raises(InputError, match="is given 6 tensors, got 5"):
         refused("x1 x2 w out x1.1 x2.1 -> x1", tensors=5)
     with pytest.raises(InputError, match=r"out must have shape \(2, 64\), got \(2, 32\)"):

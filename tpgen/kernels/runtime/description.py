@@ -125,11 +125,12 @@ class Description:
         """
         opened = tuple(slot.operand for slot in call.opened)
         raised = tuple(slot.operand for slot in call.given if slot.levels)
-        known = set(opened) <= set(SLOTS) and set(raised) <= set(SLOTS)
+        known = set(raised) <= set(SLOTS) and opened == tuple(slot for slot in SLOTS if slot in opened)
         if not known or call not in (call_of(opened), raised_call(opened, raised)):
             raise InputError(
                 f"call {str(call)[:60]!r}: a product is given x1 x2 w, then out where gradients are opened, then "
-                "cotangents at level 1, as in 'x1 x2 w -> out' or 'x1 x2 w out x1.1 w.1 -> x2 out'"
+                "cotangents at level 1, and opens slots in this order, as in 'x1 x2 w -> out' or "
+                "'x1 x2 w out x1.1 w.1 -> x2 out'"
             )
         return opened, raised
 
