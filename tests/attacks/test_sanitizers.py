@@ -43,18 +43,24 @@ x, y, w = torch.randn(5, 17), torch.randn(rows, 4), torch.randn(rows, conv.weigh
 step(lambda *given: conv(*given, src, dst), x, y, w)
 linear = tpgen.Linear("17x0e+3x1o", "5x0e+6x1o", strategy="kernel")
 step(linear, torch.randn(rows, 26))
+by_element = tpgen.Linear("17x0e+3x1o+9x1o", "5x0e+6x1o+8x0e", num_elements=7, strategy="kernel")
+for count in (1, rows, 5_000):  # some elements have no rows, others those of several tasks
+    at = torch.randint(2, (count,)) * 4
+    step(lambda x, w: by_element(x, w, index=at), torch.randn(count, 53), torch.randn(7, by_element.weight_numel))
 gate = tpgen.convert(Gate("17x0e+2x0o", [torch.sigmoid, torch.tanh], "20x0e", [torch.relu], "17x1o+3x2e"))
 step(lambda x: torch.autograd.grad(gate(x).sin().sum(), x, create_graph=True)[0], torch.randn(rows, gate.irreps_in.dim))
 contraction = tpgen.SymmetricContraction("5x0e+5x1o", "5x0e+5x1o", correlation=2, num_elements=3, strategy="kernel")
 element = torch.arange(rows) % 2  # one element has no rows
 step(lambda x: contraction(x, element), torch.randn(rows, 5, 4))
-for bad in (-1, 5):  # refused before anything is read
-    src[3] = bad
-    try:
-        conv(x.detach(), y.detach(), w.detach(), src, dst)
-    except tpgen.TpgenError:
-        continue
-    raise SystemExit("an index out of range was taken")
+for bad in (-1, 7):  # refused before anything is read
+    src[3] = at[3] = bad
+    layer = lambda: by_element(torch.ones(5_000, 53), index=at)
+    for call in (lambda: conv(x.detach(), y.detach(), w.detach(), src, dst), layer):
+        try:
+            call()
+        except tpgen.TpgenError:
+            continue
+        raise SystemExit("an index out of range was taken")
 print("nothing found")
 """
 
