@@ -14,7 +14,7 @@ from tpgen._torch import is_functorch_wrapped_tensor
 from tpgen.compiler.config import MODULE_FIELDS
 from tpgen.errors import InputError, OptionError, PlanError, unknown
 from tpgen.kernels.runtime.native.one_hot import is_one_hot
-from tpgen.planner.plan import Maker, Plan
+from tpgen.planner.plan import ELEMENT, Maker, Plan
 
 MODULE_OPTIONS = ("internal_weights", "compile_right", *MODULE_FIELDS)
 
@@ -187,11 +187,11 @@ def check_parameter(
 ) -> None:
     """Weights or biases of a linear layer: ``shape``, or that of each row where they are not shared.
 
-    That of each element, whose number stands first, where rows of one ``element`` share them.
+    Where rows of one ``element`` share them, the number of elements stands first in ``shape``.
     """
     check_operand(name, value, shape[-1], None, dtype, device, "layer")
     entries = ", ".join(map(str, shape))
-    if shared == "element" and value.shape != shape:
+    if shared == ELEMENT and value.shape != shape:
         raise InputError(
             f"{name}: each element has its own, so for {shape[0]} elements the shape must be ({entries}), "
             f"got {tuple(value.shape)}"

@@ -119,7 +119,7 @@ class FormModule(PlannedModule):
         channels = self.plan.arguments.get("f_in") is not None
         inner = {"x": 1, "y": 1, "features": 1 + channels, "weight": 1 + 2 * channels}  # axes of one row
         if self.shared_weights:
-            del inner["weight"]
+            del inner["weight"]  # its first axis counts elements, where it has one, and no rows
         rows = [x.shape[: x.dim() - axes] for name, axes in inner.items() if isinstance(x := given.get(name), Tensor)]
         return prod(torch.broadcast_shapes(*rows)), None
 

@@ -163,7 +163,8 @@ class Linear(FormModule):
             own = num_elements is not None if by_element else plan.shared_weights
         if num_elements is not None:
             check_count(num_elements)
-        if by_element < (num_elements is not None) or (own and by_element) > (num_elements is not None):
+        told = num_elements is not None
+        if (told and not by_element) or (by_element and own and not told):
             raise PlanError("num_elements: give it for a plan with weights of elements that the layer is to own")
         self.num_elements = num_elements
         self._hold_plan(plan, own, config.layout)

@@ -48,7 +48,7 @@ class PolynomialDescription:
         return tuple(named_call(self.plan, name) for name in (POLYNOMIAL_CALLS if forces else POLYNOMIAL_CALLS[:2]))
 
     def mask(self, _call: Call) -> int:
-        """0, as kernels take arrays of tensors."""
+        """Return 0, as kernels take arrays of tensors."""
         return 0
 
     def sweep(self, call: Call) -> PolynomialSweep:
