@@ -47,7 +47,6 @@ ROOMS = ("arguments", "sweep", "placement", "cpp", "build", "cuda", "runtime")
 FREE = {
     "tpgen._version",
     "tpgen._e3nn",
-    "tpgen._moved",
     "tpgen._torch",
 }  # these import nothing of the package, anybody may read them
 # (module, what it imports inside a function): why
@@ -261,7 +260,7 @@ def of(found: set[str], *packages: str) -> list[str]:
 
 
 def test_the_root_loads_nothing_but_itself() -> None:
-    assert of(loaded("import tpgen"), "tpgen", "torch", "e3nn", "numpy") == ["tpgen", "tpgen._moved", "tpgen._version"]
+    assert of(loaded("import tpgen"), "tpgen", "torch", "e3nn", "numpy") == ["tpgen", "tpgen._version"]
 
 
 def test_beside_torch_the_root_registers_the_operators() -> None:

@@ -9,7 +9,6 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tpgen._moved import OldNames
 from tpgen._version import __version__ as __version__
 
 if TYPE_CHECKING:  # names that are imported "as" themselves are this package's to type checkers
@@ -89,8 +88,6 @@ def __getattr__(name: str) -> Any:
     found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     return found
 
-
-sys.meta_path.append(OldNames())
 
 if "torch" in sys.modules:
     import_module(f"{__name__}.kernels.runtime.ops")

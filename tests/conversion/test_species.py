@@ -122,16 +122,3 @@ def test_a_trace_leaves_the_number_of_rows_open() -> None:
     )
     x, y = torch.randn(4, 15), torch.randn(4, 5)
     torch.testing.assert_close(traced(x, y), padded(x, y))
-
-
-def test_a_pickle_of_an_earlier_version_is_read(calls: list[int]) -> None:
-    """Its layer had shared weights, and nobody had counted operations."""
-    product, (x, y) = network().double()["skip"], arguments()
-    wanted = product(x, y)
-    by_species = convert(product)._tpgen_species
-    old = {"plan": by_species.plan.remade(shared_weights=True), "blocks": by_species.blocks}
-    product._tpgen_species = made = object.__new__(type(by_species))
-    made.__setstate__(old)
-    assert made == by_species
-    torch.testing.assert_close(product(x, y), wanted)
-    assert calls == [3]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +49,12 @@ def test_one_line_with_the_format_first() -> None:
     text = PLAN.to_json()
     assert "\n" not in text
     assert text.startswith('{"format": "tpgen.plan/1"')
+
+
+@pytest.mark.parametrize("file", sorted((Path(__file__).parent / "plans").glob("*.json")), ids=lambda file: file.stem)
+def test_files_of_each_format_are_read(file: Path) -> None:
+    text = file.read_text(encoding="utf-8").strip()
+    assert read_plan(text).to_json() == text
 
 
 def test_digest_is_the_same_in_every_process() -> None:

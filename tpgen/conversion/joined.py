@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from tpgen.conversion.species import SpeciesProduct, layer_by_element, pulled_back
+from tpgen.conversion.species import SpeciesProduct, pulled_back
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.ops import kernel_layer
@@ -35,9 +35,6 @@ class JoinedLayers:
     product: SpeciesProduct
     plan: Plan
     chains: tuple[tuple[int, Path, Path], ...]  # a path of the plan, and one of each layer that it is made of
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update({**state, "plan": layer_by_element(state["plan"])})
 
     def apply(self, x: Tensor, first: Tensor, second: Tensor, rows: Tensor, factor: float) -> Tensor | None:
         """The product by one-hot ``rows`` of the layer's results times ``factor``, by its weights and the product's.

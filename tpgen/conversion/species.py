@@ -33,11 +33,6 @@ WORTH_SPECIES = 10_000_000
 _TILE = 64
 
 
-def layer_by_element(layer: Plan) -> Plan:
-    """The plan of a layer with weights of elements: pickles of 0.1 have one with shared ones."""
-    return layer if layer.by_element else layer.remade(shared_weights=ELEMENT)
-
-
 def pulled_back(function: Callable[..., Tensor], operands: Sequence[Tensor], g: Tensor) -> list[Tensor | None]:
     """Return gradients with respect to the operands of a function, called once more; None where none is needed."""
     again = torch.is_grad_enabled()
@@ -77,9 +72,6 @@ class SpeciesProduct:
 
     plan: Plan
     blocks: tuple[_Block, ...]
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update({**state, "plan": layer_by_element(state["plan"])})
 
     @cached_property
     def operations(self) -> int:

@@ -26,7 +26,7 @@ from tpgen.kernels.sweep.monomials import PolynomialSweep
 from tpgen.nn.autocast import autocasting, unrounded
 from tpgen.nn.checks import check_count, check_edge_index, check_end, check_options, check_range, elements_of
 from tpgen.nn.edges import EdgeOrder
-from tpgen.nn.planned import PlannedModule, follow
+from tpgen.nn.planned import PlannedModule
 from tpgen.planner.plan import OUT, Operand, Plan
 
 
@@ -223,12 +223,6 @@ class PolynomialModule(PlannedModule):
         """The weights of a call: the module's own where it has some and none are given."""
         return self._own_weights() if given is None and self.internal_weights else self._fit_weights(given, rows)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        if "_strategy" in state:  # as 0.1 wrote it
-            state = {**state, "_config": Config(strategy=state["_strategy"])}
-            state.setdefault("internal_weights", not state.get("_given"))
-        super().__setstate__({"_shapes": _row_shapes(state["plan"], state["channels"]), **state})
-
     def _fit(self, name: str, x: Any) -> Tensor:
         """A tensor of a call, of the module's dtype; under autocast what is narrower is widened to it."""
         if not isinstance(x, Tensor):
@@ -256,9 +250,6 @@ def row_shape(o: Operand, channels: int) -> tuple[int, ...]:
 
 def _row_shapes(plan: Plan, channels: int) -> dict[str, tuple[int, ...]]:
     return {o.name: row_shape(o, channels) for o in plan.inputs}
-
-
-_follow = follow  # the name of the hook in pickles of 0.1
 
 
 def check_own_options(given: Iterable[str], *others: str) -> None:

@@ -156,7 +156,6 @@ LINEAR = Maker(
     alone=_alone,
     flat=_flat,
 )
-LinearPlan, LinearPath = Plan, Path  # what pickles of 0.1 call them
 
 
 _Bound = tuple[Segment, Segment]

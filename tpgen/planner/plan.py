@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from itertools import groupby
 from math import prod
 from typing import Any
@@ -320,10 +319,6 @@ class Plan(Shown):
 
     def __reduce__(self) -> tuple:
         return partial(self.maker.make, **self.arguments), ()
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Read a pickle of 0.1, which held every field; the makers are not known here."""
-        self.__dict__.update(import_module("tpgen.planner.read").remade(state).__dict__)
 
     def __deepcopy__(self, memo: object) -> Plan:
         return self

@@ -321,4 +321,3 @@ POLYNOMIAL = Maker(
     unit="row and channel",
     separators=(",", ":"),
 )
-PolynomialPlan = Plan  # what pickles of 0.1 call it

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from tpgen.errors import PlanError
 from tpgen.planner.linear import LINEAR
 from tpgen.planner.plan import Maker, Plan
@@ -38,12 +35,3 @@ def read_plan(text: str) -> Plan:
     for operand in plan.flat.inputs:
         check(operand.dim <= MAX_DIM, operand.name, f"the dimension may be at most {MAX_DIM}", operand.dim)
     return plan
-
-
-def remade(fields: Mapping[str, Any]) -> Plan:
-    """The plan whose fields a pickle of 0.1 holds: what it was made from is among them."""
-    maker = next(m for m in MAKERS.values() if set(m.readers) <= set(fields))
-    arguments = {name: fields[name] for name in maker.readers}
-    if "operands" in arguments:  # with those of weights, which follow
-        arguments["operands"] = [o for o in arguments["operands"] if not o.weights]
-    return maker.make(**arguments)
