@@ -264,7 +264,7 @@ def test_the_root_loads_nothing_but_itself() -> None:
 
 
 def test_beside_torch_the_root_registers_the_operators() -> None:
-    code = "import torch, tpgen\ntorch.ops.tpgen.product.default, torch.ops.tpgen.polynomial.default"
+    code = "import torch, tpgen\ntorch.ops.tpgen.product.default, torch.ops.tpgen.form.default"
     assert not of(loaded(code), *(f"tpgen.{layer}" for layer in LAYERS[LAYERS.index("nn") :]))
 
 

@@ -129,12 +129,12 @@ import sys, torch
 sys.modules["tpgen"] = None
 torch.ops.load_library(sys.argv[1] + "/libtpgen.so")
 calls = torch.load(sys.argv[2])
-torch.save([torch.ops.tpgen.polynomial(*call) for call in calls], sys.argv[2])
-tensors, index, text, call = calls[0]
-for bad in ((tensors[:1], index, text, call), ([tensors[0][:, 1:], *tensors[1:]], index, text, call),
-            (tensors, index + 2, text, call), (tensors, index, text[1:], call)):
+torch.save([torch.ops.tpgen.form(*call) for call in calls], sys.argv[2])
+tensors, _, _, text, call, index = calls[0]
+for tensors, text, index in ((tensors[:1], text, index), ([tensors[0][:, 1:], *tensors[1:]], text, index),
+                             (tensors, text, index + 2), (tensors, text[1:], index)):
     try:
-        torch.ops.tpgen.polynomial(*bad)
+        torch.ops.tpgen.form(tensors, None, None, text, call, index)
     except RuntimeError as error:
         print(str(error).splitlines()[0])
 """
@@ -148,10 +148,10 @@ def test_polynomials_and_their_gradients(tmp_path: Path) -> None:
     x, index = torch.randn(5, 16, dtype=torch.float64)[:, ::2], torch.tensor([0, 1, 1, 0, 1])
     weights = [torch.randn(2, 2 * plan.operand(slot.operand).dim).double() for slot in forward.given[1:]]
     g = torch.randn(5, 2, dtype=torch.float64)
-    calls = [([x, *weights], index, plan.to_json(), str(forward))]
-    calls += [([x, *weights, g], index, plan.to_json(), str(backward))]
-    wanted = [torch.ops.tpgen.polynomial(*call) for call in calls]
-    kernels = [needed for _, _, text, call in calls for needed in listed(text, call)]
+    calls = [([x, *weights], None, None, plan.to_json(), str(forward), index)]
+    calls += [([x, *weights, g], None, None, plan.to_json(), str(backward), index)]
+    wanted = [torch.ops.tpgen.form(*call) for call in calls]
+    kernels = [needed for _, _, _, text, call, _ in calls for needed in listed(text, call)]
     runtime.write_runtime(kernels, tmp_path)
     torch.save(calls, tmp_path / "calls.pt")
     command = [sys.executable, "-c", POLYNOMIAL, str(tmp_path), str(tmp_path / "calls.pt")]
@@ -209,7 +209,7 @@ torch.ops.load_library(sys.argv[1] + "/libtpgen.so")
 (x1, x2, w, g, text), polynomial = torch.load(sys.argv[2])
 product, gradients = torch.ops.tpgen.product, torch.ops.tpgen.gradients
 leaf, ones = x1.clone().requires_grad_(), torch.ones_like(x1)
-(*inputs, last), index, *described = polynomial
+(*inputs, last), *described = polynomial
 def energy(x):
     return product(x, x2, w, text).sum() + x.square().sum()
 def dual():
@@ -220,7 +220,7 @@ calls = dict(
     result=lambda: product(leaf * 2, x2, w, text),
     weights=lambda: product(x1, x2, w.clone().requires_grad_(), text),
     gradients=lambda: gradients(x1, x2, w, g.clone().requires_grad_(), text, 7),
-    polynomial=lambda: torch.ops.tpgen.polynomial([*inputs, last.requires_grad_()], index, *described),
+    polynomial=lambda: torch.ops.tpgen.form([*inputs, last.requires_grad_()], None, None, *described),
     dual=dual,
     grad=lambda: torch.func.grad(energy)(x1),
     jvp=lambda: torch.func.jvp(energy, (x1,), (ones,)),
@@ -248,7 +248,7 @@ def test_what_is_to_be_differentiated_is_refused(tmp_path: Path) -> None:
     needed = [product(mask) for mask in (7, 8)]
     text = polynomial.to_json()
     runtime.write_runtime([*needed, *listed(text, str(call))], tmp_path)
-    torch.save(((x1, x2, w, g, TEXT), (tensors, None, text, str(call))), tmp_path / "given.pt")
+    torch.save(((x1, x2, w, g, TEXT), (tensors, text, str(call))), tmp_path / "given.pt")
     command = [sys.executable, "-c", DIFFERENTIATED, str(tmp_path), str(tmp_path / "given.pt")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

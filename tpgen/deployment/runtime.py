@@ -109,7 +109,7 @@ File = tuple[str, int]  # name and checksum
 def kernel_table(kernels: Sequence[Needed], files: Sequence[File], features: Sequence[str]) -> str:
     """Write the table of kernels, which stands between the headers of `tpgen.kernels.runtime.native` in a source."""
     major, minor = torch.__version__.split(".")[:2]
-    schemas = zip(("PRODUCT", "GRADIENTS", "FORM", "POLYNOMIAL"), forms.SCHEMAS, strict=True)
+    schemas = zip(("PRODUCT", "GRADIENTS", "FORM"), forms.SCHEMAS, strict=True)
     return "\n".join(
         [
             *_forms(kernels, files),

@@ -160,5 +160,4 @@ CALLS: dict[str, Callable[..., ProductCall | FormCall]] = {
     "gradients": lambda x1, x2, w, g, text, mask, src=None, dst=None: ProductCall(x1, x2, w, g, src, dst, text, mask),
     "sorted": lambda x1, x2, w, g, text, mask, src, dst, *more: ProductCall(x1, x2, w, g, src, dst, text, mask, *more),
     "form": FormCall,
-    "polynomial": lambda tensors, index, text, call: FormCall(tensors, None, None, text, call, index),
 }

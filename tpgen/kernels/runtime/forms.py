@@ -43,7 +43,6 @@ SCHEMAS = (
     f"product(Tensor x1, Tensor x2, Tensor w, str description, {_EDGES}, SymInt num_nodes=0) -> Tensor",
     f"gradients(Tensor x1, Tensor x2, Tensor w, Tensor g, str description, int mask, {_EDGES}) -> Tensor[]",
     f"form(Tensor[] tensors, {_INDICES}) -> Tensor[]",
-    "polynomial(Tensor[] tensors, Tensor? index, str description, str call) -> Tensor[]",  # in programs of 0.1
 )
 _ON_SORTED_EDGES = (
     "sorted(Tensor x1, Tensor x2, Tensor w, Tensor? g, str description, int mask, Tensor edge_src, Tensor edge_dst, "
@@ -279,7 +278,7 @@ product_operator = _Products()
 
 _OPERATORS: dict[str, Operator[Any]] = {
     **dict.fromkeys(("product", "gradients", "sorted"), product_operator),
-    **dict.fromkeys(("form", "polynomial"), forms),
+    "form": forms,
 }
 for _name, _operator in _OPERATORS.items():
     register(_operator, _name, CALLS[_name], single=_name == "product")

@@ -171,15 +171,15 @@ static Handle compute(Text description, Text call, Level level, Arguments& a, ch
   torch_delete_list(list);
   return 0;
 }
-// `tpgen::form`, or `tpgen::polynomial` as programs of 0.1 have it.
-template <Level level, bool form>
+// `tpgen::form`.
+template <Level level>
 static void form_boxed(u64* stack, u64, u64) {
   char message[TEXT] = "";
   {
     Tensor given[MOST_SLOTS];
-    Arguments a(given, MOST_SLOTS, stack[0], stack[form ? 5 : 1], form ? stack[1] : 0, form ? stack[2] : 0);
-    const u64 description = stack[form ? 3 : 2], call = stack[form ? 4 : 3];
-    if (form) a.nodes = (i64)stack[6];
+    Arguments a(given, MOST_SLOTS, stack[0], stack[5], stack[1], stack[2]);
+    const u64 description = stack[3], call = stack[4];
+    a.nodes = (i64)stack[6];
     stack[0] = (u64)compute(Text(description), Text(call), level, a, message);
     torch_delete_string((Handle)description);
     torch_delete_string((Handle)call);
@@ -211,17 +211,16 @@ static void product_boxed(u64* stack, u64, u64) {
 }
 
 typedef void (*Boxed)(u64* stack, u64, u64);
-static int enter(const char* key, Boxed product, Boxed gradients, Boxed form, Boxed polynomial) {
+static int enter(const char* key, Boxed product, Boxed gradients, Boxed form) {
   Handle library = 0;
   return aoti_torch_library_init_impl("tpgen", key, __FILE__, __LINE__, &library) ||
          torch_library_impl(library, "product", product, STABLE_SINCE) ||
          torch_library_impl(library, "gradients", gradients, STABLE_SINCE) ||
-         torch_library_impl(library, "form", form, STABLE_SINCE) ||
-         torch_library_impl(library, "polynomial", polynomial, STABLE_SINCE);
+         torch_library_impl(library, "form", form, STABLE_SINCE);
 }
 template <Level level>
 static int enter(const char* key) {
-  return enter(key, product_boxed<level, false>, product_boxed<level, true>, form_boxed<level, true>, form_boxed<level, false>);
+  return enter(key, product_boxed<level, false>, product_boxed<level, true>, form_boxed<level>);
 }
 static int registered = [] {
   setenv("AOTI_RUNTIME_CHECK_INPUTS", "1", 0);  // of packages: or operands that do not fit give wrong numbers
@@ -229,6 +228,6 @@ static int registered = [] {
   Handle library = 0;
   return aoti_torch_library_init_fragment("tpgen", __FILE__, __LINE__, &library) ||
          aoti_torch_library_def(library, PRODUCT) || aoti_torch_library_def(library, GRADIENTS) ||
-         aoti_torch_library_def(library, FORM) || aoti_torch_library_def(library, POLYNOMIAL) || enter<VALUES>("CPU") ||
+         aoti_torch_library_def(library, FORM) || enter<VALUES>("CPU") ||
          enter<TRANSFORMS>("FuncTorchDynamicLayerFrontMode");
 }();
