@@ -48,7 +48,6 @@ def test_a_mistyped_command_gets_the_right_word() -> None:
     [
         (["plan", "--problem", "mace-lagre"], "unknown problem 'mace-lagre': did you mean 'mace-large'?"),
         (["dump", *VECTORS, "--stage", "grpah"], "unknown stage 'grpah': did you mean 'graph'?"),
-        (["flat", "tetriss"], "unknown network 'tetriss': did you mean 'tetris'?"),
         (["explain", *VECTORS, "--plot", "x.foo"], "'x.foo' must end in .png, .pdf or .svg"),
         (["tune", "mace-larg"], "unknown problem 'mace-larg': did you mean 'mace-large'"),
         (["explain", "tetri"], "unknown name 'tetri': did you mean 'tetris'?"),
@@ -190,7 +189,7 @@ def test_an_error_of_tpgen_is_one_message(arguments: list[str], message: str) ->
             "'1o' are irreps, where the name of a product belongs: give irreps by --in1",
         ),
         (["explain", "2x0e + 1o"], "'2x0e + 1o' are irreps, where the name of a product belongs"),
-        (["flat"], "name one network: tetris, tetris-e3nn, or package.module:function"),
+        (["convert"], "name one network: tetris, tetris-e3nn, or package.module:function"),
     ],
 )
 def test_wrong_usage_says_the_right_one(arguments: list[str], message: str) -> None:

@@ -2,6 +2,8 @@
 
 import json
 
+from torch import nn
+
 from tests.cli.calls import run
 
 
@@ -21,3 +23,12 @@ def test_a_network_is_converted_and_measured() -> None:
 def test_convert_needs_a_network_with_something_to_convert() -> None:
     assert "name one network: tetris" in run("convert", code=2).output
     assert "Tetris holds no tensor product or linear" not in run("convert", "--network", "tetris-e3nn").output
+
+
+def wrong() -> tuple[nn.Module, int]:
+    return nn.Linear(2, 2), 3
+
+
+def test_a_function_must_return_a_network_and_a_list() -> None:
+    said = run("convert", f"{__name__}:wrong", code=2).output
+    assert "as in `return network, [x, y]`; got Linear, int" in said

@@ -50,7 +50,7 @@ def test_a_measurement_of_nobody_is_an_error() -> None:
         (["explain", "article", "--rows", "0"], "invalid value for '--rows': 0 is not in the range x>=1"),
         (["lammps", "only-one"], "missing argument 'TARGET'"),
         (["completion"], "missing argument"),  # versions of click name it differently
-        (["flat", "tetris", "more"], "got unexpected extra argument"),
+        (["convert", "tetris", "more"], "got unexpected extra argument"),
         (["plan"], "say which product, in one way"),
         (["cache", "warm", "--preset", "full"], "preset full needs --in1"),
         (["plan", "--plan", "/nowhere.json"], "invalid value for '--plan': File '/nowhere.json' does not exist"),

@@ -40,7 +40,7 @@ def test_every_preset_takes_its_irreps(preset: str, irreps: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["plan", "explain", "explore", "dump", "verify", "bench", "tune", "report", "flat", "convert"]
+    "command", ["plan", "explain", "explore", "dump", "verify", "bench", "tune", "report", "convert"]
 )
 def test_every_command_takes_a_name_first(command: str) -> None:
     assert f"Usage: tpgen {command} [OPTIONS] [NAME]" in run(command, "--help").output

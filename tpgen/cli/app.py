@@ -27,7 +27,6 @@ COMMANDS = {
     "cache": "Show, remove or build ahead the compiled kernels.",
     "demo": "Convert, prove and time a network; with --all all else.",
     "report": "Show what torch.compile makes of a product or network.",
-    "flat": "Time a network as it is, inlined, and flat.",
     "convert": "Convert a network in memory and report what changed.",
     "deploy": "Write a network and its kernels for other programs.",
     "mace-convert": "Convert a model file of MACE's, or restore it.",
@@ -38,7 +37,6 @@ COMMANDS = {
 
 _TOGETHER = {
     **dict.fromkeys(("convert", "lammps", "mace_convert", "mace_run_train"), "projects"),
-    "flat": "report",
     "tune": "explain",
 }
 EXAMPLES = {
@@ -52,7 +50,6 @@ EXAMPLES = {
     "cache": ("info", "warm mace-large --conv --forces"),
     "demo": ("--out out/demo",),
     "report": ("tetris-1 --strategy grouped --section guards", "mypackage.model:make"),
-    "flat": ("tetris",),
     "convert": ("tetris-e3nn --prove", "mypackage.model:make --keep e3nn.Linear --measure"),
     "deploy": ("mypackage.model:make --out potential", "--mace my.model --out potential"),
     "mace-convert": ("my.model converted.model", "--restore converted.model stock.model"),

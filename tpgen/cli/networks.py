@@ -18,25 +18,24 @@ from click.core import ParameterSource
 from torch import nn
 
 from tpgen.cli.types import OneOf
-from tpgen.demo.tetris import E3NN_PRODUCT, ProductClass, Tetris, neighbours, shapes
+from tpgen.demo.tetris import E3NN_PRODUCT, ProductClass, Tetris, shapes
 from tpgen.errors import TpgenError
 from tpgen.nn.products import FullyConnectedTensorProduct
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network, arguments of a call, functions that a trace keeps as single nodes, and further arguments."""
+    """A network, arguments of a call, and further arguments."""
 
     module: nn.Module
     inputs: tuple[Any, ...]
-    functions: tuple[Callable, ...] = ()
     varied: tuple[tuple[Any, ...], ...] = ()  # of other shapes, for reports on recompilation
 
 
 def _tetris(product: ProductClass) -> Network:
     torch.manual_seed(0)
     points = shapes(torch.Generator().manual_seed(0))
-    return Network(Tetris(product), (points,), (neighbours,))
+    return Network(Tetris(product), (points,))
 
 
 NETWORKS: dict[str, Callable[[], Network]] = {
@@ -48,8 +47,7 @@ NETWORKS: dict[str, Callable[[], Network]] = {
 def find_network(name: str) -> Network:
     """One of `NETWORKS`, or what ``package.module:function`` returns.
 
-    That is a module, a list of its arguments and, if it likes, a list of functions that a trace keeps as single nodes,
-    and a list of further lists of arguments, of other shapes.
+    That is a module, a list of its arguments and, if it likes, a list of further lists of arguments, of other shapes.
 
     >>> len(find_network("tetris").inputs)
     1
@@ -84,20 +82,18 @@ class NetworkName(OneOf):
 def _network(name: str, made: Any) -> Network:
     """Check what a function of the user returned, and name its parts; raises `TpgenError`."""
     parts = tuple(made) if isinstance(made, (tuple, list)) else ()
-    module, inputs, functions, varied = (*parts, (), ())[:4] if len(parts) in (2, 3, 4) else (None,) * 4
+    module, inputs, varied = (*parts, ())[:3] if len(parts) in (2, 3) else (None,) * 3
     if (
         not isinstance(module, nn.Module)
-        or not all(isinstance(each, (tuple, list)) for each in (inputs, functions, varied))
-        or not all(map(callable, functions))
+        or not all(isinstance(each, (tuple, list)) for each in (inputs, varied))
         or not all(isinstance(each, (tuple, list)) for each in varied)
     ):
         shown = ", ".join(type(part).__name__ for part in parts) or type(made).__name__
         raise TpgenError(
             f"{name} must return the network and a list of its arguments, as in `return network, [x, y]`; got {shown}. "
-            "A third value may be a list of functions that a trace keeps as single nodes, a fourth a list of further "
-            "lists of arguments"
+            "A third value may be a list of further lists of arguments, of other shapes"
         )
-    return Network(module, tuple(inputs), tuple(functions), tuple(map(tuple, varied)))
+    return Network(module, tuple(inputs), tuple(map(tuple, varied)))
 
 
 def _called(name: str, function: Callable[[], Any]) -> Any:
@@ -145,8 +141,7 @@ network_option = click.option(
     type=NetworkName("network", NETWORKS),
     metavar="NAME",
     help=f"NAME of a whole network: {', '.join(NETWORKS)}, or package.module:function, a function "
-    "that returns a module and a list of its arguments (and functions to keep as nodes in a trace, and further "
-    "arguments of other shapes).",
+    "that returns a module and a list of its arguments (and further lists of arguments, of other shapes).",
 )
 
 

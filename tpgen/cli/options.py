@@ -162,7 +162,7 @@ def others_beside(known: Collection[str]) -> dict[str, str]:
     kinds = {
         **dict.fromkeys(POLYNOMIALS, ("polynomial", _TAKING)),
         **dict.fromkeys(LINEARS, ("linear layer", _TAKING_LAYERS)),
-        **dict.fromkeys(NETWORKS, ("network", "explain, explore, verify, report and flat take networks")),
+        **dict.fromkeys(NETWORKS, ("network", "explain, explore, verify and report take networks")),
     }
     return {
         name: f"{name!r} is a {kind}, and this command takes products: {taking}"

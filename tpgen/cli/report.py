@@ -1,21 +1,17 @@
-"""``tpgen report`` and ``flat``: what torch.compile makes of a product or a network, and what inlining brings."""
+"""``tpgen report``: graphs, guards, recompilations and kernels that torch.compile makes of a product or a network."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from typing import Any
 
 import click
 from torch import nn
 
-from tpgen.cli.networks import Network, find_network, network_argument, refuse_options
-from tpgen.cli.options import RUN_NAMES, backend_option, json_option, run_options, subject_options
+from tpgen.cli.networks import find_network, refuse_options
+from tpgen.cli.options import RUN_NAMES, json_option, run_options, subject_options
 from tpgen.cli.terminal import working
 from tpgen.cli.types import OneOf
 from tpgen.compiler.autotune import choose_strategy
-from tpgen.emitter.strategies import STRATEGIES
-from tpgen.inspection.costs.flat_times import time_flat
 from tpgen.inspection.report.compile_report import compile_report
 from tpgen.inspection.report.sections import SECTIONS
 from tpgen.inspection.stages.dump import example_arguments
@@ -73,21 +69,3 @@ def _product(plan: Plan, rows: int, **run: Any) -> tuple[nn.Module, list[Any], N
     names = ("x1", "x2", "w") if plan.weight_numel else ("x1", "x2")
     inputs: list[Any] = example_arguments(request, names)
     return product.to(device=request.device, dtype=request.dtype), inputs, None
-
-
-@click.command("flat")
-@network_argument
-@click.option("--strategy", type=OneOf("strategy", STRATEGIES), default="einsum", show_default=True)
-@backend_option
-@click.option(
-    "--rounds", type=click.IntRange(min=1), default=30, show_default=True, help="Calls of each for each task."
-)
-@json_option
-def flat_command(network: Network, as_json: bool, **options: Any) -> None:
-    """Time a network as it is, inlined, and flat.
-
-    Inlined, its products stand in one graph; flat, what they have in common is computed once.
-    """
-    with working("flat: write the graphs, time each"):
-        times = time_flat(network.module, network.inputs, functions=network.functions, **options)
-    click.echo(json.dumps(asdict(times)) if as_json else str(times))

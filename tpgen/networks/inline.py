@@ -70,7 +70,6 @@ def inline_products(
     *,
     strategy: str | None = None,
     inputs: Sequence[Any] | None = None,
-    shared: bool = True,
 ) -> FlatNetwork:
     """Replace the calls of products by their programs, and compute once what is computed alike.
 
@@ -91,8 +90,6 @@ def inline_products(
         example inputs with at least two rows.  With them the frame that broadcasts batch dimensions is dropped where
         the example needs none, and products that read the same rows share what they make of them; the flat network
         then takes batches of the same form (any number of rows) only.
-    shared
-        whether to compute once what is computed alike; without it the graph is as it was put together, to compare with.
     """
     _check(graph_module, inputs)
     flat = _Inliner(graph_module, predicate, strategy).run()
@@ -100,10 +97,8 @@ def inline_products(
     flops_before = None
     if inputs is not None:
         flops_before = _flops(flat.module(), inputs)
-        if shared:
-            drop_frames(flat.module(), inputs)
-    if shared:
-        cse(flat.graph, graph_module)
+        drop_frames(flat.module(), inputs)
+    cse(flat.graph, graph_module)
     dce(flat.graph, graph_module)
     flat.graph.lint()
     module = flat.module()
