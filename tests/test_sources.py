@@ -45,3 +45,8 @@ def test_rows_name_modules_that_there_are() -> None:
         packages = [PACKAGE / name for name in re.findall(r"`(\w+)/`", cells[0])]
         there = {path.stem if path.is_file() else f"{path.name}/" for p in packages for path in p.rglob("*")}
         assert set(re.findall(r"`([\w/.]+)`", cells[-1])) - there - words == set(), cells[0]
+
+
+def test_what_doctests_leave_out_is_there() -> None:
+    ignored = re.findall(r"--ignore(?:-glob)?=(\S+)", (ROOT / "setup.cfg").read_text(encoding="utf-8"))
+    assert [pattern for pattern in ignored if not any(ROOT.glob(pattern))] == []
