@@ -31,13 +31,12 @@ from benchmarks.gpu_goals import ROWS, goals
 from benchmarks.gpu_report import ATOMS, Report, Run, guarded
 from benchmarks.gpu_rivals import rival_rows
 from benchmarks.gpu_steps import convolutions, networks, polynomials, tools
-from benchmarks.gpu_times import TASKS, Case, measured, product_of_rows, shares_figure, times_table
+from benchmarks.gpu_times import TASKS, Case, measured, product_of_rows, times_table
 from benchmarks.page import merge_reports
 from tpgen.bench.records import Record, Settings, environment
 from tpgen.bench.records import Report as Records
 from tpgen.bench.run import select_problems
 from tpgen.bench.tables import ReportTables, plot_report
-from tpgen.inspection.figures import save_figure
 from tpgen.kernels.cuda.driver import capability, cuda_taken
 from tpgen.kernels.cuda.nvrtc import find_nvrtc
 from tpgen.kernels.runtime.ops import kernel_supported
@@ -199,7 +198,6 @@ def times(report: Report, run: Run, clock: Clock) -> None:
             for layout in LAYOUTS:
                 _measure_case(report, run, clock, Case(name, rows, layout, report.device))
     click.echo(times_table(report.times))
-    picture(report, "gpu-shares.png", lambda: save_figure(shares_figure(report.times), run.folder / "gpu-shares.png"))
 
 
 def launching(report: Report) -> None:

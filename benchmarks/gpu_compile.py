@@ -11,12 +11,16 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
+
 from tpgen.form.form import form_of
+from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.cuda.chips import Chip, chip_of
-from tpgen.kernels.cuda.choice import graphs_are_faster
 from tpgen.kernels.cuda.generate import generate_cuda
 from tpgen.kernels.cuda.nvrtc import need_nvrtc
 from tpgen.kernels.cuda.placement import place_form, place_polynomial
+from tpgen.kernels.cuda.target import slower
+from tpgen.kernels.runtime.description import described
 from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, describe_polynomial, named_call
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS
@@ -74,7 +78,8 @@ def _texts(name: str, chip: Chip) -> dict[str, Callable[[], str]]:
     if name in POLYNOMIALS:
         return {call: partial(_polynomial, name, call, chip) for call in POLYNOMIAL_CALLS}
     plan = (PROBLEMS | LINEARS)[name].plan
-    if graphs_are_faster(form_of(plan, "mul_ir"), "float32", chip):
+    described_plan = described(plan)
+    if slower(KernelSpec(described_plan, described_plan.calls()[0], torch.float32), chip):
         return {}
     tasks = TASKS if isinstance(plan, Plan) else _ROWS
     return {kernel: partial(_product, name, *task, chip) for kernel, task in tasks.items()}

@@ -12,11 +12,7 @@ from torch import Tensor
 from benchmarks.gpu_checks import polynomial_of_rows, random_polynomial_operands
 from benchmarks.gpu_clock import copies_beyond_cache, device_seconds, seconds_of
 from benchmarks.gpu_times import gradients, second_gradients, without_gradients
-from tpgen.kernels.arguments import Sizes
-from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.cuda.model import predict_polynomial
-from tpgen.kernels.cuda.placement import place_polynomial
-from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, describe_polynomial, forward_call, named_call
+from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, forward_call
 from tpgen.planner.problems import POLYNOMIALS, Problem
 from tpgen.text import duration, table
 
@@ -24,16 +20,15 @@ TASKS = POLYNOMIAL_CALLS
 Row = dict[str, Any]
 
 
-def polynomial_row(name: str, task: str, rows: int, device: str, seconds: float, arch: int) -> Row:
-    """One call of a polynomial: seconds from Python and on the device, and those that the model predicts."""
+def polynomial_row(name: str, task: str, rows: int, device: str, seconds: float) -> Row:
+    """One call of a polynomial: seconds from Python and on the device."""
     problem = POLYNOMIALS[name]
     first = _call(problem, task, rows, device)
     size = sum(x.numel() * x.element_size() for x in _operands(problem, rows, device))
     copies = range(copies_beyond_cache(size, device) - 1)
     eager = seconds_of(first, device, seconds)
     found, held = device_seconds([first, *(_call(problem, task, rows, device) for _ in copies)], device, eager)
-    row = {"problem": name, "rows": rows, "task": task, "seconds": found, "held": held, "eager": eager}
-    return row | {"predicted": _predicted(problem, task, rows, arch)}
+    return {"problem": name, "rows": rows, "task": task, "seconds": found, "held": held, "eager": eager}
 
 
 def _operands(problem: Problem, rows: int, device: str) -> list[Tensor]:
@@ -59,14 +54,7 @@ _MADE: dict[str, Callable[[Callable[[], Tensor], list[Tensor]], Callable[[], obj
 }
 
 
-def _predicted(problem: Problem, task: str, rows: int, arch: int) -> float:
-    plan = problem.plan
-    sweep = describe_polynomial(plan).sweep(named_call(plan, task))
-    sizes = Sizes(rows, problem.elements, problem.channels)
-    return predict_polynomial(place_polynomial(plan, sweep, "float32", chip_of(arch)), sizes).seconds(rows)
-
-
 def polynomial_table(rows: list[Row]) -> str:
-    heads = ("problem", "rows", "task", "on the device", "from Python", "predicted")
-    times = ("seconds", "eager", "predicted")
+    heads = ("problem", "rows", "task", "on the device", "from Python")
+    times = ("seconds", "eager")
     return table([heads, *((*(r[k] for k in heads[:3]), *(duration(r[k]) for k in times)) for r in rows)], left=(0, 2))

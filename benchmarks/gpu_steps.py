@@ -28,12 +28,11 @@ def convolutions(report: Report, run: Run, clock: Clock) -> None:
 
 def polynomials(report: Report, run: Run, clock: Clock) -> None:
     """Named polynomials, each call by itself."""
-    arch = report.machine.get("capability", 90)
     for name, task in product(gpu_polynomials.POLYNOMIALS, gpu_polynomials.TASKS):
         if not clock.left:
             report.leave_out(f"{task} of {name}", "time is up")
             continue
-        made = partial(gpu_polynomials.polynomial_row, name, task, run.rows[0], report.device, run.seconds, arch)
+        made = partial(gpu_polynomials.polynomial_row, name, task, run.rows[0], report.device, run.seconds)
         guarded(report, f"{task} of {name}", partial(_polynomial, report, made, clock))
     click.echo(gpu_polynomials.polynomial_table(report.polynomials))
 

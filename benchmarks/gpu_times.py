@@ -1,4 +1,4 @@
-"""How fast are the kernels of this machine's GPU: the measurements of `make gpu`, beside what the model predicts."""
+"""How fast are the kernels of this machine's GPU: the measurements of `make gpu`, as shares of a copy's bandwidth."""
 
 from __future__ import annotations
 
@@ -11,17 +11,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu_clock import copies_beyond_cache, device_seconds, seconds_of
-from tpgen.form.form import form_of
 from tpgen.form.sampling import random_operands
 from tpgen.inspection.clock import now
-from tpgen.inspection.figures import new_figure
-from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.cuda.model import predict
-from tpgen.kernels.cuda.placement import cuda_target, place_cuda
-from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.runtime.ops import describe, kernel_conv, kernel_product
 from tpgen.nn.tensor_product import TensorProduct
-from tpgen.planner.plan import Plan
+from tpgen.planner.plan import OUT, SHARED, Plan
 from tpgen.planner.problems import PROBLEMS
 from tpgen.text import duration, table
 
@@ -54,7 +48,7 @@ def measured(case: Case, task: str, device: str, seconds: float, machine: Row) -
     row["eager"] = seconds_of(call, device, seconds)
     calls = [call, *(TASKS[task](other) for other in case.others)]
     row["seconds"], row["held"] = device_seconds(calls, device, row["eager"])
-    return row | expected(case.plan, case.layout, task, case.rows, row["seconds"], machine)
+    return row | reached(case.plan, task, case.rows, row["seconds"], machine)
 
 
 @dataclass(frozen=True)
@@ -152,38 +146,36 @@ def force_step(call: Callable[[], Tensor], inputs: list[Tensor]) -> tuple[Tensor
     return torch.autograd.grad(force.square().sum(), inputs)
 
 
-def expected(plan: Plan, layout: str, task: str, rows: int, seconds: float, machine: Row) -> Row:
-    """The share of a copy's bandwidth that was reached, and the one that the model predicts."""
+def reached(plan: Plan, task: str, rows: int, seconds: float, machine: Row) -> Row:
+    """The share of a copy's bandwidth that a task reaches; nothing of tasks that take several kernels."""
     if task.startswith("graph") or task.endswith(("step", "second")) or "copy bytes per second" not in machine:
         return {}
-    chip = chip_of(machine.get("capability", 90))
-    schedule = plan_schedule(form_of(plan, layout), cuda_target("float32"))
-    opened = ("out",) if task.endswith("forward") else BACKWARD
-    found = predict(place_cuda(schedule, opened, chip, task.startswith("conv")), EDGES_PER_NODE)
-    copied = found.bytes * rows / machine["copy bytes per second"]
-    return {"share of copy": copied / seconds, "predicted": found.share_of(rows)}
+    return {"share of copy": least_bytes(plan, task, rows) / machine["copy bytes per second"] / seconds}
+
+
+def least_bytes(plan: Plan, task: str, rows: int) -> int:
+    """Bytes that a task must move in float32: each row of an edge once, each row of a node once for all its edges.
+
+    >>> plan = PROBLEMS["mace-large"].plan
+    >>> least_bytes(plan, "forward", 40) == 40 * plan.flat.row_bytes(4)
+    True
+    >>> least_bytes(plan, "conv forward", 40) < least_bytes(plan, "forward", 40) < least_bytes(plan, "backward", 40)
+    True
+    """
+    indexed = task.startswith("conv")
+    counts = dict.fromkeys(("x1", OUT), max(1, rows // EDGES_PER_NODE)) if indexed else {}
+    sizes = {o.name: o.dim * (1 if o.rows == SHARED else counts.get(o.name, rows)) for o in plan.flat.operands}
+    gradients = () if task.endswith("forward") else BACKWARD
+    numbers = sum(sizes.values()) + sum(sizes[name] for name in gradients)
+    return 4 * numbers + indexed * 2 * rows * torch.int64.itemsize
 
 
 def times_table(rows: list[Row]) -> str:
     """Times, and the shares of a copy's bandwidth."""
-    heads = ("problem", "rows", "layout", "task", "on the device", "from Python", "share of copy", "predicted")
+    heads = ("problem", "rows", "layout", "task", "on the device", "from Python", "share of copy")
     cells: list[tuple[Any, ...]] = [heads]
     for row in rows:
-        shares = [f"{100 * row[key]:.0f} %" if key in row else "" for key in ("share of copy", "predicted")]
+        share = f"{100 * row['share of copy']:.0f} %" if "share of copy" in row else ""
         times = duration(row["seconds"]) if row["held"] else "not measured", duration(row["eager"])
-        cells.append((*(row[key] for key in ("problem", "rows", "layout", "task")), *times, *shares))
+        cells.append((*(row[key] for key in ("problem", "rows", "layout", "task")), *times, share))
     return table(cells, left=(0, 2, 3))
-
-
-def shares_figure(rows: list[Row]) -> Any:
-    """Measured shares of a copy's bandwidth against predicted ones."""
-    figure = new_figure(5.0, 4.5)
-    axes = figure.subplots()
-    for task in dict.fromkeys(row["task"] for row in rows if "predicted" in row):
-        mine = [row for row in rows if row["task"] == task]
-        axes.plot([r["predicted"] for r in mine], [r["share of copy"] for r in mine], "o", label=task, alpha=0.8)
-    axes.plot([0, 1], [0, 1], color="0.6", linewidth=1)
-    axes.set_xlabel("share of a copy's bandwidth, predicted")
-    axes.set_ylabel("measured")
-    axes.legend(fontsize=8, frameon=False)
-    return figure

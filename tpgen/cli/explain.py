@@ -13,13 +13,12 @@ import click
 from tpgen.cli.networks import find_network, refuse_options
 from tpgen.cli.options import RUN_NAMES, inspected, json_option, product_options, run_options, subject_options
 from tpgen.cli.terminal import working
-from tpgen.cli.types import PICTURE, OneOf
+from tpgen.cli.types import PICTURE
 from tpgen.inspection.costs.explain import explain as explain_plan
 from tpgen.inspection.costs.explain_network import explain_network
 from tpgen.inspection.costs.measured import tune as tune_plan
 from tpgen.inspection.stages.calls import request_for
 from tpgen.kernels.build.cache import check_lasting
-from tpgen.kernels.cuda.chips import NAMED
 from tpgen.planner.problems import Problem
 
 
@@ -28,7 +27,6 @@ from tpgen.planner.problems import Problem
 @run_options
 @click.option("--rows", type=click.IntRange(min=1), help="The batch that totals are for.  [default: the problem's]")
 @click.option("--measure", is_flag=True, help="Run the product, and every path alone; or the network.")
-@click.option("--gpu", type=OneOf("GPU", NAMED), help="Predict its kernels too; it need not be there.")
 @click.option("--plot", type=PICTURE, help="Draw it into this file: .png, .pdf or .svg.")
 @json_option
 def explain_command(
@@ -36,7 +34,6 @@ def explain_command(
     network: str | None,
     rows: int | None,
     measure: bool,
-    gpu: str | None,
     plot: Path | None,
     as_json: bool,
     **options: Any,
@@ -54,11 +51,11 @@ def explain_command(
         )
         made = find_network(str(network))
         with working("explain: run the network"):
-            found = explain_network(made.module, made.inputs, measure=measure, gpu=gpu)
+            found = explain_network(made.module, made.inputs, measure=measure)
     else:
         asked = inspected(problem, options)
         with working("explain: time the product" if measure else "explain: ask the machine"):
-            found = explain_plan(problem.plan, rows=rows or problem.rows, measure=measure, gpu=gpu, **asked)
+            found = explain_plan(problem.plan, rows=rows or problem.rows, measure=measure, **asked)
         if plot is not None:
             found.plot(plot)
             click.echo(str(plot), err=True)

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.build.compiler import need_compiler
-from tpgen.kernels.cuda.counts import AnyPlacement
 from tpgen.kernels.cuda.generate import CudaSource
 from tpgen.kernels.cuda.launch import EdgeRows, Launch, launches_of
 from tpgen.kernels.cuda.orders import order_of
+from tpgen.kernels.cuda.placement import AnyPlacement
 from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
 
 _HERE = Path(__file__).parent

@@ -15,10 +15,9 @@ from tests.kernels.plans import forward_spec
 from tests.machine import needs_compiler
 from tpgen.form.form import form_of
 from tpgen.kernels.cuda.chips import chip_of
-from tpgen.kernels.cuda.choice import graphs_are_faster
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.placement import place_form
-from tpgen.kernels.cuda.target import kernel_obstacle
+from tpgen.kernels.cuda.target import kernel_obstacle, slower
 from tpgen.nn.linear import Linear
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan
@@ -91,6 +90,6 @@ def check(ways: Iterable[tuple[str, str, int]], folder: Path) -> None:
 def test_the_library_has_the_large_ones() -> None:
     chip = chip_of(90)
     narrow, wide = (make_linear_plan(irreps, irreps) for irreps in ("8x0e+4x1o", "512x0e+512x1o"))
-    assert graphs_are_faster(form_of(narrow), "float32", chip) is None
-    assert "matrix products of the library are faster" in str(graphs_are_faster(form_of(wide), "float32", chip))
+    assert slower(forward_spec(narrow), chip) is None
+    assert "262144 weights that all rows share" in str(slower(forward_spec(wide), chip))
     assert kernel_obstacle(forward_spec(narrow), chip) is None

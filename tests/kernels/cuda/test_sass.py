@@ -1,7 +1,7 @@
 """What NVRTC makes of kernels, counted in the instructions of the device: few for each number that is moved.
 
 The instructions of a part of a kernel are those that are gone when nothing calls it.  Convolutions and products that
-mix copies run loops, whose rounds do not stand in the machine code: of these the model alone counts.
+mix copies run loops, whose rounds do not stand in the machine code.
 """
 
 from __future__ import annotations
@@ -16,17 +16,15 @@ import pytest
 from tests.kernels.cuda.named import BACKWARD, FORWARD, Call, Kernel
 from tests.machine import needs_nvdisasm, needs_nvrtc
 from tpgen.inspection.stages.cuda import sass_of
-from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
 from tpgen.kernels.cuda.chips import LANES
-from tpgen.kernels.cuda.counts import instructions, row_work
 from tpgen.kernels.cuda.generate import CudaSource
-from tpgen.kernels.cuda.launch import launches_of
 from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
 from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS
-from tpgen.planner.problems import POLYNOMIALS, PROBLEMS
+from tpgen.planner.problems import PROBLEMS
 
 pytestmark = [needs_nvrtc, needs_nvdisasm]
+ARCHITECTURES = (80, 90)
 _OPERATION = re.compile(r"\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*)")
 
 
@@ -58,11 +56,6 @@ ROWS = {
     "turned": (20, 36, 38),
     "harmonics": (24, 30, 22),
 }
-# What the model counts, relative to that.  For an A100 the compiler lets groups share instructions, which are gone only
-# with all of these groups; of small polynomials it counts from a third to twice as many.
-COUNTED = {80: (0.7, 4.2), 90: (0.75, 1.5)}
-COUNTED_ROWS = {"mace-contraction": (0.75, 1.15)}
-SMALL_ROWS = (0.25, 1.9)
 
 
 def check(kernel: Kernel, arch: int) -> None:
@@ -77,8 +70,6 @@ def check(kernel: Kernel, arch: int) -> None:
     units = sum(of_group[u.group.number] for u in p.units)
     moved = sum(p.dim[o] for o in (*p.row_operands, *p.results)) * p.rows
     assert LANES * units / moved < PRODUCTS[kernel.opened]
-    low, high = COUNTED[arch]
-    assert low < sum(instructions(p, u.group) for u in p.units) / units < high
 
 
 @pytest.mark.parametrize(
@@ -89,7 +80,7 @@ def test_few_instructions_for_each_number_moved(name: str, opened: tuple[str, ..
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", COUNTED)
+@pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("opened", PRODUCTS, ids="+".join)
 @pytest.mark.parametrize("name", [name for name, problem in PROBLEMS.items() if problem.suite == "channelwise"])
 def test_few_of_every_named_problem(name: str, opened: tuple[str, ...], arch: int) -> None:
@@ -97,7 +88,7 @@ def test_few_of_every_named_problem(name: str, opened: tuple[str, ...], arch: in
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", COUNTED)
+@pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("name, call", list(product(ROWS, POLYNOMIAL_CALLS)))
 def test_a_row_of_a_polynomial(name: str, call: str, arch: int) -> None:
     source = Call(name, call).source(arch)
@@ -106,6 +97,3 @@ def test_a_row_of_a_polynomial(name: str, call: str, arch: int) -> None:
     row = executed(source) - executed(without(source, r"(?<=\n)\s+row\(call, l.*;"))
     numbers = sum(p.operands[slot].dim for slot in (*p.inputs, *p.swept))
     assert row / numbers < ROWS[name][POLYNOMIAL_CALLS.index(call)]
-    width = launches_of(p, Sizes(1000, 1, POLYNOMIALS[name].channels)).width
-    low, high = COUNTED_ROWS.get(name, SMALL_ROWS)
-    assert low < row_work(p, width).issued / row < high

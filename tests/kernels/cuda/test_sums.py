@@ -1,4 +1,4 @@
-"""The sum over blocks of the gradient of weights that all rows share: right, the same bits in any order, predicted."""
+"""The sum over blocks of the gradient of weights that all rows share: right, the same bits in any order."""
 
 from __future__ import annotations
 
@@ -6,23 +6,16 @@ import ctypes
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 import torch
 from torch import Tensor
 
 from tests.kernels.cuda.standin import StandIn
 from tests.kernels.cuda.test_products import TOLERANCES, Case
 from tests.kernels.plans import mode_plan
-from tpgen.form.form import form_of
-from tpgen.kernels.arguments import Sizes
-from tpgen.kernels.cuda.chips import CHIPS, LANES, chip_of
+from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.generate import CudaSource
-from tpgen.kernels.cuda.launch import Launch, launches_of
-from tpgen.kernels.cuda.model import predict, sum_seconds
-from tpgen.kernels.cuda.placement import cuda_target, place_cuda
+from tpgen.kernels.cuda.launch import Launch
 from tpgen.kernels.cuda.prelude import SUM_ENTRY
-from tpgen.kernels.placement.planning import plan_schedule
-from tpgen.planner.problems import find_problem
 
 # Fewer parts than warps, as many, a tail of every kind, and more than all warps read at once.
 PARTS = (1, 5, 32, 33, 255, 257, 600)
@@ -61,35 +54,3 @@ def test_warps_wait_for_each_other(tmp_path: Path) -> None:
     stand_in, parts = StandIn([right, broken], [1, 1], tmp_path), torch.randn(40, right.placement.dim["w"])
     wanted = added(stand_in, 0, parts, 0)
     assert any(not torch.equal(added(stand_in, 1, parts, seed), wanted) for seed in range(3))
-
-
-def test_a_sum_takes_no_longer_than_its_bytes_and_waits() -> None:
-    """All parts at once where few; twice the time for many more rounds of a warp; the cache where weights are many."""
-    chip = chip_of(90)
-    assert sum_seconds(100, 4, 1, chip) == sum_seconds(3000, 4, 256, chip)
-    assert sum_seconds(100, 4, 1024, chip) > 2 * sum_seconds(100, 4, 256, chip)
-    assert sum_seconds(100_000, 4, 1000, chip) >= 4e8 / (2.5 * chip.bandwidth)
-
-
-@pytest.mark.parametrize("arch", CHIPS)
-def test_what_is_added_up_behind_the_rows_is_predicted(arch: int) -> None:
-    """Only of weights that all rows share, and only where their gradient is asked for."""
-    for name, opened, there in (
-        ("article", ("x1", "x2", "w"), True),
-        ("article", ("out",), False),
-        ("diffdock-l1", ("x1", "x2", "w"), False),
-    ):
-        placement = place_cuda(
-            plan_schedule(form_of(find_problem(name).plan, "mul_ir"), cuda_target("float32")), opened, chip_of(arch)
-        )
-        found = predict(placement)
-        assert (found.after(10_000) > 0) == there
-        rows_alone = 10_000 / (found.memory * found.share) + found.least
-        assert found.seconds(10_000) == rows_alone + found.after(10_000)
-        assert found.share_of(10_000) == pytest.approx(10_000 / found.memory / found.seconds(10_000))
-        if there:
-            blocks = launches_of(placement, Sizes(10_000)).runs
-            assert found.after(10_000) == sum_seconds(placement.dim["w"], 4, blocks, placement.chip)
-            assert found.limit_of(1) == "latency"
-            assert replace(found, after=lambda rows: 1.0).limit_of(1) == "sums over blocks"
-            assert found.launches == 2

@@ -37,7 +37,6 @@ def explain(
     nodes: int | None = None,
     measure: bool = False,
     ceilings: Ceilings | None = None,
-    gpu: str | None = None,
     **options: Unpack[RequestOptions],
 ) -> Explanation:
     """Explain a product, a convolution, a linear layer, a polynomial or a plan: what each path costs, and what the
@@ -46,9 +45,8 @@ def explain(
     A row of a layer with channels, or of a polynomial, has all of them.  ``rows`` is the batch that totals are for; of
     a convolution the edges, with ``nodes`` that they run between (where left out, as many as edges).  ``measure`` runs
     it, and every path alone.  ``ceilings`` are those of another machine; without them this one's are measured once, in
-    a quarter of a second.  ``gpu`` names one (A100, H200, ...) to predict what its kernels should take; none need be
-    there.  ``options`` are the fields of `tpgen.inspection.stages.request.Request`, of a polynomial its ``channels``
-    and ``elements`` too (32 and 1 unless given); a module brings its own.
+    a quarter of a second.  ``options`` are the fields of `tpgen.inspection.stages.request.Request`, of a polynomial
+    its ``channels`` and ``elements`` too (32 and 1 unless given); a module brings its own.
 
     Raises `TpgenError` for anything else, for a batch without rows, and for nodes of what is no convolution.
     """
@@ -61,7 +59,6 @@ def explain(
         _costs(request, nodes, seconds_of_paths(request, SECONDS / 5) if measure else {}),
         reason=_reason(subject, request, options),
         ceilings=ceilings or machine_ceilings(request.dtype, request.device),
-        on_gpu=request.on(gpu, nodes) if gpu else None,
     )
     if not measure:
         return found

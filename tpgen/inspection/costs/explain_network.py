@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -28,7 +27,6 @@ from tpgen.inspection.costs.explanation import Explanation
 from tpgen.inspection.costs.roofline import Ceilings
 from tpgen.inspection.report.values import check_call, reason
 from tpgen.inspection.stages.calls import request_of
-from tpgen.kernels.cuda.chips import chip_named
 from tpgen.networks.frames import undisturbed
 from tpgen.nn.planned import PlannedModule
 from tpgen.notebook import Shown, html_table, lines
@@ -48,26 +46,16 @@ class ProductInNetwork:
     bytes: int
     predicted_seconds: float | None
     seconds: float | None = None  # measured
-    gpu_seconds: dict[str, float] = field(default_factory=dict)  # passes on a named GPU, predicted; none: no kernel
-
-    @property
-    def on_gpu(self) -> float:
-        """Both passes on the named GPU."""
-        return sum(self.gpu_seconds.values())
 
 
 @dataclass(frozen=True)
 class NetworkExplanation(Shown):
-    """All products of a network that one forward calls; ``seconds`` is the whole forward, measured.
-
-    ``gpu`` is the one that was named, whose times are predicted.
-    """
+    """All products of a network that one forward calls; ``seconds`` is the whole forward, measured."""
 
     network: str
     products: tuple[ProductInNetwork, ...]
     not_called: tuple[str, ...]
     seconds: float | None = None
-    gpu: str = ""
     spread: float = 0.0  # of the times of the forward
 
     @property
@@ -99,10 +87,6 @@ class NetworkExplanation(Shown):
             columns += ["measured", "of forward"]
             for row, p in zip(rows, self.products, strict=True):
                 row += [duration(p.seconds), f"{100 * (p.seconds or 0) / self.seconds:.0f} %"]
-        if self.gpu:
-            columns += [f"{self.gpu} forward", "backward"]
-            for row, p in zip(rows, self.products, strict=True):
-                row += [duration(p.gpu_seconds.get(name)) for name in ("forward", "backward")]
         return [columns, *rows]
 
     def _head(self) -> str:
@@ -116,25 +100,6 @@ class NetworkExplanation(Shown):
             found.append(
                 f"times of one forward lie {100 * self.spread:.0f} % apart: the machine is busy, all times are rough"
             )
-        return found + (self._gpu_foot() if self.gpu else [])
-
-    def _gpu_foot(self) -> list[str]:
-        """Time of the products together on the named GPU, which of them takes most, and which have no kernel."""
-        with_kernel = [p for p in self.products if p.gpu_seconds]
-        found = []
-        if with_kernel:
-            passes = {name: sum(p.gpu_seconds[name] for p in with_kernel) for name in with_kernel[0].gpu_seconds}
-            most, whole = max(with_kernel, key=lambda p: p.on_gpu), sum(passes.values())
-            told = ", ".join(f"{name} {duration(seconds)}" for name, seconds in passes.items())
-            launches = sum(p.calls * p.explanation.on_gpu.launches for p in with_kernel if p.explanation.on_gpu)
-            found += [
-                f"products on {self.gpu}: {told}, predicted, not measured; "
-                f"{100 * most.on_gpu / whole:.0f} % of it in {most.module or '(itself)'}",
-                f"they are {launches} launches, each of which costs some microseconds beside that",
-            ]
-        for p in self.products:
-            if not p.gpu_seconds and p.explanation.on_gpu:
-                found.append(f"{p.module or '(itself)'} on {self.gpu}: {p.explanation.on_gpu}")
         return found
 
     def __str__(self) -> str:
@@ -185,14 +150,12 @@ def explain_network(
     *,
     measure: bool = False,
     ceilings: Ceilings | None = None,
-    gpu: str | None = None,
 ) -> NetworkExplanation:
     """Explain each product and linear layer that a forward of the network calls, for the rows it is called with.
 
     Operations, bytes and predictions are sums over the calls of a product.  The network runs once, without gradients
     and in evaluation mode, to see the calls; with ``measure`` some more times, for the time of every product in its
-    place and of the whole.  ``ceilings`` and ``gpu`` are those of `explain`: with ``gpu`` (A100, H200, ...) the table
-    says what the kernels of each product should take there, and what they take together.
+    place and of the whole.  ``ceilings`` are those of `explain`.
 
     Raises `TpgenError` for a network without products of tpgen's, and for inputs that it does not take.
     """
@@ -216,14 +179,13 @@ def explain_network(
         if measure:
             seconds, whole = _measured(network, inputs, watch)
     products = tuple(
-        replace(_explained(path, module, seen[path], ceilings, gpu), seconds=seconds.get(path))
+        replace(_explained(path, module, seen[path], ceilings), seconds=seconds.get(path))
         for path, module in held.items()
         if path in seen
     )
-    named = chip_named(gpu).name if gpu else ""
     not_called = tuple(p for p in held if p not in seen)
     forward = whole.median if measure else None
-    return NetworkExplanation(type(network).__name__, products, not_called, forward, named, whole.spread)
+    return NetworkExplanation(type(network).__name__, products, not_called, forward, whole.spread)
 
 
 class NetworkCall(NamedTuple):
@@ -234,27 +196,16 @@ class NetworkCall(NamedTuple):
 
 
 def _explained(
-    path: str, product: PlannedModule, calls: Sequence[NetworkCall], ceilings: Ceilings | None, gpu: str | None
+    path: str, product: PlannedModule, calls: Sequence[NetworkCall], ceilings: Ceilings | None
 ) -> ProductInNetwork:
     """The largest call explained, and the costs of all summed."""
     largest = max(calls, key=lambda call: call.rows)
-    found = explain(product, rows=max(largest.rows, 1), nodes=largest.nodes, ceilings=ceilings, gpu=gpu)
+    found = explain(product, rows=max(largest.rows, 1), nodes=largest.nodes, ceilings=ceilings)
     requests = [replace(request_of(product), rows=c.rows) for c in calls]
     costs = [(r.flops, r.bytes(c.nodes)) for r, c in zip(requests, calls, strict=True)]
     predicted = sum(found.ceilings.seconds(*cost) for cost in costs) if found.ceilings else None
     flops, moved = (sum(column) for column in zip(*costs, strict=True))
-    on_gpu = _gpu_seconds(product, calls, gpu) if gpu else {}
-    return ProductInNetwork(path, len(calls), found, flops, moved, predicted, gpu_seconds=on_gpu)
-
-
-def _gpu_seconds(product: PlannedModule, calls: Sequence[NetworkCall], gpu: str) -> dict[str, float]:
-    """Each pass over all calls, as the model of a GPU's kernels predicts it; nothing where there is no kernel."""
-    found: dict[str, float] = {}
-    for call, times in Counter(calls).items():
-        made = replace(request_of(product), rows=call.rows).on(gpu, call.nodes)
-        for name, one in made.passes.items():
-            found[name] = found.get(name, 0.0) + times * one.seconds
-    return found
+    return ProductInNetwork(path, len(calls), found, flops, moved, predicted)
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tpgen.inspection.costs.roofline import Ceilings, OnGpu
+from tpgen.inspection.costs.roofline import Ceilings
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,6 @@ class Explained:
     forward_seconds: float | None = None  # measured
     backward_seconds: float | None = None  # measured, forward and backward
     nodes: int | None = None  # of a convolution, whose rows are edges
-    on_gpu: OnGpu | None = None
     noun: str = "path"  # for a row of the table
     channels: int = 0  # of a polynomial
     elements: int = 0  # of its weights

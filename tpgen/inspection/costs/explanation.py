@@ -25,7 +25,6 @@ class ExplainedOptions(RequestOptions, total=False):
 
     nodes: int | None
     ceilings: Ceilings | None
-    gpu: str | None
 
 
 class ExplainOptions(ExplainedOptions, total=False):
@@ -123,8 +122,6 @@ def totals(found: Explanation) -> dict[str, str]:
             f"{duration(found.predicted_seconds)} forward at least: bound by {found.bound} "
             f"(the ridge is at {found.ceilings.ridge:.1f} FLOP/B)"
         )
-    if found.on_gpu:
-        facts[f"on {found.on_gpu.gpu}"] = found.on_gpu.least(found.flops, found.bytes)
     facts["measured"] = _measured(found)
     if found.ceilings and found.ceilings.warning:
         facts["warning"] = found.ceilings.warning

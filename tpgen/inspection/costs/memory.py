@@ -39,7 +39,7 @@ def estimate_memory(module: nn.Module, *operands: Any) -> MemoryEstimate:
 
     ``module`` is a product, convolution, polynomial or a network that holds them, run without `torch.compile`;
     ``operands`` are those of a call, whose values do not matter: they may stand on ``meta``.  Counted are tensors, and
-    what tpgen's kernels take beside them (on a GPU by their model); not the program itself, nor what libraries keep
+    what tpgen's kernels take beside them; not the program itself, nor what libraries keep
     for themselves.
 
     Where no result has a gradient, as forces taken inside a network have none, training is that call alone.

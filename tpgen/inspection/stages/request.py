@@ -19,7 +19,6 @@ from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, directions_o
 from tpgen.errors import EmitError, check_known, unknown
 from tpgen.form.call import Call
 from tpgen.form.form import Form, layouts_of
-from tpgen.inspection.costs.roofline import OnGpu, plan_on
 from tpgen.inspection.stages.cuda import number_type, shown_chip
 from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.cpp.text import GeneratedSource
@@ -265,10 +264,6 @@ class Request(Config):
             return numbers * itemsize
         numbers += (nodes - self.rows) * (self.plan.inputs[0].dim + self.plan.out.dim)
         return numbers * itemsize + 2 * self.rows * torch.int64.itemsize  # where each edge comes from and goes to
-
-    def on(self, gpu: str, nodes: int | None = None) -> OnGpu:
-        """The time that kernels should take on a GPU."""
-        return plan_on(gpu, self.plan, layout=self.layout, dtype=self.dtype, nodes=nodes, **self.sizes)
 
     @property
     def facts(self) -> dict[str, Any]:

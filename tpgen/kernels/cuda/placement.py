@@ -1,7 +1,7 @@
 """The placement that a kernel gets.
 
-Of a product it is, of all steps and warps that a block may have, what the model ranks first; of a polynomial the one
-with most warps that fits.
+A product gets the usual rows of a step and the usual warps, or what of both fits; a polynomial the most warps that
+fit.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from tpgen.errors import EmitError
 from tpgen.form.form import Form
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
 from tpgen.kernels.cuda.chips import KIB, Chip
-from tpgen.kernels.cuda.counts import AnyPlacement
 from tpgen.kernels.cuda.gather_placement import GatherPlacement
-from tpgen.kernels.cuda.model import predict
 from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
 from tpgen.kernels.cuda.steps import check_room, has_room
 from tpgen.kernels.placement.channel import ChannelPlacement
@@ -29,7 +27,11 @@ from tpgen.remember import remembered
 
 _WARPS = (2, 4, 8)
 _BLOCKS = 2  # on a multiprocessor, before warps share a block
-_GAIN = 1.02  # what another step than the usual one must bring, times
+# Gradients of edges come by receiver where cotangents of so many nodes are more than this share of the cache, and a
+# cotangent is so many times as long as a row of x1.
+_NODES, _HELD, _LONGER = 2_000, 0.75, 3
+
+AnyPlacement = CudaPlacement | GatherPlacement
 
 
 def cuda_target(dtype: str) -> Target:
@@ -52,31 +54,27 @@ def place_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, index
     assert not isinstance(base, MatrixPlacement)  # which is for vectors
     kind = CudaPlacement if isinstance(base, ChannelPlacement) else GatherPlacement
     one: AnyPlacement = kind(base.schedule, base.opened, base.owner, chip, indexed=indexed)  # type: ignore[arg-type]
-    best = _best(one)
+    best = _fitting(_by_receiver(one) or one)
     check_room(best)
-    other = _by_receiver(one)
-    return other if other and predict(other).share > _GAIN * predict(best).share else best
+    return best
 
 
 def _by_receiver(p: AnyPlacement) -> AnyPlacement | None:
     """A gradient of x1 in the order of receivers: their cotangents come once, what edges have of x1 passes twice."""
     if not isinstance(p, CudaPlacement) or p.owner != "x1" or not p.whole("out"):
         return None
-    if p.row_bytes("out") <= 2 * p.row_bytes("x1"):
+    row = p.row_bytes("out")
+    if row <= _LONGER * p.row_bytes("x1") or _NODES * row <= _HELD * p.chip.cache:
         return None
-    best = _best(replace(p, owner=None, held="out"))
-    return best if has_room(best) else None
+    held = replace(p, owner=None, held="out")
+    return held if has_room(_fitting(held)) else None
 
 
-def _best(one: AnyPlacement) -> AnyPlacement:
-    """The step and the warps that the model ranks first; the usual ones where they do not fit."""
+def _fitting(one: AnyPlacement) -> AnyPlacement:
+    """The usual step and warps; where these have no room, the first others that have."""
     usual = replace(one, rows=one.usual_rows)
     usual = replace(usual, warps=usual.usual_warps)
-    share = predict(usual).own
-    if share == 1:
-        return usual
-    best = max(_others(usual), key=lambda p: predict(p).own, default=usual)
-    return best if predict(best).own > _GAIN * share else usual
+    return usual if has_room(usual) else next(_others(usual), usual)
 
 
 def _others(usual: AnyPlacement) -> Iterator[AnyPlacement]:

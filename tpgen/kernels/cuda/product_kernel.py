@@ -10,7 +10,6 @@ from tpgen.kernels.arguments import Edges, KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import captures
 from tpgen.kernels.cuda.chips import Chip
-from tpgen.kernels.cuda.counts import AnyPlacement
 from tpgen.kernels.cuda.kernel import CudaKernel, Loaded, cuda_device_of
 from tpgen.kernels.cuda.launch import EdgeRows
 from tpgen.kernels.cuda.orders import (
@@ -24,7 +23,7 @@ from tpgen.kernels.cuda.orders import (
     recall_order,
     recall_wide,
 )
-from tpgen.kernels.cuda.placement import place_form
+from tpgen.kernels.cuda.placement import AnyPlacement, place_form
 from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
 from tpgen.kernels.sweep.terms import SLOTS
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.cuda.channel_text import StepChannelText
-from tpgen.kernels.cuda.counts import AnyPlacement
 from tpgen.kernels.cuda.gather_placement import GatherPlacement
 from tpgen.kernels.cuda.gather_text import GathersText
+from tpgen.kernels.cuda.placement import AnyPlacement
 from tpgen.kernels.cuda.prelude import ENTRY, cuda_header, write_numbers
 from tpgen.kernels.cuda.steps import SLOTS_AREA, RowSteps
 from tpgen.kernels.sweep.terms import SLOTS

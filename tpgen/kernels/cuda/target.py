@@ -9,19 +9,20 @@ from tpgen.kernels.arguments import CallSizes, KernelSpec, by_form
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import driver
 from tpgen.kernels.cuda.chips import OLDEST, Chip, chip_of
-from tpgen.kernels.cuda.choice import graphs_are_faster
 from tpgen.kernels.cuda.driver import why_no_driver
 from tpgen.kernels.cuda.generate import generate_cuda
 from tpgen.kernels.cuda.launch import workspace_of
-from tpgen.kernels.cuda.model import Prediction, predict, predict_polynomial
 from tpgen.kernels.cuda.nvrtc import find_nvrtc, why_no_nvrtc
-from tpgen.kernels.cuda.placement import place_form, why_no_room
+from tpgen.kernels.cuda.placement import cuda_target, place_form, why_no_room
 from tpgen.kernels.cuda.polynomial_kernel import PolynomialKernel
 from tpgen.kernels.cuda.product_kernel import ProductKernel
+from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.placement.values import BatchSchedule
 from tpgen.kernels.sweep.terms import SLOTS
 
 # The most that a kernel can open at once: where these have room, all others have.
 _LARGEST = ((SLOTS, False), (("x1", "x2", "w"), True), (("x2", "w", "out"), True))
+_MATRIX = 64 * 64  # the most weights of a path, shared by all rows, that ``auto`` gives to a kernel
 
 
 def missing(device: torch.device) -> str | None:
@@ -83,17 +84,21 @@ def _product_text(spec: KernelSpec, chip: Chip) -> str:
     return generate_cuda(place_form(form, DTYPES[spec.dtype], opened, chip, spec.indexed)).text
 
 
-def _product_speed(spec: KernelSpec, sizes: CallSizes, chip: Chip) -> Prediction:
-    return predict(ProductKernel.place(spec, chip), sizes.counts.rows / sizes.owners("out") if sizes.ends else 1.0)
+def _large_matrices(spec: KernelSpec, _chip: Chip) -> str | None:
+    """Why a product is left to graphs: a kernel reads its matrices for a few rows, a matrix product for many."""
+    schedule = plan_schedule(spec.description.form, cuda_target(DTYPES[spec.dtype]))
+    if not isinstance(schedule, BatchSchedule) or not schedule.shared_weights:
+        return None
+    largest = max(t.size(t.mode.weight) for t in schedule.terms)
+    if largest <= _MATRIX:
+        return None
+    return (
+        f"a path has {largest} weights that all rows share: above {_MATRIX} they are for the library's matrix products"
+    )
 
 
 load_gpu_kernel = by_form(ProductKernel, PolynomialKernel)
 place_kernel = by_form(ProductKernel.place, PolynomialKernel.place)
 kernel_obstacle = by_form(_product_obstacle, _polynomial_obstacle)
 kernel_text = by_form(_product_text, lambda spec, chip: generate_cuda(PolynomialKernel.place(spec, chip)).text)
-# predicted
-speed = by_form(
-    _product_speed,
-    lambda spec, sizes, chip: predict_polynomial(PolynomialKernel.place(spec, chip), sizes.counts),
-)
-slower = by_form(lambda spec, chip: graphs_are_faster(spec.description.form, DTYPES[spec.dtype], chip), lambda *_: None)
+slower = by_form(_large_matrices, lambda *_: None)

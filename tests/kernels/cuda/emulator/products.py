@@ -11,11 +11,11 @@ from tests.kernels.cuda.emulator.machine import launch
 from tests.kernels.cuda.emulator.memory import Arena
 from tests.kernels.cuda.emulator.parse import parse
 from tpgen.kernels.arguments import Sizes
-from tpgen.kernels.cuda.counts import AnyPlacement
 from tpgen.kernels.cuda.generate import CudaSource
 from tpgen.kernels.cuda.launch import EdgeRows, launches_of
 from tpgen.kernels.cuda.nvrtc import need_nvrtc
 from tpgen.kernels.cuda.orders import Order, order_of
+from tpgen.kernels.cuda.placement import AnyPlacement
 from tpgen.kernels.cuda.prelude import ENTRY
 
 _ROOM = 1 << 20  # bytes of memory for tables, margins and small operands

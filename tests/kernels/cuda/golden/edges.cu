@@ -1,14 +1,16 @@
 // cuda placement: opens out, summed by the owner of out; float64, sm_80
-//   a step is 4 rows: 3 units on 2 warps
+//   a step is 4 rows: 3 units on 4 warps
 //   shared memory: 22528 bytes, 2 stages of 9472
 //   warp 0: group 1.0 rows 0
-//   warp 1: group 0.0 rows 0, group 0.1 rows 0
+//   warp 1: group 0.0 rows 0
+//   warp 2: group 0.1 rows 0
+//   warp 3:
 //   group 0: paths 0, 2; 64 channels, 32 lanes a row
 //   group 1: paths 1, 3; 20 channels, 32 lanes a row
 typedef long long i64; typedef unsigned long long u64;
 typedef double real;  // in memory
 typedef double num;  // in registers
-enum { THREADS = 64, BLOCKS = 4, ROWS = 4, STAGES = 2 };
+enum { THREADS = 128, BLOCKS = 2, ROWS = 4, STAGES = 2 };
 #ifndef TPGEN_DEVICE
 // 2: a copy engine moves whole rows (sm_90).  1: threads start copies of 16 bytes (sm_80).  0: threads copy.
 #if __CUDA_ARCH__ >= 900
@@ -297,13 +299,15 @@ DEVICE void group_1(const Step& s, const int chunk) {
   }
 }
 struct Unit { unsigned char group, chunk, set; };
-static __constant__ const Unit work[2][2] = {
-  {{1, 0, 0}, {2, 0, 0}},
-  {{0, 0, 0}, {0, 1, 0}},
+static __constant__ const Unit work[4][1] = {
+  {{1, 0, 0}},
+  {{0, 0, 0}},
+  {{0, 1, 0}},
+  {{2, 0, 0}},
 };
 DEVICE void compute_units(const Step& s) {
   const int warp = this_warp();
-  for (int n = 0; n < 2; ++n) {
+  for (int n = 0; n < 1; ++n) {
     const Unit u = work[warp][n];
     switch (u.group) {
       case 0: group_0(s, u.chunk); break;

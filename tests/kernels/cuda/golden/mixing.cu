@@ -1,5 +1,5 @@
 // cuda placement: opens x1, x2, w; float32, sm_90
-//   a step is 32 rows: 69 units on 2 warps
+//   a step is 32 rows: 72 units on 4 warps
 //   shared memory: 21632 bytes, 2 stages of 6784
 //   gather 0, phase 0: P + 0: paths 0; 128 items, 1 lanes each
 //   gather 1, phase 0: P + 4: paths 1; 128 items, 1 lanes each
@@ -11,8 +11,8 @@
 //   gather 7, phase 1: D + 22: paths 3; 64 items, 1 lanes each
 //   gather 8, phase 2: x1 + 0: paths 0, 1; 128 items, 1 lanes each
 //   gather 9, phase 2: x1 + 4: paths 2, 3; 64 items, 1 lanes each
-//   gather 10, phase 2: x2 + 0: paths 0, 2; 32 items, 1 lanes each
-//   gather 11, phase 2: x2 + 1: paths 1, 3; 32 items, 2 lanes each
+//   gather 10, phase 2: x2 + 0: paths 0, 2; 32 items, 2 lanes each
+//   gather 11, phase 2: x2 + 1: paths 1, 3; 32 items, 4 lanes each
 //   gather 12, phase 3: w + 0: paths 0; 384 items, 1 lanes each
 //   gather 13, phase 3: w + 12: paths 1; 256 items, 1 lanes each
 //   gather 14, phase 3: w + 20: paths 2; 128 items, 1 lanes each
@@ -20,7 +20,7 @@
 typedef long long i64; typedef unsigned long long u64;
 typedef float real;  // in memory
 typedef float num;  // in registers
-enum { THREADS = 64, BLOCKS = 8, ROWS = 32, STAGES = 2 };
+enum { THREADS = 128, BLOCKS = 4, ROWS = 32, STAGES = 2 };
 #ifndef TPGEN_DEVICE
 // 2: a copy engine moves whole rows (sm_90).  1: threads start copies of 16 bytes (sm_80).  0: threads copy.
 #if __CUDA_ARCH__ >= 900
@@ -528,9 +528,10 @@ DEVICE void gather_9(const Step& s, const int chunk) {
 }
 DEVICE void gather_10(const Step& s, const int chunk) {
   const int lane = threadIdx.x % 32;
-  const int n = lane + chunk * 32;
+  const int n = lane % 16 + chunk * 16;
+  const int sharer = lane / 16;
   const bool inside = n < s.rows * 1;
-  const bool alive = inside;
+  const bool alive = inside && sharer == 0;
   const int item = inside ? n : 0;
   const int row = item / 1, copy = item % 1;
   num sum[1] = {};
@@ -540,7 +541,7 @@ DEVICE void gather_10(const Step& s, const int chunk) {
     // path 0: 4x0e x 1x0e -> 3x0e (uvw)
     const int v = 0;
     #pragma unroll 6
-    for (int m = 0; m < 4; m += 1) {
+    for (int m = sharer; m < 4; m += 2) {
       const int u = m;
       const num x1_0 = widen(row_x1[u]);
       const num D_0 = D[u + v];
@@ -552,7 +553,7 @@ DEVICE void gather_10(const Step& s, const int chunk) {
     // path 2: 2x1o x 1x0e -> 2x1o (uvw)
     const int v = 0;
     #pragma unroll 2
-    for (int m = 0; m < 2; m += 1) {
+    for (int m = sharer; m < 2; m += 2) {
       const int u = m;
       const num x1_0 = widen(row_x1[4 + u * 3]);
       const num x1_1 = widen(row_x1[5 + u * 3]);
@@ -568,6 +569,7 @@ DEVICE void gather_10(const Step& s, const int chunk) {
       sum[0] += x1_2 * h3;
     }
   }
+  sum_lanes<16, 32>(sum);
   if (alive) {
     real* const to = s.d_x2 + row * 4;
     to[copy] = narrow(sum[0]);
@@ -575,8 +577,8 @@ DEVICE void gather_10(const Step& s, const int chunk) {
 }
 DEVICE void gather_11(const Step& s, const int chunk) {
   const int lane = threadIdx.x % 32;
-  const int n = lane % 16 + chunk * 16;
-  const int sharer = lane / 16;
+  const int n = lane % 8 + chunk * 8;
+  const int sharer = lane / 8;
   const bool inside = n < s.rows * 1;
   const bool alive = inside && sharer == 0;
   const int item = inside ? n : 0;
@@ -588,7 +590,7 @@ DEVICE void gather_11(const Step& s, const int chunk) {
     // path 1: 4x0e x 1x1o -> 2x1o (uvw)
     const int v = 0;
     #pragma unroll 2
-    for (int m = sharer; m < 4; m += 2) {
+    for (int m = sharer; m < 4; m += 4) {
       const int u = m;
       const num x1_0 = widen(row_x1[u]);
       const num D_0 = D[4 + u * 3 + v * 3];
@@ -605,7 +607,7 @@ DEVICE void gather_11(const Step& s, const int chunk) {
     // path 3: 2x1o x 1x1o -> 3x0e (uvw)
     const int v = 0;
     #pragma unroll 2
-    for (int m = sharer; m < 2; m += 2) {
+    for (int m = sharer; m < 2; m += 4) {
       const int u = m;
       const num x1_0 = widen(row_x1[4 + u * 3]);
       const num x1_1 = widen(row_x1[5 + u * 3]);
@@ -618,7 +620,7 @@ DEVICE void gather_11(const Step& s, const int chunk) {
       sum[2] += x1_2 * h1;
     }
   }
-  sum_lanes<16, 32>(sum);
+  sum_lanes<8, 32>(sum);
   if (alive) {
     real* const to = s.d_x2 + row * 4;
     to[1 + copy * 3] = narrow(sum[0]);
@@ -731,12 +733,14 @@ DEVICE void gather_15(const Step& s, const int chunk) {
   }
 }
 struct Share { unsigned gather, chunk; };
-static __device__ const Share shares_0[2][6] = {
-  {{3, 0}, {1, 0}, {1, 2}, {2, 0}, {0, 0}, {0, 2}},
-  {{3, 1}, {1, 1}, {1, 3}, {2, 1}, {0, 1}, {0, 3}},
+static __device__ const Share shares_0[4][3] = {
+  {{3, 0}, {2, 0}, {0, 2}},
+  {{3, 1}, {2, 1}, {0, 3}},
+  {{1, 0}, {1, 2}, {0, 0}},
+  {{1, 1}, {1, 3}, {0, 1}},
 };
 DEVICE void phase_0(const Step& s, const int warp) {
-  for (int n = 0; n < 6; ++n) {
+  for (int n = 0; n < 3; ++n) {
     const Share share = shares_0[warp][n];
     switch (share.gather) {
       case 0: gather_0(s, share.chunk); break;
@@ -746,12 +750,14 @@ DEVICE void phase_0(const Step& s, const int warp) {
     }
   }
 }
-static __device__ const Share shares_1[2][9] = {
-  {{4, 0}, {4, 2}, {7, 0}, {5, 0}, {5, 2}, {5, 4}, {5, 6}, {6, 0}, {6, 2}},
-  {{4, 1}, {4, 3}, {7, 1}, {5, 1}, {5, 3}, {5, 5}, {5, 7}, {6, 1}, {6, 3}},
+static __device__ const Share shares_1[4][5] = {
+  {{4, 0}, {7, 0}, {5, 4}, {6, 0}, {~0u, 0}},
+  {{4, 1}, {7, 1}, {5, 5}, {6, 1}, {~0u, 0}},
+  {{4, 2}, {5, 0}, {5, 2}, {5, 6}, {6, 2}},
+  {{4, 3}, {5, 1}, {5, 3}, {5, 7}, {6, 3}},
 };
 DEVICE void phase_1(const Step& s, const int warp) {
-  for (int n = 0; n < 9; ++n) {
+  for (int n = 0; n < 5; ++n) {
     const Share share = shares_1[warp][n];
     switch (share.gather) {
       case 4: gather_4(s, share.chunk); break;
@@ -761,12 +767,14 @@ DEVICE void phase_1(const Step& s, const int warp) {
     }
   }
 }
-static __device__ const Share shares_2[2][5] = {
-  {{10, 0}, {9, 0}, {8, 0}, {8, 2}, {~0u, 0}},
-  {{11, 0}, {11, 1}, {9, 1}, {8, 1}, {8, 3}},
+static __device__ const Share shares_2[4][3] = {
+  {{9, 0}, {11, 0}, {8, 0}},
+  {{9, 1}, {11, 1}, {8, 1}},
+  {{10, 0}, {11, 2}, {8, 2}},
+  {{10, 1}, {11, 3}, {8, 3}},
 };
 DEVICE void phase_2(const Step& s, const int warp) {
-  for (int n = 0; n < 5; ++n) {
+  for (int n = 0; n < 3; ++n) {
     const Share share = shares_2[warp][n];
     switch (share.gather) {
       case 8: gather_8(s, share.chunk); break;
@@ -776,12 +784,14 @@ DEVICE void phase_2(const Step& s, const int warp) {
     }
   }
 }
-static __device__ const Share shares_3[2][15] = {
-  {{13, 0}, {13, 2}, {13, 4}, {13, 6}, {14, 0}, {14, 2}, {12, 0}, {12, 2}, {12, 4}, {12, 6}, {12, 8}, {12, 10}, {15, 0}, {15, 2}, {15, 4}},
-  {{13, 1}, {13, 3}, {13, 5}, {13, 7}, {14, 1}, {14, 3}, {12, 1}, {12, 3}, {12, 5}, {12, 7}, {12, 9}, {12, 11}, {15, 1}, {15, 3}, {15, 5}},
+static __device__ const Share shares_3[4][8] = {
+  {{13, 0}, {13, 4}, {14, 0}, {12, 0}, {12, 4}, {12, 8}, {15, 0}, {15, 4}},
+  {{13, 1}, {13, 5}, {14, 1}, {12, 1}, {12, 5}, {12, 9}, {15, 1}, {15, 5}},
+  {{13, 2}, {13, 6}, {14, 2}, {12, 2}, {12, 6}, {12, 10}, {15, 2}, {~0u, 0}},
+  {{13, 3}, {13, 7}, {14, 3}, {12, 3}, {12, 7}, {12, 11}, {15, 3}, {~0u, 0}},
 };
 DEVICE void phase_3(const Step& s, const int warp) {
-  for (int n = 0; n < 15; ++n) {
+  for (int n = 0; n < 8; ++n) {
     const Share share = shares_3[warp][n];
     switch (share.gather) {
       case 12: gather_12(s, share.chunk); break;
