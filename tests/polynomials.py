@@ -24,15 +24,26 @@ def symmetric(irreps: Irreps = X, degree: int = 3, layout: str = "channel") -> P
     return make_polynomial_plan([Operand("x", irreps, layout), Operand(OUT, Irreps("0e + 1o"))], terms)
 
 
-def mixed(layout: str = "mul_ir", weighted: bool = True) -> Plan:
+def mixed(layout: str = "mul_ir", weighted: bool = True, a: Irreps = X, y: Irreps = Y) -> Plan:
     """Two tensors of channels, one repeated, and one copy for all channels."""
-    operands = [Operand("a", X, layout), Operand("b", Irreps("1o"), layout), Operand("y", Y, channels=False)]
+    operands = [Operand("a", a, layout), Operand("b", Irreps("1o"), layout), Operand("y", y, channels=False)]
     terms = [
         PolynomialTerm(("a", "a", "y"), 1, "u" if weighted else None),
         PolynomialTerm(("a", "b"), 0, "v" if weighted else None),
         PolynomialTerm(("y", "y"), 0),
     ]
     return make_polynomial_plan([*operands, Operand(OUT, Irreps("0e + 1o"), layout)], terms)
+
+
+def small_symmetric() -> Plan:
+    """A vector squared and a vector as it is."""
+    terms = [PolynomialTerm(("x", "x"), 0, "w0_2", "chained"), PolynomialTerm(("x",), 1, "w1_1", "chained")]
+    return make_polynomial_plan([Operand("x", Irreps("1o"), "channel"), Operand(OUT, Irreps("0e + 1o"))], terms)
+
+
+def small_mixed() -> Plan:
+    """Vectors alone as inputs of `mixed`."""
+    return mixed(a=Irreps("1o"), y=Irreps("1o"))
 
 
 def nested() -> Plan:

@@ -1,6 +1,7 @@
 """Golden files: the generated C++ of a dozen kernels, for a machine that is fixed here.
 
-A move keeps them to the byte.  A change that is meant: read it, then accept it with ``--accept-golden``.
+Headers and the text before all kernels stand in each as one line: two files show that text.  A move keeps the files to
+the byte.  A change that is meant: read it, then accept it with ``--accept-golden``.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.golden import check_golden, without_headers, without_prelude
 from tpgen.form.form import form_of
 from tpgen.kernels.cpp.generate import generate
+from tpgen.kernels.cpp.prelude import prelude
 from tpgen.kernels.placement.place import place
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import Target
@@ -22,19 +25,29 @@ from tpgen.planner.presets import channelwise, elementwise, fully_connected
 from tpgen.planner.product import make_plan
 
 FOLDER = Path(__file__).parent / "golden"
+# as of AVX-512, AVX2 (twice) and NEON
 SINGLE, DOUBLE, HALF = Target("float32", 16, 32), Target("float64", 4, 16), Target("bfloat16", 8, 16)
+NARROW = Target("float32", 4, 32)
 
 
 def channels(shared: bool = False) -> Plan:
-    return channelwise("16x0e + 16x1o", "0e + 1o + 2e", "0e + 1o", shared_weights=shared)
+    return channelwise("16x1o", "0e + 1o", "0e + 1o", shared_weights=shared)
+
+
+def dots(shared: bool = False) -> Plan:
+    return channelwise("16x1o", "1o", "0e", shared_weights=shared)
+
+
+def vectors(shared: bool = True) -> Plan:
+    return fully_connected("2x1o", "1x1o", "3x0e", shared_weights=shared)
 
 
 def narrow() -> Plan:
-    return channelwise("20x0e + 6x1o", "0e + 1o", "0e + 1o", shared_weights=False)
+    return channelwise("20x0e + 6x1o", "1o", "0e + 1o", shared_weights=False)
 
 
-def connected(shared: bool = True) -> Plan:
-    return fully_connected("1x0e + 2x1o", "1x0e + 2x1o", "3x0e + 2x1o", shared_weights=shared)
+def connected() -> Plan:
+    return fully_connected("1x0e + 2x1o", "2x1o", "3x0e + 2x1o", shared_weights=True)
 
 
 def mixed_modes() -> Plan:
@@ -43,7 +56,8 @@ def mixed_modes() -> Plan:
 
 
 def pairs() -> Plan:
-    return make_plan("4x1o", "4x1o", "6x0e + 3x1e", [(0, 0, 0, "uvu<v", True), (0, 0, 1, "u<vw", True)])
+    instructions = [(0, 0, 0, "uvu<v", True), (0, 0, 1, "u<vw", True), (0, 0, 2, "uuw", True)]
+    return make_plan("4x1o", "4x1o", "6x0e + 3x1e + 2x0e", instructions)
 
 
 def linear(shared: bool | str = True) -> Plan:
@@ -61,19 +75,19 @@ class Kernel:
 
 GOLDEN = {
     "channel-forward": Kernel(channels),
-    "channel-backward": Kernel(channels, ("x1", "x2", "w")),
-    "channel-backward-ir_mul": Kernel(channels, ("x1", "x2", "w"), layout="ir_mul"),
-    "channel-shared-weights": Kernel(lambda: channels(shared=True), ("x2", "w"), DOUBLE),
+    "channel-backward": Kernel(dots, ("x1", "x2", "w")),
+    "channel-forward-ir_mul": Kernel(channels, layout="ir_mul"),
+    "channel-shared-weights": Kernel(lambda: dots(shared=True), ("x2", "w"), DOUBLE),
     "channel-narrow-bfloat16": Kernel(narrow, target=HALF),
-    "channel-elementwise": Kernel(lambda: elementwise("16x1o", "16x1o"), ("x1", "out"), DOUBLE),
-    "channel-mixed-modes": Kernel(mixed_modes, ("x1", "w", "out")),
-    "conv-forward": Kernel(channels, indexed=True),
-    "conv-backward": Kernel(channels, ("x1", "x2", "w"), indexed=True, target=DOUBLE),
+    "channel-elementwise": Kernel(lambda: elementwise("16x1o", "16x1o", ["1e"]), ("x1",), DOUBLE),
+    "channel-mixed-modes": Kernel(mixed_modes),
+    "conv-forward": Kernel(dots, target=NARROW, indexed=True),
+    "conv-backward": Kernel(dots, ("x1", "x2", "w"), indexed=True, target=DOUBLE),
     "batch-forward": Kernel(connected),
-    "batch-backward": Kernel(connected, ("x1", "x2", "w"), DOUBLE),
-    "batch-row-weights": Kernel(lambda: connected(shared=False), ("x1", "w"), layout="ir_mul"),
-    "batch-conv-bfloat16": Kernel(connected, target=HALF, indexed=True),
-    "batch-pairs": Kernel(pairs, ("x1", "w"), DOUBLE),
+    "batch-backward": Kernel(vectors, ("x1", "x2", "w"), DOUBLE),
+    "batch-row-weights": Kernel(lambda: vectors(shared=False), ("w",), layout="ir_mul"),
+    "batch-conv-bfloat16": Kernel(vectors, target=HALF, indexed=True),
+    "batch-pairs": Kernel(pairs, ("w",), DOUBLE),
     "matrix-forward": Kernel(linear),
     "matrix-backward": Kernel(linear, ("x1", "w"), DOUBLE, "ir_mul"),
     "matrix-elements-forward": Kernel(lambda: linear(shared="element")),
@@ -86,13 +100,20 @@ GOLDEN = {
 def test_generated_text(name: str, request: pytest.FixtureRequest) -> None:
     kernel = GOLDEN[name]
     schedule = plan_schedule(form_of(kernel.plan(), kernel.layout), kernel.target)
-    text = generate(place(schedule, kernel.opened, kernel.indexed)).text
-    file = FOLDER / f"{name}.cpp"
-    if request.config.getoption("--accept-golden"):
-        FOLDER.mkdir(exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    assert file.read_text(encoding="utf-8") == text, f"{file.name} differs; the head of this file says how to accept"
+    p = place(schedule, kernel.opened, kernel.indexed)
+    before = prelude(schedule.target, p.tiles, getattr(schedule, "rows", 0), p.tails)
+    text = without_headers(without_prelude(generate(p).text, before), "cpp")
+    check_golden(FOLDER / f"{name}.cpp", text, request)
+
+
+# target, components of tiles, rows in a tile, components and items of tails
+PRELUDES = {"prelude-float64": (DOUBLE, {3}, 4, []), "prelude-bfloat16": (HALF, {1}, 0, [(3, 2)])}
+
+
+@pytest.mark.parametrize("name", PRELUDES)
+def test_text_before_all_kernels(name: str, request: pytest.FixtureRequest) -> None:
+    check_golden(FOLDER / f"{name}.cpp", without_headers(prelude(*PRELUDES[name]), "cpp") + "\n", request)
 
 
 def test_every_golden_file_is_of_a_test() -> None:
-    assert {file.stem for file in FOLDER.glob("*")} == set(GOLDEN)
+    assert {file.stem for file in FOLDER.glob("*")} == {*GOLDEN, *PRELUDES}

@@ -1,155 +1,15 @@
-// channel schedule: 16 lanes of float32, 5 tables
-//   path 0: 16x0e x 1x0e -> 16x0e (uvu); x1[16] staged, w[16], out[16]; 1 non-zeros
-//   path 1: 16x1o x 1x1o -> 16x0e (uvu); x1[16] staged, w[16], out[16]; 3 non-zeros
-//   path 2: 16x0e x 1x1o -> 16x1o (uvu); x1[16] staged, w[16], out[16]; 3 non-zeros
-//   path 3: 16x1o x 1x0e -> 16x1o (uvu); x1[16] staged, w[16], out[16]; 3 non-zeros
-//   path 4: 16x1o x 1x2e -> 16x1o (uvu); x1[16] staged, w[16], out[16]; 11 non-zeros
+// channel schedule: 4 lanes of float32, 1 tables
+//   path 0: 16x1o x 1x1o -> 16x0e (uvu); x1[16], w[16], out[16]; 3 non-zeros
 // opens out of gathered rows
-typedef float real;  // as the tensors hold it
-typedef float num;   // as it is computed with
-typedef long long i64;
-enum { W = 16 };  // lanes
-typedef num vec __attribute__((vector_size(64), may_alias));
-typedef num loose __attribute__((vector_size(64), aligned(4), may_alias));
-typedef unsigned int bits __attribute__((vector_size(64), may_alias));
-// loops over the parts of an array in registers: unrolled, or the array would live in memory
-#ifdef __clang__
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 64")
-#endif
-extern "C" int posix_memalign(void**, unsigned long, unsigned long);
-extern "C" void free(void*);
-#ifdef __linux__
-extern "C" int madvise(void*, unsigned long, int);
-#endif
-// Fresh pages are zeroed by the system one fault at a time; large ones cost 500 times fewer faults.
-static void expect_writes(const void* p, i64 bytes) {
-#ifdef __linux__
-  unsigned long long page = 1ull << 21, at = (unsigned long long)p;
-  unsigned long long from = (at + page - 1) / page * page, to = (at + bytes) / page * page;
-  if (bytes >= 4 * (i64)page && to > from) madvise((void*)from, to - from, 14);
-#endif
-}
-// memory for as long as a scope lasts; null where there is none
-template <class T> struct Room {
-  T* at = 0;
-  explicit Room(i64 n) { if (posix_memalign((void**)&at, 64, n * sizeof(T))) at = 0; }
-  Room(const Room&) = delete;
-  ~Room() { free(at); }
-};
-static inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
-// On the threads of the OpenMP runtime in the process, by the entry that all of them have: a pragma would tie the
-// compiler to its own runtime.
-#ifdef TPGEN_THREADS
-extern "C" void GOMP_parallel(void (*)(void*), void*, unsigned, unsigned);
-template <class F> static void run_here(void* f) { F mine = *(F*)f; mine(); }
-template <class F> static void on_threads(bool worth, F f) {
-  if (worth) GOMP_parallel(run_here<F>, &f, 0, 0); else run_here<F>(&f);
-}
-#else
-template <class F> static void on_threads(bool, F f) { f(); }
-#endif
-static inline num widen(real x) { return x; }
-static inline real narrow(num x) { return x; }
-static inline vec fetch(const real* p) { return *(const loose*)p; }
-static inline void put(real* p, vec v) { *(loose*)p = v; }
-static inline vec load(const num* p) { return *(const vec*)p; }
-static inline void store(num* p, vec v) { *(vec*)p = v; }
-static inline void add(num* p, vec v) { *(vec*)p += v; }
-static inline void clear(num* p, i64 n) { for (i64 m = 0; m < n; m += W) store(p + m, vec{}); }
-static inline void zero(real* p, i64 n) { for (i64 m = 0; m < n; ++m) p[m] = 0; }
-static inline num lane_sum(vec v) {
-  v += __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15);
-  v += __builtin_shufflevector(v, v, 4, 5, 6, 7, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  v += __builtin_shufflevector(v, v, 2, 3, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  v += __builtin_shufflevector(v, v, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  return v[0];
-}
-template <int D> struct Tile;  // W items of D numbers each <-> D vectors of W items
-template <> struct Tile<1> {
-  static inline __attribute__((always_inline)) void fetch_items(const real* p, vec* v) {
-    vec m[1];
-    m[0] = fetch(p + 0 * W);
-    v[0] = m[0];
-  }
-  static inline __attribute__((always_inline)) void put_items(real* p, const vec* v) {
-    vec m[1];
-    m[0] = v[0];
-    put(p + 0 * W, m[0]);
-  }
-};
-template <> struct Tile<3> {
-  static inline __attribute__((always_inline)) void fetch_items(const real* p, vec* v) {
-    vec m[3];
-    m[0] = fetch(p + 0 * W); m[1] = fetch(p + 1 * W); m[2] = fetch(p + 2 * W);
-    v[0] = __builtin_shufflevector(m[0], m[1], 0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, -1, -1, -1, -1, -1);
-    v[0] = __builtin_shufflevector(v[0], m[2], 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 17, 20, 23, 26, 29);
-    v[1] = __builtin_shufflevector(m[0], m[1], 1, 4, 7, 10, 13, 16, 19, 22, 25, 28, 31, -1, -1, -1, -1, -1);
-    v[1] = __builtin_shufflevector(v[1], m[2], 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 18, 21, 24, 27, 30);
-    v[2] = __builtin_shufflevector(m[0], m[1], 2, 5, 8, 11, 14, 17, 20, 23, 26, 29, -1, -1, -1, -1, -1, -1);
-    v[2] = __builtin_shufflevector(v[2], m[2], 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 19, 22, 25, 28, 31);
-  }
-  static inline __attribute__((always_inline)) void put_items(real* p, const vec* v) {
-    vec m[3];
-    m[0] = __builtin_shufflevector(v[0], v[1], 0, 16, -1, 1, 17, -1, 2, 18, -1, 3, 19, -1, 4, 20, -1, 5);
-    m[0] = __builtin_shufflevector(m[0], v[2], 0, 1, 16, 3, 4, 17, 6, 7, 18, 9, 10, 19, 12, 13, 20, 15);
-    m[1] = __builtin_shufflevector(v[1], v[2], 5, 21, -1, 6, 22, -1, 7, 23, -1, 8, 24, -1, 9, 25, -1, 10);
-    m[1] = __builtin_shufflevector(m[1], v[0], 0, 1, 22, 3, 4, 23, 6, 7, 24, 9, 10, 25, 12, 13, 26, 15);
-    m[2] = __builtin_shufflevector(v[2], v[0], 10, 27, -1, 11, 28, -1, 12, 29, -1, 13, 30, -1, 14, 31, -1, 15);
-    m[2] = __builtin_shufflevector(m[2], v[1], 0, 1, 27, 3, 4, 28, 6, 7, 29, 9, 10, 30, 12, 13, 31, 15);
-    put(p + 0 * W, m[0]); put(p + 1 * W, m[1]); put(p + 2 * W, m[2]);
-  }
-};
-template <int D, int N> struct Tail;  // N < W items of D numbers each <-> D vectors, padded with zeros
-// memory [O][M][D] <-> scratch [O][D][M padded with zeros to whole vectors]
-template <int O, int M, int D> static inline void stage(const real* p, num* s) {
-  enum { P = (M + W - 1) / W * W };
-  for (int o = 0; o < O; ++o, p += M * D, s += D * P) {
-    for (int c = 0; c + W <= M; c += W) {
-      vec v[D];
-      Tile<D>::fetch_items(p + c * D, v);
-      UNROLL for (int d = 0; d < D; ++d) store(s + d * P + c, v[d]);
-    }
-    if constexpr (M % W != 0) {
-      vec v[D];
-      Tail<D, M % W>::fetch_items(p + M / W * W * D, v);
-      UNROLL for (int d = 0; d < D; ++d) store(s + d * P + M / W * W, v[d]);
-    }
-  }
-}
-template <int O, int M, int D> static inline void unstage(const num* s, real* p) {
-  enum { P = (M + W - 1) / W * W };
-  for (int o = 0; o < O; ++o, p += M * D, s += D * P) {
-    for (int c = 0; c + W <= M; c += W) {
-      vec v[D];
-      UNROLL for (int d = 0; d < D; ++d) v[d] = load(s + d * P + c);
-      Tile<D>::put_items(p + c * D, v);
-    }
-    if constexpr (M % W != 0) {
-      vec v[D];
-      UNROLL for (int d = 0; d < D; ++d) v[d] = load(s + d * P + M / W * W);
-      Tail<D, M % W>::put_items(p + M / W * W * D, v);
-    }
-  }
-}
+// prelude 8613321e1f04
 static void tabulate(int n, num* T, const real* const* p_x2, num* t_x2) {
   for (int r = 0; r < W; ++r) {
-    for (int e = 0; e < 1; ++e) t_x2[e * W + r] = r < n ? widen(p_x2[r][e]) : 0;
-    for (int e = 1; e < 4; ++e) t_x2[e * W + r] = r < n ? widen(p_x2[r][e]) : 0;
-    for (int e = 4; e < 9; ++e) t_x2[e * W + r] = r < n ? widen(p_x2[r][e]) : 0;
+    for (int e = 0; e < 3; ++e) t_x2[e * W + r] = r < n ? widen(p_x2[r][e]) : 0;
   }
   // T[i, k] of path 0
   for (int v = 0; v < 1; ++v) {
-    const num* x = t_x2 + (0 + v * 1) * W;
-    num* t = T + (0 + v * 1) * W;
-    const vec x0 = load(x + 0 * W);
-    store(t + 0 * W, x0);
-  }
-  // T[i, k] of path 1
-  for (int v = 0; v < 1; ++v) {
-    const num* x = t_x2 + (1 + v * 3) * W;
-    num* t = T + (1 + v * 3) * W;
+    const num* x = t_x2 + (0 + v * 3) * W;
+    num* t = T + (0 + v * 3) * W;
     const vec x0 = load(x + 0 * W);
     const vec x1 = load(x + 1 * W);
     const vec x2 = load(x + 2 * W);
@@ -157,157 +17,28 @@ static void tabulate(int n, num* T, const real* const* p_x2, num* t_x2) {
     store(t + 1 * W, 0.57735026f * x1);
     store(t + 2 * W, 0.57735026f * x2);
   }
-  // T[i, k] of path 2
-  for (int v = 0; v < 1; ++v) {
-    const num* x = t_x2 + (1 + v * 3) * W;
-    num* t = T + (4 + v * 3) * W;
-    const vec x0 = load(x + 0 * W);
-    const vec x1 = load(x + 1 * W);
-    const vec x2 = load(x + 2 * W);
-    store(t + 0 * W, 1.0f * x0);
-    store(t + 1 * W, x1);
-    store(t + 2 * W, 1.0f * x2);
-  }
-  // T[i, k] of path 3
-  for (int v = 0; v < 1; ++v) {
-    const num* x = t_x2 + (0 + v * 1) * W;
-    num* t = T + (7 + v * 3) * W;
-    const vec x0 = load(x + 0 * W);
-    store(t + 0 * W, 1.0f * x0);
-    store(t + 1 * W, x0);
-    store(t + 2 * W, 1.0f * x0);
-  }
-  // T[i, k] of path 4
-  for (int v = 0; v < 1; ++v) {
-    const num* x = t_x2 + (4 + v * 5) * W;
-    num* t = T + (10 + v * 9) * W;
-    const vec x0 = load(x + 0 * W);
-    const vec x1 = load(x + 1 * W);
-    const vec x2 = load(x + 2 * W);
-    const vec x3 = load(x + 3 * W);
-    const vec x4 = load(x + 4 * W);
-    store(t + 0 * W, -0.31622776f * x2 - 0.5477226f * x4);
-    store(t + 1 * W, 0.5477226f * x1);
-    store(t + 2 * W, 0.5477226f * x0);
-    store(t + 3 * W, 0.5477226f * x1);
-    store(t + 4 * W, 0.6324555f * x2);
-    store(t + 5 * W, 0.5477226f * x3);
-    store(t + 6 * W, 0.5477226f * x0);
-    store(t + 7 * W, 0.5477226f * x3);
-    store(t + 8 * W, -0.31622776f * x2 + 0.5477226f * x4);
-  }
 }
-static void row(const real* x1, const real* x2, const real* w, real* d_out, num* s_x1, num* a_out, num* t_x2, const num* T) {
-  stage<1, 16, 1>(x1 + 0, s_x1 + 0);
-  stage<1, 16, 3>(x1 + 16, s_x1 + 16);
-  // path 0: 16x0e x 1x0e -> 16x0e (uvu)
+static void row(const real* x1, const real* x2, const real* w, real* d_out, num* a_out, num* t_x2, const num* T) {
+  // path 0: 16x1o x 1x1o -> 16x0e (uvu)
   for (int v = 0; v < 1; ++v) {
-    const num* t = T + (0 + v * 1) * W;
+    const num* t = T + (0 + v * 3) * W;
     for (int c = 0; c < 16; c += W) {
-      vec x[1]; x[0] = load(s_x1 + 0 + c);
+      vec x[3]; Tile<3>::fetch_items(x1 + 0 + c * 3, x);
       vec u[1]; u[0] = fetch(w + 0 + c);
-      const vec v1 = t[0 * W] * x[0];
-      vec sum_out_0 = u[0] * v1;
-      add(a_out + 0 + c, sum_out_0);
-    }
-  }
-  // path 1: 16x1o x 1x1o -> 16x0e (uvu)
-  for (int v = 0; v < 1; ++v) {
-    const num* t = T + (1 + v * 3) * W;
-    for (int c = 0; c < 16; c += W) {
-      vec x[3]; x[0] = load(s_x1 + 16 + c); x[1] = load(s_x1 + 32 + c); x[2] = load(s_x1 + 48 + c);
-      vec u[1]; u[0] = fetch(w + 16 + c);
       const vec v1 = t[0 * W] * x[0] + t[1 * W] * x[1] + t[2 * W] * x[2];
       vec sum_out_0 = u[0] * v1;
-      add(a_out + 16 + c, sum_out_0);
-    }
-  }
-  // path 2: 16x0e x 1x1o -> 16x1o (uvu)
-  for (int v = 0; v < 1; ++v) {
-    const num* t = T + (4 + v * 3) * W;
-    for (int c = 0; c < 16; c += W) {
-      vec x[1]; x[0] = load(s_x1 + 0 + c);
-      vec u[1]; u[0] = fetch(w + 32 + c);
-      const vec v1 = u[0] * x[0];
-      vec sum_out_0 = v1 * t[0 * W];
-      vec sum_out_1 = v1 * t[1 * W];
-      vec sum_out_2 = v1 * t[2 * W];
-      add(a_out + 32 + c, sum_out_0);
-      add(a_out + 48 + c, sum_out_1);
-      add(a_out + 64 + c, sum_out_2);
-    }
-  }
-  // path 3: 16x1o x 1x0e -> 16x1o (uvu)
-  for (int v = 0; v < 1; ++v) {
-    const num* t = T + (7 + v * 3) * W;
-    for (int c = 0; c < 16; c += W) {
-      vec x[3]; x[0] = load(s_x1 + 16 + c); x[1] = load(s_x1 + 32 + c); x[2] = load(s_x1 + 48 + c);
-      vec u[1]; u[0] = fetch(w + 48 + c);
-      const vec v1 = t[0 * W] * x[0];
-      vec sum_out_0 = u[0] * v1;
-      const vec v2 = t[1 * W] * x[1];
-      vec sum_out_1 = u[0] * v2;
-      const vec v3 = t[2 * W] * x[2];
-      vec sum_out_2 = u[0] * v3;
-      add(a_out + 80 + c, sum_out_0);
-      add(a_out + 96 + c, sum_out_1);
-      add(a_out + 112 + c, sum_out_2);
-    }
-  }
-  // path 4: 16x1o x 1x2e -> 16x1o (uvu)
-  for (int v = 0; v < 1; ++v) {
-    const num* t = T + (10 + v * 9) * W;
-    for (int c = 0; c < 16; c += W) {
-      vec x[3]; x[0] = load(s_x1 + 16 + c); x[1] = load(s_x1 + 32 + c); x[2] = load(s_x1 + 48 + c);
-      vec u[1]; u[0] = fetch(w + 64 + c);
-      const vec v1 = t[0 * W] * x[0] + t[3 * W] * x[1] + t[6 * W] * x[2];
-      vec sum_out_0 = u[0] * v1;
-      const vec v2 = t[1 * W] * x[0] + t[4 * W] * x[1] + t[7 * W] * x[2];
-      vec sum_out_1 = u[0] * v2;
-      const vec v3 = t[2 * W] * x[0] + t[5 * W] * x[1] + t[8 * W] * x[2];
-      vec sum_out_2 = u[0] * v3;
-      add(a_out + 128 + c, sum_out_0);
-      add(a_out + 144 + c, sum_out_1);
-      add(a_out + 160 + c, sum_out_2);
+      add(a_out + 0 + c, sum_out_0);
     }
   }
 }
 static void finish(real* d_out, const num* a_out) {
   unstage<1, 16, 1>(a_out + 0, d_out + 0);
-  unstage<1, 16, 1>(a_out + 16, d_out + 16);
-  unstage<1, 16, 3>(a_out + 32, d_out + 32);
-  unstage<1, 16, 3>(a_out + 80, d_out + 80);
-  unstage<1, 16, 3>(a_out + 128, d_out + 128);
 }
-struct Ends {
-  const void* at;
-  bool narrow;  // int32, else int64
-  inline i64 operator[](i64 e) const { return narrow ? ((const int*)at)[e] : ((const i64*)at)[e]; }
-};
-enum { CHECKED = 1, NARROW_SRC = 2, NARROW_DST = 4 };  // of a call
-template <class Index> static int inside(const Index index, i64 n, i64 size) {
-  for (i64 m = 0; m < n; ++m) if (index[m] < 0 || index[m] >= size) return 0;
-  return 1;
-}
-// rows by owner, and within one owner in their order; first[o] is where owner o begins
-template <class Index> static void sort_rows(const Index key, i64 n, i64 owners, i64* first, i64* order) {
-  for (i64 o = 0; o <= owners; ++o) first[o] = 0;
-  for (i64 m = 0; m < n; ++m) ++first[key[m]];
-  for (i64 o = 0, sum = 0; o <= owners; ++o) { sum += first[o]; first[o] = sum; }
-  for (i64 m = n - 1; m >= 0; --m) order[--first[key[m]]] = m;
-}
-// the first owner whose rows begin at or after a place in the order
-static i64 owner_at(const i64* first, i64 owners, i64 place) {
-  i64 low = 0, high = owners;
-  while (low < high) {
-    const i64 middle = (low + high) / 2;
-    if (first[middle] < place) low = middle + 1; else high = middle;
-  }
-  return low;
-}
+// edges.h
+// order.h
 extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x1, const real* x2, const real* w, const real* out, real* d_x1, real* d_x2, real* d_w, real* d_out, i64 rows, const void* src_at, const void* dst_at, i64 sources, i64 destinations, i64 how) {
   int fault = 0;
-  expect_writes(d_out, destinations * 176 * (i64)sizeof(real));
+  expect_writes(d_out, destinations * 16 * (i64)sizeof(real));
   const Ends src = {src_at, bool(how & NARROW_SRC)}, dst = {dst_at, bool(how & NARROW_DST)};
   if (how & CHECKED && !inside(src, rows, sources)) return 2;
   if (how & CHECKED && !inside(dst, rows, destinations)) return 3;
@@ -315,34 +46,33 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x
   const Room<i64> first_room(owners + 1); i64* const first = first_room.at; if (!first) return 1;
   const Room<i64> order_room(rows + 1); i64* const order = order_room.at; if (!order) return 1;
   sort_rows(dst, rows, owners, first, order);
-  const i64 span = 48;
+  const i64 span = 196;
   const i64 blocks = rows / span + 1;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-  on_threads(rows * 329 > 65536, [=]() __attribute__((always_inline)) {
-    const Room<num> scratch_room(688); num* const scratch = scratch_room.at;
-    num* const s_x1 = scratch + 0;
-    num* const a_out = scratch + 64;
-    num* const t_x2 = scratch + 240;
-    num* const T = scratch + 384;
+  on_threads(rows * 83 > 65536, [=]() __attribute__((always_inline)) {
+    const Room<num> scratch_room(40); num* const scratch = scratch_room.at;
+    num* const a_out = scratch + 0;
+    num* const t_x2 = scratch + 16;
+    num* const T = scratch + 28;
     for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < blocks;) {
       if (!scratch) { *failed = 1; continue; }
       const i64 from = owner_at(first, owners, b * span), to = owner_at(first, owners, (b + 1) * span);
       const i64 end = first[to];
       i64 q = first[from], tile = q;
       for (i64 o = from; o < to; ++o) {
-        clear(a_out, 176);
+        clear(a_out, 16);
         for (; q < first[o + 1]; ++q) {
           if (q == tile) {
             const int n = least(W, end - q);
             const real* p_x2[W] = {};
-            for (int r = 0; r < n; ++r) { const i64 e = order[q + r]; p_x2[r] = x2 + e * 9; }
+            for (int r = 0; r < n; ++r) { const i64 e = order[q + r]; p_x2[r] = x2 + e * 3; }
             tabulate(n, T, p_x2, t_x2);
             tile += n;
           }
           const i64 e = order[q];
-          row(x1 + src[e] * 64, x2 + e * 9, w + e * 80, d_out + dst[e] * 176, s_x1, a_out, t_x2, T + (q - first[from]) % W);
+          row(x1 + src[e] * 48, x2 + e * 3, w + e * 16, d_out + dst[e] * 16, a_out, t_x2, T + (q - first[from]) % W);
         }
-        finish(d_out + o * 176, a_out);
+        finish(d_out + o * 16, a_out);
       }
     }
   });

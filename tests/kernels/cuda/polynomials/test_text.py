@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.golden import check_golden, without_headers
 from tests.kernels.cuda.polynomials.standin import PolynomialStandIn
 from tests.kernels.cuda.polynomials.test_calls import Case
 from tests.machine import needs_compiler
-from tests.polynomials import mixed, symmetric
+from tests.polynomials import mixed, small_mixed, small_symmetric
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.placement import place_polynomial
-from tpgen.kernels.cuda.prelude import cuda_header
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.planner.plan import Plan
 
 FOLDER = Path(__file__).parent / "golden"
 GOLDEN = {
-    "symmetric-backward": (symmetric(degree=2), "backward", "float32", 90),
-    "mixed-second-bfloat16": (mixed(), "second", "bfloat16", 80),
+    "symmetric-second": (small_symmetric(), "second", "float32", 90),
+    "mixed-forward-bfloat16": (small_mixed(), "forward", "bfloat16", 80),
 }
 
 
@@ -34,14 +34,8 @@ def source_of(plan: Plan, call: str, dtype: str, arch: int) -> CudaSource:
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_generated_text(name: str, request: pytest.FixtureRequest) -> None:
-    text, file = source_of(*GOLDEN[name]).text, FOLDER / f"{name}.cu"
-    for constant in ("device", "numbers", "polynomial"):  # which can be read where they stand
-        text = text.replace(cuda_header(constant), f"// {constant}.h")
-    if request.config.getoption("--accept-golden"):
-        FOLDER.mkdir(exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    assert file.read_text(encoding="utf-8") == text, f"{file.name} differs; the head of this file says how to accept"
+def test_golden_text(name: str, request: pytest.FixtureRequest) -> None:
+    check_golden(FOLDER / f"{name}.cu", without_headers(source_of(*GOLDEN[name]).text, "cuda"), request)
 
 
 def test_every_golden_file_is_of_a_test() -> None:

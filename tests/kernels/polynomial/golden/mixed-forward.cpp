@@ -1,139 +1,81 @@
-// a: 1x0e+1x1o (row, mul_ir)
+// a: 1x1o (row, mul_ir)
 // b: 1x1o (row, mul_ir)
-// y: 1x0e+1x1o+1x2e (row, one copy for all channels, mul_ir)
-// u: 5x0e (weights, ir_mul)
+// y: 1x1o (row, one copy for all channels, mul_ir)
+// u: 2x0e (weights, ir_mul)
 // v: 1x0e (weights, ir_mul)
 // out: 1x0e+1x1o (row, mul_ir)
-// a x a x y x u -> out[1] 1x1o | 5 paths, 41 entries, independent couplings
+// a x a x y x u -> out[1] 1x1o | 2 paths, 24 entries, independent couplings
 // a x b x v -> out[0] 1x0e | 1 paths, 3 entries, independent couplings
-// y x y -> out[0] 1x0e | 3 paths, 9 entries, independent couplings
+// y x y -> out[0] 1x0e | 1 paths, 3 entries, independent couplings
 // a b y u v -> out
+// prelude 788f8a3b0956
+// order.h
+// tasks.h
+// channels.h
 static void prologue(const num* x_u, const num* x_v, num* a) {
-  store(a + 0 * W, 1.0f * load(x_u + 0 * W));
-  store(a + 1 * W, 1.0f * load(x_u + 2 * W));
-  store(a + 2 * W, 0.31622776f * load(x_u + 3 * W));
-  store(a + 3 * W, 0.5477226f * load(x_u + 3 * W));
-  store(a + 4 * W, 0.6324555f * load(x_u + 3 * W));
-  store(a + 5 * W, 0.57735026f * load(x_u + 1 * W) + 0.5163978f * load(x_u + 4 * W));
-  store(a + 6 * W, 0.57735026f * load(x_u + 1 * W) - 0.2581989f * load(x_u + 4 * W));
-  store(a + 7 * W, 0.7745967f * load(x_u + 4 * W));
-  store(a + 8 * W, 0.57735026f * load(x_v + 0 * W));
+  store(a + 0 * W, 0.57735026f * load(x_u + 0 * W) + 0.5163978f * load(x_u + 1 * W));
+  store(a + 1 * W, 0.57735026f * load(x_u + 0 * W) - 0.2581989f * load(x_u + 1 * W));
+  store(a + 2 * W, 0.7745967f * load(x_u + 1 * W));
+  store(a + 3 * W, 0.57735026f * load(x_v + 0 * W));
 }
 static void row(const real* p_x_a, const real* p_x_b, const real* p_x_y, real* o_x_out, const num* a, i64 C, i64 c, int n) {
-  vec t_x_a[4];
-  Items<1>::get(p_x_a + 0 * C + c * 1, n, t_x_a + 0);
-  Items<3>::get(p_x_a + 1 * C + c * 3, n, t_x_a + 1);
+  vec t_x_a[3];
+  Items<3>::get(p_x_a + 0 * C + c * 3, n, t_x_a + 0);
   vec t_x_b[3];
   Items<3>::get(p_x_b + 0 * C + c * 3, n, t_x_b + 0);
-  vec t_x_y[9];
+  vec t_x_y[3];
   t_x_y[0] = vec{} + widen(p_x_y[0]);
   t_x_y[1] = vec{} + widen(p_x_y[1]);
   t_x_y[2] = vec{} + widen(p_x_y[2]);
-  t_x_y[3] = vec{} + widen(p_x_y[3]);
-  t_x_y[4] = vec{} + widen(p_x_y[4]);
-  t_x_y[5] = vec{} + widen(p_x_y[5]);
-  t_x_y[6] = vec{} + widen(p_x_y[6]);
-  t_x_y[7] = vec{} + widen(p_x_y[7]);
-  t_x_y[8] = vec{} + widen(p_x_y[8]);
   vec d_x_out[4] = {};
   const vec v1 = t_x_a[0] * t_x_a[0];
-  const vec v2 = v1 * t_x_y[1];
+  const vec v2 = v1 * t_x_y[0];
   d_x_out[1] += v2 * load(a + 0 * W);
-  const vec v3 = v1 * t_x_y[2];
-  d_x_out[2] += v3 * load(a + 0 * W);
-  const vec v4 = v1 * t_x_y[3];
-  d_x_out[3] += v4 * load(a + 0 * W);
+  const vec v3 = v1 * t_x_y[1];
+  d_x_out[2] += v3 * load(a + 1 * W);
+  const vec v4 = v1 * t_x_y[2];
+  d_x_out[3] += v4 * load(a + 1 * W);
   const vec v5 = t_x_a[0] * t_x_a[1];
-  const vec v6 = v5 * t_x_y[0];
-  d_x_out[1] += v6 * load(a + 1 * W);
-  const vec v7 = v5 * t_x_y[6];
-  d_x_out[1] += -v7 * load(a + 2 * W);
-  const vec v8 = v5 * t_x_y[8];
-  d_x_out[1] += -v8 * load(a + 3 * W);
-  const vec v9 = v5 * t_x_y[5];
-  d_x_out[2] += v9 * load(a + 3 * W);
-  const vec v10 = v5 * t_x_y[4];
-  d_x_out[3] += v10 * load(a + 3 * W);
-  const vec v11 = t_x_a[0] * t_x_a[2];
-  const vec v12 = v11 * t_x_y[0];
-  d_x_out[2] += v12 * load(a + 1 * W);
-  const vec v13 = v11 * t_x_y[5];
-  d_x_out[1] += v13 * load(a + 3 * W);
-  const vec v14 = v11 * t_x_y[6];
-  d_x_out[2] += v14 * load(a + 4 * W);
-  const vec v15 = v11 * t_x_y[7];
-  d_x_out[3] += v15 * load(a + 3 * W);
-  const vec v16 = t_x_a[0] * t_x_a[3];
-  const vec v17 = v16 * t_x_y[0];
-  d_x_out[3] += v17 * load(a + 1 * W);
-  const vec v18 = v16 * t_x_y[4];
-  d_x_out[1] += v18 * load(a + 3 * W);
-  const vec v19 = v16 * t_x_y[7];
-  d_x_out[2] += v19 * load(a + 3 * W);
-  const vec v20 = v16 * t_x_y[6];
-  d_x_out[3] += -v20 * load(a + 2 * W);
-  const vec v21 = v16 * t_x_y[8];
-  d_x_out[3] += v21 * load(a + 3 * W);
-  const vec v22 = t_x_a[1] * t_x_a[1];
-  const vec v23 = v22 * t_x_y[1];
-  d_x_out[1] += v23 * load(a + 5 * W);
-  const vec v24 = v22 * t_x_y[2];
-  d_x_out[2] += v24 * load(a + 6 * W);
-  const vec v25 = v22 * t_x_y[3];
-  d_x_out[3] += v25 * load(a + 6 * W);
-  const vec v26 = t_x_a[1] * t_x_a[2];
-  const vec v27 = v26 * t_x_y[2];
-  d_x_out[1] += v27 * load(a + 7 * W);
-  const vec v28 = v26 * t_x_y[1];
-  d_x_out[2] += v28 * load(a + 7 * W);
-  const vec v29 = t_x_a[1] * t_x_a[3];
-  const vec v30 = v29 * t_x_y[3];
-  d_x_out[1] += v30 * load(a + 7 * W);
-  const vec v31 = v29 * t_x_y[1];
-  d_x_out[3] += v31 * load(a + 7 * W);
-  const vec v32 = t_x_b[0] * load(a + 8 * W);
-  d_x_out[0] += t_x_a[1] * v32;
-  const vec v33 = t_x_a[2] * t_x_a[2];
-  const vec v34 = v33 * t_x_y[1];
-  d_x_out[1] += v34 * load(a + 6 * W);
-  const vec v35 = v33 * t_x_y[2];
-  d_x_out[2] += v35 * load(a + 5 * W);
-  const vec v36 = v33 * t_x_y[3];
-  d_x_out[3] += v36 * load(a + 6 * W);
-  const vec v37 = t_x_a[2] * t_x_a[3];
-  const vec v38 = v37 * t_x_y[3];
-  d_x_out[2] += v38 * load(a + 7 * W);
-  const vec v39 = v37 * t_x_y[2];
-  d_x_out[3] += v39 * load(a + 7 * W);
-  const vec v40 = t_x_b[1] * load(a + 8 * W);
-  d_x_out[0] += t_x_a[2] * v40;
-  const vec v41 = t_x_a[3] * t_x_a[3];
-  const vec v42 = v41 * t_x_y[1];
-  d_x_out[1] += v42 * load(a + 6 * W);
-  const vec v43 = v41 * t_x_y[2];
-  d_x_out[2] += v43 * load(a + 6 * W);
-  const vec v44 = v41 * t_x_y[3];
-  d_x_out[3] += v44 * load(a + 5 * W);
-  const vec v45 = t_x_b[2] * load(a + 8 * W);
-  d_x_out[0] += t_x_a[3] * v45;
-  const vec v46 = t_x_y[0] * t_x_y[0];
-  d_x_out[0] += v46;
-  const vec v47 = t_x_y[1] * t_x_y[1];
-  d_x_out[0] += 0.57735026f * v47;
-  const vec v48 = t_x_y[2] * t_x_y[2];
-  d_x_out[0] += 0.57735026f * v48;
-  const vec v49 = t_x_y[3] * t_x_y[3];
-  d_x_out[0] += 0.57735026f * v49;
-  const vec v50 = t_x_y[4] * t_x_y[4];
-  d_x_out[0] += 0.4472136f * v50;
-  const vec v51 = t_x_y[5] * t_x_y[5];
-  d_x_out[0] += 0.4472136f * v51;
-  const vec v52 = t_x_y[6] * t_x_y[6];
-  d_x_out[0] += 0.4472136f * v52;
-  const vec v53 = t_x_y[7] * t_x_y[7];
-  d_x_out[0] += 0.4472136f * v53;
-  const vec v54 = t_x_y[8] * t_x_y[8];
-  d_x_out[0] += 0.4472136f * v54;
+  const vec v6 = v5 * t_x_y[1];
+  d_x_out[1] += v6 * load(a + 2 * W);
+  const vec v7 = v5 * t_x_y[0];
+  d_x_out[2] += v7 * load(a + 2 * W);
+  const vec v8 = t_x_a[0] * t_x_a[2];
+  const vec v9 = v8 * t_x_y[2];
+  d_x_out[1] += v9 * load(a + 2 * W);
+  const vec v10 = v8 * t_x_y[0];
+  d_x_out[3] += v10 * load(a + 2 * W);
+  const vec v11 = t_x_b[0] * load(a + 3 * W);
+  d_x_out[0] += t_x_a[0] * v11;
+  const vec v12 = t_x_a[1] * t_x_a[1];
+  const vec v13 = v12 * t_x_y[0];
+  d_x_out[1] += v13 * load(a + 1 * W);
+  const vec v14 = v12 * t_x_y[1];
+  d_x_out[2] += v14 * load(a + 0 * W);
+  const vec v15 = v12 * t_x_y[2];
+  d_x_out[3] += v15 * load(a + 1 * W);
+  const vec v16 = t_x_a[1] * t_x_a[2];
+  const vec v17 = v16 * t_x_y[2];
+  d_x_out[2] += v17 * load(a + 2 * W);
+  const vec v18 = v16 * t_x_y[1];
+  d_x_out[3] += v18 * load(a + 2 * W);
+  const vec v19 = t_x_b[1] * load(a + 3 * W);
+  d_x_out[0] += t_x_a[1] * v19;
+  const vec v20 = t_x_a[2] * t_x_a[2];
+  const vec v21 = v20 * t_x_y[0];
+  d_x_out[1] += v21 * load(a + 1 * W);
+  const vec v22 = v20 * t_x_y[1];
+  d_x_out[2] += v22 * load(a + 1 * W);
+  const vec v23 = v20 * t_x_y[2];
+  d_x_out[3] += v23 * load(a + 0 * W);
+  const vec v24 = t_x_b[2] * load(a + 3 * W);
+  d_x_out[0] += t_x_a[2] * v24;
+  const vec v25 = t_x_y[0] * t_x_y[0];
+  d_x_out[0] += 0.57735026f * v25;
+  const vec v26 = t_x_y[1] * t_x_y[1];
+  d_x_out[0] += 0.57735026f * v26;
+  const vec v27 = t_x_y[2] * t_x_y[2];
+  d_x_out[0] += 0.57735026f * v27;
   Items<1>::set(o_x_out + 0 * C + c * 1, n, d_x_out + 0);
   Items<3>::set(o_x_out + 1 * C + c * 3, n, d_x_out + 1);
 }
@@ -144,11 +86,11 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
   const Tasks t = make_tasks(tasks, index, rows, elements, 64);
   int fault = 0;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-  on_threads(rows * vectors * 187 > 131072, [=]() __attribute__((always_inline)) {
-    const Room<num> scratch_room(15 * W); num* const scratch = scratch_room.at;
+  on_threads(rows * vectors * 93 > 131072, [=]() __attribute__((always_inline)) {
+    const Room<num> scratch_room(7 * W); num* const scratch = scratch_room.at;
     num* const x_u = scratch + 0 * W;
-    num* const x_v = scratch + 5 * W;
-    num* const a = scratch + 6 * W;
+    num* const x_v = scratch + 2 * W;
+    num* const a = scratch + 3 * W;
     const real* const p_x_a = given[0];
     const real* const p_x_b = given[1];
     const real* const p_x_y = given[2];
@@ -161,12 +103,12 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
       const i64 to = least(t.first[e + 1], from + 64);
       const i64 v = b % vectors;
       const i64 c = v * W; const int n = least(W, C - c);
-      for (int i = 0; i < 5; ++i) store(x_u + i * W, get_some(p_x_u + (e * 5 + i) * C + c, n));
+      for (int i = 0; i < 2; ++i) store(x_u + i * W, get_some(p_x_u + (e * 2 + i) * C + c, n));
       for (int i = 0; i < 1; ++i) store(x_v + i * W, get_some(p_x_v + (e * 1 + i) * C + c, n));
       prologue(x_u, x_v, a);
       for (i64 q = from; q < to; ++q) {
         const i64 r = t.order[q];
-        row(p_x_a + r * 4 * C, p_x_b + r * 3 * C, p_x_y + r * 9, o_x_out + r * 4 * C, a, C, c, n);
+        row(p_x_a + r * 3 * C, p_x_b + r * 3 * C, p_x_y + r * 3, o_x_out + r * 4 * C, a, C, c, n);
       }
     }
   });

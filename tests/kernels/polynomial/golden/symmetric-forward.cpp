@@ -1,43 +1,31 @@
-// x: 1x0e+1x1o (row, channel)
-// w0_2: 2x0e (weights, ir_mul)
-// w0_1: 1x0e (weights, ir_mul)
-// w1_2: 2x0e (weights, ir_mul)
+// x: 1x1o (row, channel)
+// w0_2: 1x0e (weights, ir_mul)
 // w1_1: 1x0e (weights, ir_mul)
 // out: 1x0e+1x1o (row, mul_ir)
-// x x x x w0_2 -> out[0] 1x0e | 2 paths, 4 entries, chained couplings
-// x x w0_1 -> out[0] 1x0e | 1 paths, 1 entries, chained couplings
-// x x x x w1_2 -> out[1] 1x1o | 2 paths, 6 entries, chained couplings
+// x x x x w0_2 -> out[0] 1x0e | 1 paths, 3 entries, chained couplings
 // x x w1_1 -> out[1] 1x1o | 1 paths, 3 entries, chained couplings
-// x w0_2 w0_1 w1_2 w1_1 -> out
-static void prologue(const num* x_w0_2, const num* x_w0_1, const num* x_w1_2, const num* x_w1_1, num* a) {
-  store(a + 0 * W, load(x_w0_2 + 0 * W));
-  store(a + 1 * W, load(x_w0_1 + 0 * W));
-  store(a + 2 * W, 1.0f * load(x_w1_2 + 0 * W) + 1.0f * load(x_w1_2 + 1 * W));
-  store(a + 3 * W, 0.57735026f * load(x_w0_2 + 1 * W));
-  store(a + 4 * W, load(x_w1_1 + 0 * W));
+// x w0_2 w1_1 -> out
+// prelude a64417c22165
+// order.h
+// tasks.h
+// channels.h
+static void prologue(const num* x_w0_2, const num* x_w1_1, num* a) {
+  store(a + 0 * W, 0.57735026f * load(x_w0_2 + 0 * W));
+  store(a + 1 * W, load(x_w1_1 + 0 * W));
 }
 static void row(const real* p_x_x, real* o_x_out, const num* a, i64 C, i64 c, int n) {
-  vec t_x_x[4];
-  Items<4>::get(p_x_x + 0 * C + c * 4, n, t_x_x + 0);
+  vec t_x_x[3];
+  Items<3>::get(p_x_x + 0 * C + c * 3, n, t_x_x + 0);
   vec d_x_out[4] = {};
   const vec v1 = t_x_x[0] * t_x_x[0];
   d_x_out[0] += v1 * load(a + 0 * W);
-  d_x_out[0] += t_x_x[0] * load(a + 1 * W);
-  const vec v2 = t_x_x[0] * t_x_x[1];
-  d_x_out[1] += v2 * load(a + 2 * W);
-  const vec v3 = t_x_x[0] * t_x_x[2];
-  d_x_out[2] += v3 * load(a + 2 * W);
-  const vec v4 = t_x_x[0] * t_x_x[3];
-  d_x_out[3] += v4 * load(a + 2 * W);
-  const vec v5 = t_x_x[1] * t_x_x[1];
-  d_x_out[0] += v5 * load(a + 3 * W);
-  d_x_out[1] += t_x_x[1] * load(a + 4 * W);
-  const vec v6 = t_x_x[2] * t_x_x[2];
-  d_x_out[0] += v6 * load(a + 3 * W);
-  d_x_out[2] += t_x_x[2] * load(a + 4 * W);
-  const vec v7 = t_x_x[3] * t_x_x[3];
-  d_x_out[0] += v7 * load(a + 3 * W);
-  d_x_out[3] += t_x_x[3] * load(a + 4 * W);
+  d_x_out[1] += t_x_x[0] * load(a + 1 * W);
+  const vec v2 = t_x_x[1] * t_x_x[1];
+  d_x_out[0] += v2 * load(a + 0 * W);
+  d_x_out[2] += t_x_x[1] * load(a + 1 * W);
+  const vec v3 = t_x_x[2] * t_x_x[2];
+  d_x_out[0] += v3 * load(a + 0 * W);
+  d_x_out[3] += t_x_x[2] * load(a + 1 * W);
   Items<1>::set(o_x_out + 0 * C + c * 1, n, d_x_out + 0);
   Items<3>::set(o_x_out + 1 * C + c * 3, n, d_x_out + 1);
 }
@@ -48,18 +36,14 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
   const Tasks t = make_tasks(tasks, index, rows, elements, 64);
   int fault = 0;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-  on_threads(rows * vectors * 36 > 131072, [=]() __attribute__((always_inline)) {
-    const Room<num> scratch_room(11 * W); num* const scratch = scratch_room.at;
+  on_threads(rows * vectors * 18 > 131072, [=]() __attribute__((always_inline)) {
+    const Room<num> scratch_room(4 * W); num* const scratch = scratch_room.at;
     num* const x_w0_2 = scratch + 0 * W;
-    num* const x_w0_1 = scratch + 2 * W;
-    num* const x_w1_2 = scratch + 3 * W;
-    num* const x_w1_1 = scratch + 5 * W;
-    num* const a = scratch + 6 * W;
+    num* const x_w1_1 = scratch + 1 * W;
+    num* const a = scratch + 2 * W;
     const real* const p_x_x = given[0];
     const real* const p_x_w0_2 = given[1];
-    const real* const p_x_w0_1 = given[2];
-    const real* const p_x_w1_2 = given[3];
-    const real* const p_x_w1_1 = given[4];
+    const real* const p_x_w1_1 = given[2];
     real* const o_x_out = opened[0];
     for (i64 b; (b = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED)) < t.count * vectors;) {
       if (!scratch) { *failed = 1; continue; }
@@ -67,14 +51,12 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
       const i64 to = least(t.first[e + 1], from + 64);
       const i64 v = b % vectors;
       const i64 c = v * W; const int n = least(W, C - c);
-      for (int i = 0; i < 2; ++i) store(x_w0_2 + i * W, get_some(p_x_w0_2 + (e * 2 + i) * C + c, n));
-      for (int i = 0; i < 1; ++i) store(x_w0_1 + i * W, get_some(p_x_w0_1 + (e * 1 + i) * C + c, n));
-      for (int i = 0; i < 2; ++i) store(x_w1_2 + i * W, get_some(p_x_w1_2 + (e * 2 + i) * C + c, n));
+      for (int i = 0; i < 1; ++i) store(x_w0_2 + i * W, get_some(p_x_w0_2 + (e * 1 + i) * C + c, n));
       for (int i = 0; i < 1; ++i) store(x_w1_1 + i * W, get_some(p_x_w1_1 + (e * 1 + i) * C + c, n));
-      prologue(x_w0_2, x_w0_1, x_w1_2, x_w1_1, a);
+      prologue(x_w0_2, x_w1_1, a);
       for (i64 q = from; q < to; ++q) {
         const i64 r = t.order[q];
-        row(p_x_x + r * 4 * C, o_x_out + r * 4 * C, a, C, c, n);
+        row(p_x_x + r * 3 * C, o_x_out + r * 4 * C, a, C, c, n);
       }
     }
   });
