@@ -122,7 +122,7 @@ def test_ten_threads_build_one_kernel(fresh: Path) -> None:
 def test_a_directory_that_others_may_write_to_is_not_used(fresh: Path) -> None:
     fresh.mkdir(parents=True)
     fresh.chmod(0o777)
-    with pytest.raises(BackendError, match=r"can be written by others \(mode 777\).*TPGEN_CACHE_DIR"):
+    with pytest.raises(BackendError, match=r"\(mode 777\).*TPGEN_CACHE_DIR"):
         run_product()
 
 
@@ -138,11 +138,11 @@ def test_a_cache_that_cannot_be_written_falls_back(tmp_path: Path, monkeypatch: 
 
 def test_no_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPGEN_CXX", "none")
-    with pytest.raises(BackendError, match=r"need a C\+\+ compiler and TPGEN_CXX=none forbids one: .*'grouped'"):
+    with pytest.raises(BackendError, match=r"TPGEN_CXX=none.*'grouped'"):
         run_product()
     assert str(kernel_supported(PLAN)).endswith("and TPGEN_CXX=none forbids one")
     monkeypatch.setenv("TPGEN_CXX", "g--")
-    with pytest.raises(BackendError, match=r"TPGEN_CXX names 'g--', which cannot be run here: install g\+\+ 12"):
+    with pytest.raises(BackendError, match=r"TPGEN_CXX names 'g--'.*12"):
         run_product()
     monkeypatch.delenv("TPGEN_CXX")
     monkeypatch.setenv("PATH", "/nowhere")

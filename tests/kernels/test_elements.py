@@ -148,9 +148,9 @@ def test_a_plan_says_so_and_is_read_back() -> None:
     assert "weights per element" in str(PLAN)
     assert read_plan(PLAN.to_json()) == PLAN != make_linear_plan(*ENDS)
     assert "of one element" in str(described(PLAN).schedule(torch.float32))
-    with pytest.raises(PlanError, match=r"shared_weights must be True, False or 'element', got 'rows'"):
+    with pytest.raises(PlanError, match=r"shared_weights.*'element', got 'rows'"):
         make_linear_plan(*ENDS, shared_weights="rows")
-    with pytest.raises(PlanError, match=r"'shared_weights': must be true, false or 'element', got 'rows'"):
+    with pytest.raises(PlanError, match=r"'shared_weights':.*'element', got 'rows'"):
         read_plan(PLAN.to_json().replace('"element"}', '"rows"}'))
 
 

@@ -172,7 +172,7 @@ def test_operands_that_are_unaligned_overlap_or_carry_a_sign(dtype: torch.dtype)
 def test_cotangents_and_edges_that_do_not_fit() -> None:
     x1, x2, w, _ = operands(PLAN, 5).values()
     rows = torch.zeros(5, dtype=torch.int64)
-    with pytest.raises(InputError, match=r"out must have shape \(5, 64\), got \(\)"):
+    with pytest.raises(InputError, match=r"\(5, 64\), got \(\)"):
         torch.ops.tpgen.gradients(x1, x2, w, torch.tensor(1.0).double(), TEXT, 7)
     with pytest.raises(InputError, match=r"out must have shape .*got \(\)"):
         torch.ops.tpgen.gradients(x1, x2, w, torch.tensor(1.0).double(), TEXT, 7, rows, rows)
@@ -246,7 +246,7 @@ def test_other_devices_have_an_operator_that_says_what_to_do() -> None:
             assert torch._C._dispatch_has_kernel_for_dispatch_key(operator, key)
     with FakeTensorMode():
         given = [torch.empty(x.shape, device="xpu") for x in operands(PLAN, 5, torch.float32).values()]
-        with pytest.raises(InputError, match="x1 must be on the CPU or CUDA GPUs, where the kernels run, got xpu"):
+        with pytest.raises(InputError, match=r"x1.*CPU or CUDA GPUs"):
             kernel_product(*given[:3], TEXT)
 
 

@@ -152,7 +152,7 @@ def test_a_device_without_a_row_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     product = Kernels(describe(plan))
     for module in ("runtime", "signature"):
         monkeypatch.setattr(f"tpgen.kernels.runtime.{module}.target_of", lambda device: None)
-    with pytest.raises(InputError, match="x1 must be on the CPU or CUDA GPUs, where the kernels run, got cpu"):
+    with pytest.raises(InputError, match=r"x1.*CPU or CUDA GPUs"):
         product.check(call(8, x1, x2, w).listed())
 
 

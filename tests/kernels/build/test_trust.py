@@ -52,7 +52,7 @@ def test_a_group_may_write_above_where_the_user_is_alone_in_it(tmp_path: Path, m
         if alone:
             check_private(private)
         else:
-            with pytest.raises(BackendError, match=r"can be written by others \(mode 770\)"):
+            with pytest.raises(BackendError, match=r"\(mode 770\)"):
                 check_private(private)
 
 
