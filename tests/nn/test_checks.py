@@ -52,7 +52,7 @@ def test_batches_that_do_not_broadcast() -> None:
     with pytest.raises(InputError, match=r"must be equal or 1 to broadcast, got x \(4, 18\), y \(3, 22\), weight"):
         product(torch.randn(4, 18), torch.randn(3, 22))
     rows = tpgen.TensorProduct(*MIXED, shared_weights=False)
-    with pytest.raises(InputError, match=r"to broadcast, got y \(3, 22\), weight \(4, "):
+    with pytest.raises(InputError, match=r"\(3, 22\), weight \(4"):
         rows.right(torch.randn(3, 22), torch.randn(4, rows.weight_numel))
 
 
@@ -94,7 +94,7 @@ def test_construction_errors() -> None:
         tpgen.TensorProduct(*MIXED, shared_weights=False, internal_weights=True)
     with pytest.raises(EmitError, match=r"unknown strategy 'best'; known strategies: einsum, .*auto"):
         tpgen.TensorProduct(*MIXED, strategy="best")
-    with pytest.raises(EmitError, match=r"unknown layout 'ir': did you mean 'ir_mul'\? Known layouts: mul_ir, ir_mul"):
+    with pytest.raises(EmitError, match=r"'ir':.*'ir_mul'.*mul_ir, ir_mul"):
         tpgen.TensorProduct(*MIXED, layout="ir")
     for make in (lambda **k: tpgen.FullTensorProduct("1o", "1o", **k), lambda **k: tpgen.TensorSquare("1o", **k)):
         with pytest.raises(PlanError, match="unknown irrep_normalization 'all'; known irrep_normalizations: component"):

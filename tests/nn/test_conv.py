@@ -151,7 +151,7 @@ def test_edges_may_be_int32(strategy: str) -> None:
     each = torch.stack([src, dst]).int()
     batched = torch.func.vmap(lambda s: conv(*operands, s, narrow[1]))(each)
     torch.testing.assert_close(batched, torch.stack([conv(*operands, s.long(), dst) for s in each]))
-    with pytest.raises(InputError, match=r"edge_src.* indices run from 0 to 6.* got 100 to"):
+    with pytest.raises(InputError, match=r"edge_src.*0 to 6.* got 100"):
         conv(*operands, narrow[0] + 100, narrow[1])
 
 
@@ -159,7 +159,7 @@ def test_edges_may_be_int32(strategy: str) -> None:
 def test_too_few_nodes(strategy: str) -> None:
     conv = TensorProductConv.from_plan(PLANS["per-row"], strategy=strategy).double()
     operands, src, dst = _graph(PLANS["per-row"])
-    with pytest.raises(InputError, match=r"edge_dst.* indices run from 0 to 1.*num_nodes"):
+    with pytest.raises(InputError, match=r"edge_dst.*0 to 1.*num_nodes"):
         conv(*operands, src, dst, num_nodes=2)
     with pytest.raises(InputError, match="num_nodes: must not be negative, got -1"):
         conv(*operands, src, dst, num_nodes=-1)

@@ -156,11 +156,11 @@ def test_what_is_no_graph_is_refused(call: object, message: str) -> None:
 def test_what_does_not_go_with_it_is_refused() -> None:
     run, (operands, src, dst) = conv("grouped"), graph()
     edges = EdgeOrder.of(src, dst, NODES)
-    with pytest.raises(InputError, match="an EdgeOrder stands for edge_src, edge_dst and num_nodes"):
+    with pytest.raises(InputError, match=r"EdgeOrder.*edge_src, edge_dst and num_nodes"):
         run(*operands, edges, dst)
-    with pytest.raises(InputError, match="an EdgeOrder stands for edge_src, edge_dst and num_nodes"):
+    with pytest.raises(InputError, match=r"EdgeOrder.*edge_src, edge_dst and num_nodes"):
         run(*operands, edges, num_nodes=NODES + 1)
-    with pytest.raises(InputError, match=r"x: must have a row for each of the 7 nodes, got \(3, 13\)"):
+    with pytest.raises(InputError, match=r"x:.*7.*\(3, 13\)"):
         run(operands[0][:3], *operands[1:], edges)
-    with pytest.raises(InputError, match="edge_dst: give the other end of the edges too, or an EdgeOrder for both"):
+    with pytest.raises(InputError, match=r"edge_dst:.*EdgeOrder"):
         run(*operands, src)

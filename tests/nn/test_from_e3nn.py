@@ -54,9 +54,7 @@ def test_only_products_are_taken_over() -> None:
 @pytest.mark.parametrize("make", [lambda **o: TensorProduct("0e", "0e", "0e", [(0, 0, 0, "uuu", False)], **o),
                                   lambda **o: FullyConnectedTensorProduct("0e", "0e", "0e", **o)])  # fmt: skip
 def test_an_unknown_option_lists_the_known_ones(make) -> None:
-    with pytest.raises(
-        OptionError, match=r"unknown option 'layuot': did you mean 'layout'. Known options: internal_weights, .*layout"
-    ):
+    with pytest.raises(OptionError, match=r"'layuot':.*'layout'.*internal_weights"):
         make(layuot="mul_ir")
     with pytest.raises(TypeError):
         make(layuot="mul_ir")

@@ -231,9 +231,9 @@ def test_tensors_are_given_by_name_or_in_order() -> None:
 
 
 def test_bad_options() -> None:
-    with pytest.raises(OptionError, match="unknown option 'stategy': did you mean 'strategy'"):
+    with pytest.raises(OptionError, match=r"'stategy':.*'strategy'"):
         Polynomial({"a": "8x1o"}, "8x0e", [("a", "a")], stategy="einsum")
-    with pytest.raises(OptionError, match=r"unknown option 'streams'; known options: .*weights, .*edges, .*max_bytes"):
+    with pytest.raises(OptionError, match=r"'streams'.*max_bytes"):
         Polynomial({"a": "8x1o"}, "8x0e", [("a", "a")], streams=2)
     with pytest.raises(BackendError, match="max_bytes must be a whole number of bytes above zero"):
         SymmetricContraction("8x1o", "8x0e", 2, max_bytes=0)
@@ -241,7 +241,7 @@ def test_bad_options() -> None:
         SymmetricContraction("8x1o", "8x0e", 2, backend="onnx")
     with pytest.raises(PlanError, match=r"from_plan takes a Plan as make_polynomial_plan or .*, got int"):
         Polynomial.from_plan(3, 4)  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match="weights: unknown kind 'row'; known kinds: shared, element, given, none"):
+    with pytest.raises(OptionError, match=r"weights:.*'row'"):
         build(weights="row")
     for options in ({"weights": "element"}, {"num_elements": 3}):
         with pytest.raises(OptionError, match="give it with weights='element'"):
@@ -252,26 +252,26 @@ def test_bad_tensors_say_what_is_wrong() -> None:
     made, (x, y) = layer(), inputs()
     with pytest.raises(InputError, match=r"a call takes 2 tensors \(x, y\), got 1"):
         made(x)
-    with pytest.raises(InputError, match=r"x: must have shape \(rows, 16\), got \(5, 9\)"):
+    with pytest.raises(InputError, match=r"x:.*\(rows, 16\), got \(5, 9\)"):
         made(y, x)
     with pytest.raises(InputError, match="y: must have 5 rows as x has, got 4"):
         made(x, y[:4])
     with pytest.raises(InputError, match="has no elements: leave it out"):
         made(x, y, index=torch.zeros(5, dtype=torch.int64))
-    with pytest.raises(InputError, match="weights: give 6 tensors, one for each of weight_shapes, got 1"):
+    with pytest.raises(InputError, match=r"weights: give 6.*weight_shapes, got 1"):
         made(x, y, weights=[x])
     with pytest.raises(InputError, match="3 elements need the element of every row"):
         layer(weights="element", num_elements=3)(x, y)
     by_element = layer(weights="element", num_elements=3)
-    with pytest.raises(InputError, match=r"index: must be a tensor, got list; make one with torch\.as_tensor"):
+    with pytest.raises(InputError, match=r"index:.*torch\.as_tensor"):
         by_element(x, y, index=[0, 1, 2, 0, 1])
     hot = torch.eye(3).bool()[[0, 1, 2, 0, 1]]
     torch.testing.assert_close(by_element(x, y, index=hot), by_element(x, y, index=torch.tensor([0, 1, 2, 0, 1])))
     given = layer(weights="given")
     with pytest.raises(InputError, match="weights: give 6 tensors"):
         given(x, y, weights=3)
-    with pytest.raises(InputError, match="weights: give 6 tensors, one for each of weight_shapes"):
+    with pytest.raises(InputError, match=r"weights: give 6.*weight_shapes"):
         given(x, y)
     wrong = [torch.randn(2, *shape, dtype=torch.float64) for shape in given.weight_shapes]
-    with pytest.raises(InputError, match=r"weights\[0\]: must have shape \(1 or 5, "):
+    with pytest.raises(InputError, match=r"weights\[0\]:.*\(1 or 5"):
         given(x, y, weights=wrong)

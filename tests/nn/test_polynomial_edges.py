@@ -122,15 +122,15 @@ def test_what_is_no_convolution_is_said() -> None:
             Polynomial(TENSORS, X, TERMS, edges=edges)  # type: ignore[arg-type]
     with pytest.raises(PlanError, match="a convolution has the argument edge_src: give the tensor another name"):
         Polynomial({"edge_src": X}, X, [("edge_src",)], edges={"edge_src": "src"})
-    with pytest.raises(InputError, match="edge_dst: must be a tensor of int64 or int32, got NoneType"):
+    with pytest.raises(InputError, match=r"edge_dst:.*int64 or int32, got NoneType"):
         conv(x, y, t, edge_src=src)
-    with pytest.raises(InputError, match=r"edge_dst: must hold one index for each of the 40 edges, got \(39,\)"):
+    with pytest.raises(InputError, match=r"edge_dst:.*40.*\(39,\)"):
         conv(x, y, t, edge_src=src, edge_dst=dst[1:])
-    with pytest.raises(InputError, match=r"edge_src: indices run from 0 to 5 \(rows of x\), got 7 to"):
+    with pytest.raises(InputError, match=r"edge_src:.*0 to 5 \(rows.*7"):
         conv(x, y, t, edge_src=src + NODES, edge_dst=dst)
-    with pytest.raises(InputError, match=r"edge_dst: indices run from 0 to 1 \(num_nodes\)"):
+    with pytest.raises(InputError, match=r"edge_dst:.*0 to 1 \(num_nodes\)"):
         conv(x, y, t, edge_src=src, edge_dst=dst, num_nodes=2)
-    with pytest.raises(InputError, match="y: must have 40 rows, one for each edge, got 39"):
+    with pytest.raises(InputError, match=r"y:.*40.*39"):
         conv(x, y[1:], t, edge_src=src, edge_dst=dst)
     with pytest.raises(InputError, match="num_nodes: must not be negative, got -1"):
         conv(x, y, t, edge_src=src, edge_dst=dst, num_nodes=-1)

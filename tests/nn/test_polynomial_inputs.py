@@ -65,9 +65,7 @@ def test_some_weights_of_all_rows_and_some_of_each(strategy: str, first: tuple[i
 @ALL
 def test_numbers_of_rows_that_do_not_agree(strategy: str) -> None:
     made = contraction(strategy, num_elements=None)
-    with pytest.raises(
-        InputError, match=r"weights\[1\]: must have shape \(1 or 3, .* one set for all rows, or one for"
-    ):
+    with pytest.raises(InputError, match=r"weights\[1\]:.*\(1 or 3"):
         made(features(), weights=sets(made, 1, 2))
 
 
@@ -83,9 +81,7 @@ def test_elements_out_of_range(strategy: str, wrong: int) -> None:
 
 
 def test_checkpoints_of_other_shapes_are_refused() -> None:
-    with pytest.raises(
-        InputError, match=r"weights\.w0_0: the checkpoint has .* \(1, 1, 2\), and this module \(3, 1, 2\)"
-    ):
+    with pytest.raises(InputError, match=r"weights\.w0_0:.*\(1, 1, 2\).*\(3, 1, 2\)"):
         Polynomial({"a": "2x0e"}, "2x0e", [("a",)], weights="element", num_elements=3).load_state_dict(
             Polynomial({"a": "2x0e"}, "2x0e", [("a",)]).state_dict()
         )

@@ -108,6 +108,6 @@ def test_autocast_rounds_nothing_inside(strategy: str) -> None:
     wanted = made(x.float(), INDEX), given(v.float(), weights=[w])
     with torch.autocast("cpu", torch.bfloat16):
         found = made(x, INDEX), given(v, weights=[w])
-        with pytest.raises(InputError, match=r"x: the module is torch\.float32 on cpu but x is torch\.float64"):
+        with pytest.raises(InputError, match=r"x:.*torch\.float32.*torch\.float64"):
             made(x.double(), INDEX)
     torch.testing.assert_close(found, wanted, rtol=0.0, atol=0.0)

@@ -149,9 +149,7 @@ def test_maces_checkpoints_load(sign: float) -> None:
 def test_checkpoints_of_other_shapes_are_refused() -> None:
     state = checkpoint(module())
     state["contractions.1.U_matrix_3"] = state["contractions.1.U_matrix_3"][..., :12]
-    with pytest.raises(
-        PlanError, match=r"contractions\.1\.weights_max: the checkpoint's couplings have shape .*use_red"
-    ):
+    with pytest.raises(PlanError, match=r"contractions\.1\.weights_max: the checkpoint's.*use_red"):
         module().load_state_dict(state)
     state = checkpoint(module())
     state["contractions.1.U_matrix_3"] = state["contractions.1.U_matrix_3"].flip(-1)
@@ -165,7 +163,7 @@ def test_checkpoints_of_other_shapes_are_refused() -> None:
 
 def test_checkpoints_of_other_numbers_of_elements_are_refused() -> None:
     other = SymmetricContraction("4x0e+4x1o", "4x0e+4x1o", 3, num_elements=7, strategy="einsum").double()
-    with pytest.raises(InputError, match=r"weights\.1: the checkpoint has .* \(3, 1, 4\), and this module \(7, 1, 4\)"):
+    with pytest.raises(InputError, match=r"weights\.1:.*\(3, 1, 4\).*\(7, 1, 4\)"):
         other.load_state_dict(checkpoint(module()))
 
 
@@ -300,11 +298,11 @@ def test_bad_tensors_say_what_is_wrong() -> None:
     with pytest.raises(InputError, match="y: this module has no elements: leave it out"):
         module(num_elements=None)(x, INDEX)
     outside = module(internal_weights=False, num_elements=None)
-    with pytest.raises(InputError, match="weights: give 6 tensors, one for each of weight_shapes, got NoneType"):
+    with pytest.raises(InputError, match=r"weights: give 6.*weight_shapes, got NoneType"):
         outside(x)
     with pytest.raises(InputError, match="give 6 tensors, one for each of weight_shapes, got 1"):
         outside(x, weights=[x])
-    with pytest.raises(InputError, match=r"weights\[0\]: must have shape \(1 or 5, 11, 4\), one set for all"):
+    with pytest.raises(InputError, match=r"weights\[0\]:.*\(1 or 5, 11, 4\)"):
         outside(x, weights=[x] * 6)
 
 
