@@ -131,7 +131,7 @@ def test_errors() -> None:
         explained("article", foo=1)
     with pytest.raises(TpgenError, match="device 'nowhere' cannot be used here"):
         explained("article", device="nowhere")
-    with pytest.raises(TpgenError, match=r"dtype is a torch.dtype like torch.float32, got 'float32'"):
+    with pytest.raises(TpgenError, match=r"torch\.dtype like torch\.float32, got 'float32'"):
         explained("article", dtype="float32")
 
 

@@ -83,7 +83,7 @@ def test_every_line_of_a_linear_layer_is_explained() -> None:
 def test_bad_input() -> None:
     with pytest.raises(TpgenError, match="rows: the batch that totals are for must have one or more, got 0"):
         tpgen.explain(PLAN, rows=0)
-    with pytest.raises(TpgenError, match="unknown option 'strateggy': did you mean 'strategy'"):
+    with pytest.raises(TpgenError, match=r"'strateggy':.*'strategy'"):
         tpgen.explain(PLAN, strateggy="einsum")  # type: ignore[call-overload]
     with pytest.raises(TpgenError, match="give a tpgen TensorProduct, a Linear, a polynomial, or the plan of one"):
         tpgen.explain(torch.nn.ReLU())  # type: ignore[call-overload]

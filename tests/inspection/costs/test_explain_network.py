@@ -67,9 +67,7 @@ def test_times_are_there_when_measured() -> None:
 
 def test_it_is_a_value_and_json() -> None:
     found = explain_network(Edges(), inputs(), ceilings=GIVEN)
-    with pytest.raises(
-        TpgenError, match=r"unknown product 'sqare': did you mean 'square'. Known products: conv, square"
-    ):
+    with pytest.raises(TpgenError, match=r"'sqare':.*'square'"):
         _ = found["sqare"]
     assert found["square"] == tpgen.explain(Edges().square, rows=3, ceilings=GIVEN)
     assert found.largest.flops == max(p.flops for p in found.products)

@@ -56,9 +56,7 @@ def test_a_report_prints_and_is_json(report) -> None:
     assert all(SECTIONS[name].title in text for name in QUICK)
     read = json.loads(report.to_json())
     assert list(read["sections"]) == list(QUICK)
-    with pytest.raises(
-        tpgen.TpgenError, match=r"unknown section 'gards': did you mean 'guards'\? Known sections: graphs, guards"
-    ):
+    with pytest.raises(tpgen.TpgenError, match=r"'gards':.*'guards'"):
         _ = report["gards"]
     assert read["sections"]["graphs"]["data"]["breaks"] == []
     assert read["verdict"] == report.verdict

@@ -48,7 +48,7 @@ def test_instructions_serve_what_their_line_serves() -> None:
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no shell to stand in for nvdisasm")
 def test_sass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "disassemblers", lambda: iter(()))
-    with pytest.raises(BackendError, match="the stage 'sass' needs nvdisasm of the CUDA toolkit, and there is none"):
+    with pytest.raises(BackendError, match=r"'sass'.*CUDA"):
         dump_stage(PLAN, "sass")
     tool = tmp_path / "nvdisasm"
     tool.write_text('#!/bin/sh\nhead -c 4 "$2" | tail -c 3\n')
@@ -64,5 +64,5 @@ def test_what_has_no_kernel_says_so() -> None:
     large = fully_connected("256x0e", "64x0e", "256x0e", shared_weights=False)
     with pytest.raises(EmitError, match="bytes of shared memory, and a block of sm_90 has"):
         dump_stage(large, "cuda")
-    with pytest.raises(BackendError, match="kernels compute in float32, float64 or bfloat16, not in float16"):
+    with pytest.raises(BackendError, match=r"float32, float64 or bfloat16.*float16"):
         dump_stage(PLAN, "cuda", dtype=torch.float16)

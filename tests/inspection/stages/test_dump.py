@@ -92,7 +92,7 @@ def test_an_unknown_stage_lists_the_known_ones(plan: Plan) -> None:
 
 
 def test_an_unknown_direction_lists_the_known_ones(plan: Plan) -> None:
-    with pytest.raises(EmitError, match="unknown direction 'left'; known directions: forward, right, grad_x1"):
+    with pytest.raises(EmitError, match=r"'left'.*grad_x1"):
         dump_stage(plan, "code", "left")
 
 
@@ -122,7 +122,7 @@ def test_kernels_of_all_gradients_and_of_convolutions_are_shown() -> None:
     assert "// opens x1, x2, w\n" in texts["cpp.backward.cpp"]
     assert "// opens x1, x2, w of gathered rows\n" in texts["cpp.conv_backward.cpp"]
     assert "// opens x1, x2\n" in dump_stage(elementwise("2x1o", "2x1o"), "cpp", "backward")
-    with pytest.raises(EmitError, match="stage 'code' has no direction 'backward': only kernels compute all gradients"):
+    with pytest.raises(EmitError, match=r"'code'.*'backward'"):
         dump_stage(plan, "code", "backward")
 
 

@@ -56,7 +56,7 @@ def test_elements_are_an_input_of_the_program() -> None:
 
 
 def test_what_is_none_is_named() -> None:
-    with pytest.raises(EmitError, match="stage 'code' has no direction 'backward': only kernels compute all gradients"):
+    with pytest.raises(EmitError, match=r"'code'.*'backward'"):
         dump_files(mixed(), ["code"], ["backward"])
     with pytest.raises(PlanError, match="not a call: 'right'; calls are forward, backward, second, or one in full"):
         dump_files(mixed(), ["sweep"], ["right"])
@@ -66,7 +66,7 @@ def test_what_is_none_is_named() -> None:
 
 def test_a_call_that_names_no_operand_is_refused() -> None:
     made = tpgen.SymmetricContraction("4x0e", "4x0e", 2)
-    with pytest.raises(PlanError, match=r"call 'x out.1 -> y': y is no slot of this polynomial; its operands: x, w0_2"):
+    with pytest.raises(PlanError, match=r"'x out.1 -> y':.*w0_2"):
         made.sweep("x out.1 -> y")
 
 
