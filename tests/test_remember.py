@@ -54,5 +54,5 @@ print(max(state.count for state in states if state.most is not None), len(states
 
 def test_a_limit_that_is_no_number_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPGEN_CACHE_ENTRIES", "many")
-    with pytest.warns(UserWarning, match="TPGEN_CACHE_ENTRIES must be a whole number of entries, got 'many'"):
+    with pytest.warns(UserWarning, match=r"TPGEN_CACHE_ENTRIES.*'many'"):
         assert setting("TPGEN_CACHE_ENTRIES", "entries") is None

@@ -121,9 +121,7 @@ def test_a_result_or_an_error_with_words(subject: str, names: list[str], kept: i
 
 def test_a_sparse_operand_is_named() -> None:
     layer = tpgen.Linear("2x0e", "2x0e")
-    with pytest.raises(
-        TpgenError, match=r"features: must be a dense tensor, got one of layout sparse_coo; give .*to_dense"
-    ):
+    with pytest.raises(TpgenError, match=r"features:.*sparse_coo; give .*to_dense"):
         layer(torch.eye(2).to_sparse())
 
 

@@ -122,18 +122,16 @@ def test_every_strategy_and_auto_has_contenders():
 def test_unknown_names_are_listed():
     with pytest.raises(TpgenError, match=r"unknown contender 'e4nn/\*'; known contenders: e3nn/eager, "):
         select_contenders(["e4nn/*"])
-    with pytest.raises(
-        TpgenError, match=r"unknown task 'backwards': did you mean 'backward'\? Known tasks: forward, backward, double"
-    ):
+    with pytest.raises(TpgenError, match=r"'backwards':.*'backward'"):
         select_tasks(["backwards"])
-    with pytest.raises(TpgenError, match=r"unknown suite 'smal': did you mean 'small'\? Known suites: small, "):
+    with pytest.raises(TpgenError, match=r"'smal':.*'small'"):
         select_problems(suites=["smal"])
     with pytest.raises(
         TpgenError,
-        match=r"unknown problem 'mace': did you mean 'mace-medium' or 'mace-large'\? Known problems: article, ",
+        match=r"'mace':.*'mace-medium' or 'mace-large'",
     ):
         select_problems(["mace"])
-    with pytest.raises(BackendError, match=r"benchmarks run in float64, .* not in int64"):
+    with pytest.raises(BackendError, match=r"float64.*int64"):
         run_benchmarks(SMALL[:1], [], dtype=torch.int64)
 
 

@@ -71,9 +71,7 @@ def test_targets_lie_on_one_side():
 
 def test_every_row_names_known_problems():
     assert all(subject in PROBLEMS for goal in GOALS.values() for subject in goal.subjects if goal.name != "warm")
-    with pytest.raises(
-        TpgenError, match=r"unknown row 'forwards': did you mean 'forward'\? Known rows: forward, backward, "
-    ):
+    with pytest.raises(TpgenError, match=r"'forwards':.*'forward'"):
         select_goals(GOALS, ["forwards"])
     assert [goal.name for goal in select_goals(GOALS, ["cold", "force"])] == ["force", "cold"]
 
@@ -209,7 +207,7 @@ def test_fresh_processes(tmp_path: Path):
 def test_a_failing_process_is_quoted(monkeypatch):
     failed = subprocess.CompletedProcess([], 1, "", "Traceback\nPlanError: unknown problem 'nobody'\n")
     monkeypatch.setattr(subprocess, "run", lambda *arguments, **options: failed)
-    with pytest.raises(BackendError, match=r"start in a fresh process failed: PlanError: unknown problem 'nobody'"):
+    with pytest.raises(BackendError, match=r"PlanError:.*'nobody'"):
         in_fresh_process("start", "nobody", environment={})
 
 

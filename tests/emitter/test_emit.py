@@ -292,9 +292,9 @@ def test_errors() -> None:
     plan = make_plan(*MIXED)
     with pytest.raises(EmitError, match="unknown strategy 'fast'; known strategies: einsum, grouped, unrolled"):
         emit_plan(plan, strategy="fast")
-    with pytest.raises(EmitError, match="unknown direction 'left'; known directions: forward, right, grad_x1"):
+    with pytest.raises(EmitError, match=r"'left'.*grad_x1"):
         emit_plan(plan, "left")
-    with pytest.raises(EmitError, match="unknown layout 'row'; known layouts: mul_ir, ir_mul"):
+    with pytest.raises(EmitError, match=r"'row'.*mul_ir, ir_mul"):
         emit_plan(plan, layout="row")
     with pytest.raises(EmitError, match="layout: give one name, or one for each"):
         emit_plan(plan, layout=["mul_ir"])  # type: ignore[arg-type]

@@ -109,7 +109,7 @@ def test_a_write_that_fails_keeps_the_checkpoint_before(
 def test_bfloat16_stays_within_its_budget_or_says_so(example: ModuleType, tmp_path: Path) -> None:
     given = ["--out", str(tmp_path), "--epochs", "1", "--autocast", *SMALL]
     example.main(given)
-    with pytest.raises(SystemExit, match=r"bfloat16 changes the forces by \d.* and the budget is 0.0%"):
+    with pytest.raises(SystemExit, match=r"bfloat16.*0.0%"):
         example.main([*given, "--budget", "1e-6"])
 
 

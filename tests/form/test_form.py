@@ -126,7 +126,7 @@ def test_errors() -> None:
         form.open("x3")
     with pytest.raises(EmitError, match=r"unknown operand 'x1\*out'; known operands: x1, x2, w, out"):
         form.open("x1", "out")
-    with pytest.raises(EmitError, match=r"unknown layout 'mul': did you mean 'mul_ir'\? Known layouts: mul_ir, ir_mul"):
+    with pytest.raises(EmitError, match=r"'mul':.*'mul_ir'.*mul_ir, ir_mul"):
         form_of(CASES[0].plan, "mul")
     with pytest.raises(EmitError, match="layout: give one name, or one for each of x1, x2, out"):
         layouts_of(CASES[0].plan, ("mul_ir", "ir_mul"))

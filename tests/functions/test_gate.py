@@ -141,5 +141,5 @@ def test_nothing_is_recorded_where_nothing_asks() -> None:
 
 @pytest.mark.parametrize("shape", [(), (3, 4), (3, TABLE.dim_in + 1)])
 def test_rows_of_another_length_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(InputError, match=r"features: the gate takes rows of 18 numbers, got shape \("):
+    with pytest.raises(InputError, match=r"features:.*18.*\("):
         gate(TABLE, torch.zeros(shape))
