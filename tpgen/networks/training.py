@@ -171,7 +171,7 @@ def _first(found: Any) -> Tensor:
     first = next((x for x in flatten(found)[0] if isinstance(x, Tensor)), None)
     if first is None or first.numel() != 1:
         described = type(found).__name__ if first is None else f"a tensor of shape {tuple(first.shape)}"
-        raise InputError(f"loss: must return one number, or have it first, got {described}: return the mean or the sum")
+        raise InputError(f"loss: must return one number or have it first, got {described}: return the mean or the sum")
     return first
 
 
