@@ -30,8 +30,9 @@ class Trained(nn.Module):
 
     def forward(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         positions = data["positions"].detach().requires_grad_()
-        energy = self.energy(positions, data["elements"], data["edges"])
-        (slope,) = torch.autograd.grad(energy, positions, create_graph=self.training)
+        with torch.enable_grad():
+            energy = self.energy(positions, data["elements"], data["edges"])
+            (slope,) = torch.autograd.grad(energy, positions, create_graph=self.training)
         return {"energy": energy, "forces": -slope}
 
 
