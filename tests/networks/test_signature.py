@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -151,3 +151,29 @@ def test_sizes_are_no_results() -> None:
 
     with pytest.raises(DeployError, match="returns a size of a tensor as a number, which a program cannot"):
         tpgen.compile_step(Counting(), torch.ones(5, 3))
+
+
+class Named(nn.Module):
+    def forward(self, data: dict[str, Any], *, more: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"y": data["a"] - 2 * data["rest"]["b"] + 3 * data["rest"]["c"][0] - 4 * more["d"] + 5 * more["e"]}
+
+
+def named(**left: Tensor) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    a, b, c, d, e = (torch.full((5,), float(n)) for n in range(5))
+    return {"a": a, "rest": {"b": b, "c": [c]}}, {"d": d, "e": e, **left}
+
+
+def test_names_are_a_set(interpreted: list[int]) -> None:  # noqa: F811
+    network, (data, more) = Named(), named()
+    step = tpgen.compile_step(network, data, more=more)
+    rest = dict(reversed(data["rest"].items()))
+    for args in ({"rest": rest, "a": data["a"]}, {"a": data["a"], "rest": rest}, {**data}):
+        for options in (more, dict(reversed(more.items()))):
+            torch.testing.assert_close(step(args, more=options), network(data, more=more))
+    assert len(interpreted) == 1
+    with pytest.raises(InputError, match=r"this one has also more\['z'\]"):
+        step(data, more={**more, "z": more["d"]})
+    with pytest.raises(InputError, match=r"this one lacks argument 0\['rest'\]\['b'\] and has also argument 0\['x'\]"):
+        step({**data, "rest": {"c": data["rest"]["c"]}, "x": data["a"]}, more=more)
+    with pytest.raises(InputError, match=r"this one has 1 \(int\) as argument 0\['a'\], not a tensor"):
+        step({**data, "a": 1}, more=more)

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 import tpgen
 from tests.deployment.network import Energy
 from tests.machine import needs_compiler
+from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tests.networks.test_step import data
 from tpgen.errors import DeployError, InputError
 from tpgen.kernels.runtime.runtime import Kernels
@@ -29,8 +30,9 @@ class Trained(nn.Module):
 
     def forward(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         positions = data["positions"].detach().requires_grad_()
-        energy = self.energy(positions, data["elements"], data["edges"])
-        (slope,) = torch.autograd.grad(energy, positions, create_graph=self.training)
+        with torch.enable_grad():
+            energy = self.energy(positions, data["elements"], data["edges"])
+            (slope,) = torch.autograd.grad(energy, positions, create_graph=self.training)
         return {"energy": energy, "forces": -slope}
 
 
@@ -172,9 +174,73 @@ class Counting(nn.Module):
         (Counting(), squared, DeployError, "writes into norm.num_batches_tracked"),
         (nn.Linear(3, 3), lambda network, x: network(x), InputError, r"one number .* got a tensor of shape \(5, 3\)"),
         (nn.Linear(3, 3), lambda network, x: network(x).sum().item(), InputError, "one number .* got float"),
-        (nn.Linear(3, 3).requires_grad_(False), squared, InputError, "one number"),
     ],
 )
 def test_what_is_no_training(network: nn.Module, function: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         tpgen.compile_training(network, function, torch.randn(5, 3))
+
+
+def test_a_loop_with_a_validation_is_that_of_eager(interpreted: list[int]) -> None:  # noqa: F811
+    """As docs/train.md has it: a network that takes forces with ``create_graph=self.training``."""
+    network, like = Trained().double(), Trained().double()
+    training = tpgen.compile_training(network, loss)
+    seen: list[float] = []
+    for module, run in ((network, training), (like, lambda *batch: loss(like, *batch))):
+        optimizer = torch.optim.Adam(module.parameters(), 1e-2)
+        for _ in range(2):
+            (run if run is training else module).train()
+            for atoms in (5, 4):
+                optimizer.zero_grad()
+                value, _ = run(*case(atoms))
+                value.backward()
+                optimizer.step()
+            (run if run is training else module).eval()
+            with torch.no_grad():
+                for atoms in (6, 3):
+                    value, beside = run(*case(atoms))
+                    assert not any(x.requires_grad for x in (value, beside["mae"]))
+                    seen += [value.item(), beside["mae"].item()]
+    half = len(seen) // 2
+    torch.testing.assert_close(torch.tensor(seen[:half]), torch.tensor(seen[half:]))
+    assert len(interpreted) == 2, "one with gradients, one without"
+
+
+def test_evaluation_with_gradients_is_the_networks(interpreted: list[int]) -> None:  # noqa: F811
+    network = Trained().double()
+    training = tpgen.compile_training(network, loss).eval()
+    with pytest.warns(UserWarning, match="has no gradients .*the network itself serves calls"):
+        value, _ = training(*case(5))
+    torch.testing.assert_close(value, loss(network, *case(5))[0])
+    for of in (value, loss(network, *case(5))[0]):
+        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+            of.backward()
+    training(*case(5))  # warns once
+    training.train()
+    training(*case(5))[0].backward()
+    assert len(interpreted) == 1
+
+
+def test_a_frozen_network_has_its_loss(interpreted: list[int]) -> None:  # noqa: F811
+    network, x = nn.Linear(3, 3).requires_grad_(False), torch.randn(5, 3)
+    training = tpgen.compile_training(network, squared, x)
+    torch.testing.assert_close(training(x), squared(network, x))
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        training(x).backward()
+    network.requires_grad_(True)
+    training(x).backward()
+    assert network.weight.grad is not None
+
+
+def test_gradients_are_freed_as_those_of_autograd(interpreted: list[int]) -> None:  # noqa: F811
+    network, x = nn.Linear(3, 3), torch.randn(5, 3)
+    training = tpgen.compile_training(network, squared, x)
+    for run in (training, lambda x: squared(network, x)):
+        network.zero_grad()
+        value = run(x)
+        value.backward(retain_graph=True)
+        once = network.weight.grad.clone()
+        value.backward()
+        torch.testing.assert_close(network.weight.grad, 2 * once)
+        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+            value.backward()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,11 @@ from tpgen.nn.plain_tensors import writes_to
 _PLAIN = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device}  # nobody can write to
 
 
+def is_plain(x: Any) -> bool:
+    """Whether a value is a constant that nobody can write to."""
+    return type(x) in _PLAIN or isinstance(x, Enum)
+
+
 @dataclass(frozen=True)
 class Signature:
     """The arguments of a call without the numbers of its tensors."""
@@ -35,7 +41,7 @@ class Signature:
         leaves, spec = _flat(args, options)
         constants = tuple((n, type(x), x) for n, x in enumerate(leaves) if not isinstance(x, Tensor))
         for _, kind, x in constants:
-            if kind not in _PLAIN and not isinstance(x, Enum):
+            if not is_plain(x):
                 raise InputError(
                     f"a step takes tensors and plain constants, in tuples, lists and dicts, got {kind.__name__}: give "
                     "the tensors that it holds, as to_dict() does"
@@ -45,12 +51,18 @@ class Signature:
         places = tuple(order[id(x)] for x in leaves if isinstance(x, Tensor))
         return Signature(spec, constants, (places, *_surroundings(tensors.values()))), list(tensors.values())
 
+    def in_order(self, tensors: list[Tensor], like: Signature) -> tuple[Signature, list[Tensor]]:
+        """The same call with the names of its dicts in the order of another's: names are a set."""
+        if self.spec == like.spec:
+            return self, tensors
+        return Signature.of(*_in_order(self.arguments(tensors), like.arguments(range(like.spec.num_leaves))))
+
     def need(self, like: Signature) -> None:
         """Raise `InputError` unless a call has the nesting, names and constants of another; constants' types count."""
         if self != like:
             raise InputError(
-                f"a step is for calls like its example, {like}, got {self}: give the same names and constants, or "
-                "compile another step"
+                f"a step is for calls like its example, but this one {_difference(self, like)}: give the same names "
+                "and constants, or compile another step"
             )
 
     def asks_otherwise(self, like: Signature) -> bool:
@@ -58,11 +70,48 @@ class Signature:
         (places, dtype, *kinds), (same_places, same_dtype, *_) = self.beside, like.beside
         return (places, dtype) == (same_places, same_dtype) and not any(any(unusual) for _, *unusual in kinds)
 
-    def arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple, dict[str, Any]]:
+    def arguments(self, tensors: Sequence[Any]) -> tuple[tuple, dict[str, Any]]:
         """Arguments and keywords of a call with other tensors."""
         rest, known = iter(self.beside[0]), {n: x for n, _, x in self.constants}
         leaves = [known[n] if n in known else tensors[next(rest)] for n in range(self.spec.num_leaves)]
         return pytree.tree_unflatten(leaves, self.spec)
+
+
+def _in_order(x: Any, like: Any) -> Any:
+    """A nested value whose dicts have their names in the order of another's, where these are the same names."""
+    kind = type(x)
+    if kind is not type(like):
+        return x
+    if kind in (dict, OrderedDict) and x.keys() == like.keys():
+        return kind((name, _in_order(x[name], of)) for name, of in like.items())
+    if kind in (list, tuple) and len(x) == len(like):
+        return kind(map(_in_order, x, like))
+    return x
+
+
+def _difference(one: Signature, like: Signature) -> str:
+    """What a call has that another has not, and lacks of it: names, kinds of values, constants."""
+    given, wanted = _by_path(one), _by_path(like)
+    lacks, more = ([path for path in of if path not in other] for of, other in ((wanted, given), (given, wanted)))
+    said = [f"{word} {', '.join(paths)}" for word, paths in (("lacks", lacks), ("has also", more)) if paths]
+    changed = [path for path in given if path in wanted and given[path] != wanted[path]]
+    said += [f"has {given[path]} as {path}, not {wanted[path]}" for path in changed]
+    return " and ".join(said) or f"has the nesting {one.spec}, not {like.spec}"
+
+
+def _by_path(signature: Signature) -> dict[str, str]:
+    """What stands at each place of a call: a tensor, or which constant."""
+    known = {n: f"{x!r} ({kind.__name__})" for n, kind, x in signature.constants}
+    leaves = [known.get(n, "a tensor") for n in range(signature.spec.num_leaves)]
+    pairs, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(leaves, signature.spec))
+    return {_written(path): said for path, said in pairs}
+
+
+def _written(path: Sequence[Any]) -> str:
+    """A place in the arguments of a call: the number of a positional one, or its keyword, and what follows."""
+    _, first, *rest = path
+    name = f"argument {first.idx}" if isinstance(first, pytree.SequenceKey) else str(first.key)
+    return name + pytree.keystr(tuple(rest))
 
 
 def _flat(args: tuple, options: dict[str, Any]) -> tuple[list[Any], pytree.TreeSpec]:
@@ -134,7 +183,7 @@ class ParameterSlots:
                         if x is not None:
                             places.setdefault(id(x), []).append((held, name))
                             names.setdefault(id(x), f"{path}.{name}".removeprefix("."))
-        self._places, self._names, self._gradients = list(places.values()), list(names.values()), gradients
+        self._places, self._names, self.gradients = list(places.values()), list(names.values()), gradients
         self._first = [held for (held, _), *_ in self._places], [name for (_, name), *_ in self._places]
         self._tied = [of for of in self._places if len(of) > 1]
 
@@ -150,7 +199,7 @@ class ParameterSlots:
 
     def asked(self) -> list[bool]:
         """Whether a program differentiates by each of them."""
-        return [self._gradients and x.requires_grad for x in self.tensors()]
+        return [self.gradients and x.requires_grad for x in self.tensors()]
 
     @contextmanager
     def unwritten(self) -> Iterator[None]:

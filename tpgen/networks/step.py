@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tpgen.errors import InputError
+from tpgen.networks.results import values
 from tpgen.networks.signature import ParameterSlots, Signature
-from tpgen.networks.step_program import WRITING, BuiltOnce, Program
+from tpgen.networks.step_program import WRITING, BuiltOnce, Program, is_recorded
 
 
 def compile_step(network: nn.Module, *args: Any, outputs: Sequence[str] | None = None, **options: Any) -> Step:
@@ -39,25 +42,41 @@ def compile_step(network: nn.Module, *args: Any, outputs: Sequence[str] | None =
     return step
 
 
-class Step(BuiltOnce):
-    """A network whose calls are one program, which the first of them builds; attributes are those of the network."""
+class Step(BuiltOnce, nn.Module):
+    """A network whose calls are one program, which the first of them builds; all else of it is the network's.
+
+    Methods and attributes are those of the network, of which methods that return the network return the step.
+    """
 
     def __init__(self, network: nn.Module, outputs: Sequence[str] | None) -> None:
-        self._network, self._outputs = network, None if outputs is None else tuple(outputs)
+        vars(self).update(_network=network, _outputs=None if outputs is None else tuple(outputs))
 
     def __getattr__(self, name: str) -> Any:
-        if "_network" not in vars(self):  # of a copy that is being made
+        if "_network" not in vars(self) or name.startswith("__"):  # of a copy that is being made; how to copy it
             raise AttributeError(name)
-        return getattr(self._network, name)
+        found = getattr(self._network, name)
+        return self._returning(found) if inspect.ismethod(found) and found.__self__ is self._network else found
 
-    def train(self, mode: bool = True) -> Step:
-        """Set the mode of the network; returns the step, as a module returns itself."""
-        self._network.train(mode)
-        return self
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OWN:
+            vars(self)[name] = value
+        else:
+            setattr(self._network, name, value)
 
-    def eval(self) -> Step:
-        """Set the network to evaluation."""
-        return self.train(False)
+    def __delattr__(self, name: str) -> None:
+        if name in _OWN:
+            del vars(self)[name]
+        else:
+            delattr(self._network, name)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*dir(type(self)), *dir(self._network)})
+
+    def __repr__(self) -> str:
+        return f"Step of {self._network!r}"
 
     def build(self, *args: Any, **options: Any) -> None:
         """Build the program of calls like an example, in the place of the one that is there."""
@@ -68,12 +87,22 @@ class Step(BuiltOnce):
     def __call__(self, *args: Any, **options: Any) -> Any:
         """As the network."""
         signature, tensors = Signature.of(args, options)
-        with torch.no_grad():
-            found = self._current(*args, **options).run(signature, tensors)
+        recorded, found = is_recorded(tensors), None
+        if not (recorded and self._program is None):
+            with torch.no_grad():
+                found = self._current(*args, **options).run(signature, tensors, recorded)
         if found is not None:
             return found
         with WRITING.lock, torch.enable_grad():  # else stand-ins of another thread are in the places of parameters
-            return self._evaluate(*args, **options)
+            found = self._evaluate(*args, **options)
+        return found if recorded else values(found, [*tensors, *self._held()])
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        """As the network."""
+        return self(*args, **options)
+
+    def _held(self) -> list[Tensor]:
+        return [] if self._program is None else self._program.slots.tensors()
 
     def _evaluate(self, *args: Any, **options: Any) -> Any:
         found = self._network(*args, **options)
@@ -83,3 +112,27 @@ class Step(BuiltOnce):
         if missing:
             raise InputError(f"outputs: the network returns no {missing[0]!r}, it returns {', '.join(found)}")
         return {name: found[name] for name in self._outputs}
+
+    def _returning(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """A method of the network that returns the step where it returns the network."""
+
+        @wraps(method)
+        def call(*args: Any, **options: Any) -> Any:
+            found = method(*args, **options)
+            return self if found is self._network else found
+
+        return call
+
+
+_OWN = {"_network", "_outputs", "_program", "_evaluate"}
+_TABLES = tuple(vars(nn.Module()))  # parameters, modules, hooks, the mode: those of the network
+
+
+def _of_network(name: str) -> property:
+    return property(lambda step: step.__getattr__(name))
+
+
+# what every module has, for which Python does not ask `__getattr__`
+for _name, _value in (*vars(nn.Module).items(), *((name, None) for name in _TABLES)):
+    if _name not in vars(Step) and not (_name.startswith("__") or hasattr(BuiltOnce, _name)):
+        setattr(Step, _name, _of_network(_name))

@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, fx
 
 from tpgen import _torch
+from tpgen._torch import has_tangents, is_functorch_wrapped_tensor, is_tracing
 from tpgen._version import __version__
 from tpgen.errors import DeployError, TpgenError
 from tpgen.kernels.build import cache
@@ -33,7 +34,7 @@ from tpgen.progress import announce
 
 WRITING = ForkedLock(RLock)  # while a network is written down, other tensors stand in the places of its own
 
-RunLibrary = Callable[[list[Tensor]], list[Tensor]]
+RunLibrary = Callable[[list[Tensor]], "list[Tensor] | None"]
 # one file is compiled, for which headers are not worth to be compiled before; torch writes into what it is given
 _OPTIONS = {
     "aot_inductor.precompile_headers": False,
@@ -77,8 +78,7 @@ class Program:
         parameters = slots.tensors()
         inputs = written.complete([x.detach().contiguous() for x in (*parameters, *tensors)])
         assert inputs is not None, "the program holds for its example"
-        with torch.autocast("cpu", enabled=False):
-            function, sizes = library_of(written.program, written.sizes, inputs)
+        function, sizes = _library_or_none(title, written, inputs)
         before, behind = sizes.part(0, len(parameters) + len(tensors)), sizes.part(len(parameters), None)
         return Program(title, evaluate, signature, slots, written, before, behind, function)
 
@@ -87,16 +87,19 @@ class Program:
         with WRITING.lock:
             return self.written.reads.stand() and self.slots.stand()
 
-    def run(self, signature: Signature, tensors: Sequence[Tensor]) -> Any:
-        """The results; None where the program does not hold for such tensors."""
+    def run(self, signature: Signature, tensors: list[Tensor], recorded: bool) -> Any:
+        """The results; None where the program does not hold for such tensors, or somebody has the call ``recorded``."""
+        signature, tensors = signature.in_order(tensors, self.signature)
         signature.need(self.signature)
+        if recorded:
+            return None
         with WRITING.lock:
             inputs = [*self.slots.tensors(), *tensors]
         if torch.is_autocast_enabled("cpu") or not self.before.hold(inputs):
             return None
         if signature.beside != self.signature.beside:
             other = self._other(signature, tensors)
-            return None if other is None else other.run(signature, tensors)
+            return None if other is None else other.run(signature, tensors, recorded)
         made = self._made(inputs, len(tensors), again=False)
         if made is not None and not self.written.right(made):
             made = self._made(inputs, len(tensors), again=True)
@@ -105,8 +108,8 @@ class Program:
     def _other(self, signature: Signature, tensors: Sequence[Tensor]) -> Program | None:
         """The program of calls whose inputs require other gradients, as those that a network itself has asked for.
 
-        A network can decide by that, so it is traced again; where it does not, the library is the same one.  A tensor
-        that others were computed into would lose its gradient: None, as a network itself makes leaves alone so.
+        A network can decide by that, so it is traced again; where it does not, the library is the same one.  None for
+        calls that differ in more, and for tensors that others were computed into: a network makes leaves alone so.
         """
         if any(x.grad_fn is not None for x in tensors) or not signature.asks_otherwise(self.signature):
             return None
@@ -125,13 +128,24 @@ class Program:
         if complete is None or not self.behind.hold(complete[len(inputs) - count :]):
             return None
         given = self.written.program.given(complete)
-        return self.function([x.contiguous() for x in given])  # a program does not look at strides
+        try:
+            return self.function([x.contiguous() for x in given])  # a program does not look at strides
+        except RuntimeError:  # of an index out of range, say: what the network says of the call is said by itself
+            return None
+
+
+def is_recorded(tensors: Iterable[Tensor]) -> bool:
+    """Whether somebody records what becomes of tensors: autograd, `torch.func`, forward mode or a tracer."""
+    if is_tracing() or has_tangents():
+        return True
+    asks = torch.is_grad_enabled()
+    return any((asks and x.grad_fn is not None) or is_functorch_wrapped_tensor(x) for x in tensors)
 
 
 class BuiltOnce:
     """Base of what is called like a network and holds its program, which its first call builds by ``build``."""
 
-    _program: Program | None = None
+    _program: Any = None
     _of_program: tuple[str, ...] = ("_program",)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -156,6 +170,21 @@ class BuiltOnce:
 
 
 # -- libraries ---------------------------------------------------------------------------------------------------------
+
+
+def _library_or_none(title: str, written: Written, inputs: list[Tensor]) -> tuple[RunLibrary, HeldSizes]:
+    """As `library_of`; a function that returns nothing, and a warning, where a program does not compile."""
+    try:
+        with torch.autocast("cpu", enabled=False):
+            return library_of(written.program, written.sizes, inputs)
+    except Exception as error:
+        why = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        warnings.warn(
+            f"{title} was written as one program, which does not compile ({type(error).__name__}: {why}): the network "
+            "itself serves all calls",
+            stacklevel=2,
+        )
+    return lambda _: None, written.sizes
 
 
 def library_of(program: GraphPart, sizes: HeldSizes, inputs: list[Tensor]) -> tuple[RunLibrary, HeldSizes]:

@@ -11,11 +11,13 @@ from torch import Tensor, fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from tpgen._torch import ConstantSource, FakeTensorMode, pytree
-from tpgen.errors import DeployError
+from tpgen.errors import InputError
 from tpgen.networks.cse import cse
 from tpgen.networks.functional import aliases, traced
+from tpgen.networks.reach import Reach, listening
 from tpgen.networks.reads import Reads, reading
 from tpgen.networks.recording import FINDINGS, Finding, Recording, recording
+from tpgen.networks.results import constants, flatten, unflatten
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.simplify import rewrite, simplify_graph
 from tpgen.networks.sizes import HeldSizes
@@ -92,22 +94,25 @@ class Written:
         """Put tensors that a program made into the network's result, with its constants."""
         rest = iter(made)
         leaves = [self.constants[n] if n in self.constants else next(rest) for n in range(self.result.num_leaves)]
-        return pytree.tree_unflatten(leaves, self.result)
+        return unflatten(leaves, self.result)
 
 
 def write(evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]) -> Written:
     """Write down an evaluation, which reads the parameters in the slots; an example of it has such tensors."""
     asked = slots.asked()
-    with slots.holding(_fresh(slots.tensors(), asked)), slots.unwritten():  # kernels are built for what is asked alone
+    held = slots.holding(_fresh(slots.tensors(), asked))  # kernels are built for what is asked alone
+    with held, slots.unwritten(), reading(slots.modules, kept=True) as ahead, listening() as codes:
         found = _of_example(evaluate, signature, tensors)
+    reach = Reach(codes, slots.modules)
+    ahead.follow(reach, slots.modules)
     seen: dict[str, Any] = {}
 
     def call(parameters: list[Tensor], given: list[Tensor], found: list[list[Tensor]]) -> list[Tensor]:
         args, options = signature.arguments(_fresh(given, [x.requires_grad for x in tensors]))
         held, program = slots.holding(_fresh(parameters, asked)), Recording(dict(zip(names, found, strict=True)))
         with held, recording(program), reading(slots.modules) as seen["reads"], torch.enable_grad():
-            leaves, seen["spec"] = pytree.tree_flatten(evaluate(*args, **options))
-        seen["constants"] = _constants(leaves)
+            leaves, seen["spec"] = flatten(evaluate(*args, **options))
+        seen["constants"] = constants(leaves)
         made = [x.detach() for x in leaves if isinstance(x, Tensor)]
         asked_of = [(FINDINGS[name].wrong, program.given[name], program.sources[name]) for name in names]
         made += [wrong(known, *sources) for wrong, known, sources in asked_of if wrong]
@@ -128,17 +133,20 @@ def write(evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tenso
         searches[name] = Search(FINDINGS[name], first, sources)
         begin += count
     rewrite(graph.graph)
+    ahead.settle_objects(reach)
+    seen["reads"].follow(reach, slots.modules)
+    _need_parameters(seen["reads"].tensors() if slots.gradients else ())
     seen["reads"].keep(graph)
     program, sizes = _ending(graph, 0, seen["results"]), HeldSizes.of(pytree.tree_leaves(inputs))
     return Written(program, sizes, seen["reads"], searches, seen["spec"], seen["constants"])
 
 
-def _constants(leaves: Sequence[Any]) -> dict[int, Any]:
-    """Leaves of a result that are no tensors, and are the same in every call."""
-    found = {n: x for n, x in enumerate(leaves) if not isinstance(x, Tensor)}
-    if any(isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool)) for x in found.values()):
-        raise DeployError("the network returns a size of a tensor as a number, which a program cannot: return tensors")
-    return found
+def _need_parameters(tensors: Sequence[tuple[str, Tensor]]) -> None:
+    for name, x in tensors:
+        if x.requires_grad:
+            raise InputError(
+                f"{name} requires a gradient and is no parameter of the network: register it as one, or detach it"
+            )
 
 
 def _faked(parameters: list[Tensor], tensors: list[Tensor], found: list[list[Tensor]]) -> tuple[Any, Any, Any]:

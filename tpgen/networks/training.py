@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -10,10 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from tpgen._torch import foreach_mul, pytree
-from tpgen.errors import InputError
+from tpgen._torch import foreach_mul
+from tpgen.errors import InputError, TpgenError
+from tpgen.networks.results import flatten, unflatten, values
 from tpgen.networks.signature import ParameterSlots, Signature
-from tpgen.networks.step_program import WRITING, BuiltOnce, Program
+from tpgen.networks.step import Step
+from tpgen.networks.step_program import WRITING, BuiltOnce, Program, is_recorded
 
 
 def compile_training(network: nn.Module, loss: Callable[..., Any], *args: Any, **options: Any) -> Training:
@@ -44,14 +48,25 @@ def compile_training(network: nn.Module, loss: Callable[..., Any], *args: Any, *
     return training
 
 
-class Training(BuiltOnce, nn.Module):
-    """A loss of a network, whose calls are one program that the first of them builds."""
-
-    _of_program = ("_program", "_scripted", "_trained")
+class Loss(nn.Module):
+    """A loss of a network as a network."""
 
     def __init__(self, network: nn.Module, loss: Callable[..., Any]) -> None:
         super().__init__()
         self.network, self.loss = network, loss
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        return self.loss(self.network, *args, **options)
+
+
+class Training(BuiltOnce, Loss):
+    """A loss of a network, whose calls are one program that the first of them builds.
+
+    Without gradients, as in a validation, it is another program: a step of the loss.
+    """
+
+    _of_program = ("_program", "_scripted", "_trained", "_step")
+    _step: Step
 
     def build(self, *args: Any, **options: Any) -> None:
         """Build the program of calls like an example, in the place of the one that is there."""
@@ -59,19 +74,32 @@ class Training(BuiltOnce, nn.Module):
         slots = ParameterSlots(self.network, gradients=True)
         title = f"the training of {type(self.network).__name__}"
         self._scripted = [p for p in self.network.parameters() if all(p is not x for x in slots.tensors())]
-        self._program = Program.of(title, self._with_gradients, slots, signature, tensors)
+        try:
+            self._program = Program.of(title, self._with_gradients, slots, signature, tensors)
+        except _NoGradientsError as error:
+            warnings.warn(f"{title} has no gradients ({error}): the network itself serves calls", stacklevel=2)
+            self._program = _Served(signature, slots)
         self._trained = self._state(slots, self._scripted)
 
     def forward(self, *args: Any, **options: Any) -> Any:
         """As the loss."""
+        if not torch.is_grad_enabled():
+            return self._evaluated(*args, **options)
         signature, tensors = Signature.of(args, options)
+        recorded, found = is_recorded(tensors), None
         with torch.no_grad():
             program = self._current(*args, **options)
-            found = program.run(signature, tensors)
+            found = program.run(signature, tensors, recorded)
         if found is not None:
-            return self._recorded(program, *found)
+            return self._led(program, *found)
         with WRITING.lock:  # while another thread writes, stand-ins are in the places of parameters
-            return self.loss(self.network, *args, **options)
+            found = super().forward(*args, **options)
+        return found if recorded else _alone(found, [*tensors, *program.slots.tensors()])
+
+    def _evaluated(self, *args: Any, **options: Any) -> Any:
+        if "_step" not in vars(self):
+            vars(self)["_step"] = Step(Loss(self.network, self.loss), None)  # no part of the module: it holds no more
+        return self._step(*args, **options)
 
     def _stands(self) -> bool:
         program = self._program
@@ -86,42 +114,76 @@ class Training(BuiltOnce, nn.Module):
         found = self.loss(self.network, *args, **options)
         first = _first(found)
         parameters = [x for x in ParameterSlots(self.network, gradients=True).tensors() if x.requires_grad]
-        if not parameters:
-            raise InputError("no parameter of the network requires a gradient: there is nothing to train")
         if len(parameters) < sum(x.requires_grad for x in self.network.parameters()):
             raise InputError("parameters of TorchScript modules are no inputs of a program: freeze these, or use eager")
-        return found, torch.autograd.grad(first, parameters, allow_unused=True)
+        if not first.requires_grad:
+            return found, [None] * len(parameters)
+        try:
+            return found, torch.autograd.grad(first, parameters, allow_unused=True)
+        except RuntimeError as error:
+            if _FREED in str(error):  # in evaluation, as of forces without create_graph
+                raise _NoGradientsError(_FREED.lower()) from error
+            raise
 
-    def _recorded(self, program: Program, found: Any, gradients: Sequence[Tensor | None]) -> Any:
+    def _led(self, program: Program, found: Any, gradients: Sequence[Tensor | None]) -> Any:
         """Results of which the loss leads to the parameters that it depends on."""
         parameters = (x for x in program.slots.tensors() if x.requires_grad)
         pairs = [(x, g) for x, g in zip(parameters, gradients, strict=True) if g is not None]
-        leaves, spec = pytree.tree_flatten(found)
+        if not pairs:
+            return found
+        leaves, spec = flatten(found)
         place = next(n for n, x in enumerate(leaves) if isinstance(x, Tensor))
-        leaves[place] = _Loss.apply(leaves[place], [g for _, g in pairs], *(x for x, _ in pairs))
-        return pytree.tree_unflatten(leaves, spec)
+        leaves[place] = _Led.apply(leaves[place], [g for _, g in pairs], *(x for x, _ in pairs))
+        return unflatten(leaves, spec)
+
+
+_FREED = "Trying to backward through the graph a second time"
+
+
+class _NoGradientsError(TpgenError):
+    """A loss whose network has freed the graph that gradients would be taken of."""
+
+
+@dataclass(frozen=True)
+class _Served:
+    """In the place of a program: the network serves all calls, until what it is written for changes."""
+
+    signature: Signature
+    slots: ParameterSlots
+
+    def stands(self) -> bool:
+        return self.slots.stand()
+
+    def run(self, signature: Signature, tensors: list[Tensor], _recorded: bool) -> None:
+        signature.in_order(tensors, self.signature)[0].need(self.signature)
+
+
+def _alone(found: Any, owned: Sequence[Tensor]) -> Any:
+    """Results of which the loss alone, the first, has gradients."""
+    (leaves, _), (beside, spec) = flatten(found), flatten(values(found, owned))
+    place = next((n for n, x in enumerate(leaves) if isinstance(x, Tensor)), None)
+    if place is not None:
+        beside[place] = leaves[place]
+    return unflatten(beside, spec)
 
 
 def _first(found: Any) -> Tensor:
-    first = next((x for x in pytree.tree_flatten(found)[0] if isinstance(x, Tensor)), None)
-    if first is None or first.numel() != 1 or not first.requires_grad:
+    first = next((x for x in flatten(found)[0] if isinstance(x, Tensor)), None)
+    if first is None or first.numel() != 1:
         described = type(found).__name__ if first is None else f"a tensor of shape {tuple(first.shape)}"
-        raise InputError(
-            f"loss: must return one number that depends on parameters, or have it first, got {described}: return the "
-            "mean or the sum"
-        )
+        raise InputError(f"loss: must return one number or have it first, got {described}: return the mean or the sum")
     return first
 
 
-class _Loss(torch.autograd.Function):
-    """A loss whose gradients are known."""
+class _Led(torch.autograd.Function):
+    """A loss whose gradients are known; they are freed as those of autograd are."""
 
     @staticmethod
     def forward(ctx: Any, loss: Tensor, gradients: list[Tensor], *_parameters: Tensor) -> Tensor:
-        ctx.gradients = gradients
+        ctx.save_for_backward(*gradients)
         return loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple:
-        return None, None, *foreach_mul(ctx.gradients, g.reshape(()))
+        return None, None, *foreach_mul(ctx.saved_tensors, g.reshape(()))

@@ -1,0 +1,290 @@
+"""What code reaches beside its arguments: globals, classes, functions with their defaults and closures, and objects.
+
+A call is listened to for the functions that it runs.  From these and from what they read of modules, all is followed
+that their code has names for: each name in a table, and each object by its parts.
+"""
+
+from __future__ import annotations
+
+import dis
+import gc
+import os
+import sys
+import sysconfig
+from argparse import Namespace
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, MutableSet
+from contextlib import contextmanager
+from contextvars import ContextVar
+from enum import Enum
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+from threading import local
+from types import CellType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+from weakref import ref
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tpgen.errors import DeployError
+
+CONSTANTS = (bool, int, float, complex, str, bytes, type(None), Enum, torch.dtype, torch.device, range, slice)
+Parts = Callable[[Any], tuple]
+_LIBRARIES = ("torch", "tpgen", "numpy", "scipy", "sympy", "opt_einsum", "opt_einsum_fx", "typing_extensions")
+_FIXED = frozenset({*sys.stdlib_module_names, *_LIBRARIES, "builtins"})
+_PYTHON = sysconfig.get_path("stdlib")
+_FOLDERS = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}")
+_MOST = 20_000  # objects: with more it was no network's
+
+FUNCTION: Parts = attrgetter("__code__", "__defaults__", "__kwdefaults__")
+
+
+def _contents(cell: CellType) -> tuple:
+    try:
+        return (cell.cell_contents,)
+    except ValueError:  # nothing has been written into it yet
+        return ()
+
+
+def _attributes(x: Any) -> tuple:
+    """Names and values of an object's own attributes, in its ``__dict__`` and in slots."""
+    held = getattr(x, "__dict__", {})
+    slots = [name for name in _slots(type(x)) if hasattr(x, name)]
+    return (*held, *held.values(), *slots, *(getattr(x, name) for name in slots))
+
+
+def _slots(kind: type) -> list[str]:
+    names = (vars(of).get("__slots__", ()) for of in kind.__mro__)
+    every = (name for of in names for name in ((of,) if isinstance(of, str) else of))
+    return [name for name in every if name not in ("__dict__", "__weakref__") and not name.startswith("__")]
+
+
+# what objects that can be changed are made of
+_CHANGED: dict[type, Parts] = {
+    FunctionType: FUNCTION,
+    CellType: _contents,
+    dict: lambda x: (*x, *x.values()),
+    list: tuple,
+    set: tuple,
+    deque: tuple,
+    bytearray: lambda x: (bytes(x),),
+    array: lambda x: (x.tobytes(),),
+    np.ndarray: lambda x: (x.shape, str(x.dtype), x.tobytes() if x.dtype != object else tuple(x.flat)),
+    ContextVar: lambda x: (x.get(None),),
+    ref: lambda x: (x(),),
+}
+# and those that cannot
+_KEPT: dict[type, Parts] = {
+    tuple: lambda x: tuple(tuple.__iter__(x)),  # e3nn's irreps have no length
+    frozenset: tuple,
+    MethodType: attrgetter("__self__", "__func__"),
+    partial: attrgetter("func", "args", "keywords"),
+    property: attrgetter("fget", "fset"),
+    staticmethod: lambda x: (x.__func__,),
+    classmethod: lambda x: (x.__func__,),
+    MappingProxyType: lambda x: (*x, *x.values()),
+}
+_OPENED = (SimpleNamespace, Namespace, Mapping, MutableSequence, MutableSet, local)  # of Python's own classes
+
+
+class Place(NamedTuple):
+    """A name in a table, and what stands there."""
+
+    table: dict[str, Any]
+    name: str
+    value: Any
+
+
+class Whole(NamedTuple):
+    """An object with what it is made of."""
+
+    name: str
+    x: Any
+    parts: Parts
+    value: tuple
+    key: int
+
+
+@contextmanager
+def listening() -> Iterator[dict[CodeType, dict[str, Any]]]:
+    """The code of all functions that this thread runs meanwhile, each with its globals."""
+    codes: dict[CodeType, dict[str, Any]] = {}
+
+    def note(frame: Any, _event: str, _argument: Any) -> None:  # none of the lines
+        codes.setdefault(frame.f_code, frame.f_globals)
+
+    before = sys.gettrace()
+    sys.settrace(note)
+    try:
+        yield codes
+    finally:
+        sys.settrace(before)
+
+
+class Reach:
+    """Places and objects that functions reach, and tensors that are in neither parameters nor buffers of modules."""
+
+    def __init__(self, codes: Mapping[CodeType, dict[str, Any]], modules: Iterable[nn.Module]) -> None:
+        self._codes = {code: names for code, names in codes.items() if not (is_fixed(code) or _is_of_library(names))}
+        self._names = {name for code in self._codes for name in _named(code)}
+        self._own = {id(module) for module in modules}
+        self._seen: dict[int, Any] = {}
+        self.places: dict[tuple[int, str], Place] = {}
+        self.wholes: dict[int, Whole] = {}
+        self.tensors: dict[int, tuple[str, Tensor]] = {}
+        self._pending: list[tuple[str, Any]] = []
+        for code, table in self._codes.items():
+            for name in _globals(code):
+                self._place(f"the global {name}", table, name)
+        self._follow()
+
+    def add(self, name: str, x: Any) -> None:
+        """Follow what else is read."""
+        self._pending.append((name, x))
+        self._follow()
+
+    def _place(self, what: str, table: dict[str, Any], name: str) -> None:
+        if (id(table), name) not in self.places:
+            self.places[id(table), name] = Place(table, name, table.get(name))
+            self._pending.append((what, table.get(name)))
+
+    def _follow(self) -> None:
+        while self._pending:
+            name, x = self._pending.pop()
+            if isinstance(x, CONSTANTS) or id(x) in self._seen:
+                continue
+            self._seen[id(x)] = x
+            if len(self._seen) > _MOST:
+                raise DeployError(f"{name}: forward reaches more than {_MOST} objects: keep less beside the network")
+            if isinstance(x, Tensor):
+                self.tensors[id(x)] = name, x
+            elif isinstance(x, nn.Module):
+                self._module(name, x)
+            elif isinstance(x, type):
+                self._class(x)
+            elif isinstance(x, ModuleType):
+                self._file(x)
+            else:
+                self._object(name, x)
+
+    def _module(self, name: str, module: nn.Module) -> None:
+        """Its class, and tensors of one that the network does not know; what code reads of it is noted elsewhere."""
+        if type(module).__module__.startswith("torch.jit"):
+            return
+        self._pending.append((name, type(module)))
+        for table in () if id(module) in self._own else (module._parameters, module._buffers, module._modules):
+            for key in table:
+                self._place(f"{name}.{key}", table, key)
+
+    def _class(self, kind: type) -> None:
+        """Names of code in a class and its bases, and their absence before the first that has them."""
+        tables = [(of, _table(of)) for of in kind.__mro__[:-1] if of is not nn.Module]
+        for n, (of, table) in enumerate(tables):
+            for name in self._names_of(of, table):
+                for _, before in tables[: n + 1]:
+                    self._place(f"{of.__name__}.{name}", before, name)
+
+    def _names_of(self, kind: type, table: Mapping[str, Any]) -> list[str]:
+        if _home(kind) in _FIXED:
+            return ["forward"] if "forward" in table and issubclass(kind, nn.Module) else []
+        return [name for name, x in table.items() if name in self._names or self._runs(x)]
+
+    def _runs(self, x: Any) -> bool:
+        return getattr(x, "__code__", None) in self._codes
+
+    def _file(self, module: ModuleType) -> None:
+        """Names of code in a file; of Python's own and torch's what is no function."""
+        table, fixed = vars(module), module.__name__.split(".")[0] in _FIXED
+        for name in sorted(self._names & table.keys()):
+            if not (fixed and (callable(table[name]) or isinstance(table[name], (ModuleType, *CONSTANTS)))):
+                self._place(f"{module.__name__}.{name}", table, name)
+
+    def _object(self, name: str, x: Any) -> None:
+        kept = _entry(_KEPT, x)
+        if kept:
+            self._pending += [(name, part) for part in kept(x)]
+        elif isinstance(x, FunctionType):
+            self._function(name, x)
+        elif parts := _entry(_CHANGED, x):
+            self._whole(name, x, parts)
+        if "__wrapped__" in getattr(x, "__dict__", {}):
+            self._pending.append((name, x.__wrapped__))
+        if type(x) not in _CHANGED and type(x) not in _KEPT:
+            self._instance(name, x, _entry(_CHANGED, x) or kept)
+
+    def _function(self, name: str, x: FunctionType) -> None:
+        """Code, defaults and closure of a function that runs; of others it counts that they stand where they do."""
+        if x.__code__ not in self._codes:
+            return
+        self._whole(name, x, FUNCTION)
+        for key, cell in zip(x.__code__.co_freevars, x.__closure__ or (), strict=True):
+            if key != "__class__":
+                self._whole(f"{name}.{key}", cell, _contents)
+        for key in sorted(self._names & vars(x).keys()):
+            self._place(f"{name}.{key}", vars(x), key)
+
+    def _instance(self, name: str, x: Any, parts: Parts | None) -> None:
+        kind = type(x)
+        if hasattr(kind, "__next__"):
+            raise DeployError(
+                f"{name}: forward reads a {kind.__name__}, which every call moves on: give what it gives as an argument"
+            )
+        if _home(kind) in _FIXED and not isinstance(x, _OPENED):
+            return
+        if getattr(x, "__dict__", None) or _slots(kind):
+            self._whole(name, x, _attributes, key=id(x) + 1)
+        elif parts is None and not (hasattr(x, "__dict__") or callable(x)):
+            raise DeployError(
+                f"{name}: forward reads an object of class {kind.__name__}, of which nobody sees when it changes: read "
+                "its numbers when the network is made, or give them as arguments"
+            )
+        self._pending.append((name, kind))
+
+    def _whole(self, name: str, x: Any, parts: Parts, key: int | None = None) -> None:
+        value = parts(x)
+        key = id(x) if key is None else key
+        self.wholes[key] = Whole(name, x, parts, value, key)
+        names = value[: len(value) // 2] if isinstance(x, dict) and parts is not _attributes else ()
+        keys = [f"{name}[{part!r}]" for part in names] * 2 or [name] * len(value)
+        self._pending += list(zip(keys, value, strict=True))
+
+
+def _entry(table: dict[type, Parts], x: Any) -> Parts | None:
+    return next((table[kind] for kind in type(x).__mro__ if kind in table), None)
+
+
+def _home(kind: type) -> str:
+    return kind.__module__.split(".")[0]
+
+
+def _table(kind: type) -> dict[str, Any]:
+    """The dict of a class's attributes, which Python shows as a proxy alone."""
+    return gc.get_referents(vars(kind))[0]
+
+
+def is_fixed(code: CodeType) -> bool:
+    """Whether code is torch's, Python's own, or ours."""
+    file = code.co_filename
+    if file.startswith((*_FOLDERS, "<frozen")):
+        return True
+    return file.startswith(_PYTHON) and not any(name in file for name in ("site-packages", "dist-packages"))
+
+
+def _is_of_library(names: Mapping[str, Any]) -> bool:
+    """Whether globals are those of a library, or of a class that Python has written."""
+    home = str(names.get("__name__", ""))
+    return home.split(".")[0] in _FIXED - {"__main__"} or home.startswith("namedtuple_")
+
+
+def _named(code: CodeType) -> Iterator[str]:
+    """Names that code asks for, with texts of which one may be given to `getattr`."""
+    yield from code.co_names
+    yield from (x for x in code.co_consts if isinstance(x, str) and x.isidentifier())
+
+
+def _globals(code: CodeType) -> list[str]:
+    return list(dict.fromkeys(x.argval for x in dis.get_instructions(code) if x.opname in ("LOAD_GLOBAL", "LOAD_NAME")))

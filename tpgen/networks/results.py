@@ -1,0 +1,89 @@
+"""Results of a network taken apart into tensors and constants, and put together of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tpgen._torch import pytree
+from tpgen.errors import DeployError
+from tpgen.networks.signature import is_plain
+
+
+class _Fields:
+    """A dataclass of a result, which pytree takes for a leaf, as its class and the values of its fields."""
+
+    def __init__(self, kind: type, values: dict[str, Any]) -> None:
+        self.kind, self.values = kind, values
+
+
+pytree.register_pytree_node(
+    _Fields,
+    lambda x: (list(x.values.values()), (x.kind, tuple(x.values))),
+    lambda values, context: _Fields(context[0], dict(zip(context[1], values, strict=True))),
+)
+
+
+def flatten(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
+    """Leaves and structure of a result: of tuples, lists, dicts and dataclasses, nested in any way."""
+    return pytree.tree_flatten(pytree.tree_map(_opened, result))
+
+
+def unflatten(leaves: Iterable[Any], spec: pytree.TreeSpec) -> Any:
+    """The result of such leaves."""
+    return _closed(pytree.tree_unflatten(leaves, spec))
+
+
+def constants(leaves: Sequence[Any]) -> dict[int, Any]:
+    """Leaves that are no tensors, and are the same in every call; `DeployError` for others."""
+    rest = {n: x for n, x in enumerate(leaves) if not isinstance(x, Tensor)}
+    for x in rest.values():
+        if isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise DeployError(
+                "the network returns a size of a tensor as a number, which a program cannot: return tensors"
+            )
+        if not (is_plain(x) or isinstance(x, (type, torch.Size)) or callable(x)):
+            raise DeployError(
+                f"the network returns an object of class {type(x).__name__}, whose tensors a program does not see: "
+                "return tensors, in tuples, lists, dicts or dataclasses"
+            )
+    return rest
+
+
+def values(result: Any, owned: Iterable[Tensor]) -> Any:
+    """A result without gradients, on memory of its own, as a program returns it; ``owned`` are tensors of others."""
+    leaves, spec = flatten(result)
+    memory = {_memory(x) for x in owned}
+    return unflatten([_value(x, memory) if isinstance(x, Tensor) else x for x in leaves], spec)
+
+
+def _value(x: Tensor, memory: set[int]) -> Tensor:
+    return x.detach().clone() if _memory(x) in memory else x.detach()
+
+
+def _memory(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr() if x.layout == torch.strided else 0
+
+
+def _opened(leaf: Any) -> Any:
+    if not is_dataclass(leaf) or isinstance(leaf, type):
+        return leaf
+    held = {field.name: getattr(leaf, field.name) for field in fields(leaf)}
+    return _Fields(type(leaf), {name: pytree.tree_map(_opened, x) for name, x in held.items()})
+
+
+def _closed(result: Any) -> Any:
+    return pytree.tree_map(_filled, result, is_leaf=lambda x: isinstance(x, _Fields))
+
+
+def _filled(x: Any) -> Any:
+    if not isinstance(x, _Fields):
+        return x
+    instance = object.__new__(x.kind)  # a frozen one has no other way, and one with an __init__ has computed its fields
+    for name, value in x.values.items():
+        object.__setattr__(instance, name, _closed(value))
+    return instance
