@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from tpgen._torch import pytree
 from tpgen.errors import InputError, unknown
+from tpgen.inspection.copies import copy_of
 from tpgen.inspection.training import is_floating, is_index
 from tpgen.verification.potentials import floors
 from tpgen.verification.reading import CELLS, Reading, are_counts, read_call
@@ -51,6 +51,7 @@ def network_subject(
         raise InputError("inputs: a network is verified with floating tensors as inputs, and there is none")
     like = next((p for p in network.parameters() if p.is_floating_point()), next(iter(floating.values())))
 
+    fresh = _copied(network)
     given = {name: x.to("cpu", torch.float64) for name, x in floating.items()}
     base = Subject(
         kind="network",
@@ -61,8 +62,8 @@ def network_subject(
         dtype=like.dtype,
         device=like.device,
         slack=20.0,
-        exact=lambda: deepcopy(network).double(),
-        fresh=_copied(network),
+        exact=lambda: copy_of(network if fresh is None else fresh).double(),
+        fresh=fresh,
     )
     straight = base(given)
     values = {**{n: x.cpu() for n, x in zip(names, leaves, strict=True) if isinstance(x, Tensor)}, **given}
@@ -124,7 +125,7 @@ def _inexact(subject: Subject) -> str:
 
 def _copied(network: nn.Module) -> nn.Module | None:
     try:
-        return deepcopy(network)
+        return copy_of(network)
     except Exception:  # one that cannot be copied is verified without
         return None
 
