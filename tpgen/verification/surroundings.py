@@ -233,9 +233,12 @@ def _mixed(subject: Subject, first: Named) -> Named:
     mixed = {name: x.flip(0) for name, x in whole.items() if reading.roles[name] == "atoms"}
     if reading.graph.ends is None or reading.unclear:
         return mixed
-    turned = subject.own(reading.written(backwards(reading.graph)))
-    roles = ("ends", "counts", "vectors")
-    return mixed | {name: turned[name] for name in first if reading.roles[name] in roles}
+    try:
+        turned = subject.own(reading.written(backwards(reading.graph)))
+    except NotCompared:  # of neighbours in rows without an empty place
+        return mixed
+    moved = {name: turned[name] for name in first if reading.roles[name] not in ("atoms", "points", "cell")}
+    return mixed | moved if all(x.shape == first[name].shape for name, x in moved.items()) else mixed
 
 
 def _with_other_edges(subject: Subject, first: Named) -> dict[str, Callable[[str], Mapping[str, Outcome]]]:
