@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from types import ModuleType
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+_SHARED = (torch.jit.ScriptFunction, ModuleType)
 _Network = TypeVar("_Network", bound=nn.Module)
 
 
@@ -25,13 +27,13 @@ class _Detaching(TorchFunctionMode):
 def copy_of(network: _Network) -> _Network:
     """A copy of a network, in which results that it keeps have no graph.
 
-    Scripted functions, which torch cannot copy, are the network's own.
+    Scripted functions and modules of Python, which nobody can copy, are the network's own.
 
     >>> layer = nn.Linear(2, 1)
     >>> layer.last = layer(torch.ones(2))
     >>> copy_of(layer).last.equal(layer.last), copy_of(layer).last.requires_grad
     (True, False)
     """
-    functions = [f for m in network.modules() for f in vars(m).values() if isinstance(f, torch.jit.ScriptFunction)]
+    shared = [x for m in network.modules() for x in vars(m).values() if isinstance(x, _SHARED)]
     with _Detaching():
-        return deepcopy(network, {id(f): f for f in functions})
+        return deepcopy(network, {id(x): x for x in shared})

@@ -41,7 +41,7 @@ def choose_reading(subject: Subject, values: Named, said: Mapping[str, str], gra
             break
     assert chosen is not None
     unread = [name for name in chosen.unread if name not in said]
-    return replace(chosen, unclear=UNREAD.format(name=short(unread[0]))) if unread and most < OF_ATOMS else chosen
+    return replace(chosen, unreadable=UNREAD.format(name=short(unread[0]))) if unread and most < OF_ATOMS else chosen
 
 
 def _kinds(values: Named, said: Mapping[str, str], atoms: int) -> dict[str, tuple[str, ...]]:

@@ -27,11 +27,11 @@ PAIRS = (  # names of two vectors, the ends of edges
 )  # fmt: skip
 _ATOM_NAMES = {EDGE_INDEX, "neighbors", "neighbours", "neighbor_list", "nbr_list", "nbrs", "idx_k"}
 _ATOM_NAMES |= {name for pair in PAIRS for name in pair} - {"row", "col", "i", "j", "first", "second", "head", "tail"}
-_LABEL_NAMES = {
+SPECIES = {
     "z", "species", "atomic_numbers", "atomic_number", "numbers", "types", "type", "atom_types", "atom_type",
-    "elements", "element", "charges", "charge", "spins", "spin", "node_type", "edge_type", "edge_types", "bond_type",
-    "node_attrs",
+    "elements", "element", "node_type", "edge_type", "edge_types", "bond_type",
 }  # fmt: skip
+_LABEL_NAMES = {*SPECIES, "charges", "charge", "spins", "spin", "node_attrs"}
 CANDIDATES = 64  # readings that are tried
 
 

@@ -90,8 +90,16 @@ def network_subject(
     }
     named = replace(base, **fields)
     reading = NO_POINTS if points is None else choose_reading(named, counted, indices, _graphs(named, straight))
-    made = replace(named, reading=reading)
+    made = _with_reading(named, reading)
     return replace(made, settings=_said(made), floors=floors(made, straight))
+
+
+def _with_reading(subject: Subject, reading: Reading | str) -> Subject:
+    """The subject with a reading of its arguments; floating tensors of whole numbers are no operands."""
+    whole = reading.whole if isinstance(reading, Reading) else []
+    given = {name: x for name, x in subject.given.items() if name not in whole}
+    own = subject.own({name: subject.given[name] for name in whole})
+    return replace(subject, reading=reading, given=given, fixed={**subject.fixed, **own})
 
 
 def _graphs(subject: Subject, found: Named) -> int:

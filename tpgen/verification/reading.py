@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tpgen.inspection.training import is_index
 from tpgen.verification.graphs import AtomGraph, by_first_end
-from tpgen.verification.indices import ATOMS, EDGES, GRAPHS, LABELS, Edges, edges_of
+from tpgen.verification.indices import ATOMS, EDGES, GRAPHS, LABELS, SPECIES, Edges, edges_of
 from tpgen.verification.subject import STILL, Frame, Named, short
 from tpgen.verification.writing import axis_of, written
 
@@ -22,7 +22,8 @@ _WHOLE = 1e-4  # of a cell: how near to a whole number a count is
 
 
 BATCHES = (BATCH, "idx_m", "batch_index", "batch_idx", "graph_index", "graph_idx", "segment_ids", "system_idx")
-_SIZES = ("num", "n_", "size", "count", "len", "total")  # parts of names of what counts atoms, edges or graphs
+# Parts of names of what counts atoms, edges or graphs.
+_SIZES = ("num", "n_", "natom", "nnode", "nedge", "size", "count", "len", "total")
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Reading:
     """Role of each tensor of a call, and the graph that they say together.
 
     ``sign`` is -1 where images belong to the first end of an edge.  ``unclear`` says why edges, cells and copies of
-    atoms cannot be changed.
+    atoms cannot be changed, ``unreadable`` why the order of atoms cannot.
     """
 
     values: Named
@@ -40,6 +41,7 @@ class Reading:
     sign: float = 1.0
     periodic: tuple[int, ...] = ()
     unclear: str = ""
+    unreadable: str = ""
 
     def named(self, role: str) -> list[str]:
         return [name for name, found in self.roles.items() if found == role]
@@ -53,6 +55,15 @@ class Reading:
     def ends(self) -> list[str]:
         """Names of integers that say which atoms edges join."""
         return [] if self.edges is None else list(self.edges.roles)
+
+    @property
+    def whole(self) -> list[str]:
+        """Names of floating tensors of whole numbers, which nobody can differentiate by."""
+        counted = [
+            n for n, role in self.roles.items() if role.startswith("numbers of") or role in ("batch", "pointers")
+        ]
+        labels = [n for n, x in self.values.items() if short(n).lower() in SPECIES and x.dim() == 1 and _whole(x)]
+        return [name for name in dict.fromkeys(counted + labels) if self.values[name].is_floating_point()]
 
     @property
     def unread(self) -> list[str]:
@@ -110,9 +121,11 @@ def _batch(values: Named, kinds: Mapping[str, str], atoms: int, graphs: int) -> 
         several = sorted_ and int(x[-1]) + 1 == graphs > 1
         if short(name) in BATCHES or kinds.get(name) == GRAPHS or several:
             return x, {name: "batch"}
-    for name, x in whole.items():
-        counts = x.long().diff() if short(name) == POINTERS else x.long()
-        if (short(name) == POINTERS or (_is_size(name) and len(x) == graphs > 1)) and int(counts.sum()) == atoms:
+    for name, x in values.items():
+        if not x.numel() or not (short(name) == POINTERS or (_is_size(name) and x.numel() == graphs > 1)):
+            continue
+        counts = x.flatten().long().diff() if short(name) == POINTERS else x.flatten().long()
+        if len(counts) and int(counts.min()) >= 0 and int(counts.sum()) == atoms:
             return torch.repeat_interleave(torch.arange(len(counts)), counts), {}
     return torch.zeros(atoms, dtype=torch.int64), {}
 

@@ -35,6 +35,7 @@ ALIKE = 1e-11  # how alike results are that do not depend on how far
 STRAIN = 0.06  # of another graph's cell
 UNLIKE, ONE_SPECIES = "graphs of unlike sizes", "beside a graph of one species"
 
+NO_BATCH = "no tensor named batch says which graph an atom is in"
 NO_EDGES = "no integers say which atoms edges join: call them edge_index, or src and dst, or say so by irreps_in"
 _HAVE: dict[str, tuple[Callable[[Reading], bool], str]] = {
     "edges": (
@@ -44,7 +45,10 @@ _HAVE: dict[str, tuple[Callable[[Reading], bool], str]] = {
     "cell": (lambda r: bool(r.periodic), "no cell with a volume, and images of edges in it, is among the inputs"),
     "plane": (lambda r: len(r.periodic) > 1, "no cell that repeats along two vectors is among the inputs"),
     "edges or cell": (lambda r: bool(r.periodic) or r.graph.ends is not None, "there are no edges, and no cell"),
-    "batch": (lambda r: bool(r.named("batch")), "no tensor named batch says which graph an atom is in"),
+    "batch": (
+        lambda r: bool(r.named("batch")) or r.graph.number > 1,
+        "no tensor named batch says which graph an atom is in",
+    ),
     "axes": (lambda r: not r.unclear, ""),
 }
 
@@ -58,6 +62,8 @@ def needs(*parts: str) -> Callable[[Subject], str]:
         reading = subject.reading
         if not isinstance(reading, Reading):
             return str(reading)
+        if reading.unreadable:
+            return reading.unreadable
         return next((why or reading.unclear for there, why in map(_HAVE.__getitem__, parts) if not there(reading)), "")
 
     return lacking
