@@ -115,7 +115,7 @@ def _of_vectors(values: Named, names: list[str], atoms: int) -> Edges | None:
     pairs = [(by_name[a], by_name[b]) for a, b in PAIRS if a in by_name and b in by_name]
     for length in {len(x) for x in vectors.values()} - {atoms}:
         alike = tuple(name for name, x in vectors.items() if len(x) == length)
-        pairs += [alike] if len(alike) == 2 else []  # type: ignore[list-item]
+        pairs += [alike] if len(alike) == 2 else []
     for first, second in pairs:
         if vectors[first].shape == vectors[second].shape:
             roles = {first: "first ends", second: "second ends"}

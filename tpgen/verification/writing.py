@@ -23,13 +23,13 @@ def _laid(reading: Any, graph: AtomGraph, x: Tensor, rows: Tensor) -> Tensor:
     if edges is None or edges.slots is None:
         return rows
     flat = _further(reading, graph, x).flatten(0, edges.axes - 1)
-    if edges.axes == 1:
-        shape, places = (max(len(x), len(rows)),), torch.arange(len(rows))
-    else:
+    shape: tuple[int, ...] = (max(len(x), len(rows)),)
+    places = torch.arange(len(rows))
+    if edges.axes == 2:
         shape, places = _places(graph, 0 if edges.empty is None else x.shape[1])
-    if edges.empty is None and len(rows) != shape[0] * shape[1]:
-        raise NotCompared(FULL)
     room = flat[edges.empty or 0].expand(torch.Size(shape).numel(), *flat.shape[1:]).clone()
+    if edges.empty is None and len(rows) != len(room):
+        raise NotCompared(FULL)
     room[places] = rows
     return room.reshape(*shape, *flat.shape[1:])
 
