@@ -79,6 +79,14 @@ def test_a_model_built_in_float32_is_measured_and_proven() -> None:
     assert {p.dtype for p in case.model.parameters()} == {torch.float32}
 
 
+def test_a_calculators_model_in_evaluation_is_proven() -> None:
+    case, reports = small(), []
+    tpgen.convert(case.model.eval().requires_grad_(False), prove=(dict(case.batch),), report=reports.append)
+    assert reports[0].proof.holds
+    assert "derivatives are those in training" in str(reports[0].proof)
+    assert not case.model.training
+
+
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch) -> Case:
     """A small model, whose self-connections go by atom type whatever their size."""

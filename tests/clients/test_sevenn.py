@@ -75,3 +75,11 @@ def test_a_model_built_in_float32_is_measured_and_proven() -> None:
     convert(case.model.train(), measure=inputs, prove=inputs, report=reports.append)
     assert reports[0].proof.holds
     assert [t.task for t in reports[0].times.tasks] == ["call", "call and gradients"]
+
+
+def test_a_calculators_model_in_evaluation_is_proven() -> None:
+    case, reports = sevenn(27, torch.float64, hidden="8x0e+4x1e+2x2e"), []
+    convert(case.model.eval().requires_grad_(False), prove=(dict(case.batch),), report=reports.append)
+    assert reports[0].proof.holds
+    assert "derivatives are those in training" in str(reports[0].proof)
+    assert not case.model.training

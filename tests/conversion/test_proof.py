@@ -13,7 +13,7 @@ from tpgen.conversion.convert import conversion_report, convert
 from tpgen.conversion.products import CONVERTED
 from tpgen.conversion.proof import BUSY, Proof, Time, Times, _difference
 from tpgen.conversion.swap import Swap, mark_of
-from tpgen.errors import TpgenError
+from tpgen.errors import BackendError, TpgenError
 
 
 class Scale(nn.Module):
@@ -58,8 +58,70 @@ def test_a_proof_that_fails_leaves_the_network_alone(monkeypatch: pytest.MonkeyP
 def test_a_nan_fails_the_proof_whatever_comes_after_it(where: str) -> None:
     whole, broken = {"a": torch.ones(2), "b": torch.ones(2)}, {"a": torch.tensor([torch.nan, 1.0]), "b": torch.ones(2)}
     found = _difference("outputs", *((broken, whole) if where == "stock" else (whole, broken)))
-    assert found.where == "a"
+    assert found.where == f"a (no numbers in the {where} network alone)"
     assert not Proof((found,)).holds
+
+
+def test_what_is_no_number_in_both_is_equal_and_the_rest_is_compared() -> None:
+    broken = {"a": torch.tensor([torch.nan, torch.inf, 1.0])}
+    assert Proof((_difference("outputs", broken, broken),)).holds
+    assert not Proof((_difference("outputs", broken, {"a": torch.tensor([torch.nan, torch.inf, 1.1])}),)).holds
+    assert not Proof((_difference("outputs", broken, {"a": torch.tensor([1.0, torch.inf, 1.0])}),)).holds
+    assert not Proof((_difference("outputs", broken, {"a": torch.tensor([torch.nan, -torch.inf, 1.0])}),)).holds
+    free = {"a": torch.tensor([7.0, torch.nan, 1.0])}
+    assert Proof((_difference("gradients", broken, free, leniently=True),)).holds
+
+
+class Directions(nn.Module):
+    """Directions of edges, which those of length zero have none of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = o3.Linear("1o", "1o")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.mix(x / x.norm(dim=-1, keepdim=True))
+
+
+def test_numbers_that_stock_lacks_are_told_and_not_put_down_to_the_conversion() -> None:
+    reports = []
+    x = torch.randn(4, 3)
+    x[1] = 0
+    convert(Directions(), prove=(x,), report=reports.append, **GRAPHS)
+    assert reports[0].proof.holds
+    assert "stock itself has no numbers in 1 of 1 tensors of its outputs, the first output" in str(reports[0].proof)
+
+
+class _Fails(o3.FullTensorProduct):
+    error: Exception = ValueError("out of luck")
+
+    def forward(self, x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
+        raise self.error
+
+
+@pytest.mark.parametrize("task", ["prove", "measure"])
+@pytest.mark.parametrize(
+    "error, said",
+    [
+        (
+            ValueError("out of luck"),
+            r"the conversion is at fault in 'full' \(ValueError: out of luck\): the stock network",
+        ),
+        (
+            BackendError("the compiler failed: 'T' was not declared"),
+            "the fault of no input and of no .* compiler failed",
+        ),
+    ],
+)
+def test_an_error_of_the_converted_network_alone_is_not_put_down_to_the_inputs(
+    error: Exception, said: str, task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Fails, "error", error)
+    monkeypatch.setitem(CONVERTED, o3.FullTensorProduct, _Fails)
+    network = Mixed()
+    with pytest.raises(TpgenError, match=said):
+        convert(network, **{task: mixed_inputs()}, **GRAPHS)
+    assert mark_of(network.full) is None
 
 
 def test_a_proof_without_tensors_is_none() -> None:
@@ -104,6 +166,17 @@ def test_inputs_are_asked_for_gradients_as_they_are_given() -> None:
     assert torch.get_default_dtype() == torch.float32
     with pytest.raises(TpgenError, match=r"cannot be differentiated with these inputs .*call network.train\(\)"):
         convert(Forces().eval(), measure=inputs, **GRAPHS)
+
+
+def test_a_network_that_keeps_no_graph_in_evaluation_is_proven() -> None:
+    reports = []
+    network = Forces().eval()
+    inputs = ({"x": torch.randn(4, 3, dtype=torch.float64)},)
+    convert(network, prove=inputs, report=reports.append, **GRAPHS)
+    assert reports[0].proof.holds
+    assert not network.training
+    assert [d.tensors > 0 for d in reports[0].proof.differences] == [True] * 3
+    assert "derivatives are those in training" in str(reports[0].proof)
 
 
 class Batch:

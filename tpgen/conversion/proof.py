@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,18 +16,35 @@ import torch
 from torch import Tensor, nn
 
 from tpgen._e3nn import default_dtype
-from tpgen._torch import pytree
 from tpgen.conversion.adapters import cast_further
+from tpgen.conversion.calls import (
+    DERIVATIVES,
+    OUTPUTS,
+    GraphError,
+    NamedTensors,
+    called,
+    fresh,
+    of_converted,
+    orders_of,
+    outputs_of,
+    passed,
+    trained,
+)
 from tpgen.conversion.notices import unsaid
 from tpgen.conversion.operations.splines import is_splined, without_splines
 from tpgen.errors import TpgenError
 from tpgen.inspection.clock import ROUGH, device_of, time_in_turns
-from tpgen.inspection.training import is_floating, restored
+from tpgen.inspection.copies import copy_of
 from tpgen.text import duration, ratio, table
 
 _FLOOR = 1e-6  # tensors below this part of the largest of their order are compared on its scale: zeros but for rounding
 LIMIT = 1e-8  # relative to the largest entry of a tensor; what float64 leaves after a deep network is far below
 _OUTPUTS = 1e-10  # the same of outputs, in which fewer roundings gather than in derivatives
+IN_TRAINING = "derivatives are those in training: in evaluation, as it was given, the network keeps no graph for them"
+NO_NUMBERS = (
+    "stock itself has no numbers in {number} of {of} tensors of its {what}, the first {first}, as edges of length zero "
+    "make: what is NaN or infinite in stock is no fault of the conversion, and the rest is compared"
+)
 BUSY = "the machine is busy: measure again, when it is not, for a ratio"
 
 
@@ -54,6 +70,7 @@ class Proof:
     limit: float = LIMIT
     outputs: float = _OUTPUTS
     splined: tuple[Difference, ...] = ()  # of single results by splines, which no limit holds for
+    said: tuple[str, ...] = ()  # of the comparison: in which mode, and where stock has no numbers
 
     @property
     def holds(self) -> bool:
@@ -65,6 +82,7 @@ class Proof:
         rows = [(d.what, str(d.tensors), f"{d.absolute:.1e}", f"{d.relative:.1e}", d.where) for d in self.differences]
         limits = f"limits {self.outputs:.0e} for outputs, {self.limit:.0e} for derivatives"
         said = f"in float64, stock and converted are {verdict} ({limits})\n{table([columns, *rows])}"
+        said = "\n".join([said, *self.said])
         if not self.splined:
             return said
         errors = [(d.what, f"{d.absolute:.1e}", f"{d.relative:.1e}") for d in self.splined]
@@ -114,10 +132,37 @@ def prove(stock: nn.Module, converted: nn.Module, exact: Iterable[Callable[[], N
         with torch.no_grad():
             for refine in exact:
                 refine()
-        with without_splines(converted):
-            ours, theirs = _orders(converted, inputs), _orders(stock, inputs)
+        theirs, said = _orders_of_stock(stock, inputs)
+        with without_splines(converted), of_converted(converted):
+            ours = _in_training(converted, inputs) if said else orders_of(converted, inputs)
         splined = _splined(stock, converted, inputs) if is_splined(converted) else ()
-    return Proof(tuple(_difference(what, theirs[what], ours[what]) for what in theirs), splined=splined)
+    said += filter(None, (_without_numbers(what, found) for what, found in theirs.items()))
+    differences = (_difference(what, theirs[what], ours[what], what != OUTPUTS) for what in theirs)
+    return Proof(tuple(differences), splined=splined, said=tuple(said))
+
+
+def _orders_of_stock(stock: nn.Module, inputs: Sequence[Any]) -> tuple[dict[str, NamedTensors], list[str]]:
+    """All orders of the stock network; of one that keeps no graph in evaluation, as in a calculator, in training."""
+    try:
+        found = orders_of(stock, inputs)
+        if stock.training or any(found[what] for what in DERIVATIVES):
+            return found, []
+    except GraphError:
+        if stock.training:
+            raise
+    return _in_training(stock, inputs), [IN_TRAINING]
+
+
+def _in_training(network: nn.Module, inputs: Sequence[Any]) -> dict[str, NamedTensors]:
+    """Outputs as the network was given, and derivatives in training."""
+    outputs = outputs_of(network, inputs)
+    return {**orders_of(network.train(), inputs), OUTPUTS: outputs}
+
+
+def _without_numbers(what: str, theirs: NamedTensors) -> str:
+    """Whether results of the stock network are no numbers."""
+    names = [name for name, x in theirs.items() if not bool(x.isfinite().all())]
+    return NO_NUMBERS.format(what=what, number=len(names), of=len(theirs), first=names[0]) if names else ""
 
 
 def _to_float64(network: nn.Module) -> None:
@@ -136,58 +181,18 @@ def measure(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any], round
     device = device_of(stock, inputs)
     found = []
     for task, run in _TASKS.items():
-        timed = time_in_turns({n: partial(run, net, inputs) for n, net in both.items()}, device, rounds=rounds)
+        run(stock, inputs)  # first: whose fault an error is
+        with of_converted(converted):
+            timed = time_in_turns({n: partial(run, net, inputs) for n, net in both.items()}, device, rounds=rounds)
         spread = max(timing.spread for timing in timed.values())
         found.append(Time(task, timed["stock"].median, timed["converted"].median, spread))
     return Times(tuple(found), rounds, torch.get_num_threads())
 
 
 _TASKS: dict[str, Callable[[nn.Module, Sequence[Any]], Any]] = {
-    "call": lambda network, inputs: _called(network, _fresh(inputs)),
-    "call and gradients": lambda network, inputs: _trained(network, inputs),
+    "call": lambda network, inputs: called(network, fresh(inputs)),
+    "call and gradients": trained,
 }
-
-
-def _fresh(inputs: Sequence[Any], tracked: bool = False) -> list[Any]:
-    """The inputs anew, so that what a call writes into a list or dict stays there; gradients are asked as they were."""
-    return pytree.tree_map(
-        lambda a: (
-            a.detach().requires_grad_(is_floating(a) and (tracked or a.requires_grad)) if isinstance(a, Tensor) else a
-        ),
-        list(inputs),
-    )
-
-
-def _trained(network: nn.Module, inputs: Sequence[Any]) -> None:
-    """A call and the gradients of its parameters and of inputs that require any; of all inputs where nothing does."""
-    wanted: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
-    given = _fresh(inputs)
-    if not wanted and not _tracked(given):
-        given = _fresh(inputs, tracked=True)
-    wanted += _tracked(given)  # before a call that writes into a dict
-    live = [leaf for leaf in _named("output", _called(network, given)).values() if leaf.requires_grad]
-    if live and wanted:
-        _differentiated(live, wanted, [torch.cos(leaf.detach()) for leaf in live], create_graph=False)
-
-
-def _tracked(values: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor) and leaf.requires_grad]
-
-
-_Named = dict[str, Tensor]
-
-
-def _orders(network: nn.Module, inputs: Sequence[Any]) -> dict[str, _Named]:
-    """Outputs, gradients and second derivatives, each by name.
-
-    Derivatives are taken twice: of the parameters, with inputs as they are given, and of the inputs too.  A module may
-    compute in another way where an input needs no gradient.
-    """
-    outputs, *found = _pass(network, inputs, tracked=False)
-    with unsaid():
-        _, *of_inputs = _pass(network, inputs, tracked=True)
-    both = [a | {f"{name}, inputs tracked": g for name, g in b.items()} for a, b in zip(found, of_inputs, strict=True)]
-    return dict(zip(("outputs", "gradients", "second derivatives"), (outputs, *both), strict=True))
 
 
 def _splined(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any]) -> tuple[Difference, ...]:
@@ -197,123 +202,53 @@ def _splined(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any]) -> t
     return tuple(Difference(name, 1, *_apart(theirs[name], ours[name], floor), name) for name in ours if name in theirs)
 
 
-def _inferred(network: nn.Module, inputs: Sequence[Any]) -> _Named:
+def _inferred(network: nn.Module, inputs: Sequence[Any]) -> NamedTensors:
     """Outputs, and gradients of outputs with respect to inputs; splines have none where forces are outputs already."""
     with unsaid():
         try:
-            outputs, gradients = _pass(network, inputs, tracked=True, orders=1)
+            outputs, gradients = passed(network, inputs, tracked=True, orders=1)
         except TpgenError:
-            return _pass(network, inputs, tracked=True, orders=0)[0]
+            return passed(network, inputs, tracked=True, orders=0)[0]
     return outputs | {f"gradient of {name}": g for name, g in gradients.items()}
 
 
-def _pass(network: nn.Module, inputs: Sequence[Any], tracked: bool, orders: int = 2) -> list[_Named]:
-    with restored(network):
-        torch.manual_seed(0)  # the same masks of dropout in both
-        given = pytree.tree_map(lambda a: _leaf(a, tracked) if is_floating(a) else a, list(inputs))
-        wanted: _Named = {name: p for name, p in network.named_parameters() if p.requires_grad}
-        wanted |= _named("input", given) if tracked else {}
-        outputs = _named("output", _called(network, given))
-        if not outputs:
-            raise TpgenError(
-                "the network returns no floating tensors that prove can see: it must return a tensor, or tuples, lists "
-                "and dicts of some (register another container with torch.utils._pytree)"
-            )
-        found = [outputs]
-        for _ in range(orders):
-            found.append(_pull_back(found[-1], wanted))
-    return [{name: value.detach() for name, value in named.items()} for named in found]
-
-
-def _called(network: nn.Module, given: list[Any]) -> Any:
-    try:
-        return network(*given)
-    except Exception as error:
-        said = str(error).splitlines()
-        if opaque := _not_cast(given):
-            raise TpgenError(
-                f"the network cannot be called with these inputs ({': '.join([type(error).__name__, *said[:1]])}): "
-                f"{opaque} could not be cast. Give its tensors in a dict, as in `batch.to_dict()`"
-            ) from error
-        raise TpgenError(
-            f"the network cannot be called with these inputs ({type(error).__name__}{': ' + said[0] if said else ''}): "
-            "give the arguments of a call in a tuple, with requires_grad where the network differentiates by them; "
-            "prove calls it in float64, so build it in float64 where it casts to a dtype of its own"
-        ) from error
-
-
-def _not_cast(given: Sequence[Any]) -> str:
-    """The first argument whose tensors are out of reach, in an object that is no list or dict; empty where none is."""
-    for number, argument in enumerate(given):
-        for leaf in pytree.tree_leaves(argument):
-            if not isinstance(leaf, Tensor | nn.Module) and _holds_tensors(leaf):
-                return f"the tensors of argument {number} (a {type(leaf).__name__})"
-    return ""
-
-
-def _holds_tensors(value: Any) -> bool:
-    """Among the attributes of an object, or in one more object, as graphs of torch_geometric keep them in a store."""
-    held = list(getattr(value, "__dict__", {}).values())
-    held += [vars(one) for one in held if hasattr(one, "__dict__")]
-    return any(isinstance(one, Tensor) for one in pytree.tree_leaves(held))
-
-
-def _leaf(value: Tensor, tracked: bool) -> Tensor:
-    return value.detach().to(torch.float64, copy=True).requires_grad_(tracked or value.requires_grad)
-
-
-def _named(what: str, values: Any) -> _Named:
-    leaves = pytree.tree_flatten_with_path(values)[0]
-    return {what + pytree.keystr(path): leaf for path, leaf in leaves if is_floating(leaf)}
-
-
-def _pull_back(outputs: _Named, wanted: _Named) -> _Named:
-    """The gradients of one random combination of the outputs, which can be differentiated again."""
-    live = [out for out in outputs.values() if out.requires_grad]
-    if not live or not wanted:
-        return {}
-    generator = torch.Generator().manual_seed(0)
-    directions = [torch.randn(out.shape, generator=generator, dtype=out.dtype).to(out.device) for out in live]
-    found = _differentiated(live, list(wanted.values()), directions, create_graph=True)
-    return {name: g for name, g in zip(wanted, found, strict=True) if g is not None}
-
-
-def _differentiated(
-    out: Sequence[Tensor], wanted: Sequence[Tensor], directions: Sequence[Tensor], create_graph: bool
-) -> Sequence[Tensor | None]:
-    try:
-        return torch.autograd.grad(out, wanted, directions, create_graph=create_graph, allow_unused=True)
-    except RuntimeError as error:
-        raise TpgenError(
-            f"the network cannot be differentiated with these inputs ({str(error).splitlines()[0]}): give the inputs "
-            "of a training step and call network.train(); where an argument of forward keeps the graph of its own "
-            "forces, give it too (MACE: `training=True`, the second)"
-        ) from error
-
-
-def _difference(what: str, theirs: _Named, ours: _Named) -> Difference:
+def _difference(what: str, theirs: NamedTensors, ours: NamedTensors, leniently: bool = False) -> Difference:
     """The worst difference by name; a gradient that only one network has must be zero."""
     worst = Difference(what, len(theirs), 0.0, 0.0, "-")
     floor = _floor(theirs)
     for name in theirs | ours:
         given = [named[name] for named in (theirs, ours) if name in named]
         wanted, got = given if len(given) == 2 else (torch.zeros_like(given[0]), given[0])
-        absolute, relative = _apart(wanted, got, floor)
+        absolute, relative = _apart(wanted, got, floor, leniently)
         if relative > worst.relative:
-            worst = Difference(what, len(theirs), absolute, relative, name)
+            worst = Difference(what, len(theirs), absolute, relative, f"{name}{_one_sided(wanted, got)}")
     return worst
 
 
-def _floor(found: _Named) -> float:
-    return _FLOOR * max(map(_largest, found.values()), default=0.0)
+def _one_sided(wanted: Tensor, got: Tensor) -> str:
+    """Which of two networks has numbers where the other has none."""
+    sides = {"stock": bool((~wanted.isfinite() & got.isfinite()).any())}
+    sides["converted"] = bool((wanted.isfinite() & ~got.isfinite()).any())
+    said = [f"no numbers in the {side} network alone" for side, lacks in sides.items() if lacks]
+    return f" ({'; '.join(said)})" if said else ""
 
 
-def _apart(wanted: Tensor, got: Tensor, floor: float) -> tuple[float, float]:
-    """The largest difference, absolute and relative to the largest entry."""
+def _floor(found: NamedTensors) -> float:
+    return _FLOOR * max((_largest(x[x.isfinite()]) for x in found.values()), default=0.0)
+
+
+def _apart(wanted: Tensor, got: Tensor, floor: float, leniently: bool = False) -> tuple[float, float]:
+    """The largest difference, absolute and relative to the largest entry.
+
+    A NaN or an infinite number is equal to the same; ``leniently``, to whatever stands in its place, as in derivatives,
+    into which it spreads by ways that are free.
+    """
+    same = ~wanted.isfinite() & (leniently | (wanted == got) | (wanted.isnan() & got.isnan()))
+    wanted, got = wanted[~same], got[~same]
     absolute, scale = _largest(wanted - got), max(_largest(wanted), floor)
     if math.isfinite(absolute) and scale > 0:
         return absolute, absolute / scale
-    return absolute, 0.0 if absolute == 0 else math.inf  # a NaN is equal to nothing, so the worst there is
+    return absolute, 0.0 if absolute == 0 else math.inf  # a NaN is not equal to a number, so the worst there is
 
 
 def _largest(x: Tensor) -> float:
@@ -321,11 +256,9 @@ def _largest(x: Tensor) -> float:
 
 
 def tensor_copies(network: nn.Module) -> tuple[nn.Module, nn.Module]:
-    """Two copies of a network to work on; scripted functions, which torch cannot copy, are the network's own."""
-    functions = [f for m in network.modules() for f in vars(m).values() if isinstance(f, torch.jit.ScriptFunction)]
+    """Two copies of a network to work on."""
     try:
-        first, second = (deepcopy(network, {id(f): f for f in functions}) for _ in range(2))
-        return first, second
+        return copy_of(network), copy_of(network)
     except Exception as error:
         raise TpgenError(
             f"prove and measure work on copies, and {type(network).__name__} cannot be copied: {error}"

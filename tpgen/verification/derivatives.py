@@ -16,7 +16,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from tpgen.verification.findings import Pair
+from tpgen.verification.findings import Noted, Outcome, Pair
 from tpgen.verification.laws import Outcomes
 from tpgen.verification.subject import STILL, Named, Subject
 
@@ -29,6 +29,7 @@ PARAMETER_NOISE = 1e-13  # of a result: what depends less on a parameter may be 
 ASIDE, AWAY = 2, 3e-3  # operands that are moved a little, and how far relative to the largest entry
 KINK = "on a kink: it holds where points are moved a little, and not where derivatives jump, as at a cutoff"
 FREED = "the network frees its graph: give it in the mode, and with the arguments, of a training step"
+DETACHED = "the network detaches {name}, by its own choice, and its energy has no gradient by the caller's"
 NOT_DIFFERENTIABLE = "nothing of the results can be differentiated"
 
 
@@ -108,12 +109,57 @@ def _by_differences(order: int, subject: Subject) -> Outcomes:
     def compared(at: Named, names: list[str]) -> Pair:
         return _along(gradients(order, scalar, at, cotangents), below, at, names)
 
-    found: dict[str, Pair | str] = {}
-    for part, names in _parts(leaves).items():
+    detached = _detached(subject, function, leaves)
+    found: dict[str, Outcome] = {}
+    for part, names in _parts({name: x for name, x in leaves.items() if name not in detached}).items():
         pair = compared(leaves, names)
         kink = _apart(pair) and not any(_apart(compared(near, names)) for near in _beside(subject, leaves))
         found[part] = KINK if kink else pair
-    return found
+    return found | {name: _of_detached(order, subject, exact, leaves, name) for name in detached}
+
+
+def _detached(subject: Subject, function: NamedFunction, leaves: Named) -> list[str]:
+    """Inputs in space that move the energy, which has no gradient by them, where forces or stress are returned.
+
+    The network takes these by tensors of its own: it is no fault that its caller cannot.
+    """
+    slopes = {subject.points: subject.forces}
+    names = [n for n in _parts(leaves).get("inputs", []) if subject.turns.get(n, STILL) is not STILL]
+    names = [name for name in names if slopes.get(name, subject.stress or subject.forces) is not None]
+    given = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
+    energy = function(given).get(subject.energy or "")
+    if energy is None or not names:
+        return []
+    slope = torch.autograd.grad(energy.sum(), [given[name] for name in names], allow_unused=True)
+    without = [name for name, g in zip(names, slope, strict=True) if g is None]
+    return [name for name in without if _moves(function, leaves, name, subject.energy or "")]
+
+
+def _moves(function: NamedFunction, leaves: Named, name: str, result: str) -> bool:
+    along = draws({name: leaves[name]}, seed=100)[name]
+    moved = function({**leaves, name: leaves[name] + STEP * along})[result]
+    return not torch.equal(moved, function(leaves)[result])
+
+
+def _of_detached(order: int, subject: Subject, function: NamedFunction, leaves: Named, name: str) -> Outcome:
+    """Forces beside differences of the energy; of second order, differences of forces, which are symmetric."""
+    why = DETACHED.format(name=name)
+    if name != subject.points or order > 2:
+        return f"{why}: {'its law compares the stress' if name != subject.points else 'there are no such derivatives'}"
+
+    directions = [draws({name: leaves[name]}, seed=100 + seed) for seed in range(DIRECTIONS)]
+
+    def slope(result: str, along: Named) -> Tensor:
+        return _difference(lambda t: function(_moved(leaves, along, t))[result].detach())
+
+    if order == 1:
+        forces = {name: -function(leaves)[subject.forces or ""].detach()}
+        expected = [slope(subject.energy or "", v).sum() for v in directions]
+        pair = torch.stack([contracted(forces, v) for v in directions]), torch.stack(expected)
+        return Noted(pair, f"{why}: compared are its forces, and differences of its energy")
+    slopes = [slope(subject.forces or "", v) for v in directions]
+    products = torch.stack([torch.stack([(y * v[name]).sum() for v in directions]) for y in slopes])
+    return Noted((products, products.T), f"{why}: compared are differences of its forces, which are symmetric")
 
 
 def _apart(pair: Pair) -> bool:
@@ -136,10 +182,18 @@ def _along(gradient: Named, function: Callable[[Named], Tensor], leaves: Named, 
     for seed in range(DIRECTIONS):
         along = draws({name: leaves[name] for name in names}, seed=100 + seed)
         got.append(contracted({name: gradient[name] for name in names}, along))
-        moved = ({name: leaves[name] + n * STEP * along[name] for name in names} for n in (-2, -1, 1, 2))
-        at = [function({**leaves, **changed}) for changed in moved]
-        expected.append((8 * (at[2] - at[1]) - (at[3] - at[0])) / (12 * STEP))
+        expected.append(_difference(lambda t, v=along: function(_moved(leaves, v, t))))  # type: ignore[misc]
     return torch.stack(got), torch.stack(expected)
+
+
+def _moved(leaves: Named, along: Named, step: float) -> Named:
+    return leaves | {name: leaves[name] + step * v for name, v in along.items()}
+
+
+def _difference(function: Callable[[float], Tensor]) -> Tensor:
+    """The slope of a function at zero, by a central difference of fourth order."""
+    at = [function(n * STEP) for n in (-2, -1, 1, 2)]
+    return (8 * (at[2] - at[1]) - (at[3] - at[0])) / (12 * STEP)
 
 
 def _parts(leaves: Named) -> dict[str, list[str]]:

@@ -7,7 +7,7 @@ the module made.  What cannot be compared says why.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log10
 
 import torch
@@ -36,7 +36,17 @@ def tolerance_of(dtype: torch.dtype) -> float:
 
 PASSED, FAILED, NOT_COMPARED = "passed", "failed", "not compared"
 Pair = tuple[Tensor, Tensor]
-Outcome = Pair | str | Exception  # what was got and expected, or why it was not compared, or how it broke down
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A comparison, and what the report says beside it."""
+
+    pair: Pair
+    why: str
+
+
+Outcome = Pair | Noted | str | Exception  # got and expected, or why it was not compared, or how it broke down
 
 
 class NotCompared(Exception):
@@ -60,6 +70,9 @@ def judge(law: str, part: str, outcome: Outcome, tolerance: float, floor: float 
     """The finding of a comparison; an error that is no larger than the floor is rounding."""
     if isinstance(outcome, (str, NotCompared)):
         return LawFinding(law, part, NOT_COMPARED, why=str(outcome))
+    if isinstance(outcome, Noted):
+        found = judge(law, part, outcome.pair, tolerance, floor)
+        return replace(found, why="; ".join(filter(None, (found.why, outcome.why))))
     if isinstance(outcome, Exception):
         lines = str(outcome).strip().splitlines() or [""]
         return LawFinding(law, part, FAILED, tolerance=tolerance, why=f"{type(outcome).__name__}: {lines[0][:200]}")

@@ -1,7 +1,8 @@
 """`AtomGraph`: atoms, cells and edges of a call, apart from how a network names them, and the changes that laws make.
 
 An edge goes from ``x[ends[0]]`` to ``x[ends[1]] + counts @ cell``.  ``atoms``, ``edges`` and ``graphs`` say which row
-of the arguments each was, so that all that a network is given besides can follow.
+of the arguments each was, so that all that a network is given besides can follow; ``twins`` and ``edge_twins``, of
+which copy, where a graph holds several of the arguments' graph.
 """
 
 from __future__ import annotations
@@ -20,10 +21,17 @@ class AtomGraph:
     batch: Tensor
     atoms: Tensor
     graphs: Tensor
+    twins: Tensor
     cells: Tensor | None = None
     ends: Tensor | None = None
     counts: Tensor | None = None
     edges: Tensor | None = None
+    edge_twins: Tensor | None = None
+
+    @property
+    def copies(self) -> int:
+        """Number of copies of the arguments' graph."""
+        return int(self.twins.max()) + 1 if len(self.twins) else 1
 
     @property
     def number(self) -> int:
@@ -48,14 +56,22 @@ def with_edges(graph: AtomGraph, kept: Tensor) -> AtomGraph:
     """The edges of an index or a mask alone, in its order."""
     assert graph.ends is not None
     assert graph.edges is not None
+    assert graph.edge_twins is not None
     counts = None if graph.counts is None else graph.counts[kept]
-    return replace(graph, ends=graph.ends[:, kept], counts=counts, edges=graph.edges[kept])
+    rows = {"edges": graph.edges[kept], "edge_twins": graph.edge_twins[kept]}
+    return replace(graph, ends=graph.ends[:, kept], counts=counts, **rows)
+
+
+def by_first_end(graph: AtomGraph) -> AtomGraph:
+    """Edges in the order of the atoms that they begin at."""
+    assert graph.ends is not None
+    return with_edges(graph, torch.argsort(graph.ends[0], stable=True))
 
 
 def with_atoms(graph: AtomGraph, index: Tensor) -> AtomGraph:
     """Some of the atoms, in the order of an index, and the edges between them."""
     place = torch.full((len(graph.points),), -1).scatter(0, index, torch.arange(len(index)))
-    moved = {"points": graph.points[index], "batch": graph.batch[index], "atoms": graph.atoms[index]}
+    moved = {name: getattr(graph, name)[index] for name in ("points", "batch", "atoms", "twins")}
     if graph.ends is None:
         return replace(graph, **moved)
     kept = with_edges(graph, (place[graph.ends] >= 0).all(0))
@@ -126,12 +142,15 @@ def _twice(graph: AtomGraph, step: Tensor, along: Tensor | None) -> AtomGraph:
         "points": torch.cat([graph.points, graph.points + step])[order],
         "batch": torch.cat([graph.batch, graph.batch])[order],
         "atoms": torch.cat([graph.atoms, graph.atoms])[order],
+        "twins": torch.cat([graph.twins, graph.twins + graph.copies])[order],
     }
-    if graph.ends is None or along is None or graph.edges is None:
+    if graph.ends is None or along is None or graph.edges is None or graph.edge_twins is None:
         return replace(graph, **moved)
     source, target = graph.ends
     ends = [torch.stack([source + n * number, target + number * ((along.long() + n) % 2)]) for n in (0, 1)]
-    return replace(graph, ends=place[torch.cat(ends, 1)], edges=torch.cat([graph.edges] * 2), **moved)
+    rows = {"edges": torch.cat([graph.edges] * 2)}
+    rows["edge_twins"] = torch.cat([graph.edge_twins, graph.edge_twins + graph.copies])
+    return replace(graph, ends=place[torch.cat(ends, 1)], **rows, **moved)
 
 
 def alone(graph: AtomGraph, number: int) -> AtomGraph:
@@ -150,7 +169,8 @@ def joined(one: AtomGraph, two: AtomGraph) -> AtomGraph:
 
     names = ("points", "atoms", "graphs", "cells", "counts", "edges")
     found = {name: both(name) for name in names}
-    return AtomGraph(**found, batch=both("batch", one.number), ends=both("ends", len(one.points)))  # type: ignore[arg-type]
+    further = {"batch": one.number, "ends": len(one.points), "twins": one.copies, "edge_twins": one.copies}
+    return AtomGraph(**found, **{name: both(name, more) for name, more in further.items()})  # type: ignore[arg-type]
 
 
 def on_a_line(graph: AtomGraph, axis: int, spacing: float) -> AtomGraph:

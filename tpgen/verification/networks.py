@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,10 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from tpgen._torch import pytree
-from tpgen.errors import InputError, unknown
+from tpgen.errors import InputError, check_known, unknown
+from tpgen.inspection.copies import copy_of
 from tpgen.inspection.training import is_floating, is_index
+from tpgen.verification.choosing import choose_reading
+from tpgen.verification.indices import EDGE_INDEX, INDEX_WORDS
 from tpgen.verification.potentials import floors
-from tpgen.verification.reading import CELLS, Reading, are_counts, read_call
+from tpgen.verification.reading import CELLS, Reading, are_counts
 from tpgen.verification.subject import FRAMES, STILL, Frame, Named, Run, Subject, frame, short
 from tpgen.verification.systems import permuted_atoms
 
@@ -51,6 +53,7 @@ def network_subject(
         raise InputError("inputs: a network is verified with floating tensors as inputs, and there is none")
     like = next((p for p in network.parameters() if p.is_floating_point()), next(iter(floating.values())))
 
+    fresh = _copied(network)
     given = {name: x.to("cpu", torch.float64) for name, x in floating.items()}
     base = Subject(
         kind="network",
@@ -61,12 +64,14 @@ def network_subject(
         dtype=like.dtype,
         device=like.device,
         slack=20.0,
-        exact=lambda: deepcopy(network).double(),
-        fresh=_copied(network),
+        exact=lambda: copy_of(network if fresh is None else fresh).double(),
+        fresh=fresh,
     )
     straight = base(given)
     values = {**{n: x.cpu() for n, x in zip(names, leaves, strict=True) if isinstance(x, Tensor)}, **given}
+    irreps_in, indices = _index_words(irreps_in, names, leaves)
     turns, results = _declared(values, given, straight, irreps_in, irreps_out)
+    counted = {**values, **_numbers(names, leaves)}
     alone, points = next(iter(straight)), next((name for name, found in turns.items() if found.moves), None)
     fields: dict[str, Any] = {
         "turns": turns,
@@ -79,13 +84,47 @@ def network_subject(
         "stress": _named(straight, STRESSES),
         "fixed": {name: x for name, x in zip(names, leaves, strict=True) if isinstance(x, Tensor) and is_index(x)},
         "undeclared": not turns,
-        "reading": NO_POINTS if points is None else read_call(points, values, turns),
         "relabel": None if points is None else permuted_atoms,
         "outcomes": tuple(straight),
         "inexact": _inexact(base),
     }
-    made = replace(base, **fields)
+    named = replace(base, **fields)
+    reading = NO_POINTS if points is None else choose_reading(named, counted, indices, _graphs(named, straight))
+    made = _with_reading(named, reading)
     return replace(made, settings=_said(made), floors=floors(made, straight))
+
+
+def _with_reading(subject: Subject, reading: Reading | str) -> Subject:
+    """The subject with a reading of its arguments; floating tensors of whole numbers are no operands."""
+    whole = reading.whole if isinstance(reading, Reading) else []
+    given = {name: x for name, x in subject.given.items() if name not in whole}
+    own = subject.own({name: subject.given[name] for name in whole})
+    return replace(subject, reading=reading, given=given, fixed={**subject.fixed, **own})
+
+
+def _graphs(subject: Subject, found: Named) -> int:
+    """Number of energies."""
+    return 0 if subject.energy is None else found[subject.energy].numel()
+
+
+def _index_words(given: Any, names: Sequence[str], leaves: Sequence[Any]) -> tuple[Any, dict[str, str]]:
+    """What was said of floating tensors, and what integers index, of which the same mapping may speak."""
+    if not isinstance(given, Mapping):
+        return given, {}
+    integers = {name: name for name, x in zip(names, leaves, strict=True) if is_index(x)}
+    known = {short(name): name for name in integers} | integers
+    found = {}
+    for name, word in given.items():
+        if name in known:
+            check_known("index", [str(word)], [str(word) for word in INDEX_WORDS], InputError)
+            found[known[name]] = INDEX_WORDS[word]
+    return {name: word for name, word in given.items() if name not in known}, found
+
+
+def _numbers(names: Sequence[str], leaves: Sequence[Any]) -> Named:
+    """Python's whole numbers among arguments, as tensors: they may count atoms or edges."""
+    whole = {name: x for name, x in zip(names, leaves, strict=True) if type(x) is int}
+    return {name: torch.tensor(x) for name, x in whole.items()}
 
 
 def copies_of(inputs: Any) -> Any:
@@ -95,8 +134,12 @@ def copies_of(inputs: Any) -> Any:
 
 def _called(names: list[str], values: list[Any], spec: Any, run: Run, named: Named) -> Named:
     """Results of a call with some of its arguments by name, and the others as they were given."""
-    given = [named[n] if n in named else copies_of(x) for n, x in zip(names, values, strict=True)]
+    given = [_as_given(named[n], x) if n in named else copies_of(x) for n, x in zip(names, values, strict=True)]
     return _results(run(*pytree.tree_unflatten(given, spec)))
+
+
+def _as_given(named: Tensor, x: Any) -> Any:
+    return int(named) if type(x) is int else named
 
 
 def _declared(
@@ -124,7 +167,7 @@ def _inexact(subject: Subject) -> str:
 
 def _copied(network: nn.Module) -> nn.Module | None:
     try:
-        return deepcopy(network)
+        return copy_of(network)
     except Exception:  # one that cannot be copied is verified without
         return None
 
@@ -212,9 +255,17 @@ def _named(found: Named, known: Sequence[str]) -> str | None:
 
 
 def _said(subject: Subject) -> str:
-    """Turns of inputs and results, and which inputs count cells."""
+    """Turns of inputs and results, which inputs count cells, and what integers index."""
     turns = (*subject.turns.items(), *subject.results.items())
-    ends = [f"{name}: {found.said}" for name, found in turns if found is not STILL]
-    counts = subject.reading.named("counts") if isinstance(subject.reading, Reading) else []
-    said = [*ends, *(f"{name}: counts of cells" for name in counts)]
+    said = [f"{name}: {found.said}" for name, found in turns if found is not STILL]
+    if isinstance(subject.reading, Reading):
+        said += [f"{name}: counts of cells" for name in subject.reading.named("counts")]
+        said += _read_indices(subject.reading)
     return "; ".join(said) or f"nothing is said to turn: name irreps_in and irreps_out, such as {next(iter(FRAMES))!r}"
+
+
+def _read_indices(reading: Reading) -> list[str]:
+    """What integers index, but for `edge_index`, which everybody knows."""
+    ends = ", ".join(name for name in reading.ends if short(name) != EDGE_INDEX)
+    kinds = {name: reading.roles[name].split()[0] for name in reading.indices}
+    return [f"{ends}: ends of edges"] * bool(ends) + [f"{name}: indices of {kind}" for name, kind in kinds.items()]

@@ -306,4 +306,19 @@ def floors(subject: Subject, found: Named) -> dict[str, float]:
     volume = 1.0 if graph.cells is None else float(torch.linalg.det(graph.cells).abs().min())
     scales = {subject.forces: 1.0 / max(spacing(graph), 1e-3), subject.stress: 1.0 / volume}
     slopes = OF_SLOPES * torch.finfo(torch.float64).eps * float(energy.abs()) / LONGEST
-    return {SLOPE: slopes, **{name: unit * scale for name, scale in scales.items() if name is not None}}
+    others = _others_beside(subject, found)
+    return {SLOPE: slopes, **others, **{name: unit * scale for name, scale in scales.items() if name is not None}}
+
+
+def _others_beside(subject: Subject, found: Named) -> dict[str, float]:
+    """Rounding of further results, which may vanish by symmetry, by what they are where points are moved."""
+    name = subject.points or ""
+    x = subject.given[name]
+    try:
+        beside = subject({**subject.given, name: x + ASIDE * draws({name: x}, seed=402)[name]})
+    except Exception:  # a law that needs other points says so
+        return {}
+    unit = OF_SLOPES * torch.finfo(subject.dtype).eps
+    known = (subject.energy, subject.forces, subject.stress)
+    largest = {n: float(y.detach().abs().max()) for n, y in beside.items() if n not in known and y.numel()}
+    return {n: unit * y for n, y in largest.items() if n in found and y < float("inf")}

@@ -8,7 +8,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,17 @@ from tpgen._torch import instead
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
 from tpgen.conversion.operations.splines import is_splined
+from tpgen.inspection.copies import copy_of
 from tpgen.inspection.report.sections import REMARK, is_missing_length
 from tpgen.inspection.report.values import reason
 from tpgen.verification.derivatives import contracted, draws, frees, gradients
-from tpgen.verification.findings import Pair, tolerance_of
+from tpgen.verification.findings import Outcome, Pair, tolerance_of
 from tpgen.verification.laws import Outcomes, named, pairs
+from tpgen.verification.randomness import draws_numbers
 from tpgen.verification.subject import Named, Run, Subject
 
-REPEATS = 3
+REPEATS, DRAWING = 3, 16  # calls, and how many of a network that draws random numbers
+NEAR, PLACES = 1e-2, 4  # how far inputs are moved, relative to the largest entry, and how often: sums round otherwise
 Place = tuple[str, ...]  # names of a module, of its attribute, and of what that holds
 CHANGE = 0.1  # of an attribute's entries, relative to the largest or to one
 NUMBERS = (2, 3, 5)  # of threads: work that is cut into equal parts may lose what is left over by one of them
@@ -141,10 +144,29 @@ def _needs_default(subject: Subject, compared: Callable[[Subject], Named]) -> bo
 
 
 def repeated(subject: Subject) -> Outcomes:
-    """Calls give equal bits, a few times over."""
+    """Calls give equal bits, a few times over, also of inputs that were moved a little."""
     compared = _all_there_is(subject)
-    bits = _alike([compared(subject) for _ in range(REPEATS)])
+    bits: dict[str, Outcome] = dict(_alike([compared(subject) for _ in range(REPEATS)]))
+    number = DRAWING if draws_numbers(subject.module, lambda: _values(subject)) else REPEATS
+    for place in range(PLACES if subject.kind == "network" else 0):
+        bits |= _near(subject, place, number)
     return {**bits, **_of_modes(subject), **_of_default(subject, compared)}
+
+
+def _near(subject: Subject, place: int, number: int) -> dict[str, Pair]:
+    """Results of several calls near the inputs, unless the network does not take these, or gives no numbers."""
+    names = [subject.points] if subject.points else list(subject.given)
+    draw = draws({name: subject.given[name] for name in names}, seed=600 + place)
+    moved = {n: x + NEAR * x.abs().max() * draw[n] if n in draw and x.numel() else x for n, x in subject.given.items()}
+    other = replace(subject, given=moved)
+    try:
+        found = [_values(other) for _ in range(number)]
+    except Exception:
+        return {}
+    same = all(one.keys() == found[0].keys() for one in found)
+    shapes = same and all(y.shape == found[0][name].shape for one in found for name, y in one.items())
+    numbers = all(bool(y.isfinite().all()) for one in found for y in one.values())
+    return named(f"inputs moved {place + 1}", _alike(found)) if shapes and numbers else {}
 
 
 def _alike(found: list[Named]) -> dict[str, Pair]:
@@ -217,11 +239,13 @@ def saved(subject: Subject) -> Outcomes:
 
 
 def _from_state(module: nn.Module) -> nn.Module:
-    copy = deepcopy(module)
+    """A copy with zeros for parameters, and then with the state; what only copies hold, as of e3nn's squares, stays."""
+    copy, saved = copy_of(module), module.state_dict()
     with torch.no_grad():
         for parameter in copy.parameters():
             parameter.zero_()
-    copy.load_state_dict(from_file(module.state_dict(), weights_only=True))
+    further = {name: x for name, x in copy.state_dict().items() if name not in saved}
+    copy.load_state_dict({**further, **from_file(saved, weights_only=True)})
     return copy
 
 

@@ -6,7 +6,6 @@ Laws are written in float64 on the CPU; a subject runs its module in the module'
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,6 +14,7 @@ from e3nn.o3 import Irreps
 from torch import Tensor, nn
 
 from tpgen.errors import InputError
+from tpgen.inspection.copies import copy_of
 from tpgen.planner.equivariance import representation
 from tpgen.planner.instruction import parse_irreps
 from tpgen.verification.findings import NotCompared
@@ -183,7 +183,7 @@ class Subject:
         """A copy of the module from before its first call.  Raises `NotCompared` where it cannot be copied."""
         if self.fresh is None:
             raise NotCompared("the network cannot be copied")
-        return deepcopy(self.fresh)
+        return copy_of(self.fresh)
 
     def in_float64(self) -> Subject:
         """Returns the subject of a copy in float64."""
@@ -191,7 +191,7 @@ class Subject:
             return self
         if self.inexact:
             raise NotCompared(self.inexact)
-        copy = self.exact() if self.exact else deepcopy(self.module).double()
+        copy = self.exact() if self.exact else copy_of(self.module).double()
         return replace(self, module=copy, dtype=torch.float64, exact=None)
 
     def own(self, operands: Named) -> Named:

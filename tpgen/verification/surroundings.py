@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +14,8 @@ from tpgen.verification.derivatives import draws
 from tpgen.verification.findings import NotCompared, Outcome, Pair
 from tpgen.verification.graphs import AtomGraph, backwards
 from tpgen.verification.laws import Outcomes, named, pairs
+from tpgen.verification.randomness import SHARED as RANDOM
+from tpgen.verification.randomness import held_states, is_of_torch, shared_states
 from tpgen.verification.reading import Reading
 from tpgen.verification.subject import Named, Subject, cloned
 from tpgen.verification.systems import another, shorter
@@ -31,14 +31,9 @@ SHARED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], tuple[Any, Any]
         (False, True),
     ),
 }
-# Random numbers that a whole process shares: how their state is read, put back and begun from a seed.
-RANDOM: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[int], Any]]] = {
-    "the seed of random numbers": (torch.get_rng_state, torch.set_rng_state, torch.manual_seed),
-    "the seed of numpy's random numbers": (np.random.get_state, np.random.set_state, np.random.seed),
-    "the seed of Python's random numbers": (random.getstate, random.setstate, random.seed),
-}
 SEEDS = (1, 2)
 _CALLS = 12
+DRAWN = "a call in training goes on with random numbers of torch's, as dropout does"
 MOVE = 1e-2  # of other inputs, relative to the largest entry
 
 
@@ -60,33 +55,39 @@ def untouched(subject: Subject) -> Outcomes:
             with suppress(Exception):  # some take no gradients where nobody asks for any
                 subject.call(module, given)
             found += [name for name, (read, _, values) in SHARED.items() if read() != values[number]]
-    found += _seeded(subject, module)
+    seeded, drawn = _drawn(subject, module)
+    meant = [name for name in drawn if module.training and is_of_torch(module, name)]
+    found += [f"the seed of {name}" for name in seeded]
+    found += [f"the state of {name}" for name in drawn if name not in meant]
     found += [f"the gradient of {name}" for name, p in module.named_parameters() if p.grad is not None]
     found += [f"the {what} of {name}" for name, what in _written(subject, module)]
     touched = Touched(f"a call changes {', '.join(dict.fromkeys(found))}")
     outcomes: dict = {"": touched if found else (torch.zeros(1), torch.zeros(1))}
+    outcomes |= dict.fromkeys(meant, DRAWN)
     after = dict(module.named_parameters())
     same = pairs({n: after[n].detach().double() for n in before}, {n: x.double() for n, x in before.items()})
     return outcomes | _asked(subject, module) | {name: pair for name, pair in same.items() if pair[0].numel()}
 
 
-def _seeded(subject: Subject, module: Any) -> list[str]:
-    """Random numbers that are where they are after a call, wherever they began: it set their seed."""
-    after: list[list[str]] = []
+def _drawn(subject: Subject, module: Any) -> tuple[list[str], list[str]]:
+    """Random numbers whose seed a call sets, and those with which it goes on.
+
+    A seed was set where their state after a call does not depend on where they began.
+    """
+    began, after, held = [], [], []
     with _kept():
         for seed in SEEDS:
             for _, _, begin in RANDOM.values():
                 begin(seed)
+            began.append(shared_states())
             with suppress(Exception):
                 subject.call(module, subject.arguments())
-            after.append([_said(read()) for read, _, _ in RANDOM.values()])
-    return [name for name, one, other in zip(RANDOM, *after, strict=True) if one == other]
-
-
-def _said(state: Any) -> str:
-    """A state of random numbers in full."""
-    parts = state if isinstance(state, tuple) else (state,)
-    return str([x.tolist() if isinstance(x, (Tensor, np.ndarray)) else x for x in parts])
+            after.append(shared_states())
+            held.append(held_states(module))
+    of_process = [name for name in RANDOM if after[0][name] != began[0][name]]
+    seeded = [name for name in of_process if after[0][name] == after[1][name]]
+    further = [name for name, state in held[0].items() if held[1].get(name) != state]
+    return seeded, [name for name in of_process if name not in seeded] + further
 
 
 def _written(subject: Subject, module: Any) -> list[tuple[str, str]]:
@@ -232,9 +233,12 @@ def _mixed(subject: Subject, first: Named) -> Named:
     mixed = {name: x.flip(0) for name, x in whole.items() if reading.roles[name] == "atoms"}
     if reading.graph.ends is None or reading.unclear:
         return mixed
-    turned = subject.own(reading.written(backwards(reading.graph)))
-    roles = ("ends", "counts", "vectors")
-    return mixed | {name: turned[name] for name in first if reading.roles[name] in roles}
+    try:
+        turned = subject.own(reading.written(backwards(reading.graph)))
+    except NotCompared:  # of neighbours in rows without an empty place
+        return mixed
+    moved = {name: turned[name] for name in first if reading.roles[name] not in ("atoms", "points", "cell")}
+    return mixed | moved if all(x.shape == first[name].shape for name, x in moved.items()) else mixed
 
 
 def _with_other_edges(subject: Subject, first: Named) -> dict[str, Callable[[str], Mapping[str, Outcome]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -35,12 +35,20 @@ ALIKE = 1e-11  # how alike results are that do not depend on how far
 STRAIN = 0.06  # of another graph's cell
 UNLIKE, ONE_SPECIES = "graphs of unlike sizes", "beside a graph of one species"
 
+NO_BATCH = "no tensor named batch says which graph an atom is in"
+NO_EDGES = "no integers say which atoms edges join: call them edge_index, or src and dst, or say so by irreps_in"
 _HAVE: dict[str, tuple[Callable[[Reading], bool], str]] = {
-    "edges": (lambda r: r.graph.ends is not None, "no tensor (2, edges) of integers says which atoms edges join"),
+    "edges": (
+        lambda r: r.graph.ends is not None,
+        "no integers say which atoms edges join: call them edge_index, or src and dst, or say so by irreps_in",
+    ),
     "cell": (lambda r: bool(r.periodic), "no cell with a volume, and images of edges in it, is among the inputs"),
     "plane": (lambda r: len(r.periodic) > 1, "no cell that repeats along two vectors is among the inputs"),
     "edges or cell": (lambda r: bool(r.periodic) or r.graph.ends is not None, "there are no edges, and no cell"),
-    "batch": (lambda r: bool(r.named("batch")), "no tensor named batch says which graph an atom is in"),
+    "batch": (
+        lambda r: bool(r.named("batch")) or r.graph.number > 1,
+        "no tensor named batch says which graph an atom is in",
+    ),
     "axes": (lambda r: not r.unclear, ""),
 }
 
@@ -54,6 +62,8 @@ def needs(*parts: str) -> Callable[[Subject], str]:
         reading = subject.reading
         if not isinstance(reading, Reading):
             return str(reading)
+        if reading.unreadable:
+            return reading.unreadable
         return next((why or reading.unclear for there, why in map(_HAVE.__getitem__, parts) if not there(reading)), "")
 
     return lacking
@@ -86,7 +96,20 @@ def permuted_atoms(subject: Subject) -> tuple[Named, Named]:
     order = another_order(len(reading.graph.points))
     order = order[torch.argsort(reading.graph.batch[order], stable=True)]
     got, straight = subject(reading.written(with_atoms(reading.graph, order))), subject(subject.given)
-    return got, {name: _moved(subject, name, y, len(order), order) for name, y in straight.items()}
+    return got, {name: _of_atoms(subject, name, y, got[name], order) for name, y in straight.items()}
+
+
+def _of_atoms(subject: Subject, name: str, y: Tensor, got: Tensor, order: Tensor) -> Tensor:
+    """A result in another order of atoms: its rows, or rows and columns where it has both for each atom."""
+    moved = _moved(subject, name, y, len(order), order)
+    if y.shape[:2] != (len(order), len(order)) or subject.result_frame(name).axes or got.shape != y.shape:
+        return moved
+    square = moved[:, order]
+    return square if _distance(got, square) < _distance(got, moved) else moved
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    return float((one - other).abs().max())
 
 
 def edges(subject: Subject) -> Outcomes:
@@ -118,6 +141,8 @@ def copies(subject: Subject) -> Outcomes:
     """A cell twice as long, or two copies without an edge between: twice the energy, and the forces of each atom."""
     reading, straight = read(subject), taken(subject, subject.given)
     if reading.periodic:
+        if reading.indices:
+            raise NotCompared(f"nobody can tell in which of two cells the indices {', '.join(reading.indices)} are")
         return _compared_copies(subject, straight, repeated_graph(reading.graph, reading.periodic[0]))
     exact = subject.in_float64()
     points = reading.graph.points
@@ -194,7 +219,7 @@ def finite(subject: Subject) -> Outcomes:
         cases |= {f"on a line along {'xyz'[axis]}": on_a_line(graph, axis, spacing(graph)) for axis in range(3)}
     found: dict[str, Outcome] = {}
     for name, case in cases.items():
-        found |= tried(name, partial(_numbers, subject, reading.written(case)))
+        found |= tried(name, lambda graph=case: _numbers(subject, reading.written(graph)))  # type: ignore[misc]
     return found or {"": "there are no edges, and less than three points"}
 
 

@@ -1,0 +1,496 @@
+"""Right potentials that look suspicious, by their indices, masks, caches and modes; and wrong ones like them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+CUTOFF = 1.6
+Found = dict[str, Tensor]
+Given = tuple[Any, ...]
+
+
+def cluster(atoms: int = 7, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Positions, species, and the ends of edges shorter than the cutoff, of atoms in a box."""
+    drawn = torch.Generator().manual_seed(seed)
+    x = 2.4 * torch.rand(atoms, 3, generator=drawn, dtype=torch.float64)
+    source, target = ((torch.cdist(x, x) < CUTOFF) & ~torch.eye(atoms, dtype=torch.bool)).nonzero().T
+    return x, torch.arange(atoms) % 3, source.clone(), target.clone()
+
+
+class Cluster(nn.Module):
+    """Energies of edges weighted by species, and of atoms by the squared sum of their edges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.depth = nn.Parameter(torch.tensor([1.0, 0.7, 1.3]))
+        self.width = nn.Parameter(torch.tensor(0.8))
+
+    def forward(self, positions: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Found:
+        return self.of(positions, z, src, dst)
+
+    def of(self, positions: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Found:
+        with torch.enable_grad():
+            x = self.asked(positions)
+            energy = self.energy(x, z, src, dst).sum()
+            (slope,) = torch.autograd.grad(energy, x, create_graph=self.keeps())
+        return self.told(energy, -slope)
+
+    def asked(self, positions: Tensor) -> Tensor:
+        return positions if positions.requires_grad else positions.detach().requires_grad_()
+
+    def keeps(self) -> bool:
+        return True
+
+    def energy(self, x: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        """Energies of atoms."""
+        edges = x[dst] - x[src]
+        weights = self.weights(edges, z, src, dst)
+        zeros = weights.new_zeros(len(x))
+        dipole = weights.new_zeros(len(x), 3).index_add(0, src, weights[:, None] * edges)
+        return zeros.index_add(0, src, weights) + 0.1 * dipole.square().sum(-1)
+
+    def weights(self, edges: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        squares = edges.square().sum(-1)
+        envelope = (1 - squares / CUTOFF**2).clamp(min=0) ** 4
+        return self.depth[z[src]] * self.depth[z[dst]] * torch.exp(-self.width * squares) * envelope
+
+    def told(self, energy: Tensor, forces: Tensor) -> Found:
+        return {"energy": energy, "forces": forces}
+
+
+def of(**methods: Any) -> type[Cluster]:
+    return type("Other", (Cluster,), methods)
+
+
+# --- layouts of indices -----------------------------------------------------------------------------------------------
+
+
+class Rows(Cluster):
+    def forward(self, positions: Tensor, z: Tensor, links: Tensor) -> Found:
+        return self.of(positions, z, links[:, 0], links[:, 1])
+
+
+class Matrix(Cluster):
+    """Neighbours in rows, filled up with what is no atom."""
+
+    def forward(self, positions: Tensor, z: Tensor, around: Tensor) -> Found:
+        atom, place = ((around >= 0) & (around < len(positions))).nonzero().T
+        return self.of(positions, z, atom, around[atom, place])
+
+
+class Masked(Cluster):
+    """Neighbours in rows, filled up with the first atom."""
+
+    def forward(self, positions: Tensor, z: Tensor, around: Tensor, there: Tensor) -> Found:
+        atom, place = there.nonzero().T
+        return self.of(positions, z, atom, around[atom, place])
+
+
+class Compressed(Cluster):
+    def forward(self, positions: Tensor, z: Tensor, begins: Tensor, columns: Tensor) -> Found:
+        return self.of(positions, z, torch.repeat_interleave(torch.arange(len(z)), begins.diff()), columns)
+
+
+class Filled(Cluster):
+    """A list of edges that is filled up."""
+
+    def forward(self, positions: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Found:
+        kept = src >= 0
+        return self.of(positions, z, src[kept], dst[kept])
+
+
+class Adjacent(Cluster):
+    def forward(self, positions: Tensor, z: Tensor, adjacency: Tensor) -> Found:
+        return self.of(positions, z, *adjacency.nonzero().T)
+
+
+class Angles(Cluster):
+    """Angles between edges, each of which is a pair of edges."""
+
+    def forward(self, positions: Tensor, z: Tensor, src: Tensor, dst: Tensor, one: Tensor, two: Tensor) -> Found:
+        self.pairs = (one, two)
+        return self.of(positions, z, src, dst)
+
+    def energy(self, x: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        edges, (one, two) = x[dst] - x[src], self.pairs
+        weights = self.weights(edges, z, src, dst)
+        bent = weights[one] * weights[two] * (edges[one] * edges[two]).sum(-1) ** 2
+        return super().energy(x, z, src, dst).index_add(0, src[one], bent)
+
+
+class Triplets(Cluster):
+    """Three vectors of atoms, without a list of edges."""
+
+    def forward(self, positions: Tensor, z: Tensor, t_i: Tensor, t_j: Tensor, t_k: Tensor) -> Found:
+        self.third = t_k
+        return self.of(positions, z, t_i, t_j)
+
+    def energy(self, x: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        one, two = x[dst] - x[src], x[self.third] - x[src]
+        weights = self.weights(one, z, src, dst) * self.weights(two, z, src, self.third)
+        return weights.new_zeros(len(x)).index_add(0, src, weights * (one * two).sum(-1))
+
+
+class Typed(Cluster):
+    """Types of edges that happen to be numbers of atoms."""
+
+    def forward(self, positions: Tensor, z: Tensor, src: Tensor, dst: Tensor, sort: Tensor) -> Found:
+        self.sort = sort
+        return self.of(positions, z, src, dst)
+
+    def weights(self, edges: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        return super().weights(edges, z, src, dst) * (1 + 0.2 * self.sort)
+
+
+class Sites(Cluster):
+    """What each atom is, by a word that is not known, in the range of atoms."""
+
+    def forward(self, positions: Tensor, site: Tensor, a: Tensor, b: Tensor) -> Found:
+        return self.of(positions, site % 3, a, b)
+
+
+class Partners(Cluster):
+    """An atom that each atom is bound to."""
+
+    def forward(self, positions: Tensor, z: Tensor, src: Tensor, dst: Tensor, partner: Tensor) -> Found:
+        self.partner = partner
+        return self.of(positions, z, src, dst)
+
+    def energy(self, x: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        return super().energy(x, z, src, dst) + 0.1 * torch.exp(-(x - x[self.partner]).square().sum(-1))
+
+
+class Numbered(Cluster):
+    """A number of atoms that is Python's own."""
+
+    def forward(self, positions: Tensor, z: Tensor, src: Tensor, dst: Tensor, num_atoms: int) -> Found:
+        assert num_atoms == len(positions)
+        return self.of(positions, z, src, dst)
+
+
+class Batched(Cluster):
+    """Energies of graphs, and a feature of each."""
+
+    def forward(self, positions: Tensor, z: Tensor, src: Tensor, dst: Tensor, idx_m: Tensor, state: Tensor) -> Found:
+        with torch.enable_grad():
+            x = self.asked(positions)
+            site = self.energy(x, z, src, dst) * (1 + state.square().sum(-1))[idx_m]
+            energy = self.pooled(site, idx_m, len(state))
+            (slope,) = torch.autograd.grad(energy.sum(), x, create_graph=True)
+        return {"energy": energy, "forces": -slope}
+
+    def pooled(self, site: Tensor, graph: Tensor, graphs: int) -> Tensor:
+        return site.new_zeros(graphs).index_add(0, graph, site)
+
+
+class Counted(Batched):
+    """Numbers of atoms in each graph, which are floating."""
+
+    def forward(self, positions, z, src, dst, natoms, state):  # type: ignore[override]
+        graph = torch.repeat_interleave(torch.arange(len(natoms)), natoms.long())
+        return super().forward(positions, z, src, dst, graph, state)
+
+
+def matrix(fill: int) -> Given:
+    x, z, src, dst = cluster()
+    rows = torch.full((len(x), int(torch.bincount(src).max()) + 1), fill)
+    for atom in range(len(x)):
+        mine = dst[src == atom]
+        rows[atom, : len(mine)] = mine
+    return x, z, rows
+
+
+def masked() -> Given:
+    x, z, rows = matrix(-1)
+    return x, z, rows.clamp(min=0), rows >= 0
+
+
+def compressed() -> Given:
+    x, z, src, dst = cluster()
+    begins = torch.cat([torch.zeros(1, dtype=torch.int64), torch.bincount(src, minlength=len(x)).cumsum(0)])
+    return x, z, begins, dst
+
+
+def filled() -> Given:
+    x, z, src, dst = cluster()
+    more = torch.full((5,), -1)
+    return x, z, torch.cat([src, more]), torch.cat([dst, more])
+
+
+def adjacent() -> Given:
+    x, z, src, dst = cluster()
+    return x, z, torch.zeros(len(x), len(x), dtype=torch.bool).index_put((src, dst), torch.tensor(True))
+
+
+def angles() -> Given:
+    x, z, src, dst = cluster()
+    alike = (src[:, None] == src[None]) & ~torch.eye(len(src), dtype=torch.bool)
+    return x, z, src, dst, *(end.clone() for end in alike.nonzero().T)
+
+
+def triplets() -> Given:
+    x, z, src, dst, one, two = angles()
+    return x, z, src[one], dst[one], dst[two]
+
+
+def sites() -> Given:
+    x, _, src, dst = cluster()
+    return x, torch.tensor([4, 0, 2, 2, 5, 1, 0]), src, dst
+
+
+def batched(counts: bool = False) -> Given:
+    parts = [cluster(5), cluster(4, seed=1)]
+    x, z = (torch.cat([part[n] for part in parts]) for n in (0, 1))
+    src, dst = (torch.cat([parts[0][n], parts[1][n] + 5]) for n in (2, 3))
+    state = torch.tensor([[0.1, 0.4], [0.3, -0.2]], dtype=torch.float64)
+    graph = torch.tensor([5.0, 4.0]).double() if counts else torch.arange(2).repeat_interleave(torch.tensor([5, 4]))
+    return x, z, src, dst, graph, state
+
+
+# --- gradients, caches, modes and numbers -----------------------------------------------------------------------------
+
+
+class Keeping(Cluster):
+    """Keeps what it has computed, with the graph, for whoever looks at it."""
+
+    kept: list[Tensor] | None = None
+
+    def told(self, energy: Tensor, forces: Tensor) -> Found:
+        self.kept = [energy, forces]
+        return super().told(energy, forces)
+
+
+class Dropping(Cluster):
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.3)
+
+    def weights(self, *given: Tensor) -> Tensor:
+        return self.drop(super().weights(*given))
+
+
+class Lengths(Cluster):
+    """Lengths whose gradient at zero is none, by two `where`."""
+
+    def weights(self, edges: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        squares = edges.square().sum(-1)
+        some = squares > 1e-12
+        lengths = torch.where(some, torch.where(some, squares, 1.0).sqrt(), 0.0)
+        return super().weights(edges, z, src, dst) * (1 + lengths**3)
+
+
+class Padded(Cluster):
+    """Atoms that are none, of which a mask tells."""
+
+    def forward(self, positions: Tensor, z: Tensor, src: Tensor, dst: Tensor, real: Tensor) -> Found:
+        self.real = real
+        return self.of(positions, z, src, dst)
+
+    def weights(self, edges: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        return super().weights(edges, z, src, dst) * (self.real[src] & self.real[dst])
+
+
+class Seeded(Cluster):
+    """Numbers of a generator that begins anew in each call."""
+
+    def weights(self, *given: Tensor) -> Tensor:
+        drawn = torch.rand(3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        return super().weights(*given) * (1 + float(drawn.sum()))
+
+
+class Sorting(Cluster):
+    def energy(self, x: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        order = torch.argsort(dst, stable=True)
+        return super().energy(x, z, src[order], dst[order])
+
+
+class Parities(Cluster):
+    """Beside the energy, a vector and a number that a mirror turns."""
+
+    def forward(self, positions: Tensor, z: Tensor, src: Tensor, dst: Tensor, pull: Tensor) -> Found:
+        found = self.of(positions, z, src, dst)
+        edges = positions[dst] - positions[src]
+        one, two = ((self.weights(edges, z, src, dst) * z[src] ** n) @ edges for n in (1, 2))
+        return {**found, "polar": one + pull, "chiral": torch.linalg.cross(pull, one).dot(two)}
+
+
+class Charged(Cluster):
+    def forward(self, positions: Tensor, charges: Tensor, src: Tensor, dst: Tensor) -> Found:
+        return self.of(positions, charges + 1, src, dst)
+
+
+class OnTheCutoff(Cluster):
+    """The last edge is exactly as long as the cutoff."""
+
+
+def on_the_cutoff() -> Given:
+    x = torch.tensor([[0.0, 0, 0], [CUTOFF, 0, 0], [0.3, 1.1, 0.2], [1.0, 0.9, 1.4]], dtype=torch.float64)
+    src, dst = ((torch.cdist(x, x) < CUTOFF + 0.1) & ~torch.eye(4, dtype=torch.bool)).nonzero().T
+    return x, torch.arange(4) % 3, src.clone(), dst.clone()
+
+
+def padded() -> Given:
+    x, z, src, dst = cluster()
+    more, real = torch.zeros(2, 3, dtype=torch.float64), torch.arange(9) < 7
+    ends = torch.tensor([7, 8, 7])
+    return (
+        torch.cat([x, more + 3 + torch.eye(3)[:2]]),
+        torch.cat([z, z[:2]]),
+        torch.cat([src, ends]),
+        torch.cat([dst, ends.flip(0).roll(1)]),
+        real,
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A potential and its inputs, its mode, what is said of these, and the laws that cannot be compared."""
+
+    made: type[Cluster] = Cluster
+    given: Callable[[], Given] = cluster
+    training: bool = True
+    said: dict = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+
+
+LACKS = ("batch", "images", "basis", "stress", "sum")  # of a cluster: no cell, and no graphs
+DERIVED = ("first order", "second order", "third order", "Hessian", "parameters")
+RIGHT: dict[str, Case] = {
+    "two vectors": Case(),
+    "ends in rows": Case(Rows, lambda: (*cluster()[:2], torch.stack(cluster()[2:], 1))),
+    "neighbours in rows, filled with -1": Case(Matrix, lambda: matrix(-1)),
+    "neighbours in rows, filled with the number of atoms": Case(Matrix, lambda: matrix(7)),
+    "neighbours in rows, and a mask": Case(Masked, masked),
+    "compressed rows": Case(Compressed, compressed),
+    "a list that is filled up": Case(Filled, filled),
+    "an adjacency": Case(Adjacent, adjacent, without=("edges", "copies")),
+    "angles of edges": Case(Angles, angles),
+    "triplets of atoms": Case(Triplets, triplets, without=("edges", "copies")),
+    "types in the range of atoms": Case(Typed, lambda: (*cluster(), torch.arange(len(cluster()[2])) % 3)),
+    "sites in the range of atoms": Case(Sites, sites),
+    "partners": Case(Partners, lambda: (*cluster(), torch.tensor([1, 0, 3, 2, 5, 4, 6]))),
+    "a number of atoms": Case(Numbered, lambda: (*cluster(), 7)),
+    "a batch of another name": Case(Batched, batched),
+    "a batch by floating numbers of atoms": Case(Counted, lambda: batched(counts=True)),
+    "positions that are detached": Case(of(asked=lambda self, x: x.detach().requires_grad_())),
+    "results that are kept": Case(Keeping),
+    "forces without a graph in evaluation": Case(of(keeps=lambda self: self.training), training=False, without=DERIVED),
+    "dropout in evaluation": Case(Dropping, training=False),
+    "lengths by two where": Case(Lengths),
+    "atoms that are none": Case(Padded, padded, without=("copies",)),
+    "a generator of each call": Case(Seeded),
+    "edges that are sorted": Case(Sorting),
+    "two parities": Case(Parities, lambda: (*cluster(), torch.tensor([0.3, -0.2, 0.5]).double()), said={
+        "irreps_in": {"pull": "1o"}, "irreps_out": {"polar": "1o", "chiral": "0o"}}, without=("copies",)),
+    "charges that are integers": Case(Charged, lambda: (cluster()[0], cluster()[1] - 1, *cluster()[2:])),
+    "an edge on the cutoff": Case(OnTheCutoff, on_the_cutoff),
+}  # fmt: skip
+
+
+# --- wrong ------------------------------------------------------------------------------------------------------------
+
+
+class Stale(Cluster):
+    """Weights that are kept, with their graph, for the first list of edges."""
+
+    kept: Tensor | None = None
+
+    def weights(self, edges: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        if self.kept is None or len(self.kept) != len(src):
+            self.kept = self.depth[z[src]] * 1.0
+        return super().weights(edges, z, src, dst) * self.kept.detach()
+
+
+class Drawing(Cluster):
+    """Numbers of a generator that goes on."""
+
+    def __init__(self, generator: Any) -> None:
+        super().__init__()
+        self.generator = generator
+
+    def weights(self, *given: Tensor) -> Tensor:
+        self.generator.random()
+        return super().weights(*given)
+
+
+class Shuffled(Cluster):
+    """Sums in another order at each call."""
+
+    def energy(self, x: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        order = torch.randperm(len(src))
+        return super().energy(x, z, src[order], dst[order])
+
+
+class Leaking(Matrix):
+    """Places that are filled up with -1, which is the last atom."""
+
+    def forward(self, positions: Tensor, z: Tensor, around: Tensor) -> Found:
+        atom = torch.arange(len(z)).repeat_interleave(around.shape[1])
+        return self.of(positions, z, atom, around.flatten())
+
+
+class Mixing(Batched):
+    """Energies relative to that of the first graph."""
+
+    def pooled(self, site: Tensor, graph: Tensor, graphs: int) -> Tensor:
+        found = super().pooled(site, graph, graphs)
+        return found + 0.01 * found[:1]
+
+
+class Swapped(Angles):
+    """Edges of angles that are taken for atoms."""
+
+    def energy(self, x: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        bent = 0.1 * (x[self.pairs[0] % len(x)] - x[src[self.pairs[1]]]).square().sum(-1)
+        return Cluster.energy(self, x, z, src, dst).index_add(0, src[self.pairs[1]], torch.exp(-bent))
+
+
+def _detached(**methods: Any) -> type[Cluster]:
+    return of(asked=lambda self, x: x.detach().requires_grad_(), **methods)
+
+
+def _by_number(self: Cluster, edges: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    return Cluster.weights(self, edges, src % 3, src, dst)
+
+
+def _one_off(self: Cluster, edges: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    return Cluster.weights(self, edges, z.roll(1), src, dst)
+
+
+def _rolled(self: Cluster, x: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    return Cluster.energy(self, x, z, src, dst.roll(1))
+
+
+FAULTS: dict[str, tuple[str, Callable[[], nn.Module], Callable[[], Given]]] = {
+    "weights by the number of an atom": ("permutation", of(weights=_by_number), cluster),
+    "species of the atom before": ("permutation", of(weights=_one_off), cluster),
+    "ends of another edge": ("edges", of(energy=_rolled), cluster),
+    "a mean over the list": ("copies", of(
+        energy=lambda self, x, z, src, dst: Cluster.energy(self, x, z, src, dst) / len(src)), cluster),
+    "detached, and a sign": ("forces", _detached(told=lambda self, e, f: {"energy": e, "forces": -f}), cluster),
+    "detached, and a sign, by order": (
+        "first order", _detached(told=lambda self, e, f: {"energy": e, "forces": -f}), cluster),
+    "detached, and no slope": ("second order", _detached(
+        told=lambda self, e, f: {"energy": e, "forces": f + 0.1 * torch.linalg.cross(f, f.roll(1, 0))}), cluster),
+    "detached, and no forces": ("first order", _detached(told=lambda self, e, f: {"energy": e}), cluster),
+    "a cache that goes stale": ("history", Stale, cluster),
+    "a generator of numpy that goes on": ("surroundings", lambda: Drawing(np.random.default_rng(0)), cluster),
+    "a generator of Python that goes on": ("surroundings", lambda: Drawing(random.Random(0)), cluster),
+    "Python's random numbers that go on": ("surroundings", lambda: Drawing(random), cluster),
+    "sums in random order": ("repeated", Shuffled, lambda: cluster(5)),
+    "neighbours that leak": ("permutation", Leaking, lambda: matrix(-1)),
+    "graphs that know of the first": ("batch", Mixing, batched),
+    "edges taken for atoms": ("permutation", Swapped, angles),
+    "the last place of a list that is filled up": ("edges", type("Other", (Filled,), {
+        "energy": lambda self, x, z, s, d: Cluster.energy(self, x, z, s[:-1], d[:-1])}), filled),
+    "a number of atoms that is fixed": ("copies", type("Other", (Numbered,), {
+        "energy": lambda self, x, z, s, d: Cluster.energy(self, x, z, s, d) * (1 + 0.1 * (len(x) > 7))}),
+        lambda: (*cluster(), 7)),
+}  # fmt: skip

@@ -1,0 +1,92 @@
+"""Random numbers that a call draws: those of the process, and those of generators that a network holds or names."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+TORCH, NUMPY, PYTHON = "random numbers", "numpy's random numbers", "Python's random numbers"
+# Random numbers that a whole process shares: how their state is read, put back and begun from a seed.
+SHARED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[int], Any]]] = {
+    TORCH: (torch.get_rng_state, torch.set_rng_state, torch.manual_seed),
+    NUMPY: (np.random.get_state, np.random.set_state, np.random.seed),
+    PYTHON: (random.getstate, random.setstate, random.seed),
+}
+_STATES: dict[type, Callable[[Any], Any]] = {  # of objects that draw random numbers
+    torch.Generator: lambda x: x.get_state(),
+    np.random.Generator: lambda x: x.bit_generator.state,
+    np.random.RandomState: lambda x: x.get_state(),
+    random.Random: lambda x: x.getstate(),
+}
+_DEEP = 3  # how far within attributes a generator is looked for
+
+
+def shared_states() -> dict[str, str]:
+    """The state of each kind of random numbers that a process shares."""
+    return {name: _said(read()) for name, (read, _, _) in SHARED.items()}
+
+
+def held_states(network: nn.Module) -> dict[str, str]:
+    """The state of each generator that a network holds, or that functions of its classes name."""
+    return {name: _said(_state(one)) for name, one in _generators(network).items()}
+
+
+def is_of_torch(network: nn.Module, name: str) -> bool:
+    return name == TORCH or isinstance(_generators(network).get(name), torch.Generator)
+
+
+def draws_numbers(network: nn.Module, call: Callable[[], Any]) -> bool:
+    """Whether a call goes on with random numbers of any kind."""
+    before = shared_states(), held_states(network)
+    call()
+    return before != (shared_states(), held_states(network))
+
+
+def _said(state: Any) -> str:
+    """A state of random numbers in full."""
+    if isinstance(state, dict):
+        return str({name: _said(x) for name, x in state.items()})
+    parts = state if isinstance(state, tuple) else (state,)
+    return str([x.tolist() if isinstance(x, (Tensor, np.ndarray)) else x for x in parts])
+
+
+def _state(generator: Any) -> Any:
+    return next(read(generator) for kind, read in _STATES.items() if isinstance(generator, kind))
+
+
+def _generators(network: nn.Module) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for path, module in network.named_modules():
+        attributes = {n: x for n, x in vars(module).items() if n not in ("_parameters", "_buffers", "_modules")}
+        found |= dict(_within(path, attributes, _DEEP))
+    for cls in {cls for module in network.modules() for cls in type(module).__mro__}:
+        if not cls.__module__.startswith("torch."):
+            found |= dict(_within(cls.__name__, vars(cls), 1)) | dict(_within("", _globals(cls), 1))
+    return found
+
+
+def _globals(cls: type) -> dict[str, Any]:
+    """Values of a file that methods of a class name."""
+    methods = [f for f in vars(cls).values() if isinstance(f, FunctionType)]
+    return {n: f.__globals__[n] for f in methods for n in f.__code__.co_names if n in f.__globals__}
+
+
+def _within(path: str, values: Any, deep: int) -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        at = f"{path}.{name}" if path else str(name)
+        if isinstance(value, tuple(_STATES)):
+            yield at, value
+        elif deep > 1 and not isinstance(value, (Tensor, nn.Module, type)):
+            yield from _within(at, _parts(value), deep - 1)
+
+
+def _parts(value: Any) -> dict[Any, Any]:
+    if isinstance(value, (list, tuple)):
+        return dict(enumerate(value))
+    return value if isinstance(value, dict) else getattr(value, "__dict__", None) or {}
