@@ -9,6 +9,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tpgen._e3nn_constants import ConstantsOfE3nn
 from tpgen._moved import OldNames
 from tpgen._version import __version__ as __version__
 
@@ -91,6 +92,7 @@ def __getattr__(name: str) -> Any:
 
 
 sys.meta_path.append(OldNames())
+sys.meta_path.insert(0, ConstantsOfE3nn())
 
 if "torch" in sys.modules:
     import_module(f"{__name__}.kernels.runtime.ops")

@@ -32,6 +32,8 @@ class NetworkCall(NamedTuple):
     rows: int
     nodes: int | None
     channels: int | None = None  # where the plan leaves them open
+    dtype: torch.dtype | None = None
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -52,15 +54,18 @@ class WatchedModule:
             return NetworkCall(*self.program.rows_of(*args, **kwargs))
         x, dim = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), self.plan.inputs[0].dim
         rows = x.shape[0] if x.dim() > 1 else 1
-        return NetworkCall(rows, None, x.numel() // max(rows * dim, 1))
+        return NetworkCall(rows, None, x.numel() // max(rows * dim, 1), x.dtype, str(x.device))
 
     def subject(self, call: NetworkCall) -> tuple[PlannedModule | Plan, dict[str, Any]]:
         """What to explain of a call, and options that say where it runs; a module says so itself."""
         if self.program is not None:
             return self.program, {}
-        like = next((p for p in self.module.parameters() if p.is_floating_point()), None)
-        where = {} if like is None else {"dtype": like.dtype, "device": str(like.device)}
-        return self.plan, {"strategy": "kernel", "channels": call.channels, **where}
+        return self.plan, {
+            "strategy": "kernel",
+            "channels": call.channels,
+            "dtype": call.dtype,
+            "device": call.device,
+        }
 
 
 def modules_to_watch(network: nn.Module) -> dict[str, WatchedModule]:
