@@ -256,7 +256,12 @@ def of(found: set[str], *packages: str) -> list[str]:
 
 
 def test_the_root_loads_nothing_but_itself() -> None:
-    assert of(loaded("import tpgen"), "tpgen", "torch", "e3nn", "numpy") == ["tpgen", "tpgen._e3nn_constants", "tpgen._moved", "tpgen._version"]
+    assert of(loaded("import tpgen"), "tpgen", "torch", "e3nn", "numpy") == [
+        "tpgen",
+        "tpgen._e3nn_constants",
+        "tpgen._moved",
+        "tpgen._version",
+    ]
 
 
 def test_beside_torch_the_root_registers_the_operators() -> None:

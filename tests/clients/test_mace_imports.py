@@ -34,5 +34,7 @@ def test_e3nn_is_imported_after_tpgen_or_mace(first: str) -> None:
 def test_without_either_torch_refuses_its_constants() -> None:
     """The page on MACE says so: where this passes one day, the hook has no use any more."""
     assert "UnpicklingError" in run("from e3nn import o3").stderr
-    forgotten = run("import tpgen; from e3nn import o3; import torch; print(slice in torch.serialization.get_safe_globals())")
+    forgotten = run(
+        "import tpgen; from e3nn import o3; import torch; print(slice in torch.serialization.get_safe_globals())"
+    )
     assert forgotten.stdout.strip() == "False", "what is allowed is allowed for e3nn's constants alone"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen._torch import pytree
-from tpgen.errors import InputError, unknown
+from tpgen.errors import InputError, a_kind, unknown
 from tpgen.inspection.training import is_floating, is_index
 from tpgen.verification.potentials import floors
 from tpgen.verification.reading import CELLS, Reading, are_counts, read_call
@@ -44,7 +44,7 @@ def network_subject(
     or a mapping from names.  Tensors that they leave out turn as `KNOWN` says of their names.
     """
     if not isinstance(inputs, (tuple, list)):
-        raise InputError(f"inputs: give the arguments of a call as a tuple, got a {type(inputs).__name__}")
+        raise InputError(f"inputs: give the arguments of a call as a tuple, got {a_kind(inputs)}")
     names, leaves, spec = _flat(network, copies_of(inputs))
     floating = {name: x for name, x in zip(names, leaves, strict=True) if is_floating(x)}
     if not floating:

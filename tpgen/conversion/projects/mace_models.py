@@ -32,7 +32,7 @@ from tpgen.conversion.products import ProductBySpecies
 from tpgen.conversion.species import species_product
 from tpgen.conversion.swap import Swap, mark_of
 from tpgen.emitter.leaf import has_proxy
-from tpgen.functions.bessel import NOW_CUT_BESSEL, CutBessel, cut_bessel, takes
+from tpgen.functions.bessel import CutBessel, cut_bessel, now_cut_bessel, takes
 from tpgen.nn.from_e3nn import plan_of
 from tpgen.remember import remembered
 
@@ -139,7 +139,7 @@ def _are_cut_bessel(embedding: Any) -> bool:
 
 def _now(embedding: Any, extra: Mapping[str, Any]) -> str:
     """Name what computes an embedding, for the report."""
-    return NOW_CUT_BESSEL if extra["_tpgen_kernels"] and _are_cut_bessel(embedding) else "its own code"
+    return now_cut_bessel() if extra["_tpgen_kernels"] and _are_cut_bessel(embedding) else "its own code"
 
 
 def _now_paired(embedding: Any, extra: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ from tpgen.conversion.operations.splines import net_or_spline
 from tpgen.conversion.radial import TAKER, convolves
 from tpgen.conversion.swap import Swap
 from tpgen.emitter.leaf import has_proxy
-from tpgen.functions.bessel import NOW_CUT_BESSEL, CutBessel, cut_bessel, takes
+from tpgen.functions.bessel import CutBessel, cut_bessel, now_cut_bessel, takes
 from tpgen.functions.lengths import lengths_of, note_lengths
 from tpgen.networks.recording import recorded_program
 
@@ -119,7 +119,7 @@ def _are_cut_bessel(encoding: Any) -> bool:
 
 def _now(encoding: Any, extra: Mapping[str, Any]) -> str:
     """Name what computes rows of edges, for the report."""
-    own = NOW_CUT_BESSEL if extra["_tpgen_kernels"] and _are_cut_bessel(encoding) else "its own code"
+    own = now_cut_bessel() if extra["_tpgen_kernels"] and _are_cut_bessel(encoding) else "its own code"
     return f"{own}; {FEEDS}"
 
 
