@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.machine import needs_compiler
+from tpgen.functions import bessel
 from tpgen.functions import bessel as module
 from tpgen.functions.bessel import CutBessel, bessel_slope, bessel_values, by_definition, cut_bessel
 

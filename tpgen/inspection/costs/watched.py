@@ -73,7 +73,7 @@ def modules_to_watch(network: nn.Module) -> dict[str, WatchedModule]:
     found: dict[str, WatchedModule] = {}
     inside: set[nn.Module] = set()
     for path, module in network.named_modules():
-        if module in inside or isinstance(module, torch.jit.ScriptModule):
+        if module in inside or type(module).__module__.startswith("torch.jit"):
             continue
         program = module._modules.get(PROGRAM, module)
         if isinstance(program, PlannedModule):
