@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from tests.machine import needs_compiler
-from tpgen.functions import bessel
 from tpgen.functions import bessel as module
 from tpgen.functions.bessel import CutBessel, bessel_slope, bessel_values, by_definition, cut_bessel
 
@@ -170,6 +169,6 @@ def test_what_no_kernel_takes_is_torch(kernels: list[str], monkeypatch: pytest.M
 
 
 def test_the_report_names_no_kernel_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bessel, "find_compiler", lambda: None)
-    monkeypatch.setattr(bessel, "why_no_compiler", lambda: "there is no g++")
-    assert bessel.now_cut_bessel() == "its own code (kernels need a C++ compiler, and there is no g++)"
+    monkeypatch.setattr(module, "find_compiler", lambda: None)
+    monkeypatch.setattr(module, "why_no_compiler", lambda: "there is no g++")
+    assert module.now_cut_bessel() == "its own code (kernels need a C++ compiler, and there is no g++)"

@@ -31,8 +31,8 @@ from tpgen.inspection.costs.watched import (
     Watch,
     WatchedModule,
     WatchedRun,
+    as_before,
     modules_to_watch,
-    untouched,
 )
 from tpgen.inspection.report.values import check_call, reason
 from tpgen.inspection.stages.calls import request_of
@@ -230,7 +230,7 @@ def explain_network(
         )
     watch = Watch.over(held, device_of(network, inputs))
     run = WatchedRun(network, tuple(inputs), dict(keywords or {}), watch)
-    with untouched(network), watch.on():
+    with as_before(network), watch.on():
         try:
             run()
         except Exception as error:  # whatever the network says of its inputs

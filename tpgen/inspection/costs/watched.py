@@ -195,7 +195,7 @@ def _differentiate(out: Any, by: Sequence[Any]) -> None:
 
 
 @contextmanager
-def untouched(network: nn.Module) -> Iterator[None]:
+def as_before(network: nn.Module) -> Iterator[None]:
     """Leave buffers, gradients of parameters and random numbers as they were."""
     gradients = [(p, p.grad) for p in network.parameters()]
     with restored(network):
