@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import tpgen._e3nn  # noqa: F401  (before e3nn: MACE's version needs that with torch 2.6 and later)
+import tpgen  # noqa: F401  (before e3nn: MACE's version needs that with torch 2.6 and later)
 
 SPACING, CUTOFF, JITTER, ELEMENTS = 2.5, 5.0, 0.12, 4
 

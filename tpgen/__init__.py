@@ -9,6 +9,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tpgen._e3nn_constants import ConstantsOfE3nn
 from tpgen._version import __version__ as __version__
 
 if TYPE_CHECKING:  # names that are imported "as" themselves are this package's to type checkers
@@ -88,6 +89,8 @@ def __getattr__(name: str) -> Any:
     found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     return found
 
+
+sys.meta_path.insert(0, ConstantsOfE3nn())
 
 if "torch" in sys.modules:
     import_module(f"{__name__}.kernels.runtime.ops")

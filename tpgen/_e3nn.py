@@ -1,14 +1,11 @@
-"""The first import of e3nn: every package of ours that names it imports this module before its own."""
+"""What e3nn computes by the default dtype."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch.serialization
-
-with torch.serialization.safe_globals([slice]):  # e3nn 0.4 keeps one in the file of constants that it loads
-    import e3nn.o3  # noqa: F401
+import torch
 
 
 @contextmanager

@@ -80,6 +80,16 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
     return f"unknown {what} {name!r}{meant} {plural}: {', '.join(known)}"
 
 
+def a_kind(value: object) -> str:
+    """The kind of a value with its article, for an error.
+
+    >>> a_kind(3), a_kind("x")
+    ('an int', 'a str')
+    """
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
+
+
 def check_known(
     what: str, names: Iterable[object], known: Collection[str], error: type[TpgenError] = TpgenError
 ) -> None:

@@ -57,6 +57,15 @@ def quantity(value: float | None, unit: str) -> str:
     return f"{value / scale:.3g} {prefix}{unit}"
 
 
+def plural(count: int, noun: str) -> str:
+    """A count and its noun.
+
+    >>> plural(1, "thread"), plural(2, "thread")
+    ('1 thread', '2 threads')
+    """
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def ratio(value: float | None) -> str:
     """Write a ratio, with three digits.
 

@@ -120,10 +120,10 @@ class _Catches(nn.Module):
         raise _Called(args, options)
 
 
-def arguments(case: Case) -> tuple[tuple, dict[str, Any]]:
-    """What a case calls its model with, in training."""
+def arguments(case: Case, training: bool = True) -> tuple[tuple, dict[str, Any]]:
+    """What a case calls its model with."""
     try:
-        case.run(_Catches(), True)
+        case.run(_Catches(), training)
     except _Called as call:
         return call.args
     raise AssertionError("the model was not called")

@@ -212,6 +212,10 @@ def one(in1: object, in2: object, out: object, instruction: object, **keywords) 
         ),
         (("8x1o", "1e", "8x0e", (0, 0, 0, "uvu", True)), r"product of the input parities, odd"),
         (("8x1o", "1o", "8x3e", (0, 0, 0, "uvu", True)), r"triangle rule .* between 0 and 2, got 3"),
+        (
+            ("8x0e + 8x1p", "1o", "8x0e", (0, 0, 0, "uvu", True)),
+            r"irreps_in1: cannot read .* \('8x1p' is none\); write",
+        ),
         ((None, "1o", "8x0e", (0, 0, 0, "uvu", True)), r"irreps_in1: cannot read irreps None .*write them like"),
         (("8x2e", "0e", "8x1e", (0, 0, 0, "uvu", True)), r"triangle rule .* between 2 and 2, got 1"),
         (

@@ -2,5 +2,3 @@
 
 `run.run_benchmarks` measures, `records.Report` keeps, `tables` and `plots` show.
 """
-
-import tpgen._e3nn  # noqa: F401

@@ -19,7 +19,7 @@ from tpgen.bench.tasks import TASKS
 from tpgen.drawing.colors import path_color
 from tpgen.inspection.figures import new_figure, save_figure
 from tpgen.planner.problems import PROBLEMS
-from tpgen.text import duration, quantity, ratio
+from tpgen.text import duration, plural, quantity, ratio
 
 # Columns of the table of one problem and task: heading, cell.
 _COLUMNS: dict[str, Callable[[Report, Record], str]] = {
@@ -156,7 +156,11 @@ _QUIET = 0.3  # the largest spread, in the median over all records, at which rat
 
 def machine_line(e: Environment, device: str = "cpu") -> str:
     """A machine and the versions on it."""
-    where = e.gpu if device == "cuda" else f"{e.cpu} ({e.cores} cores, {e.threads} threads, {e.cpu_capability})"
+    where = (
+        e.gpu
+        if device == "cuda"
+        else f"{e.cpu} ({plural(e.cores, 'core')}, {plural(e.threads, 'thread')}, {e.cpu_capability})"
+    )
     others = f", cuEquivariance {e.cuequivariance}" if e.cuequivariance else ""
     return f"{where}; torch {e.torch}, e3nn {e.e3nn}, tpgen {e.tpgen}{others}, Python {e.python}"
 

@@ -1,3 +1,1 @@
 """Whole networks: e3nn's modules, and those of known projects, compute with tpgen's kernels and stay what they are."""
-
-import tpgen._e3nn  # noqa: F401

@@ -22,7 +22,7 @@ from tpgen.conversion.radial import find_net
 from tpgen.conversion.report import Conversion, Replaced, Stayed
 from tpgen.conversion.selection import Names, Selection, make_selection, selected
 from tpgen.conversion.swap import Kept, Swap, SwapOrKept, apply_all, mark_of, qualified, undo, undo_all, what_computes
-from tpgen.errors import InputError, OptionError, TpgenError, check_known
+from tpgen.errors import InputError, OptionError, TpgenError, a_kind, check_known
 from tpgen.nn.checks import check_options
 from tpgen.nn.planned import PlannedModule
 
@@ -246,9 +246,7 @@ def _compared(
     """Proof and times of copies of the network, one stock and one converted."""
     for name, given in (("prove", to_prove), ("measure", to_measure)):
         if given is not None and not isinstance(given, Sequence):
-            raise InputError(
-                f"{name}: give the arguments of a call as a tuple, as in {name}=(x,), got a {type(given).__name__}"
-            )
+            raise InputError(f"{name}: give the arguments of a call as a tuple, as in {name}=(x,), got {a_kind(given)}")
     timed = proof = None
     if to_measure is not None:
         stock, converted, _ = _pair(network, options, chosen, change)
@@ -325,7 +323,7 @@ def _check_network(function: str, network: Any) -> None:
     if not isinstance(network, nn.Module):
         held = _held_networks(network)
         way = f": give each network that it holds by itself, such as `given{held[0]}`" if held else ""
-        raise InputError(f"network: {function} takes a torch.nn.Module, got a {type(network).__name__}{way}")
+        raise InputError(f"network: {function} takes a torch.nn.Module, got {a_kind(network)}{way}")
 
 
 def _held_networks(holder: Any) -> list[str]:

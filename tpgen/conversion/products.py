@@ -23,10 +23,10 @@ from tpgen.errors import TpgenError
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.from_e3nn import plan_of
+from tpgen.nn.planned import PROGRAM
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan
 
-PROGRAM = "_tpgen"  # where a swapped module holds the tpgen module that computes for it
 SPECIES = "_tpgen_species"  # where it holds how to compute by species
 STOCK_PROGRAM = "_compiled_main_left_right"
 

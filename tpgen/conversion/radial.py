@@ -24,6 +24,7 @@ from tpgen.conversion.operations.matmul import matmul, why_no_matmul
 from tpgen.conversion.operations.pairs import once_for_pairs
 from tpgen.conversion.operations.splines import net_or_spline
 from tpgen.conversion.swap import Kept, Swap, SwapOrKept, mark_of, qualified
+from tpgen.emitter.leaf import leaf_call
 from tpgen.functions.silu import silu
 
 # who gets the results: a block, its names of the net and of the product; in a tuple, so that the block becomes no child
@@ -48,7 +49,10 @@ class ConvertedFullyConnectedNet(FullyConnectedNet):
 
     def forward(self, input: Tensor) -> Tensor:
         """As e3nn's."""
-        if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
+        if not torch.jit.is_scripting():
+            node = None if isinstance(input, Tensor) else leaf_call(self, input)  # fx looks into a Sequential
+            if node is not None:
+                return node
             if not _changed_since(self):
                 compute, given = net_or_spline(self, partial(_evaluate, self), input)
                 return once_for_pairs(compute, given, convolves(self), marked=input)

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from tpgen.emitter.leaf import keep_whole, look_inside
 from tpgen.errors import TpgenError
 from tpgen.nn.planned import PlannedModule, follow
 
@@ -117,11 +118,18 @@ def _apply(swap: Swap) -> None:
         setattr(module, MARK, mark)
         for name, value in swap.extra.items():
             setattr(module, name, value)
+        if _computes(swap):
+            keep_whole(module)
         module.register_load_state_dict_post_hook(_follow)
         _to_the_front(module, mark.extra)
     except BaseException:
         _take_away(module, mark)
         raise
+
+
+def _computes(swap: Swap) -> bool:
+    """Whether a forward of tpgen's computes: no block that calls others, no ``__call__`` around a project's forward."""
+    return bool(swap.now) and swap.cls.__call__ is nn.Module.__call__
 
 
 def _to_the_front(module: nn.Module, names: Sequence[str]) -> None:
@@ -190,6 +198,7 @@ def _take_away(module: nn.Module, mark: Mark) -> None:
     for name in (*mark.extra, MARK):
         if hasattr(module, name):
             delattr(module, name)
+    look_inside(module)
     hooks = module._load_state_dict_post_hooks
     for key in [key for key, hook in hooks.items() if hook is _follow]:
         del hooks[key]

@@ -20,15 +20,21 @@ from torch import Tensor
 
 from tpgen.functions.lengths import Lengths, note_lengths
 from tpgen.functions.numbers import can_build, constants, kernel_of, run_kernel
+from tpgen.kernels.build.compiler import find_compiler, why_no_compiler
 from tpgen.kernels.runtime.memory import empty
 from tpgen.kernels.runtime.registration import apply_of, asked_for
 from tpgen.nn.autocast import autocasting
 from tpgen.nn.plain_tensors import is_usual
 from tpgen.remember import remembered
 
-NOW_CUT_BESSEL = "tpgen kernel (Bessel functions and cutoff in one pass)"  # for reports
-
 _START = 1e-4  # of the cutoff: where an interval of lengths begins
+
+
+def now_cut_bessel() -> str:
+    """Name what computes Bessel functions times a cutoff, for reports."""
+    if not find_compiler():
+        return f"its own code (kernels need a C++ compiler, and {why_no_compiler()})"
+    return "tpgen kernel (Bessel functions and cutoff in one pass)"
 
 
 def cut_bessel(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:

@@ -1,3 +1,1 @@
 """Inspection of modules and plans: every stage as text, its costs, and what torch.compile makes of it."""
-
-import tpgen._e3nn  # noqa: F401

@@ -14,10 +14,11 @@ computed once.
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ from tpgen.emitter.emit import EmittedModule, emit_plan
 from tpgen.errors import TraceError
 from tpgen.networks.cse import cse, dce
 from tpgen.networks.frames import drop_frames, undisturbed
-from tpgen.nn.planned import PlannedModule
+from tpgen.nn.planned import PROGRAM, PlannedModule
 from tpgen.nn.tensor_product import TensorProduct
 
 
@@ -110,9 +111,10 @@ def inline_products(
     return module
 
 
-def is_traced_product(module: nn.Module) -> TypeGuard[TensorProduct]:
-    """Whether a module has a program that `inline_products` puts into a graph."""
-    return isinstance(module, PlannedModule) and bool(module.directions)
+def product_of(module: nn.Module) -> TensorProduct | None:
+    """The product whose program stands for a module: itself, or that which computes for it since `convert`."""
+    found = getattr(module, PROGRAM, module)
+    return found if isinstance(found, PlannedModule) and found.directions else None  # type: ignore[return-value]
 
 
 def _check(graph_module: object, inputs: Sequence[Any] | None) -> None:
@@ -172,15 +174,15 @@ class _Inliner:
     def _product(self, node: fx.Node) -> TensorProduct | None:
         if node.op != "call_module":
             return None
-        module = self.original.get_submodule(str(node.target))
-        return module if is_traced_product(module) and self.predicate(module, str(node.target)) else None
+        product = product_of(self.original.get_submodule(str(node.target)))
+        return product if product is not None and self.predicate(product, str(node.target)) else None
 
     def _inline(self, product: TensorProduct, call: fx.Node, copies: dict[fx.Node, Any]) -> fx.Node:
         path = str(call.target)
         args = fx.map_arg(call.args, lambda n: copies[n])
         kwargs = fx.map_arg(call.kwargs, lambda n: copies[n])
         first = len(self.graph.nodes)
-        given = _bound(product, path, args, kwargs)
+        given = _bound(self.original.get_submodule(path), path, args, kwargs)
         if given["weight"] is None:
             given["weight"] = self.graph.get_attr(f"{path}.weight")
         out = self._program(product, self._operands(product, given), path)
@@ -192,8 +194,11 @@ class _Inliner:
     def _operands(self, product: TensorProduct, given: dict[str, Any]) -> list[Any]:
         """Operands of a product's program, from the arguments of a call."""
         operands = [given["x"], given["y"], given["weight"]]
+        if "edge_index" in given:
+            ends = (self.graph.call_function(operator.getitem, (given["edge_index"], end)) for end in (0, 1))
+            given["edge_src"], given["edge_dst"] = ends
         if "edge_src" in given:
-            nodes = given["num_nodes"]
+            nodes = given.get("num_nodes")
             if nodes is None:
                 nodes = self.graph.call_method("size", (given["x"], 0))
             operands += [given["edge_src"], given["edge_dst"], nodes]
@@ -237,11 +242,12 @@ class _Inliner:
         return self.graph.get_attr(self.names[key])
 
 
-def _bound(product: TensorProduct, path: str, args: Any, kwargs: Any) -> dict[str, Any]:
-    """The arguments of a call of a product by the names of `TensorProduct.forward`."""
-    bound = inspect.signature(type(product).forward).bind(product, *args, **kwargs)
+def _bound(module: nn.Module, path: str, args: Any, kwargs: Any) -> dict[str, Any]:
+    """The arguments of a call by the names of `TensorProduct.forward` and `TensorProductConv.forward`."""
+    bound = inspect.signature(type(module).forward).bind(module, *args, **kwargs)
     bound.apply_defaults()
-    given = dict(bound.arguments)
+    names = [*bound.arguments][1:]
+    given = dict(zip(getattr(module, "program_arguments", names), bound.args[1:], strict=True))
     given.setdefault("y", given["x"])  # of a square
     if isinstance(given["weight"], (list, tuple)):
         raise TraceError(

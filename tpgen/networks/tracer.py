@@ -29,8 +29,9 @@ from torch import fx, nn
 from torch.fx.node import map_aggregate
 
 from tpgen.emitter.emit import EmittedModule
+from tpgen.emitter.leaf import is_kept_whole, whole
 from tpgen.errors import TpgenError, TraceError
-from tpgen.networks.inline import inline_products, is_traced_product
+from tpgen.networks.inline import inline_products, product_of
 
 Leaf = Callable[[nn.Module, str], bool]
 Attributes = Mapping[str, Any] | Callable[[fx.Node], Mapping[str, Any]]
@@ -58,7 +59,7 @@ def is_leaf(module: nn.Module, path: str = "") -> bool:
     >>> is_leaf(torch.nn.ReLU()), is_leaf(o3.Linear("1o", "1o")), is_leaf(torch.nn.Sequential())
     (True, True, False)
     """
-    if _is_scripted(module) or is_traced_product(module) or isinstance(module, EmittedModule):
+    if _is_scripted(module) or is_kept_whole(module) or isinstance(module, EmittedModule):
         return True
     if isinstance(module, nn.Sequential):
         return False
@@ -98,13 +99,18 @@ class NetworkTracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if self.leaf(m, module_qualified_name):
             return True
-        if is_traced_product(m):
+        if product_of(m) is not None:
             self.opened.add(module_qualified_name)
             return True
         if _is_scripted(m):
             raise TraceError(
                 f"module {module_qualified_name!r} is TorchScript, which has no Python code to trace: keep it a leaf "
                 "(the default), or put the module that it was scripted from in its place"
+            )
+        if is_kept_whole(m):
+            raise TraceError(
+                f"module {module_qualified_name!r} is a {type(m).__name__}, whose code of tpgen's cannot be traced: "
+                "keep it a leaf (the default), or restore the network if it is converted"
             )
         return False
 
@@ -149,6 +155,8 @@ def trace_network(
             f"{type(network).__name__} has no Python code to trace (it is TorchScript, or its forward is built in): "
             "trace the module that it was made from"
         )
+    if is_kept_whole(network):
+        raise whole(network)
     tracer = NetworkTracer(leaf, attributes)
     try:
         with _recorded((*LEAF_FUNCTIONS, *FACTORIES, *functions), network):

@@ -15,6 +15,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from tpgen.compiler.config import MODULE_FIELDS, Config, LinearOptions
+from tpgen.emitter.leaf import leaf_call
 from tpgen.errors import InputError, PlanError
 from tpgen.kernels.runtime.call import OUT, FormCall, opening_text
 from tpgen.kernels.runtime.description import describe
@@ -253,6 +254,10 @@ class Linear(FormModule):
         made = self._quick(features, weight, bias, index)
         if made is not None:
             return made
+        if not (isinstance(features, Tensor) and (weight is None or isinstance(weight, Tensor))):
+            node = leaf_call(self, features, weight, bias, index)
+            if node is not None:
+                return node
         w, b = self._given_weight(weight), self._given(bias, self.bias, self.bias_numel)
         x, w, b = self._fit(features, w, b)
         elements = self._elements(x, w, b, index)

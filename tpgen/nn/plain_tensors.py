@@ -39,7 +39,8 @@ def is_usual(*tensors: Tensor) -> bool:
 def is_traced(x: Tensor) -> bool:
     """Whether a dispatch mode sees operators on a CPU tensor, as `make_fx`, `torch.export` and flop counters do."""
     return (
-        x.is_cpu
+        isinstance(x, Tensor)
+        and x.is_cpu
         and x.dtype in _DTYPES
         and not is_functorch_wrapped_tensor(x)
         and not is_legacy_batchedtensor(x)

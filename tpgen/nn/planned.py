@@ -15,6 +15,7 @@ from tpgen.compiler.backends import Runner, check_backend
 from tpgen.compiler.config import Choice, Config
 from tpgen.emitter.constants import Constants
 from tpgen.emitter.emit import Emission
+from tpgen.emitter.leaf import keep_whole
 from tpgen.errors import TpgenError
 from tpgen.nn.checks import check_size
 from tpgen.planner.plan import Plan
@@ -22,6 +23,9 @@ from tpgen.planner.plan import Plan
 if TYPE_CHECKING:
     from tpgen.inspection.costs.explanation import ExplainOptions, Explanation
     from tpgen.inspection.costs.memory import MemoryEstimate
+
+
+PROGRAM = "_tpgen"  # the name of a module that computes for another, in this other
 
 
 class PlannedModule(Constants):
@@ -46,6 +50,7 @@ class PlannedModule(Constants):
 
     def __init__(self) -> None:
         super().__init__()
+        keep_whole(self)
         self.register_load_state_dict_post_hook(follow)
 
     def _config_here(self) -> Config:

@@ -210,7 +210,7 @@ class TensorProduct(FormModule):
         made = self._quick_call(self._quick_text, x, y, weight)
         if made is not None:
             return made
-        if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
+        if not (isinstance(x, Tensor) and isinstance(y, Tensor) and (weight is None or isinstance(weight, Tensor))):
             node = leaf_call(self, x, y, weight)
             if node is not None:
                 return node

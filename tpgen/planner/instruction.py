@@ -56,7 +56,19 @@ def parse_irreps(irreps: object, what: str) -> Irreps:
             raise TypeError("nothing is given")
         return Irreps(irreps)
     except (ValueError, TypeError, AssertionError, AttributeError) as error:
-        raise PlanError(f"{what}: cannot read irreps {irreps!r} ({error}); write them like '8x0e + 4x1o'") from error
+        raise PlanError(
+            f"{what}: cannot read irreps {irreps!r} ({_bad_piece(irreps) or error}); write them like '8x0e + 4x1o'"
+        ) from error
+
+
+def _bad_piece(irreps: object) -> str:
+    """The first part of a text that is no irrep, in words; empty for none."""
+    for piece in irreps.split("+") if isinstance(irreps, str) else ():
+        try:
+            Irreps(piece)
+        except (ValueError, TypeError, AssertionError, AttributeError):
+            return f"{piece.strip()!r} is none"
+    return ""
 
 
 def parse_instructions(instructions: Iterable[Sequence]) -> list[Instruction]:

@@ -1,3 +1,1 @@
 """Is it right, here and now?  The laws that a module must obey, on its own device and in its own dtype."""
-
-import tpgen._e3nn  # noqa: F401

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen._torch import pytree
-from tpgen.errors import InputError, check_known, unknown
+from tpgen.errors import InputError, a_kind, check_known, unknown
 from tpgen.inspection.copies import copy_of
 from tpgen.inspection.training import is_floating, is_index
 from tpgen.verification.choosing import choose_reading
@@ -46,7 +46,7 @@ def network_subject(
     or a mapping from names.  Tensors that they leave out turn as `KNOWN` says of their names.
     """
     if not isinstance(inputs, (tuple, list)):
-        raise InputError(f"inputs: give the arguments of a call as a tuple, got a {type(inputs).__name__}")
+        raise InputError(f"inputs: give the arguments of a call as a tuple, got {a_kind(inputs)}")
     names, leaves, spec = _flat(network, copies_of(inputs))
     floating = {name: x for name, x in zip(names, leaves, strict=True) if is_floating(x)}
     if not floating:

@@ -17,7 +17,7 @@ from tpgen.compiler.config import Config
 from tpgen.conversion.convert import conversion_report
 from tpgen.conversion.operations.splines import is_splined, spline_error, without_splines
 from tpgen.conversion.proof import LIMIT as PROVEN
-from tpgen.errors import InputError, check_known
+from tpgen.errors import InputError, a_kind, check_known
 from tpgen.nn.modules import module_of, sizes_of
 from tpgen.notebook import Shown, lines
 from tpgen.planner.plan import Plan
@@ -230,7 +230,7 @@ def _subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, rows: i
         subject = module_of(subject, **sizes_of(subject))
     if not isinstance(subject, nn.Module):
         raise InputError(
-            f"give a torch.nn.Module or a plan, got a {type(subject).__name__}: a function goes into the forward of one"
+            f"give a torch.nn.Module or a plan, got {a_kind(subject)}: a function goes into the forward of one"
         )
     made = module_subject(subject, rows)
     if made is None:

@@ -1,15 +1,19 @@
 """Products of a network, explained as the network calls them."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
+from e3nn import o3
 from torch import nn
 
 import tpgen
+from tests.machine import needs_compiler
 from tpgen.cli.app import main
 from tpgen.errors import TpgenError
 from tpgen.inspection.costs.explain_network import explain_network
@@ -40,7 +44,7 @@ def inputs() -> list[torch.Tensor]:
     return [torch.randn(3, 4), torch.randn(5, 4), torch.randn(5, CONV.weight_numel), *edges]
 
 
-def test_calls_and_rows_are_those_of_one_forward() -> None:
+def test_calls_and_rows_are_those_of_one_call() -> None:
     network = Edges()
     for measure in (False, True):
         found = explain_network(network, inputs(), measure=measure, ceilings=GIVEN)
@@ -59,7 +63,7 @@ def test_times_are_there_when_measured() -> None:
     found = explain_network(Edges(), inputs(), measure=True, ceilings=GIVEN)
     assert found.share
     assert all(p.seconds for p in found.products)
-    assert str(found).splitlines()[1].endswith("predicted  measured  of forward")
+    assert str(found).splitlines()[1].endswith("predicted  forward  backward  of call")
     assert "% of it in products" in str(found)
     assert "lie 155 % apart: the machine is busy" in str(replace(found, spread=1.55))
     assert "busy" not in str(replace(found, spread=0.1))
@@ -90,7 +94,7 @@ def test_errors() -> None:
         explain_network(Edges(), torch.ones(1))  # type: ignore[arg-type]
     idle = nn.ModuleDict({"spare": tpgen.TensorSquare("1o"), "used": nn.ReLU()})
     idle.forward = lambda x: idle["used"](x)  # type: ignore[method-assign]
-    with pytest.raises(TpgenError, match=r"ModuleDict calls no product in one forward; it holds spare"):
+    with pytest.raises(TpgenError, match=r"ModuleDict calls no product in one call; it holds spare"):
         _ = explain_network(idle, [torch.ones(1)], ceilings=GIVEN).largest
 
 
@@ -104,7 +108,7 @@ def test_the_commands(tmp_path: Path) -> None:
         assert result.exit_code == code, result.output
         return result.output
 
-    assert run("explain").startswith("Edges: 2 products called in one forward")
+    assert run("explain").startswith("Edges: 2 products called in one call")
     assert json.loads(run("explain", "--json"))["network"] == "Edges"
     assert "leave out --strategy and --rows" in run("explain", "--rows", "3", "--strategy", "einsum", code=2)
     page = tmp_path / "page.html"
@@ -174,8 +178,6 @@ def test_linear_layers_stand_beside_products() -> None:
 
 
 def test_products_and_layers_of_a_converted_network_are_counted() -> None:
-    from e3nn import o3
-
     class Network(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -187,5 +189,68 @@ def test_products_and_layers_of_a_converted_network_are_counted() -> None:
 
     network = tpgen.convert(Network())
     found = explain_network(network, (torch.randn(4, 5), torch.randn(4, 4)))
-    assert [(p.module, p.calls) for p in found.products] == [("product._tpgen", 1), ("layer._tpgen", 1)]
-    assert all("forward" not in vars(module) for module in network.modules())
+    assert [(p.module, p.calls) for p in found.products] == [("product", 1), ("layer", 1)]
+    assert [p.backward for p in found.products] == [1, 1]
+
+
+class Forces(nn.Module):
+    """An energy and its forces, of positions that are detached inside, as many calculators have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.product = o3.FullyConnectedTensorProduct("0e+1o", "0e+1o", "4x0e+4x1o")
+        self.layer, self.harmonics = o3.Linear("4x0e+4x1o", "0e"), o3.SphericalHarmonics("0e+1o", True)
+        self.norm = nn.BatchNorm1d(1)
+
+    def forward(self, graph: dict[str, Any], *, forces: bool = True) -> tuple[torch.Tensor, Any]:
+        positions = graph["positions"].detach().requires_grad_()
+        graph["y"] = self.harmonics(positions)
+        with torch.set_grad_enabled(forces or torch.is_grad_enabled()):
+            energy = self.norm(self.layer(self.product(graph["y"], graph["y"]))).sum()
+        if not forces:
+            return energy, None
+        return energy, torch.autograd.grad(energy, positions, create_graph=self.training)[0]
+
+
+@pytest.mark.parametrize("training", [True, False])
+@needs_compiler
+def test_a_network_that_takes_its_forces_is_explained_with_their_backward_pass(training: bool) -> None:
+    network = tpgen.convert(Forces()).train(training)
+    network.layer.weight.grad = kept = torch.ones_like(network.layer.weight)
+    graph = {"positions": torch.randn(5, 3)}
+    state = {name: x.clone() for name, x in network.state_dict().items()}
+    random = torch.get_rng_state()
+    found = explain_network(network, [graph], {"forces": True}, measure=True, ceilings=GIVEN)
+    calls = {p.module: (p.calls, p.backward, p.explanation.rows) for p in found.products}
+    assert calls == {"product": (1, 1, 5), "layer": (1, 1, 5), "harmonics": (1, 1, 5)}
+    assert found.inside
+    assert all(p.seconds and p.backward_seconds for p in found.products)
+    assert found.share
+    assert 0 < found.share < 1
+    assert re.search(r"call: .* % of it in products", str(found))
+    assert [*graph] == ["positions"], "the arguments are as they were"
+    assert network.training == training
+    assert network.layer.weight.grad is kept
+    assert torch.equal(torch.get_rng_state(), random)
+    for name, x in network.state_dict().items():
+        assert torch.equal(x, state[name]), name
+
+
+@needs_compiler
+def test_a_backward_pass_follows_a_call_without_one() -> None:
+    network, graph, without = tpgen.convert(Forces()), {"positions": torch.randn(5, 3)}, {"forces": False}
+    found = explain_network(network, [graph], without, measure=True, ceilings=GIVEN)
+    assert [(p.module, p.backward) for p in found.products] == [("product", 1), ("layer", 1), ("harmonics", 0)]
+    assert not found.inside
+    assert "forward and backward: " in str(found)
+    frozen = explain_network(network.requires_grad_(False), [graph], without, ceilings=GIVEN)
+    assert [p.backward for p in frozen.products] == [0, 0, 0]
+
+
+def test_backward_passes_of_each_product_are_told_apart() -> None:
+    network = nn.Sequential(*(tpgen.TensorSquare("2x0e", "2x0e", strategy="einsum") for _ in range(3)))
+    x = torch.randn(4, 2, requires_grad=True)
+    found = explain_network(network, [x], measure=True, ceilings=GIVEN)
+    assert [p.backward for p in found.products] == [1, 1, 1]
+    assert sum(p.both_seconds for p in found.products) < found.seconds  # type: ignore[operator]
+    assert x.grad is None

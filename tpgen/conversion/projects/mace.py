@@ -37,6 +37,7 @@ class MaceConvolution(o3.TensorProduct):
     """MACE's product on edges, with the gather before it and the sum after it."""
 
     takes_pairs = True
+    program_arguments = ("x", "y", "weight", "edge_index")
 
     def forward(self, node_feats: Tensor, edge_attrs: Tensor, tp_weights: Tensor, edge_index: Tensor) -> Tensor:
         """Sums over the edges that point to each node; ``edge_index`` holds senders and receivers."""

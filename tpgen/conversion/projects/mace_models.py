@@ -31,7 +31,8 @@ from tpgen.conversion.operations.pairs import FEEDS, count_in_pairs, mark
 from tpgen.conversion.products import ProductBySpecies
 from tpgen.conversion.species import species_product
 from tpgen.conversion.swap import Swap, mark_of
-from tpgen.functions.bessel import NOW_CUT_BESSEL, CutBessel, cut_bessel, takes
+from tpgen.emitter.leaf import has_proxy
+from tpgen.functions.bessel import CutBessel, cut_bessel, now_cut_bessel, takes
 from tpgen.nn.from_e3nn import plan_of
 from tpgen.remember import remembered
 
@@ -138,7 +139,7 @@ def _are_cut_bessel(embedding: Any) -> bool:
 
 def _now(embedding: Any, extra: Mapping[str, Any]) -> str:
     """Name what computes an embedding, for the report."""
-    return NOW_CUT_BESSEL if extra["_tpgen_kernels"] and _are_cut_bessel(embedding) else "its own code"
+    return now_cut_bessel() if extra["_tpgen_kernels"] and _are_cut_bessel(embedding) else "its own code"
 
 
 def _now_paired(embedding: Any, extra: Mapping[str, Any]) -> str:
@@ -182,7 +183,7 @@ class _Divides(_Rebuilt):
     """Divides weights by the number of neighbours, where nothing but MACE's own code stands between."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
-        if args or torch.compiler.is_compiling() or not _is_plain(self):
+        if args or torch.compiler.is_compiling() or has_proxy(*given.values()) or not _is_plain(self):
             return super().__call__(*args, **given)  # type: ignore[misc]
         return self._evaluate(**given)  # type: ignore[attr-defined]
 

@@ -27,6 +27,7 @@ class TpgenTensorProductScatter(TensorProductScatter):
 
     _nequip_custom_ops_libs: ClassVar[tuple[str, ...]] = ("tpgen",)
     takes_pairs = True
+    program_arguments = ("x", "y", "weight", "edge_dst", "edge_src")
 
     def forward(self, x: Tensor, edge_attr: Tensor, edge_weight: Tensor, edge_dst: Tensor, edge_src: Tensor) -> Tensor:
         """Sums over the edges that point to each node, in the dtype of the model also under autocast."""

@@ -24,7 +24,8 @@ from tpgen.conversion.operations.pairs import FEEDS, carry_over, count_in_pairs,
 from tpgen.conversion.operations.splines import net_or_spline
 from tpgen.conversion.radial import TAKER, convolves
 from tpgen.conversion.swap import Swap
-from tpgen.functions.bessel import NOW_CUT_BESSEL, CutBessel, cut_bessel, takes
+from tpgen.emitter.leaf import has_proxy
+from tpgen.functions.bessel import CutBessel, cut_bessel, now_cut_bessel, takes
 from tpgen.functions.lengths import lengths_of, note_lengths
 from tpgen.networks.recording import recorded_program
 
@@ -36,7 +37,7 @@ class _Computing:
     """Remembers which vectors and lengths a module of NequIP's adds to a graph: whichever comes first computes them."""
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or has_proxy(data):
             return super().__call__(data)  # type: ignore[misc]
         before = [data.get(name) for name in _VECTORS]
         data = super().__call__(data)  # type: ignore[misc]
@@ -59,7 +60,7 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """As NequIP's, and marked, unless somebody asks for gradients by single edges."""
-        if torch.compiler.is_compiling() or _has_more(self):
+        if torch.compiler.is_compiling() or has_proxy(data) or _has_more(self):
             return super().__call__(data)
         asked = self._is_asked(data)
         alike = keys.EDGE_TYPE_KEY not in data  # else cutoffs may differ by direction
@@ -118,7 +119,7 @@ def _are_cut_bessel(encoding: Any) -> bool:
 
 def _now(encoding: Any, extra: Mapping[str, Any]) -> str:
     """Name what computes rows of edges, for the report."""
-    own = NOW_CUT_BESSEL if extra["_tpgen_kernels"] and _are_cut_bessel(encoding) else "its own code"
+    own = now_cut_bessel() if extra["_tpgen_kernels"] and _are_cut_bessel(encoding) else "its own code"
     return f"{own}; {FEEDS}"
 
 

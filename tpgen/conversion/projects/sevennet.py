@@ -32,6 +32,7 @@ class SevenNetConvolution(o3.TensorProduct):
     """SevenNet's product on edges, with the gather before it and the sum after it."""
 
     takes_pairs = True
+    program_arguments = ("x", "y", "weight", "edge_src", "edge_dst")
 
     def forward(self, x: Tensor, edge_filter: Tensor, weight: Tensor, edge_src: Tensor, edge_dst: Tensor) -> Tensor:
         """Sums over the edges that point to each node."""

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from tpgen.conversion.obstacles import has_more, may_be_kernels
 from tpgen.conversion.operations.pairs import FEEDS, count_in_pairs, mark
 from tpgen.conversion.swap import Swap
-from tpgen.functions.bessel import NOW_CUT_BESSEL, CutBessel, cut_bessel, takes
+from tpgen.functions.bessel import CutBessel, cut_bessel, now_cut_bessel, takes
 from tpgen.nn.plain_tensors import is_traced
 
 _GIVEN = (keys.POS, keys.CELL, keys.CELL_SHIFT)
@@ -74,7 +74,7 @@ def _are_cut_bessel(embedding: Any) -> bool:
 
 def _now(embedding: Any, extra: Mapping[str, Any]) -> str:
     """Name what computes an edge embedding, for the report."""
-    own = NOW_CUT_BESSEL if extra["_tpgen_kernels"] and _are_cut_bessel(embedding) else "its own code"
+    own = now_cut_bessel() if extra["_tpgen_kernels"] and _are_cut_bessel(embedding) else "its own code"
     return f"{own}; {FEEDS}"
 
 

@@ -1,0 +1,37 @@
+"""An import hook for e3nn 0.4, whose file of constants holds a slice, which torch 2.6 and later do not load.
+
+``import tpgen`` installs it, and imports neither torch nor e3nn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+_READER = "e3nn.o3._wigner"  # the module that loads the file when it is imported
+
+
+class ConstantsOfE3nn(MetaPathFinder):
+    """Finds the module of e3nn's that loads constants, and lets it load a slice."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target) if fullname == _READER else None
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            loader.exec_module = _allowing_slices(loader.exec_module)
+        return spec
+
+
+def _allowing_slices(execute: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+    def exec_module(module: ModuleType) -> None:
+        from torch.serialization import safe_globals
+
+        with safe_globals([slice]):
+            execute(module)
+
+    return exec_module
