@@ -42,7 +42,8 @@ struct Sigmoid {
 struct Silu {
   vec low, x;  // large ones as they are for f, and bounded where a factor makes up for them
   Sigmoid of;
-  Silu(vec v) : low(above(v)), x(bounded(v)), of(v) {}
+  // infinity times a factor that is zero is no number; v - v is zero for all others
+  Silu(vec v) : low(v < -LARGEST ? -LARGEST + (v - v) : v), x(bounded(v) + (v - v)), of(v) {}
   vec value() const { return low * of.s; }
   vec slope() const { return of.s * (1 + x * of.rest); }
   vec bend() const { return of.s * of.rest * (2 + x * (of.rest - of.s)); }
