@@ -64,3 +64,19 @@ def compare(found: dict[str, Tensor], wanted: dict[str, Tensor], limit: float) -
     assert found.keys() == wanted.keys()
     lines = ((name, differences(found[name], x, limit)) for name, x in wanted.items())
     return [f"{name}: {line}" for name, line in lines if line]
+
+
+def spread_further(found: Tensor, wanted: Tensor, limit: float) -> str:
+    """What of a result is not as a dense definition has it, which multiplies by couplings that are zero; empty if none.
+
+    Rows that are no numbers are the same, and so are the numbers of all others.  Within a row a definition may have
+    more NaN, never fewer.
+    """
+    ours, theirs = (~torch.isfinite(x) for x in (found, wanted))
+    if not torch.equal(ours | theirs, theirs):
+        return f"no number at {(ours & ~theirs).nonzero().tolist()[:4]}, where the definition has one"
+    rows = [x.reshape(len(x), -1).any(1) if x.dim() > 1 else x.any() for x in (ours, theirs)]
+    if not torch.equal(*rows):
+        return "rows without a number: " + ", ".join(str(x.tolist()) for x in rows)
+    apart = (found - wanted)[~theirs].abs()
+    return "" if not len(apart) or apart.max() <= limit * wanted[~theirs].abs().max() else f"off by {apart.max():.0e}"

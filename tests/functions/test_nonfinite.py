@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from tests.machine import needs_compiler
-from tests.nonfinite import KINDS, compare, derivatives, spoiled
+from tests.nonfinite import KINDS, Function, compare, derivatives, differences, spoiled
 from tpgen.functions import silu as silus
 from tpgen.functions.bessel import CutBessel, bessel_values, by_definition, cut_bessel
 from tpgen.functions.gate import gate, gate_by_torch, make_gate_table
@@ -32,13 +33,13 @@ pytestmark = needs_compiler
 
 
 def each(
-    function: object, definition: object, operands: list[Tensor], dtype: torch.dtype, orders: int = 2
+    function: Function, definition: Function, operands: list[Tensor], dtype: torch.dtype, kinds: Sequence[str] = KINDS
 ) -> list[str]:
     """What differs for any number of any kind in any operand."""
     own, lines = [x.to(dtype) for x in operands], []
-    for kind in KINDS:
+    for kind in kinds:
         for n, given in spoiled(own, kind):
-            found, wanted = (derivatives(of, given, orders) for of in (function, definition))
+            found, wanted = (derivatives(of, given) for of in (function, definition))
             lines += [f"{kind} in operand {n}: {line}" for line in compare(found, wanted, DTYPES[dtype])]
     return lines
 
@@ -58,23 +59,27 @@ def test_bessel_functions_at_any_length(shape: CutBessel, frequencies: str, dtyp
 @dtypes
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_cotangents_of_bessel_functions(shape: CutBessel, dtype: torch.dtype) -> None:
-    r = torch.tensor([[0.3], [0.0], [1.5], [0.7]]) * shape.cutoff
-    given = [r, torch.randn(4, 3), torch.randn(4, 1)]
-
-    def slopes(of: object, r: Tensor, g: Tensor, h: Tensor) -> Tensor:
-        made = of(r, r.new_tensor(FREQUENCIES["usual"]), shape)
-        return torch.autograd.grad(made, r, (g, h), create_graph=True)[0]
-
-    assert not each(*(lambda *x, of=of: slopes(of, *x) for of in (cut_bessel, by_definition)), given, dtype, 0)
+    r = torch.tensor([[0.3], [0.0], [1.5], [0.7]], dtype=dtype, requires_grad=True)
+    w, given = (
+        torch.tensor(FREQUENCIES["usual"], dtype=dtype),
+        [torch.randn(4, 3).to(dtype), torch.randn(4, 1).to(dtype)],
+    )
+    for kind in ("nan", "zero"):  # infinities cancel in torch's sums
+        for _, cotangents in spoiled(given, kind):
+            ours, theirs = (
+                torch.autograd.grad(of(shape.cutoff * r, w, shape), r, cotangents)[0]
+                for of in (cut_bessel, by_definition)
+            )
+            assert not differences(ours, theirs, DTYPES[dtype])
 
 
 @dtypes
 def test_arguments_of_waves_too_large_for_the_series_are_those_of_torch(dtype: torch.dtype) -> None:
     """Lengths without an end, as SevenNet has them, and frequencies that training has made large."""
     shape = SHAPES["on and on"]
-    for r, w in ((1e6, 3.0), (2.0, 1e9)):
-        r, w = torch.tensor([[r], [1.0]], dtype=dtype), torch.tensor([w, 1.0], dtype=dtype)
-        assert torch.equal(bessel_values(r, w, shape)[0], by_definition(r, w, shape)[0])
+    for length, frequency in ((1e4 if dtype == torch.float32 else 1e8, 3.0), (2.0, 1e9)):
+        r, w = (torch.tensor([[x], [1.0]], dtype=dtype) for x in (length, frequency))
+        assert torch.equal(bessel_values(r, w.flatten(), shape)[0], by_definition(r, w, shape)[0])
 
 
 def test_beyond_the_end_is_zero_until_the_cutoff_overflows() -> None:

@@ -73,3 +73,11 @@ struct Relu {
   vec slope() const { return x <= 0 ? vec{} : vec{} + 1; }
   vec bend() const { return vec{}; }
 };
+
+// Times what may be no number: zero is a factor of it, or the choice of no part at all, as in torch's operations.
+template <class F> static inline vec by_slope(const F& f, vec v) { return f.slope() * v; }
+template <class F> static inline vec by_bend(const F& f, vec v) { return f.bend() * v; }
+static inline vec by_slope(const Relu& f, vec v) { return f.x <= 0 ? vec{} : v; }
+static inline vec by_bend(const Relu&, vec) { return vec{}; }
+static inline vec by_bend(const Abs&, vec) { return vec{}; }
+static inline vec by_bend(const Identity&, vec) { return vec{}; }

@@ -22,7 +22,7 @@ from torch import nn
 
 from tpgen.drawing.charts import share_bar
 from tpgen.errors import TpgenError, check_known
-from tpgen.inspection.clock import ROUGH, Timing, device_of, now, seconds_of
+from tpgen.inspection.clock import ROUGH, Timing, clock_of, device_of, seconds_of
 from tpgen.inspection.costs.explain import explain
 from tpgen.inspection.costs.explanation import Explanation
 from tpgen.inspection.costs.roofline import Ceilings
@@ -279,9 +279,10 @@ class _Watch:
                     vars(product)["forward"] = own[path]
 
     def _noted(self, path: str, product: PlannedModule, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        start = now(self.device)
+        read = clock_of(self.device)
+        start = read(self.device)
         out = forward(*args, **kwargs)
-        self.seconds[path] = self.seconds.get(path, 0.0) + now(self.device) - start
+        self.seconds[path] = self.seconds.get(path, 0.0) + read(self.device) - start
         self.calls.setdefault(path, []).append(NetworkCall(*product.rows_of(*args, **kwargs)))
         return out
 
@@ -292,7 +293,7 @@ def _measured(network: nn.Module, inputs: Sequence[Any], watch: _Watch) -> tuple
     whole = []
     for turn in range(_WARM + _ROUNDS):
         watch.seconds.clear()
-        took = seconds_of(lambda: network(*inputs), watch.device)
+        took = seconds_of(lambda: network(*inputs), watch.device, clock=clock_of(watch.device))
         if turn >= _WARM:
             whole.append(took)
             for path, seconds in watch.seconds.items():
