@@ -67,11 +67,12 @@ static inline void give_column(real* p, i64 stride, vec v, i64 n) {
 static bool values(const real* r, const real* w, Shape k, real* rows, real* alone, i64 count) {
   const i64 N = k.functions;
   const num far = far_length(w, k);
+  const bool asks = !(k.end <= far);  // no wave is computed beyond the end
   bool lost = false, *const noted = &lost;
   every(count, N, [=](i64 i, i64 n) {
     const vec given = take(r + i, n), v = given == 0 ? k.least + vec{} : given;
     const vec u = envelope(v, k).value, at = wave_place(v, k);
-    if (any(at > far)) __atomic_store_n(noted, true, __ATOMIC_RELAXED);
+    if (asks && any(at > far)) __atomic_store_n(noted, true, __ATOMIC_RELAXED);
     for (i64 m = 0; m < N; ++m) give_column(rows + i * N + m, N, k.prefactor * (wave(w[m] * at).sine / at) * u, n);
     if (alone) give(alone + i, u, n);
   });
@@ -81,11 +82,12 @@ static bool values(const real* r, const real* w, Shape k, real* rows, real* alon
 static bool slopes(const real* r, const real* w, Shape k, const real* g, const real* h, real* by_r, i64 count) {
   const i64 N = k.functions;
   const num far = far_length(w, k);
+  const bool asks = !(k.end <= far);  // no wave is computed beyond the end
   bool lost = false, *const noted = &lost;
   every(count, N, [=](i64 i, i64 n) {
     const vec given = take(r + i, n), v = given == 0 ? k.least + vec{} : given, at = wave_place(v, k);
     const Envelope u = envelope(v, k);
-    if (any(at > far)) __atomic_store_n(noted, true, __ATOMIC_RELAXED);
+    if (asks && any(at > far)) __atomic_store_n(noted, true, __ATOMIC_RELAXED);
     vec sum = {};
     if (g) {
       vec sines = {}, cosines = {};
