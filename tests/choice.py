@@ -65,6 +65,11 @@ class Choice:
         self.config, self.tests, self.start = config, 0, 0.0
 
     @property
+    def cache(self) -> pytest.Cache | None:
+        """Pytest's cache; None where a run is without (``-p no:cacheprovider``)."""
+        return getattr(self.config, "cache", None)
+
+    @property
     def workers(self) -> int:
         return len(getattr(self.config.option, "tx", None) or [0])
 
@@ -72,7 +77,7 @@ class Choice:
         if self.tests or not tests:
             return
         self.tests, self.start = tests, time.perf_counter()
-        seconds = self.config.cache.get(_CACHE, SECONDS) if self.config.cache else SECONDS
+        seconds = self.cache.get(_CACHE, SECONDS) if self.cache else SECONDS
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None and tests >= _MANY:
             reporter.write_line(head(tests, seconds, self.workers, self.config.getoption("--short")))
@@ -85,6 +90,6 @@ class Choice:
         self.begin(len(ids))
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
-        if self.tests >= _MANY and exitstatus in (0, 1) and self.config.cache and not self.config.getoption("--short"):
+        if self.tests >= _MANY and exitstatus in (0, 1) and self.cache and not self.config.getoption("--short"):
             took = (time.perf_counter() - self.start) * self.workers
-            self.config.cache.set(_CACHE, took / self.tests)
+            self.cache.set(_CACHE, took / self.tests)
