@@ -5,14 +5,19 @@ TORCH := torch==2.13.0
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: dist demo test test-all fuzz fuzz-clients clients test-clients test-e3nn test-engines test-pythons test-torch browser lint docs pictures notebooks bench article kernels layers gpu clean
+.PHONY: dist demo test test-short test-all fuzz fuzz-clients clients test-clients test-e3nn test-engines test-pythons test-torch browser lint docs pictures notebooks bench article kernels layers gpu clean
 
 demo: $(INSTALLED)
 	$(BIN)/tpgen demo --out out/demo
 
-# One thread a worker: two workers with two threads each would fight over two cores.
+# One thread a worker: two workers with two threads each would fight over two cores.  Pytest says first how many tests
+# there are, and about how long they take (tests/choice.py).
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+# The first case of quick tests, of every room.
+test-short: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --short
 
 # The same and what takes minutes.
 test-all: $(INSTALLED)
@@ -34,6 +39,7 @@ clients: .clients/.reached $(CLIENTS:%=.clients/%/.installed)
 
 .clients/%/.installed: tests/clients/%.txt pyproject.toml | .clients/.reached
 	@test -e .clients/.reached || exit 0; \
+	echo "pip installs $* into .clients/$*: 1.4 GB on disk, some minutes"; \
 	{ test -x .clients/$*/bin/python || $(PYTHON) -m venv .clients/$*; } && \
 	if timeout 300 .clients/$*/bin/python -m pip --retries 1 --timeout 15 install --quiet --requirement tests/clients/$*.txt && \
 	    timeout 60 .clients/$*/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable . ; \
@@ -160,6 +166,7 @@ docs: .docs/.installed $(INSTALLED)
 WANTED = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])
 
 .docs/.installed: constraints.txt pyproject.toml
+	@echo "pip installs what builds the site into .docs: a minute or so"
 	test -x .docs/bin/python || $(PYTHON) -m venv .docs
 	.docs/bin/python -c '$(WANTED)' | tr ' ' '\n' | \
 	    .docs/bin/python -m pip install --quiet --constraint constraints.txt --requirement /dev/stdin
@@ -191,6 +198,7 @@ article: $(INSTALLED)
 	$(BIN)/python -m benchmarks.article
 
 $(INSTALLED): constraints.txt pyproject.toml
+	@echo "pip installs torch, e3nn and what the tests need into $(VENV): 1.6 GB on disk, some minutes"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt setuptools
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-build-isolation $(TORCH) --editable '.[plot,test,lint]'

@@ -13,9 +13,10 @@ import torch
 
 from benchmarks import linear
 from benchmarks.goals import Figure, Findings, Goal, Target, Unit
-from benchmarks.measures import cold_directions, roof, speed, threads_restored
+from benchmarks.measures import cold_directions, roof, speed
 from benchmarks.problems import OURS
 from tpgen.errors import BackendError
+from tpgen.inspection.clock import with_threads
 from tpgen.text import duration
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,8 +29,7 @@ def linear_layer(unit: Unit) -> Findings:
     """A linear layer against e3nn scripted, and against its bare matrix products; on one thread."""
     shape, rows = unit.subject.rsplit(", ", 1)
     figures = []
-    with threads_restored():
-        torch.set_num_threads(1)
+    with with_threads(1):
         for task, steps in linear.tasks(linear.SHAPES[shape], torch.float32, int(rows)):
             e3nn, mm, ours = linear.medians(steps, unit.seconds)
             note = f"{duration(ours)}, e3nn/script {duration(e3nn)}, bare products {duration(mm)}"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product as pairs
 from tempfile import TemporaryDirectory
@@ -31,7 +30,7 @@ from tpgen.bench.tasks import (
     rows_between,
 )
 from tpgen.form.form import Layout
-from tpgen.inspection.clock import Timing, time_in_turns
+from tpgen.inspection.clock import Timing, time_in_turns, with_threads
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.ops import kernel_product
 from tpgen.nn.tensor_product import TensorProduct
@@ -62,7 +61,7 @@ def speed(unit: Unit, dtype: torch.dtype = torch.float32, against: Sequence[str]
     names = (*OURS.values(), *(against or rivals(unit)))
     report = run_benchmarks(
         [problem_named(unit.subject)], select_contenders(names), tuple(unit.goal.targets),
-        dtype=dtype, seconds=unit.seconds, progress=unit.show,
+        dtype=dtype, seconds=unit.seconds, threads=None, progress=unit.show,
     )  # fmt: skip
     found = [
         (layout, record)
@@ -75,11 +74,17 @@ def speed(unit: Unit, dtype: torch.dtype = torch.float32, against: Sequence[str]
 def _speed_figure(report: Report, layout: str, record: Record) -> Figure:
     what, ratio = f"{record.problem}, {layout}", report.speedup(record)
     if ratio is None:
-        return Figure(record.task, what, None, record.reason or "no e3nn to compare with")
+        return Figure(record.task, what, None, record.reason or _doubt(report, record) or "no e3nn to compare with")
     theirs = [r for r in report.of(record.problem, record.task) if r.family == "e3nn" and r.median]
     best = min(theirs, key=lambda r: r.median or 0.0)
     times = f"{duration(record.median)}, {best.contender} {duration(best.median)}"
     return Figure(record.task, what, ratio, f"{times}; set up in {_setup(record)}, theirs {_setup(best)}")
+
+
+def _doubt(report: Report, record: Record) -> str:
+    """Why the time of a record or of an e3nn's is no ground for a ratio."""
+    doubted = [r for r in report.of(record.problem, record.task) if r.doubt and (r is record or r.family == "e3nn")]
+    return f"{doubted[0].contender}: {doubted[0].doubt}; measure again when the machine is quiet" if doubted else ""
 
 
 def _setup(record: Record) -> str:
@@ -174,7 +179,7 @@ def threads(unit: Unit) -> Findings:
     numbered = {
         (name, number): _with_threads(call, number) for name, call in {**calls, **copies}.items() for number in (1, 2)
     }
-    with threads_restored():
+    with with_threads(2):  # so the clock is the wall's
         timings = time_in_turns({f"{name} {n}": call for (name, n), call in numbered.items()}, CPU, unit.seconds)
     gain = {name: timings[f"{name} 1"].median / timings[f"{name} 2"].median for name, _ in numbered}
     return Findings(
@@ -209,7 +214,7 @@ def against_einsum(unit: Unit) -> Findings:
     ours, plain = OURS["mul_ir"], "tpgen-einsum/eager"
     report = run_benchmarks(
         [problem_named(unit.subject)], select_contenders([ours, plain]), tuple(unit.goal.targets),
-        seconds=unit.seconds, progress=unit.show,
+        seconds=unit.seconds, threads=None, progress=unit.show,
     )  # fmt: skip
     figures = []
     for task in unit.goal.targets:
@@ -226,15 +231,6 @@ def _with_threads(call: Callable[[], object], number: int) -> Callable[[], objec
         return call()
 
     return run
-
-
-@contextmanager
-def threads_restored() -> Iterator[None]:
-    before = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def matrix_product(unit: Unit) -> Findings:

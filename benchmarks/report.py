@@ -48,7 +48,7 @@ def measure(folder: Path, options: dict, problems: tuple, patterns: tuple[str, .
             console.print(f"{minutes:g} minutes are over: run again to go on with {problem.name}")
             return
         contenders = select_contenders(patterns or PATTERNS.get(problem.suite, FULL))
-        run_benchmarks([problem], contenders, progress=True, **options).save_json(target)
+        run_benchmarks([problem], contenders, threads=None, progress=True, **options).save_json(target)
 
 
 @click.command(help=__doc__)

@@ -51,13 +51,25 @@ def test_ratios_and_geometric_means(report: Report):
     assert report.geometric_mean("peer/eager", "forward") is None
 
 
-def test_a_busy_machine_is_said(report: Report):
-    assert "the machine was busy" not in markdown_report(report)
-    noisy = tuple(replace(r, spread=0.4) if r.status == "ok" else r for r in report.records)
-    assert "lay 40 % apart (*± spread*" in markdown_report(replace(report, records=noisy))
+def test_no_ratio_is_made_of_times_in_doubt(report: Report):
+    assert "no ratios" not in markdown_report(report)
+    doubted = replace(
+        report,
+        records=tuple(
+            replace(r, doubt="its times lie 40 % apart") if r.contender == "e3nn/script" else r for r in report.records
+        ),
+    )
+    fast, best = (doubted.find("a", "forward", name) for name in ("tpgen-auto/eager", "e3nn/script"))
+    assert fast is not None
+    assert best is not None
+    assert (doubted.speedup(fast), doubted.speedup(best)) == (None, None)
+    assert doubted.speedup(fast, same_backend=True) == pytest.approx(8)
+    assert doubted.geometric_mean("tpgen-auto/eager", "forward") is None
+    said = "no ratios are made of e3nn/script at a (its times lie 40 % apart), and 1 more"
+    assert said in markdown_report(doubted)
     console = Console(file=io.StringIO(), width=200)
-    console.print(ReportTables(replace(report, records=noisy)))
-    assert "40 % apart (± spread, the median of all): the machine was busy" in console.file.getvalue()
+    console.print(ReportTables(doubted))
+    assert console.file.getvalue().startswith(said), "before the tables"
 
 
 def test_json_round_trip(report: Report, tmp_path: Path):

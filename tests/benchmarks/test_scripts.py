@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from click.testing import CliRunner
+from rich.console import Console
 
 from benchmarks import article
 from benchmarks.report import main
+from tpgen.bench.records import Record, Report, Settings, environment
 
 
 def test_report_script_measures_goes_on_and_writes(tmp_path: Path):
@@ -34,8 +39,34 @@ def test_article_script_fills_every_cell(tmp_path: Path, monkeypatch):
     reports = article.measure("forward", 2, progress=False)
     cells = article.table(reports, "forward", 2)
     assert [row[0] for row in cells.rows] == list(article.ROWS)
-    assert all(row[2] == "no GPU here" for row in cells.rows)
-    assert {row[0]: row[1] for row in cells.rows}["eager module, CUDA streams"] == "needs a CUDA device"
-    assert all(row[1].endswith("s") for row in cells.rows if "streams" not in row[0])
+    assert cells.headings == ("product", "CPU")
+    shown = dict(cells.rows)
+    assert shown.pop("eager module, CUDA streams") == "needs a CUDA device"
+    assert shown.pop("e3nn").endswith("s")
+    assert all(re.fullmatch(r"\S+ .?s(, \S+×)?", cell) for cell in shown.values())
     article.plot(reports, "forward", tmp_path / "article.png")
     assert (tmp_path / "article.png").exists()
+
+
+def test_article_table_fits_into_80_columns_and_has_ratios() -> None:
+    names = [article.contender_name(row, column) for row in article.ROWS for column in article.COLUMNS[:2]]
+    records = tuple(
+        Record("article", "forward", name, "ok", 32, "mul_ir", median=4e-4 / (1 + n))
+        for n, name in enumerate(dict.fromkeys(filter(None, names)))
+    )
+    cells = article.table({"cpu": Report(environment(), Settings("float32", "cpu", 0.0), records)}, "forward", 1000)
+    console = Console(file=io.StringIO(), width=80)
+    console.print(cells.rich())
+    shown = console.file.getvalue()
+    assert "…" not in shown
+    assert "200 µs, 2.00×" in shown
+    assert "GPU" not in shown
+
+
+def test_article_makes_no_ratio_of_a_time_in_doubt() -> None:
+    records = [
+        Record("article", "forward", name, "ok", 32, "mul_ir", median=1e-3) for name in ("e3nn/script", "loop/eager")
+    ]
+    doubted = replace(records[1], doubt="its times lie 90 % apart")
+    report = Report(environment(), Settings("float32", "cpu", 0.0), (records[0], doubted))
+    assert article.cell({"cpu": report}, "forward", "eager module, a loop", article.COLUMNS[0]) == "1.00 ms"

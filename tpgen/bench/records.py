@@ -89,6 +89,7 @@ class Record:
     spread: float | None = None  # third quartile minus first, over the median
     samples: int = 0
     calls: int = 0  # of each sample
+    doubt: str = ""  # why no ratio is made of its time
     build: float | None = None  # construct the product
     first: float | None = None  # first call: compile, if it is compiled at the first call
     peak_bytes: int | None = None  # of torch's allocations during a call, above what was held before
@@ -142,13 +143,19 @@ class Report:
         return tuple(r for r in self.records if (r.problem, r.task) == (problem, task))
 
     def speedup(self, record: Record, same_backend: bool = False) -> float | None:
-        """Median time of e3nn's best, or of e3nn under the same backend, over that of a record; None without both."""
+        """Median time of e3nn's best, or of e3nn under the same backend, over that of a record.
+
+        None where one of both was not measured, or is in doubt.
+        """
         rivals = [
-            r.median
+            r
             for r in self.of(record.problem, record.task)
             if r.family == "e3nn" and r.median and (r.backend == record.backend or not same_backend)
         ]
-        return min(rivals) / record.median if rivals and record.median else None
+        best = min(rivals, key=lambda r: r.median or 0.0, default=None)
+        if best is None or best.doubt or record.doubt or not (best.median and record.median):
+            return None
+        return best.median / record.median
 
     def geometric_mean(self, contender: str, task: str, same_backend: bool = False) -> Mean | None:
         """The mean of a contender's speed-ups at a task over all problems that have one."""

@@ -28,7 +28,7 @@ from tpgen.bench.tasks import (
     select_tasks,
 )
 from tpgen.errors import BackendError, EmitError, check_known
-from tpgen.inspection.clock import TimedCall, now, seconds_of, time_in_turns
+from tpgen.inspection.clock import TimedCall, now, seconds_of, time_in_turns, with_threads
 from tpgen.kernels.runtime.memory import none_kept
 from tpgen.locks import no_collection
 from tpgen.planner.problems import PROBLEMS, SUITES, Problem, find_problem
@@ -60,12 +60,15 @@ def run_benchmarks(
     seconds: float = 2.0,
     repeats: int | None = None,
     rows: int | None = None,
+    threads: int | None = 1,
     progress: bool | Progress = False,
 ) -> Report:
     """Measure contenders on problems and return what was found.
 
     ``seconds`` is the time for one task of one problem, shared by all contenders and without what it takes to build and
     compile them; ``repeats`` asks for an exact number of rounds instead.  ``rows`` replaces the batch of the problems.
+    One thread is timed in processor time, to which other programs add nothing; more ``threads`` (None: as many as torch
+    uses now) on the wall's clock.
     ``progress`` shows a bar, on stderr or in the cell of a notebook; where it is a `Progress`, that is told instead.
 
     >>> from tpgen.bench.contenders import select_contenders
@@ -82,7 +85,7 @@ def run_benchmarks(
     records: list[Record] = []
     shown = bar(len(problems) * len(chosen)) if progress is True else nullcontext(progress or Progress())
     # products are built in the dtype they run in; contenders' warnings are not ours to show
-    with default_dtype(dtype), warnings.catch_warnings(), shown as show:
+    with default_dtype(dtype), with_threads(threads), warnings.catch_warnings(), shown as show:
         warnings.simplefilter("ignore")
         for problem in problems:
             stage = _Stage(problem, rows or problem.rows, dtype, device, seconds, repeats, show)
@@ -90,7 +93,7 @@ def run_benchmarks(
             # e3nn's products share one code object, of which Dynamo keeps eight compilations at most
             if "torch._dynamo" in sys.modules:  # importing it takes a second, and nothing was compiled without
                 torch.compiler.reset()
-    return Report(environment(), settings, tuple(records))
+        return Report(environment(), settings, tuple(records))
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,7 @@ class _Stage:
         self.show.say(f"{where}: time {len(ready)} in turn")
         timings = time_in_turns(ready, self.device, self.seconds, self.repeats, tick=self.show.within)
         for name, t in timings.items():
-            record = replace(records[name], samples=len(t.samples), calls=t.calls)
+            record = replace(records[name], samples=len(t.samples), calls=t.calls, doubt=t.doubt)
             records[name] = replace(record, median=t.median, min=min(t.samples), spread=t.spread)
         self.show.step()
         return list(records.values())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any, Literal
 
 from rich import box
@@ -142,16 +141,16 @@ def environment_line(report: Report) -> str:
 
 
 def busy_line(report: Report) -> str:
-    """Warn where the machine did something else meanwhile; empty for a quiet one."""
-    spreads = [r.spread for r in report.records if r.spread is not None]
-    middle = median(spreads) if spreads else 0.0
-    if middle <= _QUIET:
+    """Name the times that no ratio is made of, and the way to better ones; empty where there is none."""
+    doubted = [r for r in report.records if r.doubt]
+    if not doubted:
         return ""
-    apart = f"the times of one contender lay {100 * middle:.0f} % apart (*± spread*, the median of all)"
-    return f"{apart}: the machine was busy, and all ratios are rough; measure again when nothing else runs"
-
-
-_QUIET = 0.3  # the largest spread, in the median over all records, at which ratios of medians mean something
+    first, more = doubted[0], len(doubted) - 1
+    others = f", and {more} more" if more else ""
+    return (
+        f"no ratios are made of {first.contender} at {first.problem} ({first.doubt}){others}: "
+        "the machine did something else meanwhile; measure again when it is quiet, for longer, or with one thread"
+    )
 
 
 def machine_line(e: Environment, device: str = "cpu") -> str:
@@ -177,14 +176,14 @@ class ReportTables:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         report = self.report
         columns = tuple(_COLUMNS) if options.max_width >= _FULL_WIDTH else _NARROW
+        if busy := busy_line(report):
+            yield Text(f"{busy}\n", style="yellow")
         cells = [task_cells(report, problem, task, columns) for problem in report.problems for task in report.tasks]
         if len(report.problems) > 1:
             cells += [mean_cells(report, task) for task in report.tasks]
         cells.append(reason_cells(report))
         yield from (c.rich() for c in cells if c)
         yield environment_line(report)
-        if busy := busy_line(report):
-            yield Text(busy.replace("*", ""), style="yellow")
 
 
 _FULL_WIDTH = 140

@@ -46,6 +46,7 @@ from tpgen.planner.problems import PROBLEMS, SUITES
 @click.option("--dtype", type=OneOf("dtype", DTYPE_OPTIONS), default="float32", show_default=True)
 @click.option("--device", type=types.device, default="cpu", show_default=True)
 @click.option("--rows", type=click.IntRange(min=1), help="Batch; by default that of the problem.")
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Of torch.")
 @click.option("--seconds", type=click.FloatRange(min=0), default=2.0, show_default=True, help="For each task.")
 @click.option("--records", "records_file", type=OutputFile(".json"), help="Keep the records in this file.")
 @click.option("--plot", "plot_file", type=PICTURE, help="Draw them here: .png, .pdf or .svg.")

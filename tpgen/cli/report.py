@@ -33,6 +33,7 @@ from tpgen.planner.problems import Problem
     help="Make and show this part alone; repeat for more.",
 )
 @click.option("--inductor/--no-inductor", default=True, show_default=True, help="Compile with Inductor, which is slow.")
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Of torch.")
 @click.option("--full", is_flag=True, help="Below the verdict, the text of every part.")
 @json_option
 def report_command(
@@ -41,6 +42,7 @@ def report_command(
     rows: int,
     sections: tuple[str, ...],
     inductor: bool,
+    threads: int,
     full: bool,
     as_json: bool,
     **run: Any,
@@ -58,7 +60,9 @@ def report_command(
         found = find_network(str(network))
         module, inputs, varied = found.module, list(found.inputs), list(found.varied) or None
     with working("report") as say:
-        made = compile_report(module, inputs, sections=sections or None, varied=varied, inductor=inductor, progress=say)
+        made = compile_report(
+            module, inputs, sections=sections or None, varied=varied, inductor=inductor, threads=threads, progress=say
+        )
     click.echo(made.to_json() if as_json else made.full if full else str(made))
 
 

@@ -22,6 +22,7 @@ from tpgen.bench.tables import ReportTables, markdown_report, plot_report
 from tpgen.demo.potential import called_from_cpp, convert_potential, verify_potential
 from tpgen.demo.tetris import Lesson, Tetris, train
 from tpgen.errors import TpgenError
+from tpgen.inspection.clock import with_threads
 from tpgen.inspection.explorer.page import write_explorer
 from tpgen.inspection.figures import new_figure, save_figure
 from tpgen.inspection.stages.dump import STAGES, dump_files
@@ -101,9 +102,10 @@ def run_tour(folder: Path, tour: Tour, console: Console) -> None:
     start = time.perf_counter()
     sections = []
     steps = {title: step for title, step in STEPS.items() if tour.parts is None or title in tour.parts}
-    for number, (title, step) in enumerate(steps.items(), start=1):
-        console.print(f"[bold]{number}/{len(steps)}  {title}[/]")
-        sections.append(step(folder, tour, console))
+    with with_threads(1):  # timed in processor time, to which other programs add nothing
+        for number, (title, step) in enumerate(steps.items(), start=1):
+            console.print(f"[bold]{number}/{len(steps)}  {title}[/]")
+            sections.append(step(folder, tour, console))
     took = time.perf_counter() - start
     head = f"# tpgen {__version__}: the tour\n\nWritten by `tpgen demo` in {took:.0f} seconds.\n"
     parts = [f"## {title}\n\n{section.text}" for title, section in zip(steps, sections, strict=True)]

@@ -79,7 +79,7 @@ def by_definition(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tenso
 
 def _envelope(r: Tensor, shape: CutBessel) -> Tensor:
     x, p = r / shape.cutoff, shape.power
-    u = 1 - x**p * ((p + 1) * (p + 2) / 2 - x * (p * (p + 2) - x * (p * (p + 1) / 2)))
+    u = 1 - (p + 1) * (p + 2) / 2 * x**p + p * (p + 2) * x ** (p + 1) - p * (p + 1) / 2 * x ** (p + 2)
     return u * (r < shape.cutoff) if shape.ends else u
 
 
@@ -121,8 +121,9 @@ def _slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Tensor |
         return by_alone
     column = r.reshape(-1, 1)
     waves = _waves(column, w, shape)
-    by = column.masked_fill(column == 0, 1) if shape.limit else column  # there, functions with a limit are even
-    rise = (shape.prefactor * w.reshape(1, -1) * torch.cos(w.reshape(1, -1) * column) - waves) / by
+    rise = (shape.prefactor * w.reshape(1, -1) * torch.cos(w.reshape(1, -1) * column) - waves) / column
+    if shape.limit:  # functions are even at zero; their second derivatives are no numbers, as those of torch.sinc
+        rise = torch.where(column == 0, 0, rise)
     rows = rise * _envelope(column, shape) + waves * fall.reshape(-1, 1)
     return by_alone + (g * rows).sum(-1).reshape(r.shape)
 
@@ -136,7 +137,8 @@ def _envelope_slope(r: Tensor, shape: CutBessel) -> Tensor:
 
 def _by_frequencies(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor) -> Tensor:
     column = r.reshape(-1, 1)
-    rows = torch.cos(w.reshape(1, -1) * column) * (shape.prefactor * _envelope(column, shape))
+    one = 1 if shape.limit else column / column  # no number of no length
+    rows = torch.cos(w.reshape(1, -1) * column) * (shape.prefactor * _envelope(column, shape) * one)
     return (g * rows).sum(0).reshape(w.shape)
 
 
@@ -168,21 +170,20 @@ def bessel_values(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tenso
     """
     r, w = r.contiguous(), w.contiguous()
     rows, alone = empty((r.numel(), w.numel()), r.dtype), torch.empty(r.shape, dtype=r.dtype)
-    _call(r, w, shape, None, None, rows, alone)
-    return rows, alone
+    return (rows, alone) if _call(r, w, shape, None, None, rows, alone) else by_definition(r, w, shape)
 
 
 def bessel_slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Tensor | None) -> Tensor:
     """The gradient by ``r``, in its shape, for cotangents of the functions and of the cutoff alone, or one of them."""
     r, w, found = r.contiguous(), w.contiguous(), torch.empty(r.shape, dtype=r.dtype)
     given = [None if x is None else x.contiguous() for x in (g, h)]
-    _call(r, w, shape, *given, None, None, found)
-    return found
+    return found if _call(r, w, shape, *given, None, None, found) else _slope(r, w, shape, g, h)
 
 
-def _call(r: Tensor, w: Tensor, shape: CutBessel, *others: Tensor | None) -> None:
+def _call(r: Tensor, w: Tensor, shape: CutBessel, *others: Tensor | None) -> bool:
+    """Run the kernel; False where some length is too large for its series, and its results are of no use."""
     operands = (r, w, _constants(shape, w.numel(), r.dtype), *others)
-    run_kernel(kernel_of("bessel", r.dtype), operands, r.numel())
+    return run_kernel(kernel_of("bessel", r.dtype), operands, r.numel()) == 0
 
 
 @remembered("constants of Bessel functions", entries=64)

@@ -42,7 +42,8 @@ struct Sigmoid {
 struct Silu {
   vec low, x;  // large ones as they are for f, and bounded where a factor makes up for them
   Sigmoid of;
-  Silu(vec v) : low(above(v)), x(bounded(v)), of(v) {}
+  // infinity times a factor that is zero is no number; v - v is zero for all others
+  Silu(vec v) : low(v < -LARGEST ? -LARGEST + (v - v) : v), x(bounded(v) + (v - v)), of(v) {}
   vec value() const { return low * of.s; }
   vec slope() const { return of.s * (1 + x * of.rest); }
   vec bend() const { return of.s * of.rest * (2 + x * (of.rest - of.s)); }
@@ -72,3 +73,11 @@ struct Relu {
   vec slope() const { return x <= 0 ? vec{} : vec{} + 1; }
   vec bend() const { return vec{}; }
 };
+
+// Times what may be no number: zero is a factor of it, or the choice of no part at all, as in torch's operations.
+template <class F> static inline vec by_slope(const F& f, vec v) { return f.slope() * v; }
+template <class F> static inline vec by_bend(const F& f, vec v) { return f.bend() * v; }
+static inline vec by_slope(const Relu& f, vec v) { return f.x <= 0 ? vec{} : v; }
+static inline vec by_bend(const Relu&, vec) { return vec{}; }
+static inline vec by_bend(const Abs&, vec) { return vec{}; }
+static inline vec by_bend(const Identity&, vec) { return vec{}; }

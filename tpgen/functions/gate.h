@@ -37,7 +37,7 @@ template <class F, int D> static void slope(Run r, const real* x, const real* g,
   for (i64 i = 0; i < r.count; i += W) {
     const i64 n = r.count - i;
     const F f(take(x + r.scalar + i, n));
-    if constexpr (D == 0) give(by_x + r.scalar + i, r.scale * f.slope() * take(g + r.out + i, n), n);
+    if constexpr (D == 0) give(by_x + r.scalar + i, by_slope(f, r.scale * take(g + r.out + i, n)), n);
     else {
       vec y[D], h[D], sum = {};
       take<D>(x + r.gated + i * D, y, n);
@@ -45,7 +45,7 @@ template <class F, int D> static void slope(Run r, const real* x, const real* g,
       const vec a = r.scale * f.value();
       UNROLL for (int d = 0; d < D; ++d) sum += y[d] * h[d], h[d] *= a;
       give<D>(by_x + r.gated + i * D, h, n);
-      give(by_x + r.scalar + i, r.scale * f.slope() * sum, n);
+      give(by_x + r.scalar + i, by_slope(f, r.scale * sum), n);
     }
   }
 }
@@ -55,10 +55,10 @@ static void bend(Run r, const real* x, const real* g, const real* c, real* by_g,
   for (i64 i = 0; i < r.count; i += W) {
     const i64 n = r.count - i;
     const F f(take(x + r.scalar + i, n));
-    const vec by = r.scale * take(c + r.scalar + i, n), first = by * f.slope();
+    const vec by = r.scale * take(c + r.scalar + i, n), first = by_slope(f, by);
     if constexpr (D == 0) {
       give(by_g + r.out + i, first, n);
-      give(by_x + r.scalar + i, by * f.bend() * take(g + r.out + i, n), n);
+      give(by_x + r.scalar + i, by_bend(f, by * take(g + r.out + i, n)), n);
     } else {
       vec y[D], h[D], e[D], along = {}, across = {};
       take<D>(x + r.gated + i * D, y, n);
@@ -72,7 +72,7 @@ static void bend(Run r, const real* x, const real* g, const real* c, real* by_g,
       }
       give<D>(by_g + r.out + i * D, e, n);
       give<D>(by_x + r.gated + i * D, h, n);
-      give(by_x + r.scalar + i, by * f.bend() * along + r.scale * f.slope() * across, n);
+      give(by_x + r.scalar + i, by_bend(f, by * along) + by_slope(f, r.scale * across), n);
     }
   }
 }

@@ -53,14 +53,14 @@ def constants(dtype: torch.dtype, *values: float) -> ctypes.Array:
     return ((ctypes.c_float if dtype == torch.float32 else ctypes.c_double) * len(values))(*values)
 
 
-def run_kernel(kernel: Callable[..., int], operands: Sequence[Tensor | ctypes.Array | None], count: int) -> None:
+def run_kernel(kernel: Callable[..., int], operands: Sequence[Tensor | ctypes.Array | None], count: int) -> int:
     """Run a kernel over so many numbers or rows; its eight operands lie contiguous, None and those left out nowhere."""
     torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
     addresses = [0] * 8
     for n, x in enumerate(operands):
         if x is not None:
             addresses[n] = x.data_ptr() if isinstance(x, Tensor) else ctypes.addressof(x)
-    kernel(*addresses, count)
+    return kernel(*addresses, count)
 
 
 class KernelFunction(NamedTuple):

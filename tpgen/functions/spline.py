@@ -114,7 +114,8 @@ def spline_rows(spline: Spline) -> Callable[[Tensor], Tensor]:
     def rows(r: Tensor) -> Tensor:
         at = (r.reshape(-1, 1) - spline.start) / spline.step
         which = at.detach().nan_to_num().floor().clamp(0, len(spline.table) - 1).long()
-        t = (at - which).clamp(0, 1)
+        t = at - which
+        t = torch.where(t < 0, 0, torch.where(t > 1, 1, t))  # what is no number stays none, in gradients too
         one, by_t, by_square, by_cube = spline.table[which.flatten()].unbind(1)
         return one + t * (by_t + t * (by_square + t * by_cube))
 

@@ -25,6 +25,7 @@ from tpgen.functions.spline import SLOPE_ERROR, Spline, evaluate_spline, make_sp
 
 SPLINED = "_tpgen_splined"  # attribute of nets: whether they may be splines
 _Net = Callable[[Tensor], Tensor]
+_BEYOND = 10  # cutoffs: lists of neighbours with a skin have edges beyond one, and a network that fails far longer ones
 _PROGRAMS = "; its net in programs of compile_step and deploy"
 _made: WeakKeyDictionary[nn.Module, tuple[tuple, Spline]] = WeakKeyDictionary()
 
@@ -80,7 +81,7 @@ def _now(net: nn.Module, _extra: Any) -> str:
             f"cubic splines of lengths (made at the first call, slopes within {SLOPE_ERROR:.0e} of the largest)"
             + _PROGRAMS
         )
-    if spline.slopes_error > SLOPE_ERROR:
+    if not spline.slopes_error <= SLOPE_ERROR:
         return f"its net: no splines of lengths have slopes within {SLOPE_ERROR:.0e}; {spline}"
     return str(spline) + _PROGRAMS
 
@@ -94,13 +95,18 @@ def net_or_spline(net: Any, compute: _Net, x: Tensor) -> tuple[_Net, Tensor]:
     if not getattr(net, SPLINED):
         return compute, x
     lengths = lengths_of(x) if takes_spline(x) else None
-    if lengths is None or not (lengths.ends or bool((lengths.column.detach() <= lengths.end).all())):
+    if lengths is None or not _within(lengths):
         return compute, x
     constants = (*net.parameters(), *lengths.constants)
     spline = _spline_of(net, compute, lengths, constants)
-    if spline.slopes_error > SLOPE_ERROR:
+    if not spline.slopes_error <= SLOPE_ERROR:
         return compute, x
     return lambda r: evaluate_spline(spline, r, constants), lengths.column
+
+
+def _within(lengths: Lengths) -> bool:
+    """Whether splines are of all these lengths: with what ends, of so many ends at most, as more may be no number."""
+    return bool((lengths.column.detach() <= lengths.end * (_BEYOND if lengths.ends else 1)).all())
 
 
 def _spline_of(net: nn.Module, compute: _Net, lengths: Lengths, constants: tuple[Tensor, ...]) -> Spline:
@@ -119,7 +125,8 @@ def _spline_of(net: nn.Module, compute: _Net, lengths: Lengths, constants: tuple
 def _fingerprint(x: Tensor) -> tuple:
     """Tell that numbers have changed, also when they were written through ``.data``, which torch does not count."""
     x = x.detach().flatten()
-    return len(x), float(x.norm()), float(x @ torch.linspace(1, 2, len(x), dtype=x.dtype))
+    numbers = x.norm(), x @ torch.linspace(1, 2, len(x), dtype=x.dtype)
+    return len(x), *(float(number).hex() for number in numbers)  # as texts, of which NaN equals itself
 
 
 class _OfLengths(nn.Module):

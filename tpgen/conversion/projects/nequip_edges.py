@@ -103,13 +103,20 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
 
 def _by_kernel(encoding: Any, lengths: Tensor) -> tuple[Tensor, Tensor] | None:
     """Functions of lengths in units of the cutoff, and the cutoff, where a kernel computes them."""
-    frequencies = encoding.bessel_weights
-    lengths = lengths.to(torch.promote_types(lengths.dtype, frequencies.dtype))  # as NequIP's own product of both
+    frequencies, given = encoding.bessel_weights, lengths
+    lengths = lengths.to(torch.promote_types(given.dtype, frequencies.dtype))  # as NequIP's own product of both
     if not (_are_cut_bessel(encoding) and takes(lengths, frequencies)):
+        return None
+    if given.dtype != lengths.dtype and not _is_finite(encoding.cutoff, given):
         return None
     # b sinc(b x), where sinc(x) = sin(πx) / (πx)
     shape = CutBessel(1 / math.pi, 1.0, int(encoding.cutoff.p), limit=True)
     return cut_bessel(lengths, math.pi * frequencies.flatten(), shape)
+
+
+def _is_finite(cutoff: Any, lengths: Tensor) -> bool:
+    """Whether no term of a cutoff overflows in the dtype of the lengths, in which NequIP computes it."""
+    return bool((lengths.detach() < torch.finfo(lengths.dtype).max ** (1 / (cutoff.p + 4))).all())
 
 
 def _are_cut_bessel(encoding: Any) -> bool:

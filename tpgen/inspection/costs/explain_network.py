@@ -21,7 +21,7 @@ from torch import nn
 
 from tpgen.drawing.charts import share_bar
 from tpgen.errors import TpgenError, check_known
-from tpgen.inspection.clock import ROUGH, Timing, device_of, seconds_of
+from tpgen.inspection.clock import ROUGH, Timing, clock_of, device_of, seconds_of
 from tpgen.inspection.costs.explain import explain
 from tpgen.inspection.costs.explanation import Explanation
 from tpgen.inspection.costs.roofline import Ceilings
@@ -246,7 +246,7 @@ def _measured(run: WatchedRun) -> tuple[dict[str, tuple[float, float | None]], T
     whole = []
     for turn in range(_WARM + _ROUNDS):
         watch.clear()
-        took = seconds_of(run, watch.device)
+        took = seconds_of(run, watch.device, clock=clock_of(watch.device))
         if turn >= _WARM:
             whole.append(took)
             for of, noted in ((forward, watch.forward), (backward, watch.backward)):

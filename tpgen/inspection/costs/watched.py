@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen._torch import instead, pytree
-from tpgen.inspection.clock import now
+from tpgen.inspection.clock import clock_of
 from tpgen.inspection.training import is_floating, restored
 from tpgen.nn.planned import PROGRAM, PlannedModule
 from tpgen.planner.plan import Plan
@@ -118,9 +118,9 @@ class Watch:
         return called
 
     def _noted(self, path: str, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-        start = now(self.device)
+        start = clock_of(self.device)(self.device)
         out = call(module, *args, **kwargs)
-        _add(self.forward, path, now(self.device) - start)
+        _add(self.forward, path, clock_of(self.device)(self.device) - start)
         self.calls.setdefault(path, []).append(self.modules[path].call(args, kwargs))
         if isinstance(out, Tensor) and out.grad_fn is not None:
             self._watch_backward(path, out.grad_fn, pytree.tree_leaves((args, kwargs)))
@@ -130,10 +130,10 @@ class Watch:
         started: list[float] = []
 
         def begin(_: Any) -> None:
-            started.append(now(self.device))
+            started.append(clock_of(self.device)(self.device))
 
         def end(*_: Any) -> None:
-            _add(self.backward, path, now(self.device) - started.pop())
+            _add(self.backward, path, clock_of(self.device)(self.device) - started.pop())
 
         def count(_: Any) -> None:
             self.passes[path] = self.passes.get(path, 0) + 1

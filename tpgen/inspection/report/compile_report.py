@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from tpgen._torch import pytree
 from tpgen.errors import TpgenError, check_known
+from tpgen.inspection.clock import with_threads
 from tpgen.inspection.report.sections import REMARK, SECTIONS, Reported, describe_inputs, irreps_with_length
 from tpgen.inspection.report.values import CompileReport, Section, check_call, reason
 from tpgen.inspection.training import draws_random_numbers, forward, is_index, restored
@@ -42,6 +43,7 @@ def compile_report(
     varied: Iterable[Sequence[Any]] | None = None,
     inductor: bool = True,
     repeats: int = 5,
+    threads: int | None = 1,
     progress: Told = None,
 ) -> CompileReport:
     """Compile a module in every way that torch has and report each part.
@@ -66,6 +68,9 @@ def compile_report(
         whether to compile with Inductor, which takes seconds to minutes and needs a C++ compiler.
     repeats
         how often each backend is timed.
+    threads
+        how many torch computes with: one is timed in processor time, to which other programs add nothing, more on the
+        wall's clock; None for as many as torch uses now.
     progress
         True for a bar, on stderr or in the cell of a notebook; or a function, called with the name of each section as
         it begins.
@@ -79,7 +84,7 @@ def compile_report(
     others = _more_and_fewer(given) if varied is None else tuple(tuple(v) for v in varied)
     subject = Reported(module, given, others, inductor, repeats)
     made = []
-    with restored(module), told(progress, len(names)) as begin:
+    with restored(module), with_threads(threads), told(progress, len(names)) as begin:
         is_random = draws_random_numbers(lambda: forward(module, given))
         for name in (n for n in SECTIONS if n in names):
             begin(name)
