@@ -58,7 +58,8 @@ def _lengths(r: Tensor, w: Tensor, shape: CutBessel) -> Lengths:
 
 def takes(r: Tensor, w: Tensor) -> bool:
     """Whether a kernel computes Bessel functions of the lengths ``r`` with frequencies ``w``."""
-    return not torch.compiler.is_compiling() and _are_usual(r, w) and not autocasting(r.device) and can_build()
+    usual = not torch.compiler.is_compiling() and _are_usual(r, w) and not autocasting(r.device)
+    return usual and can_build(kernel_of, "bessel", r.dtype)
 
 
 def _are_usual(*tensors: Tensor) -> bool:

@@ -146,7 +146,7 @@ def gate(table: GateTable, x: Tensor, kernels: bool = True) -> Tensor:
     asked = isinstance(x, Tensor) and not torch.jit.is_tracing()
     if asked and (x.dim() == 0 or x.shape[-1] != table.dim_in):
         raise InputError(f"features: the gate takes rows of {table.dim_in} numbers, got shape {tuple(x.shape)}")
-    if torch.compiler.is_compiling() or not (kernels and is_usual(x) and can_build()):
+    if torch.compiler.is_compiling() or not (kernels and is_usual(x) and can_build(_kernel, table, x.dtype)):
         return gate_by_torch(table, x)
     recorded = x.requires_grad and torch.is_grad_enabled()
     (made,) = recorded_function(_GATE, table, 0, x) if recorded else gate_value(table, x)
