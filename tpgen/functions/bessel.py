@@ -20,6 +20,7 @@ from torch import Tensor
 
 from tpgen.functions.lengths import Lengths, note_lengths
 from tpgen.functions.numbers import can_build, constants, kernel_of, run_kernel
+from tpgen.kernels.runtime.given import given_numbers
 from tpgen.kernels.runtime.memory import empty
 from tpgen.kernels.runtime.registration import apply_of, asked_for
 from tpgen.nn.autocast import autocasting
@@ -40,6 +41,7 @@ def cut_bessel(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
     >>> rows.shape, cutoff[1].item()
     (torch.Size([2, 3]), 0.0)
     """
+    r = given_numbers("lengths", r, w.dtype)
     if not takes(r, w):
         return by_definition(r, w, shape)
     records = torch.is_grad_enabled() and (r.requires_grad or w.requires_grad)
