@@ -39,7 +39,7 @@ def choose_strategy(plan: Plan, config: Config) -> Choice:
     if not isinstance(config.strategy, str) or config.strategy not in known:
         raise EmitError(unknown("strategy", config.strategy, (*known, "auto")))
     if config.strategy == "kernel" and (failed := _failed(plan, config)):
-        return Choice(_RULES[plan.maker.form][-1](plan, config).strategy, f"a kernel was asked for, and {failed}")
+        return Choice(_GRAPHS[plan.maker.form], f"a kernel was asked for, and {failed}")
     return Choice(config.strategy, "asked for")
 
 
@@ -88,6 +88,8 @@ def _products(plan: Plan, config: Config) -> Choice:
     """Matrix products over the monomials, whatever the backend."""
     return Choice("einsum", _why_no_kernel(plan, config) or "")
 
+
+_GRAPHS = {OF_PATHS: "grouped", OF_MONOMIALS: "einsum"}  # in the place of kernels
 
 _RULES: dict[str, tuple[Callable[[Plan, Config], Choice | None], ...]] = {
     OF_PATHS: (_streams, measured_choice, _kernel, _fusing, _otherwise),
