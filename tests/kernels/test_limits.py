@@ -20,13 +20,14 @@ from torch import Tensor
 
 import tpgen
 from tests.attacks.test_products import assert_alike, derivatives
-from tests.kernels.plans import multiplicities, operands
+from tests.kernels.plans import multiplicities
 from tests.kernels.test_products import errors
 from tests.polynomials import operands_of, slow
 from tpgen.errors import PlanError
 from tpgen.form.call import MAX_LEVELS, Call
 from tpgen.form.form import form_of
 from tpgen.form.reference import reference_product
+from tpgen.form.sampling import random_operands
 from tpgen.kernels.runtime.description import described
 from tpgen.kernels.sweep.terms import path_terms
 from tpgen.planner.linear import make_linear_plan
@@ -36,7 +37,7 @@ from tpgen.planner.product import make_plan
 
 ROOT = Path(tpgen.__file__).parent
 QUICK = Path(__file__).parents[1] / "attacks" / "quick++"
-MASKS = (8, 7, 15, 1, 2, 4)  # forwards, all gradients, both, and each gradient alone
+MASKS = (8, 2, 7, 15, 1, 4)  # forwards, each gradient alone, all of them, and with the value
 
 
 @pytest.fixture
@@ -143,19 +144,21 @@ def often(limit: Limit, kind: str, value: Any) -> bool:
     return kind == next(iter(limit.plans)) and (value == limit.values[0] or limit is LIMITS[0])
 
 
+def named(case: tuple[Limit, str, Any], *marks: Any) -> Any:
+    limit, kind, value = case
+    return pytest.param(*case, bool(marks), id=f"{limit.name}={value}, {kind}{', every' * bool(marks)}", marks=marks)
+
+
 @pytest.mark.parametrize(
-    "limit, kind, value",
-    [
-        pytest.param(*case, id=f"{case[0].name}={case[2]}, {case[1]}", marks=[] if often(*case) else pytest.mark.slow)
-        for case in CASES
-    ],
+    "limit, kind, value, every",
+    [*(named(case) for case in CASES if often(*case)), *(named(case, pytest.mark.slow) for case in CASES)],
 )
-def test_both_sides_agree(limit: Limit, kind: str, value: Any, patched) -> None:
+def test_both_sides_agree(limit: Limit, kind: str, value: Any, every: bool, patched) -> None:
     patched({**dict(limit.beside), limit.name: value})
     before = torch.get_num_threads()
     torch.set_num_threads(limit.threads)
     try:
-        check(limit.plans[kind](), limit.rows)
+        check(limit.plans[kind](), limit.rows, every)
     finally:
         torch.set_num_threads(before)
 
@@ -174,19 +177,19 @@ def sources(plan: Plan) -> list[str]:
     return [description.source(one, torch.float64).text for one in description.calls()]
 
 
-def check(plan: Plan, rows: int) -> None:
-    """Compare a plan's kernels with the slow definition: values, gradients and second derivatives."""
+def check(plan: Plan, rows: int, every: bool) -> None:
+    """Compare a plan's kernels with the slow definition: edges to second derivatives, rows where ``every``."""
     if plan.maker.form == OF_MONOMIALS:
-        polynomial(plan, rows)
-    elif plan.operand("w").rows == "element":
-        by_element(plan, rows)
-    else:
-        if "x2" in [o.name for o in plan.inputs]:
-            for mask in MASKS:
-                found = errors(plan, "mul_ir", rows, torch.float64, mask)
-                assert all(error < 1e-11 for error in found.values()), (mask, found)
-            convolution(plan, rows)
-        product(plan, rows)
+        return polynomial(plan, rows)
+    if plan.operand("w").rows == "element":
+        return by_element(plan, rows)
+    if len(plan.inputs) == 1:
+        return product(plan, rows)
+    for mask in MASKS if every else MASKS[:2]:
+        found = errors(plan, "mul_ir", rows, torch.float64, mask)
+        assert all(error < 1e-11 for error in found.values()), (mask, found)
+    convolution(plan, rows, every)
+    return product(plan, rows) if every else None
 
 
 def module_of(plan: Plan, **options: Any) -> Any:
@@ -195,8 +198,8 @@ def module_of(plan: Plan, **options: Any) -> Any:
 
 
 def given(plan: Plan, rows: int) -> list[Tensor]:
-    found = operands(plan, rows)
-    return [x for name, x in found.items() if name != "out" and not (name == "x2" and len(plan.inputs) == 1)]
+    names = [o.name for o in plan.inputs] + ["w"]
+    return list(random_operands(plan, rows, names, dtype=torch.float64).values())
 
 
 def product(plan: Plan, rows: int) -> None:
@@ -206,7 +209,7 @@ def product(plan: Plan, rows: int) -> None:
         assert_alike(derivatives(module, tensors, order), wanted, torch.float64)
 
 
-def convolution(plan: Plan, edges: int) -> None:
+def convolution(plan: Plan, edges: int, every: bool) -> None:
     module = tpgen.TensorProductConv.from_plan(plan, internal_weights=False, strategy="kernel").double()
     nodes, (x, y, w) = 5, given(plan, edges)
     src, dst = torch.randint(nodes, (2, edges), generator=torch.Generator().manual_seed(1))
@@ -216,10 +219,10 @@ def convolution(plan: Plan, edges: int) -> None:
         messages = reference_product(plan, x[src], y, w)
         return messages.new_zeros(nodes, messages.shape[1]).index_add(0, dst, messages)
 
-    for order in (1, 2):
+    for order in (0, 2):
         wanted = derivatives(definition, (x, y, w), order)
         assert_alike(derivatives(lambda *t: module(*t, src, dst), (x, y, w), order), wanted, torch.float64)
-    if plan.shared_weights or not plan.weight_numel:
+    if plan.shared_weights or not plan.weight_numel or not every:
         return
     half, rest = -(-edges // 2), edges // 2  # two edges to a row of weights
 
@@ -264,10 +267,7 @@ def test_many_paths(mode: str, paths: int, patched) -> None:
     entries = zip(multiplicities(mode, True, 2, 2), ("1o", "0e", "1o"), strict=True)
     ends = ("+".join([f"{mul}x{ir}"] * paths) for mul, ir in entries)
     plan = make_plan(*ends, [(n, n, n, mode, True) for n in range(paths)], shared_weights=False)
-    for mask in (8, 2):
-        assert max(errors(plan, "mul_ir", 9, torch.float64, mask).values()) < 1e-11
-    product(plan, 9)
-    convolution(plan, 9)
+    check(plan, 9, paths != 33)
 
 
 def pairs() -> Plan:
