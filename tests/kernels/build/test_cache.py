@@ -12,6 +12,7 @@ from tests.kernels.test_faults import run_elsewhere
 from tpgen.errors import KernelError
 from tpgen.kernels.build import build, cache
 from tpgen.kernels.build.cache import Entry
+from tpgen.kernels.runtime.ops import kernel_source
 
 COMPILES = 'case "$*" in *--version*) exec g++ --version;; esac\n'
 OUTPUT = 'for a in "$@"; do [ "$p" = -o ] && out="$a"; p="$a"; done\n'

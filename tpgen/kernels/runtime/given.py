@@ -1,4 +1,4 @@
-"""What a call may be given in the place of numbers: the one rule of all products, layers, polynomials and functions."""
+"""Numbers that a call may be given: the one rule of all products, layers, polynomials and functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in for a kernel that cannot be built: the same call by PyTorch's operations, below autograd.
+"""Stand-ins for kernels that cannot be built: the same calls by PyTorch's operations, below autograd.
 
 A product's call is a sum of calls without levels, and each of these an einsum for every path.  A polynomial's call is
 its sweep, statement by statement.
@@ -141,7 +141,7 @@ def _wide(x: Tensor) -> Tensor:
 
 # -- polynomials -------------------------------------------------------------------------------------------------------
 
-Shape = tuple[int, int, int]  # rows (or elements), components, channels
+_Extent = tuple[int, int, int]  # rows (or elements), components, channels
 
 
 def polynomial_standin(spec: KernelSpec) -> Kernel:
@@ -169,7 +169,7 @@ def polynomial_standin(spec: KernelSpec) -> Kernel:
 
 
 def run_polynomial_sweep(
-    sweep: PolynomialSweep, given: Mapping[str, Tensor], shapes: Mapping[str, Shape], index: Tensor
+    sweep: PolynomialSweep, given: Mapping[str, Tensor], shapes: Mapping[str, _Extent], index: Tensor
 ) -> dict[str, Tensor]:
     """The open slots of a sweep, by name, in the ``shapes`` asked for.
 
@@ -187,7 +187,9 @@ def run_polynomial_sweep(
     }
 
 
-def _collected(slot: str, shape: Shape, opened: Mapping[Component, Any], zero: Tensor, index: Tensor | None) -> Tensor:
+def _collected(
+    slot: str, shape: _Extent, opened: Mapping[Component, Any], zero: Tensor, index: Tensor | None
+) -> Tensor:
     """A slot's components as one tensor; summed over the rows of an element, or over channels, where it has fewer."""
     rows = shape[0] if index is None else len(index)
     parts = [zero + opened.get(Component(slot, 0, i), zero) for i in range(shape[1])]
@@ -203,7 +205,7 @@ def _components(o: Operand, x: Tensor) -> Tensor:
     return read_operand(o, x).transpose(1, 2)
 
 
-def _shape(o: Operand, sizes: Sizes) -> Shape:
+def _shape(o: Operand, sizes: Sizes) -> _Extent:
     return sizes.elements if o.weights else sizes.rows, o.dim, sizes.channels if o.channels else 1
 
 
