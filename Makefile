@@ -133,7 +133,7 @@ SEED ?= $(shell date +%s)
 
 fuzz: SEED := $(SEED)
 fuzz: $(INSTALLED)
-	$(FUZZ) $(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-seed=$(SEED) tests/attacks
+	$(FUZZ) $(BIN)/python -m pytest -n 2 --dist worksteal --hypothesis-seed=$(SEED) -m "slow or not slow" tests/attacks
 
 # Lives of small random models of the projects that tpgen has an adapter for, in their environments.
 fuzz-clients: SEED := $(SEED)

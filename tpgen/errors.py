@@ -5,8 +5,12 @@ Every message states the rule that was broken and the way out.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+
+_INSIDE = (f"{__name__.partition('.')[0]}.", "torch.")
 
 
 class TpgenError(ValueError):
@@ -44,6 +48,17 @@ class EmitError(TpgenError):
 
 class BackendError(TpgenError):
     """A program that cannot be compiled or run as asked on this machine."""
+
+
+class KernelError(BackendError):
+    """A kernel that a compiler refuses, that cannot be loaded, or that is too large to be written.
+
+    The ``reason`` is its first line of interest, such as the compiler's first error.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message.partition("\n")[0]
 
 
 class DeployError(TpgenError):
@@ -100,3 +115,11 @@ def check_known(
     for name in names:
         if name not in known:
             raise error(unknown(what, name, known))
+
+
+def warn_caller(message: str) -> None:
+    """Warn at the line of the first caller outside this package and torch."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and (frame.f_globals.get("__name__") or _INSIDE[0]).startswith(_INSIDE):  # graphs have no name
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, UserWarning, stacklevel=level)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import torch
 from e3nn.o3 import Irrep
 from hypothesis import strategies as st
@@ -33,6 +35,44 @@ def plans(draw: st.DrawFn) -> Plan:
     if draw(st.booleans()) and len(instructions) > 1 and out[0] == out[1]:
         instructions[1] = (1, 1, 0, *instructions[1][3:])
     return make_plan(in1, in2, out, instructions, shared_weights=draw(st.booleans()))
+
+
+# around the limits of kernels: paths of one function, `_MANY` of them, and what users have met
+CROWDS = (4, 5, 31, 32, 33, 36, 64, 65, 119, 120, 121)
+_CROWD_MODES = (("uuu",), ("uvu",), ("uvv",), ("uvuv",), ("uuu", "uvu"), ("uvu", "uvv"), ("uvw",), tuple(sorted(MODES)))
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> Plan:
+    """Products of many paths, of one mode or of several; inputs and outputs that paths share, or each its own."""
+    random = Random(draw(st.integers(0, 2**32)))  # one number: hypothesis draws few
+    count, modes = random.choice(CROWDS), random.choice(_CROWD_MODES)
+    mul, second, own = random.choice([1, 2, 4, 5, 8, 9]), random.randint(1, 2), random.random() < 0.5
+    ends: tuple[list[tuple[int, Irrep]], ...] = ([], [], [])
+    places: tuple[dict[tuple[int, Irrep], int], ...] = ({}, {}, {})
+    instructions = []
+    for _ in range(count):
+        mode = random.choice(modes)
+        weighted = MODES[mode].needs_weight or random.random() < 0.6
+        one, two = (Irrep(random.choice(["0e", "0o", "1o", "1e"])) for _ in range(2))
+        entries = zip(
+            multiplicities(mode, weighted, mul, second), (one, two, random.choice(list(one * two))), strict=True
+        )
+        instructions.append((
+            *(_place(entry, end, known, own) for entry, end, known in zip(entries, ends, places, strict=True)),
+            mode, weighted, random.choice([1.0, 0.3]),
+        ))  # fmt: skip
+    return make_plan(*ends, instructions, shared_weights=random.random() < 0.5)
+
+
+def _place(
+    entry: tuple[int, Irrep], end: list[tuple[int, Irrep]], known: dict[tuple[int, Irrep], int], own: bool
+) -> int:
+    """The number of a segment: a new one, or the one that is alike."""
+    if own or entry not in known:
+        known[entry] = len(end)
+        end.append(entry)
+    return known[entry]
 
 
 @st.composite

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.attacks.counts import ATTACKS, CALLS, count
-from tests.attacks.products import laid_out, plans, random_operands
+from tests.attacks.products import crowds, laid_out, plans, random_operands
 from tests.machine import KERNEL
 from tpgen.errors import InputError
 from tpgen.form.reference import reference_product
@@ -51,12 +51,29 @@ def assert_alike(found: list[Tensor], wanted: list[Tensor], dtype: torch.dtype) 
 
 
 FEWER = settings(max_examples=ATTACKS // CALLS)
+CROWDED = settings(max_examples=max(1, ATTACKS // CALLS // 2))  # compilers take long for many paths
+DTYPES = st.sampled_from(list(TOLERANCE))
+INDICES = st.sampled_from([torch.int64, torch.int32])
 
 
 @ALL
 @FEWER
-@given(plan=plans(), layout=LAYOUTS, dtype=st.sampled_from(list(TOLERANCE)), data=st.data())
+@given(plan=plans(), layout=LAYOUTS, dtype=DTYPES, data=st.data())
 def test_rows(strategy: str, plan, layout, dtype, data) -> None:
+    compare_rows(strategy, plan, layout, dtype, data)
+    count(f"products, {strategy}", CALLS)
+
+
+@pytest.mark.slow
+@ALL
+@CROWDED
+@given(plan=crowds(), layout=LAYOUTS, dtype=DTYPES, data=st.data())
+def test_rows_of_many_paths(strategy: str, plan, layout, dtype, data) -> None:
+    compare_rows(strategy, plan, layout, dtype, data)
+    count(f"products of many paths, {strategy}", CALLS)
+
+
+def compare_rows(strategy: str, plan, layout, dtype, data) -> None:
     product = TensorProduct.from_plan(plan, internal_weights=False, strategy=strategy, layout=layout).to(dtype)
     for _ in range(CALLS):
         order, rows, seed = (data.draw(st.integers(*ends)) for ends in ((0, 3), (1, 7), (0, 9999)))
@@ -64,13 +81,26 @@ def test_rows(strategy: str, plan, layout, dtype, data) -> None:
         given_ = [data.draw(laid_out(x.to(dtype))) for x in exact]
         wanted = derivatives(lambda x, y, w: reference_product(plan, x, y, w, layout=layout), exact, order)
         assert_alike(derivatives(product, given_, order), wanted, dtype)
-    count(f"products, {strategy}", CALLS)
 
 
 @ALL
 @FEWER
-@given(plan=plans(), index=st.sampled_from([torch.int64, torch.int32]), data=st.data())
+@given(plan=plans(), index=INDICES, data=st.data())
 def test_edges(strategy: str, plan, index, data) -> None:
+    compare_edges(strategy, plan, index, data)
+    count(f"convolutions, {strategy}", CALLS)
+
+
+@pytest.mark.slow
+@ALL
+@CROWDED
+@given(plan=crowds(), index=INDICES, data=st.data())
+def test_edges_of_many_paths(strategy: str, plan, index, data) -> None:
+    compare_edges(strategy, plan, index, data)
+    count(f"convolutions of many paths, {strategy}", CALLS)
+
+
+def compare_edges(strategy: str, plan, index, data) -> None:
     conv = TensorProductConv.from_plan(plan, internal_weights=False, strategy=strategy).double()
     for _ in range(CALLS):
         order, nodes, edges, seed = (data.draw(st.integers(*ends)) for ends in ((0, 2), (1, 5), (1, 9), (0, 9999)))
@@ -86,7 +116,6 @@ def test_edges(strategy: str, plan, index, data) -> None:
 
         laid = [data.draw(laid_out(x)) for x in operands]
         assert_alike(derivatives(found, laid, order), derivatives(definition, operands, order), torch.float64)
-    count(f"convolutions, {strategy}", CALLS)
 
 
 BAD = st.sampled_from([

@@ -11,6 +11,7 @@ import pytest
 from tests.machine import WITHOUT_COMPILER
 from tpgen.kernels.build import build, cache
 from tpgen.kernels.build.compiler import find_compiler
+from tpgen.kernels.runtime import failures
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -28,6 +29,8 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of this test's own, and no kernel loaded yet."""
     monkeypatch.setenv("TPGEN_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(build, "_loaded", {})
+    monkeypatch.setattr(build, "_refused", {})
+    monkeypatch.setattr(failures, "_reasons", {})
     cache.forget_directory()
     return tmp_path / "cache" / "kernels"
 

@@ -23,7 +23,6 @@ N = tpgen.TensorProduct(*MIXED).weight_numel
         ({}, lambda x, y: (x[0, 0], y), r"x: the last dimension must be 18 .*, got no dimension"),
         ({}, lambda x, y: (x.double(), y), r"x: the product is float32 but x is float64; convert: product.to\("),
         ({}, lambda x, y: (x, y.bfloat16()), r"y: the product is float32 but y is bfloat16"),
-        ({}, lambda x, y: (x.int(), y), r"x: the product is float32 but x is int32"),
         ({}, lambda x, y: (x.to("meta"), y), r"x: the product is on cpu but x is on meta; move one of them"),
         ({}, lambda x, y: (x, y, torch.randn(N + 1)), rf"shape must be \({N},\), got \({N + 1},\).*weights of its own"),
         ({}, lambda x, y: (x, y, torch.randn(4, N)), r"shares its weights .*construct it with shared_weights=False"),
@@ -67,12 +66,6 @@ def test_operands_that_are_no_tensors() -> None:
     product = tpgen.TensorProduct(*MIXED)
     with pytest.raises(InputError, match="y: must be a tensor, got list"):
         product(torch.randn(4, 18), [1.0])
-
-
-def test_integers_are_not_a_dtype_to_move_a_product_to() -> None:
-    product = tpgen.TensorProduct(*MIXED)
-    with pytest.raises(InputError, match=r"x is int32; convert: x.to\(torch.float32\)$"):
-        product(torch.ones(4, 18, dtype=torch.int32), torch.randn(4, 22))
 
 
 def test_views_of_instructions_that_are_not_there() -> None:

@@ -6,8 +6,6 @@ model: a generated kernel where one can run, else what the backend does well.
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections.abc import Callable
 from functools import cache
 
@@ -15,12 +13,12 @@ import torch
 
 from tpgen.compiler.config import Choice, Config
 from tpgen.compiler.tuning import measured_choice, strategies_of
-from tpgen.errors import EmitError, unknown
+from tpgen.errors import EmitError, unknown, warn_caller
 from tpgen.kernels.runtime import targets
+from tpgen.kernels.runtime.description import described
+from tpgen.kernels.runtime.failures import failure_of
 from tpgen.kernels.runtime.targets import target_of
 from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Plan
-
-_PACKAGE = __name__.partition(".")[0]
 
 
 def choose_strategy(plan: Plan, config: Config) -> Choice:
@@ -40,7 +38,13 @@ def choose_strategy(plan: Plan, config: Config) -> Choice:
     known = strategies_of(plan)
     if not isinstance(config.strategy, str) or config.strategy not in known:
         raise EmitError(unknown("strategy", config.strategy, (*known, "auto")))
+    if config.strategy == "kernel" and (failed := _failed(plan, config)):
+        return Choice(_GRAPHS[plan.maker.form], f"a kernel was asked for, and {failed}")
     return Choice(config.strategy, "asked for")
+
+
+def _failed(plan: Plan, config: Config) -> str | None:
+    return failure_of(described(plan, config.layout), config.dtype, config.device_type)
 
 
 def _streams(plan: Plan, config: Config) -> Choice | None:
@@ -85,6 +89,8 @@ def _products(plan: Plan, config: Config) -> Choice:
     return Choice("einsum", _why_no_kernel(plan, config) or "")
 
 
+_GRAPHS = {OF_PATHS: "grouped", OF_MONOMIALS: "einsum"}  # in the place of kernels
+
 _RULES: dict[str, tuple[Callable[[Plan, Config], Choice | None], ...]] = {
     OF_PATHS: (_streams, measured_choice, _kernel, _fusing, _otherwise),
     OF_MONOMIALS: (measured_choice, _kernel, _products),
@@ -93,17 +99,7 @@ _RULES: dict[str, tuple[Callable[[Plan, Config], Choice | None], ...]] = {
 
 @cache
 def warn_once(missing: str, remedy: str) -> None:
-    warnings.warn(
+    warn_caller(
         f"{missing}: products run as fx graphs, which is slower. {remedy}; strategy='grouped' chooses graphs without "
-        "this message",
-        UserWarning,
-        stacklevel=_calls_within(),
+        "this message"
     )
-
-
-def _calls_within() -> int:
-    """Count the calls from the function that asks up to the code outside this package, as `stacklevel` of a warning."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back and frame.f_globals.get("__name__", "").startswith(f"{_PACKAGE}."):
-        frame, level = frame.f_back, level + 1
-    return level

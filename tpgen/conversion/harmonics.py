@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tpgen.conversion.obstacles import kernel_plan, polynomial_attributes, renamed, why_not_swapped
 from tpgen.conversion.swap import Kept, Swap, SwapOrKept, qualified
 from tpgen.kernels.runtime.batched import run_polynomial
+from tpgen.kernels.runtime.given import given_numbers
 from tpgen.planner.harmonics import make_harmonics_plan
 
 _NAME = qualified(o3.SphericalHarmonics)
@@ -46,6 +47,8 @@ class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
 
     def forward(self, x: Tensor) -> Tensor:
         """As e3nn's, computed by tpgen where a kernel runs."""
+        if not torch.jit.is_scripting():
+            x = given_numbers("x", x, torch.get_default_dtype())
         if not x.is_cpu or x.dtype not in (torch.float32, torch.float64) or x.size(-1) != 3:
             return self.stock(x)
         if self.normalize:

@@ -15,6 +15,7 @@ from tpgen.conversion.obstacles import renamed, why_not_swapped
 from tpgen.conversion.products import PROGRAM, chosen
 from tpgen.conversion.swap import Kept, Swap, SwapOrKept
 from tpgen.errors import TpgenError
+from tpgen.kernels.runtime.given import given_numbers
 from tpgen.nn.linear import Linear
 from tpgen.planner.linear import LINEAR_NORMALIZATIONS, make_linear_plan
 from tpgen.planner.plan import Plan
@@ -35,6 +36,8 @@ class ConvertedLinear(o3.Linear):
 
     def forward(self, features: Tensor, weight: Optional[Tensor] = None, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's, computed by tpgen."""
+        if not torch.jit.is_scripting():
+            features = given_numbers("features", features, self.output_mask.dtype)
         alone = features.dim() == 1 and not self.shared_weights  # a row without a batch, and weights of it
         if alone or (features.dim() > 0 and features.size(-1) == 0):
             return self.stock(features, weight, bias)

@@ -20,6 +20,7 @@ from tpgen.conversion.obstacles import stock_class, why_not_swapped
 from tpgen.conversion.species import species_product
 from tpgen.conversion.swap import Kept, Swap, SwapOrKept
 from tpgen.errors import TpgenError
+from tpgen.kernels.runtime.given import given_numbers
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.from_e3nn import plan_of
@@ -31,8 +32,10 @@ SPECIES = "_tpgen_species"  # where it holds how to compute by species
 STOCK_PROGRAM = "_compiled_main_left_right"
 
 
-def floating(x: Tensor, like: Tensor) -> Tensor:
-    """Integers, as one-hot rows may be, in the dtype of a module: e3nn's products promote them."""
+def floating(name: str, x: Tensor, like: Tensor) -> Tensor:
+    """Integers, as one-hot rows may be, in the dtype of a module: `given_numbers`, as TorchScript can run it."""
+    if not torch.jit.is_scripting():
+        return given_numbers(name, x, like.dtype)
     return x if x.is_floating_point() or x.is_complex() else x.to(like.dtype)
 
 
@@ -41,7 +44,7 @@ class _TwoOperands(o3.TensorProduct):
 
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's, computed by tpgen."""
-        x, y = floating(x, self.output_mask), floating(y, self.output_mask)
+        x, y = floating("x", x, self.output_mask), floating("y", y, self.output_mask)
         if self.weight_numel == 0:
             return self._tpgen.forward(x, y, None)
         return self._tpgen.forward(x, y, self._get_weights(weight))
@@ -63,7 +66,7 @@ class ProductBySpecies(o3.FullyConnectedTensorProduct):
 
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's, computed by tpgen."""
-        x, y = floating(x, self.output_mask), floating(y, self.output_mask)
+        x, y = floating("x", x, self.output_mask), floating("y", y, self.output_mask)
         w = self._get_weights(weight)
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
             if not torch.compiler.is_compiling():
@@ -89,7 +92,7 @@ class ConvertedTensorSquare(o3.TensorSquare):
 
     def forward(self, x: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's, computed by tpgen."""
-        x = floating(x, self.output_mask)
+        x = floating("x", x, self.output_mask)
         if self.weight_numel == 0:
             return self._tpgen.forward(x, x, None)
         return self._tpgen.forward(x, x, self._get_weights(weight))

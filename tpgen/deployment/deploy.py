@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from string import ascii_lowercase
@@ -20,7 +21,7 @@ from torch.export import ExportedProgram
 
 from tpgen.deployment.dicts import OfTensors
 from tpgen.deployment.models import OfStructures, model_of
-from tpgen.deployment.runtime import features, kernels_in, write_runtime
+from tpgen.deployment.runtime import features, with_kernels, write_runtime
 from tpgen.errors import DeployError
 from tpgen.networks.packages import write_package
 from tpgen.networks.program import network_program
@@ -68,10 +69,12 @@ def deploy(
     inputs = [x.detach().contiguous() for x in inputs]
     with told(progress, 3) as begin:
         begin("write the network down as one program")
-        program = network_program(network, inputs, few_alike=model is not None and model.few_alike)
-        kernels = kernels_in(program)
+        few_alike = model is not None and model.few_alike
+        write = partial(network_program, network, inputs, few_alike=few_alike)
+        program = write()
         with _made_whole(folder) as made:
             begin("compile its kernels")
+            program, kernels = with_kernels(program, write)
             write_runtime(kernels, made)
             begin("compile what lies between them")
             options = {"aot_inductor.metadata": dict(metadata)} if metadata else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,14 @@ from torch.export import ExportedProgram
 import tpgen.kernels.runtime.ops  # noqa: F401  registers what programs call
 from tpgen._torch import pytree
 from tpgen.deployment.example import run_command
-from tpgen.errors import DeployError
+from tpgen.errors import DeployError, KernelError
 from tpgen.form.call import Call
 from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.build.build import Wanted, load_library
 from tpgen.kernels.build.compiler import DTYPES, cpu_features, need_compiler
 from tpgen.kernels.runtime import forms
 from tpgen.kernels.runtime.call import CALLS, FormCall
+from tpgen.kernels.runtime.failures import failures_seen
 from tpgen.kernels.runtime.load import source_of
 from tpgen.kernels.runtime.native.source import deployed_text, libtorch
 from tpgen.kernels.runtime.runtime import kernels_of
@@ -46,8 +47,12 @@ class Needed:
     part: str
     indexed: bool
 
+    def build(self) -> None:
+        """Build it if it is not in the cache.  Raises `KernelError` where that cannot be."""
+        kernels_of(self.description).need(self.part, self.dtype, self.indexed)
+
     def library(self) -> Path:
-        """The file of its compiled library, built if it is not in the cache."""
+        """The file of its compiled library."""
         spec = KernelSpec(kernels_of(self.description).description, Call.parse(self.part), self.dtype, self.indexed)
         return Path(load_library(Wanted(source_of(spec).text))._name)
 
@@ -58,6 +63,23 @@ def kernels_in(program: ExportedProgram) -> list[Needed]:
     Raises `DeployError` for a call that has none.
     """
     return list(dict.fromkeys(needed for node in program.graph.nodes for needed in _of(node)))
+
+
+def with_kernels(
+    program: ExportedProgram, write: Callable[[], ExportedProgram]
+) -> tuple[ExportedProgram, list[Needed]]:
+    """A program and its kernels, which are built; written again where one cannot be, for which a graph stands then."""
+    while True:
+        failures, kernels = failures_seen(), kernels_in(program)
+        try:
+            for needed in kernels:
+                needed.build()
+        except KernelError as error:
+            if failures == failures_seen():
+                raise DeployError(f"{error}\nor deploy tpgen.portable(network)") from error
+            program = write()
+        else:
+            return program, kernels
 
 
 def _of(node: Any) -> Iterator[Needed]:

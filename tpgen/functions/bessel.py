@@ -21,6 +21,7 @@ from torch import Tensor
 from tpgen.functions.lengths import Lengths, note_lengths
 from tpgen.functions.numbers import can_build, constants, kernel_of, run_kernel
 from tpgen.kernels.build.compiler import find_compiler, why_no_compiler
+from tpgen.kernels.runtime.given import given_numbers
 from tpgen.kernels.runtime.memory import empty
 from tpgen.kernels.runtime.registration import apply_of, asked_for
 from tpgen.nn.autocast import autocasting
@@ -46,6 +47,7 @@ def cut_bessel(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
     >>> rows.shape, cutoff[1].item()
     (torch.Size([2, 3]), 0.0)
     """
+    r = given_numbers("lengths", r, w.dtype)
     if not takes(r, w):
         return by_definition(r, w, shape)
     records = torch.is_grad_enabled() and (r.requires_grad or w.requires_grad)
@@ -64,7 +66,8 @@ def _lengths(r: Tensor, w: Tensor, shape: CutBessel) -> Lengths:
 
 def takes(r: Tensor, w: Tensor) -> bool:
     """Whether a kernel computes Bessel functions of the lengths ``r`` with frequencies ``w``."""
-    return not torch.compiler.is_compiling() and _are_usual(r, w) and not autocasting(r.device) and can_build()
+    usual = not torch.compiler.is_compiling() and _are_usual(r, w) and not autocasting(r.device)
+    return usual and can_build(kernel_of, "bessel", r.dtype)
 
 
 def _are_usual(*tensors: Tensor) -> bool:

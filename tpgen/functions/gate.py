@@ -22,6 +22,7 @@ from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.build.compiler import target
 from tpgen.kernels.cpp.text import literal
 from tpgen.kernels.cpp.tiles import tile
+from tpgen.kernels.runtime.given import given_numbers
 from tpgen.kernels.runtime.memory import empty
 from tpgen.nn.plain_tensors import is_usual
 from tpgen.remember import remembered
@@ -143,10 +144,11 @@ def gate(table: GateTable, x: Tensor, kernels: bool = True) -> Tensor:
     >>> gate(table, torch.tensor([[1.0, -2.0, 3.0, 4.0, 5.0]]))
     tensor([[ 2.,  6.,  8., 10.]])
     """
+    x = given_numbers("features", x, torch.get_default_dtype())
     asked = isinstance(x, Tensor) and not torch.jit.is_tracing()
     if asked and (x.dim() == 0 or x.shape[-1] != table.dim_in):
         raise InputError(f"features: the gate takes rows of {table.dim_in} numbers, got shape {tuple(x.shape)}")
-    if torch.compiler.is_compiling() or not (kernels and is_usual(x) and can_build()):
+    if torch.compiler.is_compiling() or not (kernels and is_usual(x) and can_build(_kernel, table, x.dtype)):
         return gate_by_torch(table, x)
     recorded = x.requires_grad and torch.is_grad_enabled()
     (made,) = recorded_function(_GATE, table, 0, x) if recorded else gate_value(table, x)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tpgen.errors import KernelError, warn_caller
 from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.build.compiler import find_compiler, target
 from tpgen.kernels.cpp.prelude import header, type_names
@@ -34,16 +35,36 @@ def text_of(name: str, dtype: torch.dtype, tables: Sequence[str] = ()) -> str:
     return "\n".join(part.strip("\n") for part in (*parts, *before, *tables, own))
 
 
-def can_build() -> bool:
-    """Whether a kernel can be built here."""
-    return find_compiler() is not None
+def can_build(kernel: Callable[..., Any] | None = None, *of: Any) -> bool:
+    """Whether kernels can be built here; with a function that returns one, and its arguments, whether that one can.
+
+    A kernel that the compiler refuses is said once.
+    """
+    if find_compiler() is None:
+        return False
+    try:
+        if kernel is not None:
+            kernel(*of)
+    except KernelError as error:
+        _say(error.reason)
+        return False
+    return True
+
+
+@remembered("functions whose kernels cannot be built")
+def _say(reason: str) -> None:
+    warn_caller(
+        f"the kernel of a function cannot be built: {reason}\n"
+        "PyTorch's operations compute the function from here on, which is right and slower; TPGEN_CXX names another "
+        "compiler, and `tpgen cache clear` forgets what was refused"
+    )
 
 
 @remembered("kernels of activations")
 def kernel_of(name: str, dtype: torch.dtype) -> Callable[..., int]:
     """The kernel, built at its first call: eight addresses and a number.
 
-    Raises `BackendError` where there is no compiler or it fails.
+    Raises `BackendError` where there is no compiler, its `KernelError` where that fails.
     """
     return load_kernel(text_of(name, dtype))
 

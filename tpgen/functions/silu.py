@@ -44,13 +44,15 @@ def _slope(g: Tensor, x: Tensor) -> Tensor:
 def silu_second(c: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """``c f'(x)`` and ``c g f''(x)``: the gradients of ``g f'(x)`` by g and x, for a cotangent c.
 
-    Tensors of float32 or float64 on the CPU, of one shape.
+    Tensors of float32 or float64 on the CPU, of one shape; by PyTorch's operations where no kernel can be built.
 
-    >>> from tpgen.functions.numbers import can_build
     >>> x = torch.zeros(1)
-    >>> silu_second(x + 1, x + 1, x) if can_build() else (torch.tensor([0.5]), torch.tensor([0.5]))
+    >>> silu_second(x + 1, x + 1, x)
     (tensor([0.5000]), tensor([0.5000]))
     """
+    if not can_build(kernel_of, "silu", x.dtype):
+        s = torch.sigmoid(x)
+        return c * s * (1 + x * (1 - s)), c * g * s * (1 - s) * (2 + x * (1 - 2 * s))
     given = [t.contiguous() for t in (x, g, c)]
     by_g, by_x = (empty(tuple(x.shape), x.dtype) for _ in range(2))
     run_kernel(kernel_of("silu", x.dtype), (*given, None, by_g, by_x), x.numel())

@@ -135,7 +135,8 @@ def evaluate_spline(spline: Spline, r: Tensor, constants: Sequence[Tensor] = ())
 
 def takes_spline(r: Tensor) -> bool:
     """Whether a kernel computes splines at the lengths ``r``."""
-    return not torch.compiler.is_compiling() and is_usual(r) and not autocasting(r.device) and can_build()
+    usual = not torch.compiler.is_compiling() and is_usual(r) and not autocasting(r.device)
+    return usual and can_build(kernel_of, "spline", r.dtype)
 
 
 _NO_TRAINING = (

@@ -17,7 +17,6 @@ from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.networks.simplify import insert
 from tpgen.planner.linear import make_matrix_plan
-from tpgen.remember import remembered
 
 _aten, _tpgen = torch.ops.aten, torch.ops.tpgen
 _TRANSPOSES = {_aten.t.default, _aten.transpose.int, _aten.permute.default}
@@ -37,8 +36,10 @@ def products_by_kernels(graph: fx.Graph) -> None:
     """Let kernels compute the products of rows with matrices of known sizes, and the gradients of these products."""
     for node in graph.find_nodes(op="call_function", target=_aten.mm.default):
         layer = _layer_of(node)
-        if layer is None or not (text := _description(*layer.sizes)):
+        plan = None if layer is None else make_matrix_plan(*layer.sizes)
+        if layer is None or plan is None or kernel_supported(plan, dtype=node.meta["val"].dtype):
             continue
+        text = describe(plan)
         with graph.inserting_before(node):
             node.replace_all_uses_with(_WRITERS[layer.opens](graph, layer, text))
     graph.eliminate_dead_code()
@@ -78,13 +79,6 @@ def _turns(node: fx.Node) -> bool:
     exchanges = node.target is _aten.transpose.int  # else the axes that come first and second
     first, second = cast("tuple[int, int]", node.args[1:] if exchanges else node.args[1])
     return bool((first - second) % 2 if exchanges else first % 2)
-
-
-@remembered("descriptions of matrix products")
-def _description(inputs: int, outputs: int) -> str:
-    """Description of a layer of scalars without a factor; empty where no kernel can be built here."""
-    plan = make_matrix_plan(inputs, outputs)
-    return "" if kernel_supported(plan) else describe(plan)
 
 
 def _product(graph: fx.Graph, layer: _Layer, text: str) -> fx.Node:

@@ -20,9 +20,10 @@ from torch import Tensor, fx
 from tpgen import _torch
 from tpgen._torch import has_tangents, is_functorch_wrapped_tensor, is_tracing
 from tpgen._version import __version__
-from tpgen.errors import DeployError, TpgenError
+from tpgen.errors import DeployError, KernelError, TpgenError
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.compiler import need_compiler
+from tpgen.kernels.runtime.failures import failures_seen
 from tpgen.locks import ForkedLock
 from tpgen.networks.named import call_by_name
 from tpgen.networks.packages import conditions_of, write_traced
@@ -63,7 +64,22 @@ class Program:
     def of(
         title: str, evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]
     ) -> Program:
-        """The program of an evaluation, of which errors speak by its title; ``tensors`` are those of an example."""
+        """The program of an evaluation, of which errors speak by its title; ``tensors`` are those of an example.
+
+        It is written anew as long as a kernel is met that cannot be built: a graph stands in its place then.
+        """
+        while True:
+            failures = failures_seen()
+            try:
+                return Program._of(title, evaluate, slots, signature, tensors)
+            except KernelError:
+                if failures == failures_seen():
+                    raise
+
+    @staticmethod
+    def _of(
+        title: str, evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]
+    ) -> Program:
         try:
             with WRITING.lock, torch.autocast("cpu", enabled=False):
                 written = write(evaluate, slots, signature, tensors)

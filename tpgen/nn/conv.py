@@ -110,6 +110,7 @@ class TensorProductConv(TensorProduct):
         made = self._quick_call(self._paired, x, y, weight, edge_src, edge_dst, num_nodes)
         if made is not None:
             return made
+        self._look_again()
         weight = self._given_weight(weight)
         if self.shared_weights or not self.weight_numel:  # no rows that edges could share
             return self.forward(x, y, weight, edge_src, edge_dst, num_nodes)
@@ -132,6 +133,7 @@ class TensorProductConv(TensorProduct):
                 return node
         check_edge_index("edge_src", src)
         check_edge_index("edge_dst", dst)
+        self._look_again()
         if not self._by_kernel:  # graphs are written for int64; kernels read either
             src, dst = src.long(), dst.long()
         w = self._given_weight(weight)

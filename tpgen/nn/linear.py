@@ -20,6 +20,7 @@ from tpgen.errors import InputError, PlanError
 from tpgen.kernels.runtime.call import OUT, FormCall, opening_text
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.forms import forms
+from tpgen.kernels.runtime.given import given_numbers
 from tpgen.nn.autocast import unrounded, widened
 from tpgen.nn.channels import Pieces, merge_channels, split_channels
 from tpgen.nn.checks import (
@@ -334,6 +335,8 @@ class Linear(FormModule):
     def _fit(self, x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Check the tensors of a call; under autocast bring them to one dtype."""
         like, plan = self.output_mask, self.plan
+        named = {"features": x, "weight": w, "bias": b}
+        x, w, b = (given_numbers(name, value, like.dtype) for name, value in named.items())
         dtype, (x, w, b) = widened(like, x, w, b)
         check_operand("features", x, self._in_dim, self.irreps_in, dtype, like.device, "layer")
         if plan.f_in is not None and (x.dim() < 2 or x.shape[-2] != plan.f_in):

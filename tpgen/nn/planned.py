@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self, Unpack
 
+from tpgen._torch import without_modes
 from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.backends import Runner, check_backend
 from tpgen.compiler.config import Choice, Config
@@ -17,6 +18,7 @@ from tpgen.emitter.constants import Constants
 from tpgen.emitter.emit import Emission
 from tpgen.emitter.leaf import keep_whole
 from tpgen.errors import TpgenError
+from tpgen.kernels.runtime.failures import failures_seen
 from tpgen.nn.checks import check_size
 from tpgen.planner.plan import Plan
 
@@ -37,7 +39,6 @@ class PlannedModule(Constants):
     """
 
     plan: Plan
-    choice: Choice
     backend: str = "eager"
     edges: ClassVar[bool] = False  # whether rows of a call are edges between nodes
     directions: ClassVar[dict[str, str]] = {}  # what each program emits, of modules whose programs graphs take
@@ -46,6 +47,9 @@ class PlannedModule(Constants):
     _graph: ClassVar[str]  # the strategy of a program that calls torch's operators alone
     _programs: ClassVar[tuple[str, ...]]  # the submodules that are programs
     _place: ClassVar[str]  # the constant that says where the module is
+    _choice: Choice
+    _failures: int = 0  # of kernels in this process, when it last chose
+    __jit_unused_properties__: ClassVar[list[str]] = ["choice"]
     _holder: tuple[nn.Module, ...] = ()  # the module that it computes for; in a tuple, so that it becomes no child
 
     def __init__(self) -> None:
@@ -76,9 +80,24 @@ class PlannedModule(Constants):
     def _write_programs(self) -> None:
         self._forward_program = self._program("forward")
 
+    @property
+    def choice(self) -> Choice:
+        """The strategy that programs are written with, and why: another one where its kernels could not be built."""
+        self._look_again()
+        return self._choice
+
+    def _look_again(self) -> None:
+        """Choose again where a kernel could not be built since."""
+        if torch.compiler.is_compiling() or self._failures == failures_seen():
+            return
+        self._failures = failures_seen()
+        if self._choose() != self._choice:
+            with without_modes():  # constants have values, also where a call has none
+                self._rewrite()
+
     def _rewrite(self) -> None:
         self._runners = {}
-        self.choice = self._choose()
+        self._failures, self._choice = failures_seen(), self._choose()
         self._write_programs()
 
     def _run_by(self, direction: str, program: nn.Module, config: Config) -> Runner:
@@ -86,12 +105,13 @@ class PlannedModule(Constants):
         raise NotImplementedError
 
     def _runner(self, direction: str = "forward") -> Runner:
+        self._look_again()
         program = getattr(self, f"_{direction}_program")
         limited = self._config.max_bytes is not None and not torch.compiler.is_compiling()
         if self.backend == "eager" and not limited:  # no wrapper, no bookkeeping in the way of torch.compile around us
             return program.forward  # nor hooks that somebody puts on all modules
         if direction not in self._runners:
-            config = replace(self._config, strategy=self.choice.strategy)
+            config = replace(self._config, strategy=self._choice.strategy)
             self._runners[direction] = self._run_by(direction, program, config)
         return self._runners[direction]
 
@@ -158,7 +178,7 @@ class PlannedModule(Constants):
     def _settle(self, anchor: Tensor | None) -> None:
         self._runners.clear()  # a scripted program holds the constants it was made with
         super()._settle(anchor)
-        if self._choose() != self.choice:  # where another strategy is better, or the only one
+        if self._choose() != self._choice:  # where another strategy is better, or the only one
             self._rewrite()
         for name in self._programs:
             program = self._modules.get(name)
@@ -168,14 +188,14 @@ class PlannedModule(Constants):
     def __getstate__(self) -> dict[str, Any]:
         """Plan, options and tensors; programs are written again where the state is restored."""
         state = super().__getstate__()  # without what `Module.compile` has left, which runs the module it was made of
-        state.pop("_runners", None)
+        for name in ("_runners", "_choice", "_failures"):  # of this process
+            state.pop(name, None)
         state["_modules"] = {name: m for name, m in self._modules.items() if name not in self._programs}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._runners = {}
-        self._write_programs()
+        self._rewrite()
 
 
 class _Called(nn.Module):

@@ -21,6 +21,7 @@ from tpgen.errors import InputError, PlanError, unknown
 from tpgen.form.polynomial import PolynomialForm
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.polynomial import PolynomialPlacement
+from tpgen.kernels.runtime.given import given_numbers
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.kernels.sweep.monomials import PolynomialSweep
 from tpgen.nn.autocast import autocasting, unrounded
@@ -225,8 +226,7 @@ class PolynomialModule(PlannedModule):
 
     def _fit(self, name: str, x: Any) -> Tensor:
         """A tensor of a call, of the module's dtype; under autocast what is narrower is widened to it."""
-        if not isinstance(x, Tensor):
-            raise InputError(f"{name}: must be a tensor, got {type(x).__name__}")
+        x = given_numbers(name, x, self._like.dtype)
         if self._like.is_meta and not x.is_meta and not any(True for _ in self.parameters()):
             self._settle(x)  # left there by a load, as no state says anything of it
         like = self._like

@@ -21,6 +21,7 @@ from tpgen.emitter.leaf import leaf_call
 from tpgen.emitter.streams import restoring_stream
 from tpgen.errors import InputError, TpgenError
 from tpgen.kernels.runtime.description import describe
+from tpgen.kernels.runtime.given import given_numbers
 from tpgen.nn.autocast import autocasting, unrounded, widened
 from tpgen.nn.checks import check_batches, check_operand, check_options, check_plan, check_weight, flat_weight
 from tpgen.nn.form_module import FormModule
@@ -263,6 +264,8 @@ class TensorProduct(FormModule):
     def _fit(self, named: dict[str, tuple[Tensor, int]], w: Tensor) -> list[Tensor]:
         """Check the operands of a call; under autocast bring them to one dtype."""
         like = self.output_mask
+        named = {name: (given_numbers(name, x, like.dtype), dim) for name, (x, dim) in named.items()}
+        w = given_numbers("weight", w, like.dtype)
         if not self.weight_numel and (w.dtype, w.device) != (like.dtype, like.device):
             w = like.new_empty(w.shape)  # no numbers: they fit as they are
         dtype, (w, *operands) = widened(like, w, *(x for x, _ in named.values()))

@@ -9,9 +9,10 @@ import pytest
 
 from tests.kernels.test_build import PLAN, libraries, run_product
 from tests.kernels.test_faults import run_elsewhere
-from tpgen.errors import BackendError
+from tpgen.errors import KernelError
 from tpgen.kernels.build import build, cache
 from tpgen.kernels.build.cache import Entry
+from tpgen.kernels.runtime.ops import kernel_source
 
 COMPILES = 'case "$*" in *--version*) exec g++ --version;; esac\n'
 OUTPUT = 'for a in "$@"; do [ "$p" = -o ] && out="$a"; p="$a"; done\n'
@@ -108,8 +109,8 @@ def test_what_a_compiler_wrote_is_tried_before_it_is_kept(
 ) -> None:
     compiler(tmp_path / "breaks", text, monkeypatch)
     message = f"breaks ended without an error, but what it wrote cannot be loaded: .*{reason}.*\n.*TPGEN_CXX"
-    with pytest.raises(BackendError, match=message):
-        run_product()
+    with pytest.raises(KernelError, match=message):
+        build.load_kernel(kernel_source(PLAN).text)
     assert libraries(fresh) == []
     monkeypatch.delenv("TPGEN_CXX")
     run_product()

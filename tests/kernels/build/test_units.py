@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.kernels.plans import call, operands
-from tpgen.errors import BackendError
+from tpgen.errors import KernelError
 from tpgen.kernels.cpp.parts import unit_flags
 from tpgen.kernels.build import build
 from tpgen.kernels.runtime.ops import describe, kernel_source
@@ -62,8 +62,8 @@ case "$*" in *TPGEN_FROM=*) echo 'kernel.cpp:1: error: no such unit' >&2; exit 1
     script.chmod(0o755)
     monkeypatch.setenv("TPGEN_CXX", str(script))
     monkeypatch.setattr(build, "cores", lambda: 3)
-    with pytest.raises(BackendError, match=r"(?s)TPGEN_FROM=.* -c .*error: no such unit.*source kept at") as caught:
-        Kernels(describe(LARGE)).run(call(7, *operands(LARGE, 5, torch.float32).values()))
+    with pytest.raises(KernelError, match=r"(?s)TPGEN_FROM=.* -c .*error: no such unit.*source kept at") as caught:
+        build.load_kernel(kernel_source(LARGE, direction="backward").text)
     kept = Path(str(caught.value).split("kept at ")[1].split("\n")[0])
     assert all(f"// path {path.index}: " in kept.read_text() for path in LARGE.paths)
     assert not [file for file in fresh.iterdir() if ".o-" in file.name or ".so" in file.name]

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from tpgen.errors import BackendError
+from tpgen.errors import BackendError, KernelError
 from tpgen.kernels.cpp.generate import ENTRY
 from tpgen.kernels.cpp.parts import unit_flags
 from tpgen.kernels.build import cache
@@ -31,7 +31,7 @@ from tpgen.kernels.build.cache import Entry
 from tpgen.kernels.build.compiler import Compiler, need_compiler, openmp_runtime
 from tpgen.locks import ForkedLock
 from tpgen.progress import announce
-from tpgen.remember import Watched, watched
+from tpgen.remember import Shelf, Watched, watched
 
 # A unit of all paths' tables is compiled in less time than one of as many lines of paths.  Units are cheap (0.04 s for
 # what stands before the parts), so there are more than cores, which take one after the other.
@@ -52,6 +52,7 @@ _turns = ForkedLock(lambda: threading.Semaphore(cores()))  # several kernels may
 _loaded: dict[str, ctypes.CDLL] = {}
 _building: dict[str, threading.Lock] = {}
 _guard = ForkedLock()
+_refused: Shelf[str, KernelError] = Shelf("kernels that cannot be built")  # by key, which has the compiler's version
 watched(Watched("libraries loaded", _loaded.__len__, None, None))
 _alone = True  # whether this process had a single thread when it was last forked
 
@@ -80,7 +81,8 @@ class Wanted:
 def load_kernel(text: str, indexed: bool = False) -> Callable[..., int]:
     """The entry point of a kernel's source, compiled if the cache has it not.
 
-    Raises `BackendError` where there is no compiler or it fails.
+    Raises `BackendError` where there is no compiler, and its `KernelError` where that fails: now and from then on, as
+    nothing that this process has seen fail is compiled again.
     """
     function = getattr(load_library(Wanted(text)), ENTRY)
     function.argtypes, function.restype = _ARGUMENTS[indexed], ctypes.c_int
@@ -102,8 +104,18 @@ def load_library(wanted: Wanted) -> ctypes.CDLL:
         lock = _building.setdefault(key, threading.Lock())
     with lock:
         if key not in _loaded:
-            _loaded[key] = _found_or_made(key, wanted, compiler)
+            _loaded[key] = _tried_once(key, wanted, compiler)
         return _loaded[key]
+
+
+def _tried_once(key: str, wanted: Wanted, compiler: Compiler) -> ctypes.CDLL:
+    if before := _refused.get(key):
+        raise KernelError(str(before), before.reason)
+    try:
+        return _found_or_made(key, wanted, compiler)
+    except KernelError as error:
+        _refused[key] = error.with_traceback(None)
+        raise
 
 
 def _found_or_made(key: str, wanted: Wanted, compiler: Compiler) -> ctypes.CDLL:
@@ -120,6 +132,8 @@ def _make(entry: Entry, wanted: Wanted, compiler: Compiler) -> ctypes.CDLL:
         if entry.intact():
             with suppress(BackendError):  # whole and yet not to be loaded: once more
                 return _opened(entry.library, wanted)
+        if refusal := entry.refusal():
+            raise KernelError(*refusal)
         _say_once()
         cache.write_whole(entry.source, wanted.text)
         built = entry.new_file(entry.library.suffix)
@@ -127,6 +141,10 @@ def _make(entry: Entry, wanted: Wanted, compiler: Compiler) -> ctypes.CDLL:
             compile_library(compiler, entry, built, wanted.links)
             _try(compiler, built, wanted)
             entry.publish(built)
+        except KernelError as error:
+            if error.reason.startswith(f"{entry.source}:"):  # of the text: nothing else about this machine can mend it
+                entry.refuse(str(error), error.reason)
+            raise
         finally:
             built.unlink(missing_ok=True)
         return _opened(entry.library, wanted)
@@ -170,7 +188,7 @@ def _opened(library: Path, wanted: Wanted) -> ctypes.CDLL:
         getattr(opened, wanted.entry)
         return opened
     except (OSError, AttributeError) as error:
-        raise BackendError(
+        raise KernelError(
             f"the built kernel {library} cannot be loaded: {error}; the directory may forbid running code from it, "
             "set TPGEN_CACHE_DIR to one that allows it"
         ) from error
@@ -207,9 +225,10 @@ def _try(compiler: Compiler, library: Path, wanted: Wanted) -> None:
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=600, check=False)
     if done.returncode != 0:
         reason = (done.stderr.splitlines() or [f"loading it ends a process with {done.returncode}"])[-1]
-        raise BackendError(
+        raise KernelError(
             f"the compiler {compiler.path} ended without an error, but what it wrote cannot be loaded: {reason}\n"
-            "set TPGEN_CXX to g++ 12 or later or clang; or TPGEN_CACHE_DIR, where the directory forbids running code"
+            "set TPGEN_CXX to g++ 12 or later or clang; or TPGEN_CACHE_DIR, where the directory forbids running code",
+            f"what the compiler wrote cannot be loaded: {reason}",
         )
 
 
@@ -219,7 +238,7 @@ def _try(compiler: Compiler, library: Path, wanted: Wanted) -> None:
 def compile_library(compiler: Compiler, entry: Entry, library: Path, links: Sequence[str] = ()) -> None:
     """The library of an entry's source, of several units where the text is in parts.
 
-    Raises `BackendError` where the compiler fails, `OSError` where there is no room.
+    Raises `KernelError` where the compiler fails, `OSError` where there is no room.
     """
     units = unit_flags(entry.source.read_text(), min(_UNITS_PER_CORE * cores(), _MOST_UNITS) if cores() > 1 else 1)
     if len(units) == 1:
@@ -245,8 +264,9 @@ def _run(command: list[str], entry: Entry) -> None:
         with _turns.lock:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=600, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise BackendError(
-            f"the compiler could not be run: {' '.join(command)}\n  {error}\nset TPGEN_CXX to one that can"
+        raise KernelError(
+            f"the compiler could not be run: {' '.join(command)}\n  {error}\nset TPGEN_CXX to one that can",
+            f"the compiler could not be run: {error}",
         ) from error
     if done.returncode != 0:
         full = os.strerror(errno.ENOSPC)
@@ -257,7 +277,8 @@ def _run(command: list[str], entry: Entry) -> None:
             or done.stderr.splitlines()
             or ["(no output)"]
         )
-        raise BackendError(
+        raise KernelError(
             f"the compiler failed: {' '.join(command)}\n  first error: {lines[0]}\n  source kept at {entry.source}\n"
-            "set TPGEN_CXX to g++ 12 or later or clang, or use strategy='unrolled', which needs no compiler"
+            "set TPGEN_CXX to g++ 12 or later or clang, or use strategy='unrolled', which needs no compiler",
+            lines[0].strip(),
         )

@@ -1,7 +1,7 @@
 """The cache of compiled kernels: content-addressed files in a private directory.
 
 An entry is three files named by a hash of source, flags, compiler and processor: the source, the library, and a
-checksum of the library.  Files appear by renaming, so a reader sees whole files; a library that does not match its
+checksum of the library; or the source alone, with what the compiler said where it refuses the source.  Files appear by renaming, so a reader sees whole files; a library that does not match its
 checksum, or that is not the user's own, is built again.  What is written, removed or loaded for building is so under
 the lock of the entry.  Only a directory that nobody else can write to or exchange is read from (`trust`).
 """
@@ -30,9 +30,10 @@ from tpgen.text import quantity
 
 # libraries: of one kernel, of the operators that call them, of a kernel for a GPU, and of a whole network
 KERNEL, RUNTIME, CUBIN, PROGRAM = ".so", ".runtime", ".cubin", ".pt2"
+_REFUSAL = ".refused"  # what the compiler said of a source that it refuses
 _LOCK = ".lock"
 Made = TypeVar("Made")
-_SUFFIXES = (KERNEL, RUNTIME, CUBIN, PROGRAM, ".cpp", ".cu", ".o", ".sha256", ".choice.json", _LOCK)
+_SUFFIXES = (KERNEL, RUNTIME, CUBIN, PROGRAM, ".cpp", ".cu", ".o", ".sha256", ".choice.json", _REFUSAL, _LOCK)
 _NEW = ".new-"
 # every name that is given here, so that nothing else is ever counted or removed
 _OURS = re.compile(rf"({re.escape(_NEW)})?([0-9a-f]{{32}})({'|'.join(map(re.escape, _SUFFIXES))})(?(1)-\w+)")
@@ -88,6 +89,17 @@ class Entry:
         checksum = _checksum(built.read_bytes())
         os.replace(built, self.library)
         write_whole(self.file(".sha256"), checksum.decode())
+
+    def refuse(self, message: str, reason: str) -> None:
+        """Note that the compiler refuses the source; another compiler has another entry."""
+        write_whole(self.file(_REFUSAL), f"{reason}\n{message}")
+
+    def refusal(self) -> tuple[str, str] | None:
+        """The message and reason of `refuse`, if somebody has noted them."""
+        with suppress(OSError):
+            reason, _, message = read_own(self.file(_REFUSAL)).decode("utf-8", "replace").partition("\n")
+            return message, reason
+        return None
 
     def locked(self, wait: bool = True) -> AbstractContextManager[bool]:
         """One process at a time builds or removes an entry."""

@@ -102,17 +102,17 @@ class RowBlocks:
 
     def tile(self, row: str) -> None:
         """The tables of a tile."""
-        names = [identifier(slot) for slot in self.p.tabulated_slots]
-        for o in names:
+        for o in map(identifier, self.p.tabulated_slots):
             self.w.line(f"const real* p_{o}[W] = {{}};")
             self.find(o, row, f"p_{o}")
-        if names:
-            self.w.line(self.tabulation())
+        self.tabulate()
 
-    def tabulation(self) -> str:
-        """The call that fills the tables of a tile."""
+    def tabulate(self) -> None:
+        """Call what fills the tables of a tile, where there are any: a kernel of `uuu` paths has none."""
+        if not self.p.tabulated_slots:
+            return
         places = [part for o in map(identifier, self.p.tabulated_slots) for part in (f"p_{o}", f"t_{o}")]
-        return f"tabulate({', '.join(['n', *self.p.table_areas, *places])});"
+        self.w.line(f"tabulate({', '.join(['n', *self.p.table_areas, *places])});")
 
     def areas(self, row: str) -> dict[str, str]:
         """Arguments of a row that several rows share, by name: its lane of the tables, and shared weights."""
@@ -188,7 +188,7 @@ class GroupBlocks(RowBlocks):
             self.declare()
         for _, name in self._pointers():
             self.find(name, row, f"p_{name}")
-        self.w.line(self.tabulation())
+        self.tabulate()
 
     def _pointers(self) -> Arguments:
         return [(kind, name) for kind, name in self.arguments if in_memory(name)]

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tpgen.errors import BackendError
+from tpgen.errors import BackendError, KernelError
 from tpgen.locks import cached_property
 
 OPTIONS = ("--std=c++17", "--ptxas-options=--verbose")
@@ -60,7 +60,8 @@ class Nvrtc:
     def compile(self, text: str, arch: int) -> Compiled:
         """The code of a source for one compute capability.
 
-        Raises `BackendError` where NVRTC refuses it, with its first error, or is too new for the device.
+        Raises `KernelError` where NVRTC refuses it, with its first error, `BackendError` where it is too new for the
+        device.
         """
         known = self.architectures
         if arch < min(known):
@@ -91,7 +92,7 @@ class Nvrtc:
             )
             if failed:
                 first = next((line for line in log.splitlines() if "error" in line), log or "(no output)")
-                raise BackendError(
+                raise KernelError(
                     f"NVRTC failed for {architecture}: {first}\n"
                     "set TPGEN_NVRTC to another one, or use strategy='grouped'"
                 )

@@ -20,6 +20,8 @@ CHANNEL_LETTER = {"uvu": "u", "uvv": "v", "uuu": "u", "uvuv": "uv"}
 # Above this many non-zeros the text of a kernel would take minutes to compile.
 MAX_ENTRIES = 20_000
 MAX_PAIRS = 2**18  # of copies, listed as numbers in the text
+_FILLED = 4  # channels that fill less of a vector than one part in so many give way to rows
+_LARGE = 256  # weights of a path from which on a tile has four vectors of rows
 
 
 @remembered("schedules of kernels", entries=64)
@@ -54,7 +56,7 @@ def _channel_schedule(form: Form, terms: tuple[Term, ...], target: Target) -> Ch
         return None
     channels = tuple(_channel_letter(t, terms) for t in terms)
     widest = max(t.size(a) for t, a in zip(terms, channels, strict=True))
-    if 4 * widest < target.lanes:  # measured: from there on, rows as vectors need twice as long
+    if _FILLED * widest < target.lanes:  # measured: from there on, rows as vectors need twice as long
         return None
     views = _views(form, terms, channels, target.lanes)
     if views is None:
@@ -129,5 +131,5 @@ def _batch_schedule(form: Form, terms: tuple[Term, ...], target: Target) -> Batc
     segments = tuple((name, tuple(touched_segments(form, terms, name).values())) for name in ("x1", "x2", "out"))
     shared = not form.operand("w").row
     largest = max((t.size(t.mode.weight) for t in terms if t.mode.mixing), default=0)
-    rows = target.lanes * (4 if shared and largest >= 256 else 1)
+    rows = target.lanes * (4 if shared and largest >= _LARGE else 1)
     return BatchSchedule(target, row_lengths(form), shared, terms, starts, segments, rows)

@@ -16,6 +16,7 @@ from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.runtime.call import OUT, FormCall, ProductCall, opening_text
 from tpgen.kernels.runtime.description import describe, kernel_source
 from tpgen.kernels.runtime.forms import forms, product_operator
+from tpgen.kernels.runtime.given import given_numbers
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, kernel_supported
 
 __all__ = [
@@ -63,6 +64,7 @@ def kernel_layer(x: Tensor, w: Tensor, elements: Tensor, description: str) -> Te
     >>> kernel_layer(torch.ones(4, 2), torch.ones(5, 6), torch.tensor([0, 4, 4, 1]), text).shape
     torch.Size([4, 3])
     """
+    x = given_numbers("x1", x, w.dtype)
     if x.dim() != 2:
         raise InputError(f"x1 must have shape (rows, in), got {tuple(x.shape)}")
     none = x.detach()[:, :0]  # no second input is one without entries
@@ -118,7 +120,8 @@ def kernel_polynomial(tensors: Sequence[Tensor], index: Tensor | None, descripti
     have elements.  Differentiable to any order up to 9 in all tensors.  ``description`` is the plan's JSON text,
     ``call`` its `forward_call` as text: both are made outside of what is compiled or traced, where they are constants.
     """
-    dtype = tensors[0].dtype
+    dtype = next((x.dtype for x in tensors if isinstance(x, Tensor) and x.is_floating_point()), torch.float32)
+    tensors = [given_numbers(f"tensors[{n}]", x, dtype) for n, x in enumerate(tensors)]
     if any(x.dtype != dtype for x in tensors):
         for x in tensors:
             dtype = torch.promote_types(dtype, x.dtype)
@@ -134,8 +137,9 @@ def _check_index(name: str, index: Tensor) -> None:
 
 def _alike(x1: Tensor, x2: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """All three in the widest dtype; no weights are an empty tensor."""
-    if w is None:
-        w = x1.new_empty(0)
+    dtype = next((x.dtype for x in (x1, x2, w) if isinstance(x, Tensor) and x.is_floating_point()), torch.float32)
+    x1, x2 = given_numbers("x1", x1, dtype), given_numbers("x2", x2, dtype)
+    w = x1.new_empty(0) if w is None else given_numbers("w", w, dtype)
     if x1.dtype == x2.dtype == w.dtype:
         return x1, x2, w
     dtype = torch.promote_types(torch.promote_types(x1.dtype, x2.dtype), w.dtype)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tpgen.errors import BackendError, InputError, PlanError
+from tpgen.errors import InputError, KernelError, PlanError
 from tpgen.form.call import Call, Slot
 from tpgen.form.polynomial import PolynomialForm, polynomial_of
 from tpgen.kernels.build.compiler import target
@@ -52,15 +52,19 @@ class PolynomialDescription:
         return 0
 
     def sweep(self, call: Call) -> PolynomialSweep:
-        """The program of a call.  Raises `BackendError` where it is too large to be written out."""
-        sweep = make_polynomial_sweep(self.form, call, frozenset(o.name for o in self.plan.weights))
+        """The program of a call.  Raises `KernelError` where it is too large to be written out."""
+        sweep = self.statements(call)
         if sweep.operations > LARGEST:
-            raise BackendError(
+            raise KernelError(
                 f"a kernel of this polynomial ({call}) takes "
                 f"{sweep.operations} operations a row, more than {LARGEST}: "
                 "use strategy='einsum', or fewer irreps or a lower degree"
             )
         return sweep
+
+    def statements(self, call: Call) -> PolynomialSweep:
+        """The program of a call, however large."""
+        return make_polynomial_sweep(self.form, call, frozenset(o.name for o in self.plan.weights))
 
     def placement(self, call: Call, dtype: torch.dtype, indexed: bool = False) -> PolynomialPlacement:
         """Decide what stands in registers, scratch and memory in the C++ of a call; edges do not change it."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from tpgen.errors import BackendError, InputError
+from tpgen.errors import BackendError, InputError, KernelError
 from tpgen.form.call import Call as Slots
 from tpgen.kernels.arguments import Edges, Kernel, KernelCall, KernelSpec, Sizes
 from tpgen.kernels.build.compiler import DTYPES
@@ -21,10 +22,12 @@ from tpgen.kernels.cuda import captures
 from tpgen.kernels.cuda.orders import know_both
 from tpgen.kernels.runtime.call import DESTINATIONS, PAIRS, ROWS, SOURCES, FormCall, ProductCall, mask_of
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
+from tpgen.kernels.runtime.failures import failure_of, name_of, note_failure
 from tpgen.kernels.runtime.launched import Launched
 from tpgen.kernels.runtime.native.runtime import NO_NUMBER, Runtime, runtime
 from tpgen.kernels.runtime.pairs import rows_of_edges, sums_of_pairs
 from tpgen.kernels.runtime.signature import CallSignature, Counts, native_fields
+from tpgen.kernels.runtime.standins import standin
 from tpgen.kernels.runtime.targets import KernelTarget, target_of
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
 from tpgen.remember import remembered
@@ -49,6 +52,7 @@ class Kernels:
         self._launch_form: Callable[[FormCall], Sequence[Tensor] | None] | None = None  # a polynomial's call
         self._offered: set[tuple[Kernel, torch.device]] = set()
         self._number = NO_NUMBER
+        self._failed: list[tuple[KernelSpec, str, KernelError]] = []  # not said yet
 
     @property
     def product(self) -> Description:
@@ -110,7 +114,8 @@ class Kernels:
         """Give a kernel to the runtime, where there is one that can call it."""
         address = getattr(kernel, "address", None)
         native = runtime() if address else None
-        if native is None or address is None or self.widens(spec.call, spec.dtype, spec.indexed, "cpu"):
+        failed = failure_of(self.description, spec.dtype, "cpu")
+        if native is None or address is None or failed or self.widens(spec.call, spec.dtype, spec.indexed, "cpu"):
             return
         form = self._entered(native, spec.call, spec.dtype, spec.indexed)
         if form != NO_NUMBER:
@@ -120,7 +125,7 @@ class Kernels:
     def _enter_launch(self, call: Slots, kernel: Kernel, like: Tensor, indexed: bool) -> None:
         """Give the same to the runtime as it is launched on a GPU, where it has been launched by Python once."""
         launch, key = getattr(kernel, "launch", None), (kernel, like.device)
-        if launch is None or key in self._offered:
+        if launch is None or key in self._offered or failure_of(self.description, like.dtype, like.device.type):
             return
         self._offered.add(key)
         native = runtime()
@@ -138,12 +143,28 @@ class Kernels:
             launched.enter_sorting(kernel, like, mask_of(call))
 
     def named(self, call: str, dtype: torch.dtype, indexed: bool) -> int:
-        """The name by which compiled programs make a call of one kernel, which is built."""
-        self._together(self.signature(call, indexed).parts, dtype, indexed, "cpu")
+        """The name by which compiled programs make a call of one kernel, which is built.
+
+        Raises `KernelError` as `need`.
+        """
+        self.need(call, dtype, indexed)
         native, numbers = runtime(), self._numbers.get((call, dtype, indexed), ())
         if native is None or len(numbers) != 1:
             raise BackendError("compiled programs call kernels by the runtime in C++, which has not been built here")
         return native.name(self._name(call, dtype, indexed), numbers[0])
+
+    def need(self, call: str, dtype: torch.dtype, indexed: bool) -> None:
+        """Build the kernels of a call for a program, which calls no graphs in their place.
+
+        Raises `KernelError` where one of this form cannot be built.
+        """
+        self._together(self.signature(call, indexed).parts, dtype, indexed, "cpu")
+        if why := failure_of(self.description, dtype, "cpu"):
+            raise KernelError(
+                f"the kernel of {name_of(self.description.plan)}: {why}\n"
+                "a compiled program calls kernels alone: write the program again, in which a graph stands for this "
+                "product, or name another compiler in TPGEN_CXX"
+            )
 
     # -- kernels -------------------------------------------------------------------------------------------------------
 
@@ -157,15 +178,44 @@ class Kernels:
                 raise InputError(
                     f"w: on {target.about} each edge takes a row of weights of its own; repeat those of pairs"
                 )
-            found = target.load(spec)
+            try:
+                found = target.load(spec)
+            except KernelError as error:
+                return self._stand_in(spec, device, error)
             self._enter(spec, found)  # first: other threads may look for it
             self._kernels[key] = found
         return found
+
+    def _stand_in(self, spec: KernelSpec, device: str, error: KernelError) -> Kernel:
+        """Put PyTorch's operations in the place of a kernel that cannot be built, and say so.
+
+        No usual call goes past Python any more, where modules see that they have to choose again.
+        """
+        made = self._kernels[spec.call, spec.dtype, spec.indexed, device] = standin(spec)
+        self._native = self._launched = self._launch_form = None
+        self._numbers.clear()
+        self._failed.append((spec, device, error))
+        return made
+
+    def _say(self) -> None:
+        """Tell of kernels that could not be built, on the thread that has asked for them."""
+        while self._failed:
+            note_failure(*self._failed.pop())
+
+    def _call(self, kernel: Kernel, spec: KernelSpec, device: str, call: KernelCall) -> int:
+        """Call a kernel; those of GPUs are compiled for a chip when they are first called there."""
+        try:
+            return kernel(call)
+        except KernelError as error:
+            made = self._stand_in(spec, device, error)
+            self._say()
+            return made(call)
 
     def _together(self, calls: Sequence[Slots], dtype: torch.dtype, indexed: bool, device: str) -> list[Kernel]:
         """The kernels of some calls, those that are missing built side by side."""
         missing = [call for call in calls if (call, dtype, indexed, device) not in self._kernels]
         _side_by_side([partial(self.kernel, call, dtype, indexed, device) for call in missing])
+        self._say()
         return [self.kernel(call, dtype, indexed, device) for call in calls]
 
     def build_together(self, calls: Iterable[str], like: Tensor, indexed: bool) -> None:
@@ -181,7 +231,7 @@ class Kernels:
         for wide in (False, True):
             chosen = [p for p in parts if widens[p] == wide]
             kernels = self._together(chosen, torch.float32 if wide else dtype, indexed, device)
-            _side_by_side([partial(k.compile, like) for k in kernels if hasattr(k, "compile")])
+            _side_by_side([partial(_compile, k, like) for k in kernels if hasattr(k, "compile")])
 
     def sort_together(self, call: FormCall) -> None:
         """Sort edges by both ends at once, where a kernel takes them sorted and gradients are to follow."""
@@ -260,7 +310,8 @@ class Kernels:
         edges, index = self._edges(call, counts), None if call.elements is None else _dense(call.elements)
         for part, kernel in zip(signature.parts, kernels, strict=True):
             operands, opened = [given[s] for s in part.given], [made[s] for s in part.opened]
-            fault = kernel(KernelCall(operands, opened, sizes, edges, index))
+            spec = KernelSpec(self.description, part, dtype, indexed)
+            fault = self._call(kernel, spec, device, KernelCall(operands, opened, sizes, edges, index))
             if fault:
                 raise self._fault(fault, call, counts)
             self._enter_launch(part, kernel, like, indexed)
@@ -310,6 +361,12 @@ def _side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
     elif tasks:
         with ThreadPoolExecutor(len(tasks)) as pool:
             list(pool.map(lambda task: task(), tasks))
+
+
+def _compile(kernel: Any, like: Tensor) -> None:
+    """Compile a kernel ahead of its first call, which sees to what its compiler refuses."""
+    with suppress(KernelError):
+        kernel.compile(like)
 
 
 def _ends(index: Tensor | None) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from tpgen.kernels.cuda import target as cuda
 from tpgen.kernels.placement.values import ChannelSchedule
 from tpgen.kernels.runtime import load, memory
 from tpgen.kernels.runtime.description import described
+from tpgen.kernels.runtime.failures import failure_of
 from tpgen.planner.plan import Plan
 from tpgen.remember import remembered
 
@@ -91,7 +92,8 @@ def kernel_supported(
     if not spec.description.live:
         return NO_PATHS
     where = torch.device(device)
-    return target.missing(where) or obstacle_of(target, spec, where)
+    failed = failure_of(spec.description, dtype, where.type)
+    return failed or target.missing(where) or obstacle_of(target, spec, where)
 
 
 def why_no_kernel(

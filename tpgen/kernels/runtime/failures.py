@@ -1,0 +1,58 @@
+"""Kernels that could not be built: said once, and remembered, so that `auto` takes a graph from then on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tpgen.errors import KernelError, warn_caller
+from tpgen.kernels.arguments import KernelSpec
+from tpgen.planner.plan import Plan
+from tpgen.remember import Shelf
+
+_Key = tuple[Plan, tuple[str, ...], torch.dtype, str]
+_reasons: Shelf[_Key, str] = Shelf("forms whose kernels cannot be built")
+_seen: list[str] = []  # by name, as often as any was noted
+
+
+def failures_seen() -> int:
+    """Count the failures of this process: who has seen fewer looks again at what it has chosen."""
+    return len(_seen)
+
+
+def failure_of(description: Any, dtype: torch.dtype, device: str) -> str | None:
+    """Why some kernel of a form could not be built, for tensors of a dtype on a kind of device; None where all were.
+
+    Calls in bfloat16 may compute in float32.
+    """
+    dtypes = (dtype, torch.float32) if dtype == torch.bfloat16 else (dtype,)
+    found = (_reasons.get(_key(description, one, device)) for one in dtypes)
+    return next((reason for reason in found if reason), None)
+
+
+def note_failure(spec: KernelSpec, device: str, error: KernelError) -> None:
+    """Remember that a kernel could not be built, and say so where it is the first of its form."""
+    key = _key(spec.description, spec.dtype, device)
+    if key in _reasons:
+        return
+    name = name_of(spec.description.plan)
+    _reasons[key] = f"it cannot be built: {error.reason}"
+    _seen.append(name)
+    dtype = str(spec.dtype).removeprefix("torch.")
+    warn_caller(
+        f"the kernel of {name} ({spec.call}, {dtype}) cannot be built: {error.reason}\n"
+        "graphs compute this product from here on, which is right and slower; TPGEN_CXX names another compiler, "
+        "strategy='grouped' chooses graphs without this message, and `tpgen cache clear` forgets what was refused"
+    )
+
+
+def _key(description: Any, dtype: torch.dtype, device: str) -> _Key:
+    return description.plan, getattr(description, "layout", ()), dtype, device
+
+
+def name_of(plan: Plan) -> str:
+    """Name a product, a layer or a polynomial in one line."""
+    ends = " x ".join(str(o.irreps.simplify()) for o in plan.inputs)
+    text = f"{ends} -> {plan.out.irreps.simplify()}"
+    return f"{text if len(text) <= 100 else text[:97] + '...'} ({len(plan.paths)} paths, {plan.digest})"

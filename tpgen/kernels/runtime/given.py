@@ -1,0 +1,26 @@
+"""Numbers that a call may be given: the one rule of all products, layers, polynomials and functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tpgen.errors import InputError
+
+
+def given_numbers(name: str, x: Any, dtype: torch.dtype) -> Tensor:
+    """A tensor of a call; integers and booleans, which are exact, in the ``dtype`` that computes, as PyTorch promotes.
+
+    Other floating dtypes stay, and whoever computes refuses those that are not its own; so does what fx traces with.
+    Raises `InputError` for arrays, lists and other values that are no tensors.
+
+    >>> given_numbers("x", torch.tensor([True, False]), torch.float64)
+    tensor([1., 0.], dtype=torch.float64)
+    """
+    if hasattr(x, "tracer"):
+        return x
+    if not isinstance(x, Tensor):
+        raise InputError(f"{name}: must be a tensor, got {type(x).__name__}; make one with torch.as_tensor({name})")
+    return x if x.is_floating_point() or x.is_complex() else x.to(dtype)

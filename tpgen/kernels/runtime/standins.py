@@ -1,0 +1,212 @@
+"""Stand-ins for kernels that cannot be built: the same calls by PyTorch's operations, below autograd.
+
+A product's call is a sum of calls without levels, and each of these an einsum for every path.  A polynomial's call is
+its sweep, statement by statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tpgen.form.contraction import Contraction, Factor
+from tpgen.form.derivative import parts_of, summed_parts
+from tpgen.form.form import ROW, Form, Term
+from tpgen.form.polynomial import read_operand, write_operand
+from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, Sizes, by_form
+from tpgen.kernels.runtime.pairs import rows_of_edges, sums_of_pairs
+from tpgen.kernels.sweep.evaluate import ValueMemory, run_statements
+from tpgen.kernels.sweep.monomials import PolynomialSweep, reads, stored_value
+from tpgen.kernels.sweep.statements import Component
+from tpgen.kernels.sweep.terms import SLOTS
+from tpgen.planner.plan import SHARED, Operand
+
+_SOURCE, _DESTINATION = 2, 3  # faults of kernels: an index out of range; the first also of an element
+
+# -- products ----------------------------------------------------------------------------------------------------------
+
+
+def product_standin(spec: KernelSpec) -> Kernel:
+    """A product's call: rows gathered, an einsum for each path, and rows that meet summed."""
+    form = spec.description.form
+    rows = tuple(replace(o, rows=o.rows if o.rows == SHARED else ROW) for o in form.operands)
+    form = replace(form, operands=rows)
+    parts, names = parts_of(spec.call, SLOTS), [slot.operand for slot in spec.call.given]
+
+    def run(call: KernelCall) -> int:
+        maps = _Maps(form, call, spec.description.pairs)
+        if fault := maps.fault():
+            return fault
+        given = [maps.gathered(name, _wide(x)) for name, x in zip(names, call.given, strict=True)]
+        evaluate = partial(_opened, form, call.sizes.rows)
+        sums = summed_parts(parts, given, len(call.opened), evaluate)
+        for slot, total, x in zip(spec.call.opened, sums, call.opened, strict=True):
+            x.zero_() if total is None or not x.numel() else x.copy_(maps.summed(slot.operand, total, x.shape[0]))
+        return 0
+
+    return run
+
+
+class _Maps:
+    """The rows of each operand that the rows of a call take, and back."""
+
+    def __init__(self, form: Form, call: KernelCall, pairs: bool) -> None:
+        self.call, edges = call, call.edges
+        self.index: dict[str, Tensor] = {}
+        if edges is not None:
+            self.index = {"x1": edges.src.long(), "out": edges.dst.long()}
+        elif call.elements is not None:
+            self.index = {"w": call.elements}
+        self.pairs = edges.weights if edges is not None and pairs and form.operand("w").row else 0
+
+    def fault(self) -> int:
+        """Return what a kernel returns where an index is out of range."""
+        call, edges = self.call, self.call.edges
+        if edges is None:
+            return _SOURCE if _outside(call.elements, call.sizes.elements) else 0
+        if not edges.check:
+            return 0
+        if _outside(edges.src, edges.sources):
+            return _SOURCE
+        return _DESTINATION if _outside(edges.dst, edges.destinations) else 0
+
+    def gathered(self, name: str, x: Tensor) -> Tensor:
+        if not x.shape[-1]:  # nothing reads it, and it may have no rows
+            return x
+        if name == "w" and self.pairs:
+            return rows_of_edges(x, self.call.sizes.rows)
+        return x[self.index[name]] if name in self.index else x
+
+    def summed(self, name: str, x: Tensor, rows: int) -> Tensor:
+        if name == "w" and self.pairs:
+            return sums_of_pairs(x, self.pairs)
+        if name not in self.index:
+            return x
+        return x.new_zeros(rows, *x.shape[1:]).index_add_(0, self.index[name], x)
+
+
+def _outside(index: Tensor | None, count: int) -> bool:
+    return index is not None and bool(index.numel()) and not 0 <= int(index.min()) <= int(index.max()) < count
+
+
+def _opened(
+    form: Form, rows: int, raised: tuple[int, ...], point: Sequence[Any], opened: tuple[int, ...]
+) -> list[Tensor]:
+    """The slots that a call without levels opens, from the paths that read all that is raised."""
+    read = form.reading(*((SLOTS[n],) for n in raised))
+    given = dict(zip(SLOTS, point, strict=True))
+    return [_contracted(read, SLOTS[n], given, rows) for n in opened]
+
+
+def _contracted(form: Form, opened: str, given: Mapping[str, Tensor | None], rows: int) -> Tensor:
+    """One open slot: an einsum for each path."""
+    own, like = form.operand(opened) if _has(form, opened) else None, next(x for x in given.values() if x is not None)
+    if own is None:  # a layer's second input, which has no entries
+        return like.new_zeros(rows, 0)
+    out = like.new_zeros(*((rows,) if own.row else ()), own.dim)
+    at_slot = form.open(opened)
+    for term in at_slot.live_terms:
+        c = at_slot.contraction(term)
+        operands = [_factor(form, term, c, factor, given, like) for factor in c.factors]
+        start, stop = own.segments[term.segment(opened)]
+        block = out.narrow(-1, start, stop - start)
+        block += (c.coefficient * torch.einsum(c.equation, *operands)).reshape(block.shape)
+    return out
+
+
+def _has(form: Form, operand: str) -> bool:
+    return any(o.name == operand for o in form.operands)
+
+
+def _factor(
+    form: Form, term: Term, c: Contraction, factor: Factor, given: Mapping[str, Tensor | None], like: Tensor
+) -> Tensor:
+    if not isinstance(factor.source, str):
+        return torch.tensor(np.asarray(factor.source.array()), dtype=like.dtype, device=like.device)
+    x, own = given[factor.source], form.operand(factor.source)
+    assert x is not None
+    start, stop = own.segments[term.segment(factor.source)]
+    return x.narrow(-1, start, stop - start).reshape(*(x.shape[:1] if own.row else ()), *c.shape(factor.letters))
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.float() if x.dtype == torch.bfloat16 else x
+
+
+# -- polynomials -------------------------------------------------------------------------------------------------------
+
+_Extent = tuple[int, int, int]  # rows (or elements), components, channels
+
+
+def polynomial_standin(spec: KernelSpec) -> Kernel:
+    """A polynomial's sweep, statement by statement."""
+    plan, slots = spec.description.plan, spec.call
+
+    def run(call: KernelCall) -> int:
+        sizes, index, like = call.sizes, call.elements, call.given[0]
+        if _outside(index, sizes.elements):
+            return _SOURCE
+        if index is None:
+            every = torch.arange(sizes.rows, device=like.device)
+            index = every if sizes.elements == sizes.rows else torch.zeros_like(every)
+        pairs = zip(slots.given, call.given, strict=True)
+        tensors = {str(slot): _components(plan.operand(slot.operand), _wide(x)) for slot, x in pairs}
+        results = [plan.operand(slot.operand) for slot in slots.opened]
+        shapes = {str(slot): _shape(o, sizes) for slot, o in zip(slots.opened, results, strict=True)}
+        found = run_polynomial_sweep(spec.description.statements(slots), tensors, shapes, index)
+        for slot, o, x in zip(slots.opened, results, call.opened, strict=True):
+            value = found[str(slot)].transpose(1, 2)
+            x.copy_((value.transpose(1, 2) if o.weights else write_operand(o, value)).reshape(x.shape))
+        return 0
+
+    return run
+
+
+def run_polynomial_sweep(
+    sweep: PolynomialSweep, given: Mapping[str, Tensor], shapes: Mapping[str, _Extent], index: Tensor
+) -> dict[str, Tensor]:
+    """The open slots of a sweep, by name, in the ``shapes`` asked for.
+
+    ``given`` are the tensors by slot, ``[row, component, channel]``, or ``[element, component, channel]`` for
+    weights, with the element of every row in ``index``.
+    """
+    weights = {v.operand for v in reads(sweep.prologue) | reads(sweep.epilogue) if isinstance(v, Component)}
+    rows = {slot: x[index] if slot in weights else x for slot, x in given.items()}
+    memory: ValueMemory = {Component(slot, 0, i): x[:, i] for slot, x in rows.items() for i in range(x.shape[1])}
+    opened = run_statements(sweep.statements, memory)
+    summed = {v.operand for v in map(stored_value, sweep.epilogue) if isinstance(v, Component)}
+    zero = next(iter(given.values())).new_zeros(())
+    return {
+        slot: _collected(slot, shape, opened, zero, index if slot in summed else None) for slot, shape in shapes.items()
+    }
+
+
+def _collected(
+    slot: str, shape: _Extent, opened: Mapping[Component, Any], zero: Tensor, index: Tensor | None
+) -> Tensor:
+    """A slot's components as one tensor; summed over the rows of an element, or over channels, where it has fewer."""
+    rows = shape[0] if index is None else len(index)
+    parts = [zero + opened.get(Component(slot, 0, i), zero) for i in range(shape[1])]
+    channels = max((p.shape[-1] for p in parts if p.dim()), default=shape[2])
+    whole = torch.stack([p.expand(rows, channels) for p in parts], 1)
+    if index is not None:
+        whole = whole.new_zeros(shape[0], *whole.shape[1:]).index_add(0, index, whole)
+    return whole.sum(-1, keepdim=True) if shape[2] < channels else whole
+
+
+def _components(o: Operand, x: Tensor) -> Tensor:
+    """A tensor as ``[row or element, component, channel]``."""
+    return read_operand(o, x).transpose(1, 2)
+
+
+def _shape(o: Operand, sizes: Sizes) -> _Extent:
+    return sizes.elements if o.weights else sizes.rows, o.dim, sizes.channels if o.channels else 1
+
+
+standin = by_form(product_standin, polynomial_standin)
