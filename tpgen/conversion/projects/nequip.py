@@ -1,6 +1,4 @@
-"""NequIP (package ``nequip``): product and scatter of its interaction blocks, and a model modifier for its own tools.
-
-It imports NequIP: `convert` loads it where a network holds NequIP's modules, and `nequip_extension` where it can.
+"""NequIP (package ``nequip``): product and scatter of its interaction blocks.
 
 Annotations here are objects, not strings: TorchScript reads them.
 """
@@ -12,14 +10,12 @@ from typing import Any, ClassVar
 
 import torch
 from nequip.nn._tp_scatter_base import TensorProductScatter
-from nequip.nn.model_modifier_utils import model_modifier
 from torch import Tensor, nn
 
-from tpgen.conversion.convert import convert
 from tpgen.conversion.obstacles import not_fused
 from tpgen.conversion.operations.pairs import convolved
 from tpgen.conversion.products import convolving
-from tpgen.conversion.swap import Kept, SwapOrKept, mark_of
+from tpgen.conversion.swap import Kept, SwapOrKept
 
 
 class TpgenTensorProductScatter(TensorProductScatter):
@@ -71,23 +67,3 @@ _FURTHER = {
     "tpgen.conversion.projects.nequip_scalars": "scalar_layers",
     "tpgen.conversion.projects.nequip_edges": "nequip_paired_edges",
 }
-
-
-class _Modifier:
-    """Holds the modifier that NequIP's class gets."""
-
-    @model_modifier(
-        persistent=False, private=False, unsupported_devices=["cuda"], supported_compile_modes=["aotinductor"]
-    )
-    @classmethod
-    def enable_tpgen(cls, model: nn.Module) -> nn.Module:
-        """Let tpgen compute the tensor products of a model, on CPUs; one that is converted stays as it is."""
-        return model if any(map(mark_of, model.modules())) else convert(model)
-
-
-def offer_modifier(cls: Any) -> None:
-    """Let NequIP find ``enable_tpgen`` by its name for models that hold a module of a class."""
-    cls.enable_tpgen = _Modifier.enable_tpgen  # bound once: the same of every class, as NequIP asks
-
-
-offer_modifier(TensorProductScatter)
