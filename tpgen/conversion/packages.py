@@ -23,7 +23,16 @@ from tpgen.errors import TpgenError
 
 _PREFIX = re.compile(r"^<torch_package_\d+>\.")
 _FROM = "_tpgen_from_package"  # where a module holds the class that its package gave it
-_NO_CODE = {"__module__", "__dict__", "__weakref__", "__doc__", "__annotations__", "__firstlineno__", "_abc_impl"}
+_NO_CODE = {
+    "__module__",
+    "__dict__",
+    "__weakref__",
+    "__doc__",
+    "__annotations__",
+    "__firstlineno__",
+    "_abc_impl",
+    "__slotnames__",
+}
 _MISSING = object()
 
 
