@@ -122,8 +122,10 @@ def test_a_class_of_other_code_stays_and_what_it_holds_is_converted(
 
 def test_another_e3nn_in_a_package_is_named(loaded: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(o3.Linear, "forward", lambda self, x: x)
-    with pytest.raises(TpgenError, match="one of 2 modules from a package with another e3nn than is installed here"):
-        convert(loaded())
+    with pytest.warns(UserWarning, match=r"another e3nn than is installed here \(modules that differ: 1\)"):
+        found = conversion_report(convert(loaded()))
+    assert [row.paths for row in found.replaced] == [("product",)]
+    assert [row.paths for row in found.kept] == [("linear",)]
 
 
 CLASS = """

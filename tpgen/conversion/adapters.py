@@ -69,8 +69,8 @@ def kept_in_packages(network: nn.Module) -> Iterable[Kept]:
         if project == "e3nn" or project in ADAPTERS:
             yield Kept(
                 modules[0],
-                f"one of {len(modules)} modules from a package with another {project} than is installed here, which "
-                f"tpgen does not know: install the {project} that the package was made with, or make it anew",
+                f"from a package with another {project} than is installed here (modules that differ: {len(modules)}): "
+                f"install the {project} that the package was made with, or make it anew",
                 general=True,
             )
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tpgen.conversion.obstacles import not_fused
 from tpgen.conversion.operations.pairs import convolved
 from tpgen.conversion.products import convolving
-from tpgen.conversion.swap import Kept, SwapOrKept
+from tpgen.conversion.swap import Kept, SwapOrKept, mark_of
 
 
 class TpgenTensorProductScatter(TensorProductScatter):
@@ -39,6 +39,7 @@ def nequip_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOr
         if type(module) is TensorProductScatter:
             why = not_fused(network, module, "tp")
             yield Kept(module, why) if why else convolving(module, TpgenTensorProductScatter, options, held="tp")
+    yield from _compiled(network)
     for where, find in _FURTHER.items():
         try:
             found = getattr(import_module(where), find)
@@ -47,6 +48,15 @@ def nequip_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOr
             yield Kept(_first(network), why, general=True)
         else:
             yield from found(network, options)
+
+
+def _compiled(network: nn.Module) -> Iterator[Kept]:
+    """Yield a stock model that NequIP has compiled for training, which goes on with its program."""
+    if not any(map(mark_of, network.modules())):
+        for module in network.modules():
+            if getattr(module, "_compiled_cache", ({},))[0]:
+                why = "a model that NequIP compiled at its first call, and goes on so: convert it before that call"
+                yield Kept(module, why, general=True)
 
 
 def _first(network: nn.Module) -> nn.Module:
