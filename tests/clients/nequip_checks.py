@@ -13,6 +13,7 @@ from torch import nn
 
 from benchmarks.networks import Case
 from tests.clients.checks import carbon, results
+from tpgen.conversion.convert import convert, restore
 
 
 def modified(model: nn.Module) -> nn.Module:
@@ -45,6 +46,8 @@ def check_compiled_training(make: Callable[[], Case]) -> None:
     assert compiled._compiled_cache[0], "NequIP has compiled"
     for name, x in wanted.items():
         torch.testing.assert_close(found[name], x, rtol=1e-8, atol=1e-8 * float(x.abs().max()))
+    with pytest.warns(UserWarning, match="NequIP compiled at its first call, and goes on so"):
+        convert(restore(compiled))
 
 
 def check_packaged(case: Case, operator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

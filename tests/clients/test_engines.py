@@ -19,6 +19,7 @@ from torch_sim.models.mace import MaceModel
 from tpgen.conversion.convert import conversion_report
 
 from benchmarks.networks import mace  # isort: skip  (after tpgen)
+from tests.clients.torchsim_checks import NETWORKS, check_batches, check_relaxed  # isort: skip
 from benchmarks.engines import HIDDEN, ROWS, crystal, measure  # isort: skip
 
 PAGE = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
@@ -65,6 +66,17 @@ def test_batches_in_torchsim_follow_those_of_stock() -> None:
         assert (found[name] - wanted[name]).abs().max() <= 2e-5 * wanted[name].abs().max()
     assert given["final"].positions.isfinite().all()
     assert (given["final"].positions - state.positions).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_batches_and_autobatchers_of_torchsim(kind: str) -> None:
+    torch.set_default_dtype(torch.float32)
+
+    def wrap(network: Any) -> MaceModel:
+        return MaceModel(network, device=torch.device("cpu"), dtype=torch.float32)
+
+    check_batches(wrap, stock(), kind)
+    check_relaxed(wrap, stock(), kind)
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import e3nn
 import pytest
@@ -273,3 +274,25 @@ def test_integers_are_promoted_as_by_e3nn() -> None:
     product, x, y = o3.ElementwiseTensorProduct("2x0e+1o", "3x0e"), torch.randn(4, 5), torch.arange(12).view(4, 3)
     wanted = product(x, y)
     torch.testing.assert_close(convert(product, **GRAPHS)(x, y), wanted)
+
+
+def _exported() -> torch.export.ExportedProgram:
+    return torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),))
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        (lambda: torch.jit.freeze(torch.jit.script(nn.Linear(2, 2).eval())), "convert the network before it is scrip"),
+        (lambda: torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)), "a scripted or traced network"),
+        (lambda: torch.fx.symbolic_trace(nn.Linear(2, 2)), "a graph that was traced or exported"),
+        (lambda: _exported().module(), "a graph that was traced or exported"),
+        (_exported, "got a ExportedProgram: an exported program: convert the network before it is exported"),
+        (lambda: "my.model", r"load the file first, as in torch.load\('my.model', weights_only=False\)"),
+        (lambda: nn.Linear(2, 2).state_dict(), "tensors alone are no network"),
+        (lambda: {"model": nn.Linear(2, 2)}, r"such as `given\['model'\]`"),
+    ],
+)
+def test_what_cannot_be_converted_says_what_to_do_instead(given: Callable[[], Any], words: str) -> None:
+    with pytest.raises(TpgenError, match=words):
+        convert(given())

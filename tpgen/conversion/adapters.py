@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from tpgen.conversion.packages import foreign_modules, home
 from tpgen.conversion.swap import Kept, SwapOrKept
 
 Adapter = Callable[[nn.Module, dict[str, Any]], Iterable[SwapOrKept]]
@@ -59,7 +60,19 @@ def packages_in(network: nn.Module) -> set[str]:
 
 def packages_of(module: nn.Module) -> set[str]:
     """Names of the packages that the class of a module, and its bases, come from."""
-    return {cls.__module__.partition(".")[0] for cls in type(module).__mro__}
+    return {home(cls).partition(".")[0] for cls in type(module).__mro__}
+
+
+def kept_in_packages(network: nn.Module) -> Iterable[Kept]:
+    """Yield the first module of each known project whose code, from a package, is not the installed one."""
+    for project, modules in foreign_modules(network).items():
+        if project == "e3nn" or project in ADAPTERS:
+            yield Kept(
+                modules[0],
+                f"from a package with another {project} than is installed here (modules that differ: {len(modules)}): "
+                f"install the {project} that the package was made with, or make it anew",
+                general=True,
+            )
 
 
 def _loaded(package: str, adapter: Adapter | str) -> Adapter:

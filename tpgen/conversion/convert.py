@@ -10,15 +10,17 @@ from torch import nn
 from typing_extensions import Unpack
 
 from tpgen.compiler.config import MODULE_FIELDS, ConvertOptions
-from tpgen.conversion.adapters import Adapter, adapters_for
+from tpgen.conversion.adapters import Adapter, adapters_for, kept_in_packages
 from tpgen.conversion.gates import find_gate
 from tpgen.conversion.harmonics import find_harmonics
 from tpgen.conversion.linears import find_linear
 from tpgen.conversion.obstacles import idle_hooks
 from tpgen.conversion.operations.splines import is_splined, with_splines
+from tpgen.conversion.packages import adopt, give_back, installed_classes
 from tpgen.conversion.products import find_product
 from tpgen.conversion.proof import Proof, Times, measure, prove, tensor_copies
 from tpgen.conversion.radial import find_net
+from tpgen.conversion.refusals import check_network, nothing_to_convert
 from tpgen.conversion.report import Conversion, Replaced, Stayed
 from tpgen.conversion.selection import Names, Selection, make_selection, selected
 from tpgen.conversion.swap import Kept, Swap, SwapOrKept, apply_all, mark_of, qualified, undo, undo_all, what_computes
@@ -82,17 +84,22 @@ def convert(
         of the modules that take their places: ``strategy``, ``backend``, ``streams``, ``dynamic``, ``fullgraph``,
         ``mode`` and ``max_bytes``, as of `TensorProduct`.
     """
-    _check_network("convert", network)
+    check_network("convert", network)
     given: dict[str, Any] = {**options}
     _check_options(given)
     if report is not None and not callable(report):
         raise InputError(f"report: give a function of the Conversion, as in report=print, got {report!r}")
     check_known("radial", [radial], _RADIAL, OptionError)
     change = _RADIAL[radial]
-    chosen = make_selection(network, keep, only)
-    swaps, kept = _chosen_swaps(network, given, chosen, change)
-    compared = _compared(network, given, chosen, prove, measure, change)
-    _swap_all(network, swaps, kept, compared, report)
+    adopted = adopt(network)
+    try:
+        chosen = make_selection(network, keep, only)
+        swaps, kept = _chosen_swaps(network, given, chosen, change)
+        compared = _compared(network, given, chosen, prove, measure, change)
+        _swap_all(network, swaps, kept, compared, report)
+    except BaseException:
+        give_back(adopted)
+        raise
     return network
 
 
@@ -102,7 +109,7 @@ def _chosen_swaps(
     """The swaps of chosen modules, and those that stay.  Raises `TpgenError` where there is no swap."""
     swaps, kept = _split(selected(network, collect(network, options), chosen))
     if not swaps:
-        raise TpgenError(_nothing(network, kept))
+        raise TpgenError(nothing_to_convert(network, kept))
     return change(swaps), kept
 
 
@@ -156,7 +163,7 @@ def restore(network: _Network) -> _Network:
     Raises `TpgenError` where nothing in the network is converted, and where a class cannot be given back: something
     else has changed it since, or the module that holds it was converted with it.  All is then as it was.
     """
-    _check_network("restore", network)
+    check_network("restore", network)
     if not undo_all(network):
         raise TpgenError(
             f"{type(network).__name__} holds nothing that tpgen.convert has converted: nothing to restore "
@@ -173,7 +180,12 @@ def conversion_report(
     With ``prove`` or ``measure``, arguments of a call, a converted network is compared with the stock one that it came
     from.  The report prints itself and has `to_json`.
     """
-    _check_network("conversion_report", network)
+    check_network("conversion_report", network)
+    with installed_classes(network):
+        return _reported(network, prove, measure)
+
+
+def _reported(network: nn.Module, to_prove: _Inputs | None, to_measure: _Inputs | None) -> Conversion:
     marks = {module: mark for module in network.modules() if (mark := mark_of(module)) is not None}
     names = _names(network)
     swaps, kept = _split(collect(network, {}))
@@ -185,7 +197,7 @@ def conversion_report(
             if mark.now
         ),
         _stayed(kept, names),
-        *_compared(network, {}, None if marks else Selection(), prove, measure),
+        *_compared(network, {}, None if marks else Selection(), to_prove, to_measure),
         possible=_replaced(swaps, names),
         own=_own(names),
     )
@@ -193,6 +205,11 @@ def conversion_report(
 
 def collect(network: nn.Module, options: dict[str, Any]) -> list[SwapOrKept]:
     """Find a swap for each module, or why it stays, changing nothing: adapters first, then e3nn's own modules."""
+    with installed_classes(network):
+        return [*_collected(network, options), *kept_in_packages(network)]
+
+
+def _collected(network: nn.Module, options: dict[str, Any]) -> list[SwapOrKept]:
     findings: list[SwapOrKept] = []
     for adapter in adapters_for(network):
         given = list(adapter(network, options))
@@ -304,36 +321,6 @@ def _in_order(findings: Iterable[_Found], names: dict[nn.Module, tuple[str, ...]
     """As their modules stand in the network, whoever found them."""
     places = {module: place for place, module in enumerate(names)}
     return sorted(findings, key=lambda finding: places[finding.module])
-
-
-def _nothing(network: nn.Module, kept: Sequence[Kept]) -> str:
-    name = type(network).__name__
-    if any(mark_of(module) for module in network.modules()):
-        return f"{name} is converted already: tpgen.restore(network) undoes it, then convert it anew"
-    if kept:
-        reasons = "; ".join(sorted({k.why for k in kept}))
-        return f"{name} holds nothing that can be converted: {reasons}"
-    return (
-        f"{name} holds no tensor product, linear layer or harmonics of e3nn's and no module of a project tpgen knows: "
-        "there is nothing to convert"
-    )
-
-
-def _check_network(function: str, network: Any) -> None:
-    if not isinstance(network, nn.Module):
-        held = _held_networks(network)
-        way = f": give each network that it holds by itself, such as `given{held[0]}`" if held else ""
-        raise InputError(f"network: {function} takes a torch.nn.Module, got {a_kind(network)}{way}")
-
-
-def _held_networks(holder: Any) -> list[str]:
-    """Find the networks in a list, or in an object such as a calculator: their places, as ``.model[0]``."""
-    attributes = {f".{name}": value for name, value in getattr(holder, "__dict__", {}).items()}
-    found = []
-    for where, value in {"": holder, **attributes}.items():
-        places = {f"{where}[{n}]": one for n, one in enumerate(value)} if isinstance(value, (list, tuple)) else {}
-        found += [place for place, one in {where: value, **places}.items() if isinstance(one, nn.Module)]
-    return found
 
 
 def _check_options(options: dict[str, Any]) -> None:

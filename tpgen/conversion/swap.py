@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from tpgen.conversion.packages import check_give_back, give_back, home
 from tpgen.emitter.leaf import keep_whole, look_inside
 from tpgen.errors import TpgenError
 from tpgen.nn.planned import PlannedModule, follow
@@ -166,8 +167,12 @@ def undo_all(network: nn.Module) -> int:
     swapped = [module for module in network.modules() if mark_of(module) is not None]
     for module in swapped:
         _check_undo(module, swapped)
+    for module in network.modules():
+        mark = mark_of(module)
+        check_give_back(module, type(module) if mark is None else mark.cls)
     for module in swapped:
         undo(module)
+    give_back(network.modules())
     return len(swapped)
 
 
@@ -211,4 +216,4 @@ def qualified(cls: type) -> str:
     >>> qualified(nn.Linear)
     'torch.Linear'
     """
-    return f"{cls.__module__.partition('.')[0]}.{cls.__name__}"
+    return f"{home(cls).partition('.')[0]}.{cls.__name__}"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from importlib import import_module
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
@@ -17,7 +15,7 @@ from tests.machine import KERNEL
 from tpgen.conversion.convert import conversion_report, convert, restore
 from tpgen.conversion.swap import mark_of
 
-ADAPTER, EXTENSION = "tpgen.conversion.projects.nequip", "tpgen.conversion.projects.nequip_extension"
+ADAPTER = "tpgen.conversion.projects.nequip"
 INSTRUCTIONS = [(0, 0, 0, "uvu", True), (0, 1, 1, "uvu", True), (1, 1, 0, "uvu", True), (1, 0, 1, "uvu", True)]
 
 
@@ -39,21 +37,12 @@ class TensorProductScatter(nn.Module):
 TensorProductScatter.__module__ = "nequip.nn._tp_scatter_base"
 
 
-def model_modifier(**facts: Any):
-    def mark(method: classmethod) -> classmethod:
-        method.__func__.facts = facts  # type: ignore[attr-defined]
-        return method
-
-    return mark
-
-
 @pytest.fixture(autouse=True)
 def _nequip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     held = {
         "nequip": {},
         "nequip.nn": {},
         "nequip.nn._tp_scatter_base": {"TensorProductScatter": TensorProductScatter},
-        "nequip.nn.model_modifier_utils": {"model_modifier": model_modifier},
         f"{ADAPTER}_types": {"self_connections": lambda network, options: ()},  # tests of their own
         f"{ADAPTER}_scalars": {"scalar_layers": lambda network, options: ()},
         f"{ADAPTER}_edges": {"nequip_paired_edges": lambda network, options: ()},
@@ -65,8 +54,6 @@ def _nequip(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delitem(sys.modules, ADAPTER, raising=False)
     yield
     sys.modules.pop(ADAPTER, None)
-    if hasattr(TensorProductScatter, "enable_tpgen"):
-        del TensorProductScatter.enable_tpgen
 
 
 class Network(nn.Module):
@@ -97,36 +84,14 @@ def test_product_and_scatter_are_one_convolution(strategy: str) -> None:
     assert type(restore(network).tp_scatter) is TensorProductScatter
 
 
-def test_the_modifier_converts() -> None:
-    adapter = import_module(ADAPTER)
-    network = Network()
-    assert TensorProductScatter.enable_tpgen(network) is network
-    assert type(network.tp_scatter) is adapter.TpgenTensorProductScatter
-    assert adapter.TpgenTensorProductScatter._nequip_custom_ops_libs == ("tpgen",)
-    assert TensorProductScatter.enable_tpgen(network) is network, "asked again, nothing is to be done"
-    facts = TensorProductScatter.enable_tpgen.__func__.facts
-    assert facts["unsupported_devices"] == ["cuda"]
-    assert not facts["persistent"]
-
-
-def test_nequip_without_allegro_has_the_modifier(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "allegro", None)
-    monkeypatch.delitem(sys.modules, EXTENSION, raising=False)
-    import_module(EXTENSION)
-    assert TensorProductScatter.enable_tpgen(Network()) is not None
-
-
 def test_features_come_in_the_dtype_of_the_model() -> None:
     network = convert(Network(), strategy="grouped")
     x, *rest = arguments()
     assert network.tp_scatter(x.bfloat16(), *rest[:2], *rest[-1]).dtype == torch.float32
 
 
-def test_a_moved_nequip_still_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nequip_of_another_version_keeps_what_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nequip.nn._tp_scatter_base", ModuleType("moved"))
-    monkeypatch.delitem(sys.modules, EXTENSION, raising=False)
-    import_module(EXTENSION)
-    assert ADAPTER not in sys.modules
     network = Network()
     with pytest.warns(UserWarning, match=r"'tp_scatter': of nequip, whose adapter cannot be loaded"):
         convert(network, strategy="grouped")

@@ -16,7 +16,7 @@ from e3nn import o3
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from tests.conversion.projects.test_nequip import TensorProductScatter, model_modifier
+from tests.conversion.projects.test_nequip import TensorProductScatter
 from tests.machine import needs_compiler
 from tpgen.conversion import species
 from tpgen.conversion.convert import conversion_report, convert, restore
@@ -105,7 +105,6 @@ HELD = {
     "nequip.nn": {},
     "nequip.data": {"AtomicDataDict": KEYS},
     "nequip.nn._tp_scatter_base": {"TensorProductScatter": TensorProductScatter},
-    "nequip.nn.model_modifier_utils": {"model_modifier": model_modifier},
     "nequip.nn.embedding": {"NodeTypeEmbed": NodeTypeEmbed, **OF_EDGES},
     "nequip.nn.embedding.cutoffs": {"PolynomialCutoff": type("PolynomialCutoff", (nn.Module,), {})},
     "nequip.nn.misc": {"ApplyFactor": type("ApplyFactor", (nn.Module,), {})},

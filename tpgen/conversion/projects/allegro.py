@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from tpgen.conversion.notices import kernels_take, runs_on
 from tpgen.conversion.obstacles import kernel_plan, polynomial_attributes, replaced
-from tpgen.conversion.projects.nequip import offer_modifier
 from tpgen.conversion.swap import Kept, Swap, SwapOrKept, qualified
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.nn.plain_tensors import is_traced, writes_to
@@ -147,6 +146,3 @@ def _couplings(plan: Plan, module: Any) -> Tensor:
 
 def _differ(a: Tensor, b: Tensor, limit: float = _ROUNDING) -> bool:
     return not torch.allclose(a.double(), b.to(a.device).double(), rtol=0, atol=limit)
-
-
-offer_modifier(Contracter)

@@ -1,6 +1,4 @@
-"""NequIP (package ``nequip``): product and scatter of its interaction blocks, and a model modifier for its own tools.
-
-It imports NequIP: `convert` loads it where a network holds NequIP's modules, and `nequip_extension` where it can.
+"""NequIP (package ``nequip``): product and scatter of its interaction blocks.
 
 Annotations here are objects, not strings: TorchScript reads them.
 """
@@ -12,10 +10,8 @@ from typing import Any, ClassVar
 
 import torch
 from nequip.nn._tp_scatter_base import TensorProductScatter
-from nequip.nn.model_modifier_utils import model_modifier
 from torch import Tensor, nn
 
-from tpgen.conversion.convert import convert
 from tpgen.conversion.obstacles import not_fused
 from tpgen.conversion.operations.pairs import convolved
 from tpgen.conversion.products import convolving
@@ -44,6 +40,7 @@ def nequip_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOr
         if type(module) is TensorProductScatter:
             why = not_fused(network, module, "tp")
             yield Kept(module, why) if why else convolving(module, TpgenTensorProductScatter, options, held="tp")
+    yield from _compiled(network)
     for where, find in _FURTHER.items():
         try:
             found = getattr(import_module(where), find)
@@ -52,6 +49,15 @@ def nequip_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOr
             yield Kept(_first(network), why, general=True)
         else:
             yield from found(network, options)
+
+
+def _compiled(network: nn.Module) -> Iterator[Kept]:
+    """Yield a stock model that NequIP has compiled for training, which goes on with its program."""
+    if not any(map(mark_of, network.modules())):
+        for module in network.modules():
+            if getattr(module, "_compiled_cache", ({},))[0]:
+                why = "a model that NequIP compiled at its first call, and goes on so: convert it before that call"
+                yield Kept(module, why, general=True)
 
 
 def _first(network: nn.Module) -> nn.Module:
@@ -72,23 +78,3 @@ _FURTHER = {
     "tpgen.conversion.projects.nequip_scalars": "scalar_layers",
     "tpgen.conversion.projects.nequip_edges": "nequip_paired_edges",
 }
-
-
-class _Modifier:
-    """Holds the modifier that NequIP's class gets."""
-
-    @model_modifier(
-        persistent=False, private=False, unsupported_devices=["cuda"], supported_compile_modes=["aotinductor"]
-    )
-    @classmethod
-    def enable_tpgen(cls, model: nn.Module) -> nn.Module:
-        """Let tpgen compute the tensor products of a model, on CPUs; one that is converted stays as it is."""
-        return model if any(map(mark_of, model.modules())) else convert(model)
-
-
-def offer_modifier(cls: Any) -> None:
-    """Let NequIP find ``enable_tpgen`` by its name for models that hold a module of a class."""
-    cls.enable_tpgen = _Modifier.enable_tpgen  # bound once: the same of every class, as NequIP asks
-
-
-offer_modifier(TensorProductScatter)
