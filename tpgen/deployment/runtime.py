@@ -20,7 +20,8 @@ from tpgen.errors import DeployError
 from tpgen.form.call import Call
 from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.build.build import Wanted, load_library
-from tpgen.kernels.build.compiler import DTYPES, cpu_features, need_compiler
+from tpgen.kernels.build.compiler import DTYPES, need_compiler
+from tpgen.kernels.build.processor import cpu_features
 from tpgen.kernels.runtime import forms
 from tpgen.kernels.runtime.call import CALLS, FormCall
 from tpgen.kernels.runtime.load import source_of
