@@ -23,6 +23,7 @@ from tpgen.planner.product import make_plan
 
 FOLDER = Path(__file__).parent / "golden"
 SINGLE, DOUBLE, HALF = Target("float32", 16, 32), Target("float64", 4, 16), Target("bfloat16", 8, 16)
+NEON = Target("float32", 4, 32)
 
 
 def channels(shared: bool = False) -> Plan:
@@ -66,6 +67,7 @@ GOLDEN = {
     "channel-shared-weights": Kernel(lambda: channels(shared=True), ("x2", "w"), DOUBLE),
     "channel-narrow-bfloat16": Kernel(narrow, target=HALF),
     "channel-elementwise": Kernel(lambda: elementwise("16x1o", "16x1o"), ("x1", "out"), DOUBLE),
+    "channel-narrow-neon": Kernel(narrow, target=NEON),
     "channel-mixed-modes": Kernel(mixed_modes, ("x1", "w", "out")),
     "conv-forward": Kernel(channels, indexed=True),
     "conv-backward": Kernel(channels, ("x1", "x2", "w"), indexed=True, target=DOUBLE),
@@ -75,6 +77,7 @@ GOLDEN = {
     "batch-conv-bfloat16": Kernel(connected, target=HALF, indexed=True),
     "batch-pairs": Kernel(pairs, ("x1", "w"), DOUBLE),
     "matrix-forward": Kernel(linear),
+    "matrix-forward-neon": Kernel(linear, target=NEON),
     "matrix-backward": Kernel(linear, ("x1", "w"), DOUBLE, "ir_mul"),
     "matrix-elements-forward": Kernel(lambda: linear(shared="element")),
     "matrix-elements-backward": Kernel(lambda: linear(shared="element"), ("x1", "w"), DOUBLE),
