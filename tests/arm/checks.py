@@ -33,7 +33,7 @@ NAMES = ("tetris-1", "nequip-aspirin", "mace-readout", "nequip-linear", "small-c
 def test_every_law_holds(name: str, dtype: torch.dtype) -> None:
     problem = find_problem(name)
     sizes = sizes_of(problem.plan, min(problem.channels, 3), min(problem.elements, 2))
-    report = verify(module_of(problem.plan, **sizes, strategy="kernel").to(dtype), rows=4, backend="eager")
+    report = verify(module_of(problem.plan, **sizes, strategy="kernel").to(dtype), rows=4)
     assert report.passed, str(report)
 
 
