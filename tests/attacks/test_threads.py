@@ -82,14 +82,14 @@ def numbers(values: list[int]) -> str:
 
 def build(folder: Path, sources: dict[str, list[str]]) -> Path:
     """A program of these sources, each with its flags, instrumented."""
-    flags = ["-fsanitize=thread", "-g", "-O1", "-w", "-march=native", "-std=c++17"]
-    compiler, objects = need_compiler().path, [str(folder / f"{name}.o") for name in sources]
-    commands = [[compiler, *flags, *more, "-c", "-o", made, str(folder / f"{name}.cpp")]
+    flags = ["-fsanitize=thread", "-g", "-O1", "-w", *need_compiler().instructions.flags, "-std=c++17"]
+    compiler, objects = need_compiler().program, [str(folder / f"{name}.o") for name in sources]
+    commands = [[*compiler, *flags, *more, "-c", "-o", made, str(folder / f"{name}.cpp")]
                 for made, (name, more) in zip(objects, sources.items(), strict=True)]  # fmt: skip
     with ThreadPoolExecutor(cores()) as pool:
         list(pool.map(lambda command: subprocess.run(command, check=True), commands))
     program = folder / "program"
-    subprocess.run([compiler, "-fsanitize=thread", "-o", str(program), *objects, "-lpthread"], check=True)
+    subprocess.run([*compiler, "-fsanitize=thread", "-o", str(program), *objects, "-lpthread"], check=True)
     return program
 
 
@@ -120,7 +120,7 @@ def sanitizer(tmp_path_factory: pytest.TempPathFactory) -> None:
     try:
         done = run(build(folder, {"probe": []}))
     except subprocess.CalledProcessError as error:
-        pytest.skip(f"{need_compiler().path} has no ThreadSanitizer: {error}")
+        pytest.skip(f"{need_compiler()} has no ThreadSanitizer: {error}")
     if done.returncode:
         pytest.skip(f"ThreadSanitizer does not run here: {done.stderr[-200:]}")
 

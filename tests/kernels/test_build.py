@@ -142,27 +142,15 @@ def test_no_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         run_product()
     assert str(kernel_supported(PLAN)).endswith("and TPGEN_CXX=none forbids one")
     monkeypatch.setenv("TPGEN_CXX", "g--")
-    with pytest.raises(BackendError, match=r"TPGEN_CXX names 'g--'.*12"):
+    with pytest.raises(BackendError, match=r"TPGEN_CXX names 'g--'.*9"):
         run_product()
     monkeypatch.delenv("TPGEN_CXX")
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(BackendError, match=r"need a C\+\+ compiler and none was found: install g\+\+ 12"):
+    monkeypatch.setattr(compiler, "find_spec", lambda _: None)
+    compiler._find.cache_clear()
+    with pytest.raises(BackendError, match=r"and none was found: install g\+\+ 9.*pip install ziglang"):
         run_product()
-
-
-def test_an_old_compiler_is_passed_over(fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = tmp_path / "old"
-    old.write_text("#!/bin/sh\necho 'g++ (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0'\n")
-    old.chmod(0o700)
-    monkeypatch.setenv("CXX", str(old))
-    monkeypatch.delenv("TPGEN_CXX", raising=False)
-    found = compiler.find_compiler()
-    assert found is not None
-    assert found.path != str(old)
-    monkeypatch.setenv("TPGEN_CXX", str(old))
-    with pytest.raises(BackendError, match="which is GCC before 12"):
-        compiler.need_compiler()
 
 
 def test_a_compiler_that_fails_shows_command_error_and_source(

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import platform
+import shlex
 import shutil
+import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 import torch
 
 from tests.kernels.plans import operands
 from tests.kernels.test_products import all_slots, errors, identical, on_threads
-from tpgen.kernels.build import build, compiler
+from tpgen.errors import BackendError
+from tpgen.kernels.build import build, processor
 from tpgen.kernels.cpp.generate import ENTRY
 from tpgen.kernels.cpp.prelude import header
-from tpgen.kernels.placement.values import Target
 from tpgen.kernels.runtime.ops import describe, kernel_conv
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.planner.presets import channelwise, fully_connected
@@ -37,11 +39,16 @@ def _no_kernel_is_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     kernels_of.cache_clear()
 
 
-def here(name: str):
-    return pytest.param(name, marks=pytest.mark.skipif(not shutil.which(name), reason=f"there is no {name} here"))
+def here(name: str, command: str, is_here: object):
+    missing = pytest.mark.skipif(not is_here, reason=f"kernels are not tested with {name}, which is not here")
+    return pytest.param(command, marks=missing, id=name)
 
 
-@pytest.fixture(params=[here("g++"), here("clang++")])
+PROGRAMS = [here(name, name, shutil.which(name)) for name in ("g++", "g++-9", "g++-10", "g++-11", "clang++")]
+ZIGLANG = here("ziglang", shlex.join([sys.executable, "-m", "ziglang", "c++"]), find_spec("ziglang"))
+
+
+@pytest.fixture(params=[*PROGRAMS, ZIGLANG])
 def cxx(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each compiler that kernels are written for, in turn."""
     monkeypatch.setenv("TPGEN_CXX", request.param)
@@ -84,23 +91,22 @@ extern "C" __attribute__((visibility("default"))) int {ENTRY}(void*, void*, void
     assert [on_threads(n, lambda: count(*[0] * 9)) for n in (1, 2, 3)] == [1, 2, 3]
 
 
-# processors by what g++ and clang call them, with the bytes and the number of their vector registers
-OLDER = {"haswell": (32, 16), "x86-64": (16, 16)}
+# -- instruction sets --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="needs an x86-64 processor")
-@pytest.mark.parametrize("processor", OLDER)
+@pytest.fixture(params=[each.name for each in processor.SETS])
+def older(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each instruction set that kernels may be compiled for and this machine has, in turn."""
+    monkeypatch.setenv("TPGEN_TARGET", request.param)
+    try:
+        processor.instruction_set()
+    except BackendError as error:
+        pytest.skip(str(error))
+    return request.param
+
+
 @ALL
 @DTYPES
-def test_older_processors(
-    plan, dtype: torch.dtype, tolerance: float, processor: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if processor == "haswell" and torch.backends.cpu.get_cpu_capability() == "DEFAULT":
-        pytest.skip("this processor is older still")
-    size, registers = OLDER[processor]
-    older = Target(compiler.DTYPES[dtype], size // max(4, dtype.itemsize), registers)
-    flags = tuple(f"-march={processor}" if flag == "-march=native" else flag for flag in compiler.FLAGS)
-    monkeypatch.setattr(compiler, "FLAGS", flags)
-    monkeypatch.setattr("tpgen.kernels.runtime.description.target", lambda _: older)
+def test_instruction_sets(plan, dtype: torch.dtype, tolerance: float, older: str) -> None:
     for mask in (8, 7):
         assert max(errors(plan, "mul_ir", 19, dtype, mask).values()) < tolerance

@@ -27,7 +27,7 @@ from tpgen.planner.product import make_plan
 FOLDER = Path(__file__).parent / "golden"
 # as of AVX-512, AVX2 (twice) and NEON
 SINGLE, DOUBLE, HALF = Target("float32", 16, 32), Target("float64", 4, 16), Target("bfloat16", 8, 16)
-NARROW = Target("float32", 4, 32)
+NEON = Target("float32", 4, 32)
 
 
 def channels(shared: bool = False) -> Plan:
@@ -80,8 +80,9 @@ GOLDEN = {
     "channel-shared-weights": Kernel(lambda: dots(shared=True), ("x2", "w"), DOUBLE),
     "channel-narrow-bfloat16": Kernel(narrow, target=HALF),
     "channel-elementwise": Kernel(lambda: elementwise("16x1o", "16x1o", ["1e"]), ("x1",), DOUBLE),
+    "channel-narrow-neon": Kernel(narrow, target=NEON),
     "channel-mixed-modes": Kernel(mixed_modes),
-    "conv-forward": Kernel(dots, target=NARROW, indexed=True),
+    "conv-forward": Kernel(dots, target=NEON, indexed=True),
     "conv-backward": Kernel(dots, ("x1", "x2", "w"), indexed=True, target=DOUBLE),
     "batch-forward": Kernel(connected),
     "batch-backward": Kernel(vectors, ("x1", "x2", "w"), DOUBLE),
@@ -89,6 +90,7 @@ GOLDEN = {
     "batch-conv-bfloat16": Kernel(vectors, target=HALF, indexed=True),
     "batch-pairs": Kernel(pairs, ("w",), DOUBLE),
     "matrix-forward": Kernel(linear),
+    "matrix-forward-neon": Kernel(linear, target=NEON),
     "matrix-backward": Kernel(linear, ("x1", "w"), DOUBLE, "ir_mul"),
     "matrix-elements-forward": Kernel(lambda: linear(shared="element")),
     "matrix-elements-backward": Kernel(lambda: linear(shared="element"), ("x1", "w"), DOUBLE),

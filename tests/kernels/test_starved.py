@@ -45,7 +45,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     source = Path(tmp_path_factory.mktemp("starved")) / "kernel.cpp"
     source.write_text(text.replace(DECLARED, COUNTED), encoding="utf-8")
     made = source.with_suffix(".so")
-    subprocess.run([need_compiler().path, "-w", "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
+    subprocess.run([*need_compiler().program, "-w", "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
     return ctypes.CDLL(str(made))
 
 

@@ -20,7 +20,8 @@ from tpgen.emitter.polynomial import POLYNOMIAL_STRATEGIES
 from tpgen.emitter.strategies import STRATEGIES
 from tpgen.form.form import layouts_of
 from tpgen.kernels.build import cache
-from tpgen.kernels.build.compiler import cpu_features, find_compiler
+from tpgen.kernels.build.compiler import find_compiler
+from tpgen.kernels.build.processor import cpu_features, instruction_set
 from tpgen.kernels.build.trust import read_own
 from tpgen.kernels.cuda.driver import gpu_name
 from tpgen.kernels.runtime.targets import kernel_supported
@@ -62,7 +63,7 @@ def why_unfit(plan: Plan, config: Config, strategy: str) -> str | None:
 def _file(plan: Plan, config: Config, directory: Path) -> Path:
     parts = (
         plan.digest, *layouts_of(plan, config.layout), str(config.dtype), config.backend, _processor(config),
-        cpu_features(), find_compiler() is not None, __version__,
+        cpu_features(), instruction_set().name, find_compiler() is not None, __version__,
     )  # fmt: skip
     return directory / (hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32] + ".choice.json")
 

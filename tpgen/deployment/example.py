@@ -18,7 +18,7 @@ def build_example(source: Path, program: Path) -> list[str]:
     """Compile a program against this torch's libraries; returns the command.  Raises `DeployError` where it fails."""
     home = Path(torch.__file__).parent
     include = home / "include"
-    command = [need_compiler().path, "-std=c++20", str(source), "-o", str(program)]
+    command = [*need_compiler().program, "-std=c++20", str(source), "-o", str(program)]
     command += [f"-I{include}", f"-I{include / 'torch/csrc/api/include'}"]
     command += [f"-L{home / 'lib'}", f"-Wl,-rpath,{home / 'lib'}", *LIBRARIES]
     run_command(command)

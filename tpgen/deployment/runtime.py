@@ -20,7 +20,8 @@ from tpgen.errors import DeployError, KernelError
 from tpgen.form.call import Call
 from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.build.build import Wanted, load_library
-from tpgen.kernels.build.compiler import DTYPES, cpu_features, need_compiler
+from tpgen.kernels.build.compiler import DTYPES, need_compiler
+from tpgen.kernels.build.processor import cpu_features
 from tpgen.kernels.runtime import forms
 from tpgen.kernels.runtime.call import CALLS, FormCall
 from tpgen.kernels.runtime.failures import failures_seen
@@ -31,7 +32,12 @@ from tpgen.kernels.runtime.signature import native_fields
 
 LIBRARY = "libtpgen.so"
 # what a compiler may use without being asked again, by the names that the system and the compiler share
-_FEATURES = ("avx", "avx2", "fma", "bmi2", "avx512f", "avx512bw", "avx512dq", "avx512vl")
+_X86 = ("avx", "avx2", "fma", "bmi2", "avx512f", "avx512bw", "avx512dq", "avx512vl")
+_ARM = (
+    *("asimd", "atomics", "fphp", "asimdhp", "asimdrdm", "asimddp", "asimdfhm", "jscvt", "fcma", "lrcpc", "ilrcpc"),
+    *("flagm", "uscat", "sve", "sve2", "i8mm", "bf16"),
+)
+_LENGTH = "sve="  # of SVE's vectors in bytes: code for one length does not run on another
 
 
 _CALLS = {getattr(torch.ops.tpgen, name).default: call for name, call in CALLS.items()}
@@ -119,8 +125,8 @@ def write_runtime(kernels: Sequence[Needed], folder: Path) -> None:
 
 def features() -> list[str]:
     """List the features that compiled kernels may use and this processor has."""
-    here = set(cpu_features().split())
-    return [name for name in _FEATURES if name in here]
+    here = cpu_features().split()
+    return [name for name in (*_X86, *_ARM) if name in here] + [name for name in here if name.startswith(_LENGTH)]
 
 
 # -- the table, as C++ -------------------------------------------------------------------------------------------------
@@ -138,7 +144,7 @@ def kernel_table(kernels: Sequence[Needed], files: Sequence[File], features: Seq
             *(f"static const char* const {name} = {json.dumps(schema)};" for name, schema in schemas),
             f"enum : u64 {{ TORCH = {major}ull << 56 | {minor}ull << 48 }};",
             f'#define BUILT_WITH "{major}.{minor}"',
-            "#define FEATURES " + " ".join(f'NEEDS("{name}")' for name in features),
+            f"static const char* const FEATURES[] = {{{''.join(f'{json.dumps(name)}, ' for name in features)}0}};",
         ]
     )
 

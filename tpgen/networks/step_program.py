@@ -23,6 +23,7 @@ from tpgen._version import __version__
 from tpgen.errors import DeployError, KernelError, TpgenError
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.compiler import need_compiler
+from tpgen.kernels.build.processor import cpu_features
 from tpgen.kernels.runtime.failures import failures_seen
 from tpgen.locks import ForkedLock
 from tpgen.networks.named import call_by_name
@@ -254,7 +255,7 @@ def _key(graph: fx.GraphModule, asked: Any) -> str:
         graph.code,
         [str((x.meta["val"].shape, x.meta["val"].dtype)) for x in graph.graph.find_nodes(op="placeholder")],
         [_bytes(getattr(graph, str(x.target))) for x in graph.graph.find_nodes(op="get_attr")],
-        [__version__, torch.__version__, need_compiler().identity, _OPTIONS],
+        [__version__, torch.__version__, need_compiler().identity, cpu_features(), _OPTIONS],
     ]
     return hashlib.sha256(json.dumps(described, default=str).encode()).hexdigest()[:32]
 

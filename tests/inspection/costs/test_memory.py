@@ -91,7 +91,7 @@ def test_estimates_of_what_cannot_be_called() -> None:
 @pytest.fixture(scope="module")
 def allocations(tmp_path_factory: pytest.TempPathFactory) -> str:
     made = tmp_path_factory.mktemp("allocations") / "allocations.so"
-    command = [need_compiler().path, "-O2", "-shared", "-fPIC", "-o", str(made), str(SOURCE)]
+    command = [*need_compiler().program, "-O2", "-shared", "-fPIC", "-o", str(made), str(SOURCE)]
     subprocess.run(command, check=True)
     return str(made)
 

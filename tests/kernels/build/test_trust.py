@@ -115,7 +115,7 @@ def test_a_library_that_is_not_the_users_own_is_built_again(unloaded: Path, tamp
     """Its checksum fits: that lies beside it and is written by the same hand."""
     library = libraries(unloaded)[0]
     library.unlink()
-    command = [need_compiler().path, "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
+    command = [*need_compiler().program, "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library)]
     subprocess.run(command, input=b'extern "C" int tpgen_kernel() { return 1; }', check=True)
     library.with_suffix(".sha256").write_text(hashlib.sha256(library.read_bytes()).hexdigest())
     library.chmod(0o700)

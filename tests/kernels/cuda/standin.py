@@ -126,7 +126,7 @@ def _object(file: Path, to: Path, *options: str) -> Path:
 
 
 def _compile(*options: str) -> None:
-    done = subprocess.run([need_compiler().path, *options], capture_output=True, text=True, check=False)
+    done = subprocess.run([*need_compiler().program, *options], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:3000]
 
 

@@ -3,6 +3,7 @@
 It needs torch and nothing else.  Run as a program it computes the example inputs.
 """
 
+import ctypes
 import hashlib
 import json
 import os
@@ -59,8 +60,14 @@ def load(folder=Path(__file__).parent):
 
 def _lacking(features, cpuinfo=Path("/proc/cpuinfo")):
     """Name the features that the package may use and this processor lacks, where the system says what it has."""
-    found = re.search(r"^flags\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
-    return " and ".join(sorted(set(features) - set(found[1].split()))) if found else ""
+    found = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
+    return " and ".join(sorted(set(features) - {*found[1].split(), *_vector_length(features)})) if found else ""
+
+
+def _vector_length(features):
+    """The length of SVE's vectors on Arm, where the package is for one: the system may set another."""
+    asked = any(name.startswith("sve=") for name in features)
+    return [f"sve={ctypes.CDLL(None).prctl(51) & 0xFFFF}"] if asked else []
 
 
 def _operators(folder):

@@ -28,7 +28,7 @@ from tpgen.kernels.cpp.generate import ENTRY
 from tpgen.kernels.cpp.parts import unit_flags
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.cache import Entry
-from tpgen.kernels.build.compiler import Compiler, need_compiler, openmp_runtime
+from tpgen.kernels.build.compiler import COMPILERS, Compiler, need_compiler, openmp_runtime
 from tpgen.locks import ForkedLock
 from tpgen.progress import announce
 from tpgen.remember import Shelf, Watched, watched
@@ -226,8 +226,8 @@ def _try(compiler: Compiler, library: Path, wanted: Wanted) -> None:
     if done.returncode != 0:
         reason = (done.stderr.splitlines() or [f"loading it ends a process with {done.returncode}"])[-1]
         raise KernelError(
-            f"the compiler {compiler.path} ended without an error, but what it wrote cannot be loaded: {reason}\n"
-            "set TPGEN_CXX to g++ 12 or later or clang; or TPGEN_CACHE_DIR, where the directory forbids running code",
+            f"the compiler {compiler} ended without an error, but what it wrote cannot be loaded: {reason}\n"
+            f"set TPGEN_CXX to {COMPILERS}; or TPGEN_CACHE_DIR, where the directory forbids running code",
             f"what the compiler wrote cannot be loaded: {reason}",
         )
 
@@ -279,6 +279,6 @@ def _run(command: list[str], entry: Entry) -> None:
         )
         raise KernelError(
             f"the compiler failed: {' '.join(command)}\n  first error: {lines[0]}\n  source kept at {entry.source}\n"
-            "set TPGEN_CXX to g++ 12 or later or clang, or use strategy='unrolled', which needs no compiler",
+            f"set TPGEN_CXX to {COMPILERS}, or use strategy='unrolled', which needs no compiler",
             lines[0].strip(),
         )

@@ -10,29 +10,33 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
 from tpgen.errors import BackendError, unknown
+from tpgen.kernels.build.processor import InstructionSet, instruction_set
 from tpgen.kernels.placement.values import Target
 
-# The first of these that exists is used, after $TPGEN_CXX and $CXX.
+# The first of these that exists is used, after $TPGEN_CXX and $CXX, and before the one of ziglang, a package of Python.
 CANDIDATES = ("g++", "clang++", "c++")
-_OLDEST_GCC = 12  # the first with __builtin_shufflevector
+COMPILERS = "g++ 9 or later or clang"  # for errors
+_OLDEST_GCC = 9  # the first with __builtin_convertvector
+_WHOLE_GCC = 12  # the first with __builtin_shufflevector: those before it get a header that makes up for it
+_OLD_GCC = Path(__file__).with_name("old_gcc.h")
 
 # No -ffast-math: it would switch denormals off for the whole process and lose NaN.  Only contraction (a * b + c in one
 # rounding) is left to the compiler; no sum is reordered.
 FLAGS = (
     "-std=c++17",
     "-O2",
-    # on x86 the first is what the second is elsewhere
-    "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native",
     "-ffp-contract=fast",
     "-fno-math-errno",
     "-fno-trapping-math",
@@ -47,18 +51,21 @@ FLAGS = (
 DTYPES: dict[torch.dtype, str] = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "bfloat16"}
 COMPUTED = "kernels compute in float32, float64 or bfloat16"
 
-# bytes in a vector and number of vector registers, by torch's name of the instruction set
-_VECTORS = {"AVX512": (64, 32), "AVX2": (32, 16)}
-_PORTABLE_VECTORS = (16, 32 if platform.machine() in ("aarch64", "arm64") else 16)
+# Functions that compilers call of themselves; kernels need none on x86, and zig would build its own for 8 seconds.
+_HELPERS = [] if platform.machine() in ("x86_64", "AMD64") else ["-lgcc"]
 
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C++ compiler and the OpenMP runtime that torch has loaded (empty: build without threads)."""
+    """A C++ compiler, what it compiles for, and the OpenMP runtime that torch has loaded (empty: no threads)."""
 
-    path: str
+    program: tuple[str, ...]  # and its first arguments
     version: str
     runtime: str
+    instructions: InstructionSet
+
+    def __str__(self) -> str:
+        return shlex.join(self.program)
 
     def command(
         self, sources: Sequence[Path], library: Path, links: Sequence[str] = (), flags: Sequence[str] = ()
@@ -68,23 +75,34 @@ class Compiler:
         The runtime is named as a file and the default libraries are left out, so that the library binds to the OpenMP
         runtime that is in the process already: a second one would bring a second pool of threads.
         """
-        libraries = [self.runtime, "-lc", "-lgcc"] if self.runtime else []
+        libraries = [self.runtime, "-lc", *_HELPERS] if self.runtime else []
         return [*self.always, *flags, *map(str, sources), "-o", str(library), *libraries, *links]
 
     @property
     def always(self) -> list[str]:
         """Compiler and flags of every command."""
-        return [self.path, *FLAGS, *(["-DTPGEN_THREADS", "-nostdlib"] if self.runtime else [])]
+        threads = ["-DTPGEN_THREADS", "-nostdlib"] if self.runtime else []
+        return [*self.program, *FLAGS, *self.instructions.flags, *self._help, *threads]
+
+    @property
+    def _help(self) -> list[str]:
+        return ["-include", str(_OLD_GCC)] if _gcc(self.version) < _WHOLE_GCC else []
 
     @property
     def identity(self) -> tuple[str, ...]:
         """Everything but the source that decides what comes out."""
-        return (self.version, *FLAGS, Path(self.runtime).name, cpu_features())
+        flags = (*self.program[1:], *FLAGS, *self.instructions.flags)
+        texts = (_OLD_GCC.read_text(encoding="utf-8"),) if self._help else ()
+        return (self.version, *flags, *texts, Path(self.runtime).name, self.instructions.identity)
 
 
 def find_compiler() -> Compiler | None:
-    """The compiler, or None.  ``TPGEN_CXX`` names one; ``TPGEN_CXX=none`` says that none is to be used."""
-    return _find(os.environ.get("TPGEN_CXX", ""), os.environ.get("CXX", ""), os.environ.get("PATH", ""))
+    """The compiler, or None.  ``TPGEN_CXX`` names one; ``TPGEN_CXX=none`` says that none is to be used.
+
+    Raises `BackendError` where ``TPGEN_TARGET`` names what this machine cannot run.
+    """
+    found = _find(os.environ.get("TPGEN_CXX", ""), os.environ.get("CXX", ""), os.environ.get("PATH", ""))
+    return found and Compiler(*found, openmp_runtime(), instruction_set())
 
 
 def why_no_compiler() -> str:
@@ -93,7 +111,7 @@ def why_no_compiler() -> str:
     if named.lower() == "none":
         return "TPGEN_CXX=none forbids one"
     if named:
-        reason = f"is GCC before {_OLDEST_GCC}" if shutil.which(named) else "cannot be run here"
+        reason = f"is GCC before {_OLDEST_GCC}" if shutil.which(_words(named)[0]) else "cannot be run here"
         return f"TPGEN_CXX names {named!r}, which {reason}"
     return "none was found"
 
@@ -103,40 +121,64 @@ def need_compiler() -> Compiler:
     found = find_compiler()
     if found is None:
         raise BackendError(
-            f"generated kernels need a C++ compiler and {why_no_compiler()}: install g++ 12 or later or clang, name "
-            "it in TPGEN_CXX if it is not found, or use strategy='grouped' or 'unrolled', which need none"
+            f"generated kernels need a C++ compiler and {why_no_compiler()}: install {COMPILERS} ('pip install ziglang' "
+            "brings one), name it in TPGEN_CXX if it is not found, or use strategy='grouped' or 'unrolled', which need none"
         )
     return found
 
 
 @lru_cache(maxsize=8)
-def _find(named: str, cxx: str, path: str) -> Compiler | None:
+def _find(named: str, cxx: str, path: str) -> tuple[tuple[str, ...], str] | None:
+    """Program and version of the first compiler that can be used."""
     if named.lower() == "none":
         return None
-    for candidate in (named,) if named else (cxx, *CANDIDATES):
-        found = shutil.which(candidate, path=path or None) if candidate else None
-        version = _version(found) if found else ""
-        if found and not _too_old(version):
-            return Compiler(found, version, openmp_runtime())
+    for first, *others in (_words(named),) if named else _candidates(cxx):
+        found = shutil.which(first, path=path or None)
+        version = _version((found, *others)) if found else ""
+        if found and _gcc(version) >= _OLDEST_GCC:
+            return (found, *others), version
     return None
 
 
-def _too_old(version: str) -> bool:
-    """Whether the first line of ``--version`` is that of a GCC without the vector operations that kernels use.
+def _candidates(cxx: str) -> Iterator[tuple[str, ...]]:
+    if cxx.strip():
+        yield _words(cxx)
+    yield from ((name,) for name in CANDIDATES)
+    ziglang = find_spec("ziglang")
+    for folder in (ziglang and ziglang.submodule_search_locations) or ():
+        yield str(Path(folder) / "zig"), "c++"
 
-    >>> _too_old("g++ (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0"), _too_old("Debian clang version 11.0.1-2")
-    (True, False)
-    >>> _too_old("true (GNU coreutils) 9.1")  # no compiler at all: what it writes will show that
-    False
+
+def _words(command: str) -> tuple[str, ...]:
+    """A program and its first arguments; the whole is one word where it names a program.
+
+    >>> _words("python -m ziglang c++")
+    ('python', '-m', 'ziglang', 'c++')
+    """
+    if shutil.which(command):
+        return (command,)
+    try:
+        return tuple(shlex.split(command)) or (command,)
+    except ValueError:  # a quote that is not closed
+        return (command,)
+
+
+def _gcc(version: str) -> float:
+    """Number of a GCC by the first line of its ``--version``; infinite for all else: what it writes will show.
+
+    >>> _gcc("g++ (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0"), _gcc("Debian clang version 11.0.1-2")
+    (11.0, inf)
+    >>> _gcc("true (GNU coreutils) 9.1")  # no compiler at all
+    inf
     """
     found = re.search(r"(?:g\+\+|gcc|c\+\+).*\) (\d+)\.", version, re.IGNORECASE)
-    return "clang" not in version and found is not None and int(found[1]) < _OLDEST_GCC
+    return float("inf") if "clang" in version or found is None else float(found[1])
 
 
-def _version(path: str) -> str:
+def _version(program: Sequence[str]) -> str:
     try:
         done = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, errors="replace", timeout=60, check=False
+            [*program, "--version"], capture_output=True, text=True, errors="replace", timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"unknown ({error})"
@@ -158,20 +200,9 @@ def openmp_runtime() -> str:
     return next(iter(ours + fitting), "")
 
 
-@lru_cache(maxsize=1)
-def cpu_features() -> str:
-    """Name the architecture and features of this processor, which code for it depends on."""
-    try:
-        info = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}"
-    lines = (line for line in info.split("\n") if line.startswith(("flags", "Features")))
-    return f"{platform.machine()} {next(lines, '').partition(':')[2].strip()}"
-
-
 def target(dtype: torch.dtype) -> Target:
-    """Lanes and registers of this machine for a dtype, or a `BackendError`."""
+    """Lanes and registers that kernels of a dtype are written for, or a `BackendError`."""
     if dtype not in DTYPES:
         raise BackendError(unknown("kernel dtype", str(dtype), map(str, DTYPES)))
-    size, registers = _VECTORS.get(torch.backends.cpu.get_cpu_capability(), _PORTABLE_VECTORS)
-    return Target(DTYPES[dtype], size // (8 if dtype == torch.float64 else 4), registers)
+    instructions = instruction_set()
+    return Target(DTYPES[dtype], instructions.size // (8 if dtype == torch.float64 else 4), instructions.registers)

@@ -1,6 +1,6 @@
 """The text before the generated functions: constant C++ from the headers beside this file, and what a target decides.
 
-Everything goes through the vector extensions that g++ (12 and later) and clang share, so nothing here names a
+Everything goes through the vector extensions that g++ (9 and later) and clang share, so nothing here names a
 processor. Two kinds of memory are kept apart: *storage* (``real``: the tensors, unaligned, maybe bfloat16) and
 *scratch* (``num``: what is computed with, aligned).  No sum is reordered by the compiler: what is written is what is
 added, in that order.

@@ -17,7 +17,7 @@ from torch import Tensor
 from tpgen.errors import BackendError, TpgenError
 from tpgen.form.form import Layout
 from tpgen.kernels.arguments import CallSizes, Kernel, KernelSpec, by_form
-from tpgen.kernels.build.compiler import COMPUTED, DTYPES, find_compiler, why_no_compiler
+from tpgen.kernels.build.compiler import COMPILERS, COMPUTED, DTYPES, find_compiler, why_no_compiler
 from tpgen.kernels.cuda import target as cuda
 from tpgen.kernels.placement.values import ChannelSchedule
 from tpgen.kernels.runtime import load, memory
@@ -154,7 +154,7 @@ _TOO_LARGE = by_form(lambda _spec: None, _takes_long)
 
 def _no_compiler(_device: torch.device) -> str | None:
     if find_compiler() is None:
-        return f"kernels need a C++ compiler (g++ 12 or later, or clang) and {why_no_compiler()}"
+        return f"kernels need a C++ compiler ({COMPILERS}) and {why_no_compiler()}"
     return None
 
 
@@ -187,7 +187,7 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         obstacle=_cpp_obstacle,
         load=load.CompiledKernel,
         empty=lambda shape, dtype, _device: memory.empty(shape, dtype),
-        remedy="Install g++ 12 or later or clang, or name one in TPGEN_CXX",
+        remedy=f"Install {COMPILERS}, or 'pip install ziglang', or name one in TPGEN_CXX",
         language="C++",
         text=_cpp_text,
         workspace=by_form(load.product_bytes, load.polynomial_bytes),

@@ -1,5 +1,5 @@
 // The operators of a program without Python: kernels stand in files beside this library, a table says which does what.
-// Needs: torch, form, and the table `FORMS` with `FEATURES`, `TORCH` and `BUILT_WITH`.
+// Needs: torch, form, and the tables `FORMS` and `FEATURES` with `TORCH` and `BUILT_WITH`.
 
 extern "C" {
 int snprintf(char*, unsigned long, const char*, ...);
@@ -13,6 +13,7 @@ void* fopen(const char*, const char*);
 u64 fread(void*, u64, u64, void*);
 int fclose(void*);
 int setenv(const char*, const char*, int);
+int prctl(int, ...);
 void aoti_torch_check(bool, const char*, const char*, unsigned, const char*);
 u64 aoti_torch_abi_version();
 int torch_string_length(Handle text, u64* found);
@@ -35,12 +36,30 @@ static void refuse(const char* what, const char* detail, const char* way_out) {
   __builtin_unreachable();
 }
 
-static const char* lacking_feature() {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-#define NEEDS(name) if (!__builtin_cpu_supports(name)) return name;
-  FEATURES
+static bool starts(const char* text, const char* word) { return !memcmp(text, word, strlen(word)); }
+// whether a line has a word; that of the length of vectors on Arm is asked of the system
+static bool has(const char* line, const char* word) {
+  const u64 length = strlen(word);
+#ifdef __linux__
+  if (starts(word, "sve=")) {
+    char found[32];
+    snprintf(found, sizeof found, "sve=%d", prctl(51) & 0xFFFF);
+    return !memcmp(found, word, length + 1);
+  }
 #endif
+  for (const char* c = line; *c && *c != '\n'; ++c)
+    if (*c == ' ' && starts(c + 1, word) && (unsigned char)c[1 + length] <= ' ') return true;
+  return false;
+}
+// a feature that this processor lacks, where the system says what it has: on x86 and on Arm
+static const char* lacking_feature() {
+  static char text[1 << 14];  // the rest is zero
+  void* file = fopen("/proc/cpuinfo", "rb");
+  if (file) fread(text, 1, sizeof text / 2, file), fclose(file);
+  const char* line = text;
+  while (*line && !starts(line, "flags\t") && !starts(line, "Features\t"))
+    for (bool more = true; more && *line;) more = *line++ != '\n';
+  for (const char* const* f = FEATURES; *f && *line; ++f) if (!has(line, *f)) return *f;
   return 0;
 }
 // the checksum of a file, CRC-32 as zlib's; one that no file has where it cannot be read

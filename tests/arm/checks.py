@@ -1,0 +1,72 @@
+"""What must hold on a processor of another kind: every law in both dtypes, a network proven, a package that is called.
+
+Run by `make test-arm` on an emulated machine, and by name on a real one: ``pytest tests/arm/checks.py``.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.deployment.test_runtime import KERNELS, elsewhere, test_operators_without_python_compute_the_same  # noqa: F401
+from tests.kernels.test_compilers import _no_kernel_is_known, older, test_instruction_sets  # noqa: F401  run here too
+from tests.machine import needs_compiler
+from tpgen.demo.potential import convert_potential, example
+from tpgen.deployment import runtime
+from tpgen.deployment.deploy import deploy
+from tpgen.deployment.runtime import features
+from tpgen.nn.modules import module_of, sizes_of
+from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS
+from tpgen.verification.verify import verify
+
+pytestmark = needs_compiler
+# products with vectors over rows and over channels, linear layers, polynomials
+NAMES = ("tetris-1", "nequip-aspirin", "mace-readout", "nequip-linear", "small-contraction", "harmonics")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_law_holds(name: str, dtype: torch.dtype) -> None:
+    problem = {**PROBLEMS, **LINEARS, **POLYNOMIALS}[name]
+    sizes = sizes_of(problem.plan, min(problem.channels, 3), min(problem.elements, 2))
+    report = verify(module_of(problem.plan, **sizes, strategy="kernel").to(dtype), rows=4)
+    assert report.passed, str(report)
+
+
+def test_a_network_is_proven() -> None:
+    found = convert_potential(2, 8, 1)
+    assert found.proof is not None
+    assert found.proof.holds, str(found)
+
+
+CALL = """
+import sys, torch
+sys.modules["tpgen"] = None
+sys.path.insert(0, sys.argv[1])
+from load import load
+torch.save(load()(*torch.load(sys.argv[1] + "/inputs.pt")), sys.argv[1] + "/results.pt")
+"""
+
+
+def test_a_package_is_called_without_tpgen(tmp_path: Path) -> None:
+    network, given = example()
+    deploy(network, given, tmp_path / "package")
+    done = subprocess.run([sys.executable, "-c", CALL, tmp_path / "package"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    torch.testing.assert_close(tuple(torch.load(tmp_path / "package" / "results.pt")), network(*given))
+
+
+def test_the_features_of_the_processor_are_known() -> None:
+    assert {"asimd", "avx2"} & set(features())
+
+
+def test_kernels_for_another_processor_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "features", lambda: [*features(), "xop"])
+    runtime.write_runtime(KERNELS[:1], tmp_path)
+    said, results, _ = elsewhere(tmp_path)
+    assert said[0].startswith("tpgen: built for a processor with xop; deploy on the machine")
+    assert set(results) == {None}
