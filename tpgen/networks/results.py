@@ -83,7 +83,7 @@ def _closed(result: Any) -> Any:
 def _filled(x: Any) -> Any:
     if not isinstance(x, _Fields):
         return x
-    instance = object.__new__(x.kind)  # a frozen one has no other way, and one with an __init__ has computed its fields
+    instance: Any = object.__new__(x.kind)  # a frozen one has no other way, and one with an __init__ has computed its fields
     for name, value in x.values.items():
         object.__setattr__(instance, name, _closed(value))
     return instance

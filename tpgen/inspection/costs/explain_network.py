@@ -208,7 +208,8 @@ def explain_network(
         replace(
             _explained(path, watched, seen[path], ceilings),
             backward=passes.get(path, 0),
-            **dict(zip(("seconds", "backward_seconds"), times.get(path, ()), strict=False)),
+            seconds=times.get(path, (None, None))[0],
+            backward_seconds=times.get(path, (None, None))[1],
         )
         for path, watched in held.items()
         if path in seen
