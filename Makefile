@@ -46,7 +46,7 @@ clients: .clients/.reached $(CLIENTS:%=.clients/%/.installed)
 	then touch $@; else rm -f $@; echo "*** $* COULD NOT BE INSTALLED within 300 s: it is not tested"; fi
 
 # MACE's environment has e3nn 0.4.4, the oldest that tpgen takes: what of tpgen meets e3nn is tested there too.
-MEETS_E3NN := tests/conversion tests/planner/test_plan.py tests/planner/test_coupling.py tests/nn/test_from_e3nn.py
+MEETS_E3NN := tests/networks/conversion tests/planner/test_plan.py tests/planner/test_coupling.py tests/nn/test_from_e3nn.py
 
 test-clients: clients
 	@$(MAKE) --no-print-directory --output-sync=target -j 2 $(CLIENTS:%=test-client-%)
@@ -89,7 +89,7 @@ test-engines: .clients/.reached .clients/engines/.installed
 PYTHONS := 3.10 3.12 3.13
 COMPILES = import pathlib, sys; [compile(pathlib.Path(f).read_text("utf-8"), f, "exec") for f in sys.stdin.read().split()]
 SHORT := tests/form tests/planner/test_plan.py tests/emitter/test_golden.py tests/kernels/test_golden_kernels.py \
-    tests/nn/test_tensor_product.py tests/nn/test_linear.py tests/nn/test_from_e3nn.py tests/cli
+    tests/nn/test_tensor_product.py tests/nn/test_linear.py tests/nn/test_from_e3nn.py tests/tools/cli
 
 test-pythons:
 	@for version in $(PYTHONS); do \
@@ -123,7 +123,7 @@ test-torch:
 	    $(CELL)/bin/python -m pip install --no-cache-dir --quiet torch==$(VERSION) --editable '.[plot,test]' && \
 	    touch $(CELL)/.installed; \
 	} || { echo "*** torch $(VERSION) IS NOT TESTED on Python $(ON): it could not be set up"; exit 1; }; \
-	OMP_NUM_THREADS=1 $(CELL)/bin/python -m pytest -n 2 -p no:cacheprovider tests/test_torch.py $(SHORT)
+	OMP_NUM_THREADS=1 $(CELL)/bin/python -m pytest -n 2 -p no:cacheprovider tests/base/test_torch.py $(SHORT)
 
 # Random products, polynomials, layers, operands and lives of whole networks, for long; `make test` runs a few examples of the
 # same.  SEED says where they begin, ATTACKS how many there are of each kind; how many were compared is said at the end.

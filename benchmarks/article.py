@@ -16,13 +16,13 @@ import click
 import torch
 from rich.console import Console
 
-from tpgen.bench.contenders import select_contenders
-from tpgen.bench.records import Record, Report
-from tpgen.bench.run import run_benchmarks, select_problems
-from tpgen.bench.tables import Cells, busy_line, environment_line
-from tpgen.bench.tasks import TASKS
-from tpgen.inspection.figures import new_figure, save_figure
-from tpgen.text import duration, ratio
+from tpgen.base.text import duration, ratio
+from tpgen.tools.bench.contenders import select_contenders
+from tpgen.tools.bench.records import Record, Report
+from tpgen.tools.bench.run import run_benchmarks, select_problems
+from tpgen.tools.bench.tables import Cells, busy_line, environment_line
+from tpgen.tools.bench.tasks import TASKS
+from tpgen.tools.inspection.figures import new_figure, save_figure
 
 _NO_SCRIPT = "scripted"  # torch.compile does not look into TorchScript
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tpgen.inspection.clock import time_in_turns
+from tpgen.base.clock import time_in_turns
 from tpgen.nn.symmetric_contraction import SymmetricContraction
 from tpgen.planner.generalized import generalized_couplings
 

@@ -21,8 +21,8 @@ from torch import nn
 
 import tpgen
 from benchmarks.networks import Structure, lattice, mace, molecules
-from tpgen.inspection.clock import ROUGH, time_in_turns
-from tpgen.text import duration, ratio
+from tpgen.base.clock import ROUGH, time_in_turns
+from tpgen.base.text import duration, ratio
 
 HIDDEN = "128x0e+128x1o"
 STEP = 0.1  # fs: so short that a long measurement is one of the same atoms

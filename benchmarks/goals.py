@@ -12,9 +12,9 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tpgen.bench.records import Environment, environment, read_record
-from tpgen.errors import TpgenError, unknown
-from tpgen.progress import Progress, bar
+from tpgen.base.errors import TpgenError, unknown
+from tpgen.base.progress import Progress, bar
+from tpgen.tools.bench.records import Environment, environment, read_record
 
 SCHEMA = 1
 

@@ -33,15 +33,15 @@ from benchmarks.gpu_rivals import rival_rows
 from benchmarks.gpu_steps import convolutions, networks, polynomials, tools
 from benchmarks.gpu_times import TASKS, Case, measured, product_of_rows, times_table
 from benchmarks.page import merge_reports
-from tpgen.bench.records import Record, Settings, environment
-from tpgen.bench.records import Report as Records
-from tpgen.bench.run import select_problems
-from tpgen.bench.tables import ReportTables, plot_report
 from tpgen.kernels.cuda.driver import capability, cuda_taken
 from tpgen.kernels.cuda.nvrtc import find_nvrtc
 from tpgen.kernels.runtime.ops import kernel_supported
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS
+from tpgen.tools.bench.records import Record, Settings, environment
+from tpgen.tools.bench.records import Report as Records
+from tpgen.tools.bench.run import select_problems
+from tpgen.tools.bench.tables import ReportTables, plot_report
 
 MINUTES = 7.5
 _GRACE = 25  # seconds behind these, after which something hangs

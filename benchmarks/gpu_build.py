@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from tpgen.errors import TpgenError
+from tpgen.base.errors import TpgenError
+from tpgen.base.progress import bar
 from tpgen.form.form import form_of
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda.chips import chip_of
@@ -18,7 +19,6 @@ from tpgen.kernels.cuda.cubins import cubin
 from tpgen.kernels.cuda.generate import generate_cuda
 from tpgen.kernels.cuda.placement import place_form
 from tpgen.planner.plan import Plan
-from tpgen.progress import bar
 
 
 class Wanted(NamedTuple):

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from benchmarks.gpu_build import FIRST, TWICE, Wanted, wanted_of
 from benchmarks.gpu_times import BACKWARD, convolution, product_of_edges, product_of_rows
+from tpgen.base.errors import TpgenError
 from tpgen.emitter.polynomial import emit_polynomial
-from tpgen.errors import TpgenError
 from tpgen.form.reference import reference_product
 from tpgen.form.sampling import polynomial_shape, random_operands
 from tpgen.kernels.runtime.ops import describe, kernel_polynomial

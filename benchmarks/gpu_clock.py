@@ -11,7 +11,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from tpgen.inspection.clock import now
+from tpgen.base.clock import now
 
 Call = Callable[[], object]
 _BATCHES = 5

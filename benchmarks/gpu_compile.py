@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tpgen.base.text import table
 from tpgen.form.form import form_of
 from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.cuda.chips import Chip, chip_of
@@ -24,7 +25,6 @@ from tpgen.kernels.runtime.description import described
 from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, describe_polynomial, named_call
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS
-from tpgen.text import table
 
 ARCHITECTURES = (80, 90)
 _ROWS = {"forward": (("out",), False), "backward": (("x1", "x2", "w"), False)}

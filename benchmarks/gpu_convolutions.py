@@ -16,16 +16,16 @@ from torch import Tensor
 
 from benchmarks.gpu_clock import device_seconds, seconds_of
 from benchmarks.gpu_times import BACKWARD, convolution, gradients, product_of_edges, without_gradients
-from tpgen.bench.contenders import openequivariance_problem
-from tpgen.bench.tasks import bound, reorder
-from tpgen.errors import BackendError
+from tpgen.base.clock import now
+from tpgen.base.errors import BackendError
+from tpgen.base.text import duration, table
 from tpgen.form.form import Layout
 from tpgen.form.reference import reference_product
-from tpgen.inspection.clock import now
 from tpgen.kernels.runtime.ops import describe
 from tpgen.planner.plan import Plan
 from tpgen.planner.problems import PROBLEMS
-from tpgen.text import duration, table
+from tpgen.tools.bench.contenders import openequivariance_problem
+from tpgen.tools.bench.tasks import bound, reorder
 
 Row = dict[str, Any]
 Convolution = Callable[..., Tensor]  # of x1, x2, w, both ends of the edges, and the number of nodes

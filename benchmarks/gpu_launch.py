@@ -20,6 +20,7 @@ from torch import Tensor
 from benchmarks.gpu_clock import seconds_of
 from tests.kernels.cuda.silent import silent_gpu
 from tests.polynomials import operands_of, symmetric
+from tpgen.base.text import table
 from tpgen.kernels.runtime.call import OUT, FormCall, ProductCall
 from tpgen.kernels.runtime.forms import forms, product_operator
 from tpgen.kernels.runtime.ops import describe
@@ -27,7 +28,6 @@ from tpgen.kernels.runtime.polynomials import named_call
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
-from tpgen.text import table
 
 PLAN = channelwise("32x0e+32x1o", "0e+1o", "32x0e+32x1o", shared_weights=False)
 # results wider than twice what they are made of, whose gradients come by receiver

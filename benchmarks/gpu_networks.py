@@ -17,8 +17,8 @@ from torch import nn
 
 from benchmarks.gpu_clock import seconds_of
 from benchmarks.networks import SIZES, Case
-from tpgen.conversion.convert import convert
-from tpgen.text import duration, table
+from tpgen.base.text import duration, table
+from tpgen.networks.conversion.convert import convert
 
 Row = dict[str, Any]
 _ALIKE = 1e-3  # forces, relative to the largest of stock's

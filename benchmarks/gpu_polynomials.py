@@ -12,9 +12,9 @@ from torch import Tensor
 from benchmarks.gpu_checks import polynomial_of_rows, random_polynomial_operands
 from benchmarks.gpu_clock import copies_beyond_cache, device_seconds, seconds_of
 from benchmarks.gpu_times import gradients, second_gradients, without_gradients
+from tpgen.base.text import duration, table
 from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, forward_call
 from tpgen.planner.problems import POLYNOMIALS, Problem
-from tpgen.text import duration, table
 
 TASKS = POLYNOMIAL_CALLS
 Row = dict[str, Any]

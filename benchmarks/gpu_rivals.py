@@ -9,9 +9,12 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_clock import Clock, copies_beyond_cache, device_seconds, seconds_of
-from tpgen.bench.contenders import Contender, select_contenders
-from tpgen.bench.records import Record
-from tpgen.bench.tasks import (
+from tpgen.base import clock
+from tpgen.base.errors import BackendError, EmitError
+from tpgen.planner.problems import Problem
+from tpgen.tools.bench.contenders import Contender, select_contenders
+from tpgen.tools.bench.records import Record
+from tpgen.tools.bench.tasks import (
     TASKS,
     Operands,
     Task,
@@ -22,9 +25,6 @@ from tpgen.bench.tasks import (
     largest_error,
     make_operands,
 )
-from tpgen.errors import BackendError, EmitError
-from tpgen.inspection import clock
-from tpgen.planner.problems import Problem
 
 # Where a library has two layouts, the faster one counts.
 RIVALS = ("e3nn/script", "cuequivariance*/eager", "openequivariance/*", "tpgen-auto/eager", "tpgen-auto-ir_mul/eager")

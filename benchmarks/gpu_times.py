@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu_clock import copies_beyond_cache, device_seconds, seconds_of
+from tpgen.base.clock import now
+from tpgen.base.text import duration, table
 from tpgen.form.sampling import random_operands
-from tpgen.inspection.clock import now
 from tpgen.kernels.runtime.ops import describe, kernel_conv, kernel_product
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import OUT, SHARED, Plan
 from tpgen.planner.problems import PROBLEMS
-from tpgen.text import duration, table
 
 EDGES_PER_NODE = 20
 BACKWARD = ("x1", "x2", "w")

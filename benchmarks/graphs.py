@@ -10,12 +10,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from tpgen.bench.tasks import Operands, Task, TimedProduct, bound, largest_error, make_operands
-from tpgen.errors import TpgenError
+from tpgen.base.errors import TpgenError
 from tpgen.form.form import Layout
 from tpgen.form.reference import reference_product
 from tpgen.nn.conv import TensorProductConv
 from tpgen.planner.plan import Plan
+from tpgen.tools.bench.tasks import Operands, Task, TimedProduct, bound, largest_error, make_operands
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from rich.console import Console
 from benchmarks.goals import load_outcomes, measure_goals, select_goals
 from benchmarks.kernel_goals import GOALS
 from benchmarks.page import Places, goal_cells, write_page
-from tpgen.errors import TpgenError
+from tpgen.base.errors import TpgenError
 
 ROOT = Path(__file__).resolve().parent.parent
 

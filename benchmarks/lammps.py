@@ -118,7 +118,7 @@ def _help(program: str) -> list[str]:
 def write_mace(folder: Path, dtype: torch.dtype, size: dict[str, Any]) -> torch.nn.Module:
     from mace.calculators.lammps_mliap_mace import LAMMPS_MLIAP_MACE
 
-    from tpgen.conversion.projects.lammps import write_for_lammps
+    from tpgen.networks.conversion.projects.lammps import write_for_lammps
 
     model = mace(8, dtype, **size).model
     torch.save(model, folder / "my.model")
@@ -144,7 +144,7 @@ def write_sevenn(folder: Path, dtype: torch.dtype, size: dict[str, Any]) -> torc
     from sevenn import mliap
 
     from benchmarks.lammps_sevenn import Checkpoint
-    from tpgen.conversion.projects.sevennet_lammps import LammpsSevenNet
+    from tpgen.networks.conversion.projects.sevennet_lammps import LammpsSevenNet
 
     if dtype != torch.float32:
         raise ValueError("SevenNet computes in float32")

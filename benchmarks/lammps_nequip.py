@@ -9,7 +9,7 @@ import torch
 from nequip.integrations.lammps_mliap.lmp_mliap_wrapper import NequIPLAMMPSMLIAPWrapper
 
 from benchmarks.networks import nequip
-from tpgen.conversion.projects.nequip_lammps import LammpsNequip
+from tpgen.networks.conversion.projects.nequip_lammps import LammpsNequip
 
 
 class Seeded:

@@ -15,9 +15,9 @@ from benchmarks import linear
 from benchmarks.goals import Figure, Findings, Goal, Target, Unit
 from benchmarks.measures import cold_directions, roof, speed
 from benchmarks.problems import OURS
-from tpgen.errors import BackendError
-from tpgen.inspection.clock import with_threads
-from tpgen.text import duration
+from tpgen.base.clock import with_threads
+from tpgen.base.errors import BackendError
+from tpgen.base.text import duration
 
 ROOT = Path(__file__).resolve().parents[1]
 _PASSES = {"forward": "forward", "fwd+bwd": "backward"}  # as the scripts call them, as goals do

@@ -16,8 +16,8 @@ from rich.console import Console
 from benchmarks.goals import Goal, Outcome, load_outcomes, measure_goals, select_goals
 from benchmarks.layer_goals import ROOT, layer_goals
 from benchmarks.page import detail_parts, goal_cells, write_details
-from tpgen.bench.tables import machine_line
-from tpgen.errors import TpgenError
+from tpgen.base.errors import TpgenError
+from tpgen.tools.bench.tables import machine_line
 
 INTRODUCTION = """\
 # Benchmarks: layers and shapes

@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from tpgen.inspection.clock import TimedCall, seconds_of
+from tpgen.base.clock import TimedCall, seconds_of
 from tpgen.kernels.build import build
 from tpgen.kernels.build.compiler import target
 from tpgen.kernels.cpp.generate import ENTRY

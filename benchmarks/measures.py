@@ -16,10 +16,18 @@ from benchmarks.graphs import GRAPH, Graph, check_convolutions, conv_operands, c
 from benchmarks.machine import copy_call, fma_rate
 from benchmarks.problems import problem_named
 from benchmarks.startup import SHOW_MEMORY, in_fresh_process
-from tpgen.bench.contenders import CONTENDERS, select_contenders, with_weights
-from tpgen.bench.records import Record, Report
-from tpgen.bench.run import peak_bytes, run_benchmarks
-from tpgen.bench.tasks import (
+from tpgen.base.clock import Timing, time_in_turns, with_threads
+from tpgen.base.text import duration, quantity, ratio
+from tpgen.form.form import Layout
+from tpgen.kernels.runtime.description import describe
+from tpgen.kernels.runtime.ops import kernel_product
+from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.plan import Plan
+from tpgen.planner.problems import Problem
+from tpgen.tools.bench.contenders import CONTENDERS, select_contenders, with_weights
+from tpgen.tools.bench.records import Record, Report
+from tpgen.tools.bench.run import peak_bytes, run_benchmarks
+from tpgen.tools.bench.tasks import (
     TASKS,
     Operands,
     Task,
@@ -29,14 +37,6 @@ from tpgen.bench.tasks import (
     make_operands,
     rows_between,
 )
-from tpgen.form.form import Layout
-from tpgen.inspection.clock import Timing, time_in_turns, with_threads
-from tpgen.kernels.runtime.description import describe
-from tpgen.kernels.runtime.ops import kernel_product
-from tpgen.nn.tensor_product import TensorProduct
-from tpgen.planner.plan import Plan
-from tpgen.planner.problems import Problem
-from tpgen.text import duration, quantity, ratio
 
 CPU = torch.device("cpu")
 LAYOUTS = ("mul_ir", "ir_mul")

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from benchmarks.network_modes import MODES, Programs, converted
 from benchmarks.networks import SIZES, Case
-from tpgen.conversion.convert import conversion_report
+from tpgen.networks.conversion.convert import conversion_report
 
 STOCK, CONVERTED = "stock", "converted"
 STEPS = 3  # in a turn, as dynamics and training make one after the other; one, where stock's takes a second

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from benchmarks.network_symmetrix import Symmetrix
 from benchmarks.networks import Case
-from tpgen.conversion.convert import convert
+from tpgen.networks.conversion.convert import convert
 from tpgen.networks.step import compile_step
 from tpgen.networks.training import compile_training
 

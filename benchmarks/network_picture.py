@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tpgen.inspection.figures import new_figure, save_figure
+from tpgen.tools.inspection.figures import new_figure, save_figure
 
 FIGURES = Path("docs/pictures/networks.json")
 STOCK, COMPILED, SYMMETRIX, CONVERTED, PROGRAM = "stock", "stock, compiled", "symmetrix", "converted", "one program"

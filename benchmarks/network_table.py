@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.network_modes import MODES, OURS_COMPILED
-from tpgen.bench.records import environment
+from tpgen.tools.bench.records import environment
 
 ABOUT, ABOUT_ENGINES = "about.json", "about-engines.json"  # beside the rows: the machine and the versions
 ROWS_DIR, PAGE = Path("docs/records/networks"), Path("docs/networks.md")

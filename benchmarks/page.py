@@ -12,12 +12,12 @@ import torch
 from benchmarks.goals import Figure, Goal, Outcome, Target, load_outcomes
 from benchmarks.kernel_goals import GOALS
 from benchmarks.roofline import plot_roofline
-from tpgen.bench.records import Environment, Record, Report, Settings, load_report
-from tpgen.bench.run import select_problems
-from tpgen.bench.tables import Cells, detail_cells, machine_line, markdown_report, plot_report
-from tpgen.bench.tasks import BOUNDS, TASKS
-from tpgen.errors import TpgenError
-from tpgen.text import duration, ratio
+from tpgen.base.errors import TpgenError
+from tpgen.base.text import duration, ratio
+from tpgen.tools.bench.records import Environment, Record, Report, Settings, load_report
+from tpgen.tools.bench.run import select_problems
+from tpgen.tools.bench.tables import Cells, detail_cells, machine_line, markdown_report, plot_report
+from tpgen.tools.bench.tasks import BOUNDS, TASKS
 
 INTRODUCTION = """\
 # Benchmarks

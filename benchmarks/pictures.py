@@ -22,11 +22,11 @@ from typing import Any
 import tpgen
 from benchmarks.network_picture import draw_networks
 from benchmarks.small_picture import draw_shares
-from tpgen.inspection.costs.pictures import draw_couplings, draw_graph
-from tpgen.inspection.costs.roofline import Ceilings
-from tpgen.inspection.explorer.page import write_explorer
-from tpgen.inspection.stages.request import Request
 from tpgen.planner.problems import PROBLEMS
+from tpgen.tools.inspection.costs.pictures import draw_couplings, draw_graph
+from tpgen.tools.inspection.costs.roofline import Ceilings
+from tpgen.tools.inspection.explorer.page import write_explorer
+from tpgen.tools.inspection.stages.request import Request
 
 DOCS = Path(__file__).parent.parent / "docs"
 FOLDER = DOCS / "pictures"

@@ -14,11 +14,11 @@ import torch
 from rich.console import Console
 
 from benchmarks.page import Places, write_page
-from tpgen.bench.contenders import select_contenders
-from tpgen.bench.run import run_benchmarks, select_problems
-from tpgen.bench.tasks import BOUNDS, TASKS
-from tpgen.errors import TpgenError
+from tpgen.base.errors import TpgenError
 from tpgen.planner.problems import SUITES
+from tpgen.tools.bench.contenders import select_contenders
+from tpgen.tools.bench.run import run_benchmarks, select_problems
+from tpgen.tools.bench.tasks import BOUNDS, TASKS
 
 ROOT = Path(__file__).resolve().parent.parent
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in BOUNDS}

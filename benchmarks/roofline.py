@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.goals import Findings, Point
-from tpgen.drawing.colors import path_color
-from tpgen.inspection.figures import new_figure, plain_logarithms, save_figure
+from tpgen.base.drawing.colors import path_color
+from tpgen.tools.inspection.figures import new_figure, plain_logarithms, save_figure
 
 _MARKERS = {"forward": "o", "backward": "s"}
 _LAYOUTS = {"mul_ir": "full", "ir_mul": "none"}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.network_picture import CONVERTED, PROGRAM, STOCK
-from tpgen.inspection.figures import new_figure, save_figure
+from tpgen.tools.inspection.figures import new_figure, save_figure
 
 FIGURES = Path("docs/pictures/small_systems.json")
 NAMES = {"mace": "MACE, 96x0e+96x1o", "nequip": "NequIP, 2 layers, l = 3"}

@@ -19,14 +19,14 @@ import torch
 
 from benchmarks.graphs import GRAPH, Graph, conv_operands, conv_product
 from benchmarks.problems import problem_named
-from tpgen.bench.run import peak_bytes
-from tpgen.bench.tasks import TASKS, make_operands
-from tpgen.errors import BackendError
+from tpgen.base.errors import BackendError
 from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION, Description
 from tpgen.kernels.runtime.warm import warm
 from tpgen.nn.tensor_product import TensorProduct
+from tpgen.tools.bench.run import peak_bytes
+from tpgen.tools.bench.tasks import TASKS, make_operands
 
 _ROOT = Path(__file__).resolve().parents[1]
 

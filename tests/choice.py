@@ -13,8 +13,21 @@ import pytest
 
 SECONDS = 0.5  # of a test on one core, before any run was measured here
 SLOW = (  # rooms and files in which a test starts a process, a compiler of torch's or a browser
-    *("benchmarks/", "tpgen/", "tests/attacks/", "tests/benchmarks/", "tests/demo/", "tests/deployment/"),
-    *("tests/examples/", "tests/kernels/build/", "tests/saved/", "tests/inspection/report/", "tests/test_docs.py"),
+    *(
+        "benchmarks/",
+        "tpgen/",
+        "tests/attacks/",
+        "tests/benchmarks/",
+        "tests/tools/demo/",
+        "tests/networks/deployment/",
+    ),
+    *(
+        "tests/examples/",
+        "tests/kernels/build/",
+        "tests/saved/",
+        "tests/tools/inspection/report/",
+        "tests/test_docs.py",
+    ),
     *("tests/test_examples.py", "tests/test_site", "tests/test_types.py", "tests/test_architecture.py"),
     "tests/compiler/test_backends.py",
 )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tpgen.inspection.stages.cuda import disassemblers
 from tpgen.kernels.build.compiler import find_compiler
 from tpgen.kernels.cuda.nvrtc import find_nvrtc, why_no_nvrtc
+from tpgen.tools.inspection.stages.cuda import disassemblers
 
 WITHOUT_COMPILER = "no C++ compiler, or TPGEN_CXX=none: generated kernels are not tested"
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason=WITHOUT_COMPILER)

@@ -46,13 +46,13 @@ LAYERS = (
 ROOMS = ("arguments", "sweep", "placement", "cpp", "build", "cuda", "runtime")
 FREE = {
     "tpgen._version",
-    "tpgen._e3nn",
-    "tpgen._e3nn_constants",
-    "tpgen._torch",
+    "tpgen.base._e3nn",
+    "tpgen.base._e3nn_constants",
+    "tpgen.base._torch",
 }  # these import nothing of the package, anybody may read them
 # (module, what it imports inside a function): why
 LATE = {
-    ("tpgen.deployment.files.load", "tpgen.kernels.runtime.ops"): "the file runs without "
+    ("tpgen.networks.deployment.files.load", "tpgen.kernels.runtime.ops"): "the file runs without "
     "tpgen where a package was deployed; where tpgen is imported, its operators serve",
 }
 MODULES = {
@@ -150,8 +150,8 @@ def test_the_listed_imports_are_there() -> None:
 # Functions whose few answers are facts about this process, the machine or the package: there is nothing to limit.
 FACTS = {
     "tpgen.compiler.autotune": {"warn_once"},
-    "tpgen.conversion.notices": {"_say"},
-    "tpgen.inspection.costs.roofline": {"_remembered"},
+    "tpgen.networks.conversion.notices": {"_say"},
+    "tpgen.tools.inspection.costs.roofline": {"_remembered"},
     "tpgen.kernels.cpp.text": {"read_header"},
     "tpgen.kernels.cuda.driver": {"_open", "need_driver", "entry_points", "cuda_taken", "capability", "processors"},
     "tpgen.kernels.cuda.nvrtc": {"_candidates", "_opened"},
@@ -179,7 +179,7 @@ def cached(name: str) -> set[str]:
 @pytest.mark.parametrize("name", INNER)
 def test_every_cache_that_grows_can_be_seen(name: str) -> None:
     """What grows with the products of a process is `remembered`, so that `tpgen.caches()` lists and limits it."""
-    assert cached(name) <= FACTS.get(name, set()), "use tpgen.remember.remembered, or list it as a fact"
+    assert cached(name) <= FACTS.get(name, set()), "use tpgen.base.remember.remembered, or list it as a fact"
 
 
 # Classes whose instances are of one kind of plan, form or module.
@@ -256,7 +256,7 @@ def of(found: set[str], *packages: str) -> list[str]:
 
 
 def test_the_root_loads_nothing_but_itself() -> None:
-    root = ["tpgen", "tpgen._e3nn_constants", "tpgen._version"]
+    root = ["tpgen", "tpgen.base._e3nn_constants", "tpgen._version"]
     assert of(loaded("import tpgen"), "tpgen", "torch", "e3nn", "numpy") == root
 
 
@@ -273,7 +273,7 @@ def test_products_load_nothing_that_inspects_them() -> None:
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["explian"]])
 def test_the_command_line_answers_without_torch(arguments: list[str]) -> None:
-    found = loaded(f"from tpgen.cli import main\ntry: main({arguments})\nexcept SystemExit: pass")
+    found = loaded(f"from tpgen.tools.cli import main\ntry: main({arguments})\nexcept SystemExit: pass")
     assert not of(found, "torch", "e3nn", "numpy", "rich", "matplotlib")
 
 
@@ -317,9 +317,9 @@ def is_private(part: str) -> bool:
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_private_names_of_torch_stand_in_one_file(name: str) -> None:
     """But for a file that runs where tpgen is not."""
-    allowed = {"tpgen.deployment.files.load": {"torch._inductor", "torch._inductor.aoti_load_package"}}
-    if name != "tpgen._torch":
-        assert private(name) <= allowed.get(name, set()), f"{name}: take it from tpgen._torch"
+    allowed = {"tpgen.networks.deployment.files.load": {"torch._inductor", "torch._inductor.aoti_load_package"}}
+    if name != "tpgen.base._torch":
+        assert private(name) <= allowed.get(name, set()), f"{name}: take it from tpgen.base._torch"
 
 
 def test_the_root_exports_what_it_names() -> None:

@@ -135,7 +135,7 @@ def _accept_or_fail(page: Path, printed: dict[Block, str], accept: bool) -> None
 def test_commands(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
     from click.testing import CliRunner
 
-    from tpgen.cli import main
+    from tpgen.tools.cli import main
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
@@ -229,7 +229,7 @@ def mentioned() -> set[tuple[str, tuple[str, ...]]]:
 def test_every_command_that_is_mentioned_exists_with_its_options() -> None:
     from click import Context, Group
 
-    from tpgen.cli.app import main
+    from tpgen.tools.cli.app import main
 
     wrong = set()
     for page, (_, *words) in mentioned():

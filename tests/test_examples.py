@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from benchmarks.notebooks import CLIENTS, run_cell, run_notebook, structure, write_notebook
-from tpgen._e3nn import default_dtype
+from tpgen.base._e3nn import default_dtype
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "docs" / "examples"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.inspection.explorer.browser import open_browser
+from tests.tools.inspection.explorer.browser import open_browser
 
 SITE = Path(__file__).parent.parent / "site"
 ALONE = ("404.html", "explorer_live.html", "layer_explorer.html")  # no pages of the theme

@@ -22,14 +22,14 @@ from tpgen.compiler.config import (
     ModuleOptions,
     RunOptions,
 )
-from tpgen.inspection.stages.calls import PolynomialRequest
+from tpgen.tools.inspection.stages.calls import PolynomialRequest
 
 ROOT = Path(__file__).parent.parent
 _RIGHT = """
 from typing_extensions import assert_type
 
 import tpgen
-from tpgen.inspection.stages.dump import dump_stage
+from tpgen.tools.inspection.stages.dump import dump_stage
 from tpgen.planner.presets import channelwise
 
 product = tpgen.TensorProduct("2x1o", "1o", "2x1e", [(0, 0, 0, "uvu", True)], strategy="grouped", layout="ir_mul")

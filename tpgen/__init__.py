@@ -9,23 +9,18 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tpgen._e3nn_constants import ConstantsOfE3nn
 from tpgen._version import __version__ as __version__
+from tpgen.base._e3nn_constants import ConstantsOfE3nn
 
 if TYPE_CHECKING:  # names that are imported "as" themselves are this package's to type checkers
-    from tpgen.conversion.adapters import register_adapter as register_adapter
-    from tpgen.conversion.convert import conversion_report as conversion_report
-    from tpgen.conversion.convert import convert as convert
-    from tpgen.conversion.convert import restore as restore
-    from tpgen.deployment.deploy import deploy as deploy
-    from tpgen.deployment.portable import portable as portable
-    from tpgen.errors import TpgenError as TpgenError
-    from tpgen.inspection.costs.explain import explain as explain
-    from tpgen.inspection.costs.explain_network import explain_network as explain_network
-    from tpgen.inspection.costs.memory import estimate_memory as estimate_memory
-    from tpgen.inspection.explorer.page import write_explorer as write_explorer
-    from tpgen.inspection.report.compile_report import compile_report as compile_report
-    from tpgen.inspection.stages.dump import dump_stage as dump_stage
+    from tpgen.base.errors import TpgenError as TpgenError
+    from tpgen.base.remember import caches as caches
+    from tpgen.networks.conversion.adapters import register_adapter as register_adapter
+    from tpgen.networks.conversion.convert import conversion_report as conversion_report
+    from tpgen.networks.conversion.convert import convert as convert
+    from tpgen.networks.conversion.convert import restore as restore
+    from tpgen.networks.deployment.deploy import deploy as deploy
+    from tpgen.networks.deployment.portable import portable as portable
     from tpgen.networks.step import compile_step as compile_step
     from tpgen.networks.training import compile_training as compile_training
     from tpgen.nn.conv import TensorProductConv as TensorProductConv
@@ -42,8 +37,13 @@ if TYPE_CHECKING:  # names that are imported "as" themselves are this package's 
     from tpgen.planner.plan import Plan as Plan
     from tpgen.planner.presets import channelwise as channelwise
     from tpgen.planner.product import make_plan as make_plan
-    from tpgen.remember import caches as caches
-    from tpgen.verification.verify import verify as verify
+    from tpgen.tools.inspection.costs.explain import explain as explain
+    from tpgen.tools.inspection.costs.explain_network import explain_network as explain_network
+    from tpgen.tools.inspection.costs.memory import estimate_memory as estimate_memory
+    from tpgen.tools.inspection.explorer.page import write_explorer as write_explorer
+    from tpgen.tools.inspection.report.compile_report import compile_report as compile_report
+    from tpgen.tools.inspection.stages.dump import dump_stage as dump_stage
+    from tpgen.tools.verification.verify import verify as verify
 
 # Where each name is defined; the imports above say the same to type checkers, and a test compares the two.
 _HOMES = {
@@ -58,26 +58,26 @@ _HOMES = {
     "TensorProduct": "nn.tensor_product",
     "TensorProductConv": "nn.conv",
     "TensorSquare": "nn.products",
-    "TpgenError": "errors",
-    "caches": "remember",
+    "TpgenError": "base.errors",
+    "caches": "base.remember",
     "channelwise": "planner.presets",
-    "compile_report": "inspection.report.compile_report",
+    "compile_report": "tools.inspection.report.compile_report",
     "compile_step": "networks.step",
     "compile_training": "networks.training",
-    "conversion_report": "conversion.convert",
-    "convert": "conversion.convert",
-    "deploy": "deployment.deploy",
-    "dump_stage": "inspection.stages.dump",
-    "estimate_memory": "inspection.costs.memory",
-    "explain": "inspection.costs.explain",
-    "explain_network": "inspection.costs.explain_network",
+    "conversion_report": "networks.conversion.convert",
+    "convert": "networks.conversion.convert",
+    "deploy": "networks.deployment.deploy",
+    "dump_stage": "tools.inspection.stages.dump",
+    "estimate_memory": "tools.inspection.costs.memory",
+    "explain": "tools.inspection.costs.explain",
+    "explain_network": "tools.inspection.costs.explain_network",
     "from_e3nn": "nn.from_e3nn",
     "make_plan": "planner.product",
-    "portable": "deployment.portable",
-    "register_adapter": "conversion.adapters",
-    "restore": "conversion.convert",
-    "verify": "verification.verify",
-    "write_explorer": "inspection.explorer.page",
+    "portable": "networks.deployment.portable",
+    "register_adapter": "networks.conversion.adapters",
+    "restore": "networks.conversion.convert",
+    "verify": "tools.verification.verify",
+    "write_explorer": "tools.inspection.explorer.page",
 }
 if not TYPE_CHECKING:  # type checkers read no list that is computed
     __all__ = ["__version__", *_HOMES]

@@ -1,5 +1,5 @@
 """``python -m tpgen``: the command line."""
 
-from tpgen.cli.app import main
+from tpgen.tools.cli.app import main
 
 main()

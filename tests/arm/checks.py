@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.deployment.test_runtime import KERNELS, elsewhere, test_operators_without_python_compute_the_same  # noqa: F401
 from tests.kernels.test_compilers import _no_kernel_is_known, older, test_instruction_sets  # noqa: F401  run here too
 from tests.machine import needs_compiler
-from tpgen.demo.potential import convert_potential, example
-from tpgen.deployment import runtime
-from tpgen.deployment.deploy import deploy
-from tpgen.deployment.runtime import features
+from tests.networks.deployment.test_runtime import KERNELS, elsewhere, test_operators_without_python_compute_the_same  # noqa: F401
+from tpgen.networks.deployment import runtime
+from tpgen.networks.deployment.deploy import deploy
+from tpgen.networks.deployment.runtime import features
 from tpgen.nn.modules import module_of, sizes_of
 from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS
-from tpgen.verification.verify import verify
+from tpgen.tools.demo.potential import convert_potential, example
+from tpgen.tools.verification.verify import verify
 
 pytestmark = needs_compiler
 # products with vectors over rows and over channels, linear layers, polynomials

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import tpgen
-from tpgen._torch import pytree
-from tpgen.errors import DeployError
+from tpgen.base._torch import pytree
+from tpgen.base.errors import DeployError
 
 
 @dataclass(frozen=True)

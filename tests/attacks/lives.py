@@ -19,8 +19,8 @@ from torch.utils.hooks import RemovableHandle
 import tpgen
 from tests.attacks.calls import CALLS, Arguments, Subject, compare, size
 from tests.attacks.counts import count
-from tpgen.conversion.swap import mark_of
-from tpgen.verification.runs import from_file
+from tpgen.networks.conversion.swap import mark_of
+from tpgen.tools.verification.runs import from_file
 
 LENGTH = 40  # attacks of a life
 PROGRAMS = ("_compiled_main", "_compiled_main_left_right")  # e3nn's, which compute for stock alone

@@ -14,11 +14,11 @@ from e3nn import o3
 from torch import Tensor, nn
 
 from tests.attacks.calls import Arguments, Subject
-from tests.conversion.networks import Mixed, mixed_inputs
-from tests.conversion.projects.mace_stand_in import Potential as StandIn
-from tests.conversion.projects.mace_stand_in import arguments
-from tests.verification.messages import Messages, skewed
-from tpgen.demo.potential import Potential, atoms
+from tests.networks.conversion.networks import Mixed, mixed_inputs
+from tests.networks.conversion.projects.mace_stand_in import Potential as StandIn
+from tests.networks.conversion.projects.mace_stand_in import arguments
+from tests.tools.verification.messages import Messages, skewed
+from tpgen.tools.demo.potential import Potential, atoms
 
 
 class Gated(nn.Module):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import tpgen
 from tests.attacks.counts import ATTACKS, CALLS, count
 from tests.attacks.products import plans
-from tpgen.errors import TpgenError
+from tpgen.base.errors import TpgenError
 
 Draw = st.DrawFn
 Arguments = st.SearchStrategy[list[Any]]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import tpgen
 from tests.attacks.counts import count
 from tests.machine import needs_compiler
-from tpgen.errors import TpgenError
+from tpgen.base.errors import TpgenError
 from tpgen.planner.presets import channelwise, fully_connected
 
 ROWS, NODES = 5, 4

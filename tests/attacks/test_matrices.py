@@ -17,9 +17,9 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from tests.attacks.counts import ATTACKS, CALLS, count
 from tests.attacks.products import laid_out
 from tests.attacks.test_products import LAYOUTS, TOLERANCE, assert_alike, derivatives
-from tests.deployment.network import products_of_rows
 from tests.machine import needs_compiler
-from tpgen._torch import FakeTensorMode
+from tests.networks.deployment.network import products_of_rows
+from tpgen.base._torch import FakeTensorMode
 from tpgen.form.reference import reference_product
 from tpgen.networks.products import products_by_kernels
 from tpgen.nn.linear import Linear

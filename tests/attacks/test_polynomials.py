@@ -14,7 +14,7 @@ from tests.attacks.products import laid_out
 from tests.attacks.test_products import TOLERANCE, assert_alike, derivatives
 from tests.machine import KERNEL
 from tests.polynomials import operands_of, slow
-from tpgen.errors import PlanError
+from tpgen.base.errors import PlanError
 from tpgen.nn.polynomial import Polynomial
 from tpgen.planner.contraction import make_contraction_plan
 from tpgen.planner.plan import OUT, Operand, Plan

@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.attacks.counts import ATTACKS, CALLS, count
 from tests.attacks.products import crowds, laid_out, plans, random_operands
 from tests.machine import KERNEL
-from tpgen.errors import InputError
+from tpgen.base.errors import InputError
 from tpgen.form.reference import reference_product
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.tensor_product import TensorProduct

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tests.attacks.counts import count
 from tests.attacks.modules import KINDS
-from tpgen.verification.runs import from_file
+from tpgen.tools.verification.runs import from_file
 
 State = Mapping[str, Tensor]
 LIMITS = {torch.float64: 1e-12, torch.float32: 1e-5}

@@ -17,12 +17,12 @@ from benchmarks.gpu_convolutions import Graph, convolution_rows, convolution_tab
 from benchmarks.gpu_networks import network_rows, network_table
 from benchmarks.networks import Case
 from tests.machine import needs_compiler
-from tpgen.bench import contenders
 from tpgen.form.form import Layout
 from tpgen.form.reference import reference_product
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
-from tpgen.verification.subject import change_layout
+from tpgen.tools.bench import contenders
+from tpgen.tools.verification.subject import change_layout
 
 PLAN = channelwise("4x0e+4x1o", "0e+1o", "0e+1o", shared_weights=False)
 

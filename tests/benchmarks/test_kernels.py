@@ -32,15 +32,15 @@ from benchmarks.machine import copy_call, fma_rate
 from benchmarks.page import Places, goal_cells, write_page
 from benchmarks.startup import SHOW_MEMORY, in_fresh_process
 from tests.machine import needs_compiler
-from tpgen.bench.contenders import build_loop
-from tpgen.bench.records import environment
-from tpgen.bench.run import run_benchmarks
-from tpgen.bench.tasks import TASKS
-from tpgen.errors import BackendError, TpgenError
-from tpgen.inspection import clock
+from tpgen.base import clock
+from tpgen.base.errors import BackendError, TpgenError
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS, Problem
 from tpgen.planner.product import make_plan
+from tpgen.tools.bench.contenders import build_loop
+from tpgen.tools.bench.records import environment
+from tpgen.tools.bench.run import run_benchmarks
+from tpgen.tools.bench.tasks import TASKS
 
 CPU = torch.device("cpu")
 SMALL = Problem("small", "channelwise", 40, lambda: channelwise("8x0e+8x1o", "0e+1o", "0e+1o"), "test")

@@ -14,8 +14,8 @@ from benchmarks import layer_goals, layers
 from benchmarks.goals import Figure, Findings, Outcome, Unit, load_outcomes, measure_goals, save_outcome
 from benchmarks.problems import OURS, problem_named
 from tests.machine import needs_compiler
-from tpgen.bench.records import environment
-from tpgen.errors import PlanError
+from tpgen.base.errors import PlanError
+from tpgen.tools.bench.records import environment
 
 GOALS = layer_goals.layer_goals(Path("nowhere"))
 

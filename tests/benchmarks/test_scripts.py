@@ -14,7 +14,7 @@ from rich.console import Console
 
 from benchmarks import article
 from benchmarks.report import main
-from tpgen.bench.records import Record, Report, Settings, environment
+from tpgen.tools.bench.records import Record, Report, Settings, environment
 
 
 def test_report_script_measures_goes_on_and_writes(tmp_path: Path):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from benchmarks.networks import Case
 from tests.nonfinite import compare
-from tpgen.conversion.convert import convert
+from tpgen.networks.conversion.convert import convert
 from tpgen.networks.step import compile_step
 
 # coordinates of one atom, whose edges stay those of the list that was made before it flew away

@@ -18,13 +18,13 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from benchmarks.networks import Case, lattice
-from tests.deployment.network import products_of_rows
-from tpgen.conversion.convert import conversion_report, convert, restore
-from tpgen.conversion.operations import pairs
-from tpgen.deployment import deploy as deploying
-from tpgen.deployment.models import OfStructures, model_of
-from tpgen.deployment.runtime import kernels_in
-from tpgen.errors import TpgenError
+from tests.networks.deployment.network import products_of_rows
+from tpgen.base.errors import TpgenError
+from tpgen.networks.conversion.convert import conversion_report, convert, restore
+from tpgen.networks.conversion.operations import pairs
+from tpgen.networks.deployment import deploy as deploying
+from tpgen.networks.deployment.models import OfStructures, model_of
+from tpgen.networks.deployment.runtime import kernels_in
 from tpgen.networks.step import compile_step
 from tpgen.networks.training import compile_training
 

@@ -10,10 +10,10 @@ from torch import nn
 
 from benchmarks.networks import Case
 from tests.clients.checks import arguments, assert_same, results
-from tpgen.errors import TraceError
-from tpgen.inspection.costs.explain_network import explain_network
-from tpgen.inspection.costs.roofline import Ceilings
+from tpgen.base.errors import TraceError
 from tpgen.networks.tracer import trace_network
+from tpgen.tools.inspection.costs.explain_network import explain_network
+from tpgen.tools.inspection.costs.roofline import Ceilings
 
 
 def check_explained(case: Case) -> list[str]:

@@ -17,7 +17,7 @@ from tests.attacks.calls import Arguments, Subject
 from tests.attacks.counts import ATTACKS, SEED
 from tests.attacks.lives import LENGTH, live
 from tests.clients.checks import arguments
-from tpgen._torch import pytree
+from tpgen.base._torch import pytree
 
 ATTACKED = ATTACKS if "ATTACKS" in os.environ else 10
 OF_TENSORS = ("vmap", "forwards", "func.vjp", "batched rows")  # calls of networks whose arguments are tensors

@@ -13,7 +13,7 @@ from torch import nn
 
 from benchmarks.networks import Case
 from tests.clients.checks import carbon, results
-from tpgen.conversion.convert import convert, restore
+from tpgen.networks.conversion.convert import convert, restore
 
 
 def modified(model: nn.Module) -> nn.Module:

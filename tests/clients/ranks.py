@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from torch import Tensor
 
 from benchmarks.networks import Structure
-from tpgen.cli.app import main
+from tpgen.tools.cli.app import main
 
 PATIENCE = 240  # seconds: a rank may be compiling its kernels
 

@@ -16,7 +16,7 @@ from ase import units
 from ase.md.verlet import VelocityVerlet
 from torch_sim.models.mace import MaceModel
 
-from tpgen.conversion.convert import conversion_report
+from tpgen.networks.conversion.convert import conversion_report
 
 from benchmarks.networks import mace  # isort: skip  (after tpgen)
 from tests.clients.torchsim_checks import NETWORKS, check_batches, check_relaxed  # isort: skip

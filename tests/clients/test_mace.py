@@ -15,9 +15,9 @@ import torch
 from click.testing import CliRunner
 
 from tests.clients.checks import carbon, check_everything, check_float32, compare_dynamics
-from tpgen.cli.app import main
-from tpgen.conversion.convert import conversion_report, convert, restore
-from tpgen.conversion.swap import mark_of
+from tpgen.networks.conversion.convert import conversion_report, convert, restore
+from tpgen.networks.conversion.swap import mark_of
+from tpgen.tools.cli.app import main
 
 from benchmarks.networks import mace  # isort: skip  (after tpgen, which lets torch load the constants of e3nn 0.4.4)
 

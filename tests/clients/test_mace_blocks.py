@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tpgen.conversion.convert import convert, restore
-from tpgen.conversion.joined import JoinedLayers
-from tpgen.conversion.projects import mace_models
+from tpgen.networks.conversion.convert import convert, restore
+from tpgen.networks.conversion.joined import JoinedLayers
+from tpgen.networks.conversion.projects import mace_models
 
 from benchmarks.networks import Case, mace  # isort: skip  (after tpgen, which lets torch load the constants of e3nn 0.4.4)
 from mace.modules import blocks  # isort: skip

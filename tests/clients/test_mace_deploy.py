@@ -12,9 +12,9 @@ import torch
 from click.testing import CliRunner
 
 from tests.clients.checks import check_deployed, check_few, check_products, deployed_programs, few
-from tpgen.cli.app import main
-from tpgen.deployment.example import build_example, run_example
-from tpgen.deployment.models import OfStructures, model_of
+from tpgen.networks.deployment.example import build_example, run_example
+from tpgen.networks.deployment.models import OfStructures, model_of
+from tpgen.tools.cli.app import main
 
 from benchmarks.networks import mace  # isort: skip  (after tpgen, which lets torch load the constants of e3nn 0.4.4)
 

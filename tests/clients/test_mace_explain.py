@@ -6,7 +6,7 @@ import torch
 
 from benchmarks.networks import mace
 from tests.clients.inspected import check_explained, check_traced
-from tpgen.conversion.convert import convert
+from tpgen.networks.conversion.convert import convert
 
 
 def test_products_and_contractions_are_explained_with_their_backward_passes() -> None:

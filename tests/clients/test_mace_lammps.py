@@ -12,7 +12,7 @@ import torch
 
 from tests.clients.ranks import assert_ranks_agree
 from tests.clients.test_mace import BLOCKS, tpgen
-from tpgen.conversion.operations.splines import is_splined
+from tpgen.networks.conversion.operations.splines import is_splined
 
 from benchmarks.networks import lattice, mace  # isort: skip  (after tpgen)
 

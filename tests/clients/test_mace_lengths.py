@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.clients.checks import check_splines, counted_lengths
-from tpgen.conversion.convert import conversion_report, convert, restore
-from tpgen.conversion.projects import mace_models
-from tpgen.conversion.projects.mace_models import model_swaps
-from tpgen.conversion.swap import apply_all, undo_all, what_computes
+from tpgen.networks.conversion.convert import conversion_report, convert, restore
+from tpgen.networks.conversion.projects import mace_models
+from tpgen.networks.conversion.projects.mace_models import model_swaps
+from tpgen.networks.conversion.swap import apply_all, undo_all, what_computes
 
 from mace.modules.blocks import RadialEmbeddingBlock  # isort: skip  (after tpgen, as e3nn 0.4.4 needs)
 

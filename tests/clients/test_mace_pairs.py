@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from tpgen.conversion.convert import conversion_report, convert
-from tpgen.conversion.projects import mace_models
+from tpgen.networks.conversion.convert import conversion_report, convert
+from tpgen.networks.conversion.projects import mace_models
 
 from benchmarks.networks import mace  # isort: skip  (after tpgen, which lets torch load the constants of e3nn 0.4.4)
 

@@ -12,9 +12,9 @@ import tpgen
 from benchmarks.networks import Case, nequip
 from tests.clients.checks import assert_same, check_everything, check_float32, compare_dynamics, results
 from tests.clients.nequip_checks import calculator_of, check_compiled_training, check_packaged
-from tpgen.conversion import species
-from tpgen.conversion.operations import matmul
 from tpgen.functions import silu
+from tpgen.networks.conversion import species
+from tpgen.networks.conversion.operations import matmul
 
 
 def test_a_model_is_converted_and_equal() -> None:

@@ -13,7 +13,7 @@ from nequip.nn.mlp import ScalarLinearLayer
 from benchmarks.networks import Case, allegro
 from tests.clients.checks import assert_same, check_everything, check_float32, compare_dynamics, results
 from tests.clients.nequip_checks import calculator_of, check_packaged, modified
-from tpgen.conversion.convert import conversion_report, convert
+from tpgen.networks.conversion.convert import conversion_report, convert
 
 
 def small() -> Case:

@@ -10,7 +10,7 @@ from nequip.data import AtomicDataDict as keys
 
 from benchmarks.networks import Case, allegro
 from tests.clients.checks import check_step, check_training
-from tpgen.conversion.convert import convert
+from tpgen.networks.conversion.convert import convert
 from tpgen.networks.step import compile_step
 
 OUTPUTS = [keys.TOTAL_ENERGY_KEY, keys.FORCE_KEY, keys.STRESS_KEY]

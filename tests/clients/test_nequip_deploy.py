@@ -13,9 +13,9 @@ from nequip.model.saved_models import load_utils
 
 from benchmarks.networks import allegro, nequip
 from tests.clients.checks import check_deployed, check_products, deployed_programs
-from tpgen.cli.app import main
-from tpgen.deployment.models import OfStructures, model_of
-from tpgen.errors import DeployError
+from tpgen.base.errors import DeployError
+from tpgen.networks.deployment.models import OfStructures, model_of
+from tpgen.tools.cli.app import main
 
 MODELS = {
     "nequip": partial(nequip, features=4, l_max=1, layers=1),

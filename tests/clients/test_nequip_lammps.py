@@ -12,8 +12,8 @@ import torch
 
 from benchmarks.networks import Case, allegro, lattice, nequip
 from tests.clients.ranks import assert_ranks_agree, check_without_lammps, interface
-from tpgen.conversion.convert import conversion_report
-from tpgen.conversion.projects.lammps import write_for_lammps
+from tpgen.networks.conversion.convert import conversion_report
+from tpgen.networks.conversion.projects.lammps import write_for_lammps
 
 
 @pytest.mark.parametrize("make", [partial(nequip, features=8, l_max=1), partial(allegro, features=8, scalars=8)])
@@ -45,4 +45,4 @@ def test_ranks_compute_what_one_of_stock_does(
 
 def test_the_command_line_asks_for_lammps_s_package(monkeypatch: pytest.MonkeyPatch) -> None:
     own = "nequip.integrations.lammps_mliap.lmp_mliap_wrapper"
-    check_without_lammps(monkeypatch, "nequip", own, "tpgen.conversion.projects.nequip_lammps")
+    check_without_lammps(monkeypatch, "nequip", own, "tpgen.networks.conversion.projects.nequip_lammps")

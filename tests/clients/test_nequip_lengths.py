@@ -12,10 +12,10 @@ from torch import Tensor
 
 from benchmarks.networks import nequip
 from tests.clients.checks import check_splines, counted_lengths
-from tpgen.conversion.convert import conversion_report, convert
-from tpgen.conversion.projects import nequip_edges
-from tpgen.conversion.projects.nequip_edges import TpgenBesselEdgeLengthEncoding
-from tpgen.conversion.swap import Swap, apply_all
+from tpgen.networks.conversion.convert import conversion_report, convert
+from tpgen.networks.conversion.projects import nequip_edges
+from tpgen.networks.conversion.projects.nequip_edges import TpgenBesselEdgeLengthEncoding
+from tpgen.networks.conversion.swap import Swap, apply_all
 
 NAMES = (keys.EDGE_EMBEDDING_KEY, keys.EDGE_CUTOFF_KEY)
 

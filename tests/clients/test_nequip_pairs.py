@@ -11,7 +11,7 @@ from nequip.data import AtomicDataDict as keys
 from benchmarks.networks import Case, allegro, nequip
 from benchmarks.networks import _of_nequip as of_nequip
 from tests.clients.checks import assert_same, results
-from tpgen.conversion.convert import convert
+from tpgen.networks.conversion.convert import convert
 
 
 @pytest.mark.parametrize("kept", [(), "*.tp_scatter", "*.bessel_encode"])

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.networks import sevenn
 from tests.clients.checks import check_everything, check_float32, compare_dynamics
-from tpgen.conversion.convert import convert
+from tpgen.networks.conversion.convert import convert
 
 
 def test_a_model_is_converted_and_equal() -> None:

@@ -12,7 +12,7 @@ from sevenn import util
 
 from benchmarks.networks import sevenn
 from tests.clients.checks import check_deployed, check_products, deployed_programs
-from tpgen.cli.app import main
+from tpgen.tools.cli.app import main
 
 
 def test_a_checkpoint_is_deployed_by_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.networks import lattice, sevenn
 from tests.clients.ranks import assert_ranks_agree, check_without_lammps, interface
-from tpgen.conversion.projects.lammps import write_for_lammps
+from tpgen.networks.conversion.projects.lammps import write_for_lammps
 
 
 @pytest.mark.parametrize("radial", ["net", "spline"])
@@ -42,7 +42,7 @@ def test_ranks_compute_what_one_of_stock_does(
 
 
 def test_the_command_line_asks_for_lammps_s_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_without_lammps(monkeypatch, "sevenn", "sevenn.mliap", "tpgen.conversion.projects.sevennet_lammps")
+    check_without_lammps(monkeypatch, "sevenn", "sevenn.mliap", "tpgen.networks.conversion.projects.sevennet_lammps")
 
 
 class Checkpoint(SimpleNamespace):

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from benchmarks.networks import sevenn
 from tests.clients.checks import check_splines, counted_lengths
-from tpgen.conversion.convert import conversion_report, convert
-from tpgen.conversion.projects import sevennet_edges
-from tpgen.conversion.projects.sevennet_edges import TpgenEdgeEmbedding, sevennet_paired_edges
-from tpgen.conversion.swap import apply_all
+from tpgen.networks.conversion.convert import conversion_report, convert
+from tpgen.networks.conversion.projects import sevennet_edges
+from tpgen.networks.conversion.projects.sevennet_edges import TpgenEdgeEmbedding, sevennet_paired_edges
+from tpgen.networks.conversion.swap import apply_all
 
 NAMES = (keys.EDGE_LENGTH, keys.EDGE_EMBEDDING, keys.EDGE_ATTR)
 

@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.networks import Case, sevenn
 from tests.clients.checks import assert_same, results
-from tpgen.conversion.convert import convert
+from tpgen.networks.conversion.convert import convert
 
 
 def small() -> Case:

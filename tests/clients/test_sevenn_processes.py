@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.networks import sevenn
 from tests.clients.checks import carbon
-from tpgen.conversion.convert import conversion_report, convert
+from tpgen.networks.conversion.convert import conversion_report, convert
 
 
 def calculator() -> Any:

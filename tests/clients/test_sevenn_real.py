@@ -16,9 +16,9 @@ from sevenn.util import model_from_checkpoint
 from benchmarks import networks
 from benchmarks.networks import Case
 from tests.clients.checks import check_deployed
-from tpgen.cli.app import main
-from tpgen.conversion.convert import collect, conversion_report, convert
-from tpgen.conversion.swap import Swap
+from tpgen.networks.conversion.convert import collect, conversion_report, convert
+from tpgen.networks.conversion.swap import Swap
+from tpgen.tools.cli.app import main
 
 FILES = Path(sevenn.__file__).parent.glob("pretrained_potentials/*/*.pth")
 SMALLEST = min(FILES, key=lambda file: (file.stat().st_size, file))

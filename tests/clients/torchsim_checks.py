@@ -12,7 +12,7 @@ from torch import nn
 from torch_sim.autobatching import BinningAutoBatcher, InFlightAutoBatcher
 
 from benchmarks.engines import crystal
-from tpgen.conversion.convert import convert
+from tpgen.networks.conversion.convert import convert
 from tpgen.networks.step import compile_step
 
 NETWORKS: dict[str, Callable[[nn.Module], Any]] = {

@@ -11,10 +11,10 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import tpgen
 from tests.cases import MIXED, STRATEGIES, assert_close
+from tpgen.base.errors import BackendError
 from tpgen.compiler.backends import BACKENDS, check_backend, compile_program, script
 from tpgen.compiler.config import Config
 from tpgen.emitter.emit import emit_plan
-from tpgen.errors import BackendError
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise

@@ -12,10 +12,10 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import tpgen
+from tpgen.base.errors import BackendError, InputError
 from tpgen.compiler import chunks
 from tpgen.compiler.chunks import Chunked
 from tpgen.compiler.footprint import without_values
-from tpgen.errors import BackendError, InputError
 from tpgen.networks.program import network_program
 from tpgen.planner.coupling import coupling
 from tpgen.planner.plan import Plan

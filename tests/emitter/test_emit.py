@@ -22,11 +22,11 @@ from tests.cases import (
     reference_right,
     run_python,
 )
-from tpgen._e3nn import default_dtype
+from tpgen.base._e3nn import default_dtype
+from tpgen.base.errors import EmitError
 from tpgen.compiler.backends import script
 from tpgen.emitter.emit import DIRECTIONS, Emission, emit_form, emit_plan
 from tpgen.emitter.strategies import STRATEGIES as KNOWN
-from tpgen.errors import EmitError
 from tpgen.form.form import Layout, right_form
 from tpgen.form.reference import reference_product
 from tpgen.planner.plan import Plan

@@ -10,10 +10,10 @@ import torch
 from torch import fx
 
 from tests.cases import CASES, MIXED, STRATEGIES, Case
+from tpgen.base.errors import TpgenError
 from tpgen.emitter.emit import DIRECTIONS, Emission, emit_form, emit_plan
 from tpgen.emitter.graph_writer import GraphWriter
 from tpgen.emitter.strategies import STRATEGIES as KNOWN
-from tpgen.errors import TpgenError
 from tpgen.form.form import form_of
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise

@@ -7,8 +7,8 @@ import torch
 
 from tests.machine import KERNEL
 from tests.polynomials import PLANS, operands_of, slow, symmetric
+from tpgen.base.errors import EmitError
 from tpgen.emitter.polynomial import emit_polynomial
-from tpgen.errors import EmitError
 
 STRATEGIES = ["einsum", "unrolled", KERNEL]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tpgen.base.errors import BackendError, EmitError
 from tpgen.emitter import streams as cuda
 from tpgen.emitter.emit import emit_plan
-from tpgen.errors import BackendError, EmitError
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.presets import channelwise
 from tpgen.planner.problems import PROBLEMS

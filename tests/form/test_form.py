@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.cases import CASES, LAYOUTS, ROWS, Case, assert_close, operands, reference_right
 from tests.forms import reference_form
-from tpgen.errors import EmitError
+from tpgen.base.errors import EmitError
 from tpgen.form.form import Form, Layout, form_of, layouts_of, right_form
 from tpgen.form.reference import reference_product
 from tpgen.planner.product import make_plan

@@ -7,7 +7,7 @@ import torch
 
 from tests.cases import assert_close
 from tests.forms import reference_form
-from tpgen.errors import EmitError
+from tpgen.base.errors import EmitError
 from tpgen.form.form import Form, form_of, layouts_of
 from tpgen.form.reference import reference_product
 from tpgen.planner.linear import make_linear_plan

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.machine import needs_compiler
-from tpgen.errors import InputError
+from tpgen.base.errors import InputError
 from tpgen.functions import gate as gate_module
 from tpgen.functions.gate import gate, gate_by_torch, make_gate_table
 

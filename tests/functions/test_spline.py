@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.machine import needs_compiler
-from tpgen.errors import TpgenError
+from tpgen.base.errors import TpgenError
 from tpgen.functions.spline import SLOPE_ERROR, Spline, evaluate_spline, make_spline, spline_rows
 
 

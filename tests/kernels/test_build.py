@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tests.kernels.plans import call, operands
-from tpgen.errors import BackendError, EmitError, InputError, KernelError, PlanError
+from tpgen.base.errors import BackendError, EmitError, InputError, KernelError, PlanError
 from tpgen.kernels.build import build, cache, compiler
 from tpgen.kernels.build.compiler import openmp_runtime
 from tpgen.kernels.placement.place import place

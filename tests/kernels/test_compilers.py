@@ -13,7 +13,7 @@ import torch
 
 from tests.kernels.plans import operands
 from tests.kernels.test_products import all_slots, errors, identical, on_threads
-from tpgen.errors import BackendError
+from tpgen.base.errors import BackendError
 from tpgen.kernels.build import build, processor
 from tpgen.kernels.cpp.generate import ENTRY
 from tpgen.kernels.cpp.prelude import header

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.kernels.test_products import identical, on_threads
-from tpgen.errors import InputError
+from tpgen.base.errors import InputError
 from tpgen.form.reference import reference_product
 from tpgen.kernels.build import build
 from tpgen.kernels.runtime.call import OUT, ProductCall

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tests.machine import needs_compiler
+from tpgen.base.errors import InputError, PlanError
 from tpgen.emitter.emit import emit_plan
-from tpgen.errors import InputError, PlanError
 from tpgen.form.reference import reference_product
 from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.cuda.chips import chip_of

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.kernels.plans import operands
 from tests.kernels.test_build import PLAN, TEXT, libraries, run_product
-from tpgen.errors import BackendError, InputError, PlanError
+from tpgen.base.errors import BackendError, InputError, PlanError
 from tpgen.kernels.build import build, cache
 from tpgen.kernels.runtime.description import read_description
 from tpgen.kernels.runtime.ops import describe, kernel_conv, kernel_product

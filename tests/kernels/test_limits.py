@@ -23,7 +23,7 @@ from tests.attacks.test_products import assert_alike, derivatives
 from tests.kernels.plans import multiplicities
 from tests.kernels.test_products import errors
 from tests.polynomials import operands_of, slow
-from tpgen.errors import PlanError
+from tpgen.base.errors import PlanError
 from tpgen.form.call import MAX_LEVELS, Call
 from tpgen.form.form import form_of
 from tpgen.form.reference import reference_product
@@ -322,7 +322,7 @@ BESIDE: dict[str, str] = {
     "form.call.MAX_LEVELS": "test_levels_end",
     "form.contraction.PLANNING_ROWS": "orders of contraction are compared for it: values are the same in any order",
     "form.polynomial._NOISE": "what cancels in a sum of coefficients, of one part in 1e10",
-    "functions.bessel._START": "where splines of lengths begin, tests/conversion/operations/test_splines.py",
+    "functions.bessel._START": "where splines of lengths begin, tests/networks/conversion/operations/test_splines.py",
     "functions.silu.WORTH_SILU": SPEED + "tests/functions/test_silu.py",
     "functions.spline.SLOPE_ERROR": "an error that is measured, tests/functions/test_spline.py",
     "functions.spline._STEPS": "sizes that are tried in turn, tests/functions/test_spline.py",

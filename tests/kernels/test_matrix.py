@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.form.test_linear import LAYOUTS
-from tpgen.errors import EmitError, PlanError
+from tpgen.base.errors import EmitError, PlanError
 from tpgen.form.form import form_of
 from tpgen.form.reference import reference_product
 from tpgen.kernels.runtime.call import ProductCall, call_of

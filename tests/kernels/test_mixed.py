@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.kernels.plans import operands
-from tpgen.errors import PlanError
+from tpgen.base.errors import PlanError
 from tpgen.kernels.runtime.description import describe, read_description
 from tpgen.kernels.runtime.ops import kernel_product
 from tpgen.planner.product import make_plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpgen.errors import EmitError
+from tpgen.base.errors import EmitError
 from tpgen.form.form import form_of
 from tpgen.kernels.placement.channel import ChannelPlacement
 from tpgen.kernels.placement.place import Placement, place

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import tpgen
-from tpgen.errors import InputError, KernelError
+from tpgen.base.errors import InputError, KernelError
 from tpgen.functions.bessel import CutBessel, cut_bessel
 from tpgen.functions.gate import gate, gate_by_torch, make_gate_table
 from tpgen.functions.silu import silu, silu_second

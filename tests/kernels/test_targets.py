@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.interpreter import INTERPRETER, TARGETS
 from tests.kernels.plans import VARIANTS, call, mode_plan, operands
 from tests.machine import needs_compiler
-from tpgen.errors import InputError
+from tpgen.base.errors import InputError
 from tpgen.form.reference import reference_product
 from tpgen.kernels.arguments import Edges, KernelCall, KernelSpec, Sizes
 from tpgen.kernels.placement import channel, planning

@@ -8,10 +8,10 @@ from torch import nn
 
 import tpgen
 from tests.networks.layers import Layers, layer_inputs
-from tpgen.demo.tetris import Tetris, neighbours, shapes
 from tpgen.networks.inline import inline_products
 from tpgen.networks.tracer import trace_network
 from tpgen.planner.presets import channelwise
+from tpgen.tools.demo.tetris import Tetris, neighbours, shapes
 
 
 @pytest.mark.parametrize("strategy", ["einsum", "grouped", "unrolled", "kernel"])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import fx, nn
 
-from tpgen.errors import InverseError, TpgenError
+from tpgen.base.errors import InverseError, TpgenError
 from tpgen.networks.invert import ALIASES, INVERSES, invert
 from tpgen.networks.tracer import trace_network
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch._inductor.codegen.cpp import CppKernel
 
-from tpgen import _torch
+from tpgen.base import _torch
 from tpgen.networks import packages
 from tpgen.networks.packages import write_package
 from tpgen.networks.program import network_program

@@ -10,7 +10,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from tpgen._torch import FakeTensorMode
+from tpgen.base._torch import FakeTensorMode
 from tpgen.networks import products
 from tpgen.networks.products import products_by_kernels
 

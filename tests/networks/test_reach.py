@@ -20,7 +20,7 @@ import tpgen
 from tests.networks import reached
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tests.networks.test_training import squared
-from tpgen.errors import DeployError, InputError
+from tpgen.base.errors import DeployError, InputError
 
 NUMBER = 2.0
 NAMES: dict[str, Any] = {"a": 2.0}

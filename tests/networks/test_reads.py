@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import tpgen
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tests.networks.test_training import squared
-from tpgen.errors import InputError
+from tpgen.base.errors import InputError
 from tpgen.networks.reach import Reach
 from tpgen.networks.reads import Reads, reading
 

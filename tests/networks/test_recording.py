@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import tpgen
 from tests.machine import needs_compiler
-from tpgen.conversion import species as module
+from tpgen.networks.conversion import species as module
 from tpgen.networks.recording import find_groups, groups_among
 
 ELEMENTS = 5

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import tpgen
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
-from tpgen._torch import pytree
-from tpgen.errors import DeployError
+from tpgen.base._torch import pytree
+from tpgen.base.errors import DeployError
 from tpgen.networks import step_program
 from tpgen.networks.results import flatten, unflatten
 

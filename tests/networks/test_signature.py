@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 import tpgen
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
-from tpgen._e3nn import default_dtype
-from tpgen._torch import pytree
-from tpgen.errors import DeployError, InputError
+from tpgen.base._e3nn import default_dtype
+from tpgen.base._torch import pytree
+from tpgen.base.errors import DeployError, InputError
 from tpgen.networks.signature import _flat
 
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import tpgen
-from tests.deployment.network import Potential, inputs
 from tests.machine import needs_compiler
-from tpgen.errors import DeployError, InputError
+from tests.networks.deployment.network import Potential, inputs
+from tpgen.base.errors import DeployError, InputError
 from tpgen.networks import step_program
 from tpgen.networks.named import _operators
 from tpgen.networks.signature import ParameterSlots, Signature

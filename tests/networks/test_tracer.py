@@ -7,11 +7,11 @@ from torch import nn
 
 import tpgen
 from tests.networks.layers import Layers, by_path, layer_inputs
+from tpgen.base.errors import TraceError
 from tpgen.compiler.backends import script
-from tpgen.demo.tetris import Tetris, neighbours, shapes
-from tpgen.errors import TraceError
 from tpgen.networks.inline import inline_products
 from tpgen.networks.tracer import is_leaf, opening, trace_network
+from tpgen.tools.demo.tetris import Tetris, neighbours, shapes
 
 
 def test_products_and_e3nn_modules_stay_nodes() -> None:

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import tpgen
-from tests.deployment.network import Energy
 from tests.machine import needs_compiler
+from tests.networks.deployment.network import Energy
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tests.networks.test_step import data
-from tpgen.errors import DeployError, InputError
+from tpgen.base.errors import DeployError, InputError
 from tpgen.kernels.runtime.runtime import Kernels
 
 

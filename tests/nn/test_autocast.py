@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
-from tpgen.errors import InputError
+from tpgen.base.errors import InputError
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.linear import Linear
 from tpgen.nn.polynomial import Polynomial

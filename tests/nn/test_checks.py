@@ -9,7 +9,7 @@ import torch
 
 import tpgen
 from tests.cases import MIXED
-from tpgen.errors import EmitError, InputError, PlanError, TpgenError
+from tpgen.base.errors import EmitError, InputError, PlanError, TpgenError
 
 ROWS, EXTERNAL = {"shared_weights": False}, {"internal_weights": False}
 N = tpgen.TensorProduct(*MIXED).weight_numel

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.machine import KERNEL, needs_compiler
-from tpgen.errors import InputError
+from tpgen.base.errors import InputError
 from tpgen.form.reference import reference_product
 from tpgen.nn.conv import TensorProductConv
 from tpgen.planner.plan import Plan

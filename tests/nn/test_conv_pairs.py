@@ -11,7 +11,7 @@ from torch import Tensor
 import tpgen
 from tests.machine import needs_compiler
 from tpgen import TensorProductConv
-from tpgen.errors import InputError, PlanError
+from tpgen.base.errors import InputError, PlanError
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import describe, read_description
 from tpgen.kernels.runtime.ops import kernel_conv

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import tpgen
 from tests.machine import KERNEL
-from tpgen.errors import DeployError, InputError
+from tpgen.base.errors import DeployError, InputError
 from tpgen.kernels.cuda import orders
 from tpgen.networks.program import network_program
 from tpgen.nn import edges as module

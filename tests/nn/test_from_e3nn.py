@@ -9,7 +9,7 @@ from e3nn.util.jit import compile as e3nn_compile
 from torch import nn
 
 import tpgen
-from tpgen.errors import OptionError, PlanError, TpgenError
+from tpgen.base.errors import OptionError, PlanError, TpgenError
 from tpgen.nn.from_e3nn import from_e3nn
 from tpgen.nn.products import FullyConnectedTensorProduct, TensorSquare
 from tpgen.nn.tensor_product import TensorProduct

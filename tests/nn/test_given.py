@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import tpgen
 from tests.machine import needs_compiler
-from tpgen.errors import InputError
+from tpgen.base.errors import InputError
 from tpgen.functions.bessel import CutBessel, cut_bessel
 from tpgen.functions.gate import gate, make_gate_table
 from tpgen.kernels.runtime.ops import describe, kernel_conv, kernel_layer, kernel_polynomial, kernel_product

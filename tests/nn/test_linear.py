@@ -16,9 +16,9 @@ import tpgen
 from tests.cases import assert_close
 from tests.form.test_linear import LAYOUTS
 from tests.machine import KERNEL, needs_compiler
-from tpgen._e3nn import default_dtype
+from tpgen.base._e3nn import default_dtype
+from tpgen.base.errors import EmitError, InputError, OptionError, PlanError
 from tpgen.compiler.backends import script
-from tpgen.errors import EmitError, InputError, OptionError, PlanError
 from tpgen.form.reference import reference_product
 from tpgen.nn.channels import merge_channels, split_channels
 from tpgen.nn.linear import Linear

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from tests.machine import needs_compiler
 from tpgen import Linear, explain, verify
+from tpgen.base.errors import EmitError, InputError, PlanError
 from tpgen.emitter.strategies import STRATEGIES
-from tpgen.errors import EmitError, InputError, PlanError
-from tpgen.inspection.stages.calls import request_of
-from tpgen.inspection.stages.dump import dump_stage, example_arguments
-from tpgen.inspection.stages.request import Request
 from tpgen.planner.linear import make_linear_plan
+from tpgen.tools.inspection.stages.calls import request_of
+from tpgen.tools.inspection.stages.dump import dump_stage, example_arguments
+from tpgen.tools.inspection.stages.request import Request
 
 ENDS = "8x0e+4x1o", "6x1o+5x0e+3x2e"
 ELEMENTS, ROWS = 3, 9

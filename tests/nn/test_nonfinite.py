@@ -23,7 +23,7 @@ from tpgen import (
     TensorProduct,
     TensorProductConv,
 )
-from tpgen._e3nn import default_dtype
+from tpgen.base._e3nn import default_dtype
 from tpgen.planner.polynomial_plan import PolynomialTerm
 
 LIMITS = {torch.float32: 1e-4, torch.float64: 1e-10}

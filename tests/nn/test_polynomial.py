@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tests.machine import KERNEL
 from tests.polynomials import slow
-from tpgen.errors import BackendError, InputError, OptionError, PlanError
+from tpgen.base.errors import BackendError, InputError, OptionError, PlanError
 from tpgen.nn.polynomial import Polynomial
 from tpgen.nn.symmetric_contraction import SymmetricContraction
 from tpgen.planner.polynomial_plan import PolynomialTerm

@@ -13,8 +13,8 @@ from torch import Tensor
 import tpgen
 from tests.machine import KERNEL
 from tests.polynomials import slow
+from tpgen.base.errors import InputError, OptionError, PlanError
 from tpgen.compiler import chunks
-from tpgen.errors import InputError, OptionError, PlanError
 from tpgen.nn.edges import EdgeOrder
 from tpgen.nn.polynomial import Polynomial
 

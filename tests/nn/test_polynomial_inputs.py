@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.machine import KERNEL
-from tpgen.errors import InputError
+from tpgen.base.errors import InputError
 from tpgen.nn.polynomial import Polynomial
 from tpgen.nn.symmetric_contraction import SymmetricContraction
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tests.machine import KERNEL, needs_compiler
 from tests.nn.test_surroundings import TOOLS
-from tpgen.errors import InputError
+from tpgen.base.errors import InputError
 from tpgen.kernels.runtime.ops import kernel_polynomial
 from tpgen.kernels.runtime.polynomials import forward_call
 from tpgen.nn.polynomial import Polynomial

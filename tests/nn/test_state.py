@@ -16,7 +16,7 @@ from torch import nn
 import tpgen
 from tests.cases import MIXED, STRATEGIES, assert_close
 from tests.nn.modules import FIVE, IN1, IN2, OUT, inputs
-from tpgen.errors import InputError
+from tpgen.base.errors import InputError
 from tpgen.form.reference import reference_product
 from tpgen.planner.product import make_plan
 

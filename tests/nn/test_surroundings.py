@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import tpgen
 from tests.cases import MIXED, assert_close
 from tests.machine import KERNEL, needs_compiler
-from tpgen.errors import EmitError, InputError
+from tpgen.base.errors import EmitError, InputError
 from tpgen.form.reference import reference_product
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.tensor_product import TensorProduct

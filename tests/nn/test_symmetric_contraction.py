@@ -12,7 +12,7 @@ from e3nn import o3
 from torch import Tensor
 
 from tests.machine import KERNEL
-from tpgen.errors import EmitError, InputError, PlanError
+from tpgen.base.errors import EmitError, InputError, PlanError
 from tpgen.nn.symmetric_contraction import SymmetricContraction
 from tpgen.planner.generalized import generalized_couplings
 

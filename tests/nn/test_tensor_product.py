@@ -13,9 +13,9 @@ from torch import Tensor, nn
 import tpgen
 from tests.cases import CASES, LAYOUTS, MIXED, STRATEGIES, Case, assert_close, operands, random_arguments
 from tests.nn.modules import FIVE, inputs
-from tpgen._e3nn import default_dtype
+from tpgen.base._e3nn import default_dtype
+from tpgen.base.errors import TpgenError
 from tpgen.compiler.backends import script
-from tpgen.errors import TpgenError
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.presets import channelwise
 

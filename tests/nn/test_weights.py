@@ -7,7 +7,7 @@ import torch
 
 import tpgen
 from tests.cases import MIXED
-from tpgen.errors import InputError
+from tpgen.base.errors import InputError
 
 
 def test_weight_views_skip_unweighted_instructions() -> None:

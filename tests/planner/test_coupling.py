@@ -7,7 +7,7 @@ import pytest
 import torch
 from e3nn import o3
 
-from tpgen._e3nn import default_dtype
+from tpgen.base._e3nn import default_dtype
 from tpgen.planner.coupling import coupling, nonzeros
 
 DEGREES = [(0, 0, 0), (0, 2, 2), (1, 1, 0), (1, 1, 1), (1, 2, 3), (2, 2, 2), (3, 2, 4), (4, 4, 5)]

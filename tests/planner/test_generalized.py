@@ -11,7 +11,7 @@ import torch
 from e3nn.o3 import Irreps
 
 from tests.polynomials import PLANS, X
-from tpgen.errors import PlanError
+from tpgen.base.errors import PlanError
 from tpgen.planner.coupling import coupling
 from tpgen.planner.equivariance import check_equivariant, violation
 from tpgen.planner.generalized import generalized_couplings, independent, symmetrized_couplings

@@ -6,7 +6,7 @@ import pytest
 import torch
 from e3nn import o3
 
-from tpgen.errors import PlanError
+from tpgen.base.errors import PlanError
 from tpgen.form.polynomial import polynomial_of
 from tpgen.planner.harmonics import NORMALIZATIONS, make_harmonics_plan
 from tpgen.planner.read import read_plan

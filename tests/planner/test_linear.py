@@ -10,7 +10,7 @@ import torch
 from e3nn import o3
 
 from tests.cases import run_python
-from tpgen.errors import PlanError, PlanIndexError
+from tpgen.base.errors import PlanError, PlanIndexError
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan
 from tpgen.planner.read import read_plan

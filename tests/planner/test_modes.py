@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpgen.errors import PlanError
+from tpgen.base.errors import PlanError
 from tpgen.planner.modes import MODES, axis_sizes, find_mode
 
 # mode: weight axes, fan-in axes, axes that only a weight fills

@@ -12,7 +12,7 @@ import torch
 from e3nn import o3
 
 from tests.cases import CASES, MIXED, random_arguments
-from tpgen.errors import PlanError, TpgenError
+from tpgen.base.errors import PlanError, TpgenError
 from tpgen.nn.from_e3nn import from_e3nn
 from tpgen.planner.instruction import Instruction
 from tpgen.planner.normalization import IRREP_NORMALIZATIONS, PATH_NORMALIZATIONS

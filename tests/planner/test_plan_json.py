@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cases import CASES, random_arguments, run_python
-from tpgen.errors import PlanError
+from tpgen.base.errors import PlanError
 from tpgen.planner.problems import PROBLEMS
 from tpgen.planner.product import make_plan
 from tpgen.planner.read import read_plan

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from e3nn import o3
 
-from tpgen.errors import PlanError
+from tpgen.base.errors import PlanError
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import PRESETS, channelwise, elementwise, full, fully_connected, tensor_square
 from tpgen.planner.problems import PROBLEMS, SUITES, find_problem

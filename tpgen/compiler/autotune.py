@@ -11,9 +11,9 @@ from functools import cache
 
 import torch
 
+from tpgen.base.errors import EmitError, unknown, warn_caller
 from tpgen.compiler.config import Choice, Config
 from tpgen.compiler.tuning import measured_choice, strategies_of
-from tpgen.errors import EmitError, unknown, warn_caller
 from tpgen.kernels.runtime import targets
 from tpgen.kernels.runtime.description import described
 from tpgen.kernels.runtime.failures import failure_of

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from tpgen.base.errors import BackendError, unknown
 from tpgen.compiler.config import Config
-from tpgen.errors import BackendError, unknown
 
 Runner = Callable[..., torch.Tensor]
 

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tpgen._torch import is_legacy_batchedtensor
+from tpgen.base._torch import is_legacy_batchedtensor
+from tpgen.base.errors import InputError
+from tpgen.base.remember import Shelf
 from tpgen.compiler.backends import Runner
 from tpgen.compiler.closed_form import is_transformed
 from tpgen.compiler.footprint import Footprint, without_values
-from tpgen.errors import InputError
 from tpgen.kernels.runtime.registration import Differentiable, record_call
-from tpgen.remember import Shelf
 
 Depth = int | None  # axes of a tensor behind those of the batch; None where it has no rows of its own
 _numbers = count()

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tpgen._torch import (
+from tpgen.base._torch import (
     DispatchModeKey,
     add_batch_dim,
     dispatch_mode,

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from tpgen._torch import DispatchMode, FakeTensorMode, pytree, without_modes
+from tpgen.base._torch import DispatchMode, FakeTensorMode, pytree, without_modes
 
 _T = TypeVar("_T")
 Workspace = Callable[..., int]

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tpgen import _torch
+from tpgen.base import _torch
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
 

@@ -2,7 +2,7 @@
 
 A remembered choice takes precedence over the model of `tpgen.compiler.autotune`.  It is kept beside the compiled
 kernels (``TPGEN_CACHE_DIR``), one small file for each plan, layout, dtype, backend and processor, with a compiler
-and without.  `tpgen.inspection.costs.measured` measures.
+and without.  `tpgen.tools.inspection.costs.measured` measures.
 """
 
 from __future__ import annotations

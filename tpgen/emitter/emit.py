@@ -19,18 +19,18 @@ import torch
 from torch import fx
 from torch.fx.graph import PythonCode
 
-from tpgen import _torch
-from tpgen.drawing.graphs import graph_picture
+from tpgen.base import _torch
+from tpgen.base.drawing.graphs import graph_picture
+from tpgen.base.errors import EmitError, unknown
+from tpgen.base.notebook import Shown, folded, html_table, lines
+from tpgen.base.remember import remembered
 from tpgen.emitter.constants import Constants, rounded
 from tpgen.emitter.frame import GivenOperands
 from tpgen.emitter.graph_writer import GraphWriter, Traced, graph_dots, graph_rows, graph_table
 from tpgen.emitter.passes import name_nodes, put_on_streams
 from tpgen.emitter.strategies import STRATEGIES
-from tpgen.errors import EmitError, unknown
 from tpgen.form.form import Form, Layout, conv_form, form_of, right_form
-from tpgen.notebook import Shown, folded, html_table, lines
 from tpgen.planner.plan import Plan
-from tpgen.remember import remembered
 
 PLACEHOLDERS = {"out": "g", "x1*out": "g"}  # tensor name -> argument name, where they differ
 

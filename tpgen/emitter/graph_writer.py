@@ -26,8 +26,8 @@ import torch
 from torch import fx
 from torch.fx.proxy import GraphAppendingTracer
 
-from tpgen.drawing.graphs import Dot
-from tpgen.text import table
+from tpgen.base.drawing.graphs import Dot
+from tpgen.base.text import table
 
 # An fx.Proxy: torch code over it reads as it would over the tensor it stands for, and is typed so.
 Traced = Any

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import fx, nn
 
-from tpgen.errors import TraceError
+from tpgen.base.errors import TraceError
 
 
 def keep_whole(module: nn.Module) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from torch import fx
 
+from tpgen.base.errors import EmitError
 from tpgen.emitter import streams as cuda
 from tpgen.emitter.graph_writer import NodeOrigin
-from tpgen.errors import EmitError
 
 
 def name_nodes(graph: fx.Graph) -> fx.Graph:

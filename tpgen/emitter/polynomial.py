@@ -12,18 +12,18 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
+from tpgen.base.errors import EmitError, unknown
+from tpgen.base.remember import remembered
 from tpgen.emitter.emit import Emission
 from tpgen.emitter.frame import add_rows, gather_rows
 from tpgen.emitter.graph_writer import GraphWriter, Traced
 from tpgen.emitter.passes import name_nodes
-from tpgen.errors import EmitError, unknown
 from tpgen.form.polynomial import read_operand, write_operand
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.polynomials import describe_polynomial, forward_call
 from tpgen.kernels.sweep.evaluate import run_statements
 from tpgen.kernels.sweep.statements import Component, Value
 from tpgen.planner.plan import OUT, Plan
-from tpgen.remember import remembered
 
 _Given = Mapping[str, Traced]
 Ends = tuple[tuple[str, str], ...]  # the name of an operand, and the end of edges where its rows are

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from tpgen.errors import BackendError
+from tpgen.base.errors import BackendError
 
 _POOL: dict[tuple[torch.device, int], torch.cuda.Stream] = {}
 

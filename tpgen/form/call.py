@@ -30,9 +30,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from tpgen.errors import PlanError
-from tpgen.locks import cached_property
-from tpgen.remember import remembered
+from tpgen.base.errors import PlanError
+from tpgen.base.locks import cached_property
+from tpgen.base.remember import remembered
 
 MAX_LEVELS = 9
 _SLOT = re.compile(r"([A-Za-z_]\w*)(?:\.([1-9]+))?", re.ASCII)

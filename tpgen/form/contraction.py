@@ -15,8 +15,8 @@ from math import prod
 import numpy as np
 import opt_einsum
 
+from tpgen.base.remember import remembered
 from tpgen.planner.coupling import coupling
-from tpgen.remember import remembered
 
 BATCH = "z"
 PLANNING_ROWS = 64  # the batch for which orders of contraction are compared; see `pairwise_steps`

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import add
 from typing import Any, NamedTuple
 
+from tpgen.base.remember import remembered
 from tpgen.form.call import Call, Slot, expanded
-from tpgen.remember import remembered
 
 # (operands that something at a level stands in, what stands in each operand, operands to open) -> a value for each of
 # the last.  What stands in a replaced operand counts where a term reads it, and only there: terms without it drop out.

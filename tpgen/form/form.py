@@ -28,11 +28,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 
-from tpgen.drawing.path_map import PathMap, Route, path_picture
-from tpgen.errors import EmitError, unknown
+from tpgen.base.drawing.path_map import PathMap, Route, path_picture
+from tpgen.base.errors import EmitError, unknown
+from tpgen.base.locks import cached_property
+from tpgen.base.notebook import Shown, html_table, lines
 from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor, Ones, Pairs
-from tpgen.locks import cached_property
-from tpgen.notebook import Shown, html_table, lines
 from tpgen.planner.modes import Mode
 from tpgen.planner.plan import OUT, ROW, SHARED, Path, Plan
 

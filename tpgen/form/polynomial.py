@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tpgen.locks import cached_property
+from tpgen.base.locks import cached_property
 from tpgen.planner.plan import OUT, Operand, Plan
 
 _NOISE = 1e-10  # of the terms that were summed: what is less of them has cancelled

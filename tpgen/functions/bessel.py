@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tpgen.base.remember import remembered
 from tpgen.functions.lengths import Lengths, note_lengths
 from tpgen.functions.numbers import can_build, constants, kernel_of, run_kernel
 from tpgen.kernels.build.compiler import find_compiler, why_no_compiler
@@ -26,7 +27,6 @@ from tpgen.kernels.runtime.memory import empty
 from tpgen.kernels.runtime.registration import apply_of, asked_for
 from tpgen.nn.autocast import autocasting
 from tpgen.nn.plain_tensors import is_usual
-from tpgen.remember import remembered
 
 _START = 1e-4  # of the cutoff: where an interval of lengths begins
 

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tpgen.errors import InputError
+from tpgen.base.errors import InputError
+from tpgen.base.remember import remembered
 from tpgen.functions.numbers import KernelFunction, can_build, recorded_function, run_kernel, text_of
 from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.build.compiler import target
@@ -25,7 +26,6 @@ from tpgen.kernels.cpp.tiles import tile
 from tpgen.kernels.runtime.given import given_numbers
 from tpgen.kernels.runtime.memory import empty
 from tpgen.nn.plain_tensors import is_usual
-from tpgen.remember import remembered
 
 TORCH: dict[str, Callable[[Tensor], Tensor]] = {  # the functions of tables: structs of functions.h, with a capital
     "identity": lambda x: x,

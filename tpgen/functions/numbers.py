@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tpgen.errors import KernelError, warn_caller
+from tpgen.base.errors import KernelError, warn_caller
+from tpgen.base.remember import remembered
 from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.build.compiler import find_compiler, target
 from tpgen.kernels.cpp.prelude import header, type_names
 from tpgen.kernels.cpp.text import read_header
 from tpgen.kernels.runtime.registration import apply_of
 from tpgen.nn.plain_tensors import is_usual
-from tpgen.remember import remembered
 
 _NEEDS = {"silu": ("functions",), "gate": ("functions",)}  # headers beside this file, besides `numbers.h`
 

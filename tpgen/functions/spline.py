@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tpgen.errors import TpgenError
+from tpgen.base.errors import TpgenError
 from tpgen.functions.numbers import can_build, constants, kernel_of, run_kernel
 from tpgen.kernels.runtime.memory import empty
 from tpgen.kernels.runtime.registration import apply_of, asked_for

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tpgen._torch import instead, pytree, without_stack_traces
+from tpgen.base._torch import instead, pytree, without_stack_traces
 from tpgen.emitter.emit import forget_text_with
 
 

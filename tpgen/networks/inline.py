@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
+from tpgen.base.errors import TraceError
 from tpgen.emitter.emit import EmittedModule, emit_plan
-from tpgen.errors import TraceError
 from tpgen.networks.cse import cse, dce
 from tpgen.networks.frames import drop_frames, undisturbed
 from tpgen.nn.planned import PROGRAM, PlannedModule

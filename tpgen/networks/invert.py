@@ -26,8 +26,8 @@ import torch
 from torch import fx, nn
 from torch.fx.proxy import GraphAppendingTracer
 
-from tpgen._torch import pytree
-from tpgen.errors import InverseError
+from tpgen.base._torch import pytree
+from tpgen.base.errors import InverseError
 
 # inverse(y, place, *constants) -> x, as torch code: y is what the step gave, place the position of its input among the
 # arguments, and the constants are the other arguments in order.

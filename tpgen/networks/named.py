@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, fx
 
 import tpgen.kernels.runtime.ops  # noqa: F401  registers what programs call
-from tpgen.errors import BackendError
+from tpgen.base.errors import BackendError
+from tpgen.base.remember import Shelf
 from tpgen.form.call import Slot
 from tpgen.kernels.runtime.call import CALLS, FormCall
 from tpgen.kernels.runtime.native.runtime import runtime
@@ -18,7 +19,6 @@ from tpgen.kernels.runtime.runtime import Kernels, kernels_of
 from tpgen.kernels.runtime.signature import CallSignature
 from tpgen.networks.simplify import insert
 from tpgen.planner.plan import OUT
-from tpgen.remember import Shelf
 
 _CALLS = {getattr(torch.ops.tpgen, name).default: call for name, call in CALLS.items()}
 _named: Shelf[int, tuple[Kernels, str, bool]] = Shelf("calls of programs by name")

@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from tpgen import _torch
+from tpgen.base import _torch
 from tpgen.networks.functional import texts_as_long_as_graphs
 from tpgen.networks.sizes import asked, written
 

@@ -11,8 +11,8 @@ from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram, export
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from tpgen._torch import ConstantSource, FakeTensorMode, pytree, with_small_sizes
-from tpgen.errors import DeployError
+from tpgen.base._torch import ConstantSource, FakeTensorMode, pytree, with_small_sizes
+from tpgen.base.errors import DeployError
 from tpgen.networks.functional import texts_as_long_as_graphs, traced
 from tpgen.networks.products import products_by_kernels
 from tpgen.networks.simplify import multiply_column, simplify_graph

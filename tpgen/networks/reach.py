@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tpgen.errors import DeployError
+from tpgen.base.errors import DeployError
 
 CONSTANTS = (bool, int, float, complex, str, bytes, type(None), Enum, torch.dtype, torch.device, range, slice)
 Parts = Callable[[Any], tuple]

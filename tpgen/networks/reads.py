@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from torch.nn.modules import module as torch_modules
 from torch.utils.hooks import RemovableHandle
 
-from tpgen.errors import DeployError
+from tpgen.base.errors import DeployError
 from tpgen.networks.reach import CONSTANTS, FUNCTION, Place, Reach, Whole, is_fixed
 
 # modules that decide by nothing but their plan and tensors, or cannot be changed

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tpgen.base.remember import remembered
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.native.pairs import EdgePairs, find_pairs
-from tpgen.remember import remembered
 
 _ROUNDING = 64  # units in the last place of the longest vector: other pairs differ by whole lengths
 

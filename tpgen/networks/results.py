@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tpgen._torch import pytree
-from tpgen.errors import DeployError
+from tpgen.base._torch import pytree
+from tpgen.base.errors import DeployError
 from tpgen.networks.signature import is_plain
 
 
@@ -83,7 +83,9 @@ def _closed(result: Any) -> Any:
 def _filled(x: Any) -> Any:
     if not isinstance(x, _Fields):
         return x
-    instance: Any = object.__new__(x.kind)  # a frozen one has no other way, and one with an __init__ has computed its fields
+    instance: Any = object.__new__(
+        x.kind
+    )  # a frozen one has no other way, and one with an __init__ has computed its fields
     for name, value in x.values.items():
         object.__setattr__(instance, name, _closed(value))
     return instance

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tpgen._torch import is_functorch_wrapped_tensor, pytree
-from tpgen.errors import DeployError, InputError
+from tpgen.base._torch import is_functorch_wrapped_tensor, pytree
+from tpgen.base.errors import DeployError, InputError
 from tpgen.nn.plain_tensors import writes_to
 
 _PLAIN = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device}  # nobody can write to

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tpgen import _torch
-from tpgen.locks import cached_property
+from tpgen.base import _torch
+from tpgen.base.locks import cached_property
 
 Shape = tuple[int | str, ...]  # sizes that are fixed, and names of those that are open
 _KIND = attrgetter("dtype", "device", "ndim")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tpgen.errors import InputError
+from tpgen.base.errors import InputError
 from tpgen.networks.results import values
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step_program import WRITING, BuiltOnce, Program, is_recorded

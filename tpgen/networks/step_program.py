@@ -17,22 +17,22 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from tpgen import _torch
-from tpgen._torch import has_tangents, is_functorch_wrapped_tensor, is_tracing
 from tpgen._version import __version__
-from tpgen.errors import DeployError, KernelError, TpgenError
+from tpgen.base import _torch
+from tpgen.base._torch import has_tangents, is_functorch_wrapped_tensor, is_tracing
+from tpgen.base.errors import DeployError, KernelError, TpgenError
+from tpgen.base.locks import ForkedLock
+from tpgen.base.progress import announce
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.compiler import need_compiler
 from tpgen.kernels.build.processor import cpu_features
 from tpgen.kernels.runtime.failures import failures_seen
-from tpgen.locks import ForkedLock
 from tpgen.networks.named import call_by_name
 from tpgen.networks.packages import conditions_of, write_traced
 from tpgen.networks.products import products_by_kernels
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.sizes import HeldSizes
 from tpgen.networks.step_trace import Evaluate, GraphPart, Written, write
-from tpgen.progress import announce
 
 WRITING = ForkedLock(RLock)  # while a network is written down, other tensors stand in the places of its own
 

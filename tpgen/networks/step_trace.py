@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from tpgen._torch import ConstantSource, FakeTensorMode, pytree
-from tpgen.errors import InputError
+from tpgen.base._torch import ConstantSource, FakeTensorMode, pytree
+from tpgen.base.errors import InputError
 from tpgen.networks.cse import cse
 from tpgen.networks.functional import aliases, traced
 from tpgen.networks.reach import Reach, listening

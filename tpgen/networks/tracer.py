@@ -28,9 +28,9 @@ from e3nn.math import soft_one_hot_linspace
 from torch import fx, nn
 from torch.fx.node import map_aggregate
 
+from tpgen.base.errors import TpgenError, TraceError
 from tpgen.emitter.emit import EmittedModule
 from tpgen.emitter.leaf import is_kept_whole, whole
-from tpgen.errors import TpgenError, TraceError
 from tpgen.networks.inline import inline_products, product_of
 
 Leaf = Callable[[nn.Module, str], bool]

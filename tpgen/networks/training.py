@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from tpgen._torch import foreach_mul
-from tpgen.errors import InputError, TpgenError
+from tpgen.base._torch import foreach_mul
+from tpgen.base.errors import InputError, TpgenError
 from tpgen.networks.results import flatten, unflatten, values
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step import Step

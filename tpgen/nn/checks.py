@@ -10,9 +10,9 @@ import torch
 from e3nn.o3 import Irreps
 from torch import Tensor
 
-from tpgen._torch import is_functorch_wrapped_tensor
+from tpgen.base._torch import is_functorch_wrapped_tensor
+from tpgen.base.errors import InputError, OptionError, PlanError, unknown
 from tpgen.compiler.config import MODULE_FIELDS
-from tpgen.errors import InputError, OptionError, PlanError, unknown
 from tpgen.kernels.runtime.native.one_hot import is_one_hot
 from tpgen.planner.plan import ELEMENT, Maker, Plan
 

@@ -9,8 +9,8 @@ import torch
 from e3nn.util.jit import compile_mode
 from torch import Tensor
 
+from tpgen.base.errors import InputError
 from tpgen.emitter.leaf import leaf_call
-from tpgen.errors import InputError
 from tpgen.kernels.runtime.description import describe, takes_pairs
 from tpgen.kernels.runtime.ops import kernel_conv
 from tpgen.kernels.runtime.pairs import rows_of_edges

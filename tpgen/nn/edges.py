@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from tpgen._torch import pytree
-from tpgen.errors import InputError
+from tpgen.base._torch import pytree
+from tpgen.base.errors import InputError
 from tpgen.kernels.cuda.captures import capture_of
 from tpgen.kernels.cuda.orders import known_order, note_ascending
 from tpgen.nn.checks import check_edge_index, check_range, values_at_hand
@@ -54,7 +54,7 @@ class EdgeOrder:
 
         >>> EdgeOrder.of(torch.tensor([0, 5]), torch.tensor([1, 0]), num_nodes=2)
         Traceback (most recent call last):
-        tpgen.errors.InputError: senders: indices run from 0 to 1 (num_nodes), got 0 to 5
+        tpgen.base.errors.InputError: senders: indices run from 0 to 1 (num_nodes), got 0 to 5
         """
         ends = {"senders": senders, "receivers": receivers}
         for name, index in ends.items():

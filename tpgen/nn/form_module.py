@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tpgen.base.errors import InputError, PlanError
 from tpgen.compiler.backends import Runner
 from tpgen.compiler.config import Config
 from tpgen.compiler.run import run_form
 from tpgen.emitter.emit import DIRECTIONS, Emission, emit_plan
-from tpgen.errors import InputError, PlanError
 from tpgen.form.form import layouts_of
 from tpgen.kernels.runtime.call import OUT, ProductCall
 from tpgen.kernels.runtime.forms import product_operator

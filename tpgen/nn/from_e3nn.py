@@ -8,8 +8,8 @@ import e3nn.o3
 from torch import nn
 from typing_extensions import Unpack
 
+from tpgen.base.errors import TpgenError
 from tpgen.compiler.config import ProductOptions
-from tpgen.errors import TpgenError
 from tpgen.nn.products import TensorSquare
 from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.plan import Plan

@@ -14,9 +14,9 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor
 from typing_extensions import Unpack
 
+from tpgen.base.errors import InputError, PlanError
 from tpgen.compiler.config import MODULE_FIELDS, Config, LinearOptions
 from tpgen.emitter.leaf import leaf_call
-from tpgen.errors import InputError, PlanError
 from tpgen.kernels.runtime.call import OUT, FormCall, opening_text
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.forms import forms

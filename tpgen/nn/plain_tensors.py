@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from tpgen._torch import (
+from tpgen.base._torch import (
     dispatch_modes,
     has_tangents,
     is_functorch_wrapped_tensor,

@@ -10,21 +10,21 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self, Unpack
 
-from tpgen._torch import without_modes
+from tpgen.base._torch import without_modes
+from tpgen.base.errors import TpgenError
 from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.backends import Runner, check_backend
 from tpgen.compiler.config import Choice, Config
 from tpgen.emitter.constants import Constants
 from tpgen.emitter.emit import Emission
 from tpgen.emitter.leaf import keep_whole
-from tpgen.errors import TpgenError
 from tpgen.kernels.runtime.failures import failures_seen
 from tpgen.nn.checks import check_size
 from tpgen.planner.plan import Plan
 
 if TYPE_CHECKING:
-    from tpgen.inspection.costs.explanation import ExplainOptions, Explanation
-    from tpgen.inspection.costs.memory import MemoryEstimate
+    from tpgen.tools.inspection.costs.explanation import ExplainOptions, Explanation
+    from tpgen.tools.inspection.costs.memory import MemoryEstimate
 
 
 PROGRAM = "_tpgen"  # the name of a module that computes for another, in this other

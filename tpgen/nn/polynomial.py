@@ -10,9 +10,9 @@ from e3nn.o3 import Irreps
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from tpgen.base.errors import InputError, OptionError, PlanError, unknown
 from tpgen.compiler.config import RunOptions
 from tpgen.emitter.leaf import leaf_call
-from tpgen.errors import InputError, OptionError, PlanError, unknown
 from tpgen.nn.checks import check_plan
 from tpgen.nn.edges import EdgeOrder
 from tpgen.nn.polynomial_module import (

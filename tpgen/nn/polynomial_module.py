@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from tpgen.base.errors import InputError, PlanError, unknown
 from tpgen.compiler.backends import Runner
 from tpgen.compiler.config import RUN_FIELDS, Config, RunOptions
 from tpgen.compiler.run import run_rows
 from tpgen.emitter.emit import Emission
 from tpgen.emitter.polynomial import EDGE_ARGUMENTS, NODES, Ends, emit_polynomial
 from tpgen.emitter.scripted import scripted_call
-from tpgen.errors import InputError, PlanError, unknown
 from tpgen.form.polynomial import PolynomialForm
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.polynomial import PolynomialPlacement

@@ -10,9 +10,9 @@ from e3nn.o3 import Irrep, Irreps
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from tpgen.base.errors import PlanError, unknown
 from tpgen.compiler.config import RunOptions
 from tpgen.emitter.leaf import leaf_call
-from tpgen.errors import PlanError, unknown
 from tpgen.nn.polynomial_module import PolynomialModule, check_own_options, check_stored
 from tpgen.planner.contraction import contraction_paths, make_contraction_plan, one_channel
 from tpgen.planner.generalized import MAX_DEGREE, Entries, generalized_couplings

@@ -16,10 +16,10 @@ from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 from typing_extensions import Self, Unpack
 
+from tpgen.base.errors import InputError, TpgenError
 from tpgen.compiler.config import MODULE_FIELDS, Config, ModuleOptions, ProductOptions
 from tpgen.emitter.leaf import leaf_call
 from tpgen.emitter.streams import restoring_stream
-from tpgen.errors import InputError, TpgenError
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.given import given_numbers
 from tpgen.nn.autocast import autocasting, unrounded, widened

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from e3nn.o3 import Irrep, Irreps
 
-from tpgen.errors import PlanError
+from tpgen.base.errors import PlanError
 from tpgen.planner.generalized import MAX_DEGREE, Entries
 from tpgen.planner.plan import OUT, Operand, Plan
 from tpgen.planner.polynomial_plan import PolynomialTerm, generated, make_polynomial_plan

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from e3nn import o3
 
-from tpgen._torch import without_modes
-from tpgen.remember import remembered
+from tpgen.base._torch import without_modes
+from tpgen.base.remember import remembered
 
 # e3nn's symbols carry rounding noise of about 1e-17 where the exact value is zero; true entries are
 # far larger (the smallest up to l = 11 is above 1e-6).

@@ -9,8 +9,8 @@ import torch
 from e3nn.o3 import Irreps
 from torch import Tensor
 
-from tpgen._torch import without_modes
-from tpgen.errors import PlanError
+from tpgen.base._torch import without_modes
+from tpgen.base.errors import PlanError
 from tpgen.planner.coupling import coupling
 from tpgen.planner.generalized import Entries
 

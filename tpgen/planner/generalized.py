@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from e3nn.o3 import Irrep, Irreps
 
-from tpgen.errors import PlanError
+from tpgen.base.errors import PlanError
+from tpgen.base.remember import remembered
 from tpgen.planner.coupling import coupling
-from tpgen.remember import remembered
 
 MAX_DEGREE = 4
 _NOISE = 1e-10

@@ -13,7 +13,7 @@ from math import pi
 import numpy as np
 from e3nn.o3 import Irrep, Irreps
 
-from tpgen.errors import PlanError, unknown
+from tpgen.base.errors import PlanError, unknown
 from tpgen.planner.generalized import MAX_DEGREE, generalized_couplings
 from tpgen.planner.plan import OUT, Operand, Plan
 from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan, table_of

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from e3nn.o3 import Irreps
 
-from tpgen.errors import PlanError
+from tpgen.base.errors import PlanError
 
 
 class Instruction(NamedTuple):

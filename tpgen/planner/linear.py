@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 from e3nn.o3 import Irreps
 
-from tpgen.errors import PlanError, PlanIndexError, check_known
+from tpgen.base.errors import PlanError, PlanIndexError, check_known
+from tpgen.base.remember import remembered
 from tpgen.planner.instruction import parse_irreps
 from tpgen.planner.modes import MATRIX
 from tpgen.planner.normalization import PATH_NORMALIZATIONS, Factors, PathScale, normalization_factors
 from tpgen.planner.plan import ELEMENT, OUT, ROW, SHARED, Leg, Maker, Path, Plan, Segment, segments
 from tpgen.planner.product import product_operands, weight_slices
 from tpgen.planner.strict import boolean, entries, index, irreps, list_of, maybe, one_of, sharing
-from tpgen.remember import remembered
 
 LINEAR_NORMALIZATIONS = tuple(name for name in PATH_NORMALIZATIONS if name != "none")  # those that e3nn has
 

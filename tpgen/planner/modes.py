@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import comb, prod
 
-from tpgen.errors import PlanError, unknown
+from tpgen.base.errors import PlanError, unknown
 
 
 @dataclass(frozen=True)

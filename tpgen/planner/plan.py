@@ -17,9 +17,9 @@ from typing import Any
 
 from e3nn.o3 import Irrep, Irreps
 
-from tpgen.drawing.path_map import PathMap, Route
-from tpgen.locks import cached_property
-from tpgen.notebook import Shown
+from tpgen.base.drawing.path_map import PathMap, Route
+from tpgen.base.locks import cached_property
+from tpgen.base.notebook import Shown
 from tpgen.planner.coupling import nonzeros
 from tpgen.planner.modes import Mode
 from tpgen.planner.normalization import Factors

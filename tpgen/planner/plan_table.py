@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tpgen.drawing.path_map import PathMap, path_picture
-from tpgen.notebook import html_table, lines
-from tpgen.text import table
+from tpgen.base.drawing.path_map import PathMap, path_picture
+from tpgen.base.notebook import html_table, lines
+from tpgen.base.text import table
 
 _RIGHT = ("path", "term", "paths", "weights", "coefficient", "coupling", "flops", "bytes")
 _BARS = ("flops", "bytes")

@@ -18,13 +18,13 @@ from typing import Any
 
 from e3nn.o3 import Irreps
 
-from tpgen.errors import PlanError, unknown
+from tpgen.base.errors import PlanError, unknown
+from tpgen.base.remember import Shelf
 from tpgen.planner.equivariance import check_equivariant
 from tpgen.planner.generalized import MAX_DEGREE, Entries, independent, symmetrized_couplings
 from tpgen.planner.modes import COPIES
 from tpgen.planner.plan import ELEMENT, OF_MONOMIALS, OUT, Leg, Maker, Operand, Path, Plan, WeightSlice, segments
 from tpgen.planner.strict import boolean, check, entries, index, irreps, list_of, maybe, real, text
-from tpgen.remember import Shelf
 
 _TAKEN = ("self", "torch", "index")  # by generated programs
 # Where the number of one component of one channel stands in a row.

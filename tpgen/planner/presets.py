@@ -12,7 +12,7 @@ from math import comb
 from e3nn.o3 import Irrep, Irreps
 from typing_extensions import TypedDict, Unpack
 
-from tpgen.errors import PlanError, unknown
+from tpgen.base.errors import PlanError, unknown
 from tpgen.planner.instruction import parse_irreps
 from tpgen.planner.plan import Plan
 from tpgen.planner.product import PlanMaker, make_plan

@@ -8,8 +8,8 @@ from functools import partial
 
 from e3nn.o3 import Irreps
 
-from tpgen.errors import PlanError, unknown
-from tpgen.locks import cached_property
+from tpgen.base.errors import PlanError, unknown
+from tpgen.base.locks import cached_property
 from tpgen.planner.contraction import make_contraction_plan
 from tpgen.planner.harmonics import make_harmonics_plan
 from tpgen.planner.linear import make_linear_plan

@@ -10,7 +10,7 @@ from math import prod
 
 from e3nn.o3 import Irrep, Irreps
 
-from tpgen.errors import PlanError, check_known
+from tpgen.base.errors import PlanError, check_known
 from tpgen.planner.instruction import BuiltInstruction, Instruction, parse_instructions, parse_irreps
 from tpgen.planner.modes import MODES, Mode, axis_sizes, find_mode
 from tpgen.planner.normalization import (

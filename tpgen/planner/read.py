@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpgen.errors import PlanError
+from tpgen.base.errors import PlanError
 from tpgen.planner.linear import LINEAR
 from tpgen.planner.plan import Maker, Plan
 from tpgen.planner.polynomial_plan import POLYNOMIAL

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
-from tpgen.errors import PlanError
+from tpgen.base.errors import PlanError
 
 # Far above any real network, far below what could exhaust a machine before planning notices.
 MAX_READ_DEGREE = 20

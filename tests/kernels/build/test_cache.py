@@ -9,7 +9,7 @@ import pytest
 
 from tests.kernels.test_build import PLAN, libraries, run_product
 from tests.kernels.test_faults import run_elsewhere
-from tpgen.errors import KernelError
+from tpgen.base.errors import KernelError
 from tpgen.kernels.build import build, cache
 from tpgen.kernels.build.cache import Entry
 from tpgen.kernels.runtime.ops import kernel_source

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernels.test_build import run_product
-from tpgen.errors import BackendError
+from tpgen.base.errors import BackendError
 from tpgen.kernels.build import compiler
 from tpgen.kernels.build.build import Wanted
 from tpgen.kernels.build.compiler import find_compiler, need_compiler

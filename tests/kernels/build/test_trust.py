@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.kernels.test_build import libraries, run_product
-from tpgen.errors import BackendError
+from tpgen.base.errors import BackendError
 from tpgen.kernels.build import build, trust
 from tpgen.kernels.build.compiler import need_compiler
 from tpgen.kernels.build.trust import check_private, make_private, read_own, links_followed

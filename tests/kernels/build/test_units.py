@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.kernels.plans import call, operands
-from tpgen.errors import KernelError
+from tpgen.base.errors import KernelError
 from tpgen.kernels.cpp.parts import unit_flags
 from tpgen.kernels.build import build
 from tpgen.kernels.runtime.ops import describe, kernel_source

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tests.kernels.cuda.fakes import STREAMS, Products
 from tests.kernels.plans import operands
-from tpgen import _torch
+from tpgen.base import _torch
 from tpgen.form.reference import reference_product
 from tpgen.kernels.arguments import Edges
 from tpgen.kernels.cuda import captures, driver, orders

@@ -11,7 +11,7 @@ from tests.kernels.cuda.named import BACKWARD, FORWARD, Kernel
 from tests.kernels.cuda.test_products import Case, check
 from tests.kernels.plans import forward_spec
 from tests.machine import needs_compiler
-from tpgen.errors import EmitError
+from tpgen.base.errors import EmitError
 from tpgen.form.form import form_of
 from tpgen.kernels.cuda import steps
 from tpgen.kernels.cuda.chips import chip_of

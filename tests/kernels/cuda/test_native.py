@@ -14,7 +14,7 @@ from tests.kernels.cuda.fakes import Products
 from tests.kernels.cuda.silent import silent_driver, use
 from tests.kernels.plans import operands
 from tests.machine import needs_compiler
-from tpgen.errors import BackendError
+from tpgen.base.errors import BackendError
 from tpgen.form.reference import reference_product
 from tpgen.kernels.cuda.orders import order_of
 from tpgen.kernels.runtime import forms

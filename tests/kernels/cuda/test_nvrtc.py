@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.gpu_compile import Usage, usage
 from tests.machine import needs_nvrtc
-from tpgen.errors import BackendError
+from tpgen.base.errors import BackendError
 from tpgen.kernels.cuda import nvrtc
 from tpgen.kernels.cuda.nvrtc import Nvrtc, find_nvrtc, known_architectures, need_nvrtc
 from tpgen.kernels.runtime.warm import check_capabilities

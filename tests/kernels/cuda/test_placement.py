@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tpgen.errors import EmitError
+from tpgen.base.errors import EmitError
 from tpgen.form.form import form_of
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
 from tpgen.kernels.cuda.chips import CHIPS, LANES, chip_of

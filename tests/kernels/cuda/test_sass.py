@@ -15,13 +15,13 @@ import pytest
 
 from tests.kernels.cuda.named import BACKWARD, FORWARD, Call, Kernel
 from tests.machine import needs_nvdisasm, needs_nvrtc
-from tpgen.inspection.stages.cuda import sass_of
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
 from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.generate import CudaSource
 from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
 from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS
 from tpgen.planner.problems import PROBLEMS
+from tpgen.tools.inspection.stages.cuda import sass_of
 
 pytestmark = [needs_nvrtc, needs_nvdisasm]
 ARCHITECTURES = (80, 90)

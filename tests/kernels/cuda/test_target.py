@@ -13,9 +13,9 @@ from torch._subclasses import FakeTensorMode
 from tests.kernels.cuda.fakes import ARCHITECTURES, Products
 from tests.kernels.plans import call, forward_spec, operands
 from tests.machine import needs_nvrtc
+from tpgen.base.errors import BackendError, InputError
 from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import Config
-from tpgen.errors import BackendError, InputError
 from tpgen.form.reference import reference_product
 from tpgen.kernels.build import cache
 from tpgen.kernels.cuda import cubins, driver, target

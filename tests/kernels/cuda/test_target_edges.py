@@ -10,7 +10,7 @@ import torch
 from tests.kernels.cuda.fakes import Products
 from tests.kernels.cuda.test_captures import count_sorts
 from tests.kernels.plans import operands
-from tpgen.errors import InputError
+from tpgen.base.errors import InputError
 from tpgen.form.reference import reference_product
 from tpgen.kernels.arguments import Edges
 from tpgen.kernels.cuda import orders

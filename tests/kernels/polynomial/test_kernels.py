@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.interpreter import INTERPRETER
 from tests.machine import needs_compiler
 from tests.polynomials import PLANS, mixed, operands_of, slow, symmetric
-from tpgen.errors import BackendError, InputError, PlanError
+from tpgen.base.errors import BackendError, InputError, PlanError
 from tpgen.form.call import Call
 from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.runtime import targets

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.interpreter import INTERPRETER
 from tests.kernels.plans import VARIANTS, mode_plan
-from tpgen.errors import InputError, PlanError
+from tpgen.base.errors import InputError, PlanError
 from tpgen.kernels.arguments import KernelCall, KernelSpec, Sizes
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
 from tpgen.kernels.runtime.call import FormCall

@@ -23,15 +23,15 @@ from typing import Any
 
 import torch
 
-from tpgen.errors import BackendError, KernelError
+from tpgen.base.errors import BackendError, KernelError
 from tpgen.kernels.cpp.generate import ENTRY
 from tpgen.kernels.cpp.parts import unit_flags
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.cache import Entry
 from tpgen.kernels.build.compiler import COMPILERS, Compiler, need_compiler, openmp_runtime
-from tpgen.locks import ForkedLock
-from tpgen.progress import announce
-from tpgen.remember import Shelf, Watched, watched
+from tpgen.base.locks import ForkedLock
+from tpgen.base.progress import announce
+from tpgen.base.remember import Shelf, Watched, watched
 
 # A unit of all paths' tables is compiled in less time than one of as many lines of paths.  Units are cheap (0.04 s for
 # what stands before the parts), so there are more than cores, which take one after the other.

@@ -24,9 +24,9 @@ from typing import TypeVar
 
 from filelock import FileLock, Timeout
 
-from tpgen.errors import BackendError
+from tpgen.base.errors import BackendError
 from tpgen.kernels.build.trust import check_private, links_followed, make_private, read_own
-from tpgen.text import quantity
+from tpgen.base.text import quantity
 
 # libraries: of one kernel, of the operators that call them, of a kernel for a GPU, and of a whole network
 KERNEL, RUNTIME, CUBIN, PROGRAM = ".so", ".runtime", ".cubin", ".pt2"

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from tpgen.errors import BackendError, unknown
+from tpgen.base.errors import BackendError, unknown
 from tpgen.kernels.build.processor import InstructionSet, instruction_set
 from tpgen.kernels.placement.values import Target
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from tpgen.errors import BackendError, unknown
+from tpgen.base.errors import BackendError, unknown
 
 NATIVE = "native"
 _ARM = platform.machine() in ("aarch64", "arm64")

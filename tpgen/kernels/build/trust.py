@@ -10,7 +10,7 @@ import os
 import stat
 from pathlib import Path
 
-from tpgen.errors import BackendError
+from tpgen.base.errors import BackendError
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 # a link is not followed, and a pipe in a file's place is not waited for

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 
-from tpgen import _torch
-from tpgen.errors import BackendError
+from tpgen.base import _torch
+from tpgen.base.errors import BackendError
 from tpgen.kernels.cuda.driver import need_driver, stream_of
 
 _TREES = "torch._inductor.cudagraph_trees"  # loaded by the first compilation that asks for CUDA graphs

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from tpgen.base.locks import cached_property
 from tpgen.kernels.cuda.chips import LANES, Chip
 from tpgen.kernels.cuda.groups import Group, Unit, balance, make_groups
 from tpgen.kernels.cuda.steps import RowSteps
 from tpgen.kernels.cuda.tables import TableSet, table_sets
 from tpgen.kernels.placement.channel import ChannelPlacement
 from tpgen.kernels.placement.values import View
-from tpgen.locks import cached_property
 
 _WARPS = 4
 _UNIT_BYTES = 6  # its group, channels and rows, two bytes each

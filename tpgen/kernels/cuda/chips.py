@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 
-from tpgen.errors import BackendError
+from tpgen.base.errors import BackendError
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tpgen import _torch
-from tpgen.errors import BackendError
+from tpgen.base import _torch
+from tpgen.base.errors import BackendError
 
 # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
 _MAX_SHARED, _CARVEOUT = 8, 9

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tpgen.base.locks import cached_property
 from tpgen.kernels.cuda.chips import KIB, Chip
 from tpgen.kernels.cuda.gathers import Gather, Share, between, make_gathers
 from tpgen.kernels.cuda.groups import balance
 from tpgen.kernels.cuda.steps import RowSteps
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.sweep.terms import SLOTS
-from tpgen.locks import cached_property
 
 _WARPS, _MANY = 4, 8
 _SMALL = 24 * KIB  # a step of less than that takes more rows

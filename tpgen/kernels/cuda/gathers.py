@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
+from tpgen.base.locks import cached_property
+from tpgen.base.remember import remembered
 from tpgen.form.form import Term
 from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.placement.values import BatchSchedule
 from tpgen.kernels.sweep.statements import Accumulate, Load, Statement, SweepStage
 from tpgen.kernels.sweep.sweep import make_sweep
 from tpgen.kernels.sweep.terms import BETWEEN, INDEX, D, P
-from tpgen.locks import cached_property
-from tpgen.remember import remembered
 
 # Weights come last: their gradients stand where they stood.
 PHASES = {P: 0, D: 1, "out": 1, "x1": 2, "x2": 2, "w": 3}

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from tpgen.base.locks import cached_property
 from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.placement.values import ChannelSchedule, View
 from tpgen.kernels.sweep.statements import Accumulate, Load
 from tpgen.kernels.sweep.sweep import PathSweep
-from tpgen.locks import cached_property
 
 
 @dataclass(frozen=True)

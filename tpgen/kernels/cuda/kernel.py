@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from tpgen.base.locks import cached_property
 from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.cuda import captures, driver
 from tpgen.kernels.cuda.chips import Chip, chip_of
@@ -18,7 +19,6 @@ from tpgen.kernels.cuda.driver import Function, function, need_driver
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.launch import launches_of
 from tpgen.kernels.cuda.prelude import ENTRY
-from tpgen.locks import cached_property
 
 
 @dataclass(frozen=True)

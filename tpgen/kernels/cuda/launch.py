@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tpgen.base.locks import cached_property
 from tpgen.kernels.arguments import CallSizes, Sizes
 from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.groups import power_of_two
@@ -19,7 +20,6 @@ from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
 from tpgen.kernels.cuda.polynomial_text import COUNT_ARGUMENTS
 from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
 from tpgen.kernels.sweep.terms import SLOTS
-from tpgen.locks import cached_property
 
 SPAN = 64  # rows of a warp in one task, at most
 _INDEX = torch.int64.itemsize

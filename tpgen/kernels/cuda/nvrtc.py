@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tpgen.errors import BackendError, KernelError
-from tpgen.locks import cached_property
+from tpgen.base.errors import BackendError, KernelError
+from tpgen.base.locks import cached_property
 
 OPTIONS = ("--std=c++17", "--ptxas-options=--verbose")
 

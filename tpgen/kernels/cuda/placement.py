@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tpgen.errors import EmitError
+from tpgen.base.errors import EmitError
+from tpgen.base.remember import remembered
 from tpgen.form.form import Form
 from tpgen.kernels.cuda.channel_placement import CudaPlacement
 from tpgen.kernels.cuda.chips import KIB, Chip
@@ -23,7 +24,6 @@ from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import Target
 from tpgen.kernels.sweep.monomials import PolynomialSweep
 from tpgen.planner.plan import Plan
-from tpgen.remember import remembered
 
 _WARPS = (2, 4, 8)
 _BLOCKS = 2  # on a multiprocessor, before warps share a block

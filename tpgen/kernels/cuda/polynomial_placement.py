@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tpgen.base.locks import cached_property
 from tpgen.kernels.cuda.chips import LANES, Chip, OnChip
 from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY
 from tpgen.kernels.placement.polynomial import PolynomialPlacement, component_runs
 from tpgen.kernels.sweep.monomials import gathered
 from tpgen.kernels.sweep.statements import Component, Product
-from tpgen.locks import cached_property
 
 _WARPS = 4
 _TOGETHER = 40

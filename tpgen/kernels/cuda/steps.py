@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from tpgen.errors import EmitError
+from tpgen.base.errors import EmitError
+from tpgen.base.locks import cached_property
 from tpgen.kernels.cuda.chips import KIB, LANES, OnChip
 from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
 from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.sweep.terms import SLOTS
-from tpgen.locks import cached_property
 
 SLOTS_AREA = "slots"  # of the edges of steps to come
 SUMMERS = 16  # warps that share the parts of 32 weights, as sum.h has them: few threads have work where weights are few

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tpgen.errors import TpgenError
+from tpgen.base.errors import TpgenError
 from tpgen.kernels.arguments import CallSizes, KernelSpec, by_form
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import driver

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tpgen.base.locks import cached_property
 from tpgen.form.form import Term
 from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.placement.values import BatchSchedule
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep
-from tpgen.locks import cached_property
 
 _BLOCK = 48 * 1024  # numbers in a block of P
 _STAGED = 128  # per-row weights in scratch: whole vectors of each row, in the nearest cache if one copy's fit

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from tpgen.base.locks import cached_property
 from tpgen.form.call import Slot
 from tpgen.form.form import Term
 from tpgen.kernels.placement.blocks import Blocks, areas_text
@@ -14,7 +15,6 @@ from tpgen.kernels.placement.values import ChannelSchedule, PlacedTable, View
 from tpgen.kernels.sweep.statements import Load, Tabulate
 from tpgen.kernels.sweep.sweep import PathSweep, Sweep, make_sweep, raised_text
 from tpgen.kernels.sweep.terms import INDEX, SLOTS, given_slots, operand_of
-from tpgen.locks import cached_property
 
 _TOGETHER = 4  # paths in one function, where there are many: compilers need more than twice the time for twice as many
 _MANY = 32

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from tpgen.base.locks import cached_property
 from tpgen.form.form import Form, Term
 from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.placement.values import Schedule, ScratchSegment, Target, touched_segments
 from tpgen.kernels.sweep.statements import TextOfPaths
 from tpgen.kernels.sweep.terms import path_terms, row_lengths
-from tpgen.locks import cached_property
 from tpgen.planner.plan import ELEMENT, SHARED
 
 _TILES = (96, 48, 24, 12, 6)  # rows taken at a time: whole patches of a product

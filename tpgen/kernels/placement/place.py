@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpgen.errors import EmitError, unknown
+from tpgen.base.errors import EmitError, unknown
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.channel import ChannelPlacement
 from tpgen.kernels.placement.matrix import AnySchedule, MatrixPlacement, MatrixSchedule

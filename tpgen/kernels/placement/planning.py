@@ -6,14 +6,14 @@ from collections import Counter
 from itertools import accumulate
 from math import comb, prod
 
-from tpgen.errors import EmitError
+from tpgen.base.errors import EmitError
+from tpgen.base.remember import remembered
 from tpgen.form.form import Form, Term
 from tpgen.kernels.placement.matrix import AnySchedule, is_linear, matrix_schedule
 from tpgen.kernels.placement.values import BatchSchedule, ChannelSchedule, PlacedTable, Target, View, touched_segments
 from tpgen.kernels.sweep.tables import Table, make_tables
 from tpgen.kernels.sweep.terms import INDEX, SLOTS, path_terms, row_lengths
 from tpgen.planner.plan import ELEMENT
-from tpgen.remember import remembered
 
 # The letter that vectors run over, by mode; ``uvuv`` takes the longer of its two.
 CHANNEL_LETTER = {"uvu": "u", "uvv": "v", "uuu": "u", "uvuv": "uv"}

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tpgen.base.locks import cached_property
 from tpgen.form.call import Slot
 from tpgen.kernels.placement.values import Target
 from tpgen.kernels.sweep.monomials import ADJOINTS, COEFFICIENTS, PolynomialSweep, reads
 from tpgen.kernels.sweep.statements import Component, TextOfPaths
-from tpgen.locks import cached_property
 from tpgen.planner.plan import Operand, Plan
 
 _SPAN = 64  # rows of a task: enough to make up for the coefficients that each task computes

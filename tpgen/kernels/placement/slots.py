@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
+from tpgen.base.locks import cached_property
 from tpgen.kernels.sweep.statements import TextOfPaths
 from tpgen.kernels.sweep.terms import SLOTS, given_slots, operand_of, raised_call
-from tpgen.locks import cached_property
 
 
 class OpenedSlots(TextOfPaths):

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 
+from tpgen.base.locks import cached_property
 from tpgen.form.form import Form, Term
 from tpgen.kernels.sweep.statements import TextOfPaths
 from tpgen.kernels.sweep.tables import Table
 from tpgen.kernels.sweep.terms import INDEX
-from tpgen.locks import cached_property
 
 
 @dataclass(frozen=True)

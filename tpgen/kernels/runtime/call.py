@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from tpgen.errors import InputError
+from tpgen.base.errors import InputError
 from tpgen.form.call import Call as Slots
 from tpgen.form.call import Slot
 from tpgen.kernels.sweep.terms import SLOTS

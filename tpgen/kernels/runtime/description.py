@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
-from tpgen.errors import EmitError, InputError, PlanError, TpgenError, unknown
+from tpgen.base.errors import EmitError, InputError, PlanError, TpgenError, unknown
+from tpgen.base.locks import cached_property
+from tpgen.base.remember import Shelf, remembered
 from tpgen.form.call import Call
 from tpgen.form.form import Form, Layout, Term, form_of, layouts_of
 from tpgen.kernels.build.compiler import DTYPES, target
@@ -36,11 +38,9 @@ from tpgen.kernels.runtime.call import (
 )
 from tpgen.kernels.runtime.polynomials import PolynomialDescription, describe_polynomial
 from tpgen.kernels.sweep.terms import SLOTS, raised_call, row_lengths
-from tpgen.locks import cached_property
 from tpgen.planner.plan import ELEMENT, OF_MONOMIALS, OF_PATHS, Plan
 from tpgen.planner.read import read_plan
 from tpgen.planner.strict import MAX_TEXT
-from tpgen.remember import Shelf, remembered
 
 _FORMAT = "tpgen.kernel/1"
 _FIELDS = ("check_index", "format", "layout", "paths", "plan")

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from tpgen.errors import KernelError, warn_caller
+from tpgen.base.errors import KernelError, warn_caller
+from tpgen.base.remember import Shelf
 from tpgen.kernels.arguments import KernelSpec
 from tpgen.planner.plan import Plan
-from tpgen.remember import Shelf
 
 _Key = tuple[Plan, tuple[str, ...], torch.dtype, str]
 _reasons: Shelf[_Key, str] = Shelf("forms whose kernels cannot be built")

@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tpgen._torch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
+from tpgen.base._torch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
+from tpgen.base.remember import remembered
 from tpgen.form.call import Call, Slot
 from tpgen.form.derivative import CallPart, parts_of, summed_parts
 from tpgen.kernels.cuda import orders
@@ -35,7 +36,6 @@ from tpgen.kernels.runtime.registration import Operator, Unfold, added, define, 
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.kernels.runtime.traced import share_equal_calls
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
-from tpgen.remember import remembered
 
 _EDGES = "Tensor? edge_src=None, Tensor? edge_dst=None"
 _INDICES = "Tensor? edge_src, Tensor? edge_dst, str description, str call, Tensor? index=None, SymInt num_nodes=0"

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tpgen.errors import InputError
+from tpgen.base.errors import InputError
 
 
 def given_numbers(name: str, x: Any, dtype: torch.dtype) -> Tensor:

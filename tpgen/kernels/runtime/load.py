@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tpgen.base.locks import no_collection
 from tpgen.kernels.arguments import CallSizes, KernelCall, KernelSpec, Sizes
 from tpgen.kernels.build import build
 from tpgen.kernels.placement.blocks import MOST_BLOCKS
 from tpgen.kernels.placement.place import Placement
 from tpgen.kernels.sweep.terms import SLOTS
-from tpgen.locks import no_collection
 
 _INDEX = torch.int64.itemsize  # tasks and the order of rows are int64
 _ACCUMULATED = torch.float32.itemsize  # bfloat16 is stored only: sums and scratch of it are float32

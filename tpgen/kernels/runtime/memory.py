@@ -27,8 +27,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tpgen.base.remember import Watched, setting, watched
 from tpgen.kernels.runtime.pages import HAVE_REGIONS, PAGE, Region, whole_pages
-from tpgen.remember import Watched, setting, watched
 
 LARGE = PAGE // 2  # results of so many bytes and more
 _KEPT = 256 * 2**20

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tpgen._torch import enter_vmap, is_legacy_batchedtensor, leave_vmap, remove_batch_dim
+from tpgen.base._torch import enter_vmap, is_legacy_batchedtensor, leave_vmap, remove_batch_dim
 
 
 @contextmanager

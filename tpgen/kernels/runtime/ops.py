@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tpgen.errors import InputError
+from tpgen.base.errors import InputError
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.runtime.call import OUT, FormCall, ProductCall, opening_text
 from tpgen.kernels.runtime.description import describe, kernel_source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tpgen.errors import InputError
+from tpgen.base.errors import InputError
 
 
 def check_pairs(edges: int, pairs: int) -> None:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from tpgen.errors import InputError, KernelError, PlanError
+from tpgen.base.errors import InputError, KernelError, PlanError
+from tpgen.base.locks import cached_property
+from tpgen.base.remember import remembered
 from tpgen.form.call import Call, Slot
 from tpgen.form.polynomial import PolynomialForm, polynomial_of
 from tpgen.kernels.build.compiler import target
@@ -15,10 +17,8 @@ from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.polynomial import PolynomialPlacement
 from tpgen.kernels.runtime.call import ELEMENTS, ROWS, OperandShape
 from tpgen.kernels.sweep.monomials import PolynomialSweep, make_polynomial_sweep
-from tpgen.locks import cached_property
 from tpgen.planner.plan import OUT, Plan
 from tpgen.planner.polynomial_plan import POLYNOMIAL
-from tpgen.remember import remembered
 
 LARGEST = 100_000  # operations of a row: what takes g++ minutes is refused
 

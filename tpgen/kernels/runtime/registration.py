@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from tpgen._torch import (
+from tpgen.base._torch import (
     BelowAutograd,
     DispatchKey,
     FunctionalizeAPI,
@@ -27,7 +27,7 @@ from tpgen._torch import (
     is_legacy_batchedtensor,
     will_run,
 )
-from tpgen.errors import BackendError
+from tpgen.base.errors import BackendError
 from tpgen.kernels.runtime.older_vmap import below_vmap, unwrap_batched
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS
 

@@ -14,7 +14,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from tpgen.errors import BackendError, InputError, KernelError
+from tpgen.base.errors import BackendError, InputError, KernelError
+from tpgen.base.remember import remembered
 from tpgen.form.call import Call as Slots
 from tpgen.kernels.arguments import Edges, Kernel, KernelCall, KernelSpec, Sizes
 from tpgen.kernels.build.compiler import DTYPES
@@ -30,7 +31,6 @@ from tpgen.kernels.runtime.signature import CallSignature, Counts, native_fields
 from tpgen.kernels.runtime.standins import standin
 from tpgen.kernels.runtime.targets import KernelTarget, target_of
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
-from tpgen.remember import remembered
 
 _INDICES = (torch.int64, torch.int32)
 _SOURCE, _DESTINATION = 2, 3  # faults: an index out of range; the first also of an element

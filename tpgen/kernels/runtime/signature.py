@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tpgen.errors import InputError, PlanError
+from tpgen.base.errors import InputError, PlanError
 from tpgen.form.call import Call
 from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.build.compiler import COMPUTED, DTYPES

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tpgen.errors import BackendError, TpgenError
+from tpgen.base.errors import BackendError, TpgenError
+from tpgen.base.remember import remembered
 from tpgen.form.form import Layout
 from tpgen.kernels.arguments import CallSizes, Kernel, KernelSpec, by_form
 from tpgen.kernels.build.compiler import COMPILERS, COMPUTED, DTYPES, find_compiler, why_no_compiler
@@ -24,7 +25,6 @@ from tpgen.kernels.runtime import load, memory
 from tpgen.kernels.runtime.description import described
 from tpgen.kernels.runtime.failures import failure_of
 from tpgen.planner.plan import Plan
-from tpgen.remember import remembered
 
 NO_PATHS = "nothing to compute: the product has no paths that contribute, so its result is zero"
 _FUSED_ENTRIES = 600  # coupling entries: some sixteen statements each, and compilers take seconds for ten thousand

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tpgen import _torch
+from tpgen.base import _torch
 from tpgen.kernels.runtime.registration import library
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tpgen.errors import BackendError, unknown
+from tpgen.base.errors import BackendError, unknown
 from tpgen.form.form import Layout
 from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.build.build import load_all

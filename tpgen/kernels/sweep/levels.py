@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from tpgen.base.remember import remembered
 from tpgen.form.call import Call, Slot
 from tpgen.form.form import Term
 from tpgen.form.polynomial import PolynomialForm, polynomial
@@ -33,7 +34,6 @@ from tpgen.kernels.sweep.statements import (
 )
 from tpgen.kernels.sweep.tables import Table, fold
 from tpgen.kernels.sweep.terms import BETWEEN, INDEX, D, P, S, operand_of
-from tpgen.remember import remembered
 
 _TABLE = "T"  # the operand that stands for a table's entries; no operand of a product has this name
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tpgen.base.locks import cached_property
 from tpgen.form.form import Term
 from tpgen.kernels.sweep.statements import Accumulate, Component, Product, TableEntry, Tabulate
 from tpgen.kernels.sweep.terms import INDEX, S
-from tpgen.locks import cached_property
 
 
 @dataclass(frozen=True)

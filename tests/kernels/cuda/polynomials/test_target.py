@@ -13,9 +13,9 @@ from torch import Tensor
 from tests.kernels.cuda.polynomials.fakes import Polynomials
 from tests.machine import needs_compiler
 from tests.polynomials import mixed, operands_of, slow, symmetric
+from tpgen.base.errors import EmitError, InputError
 from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.config import Config
-from tpgen.errors import EmitError, InputError
 from tpgen.kernels.cuda import driver, orders
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.placement import place_polynomial, why_no_room

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.machine import needs_compiler
 from tests.polynomials import PLANS, operands_of, symmetric
-from tpgen.errors import InputError
+from tpgen.base.errors import InputError
 from tpgen.kernels.runtime import memory
 from tpgen.kernels.runtime import runtime as runtime_of_forms
 from tpgen.kernels.runtime.call import FormCall

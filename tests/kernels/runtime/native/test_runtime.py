@@ -14,8 +14,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.kernels.plans import operands
-from tpgen import _torch
-from tpgen.errors import InputError
+from tpgen.base import _torch
+from tpgen.base.errors import InputError
 from tpgen.kernels.runtime import memory, ops
 from tpgen.kernels.runtime import runtime as runtime_of_forms
 from tpgen.kernels.runtime.call import OUT, X2, ProductCall

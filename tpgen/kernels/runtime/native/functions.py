@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tpgen.errors import BackendError
+from tpgen.base.errors import BackendError
 from tpgen.kernels.build.build import Wanted, load_library
 from tpgen.kernels.build.cache import RUNTIME
 from tpgen.kernels.cpp.text import read_header

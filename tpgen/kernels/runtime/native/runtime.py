@@ -25,15 +25,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tpgen import _torch
-from tpgen.errors import BackendError
+from tpgen.base import _torch
+from tpgen.base.errors import BackendError
+from tpgen.base.locks import ForkedLock
 from tpgen.kernels.build.build import Wanted, load_library
 from tpgen.kernels.build.cache import RUNTIME
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda.driver import EntryPoints, entry_points
 from tpgen.kernels.runtime.memory import LARGE, empty
 from tpgen.kernels.runtime.native.source import libtorch, process_text
-from tpgen.locks import ForkedLock
 
 NO_NUMBER = -1  # the number of a product whose kernels are not in the table
 _UNUSUAL = (

@@ -1,0 +1,298 @@
+"""Networks that compute with tpgen after `convert`, and stay what they were otherwise."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import e3nn
+import pytest
+import torch
+from e3nn import o3
+from e3nn.util.jit import compile as e3nn_compile
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
+
+from tests.machine import KERNEL
+from tests.networks.conversion.networks import GRAPHS, VECTORS, Layer, Mixed, attributes, mixed_inputs
+from tpgen.base.errors import OptionError, TpgenError
+from tpgen.networks.conversion.convert import conversion_report, convert, restore
+from tpgen.networks.conversion.products import CONVERTED, PROGRAM
+from tpgen.networks.conversion.swap import mark_of
+
+
+@pytest.mark.parametrize("strategy", ["grouped", KERNEL])
+def test_values_and_derivatives_are_those_of_stock(strategy: str) -> None:
+    network = Mixed()
+    convert(network, strategy=strategy)
+    proof = conversion_report(network, prove=mixed_inputs()).proof
+    assert proof is not None
+    assert [d.what for d in proof.differences] == ["outputs", "gradients", "second derivatives"]
+    assert [d.tensors for d in proof.differences] == [2, 7, 7]
+    assert all(d.relative < 1e-13 for d in proof.differences), proof
+
+
+def test_tensors_and_names_stay() -> None:
+    network, stock = Mixed(), Mixed()
+    parameters, keys = dict(network.named_parameters()), list(network.state_dict())
+    convert(network, **GRAPHS)
+    assert all(network.get_parameter(name) is p for name, p in parameters.items())
+    assert list(dict(network.named_parameters())) == list(parameters)
+    assert list(network.state_dict()) == keys
+    stock.load_state_dict(network.state_dict(), strict=True)
+    network.load_state_dict(stock.state_dict(), strict=True)
+    assert all(
+        isinstance(network.get_submodule(n), type(m))
+        for n, m in stock.named_modules()
+        if isinstance(m, o3.TensorProduct)
+    )
+
+
+def test_a_module_of_two_names_is_one_module() -> None:
+    network = convert(Mixed(), **GRAPHS)
+    assert network.connected is network.again
+    assert ("connected", "again") in {r.paths for r in conversion_report(network).replaced}
+
+
+def test_restoring_leaves_nothing_behind() -> None:
+    network = Mixed()
+    before, inputs = attributes(network), mixed_inputs()
+    wanted = network(*inputs)
+    convert(network, **GRAPHS)
+    assert attributes(network) != before
+    assert restore(network) is network
+    assert attributes(network) == before
+    assert torch.equal(network(*inputs)["squares"], wanted["squares"])
+
+
+def test_training_goes_on_after_either() -> None:
+    network, inputs = Mixed(), mixed_inputs()
+    optimizer = torch.optim.Adam(network.parameters())
+    for change in (lambda n: convert(n, **GRAPHS), restore):
+        change(network)
+        before = network.connected.weight.clone()
+        network(*inputs)["squares"].sum().backward()
+        optimizer.step()
+        assert not torch.equal(network.connected.weight, before)
+
+
+@pytest.mark.parametrize("strategy", ["grouped", KERNEL])
+def test_copies_pickles_and_scripts(strategy: str) -> None:
+    network, inputs = convert(Mixed(), strategy=strategy), mixed_inputs()
+    wanted = network(*inputs)["squares"]
+    file = io.BytesIO()
+    torch.save(network, file)
+    file.seek(0)
+    for other in (deepcopy(network), torch.load(file, weights_only=False)):
+        assert mark_of(other.full) is not None
+        torch.testing.assert_close(other(*inputs)["squares"], wanted)
+        assert mark_of(restore(other).full) is None
+        torch.testing.assert_close(other(*inputs)["squares"], wanted)
+
+
+def test_a_copy_has_its_buffers_in_the_same_order() -> None:
+    network = convert(Layer(), **GRAPHS)
+    assert [name for name, _ in deepcopy(network).named_buffers()] == [name for name, _ in network.named_buffers()]
+
+
+@pytest.mark.parametrize("when", ["before", "after", "late"])
+def test_averages_go_on(when: str) -> None:
+    """Torch pairs the buffers of a network and its average by their order; an average made before is converted too."""
+    network = Layer()
+    stock = deepcopy(network)
+    wanted = AveragedModel(stock)
+    if when == "before":
+        average = convert(AveragedModel(network), **GRAPHS)
+        convert(network, **GRAPHS)
+    elif when == "late":
+        average = AveragedModel(network)
+        convert(network, **GRAPHS)
+        with pytest.raises((RuntimeError, ValueError)):  # torch's own, as the page says
+            average.update_parameters(network)
+        convert(average, **GRAPHS)
+    else:
+        average = AveragedModel(convert(network, **GRAPHS))
+    for model, averaged in ((network, average), (stock, wanted)):
+        for factor in (1.0, 3.0):
+            for parameter in model.parameters():
+                parameter.data.mul_(factor)
+            averaged.update_parameters(model)
+    inputs = torch.randn(3, 6), torch.randn(3, 3)
+    torch.testing.assert_close(average(*inputs), wanted(*inputs))
+    assert list(average.state_dict()) == list(wanted.state_dict())
+
+
+@pytest.mark.parametrize("strategy", ["grouped", KERNEL])
+@pytest.mark.parametrize("cls", CONVERTED)
+def test_a_converted_product_scripts(cls: type[nn.Module], strategy: str) -> None:
+    x, y = torch.randn(3, 6), torch.randn(3, 6)
+    product = {
+        o3.TensorProduct: lambda: cls("2x1o", "2x1o", "2x1e", [(0, 0, 0, "uuu", True)]),
+        o3.FullyConnectedTensorProduct: lambda: cls("2x1o", "2x1o", "2x1e"),
+        o3.TensorSquare: lambda: cls("2x1o", "2x0e"),
+    }.get(cls, lambda: cls("2x1o", "2x1o"))()
+    inputs = (x,) if cls is o3.TensorSquare else (x, y)
+    wanted = product(*inputs)
+    convert(product, strategy=strategy)
+    assert type(product) is CONVERTED[cls]
+    torch.testing.assert_close(product(*inputs), wanted)
+    torch.testing.assert_close(e3nn_compile(product)(*inputs), wanted)
+
+
+def test_weights_may_be_given_as_e3nn_takes_them() -> None:
+    product = o3.FullyConnectedTensorProduct(*VECTORS)
+    x, y, w = torch.randn(3, 6), torch.randn(3, 3), torch.randn(4)
+    wanted = product(x, y, w)
+    convert(product, **GRAPHS)
+    torch.testing.assert_close(product(x, y, w), wanted)
+    torch.testing.assert_close(product(x, y, [w]), wanted)
+
+
+@pytest.fixture
+def process_group(tmp_path: Path) -> Iterator[None]:
+    """A group of this process alone."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_distributed_training_goes_on(when: str, process_group: None) -> None:
+    network, inputs = Layer(), (torch.randn(3, 6), torch.randn(3, 3))
+    network(*inputs).square().sum().backward()
+    wanted = {name: p.grad.clone() for name, p in network.named_parameters() if p.grad is not None}
+    network.zero_grad()
+    if when == "before":
+        wrapped = convert(DistributedDataParallel(network), **GRAPHS)
+    else:
+        wrapped = DistributedDataParallel(convert(network, **GRAPHS))
+    wrapped(*inputs).square().sum().backward()
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(network.get_parameter(name).grad, gradient)
+    assert mark_of(network.product) is not None
+
+
+def test_moving_to_another_dtype_moves_the_program() -> None:
+    network = convert(Mixed(), **GRAPHS).double()
+    assert network(*mixed_inputs(dtype=torch.float64))["squares"].dtype == torch.float64
+
+
+def test_hooks_and_modes_stay() -> None:
+    product, seen = o3.FullyConnectedTensorProduct(*VECTORS).eval(), []
+    product.register_forward_hook(lambda *_: seen.append(1))
+    convert(product, **GRAPHS)(torch.randn(3, 6), torch.randn(3, 3))
+    assert seen == [1]
+    assert not product.get_submodule(PROGRAM).training
+
+
+@pytest.fixture
+def scripted_programs() -> Iterator[None]:
+    """e3nn scripts the programs inside its modules, as it does by default in many versions."""
+    before = e3nn.get_optimization_defaults()
+    e3nn.set_optimization_defaults(**({"jit_mode": "script"} if "jit_mode" in before else {"jit_script_fx": True}))
+    yield
+    e3nn.set_optimization_defaults(**before)
+
+
+def test_products_of_scripted_programs_are_converted(scripted_programs: None) -> None:
+    network, inputs = Mixed(), mixed_inputs()
+    assert isinstance(network.full._compiled_main_left_right, torch.jit.ScriptModule)
+    wanted = network(*inputs)["squares"]
+    assert not conversion_report(convert(network, prove=inputs, **GRAPHS)).kept
+    torch.testing.assert_close(network(*inputs)["squares"], wanted)
+
+
+def test_weights_of_another_architecture_are_refused_as_by_stock() -> None:
+    network, stock = convert(Layer(), **GRAPHS), Layer()
+    other = nn.ModuleDict({"product": o3.FullyConnectedTensorProduct("3x1o", "1o", "2x1e+0e"), "more": nn.Linear(2, 2)})
+    with pytest.raises(RuntimeError) as wanted:
+        stock.load_state_dict(other.state_dict())
+    with pytest.raises(
+        RuntimeError, match=r"(?s)Unexpected key.*more.weight.*size mismatch for product.weight"
+    ) as found:
+        network.load_state_dict(other.state_dict())
+    assert str(found.value).partition("\n")[2] == str(wanted.value).partition("\n")[2]
+
+
+def test_a_network_without_products_is_an_error() -> None:
+    with pytest.raises(
+        TpgenError,
+        match=r"Linear holds no tensor product, linear layer or harmonics of e3nn's .*there is nothing to convert",
+    ):
+        convert(nn.Linear(2, 2))
+    with pytest.raises(TpgenError, match=r"holds nothing that tpgen.convert has converted: nothing to restore"):
+        restore(Mixed())
+
+
+def test_converting_twice_is_an_error() -> None:
+    network = convert(Mixed(), **GRAPHS)
+    with pytest.raises(TpgenError, match=r"Mixed is converted already: tpgen.restore\(network\) undoes it"):
+        convert(network, **GRAPHS)
+
+
+def test_options_are_those_that_leave_the_network_alone() -> None:
+    with pytest.raises(OptionError, match=r"convert takes no layout: .* e3nn's mul_ir"):
+        convert(Mixed(), layout="ir_mul")
+    with pytest.raises(OptionError, match=r"unknown option 'stratgy'"):
+        convert(Mixed(), stratgy="kernel")
+    with pytest.raises(OptionError, match=r"unknown option 'internal_weights'; known options: (?!.*layout)"):
+        convert(Mixed(), internal_weights=False)
+
+
+@pytest.mark.parametrize(
+    "call, why",
+    [
+        (lambda n, x: convert("abc"), "network: convert takes a torch.nn.Module, got a str"),
+        (lambda n, x: convert([n]), r"got a list: give each network that it holds by itself, such as `given\[0\]`"),
+        (
+            lambda n, x: convert(SimpleNamespace(device="cpu", models=[n, n])),
+            r"got a SimpleNamespace: give each network .* by itself, such as `given\.models\[0\]`",
+        ),
+        (lambda n, x: restore(SimpleNamespace(model=n)), r"got a SimpleNamespace: .*such as `given\.model`"),
+        (lambda n, x: restore(None), "network: restore takes a torch.nn.Module, got a NoneType"),
+        (lambda n, x: conversion_report(3), "network: conversion_report takes a torch.nn.Module, got an int"),
+        (lambda n, x: convert(n, prove=5), r"prove: give the arguments of a call as a tuple, .*got an int"),
+        (lambda n, x: convert(n, report=5), r"report: give a function of the Conversion, as in report=print, got 5"),
+        (lambda n, x: convert(n, measure=x[0]), r"measure: give the arguments of a call as a tuple, .*got a Tensor"),
+        (lambda n, x: convert(n, prove=x[:1]), r"cannot be called with these inputs \(TypeError: .*missing 2 required"),
+        (lambda n, x: convert(n, measure=x[:1]), r"cannot be called with these inputs \(TypeError"),
+    ],
+)
+def test_wrong_arguments_are_named(call, why: str) -> None:
+    network = Mixed()
+    with pytest.raises(TpgenError, match=why):
+        call(network, mixed_inputs())
+    assert mark_of(network.full) is None
+
+
+def test_integers_are_promoted_as_by_e3nn() -> None:
+    product, x, y = o3.ElementwiseTensorProduct("2x0e+1o", "3x0e"), torch.randn(4, 5), torch.arange(12).view(4, 3)
+    wanted = product(x, y)
+    torch.testing.assert_close(convert(product, **GRAPHS)(x, y), wanted)
+
+
+def _exported() -> torch.export.ExportedProgram:
+    return torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),))
+
+
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        (lambda: torch.jit.freeze(torch.jit.script(nn.Linear(2, 2).eval())), "convert the network before it is scrip"),
+        (lambda: torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)), "a scripted or traced network"),
+        (lambda: torch.fx.symbolic_trace(nn.Linear(2, 2)), "a graph that was traced or exported"),
+        (lambda: _exported().module(), "a graph that was traced or exported"),
+        (_exported, "got a ExportedProgram: an exported program: convert the network before it is exported"),
+        (lambda: "my.model", r"load the file first, as in torch.load\('my.model', weights_only=False\)"),
+        (lambda: nn.Linear(2, 2).state_dict(), "tensors alone are no network"),
+        (lambda: {"model": nn.Linear(2, 2)}, r"such as `given\['model'\]`"),
+    ],
+)
+def test_what_cannot_be_converted_says_what_to_do_instead(given: Callable[[], Any], words: str) -> None:
+    with pytest.raises(TpgenError, match=words):
+        convert(given())

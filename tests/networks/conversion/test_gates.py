@@ -1,0 +1,320 @@
+"""e3nn's gates: converted ones against stock."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable
+from copy import deepcopy
+
+import pytest
+import torch
+from e3nn import o3
+from e3nn.nn import Activation, Gate
+from e3nn.util.jit import compile as e3nn_compile
+from torch import Tensor, nn
+
+from tests.machine import needs_compiler
+from tpgen.functions import gate as gate_module
+from tpgen.networks.conversion import gates
+from tpgen.networks.conversion.convert import conversion_report, convert, restore
+from tpgen.networks.conversion.gates import ConvertedGate
+from tpgen.networks.tracer import trace_network
+
+silu = nn.functional.silu
+
+
+def mixed() -> Gate:
+    """Irreps in an order that e3nn sorts, gates that serve parts of two irreps, and functions of every kind."""
+    functions = [silu, torch.abs, torch.sigmoid], [torch.sigmoid, torch.tanh]
+    return Gate("3x0e+2x0o+4x0e", functions[0], "2x0e+5x0o", functions[1], "3x1o+2x1o+1x2e+1x0o")
+
+
+GATES: dict[str, Callable[[], Gate]] = {
+    "mixed": mixed,
+    "e3nn's example": lambda: Gate("16x0o", [torch.tanh], "32x0o", [torch.tanh], "16x1e+16x1o"),
+    "sorted otherwise": lambda: Gate("4x0o+4x0e", [torch.tanh, silu], "8x0e", [silu], "4x2o+2x1o+2x1e"),
+    "scalars alone": lambda: Gate("5x0e", [silu], "", [], ""),
+    "no scalars": lambda: Gate("", [], "5x0e", [torch.sigmoid], "5x1o"),
+    "no function": lambda: Gate("5x0o+2x0e", [None, torch.relu], "3x0e", [None], "3x3o"),
+    "odd gates of many": lambda: Gate("17x0e", [nn.functional.tanh], "35x0o", [nn.functional.tanh], "17x1e+18x2o"),
+    "an empty irrep": lambda: Gate("0x0o+3x0e", [torch.tanh, silu], "2x0e", [silu], "0x2e+2x1o"),
+}
+
+
+def rows(gate: nn.Module, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, gate.irreps_in.dim, dtype=dtype)
+
+
+def pair(make: Callable[[], Gate] = mixed) -> tuple[Gate, Gate]:
+    """A stock gate and a converted one, in float64 as they would be if built in it."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        stock = make()
+    finally:
+        torch.set_default_dtype(before)
+    return stock, convert(deepcopy(stock))
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_three_orders_are_those_of_stock(name: str) -> None:
+    stock, ours = pair(GATES[name])
+    given = [rows(stock, 2, 3).requires_grad_() for _ in range(3)]
+
+    def orders(gate: nn.Module) -> list[Tensor]:
+        x, c, e = given
+        torch.manual_seed(0)
+        out = gate(x)
+        g = torch.randn_like(out).requires_grad_()
+        found = [out, *torch.autograd.grad(out, x, g, create_graph=True)]
+        found += torch.autograd.grad(found[1], (g, x), c, create_graph=True, materialize_grads=True)
+        return [*found, *torch.autograd.grad(found[3] + 0 * x, (c, x), e, materialize_grads=True)]
+
+    for found, wanted in zip(orders(ours), orders(stock), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_it_is_proven_where_it_was_built_in_float32(name: str) -> None:
+    gate = GATES[name]()
+    x = rows(gate, 4, dtype=torch.float32)
+    wanted = gate(x)
+    proof = conversion_report(convert(gate), prove=(x,)).proof
+    assert all(d.relative < 1e-12 for d in proof.differences), proof
+    torch.testing.assert_close(gate(x), wanted)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3, 4), (1, 0)])
+def test_any_leading_dimensions(shape: tuple[int, ...]) -> None:
+    stock, ours = pair()
+    x = rows(stock, *shape)
+    torch.testing.assert_close(ours(x), stock(x))
+
+
+def test_it_is_the_same_module_and_comes_back() -> None:
+    gate = mixed()
+    before, parts = set(gate.__dict__), dict(gate.named_modules())
+    keys = list(gate.state_dict())
+    convert(gate)
+    assert type(gate) is ConvertedGate
+    assert dict(gate.named_modules()) == parts
+    assert list(gate.state_dict()) == keys
+    mixed().load_state_dict(gate.state_dict(), strict=True)
+    restore(gate)
+    assert type(gate) is Gate
+    assert set(gate.__dict__) == before
+
+
+def _saved(gate: nn.Module) -> nn.Module:
+    return pickle.loads(pickle.dumps(gate))
+
+
+@pytest.mark.parametrize("copy", [deepcopy, _saved])
+def test_copies_compute_the_same(copy: Callable[[nn.Module], nn.Module]) -> None:
+    stock, ours = pair()
+    x, other = rows(stock, 3), copy(ours)
+    assert type(other) is ConvertedGate
+    torch.testing.assert_close(other(x), stock(x))
+    assert type(restore(other)) is Gate
+
+
+def test_scripted_traced_and_compiled() -> None:
+    stock, ours = pair()
+    x = rows(stock, 3)
+    wanted = stock(x)
+    others = (e3nn_compile(deepcopy(ours)), torch.compile(ours, backend="aot_eager", fullgraph=True))
+    for other in (*others, trace_network(ours), torch.jit.trace(ours, x)):
+        torch.testing.assert_close(other(x), wanted)
+
+
+def test_transforms_see_through_it() -> None:
+    stock, ours = pair()
+    x = rows(stock, 2)
+    torch.testing.assert_close(torch.func.vmap(ours)(x), stock(x))
+    jacobians = [torch.func.jacrev(gate)(x[0]) for gate in (stock, ours)]
+    torch.testing.assert_close(*jacobians)
+    torch.testing.assert_close(torch.func.jacfwd(ours)(x[0]), jacobians[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_autocast_changes_as_little_as_in_stock(dtype: torch.dtype) -> None:
+    stock, ours = mixed().to(dtype), convert(mixed().to(dtype))
+    x = rows(stock, 3, dtype=dtype)
+    with torch.autocast("cpu"):
+        found, wanted = ours(x), stock(x)
+    assert found.dtype == wanted.dtype
+    torch.testing.assert_close(found, wanted)
+
+
+@needs_compiler
+def test_one_kernel_runs_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    stock, ours = pair()
+    calls: list = []
+    monkeypatch.setattr(
+        gate_module, "gate_value", lambda table, x: (calls.append(1), (x.new_empty(3, table.dim_out),))[1]
+    )
+    for x in (rows(stock, 3), rows(stock, 3).bfloat16(), rows(stock, 3).to("meta")):
+        ours(x)
+    assert len(calls) == 1
+
+
+@needs_compiler
+def test_the_report_follows_dtype_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(gate: nn.Module) -> str:
+        (row,) = conversion_report(gate).replaced
+        return row.now
+
+    assert told(convert(mixed())) == "tpgen kernel (activations and product in one)"
+    assert told(convert(mixed(), strategy="grouped")) == "torch operations, fewer than e3nn's"
+    assert re.search(r"kernels of gates compute in float32 and float64 on a CPU", told(convert(mixed()).half()))
+    monkeypatch.setattr(gates, "find_compiler", lambda: None)
+    assert re.search(r"kernels need a C\+\+ compiler, and none was found", told(convert(mixed())))
+
+
+@needs_compiler
+def test_a_strategy_without_kernels_takes_torchs_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = mixed()
+    x = rows(gate, 3, dtype=torch.float32)
+    wanted = gate(x)
+    monkeypatch.setattr(gate_module, "gate_value", None)
+    torch.testing.assert_close(convert(gate, strategy="grouped")(x), wanted)
+
+
+@pytest.mark.parametrize("name", ["gate", "gate.mul", "e3nn.Gate", "e3nn.ElementwiseTensorProduct"])
+def test_a_part_that_is_kept_keeps_the_gate(name: str) -> None:
+    network = nn.ModuleDict({"gate": mixed(), "linear": o3.Linear("2x1o", "1o")})
+    convert(network, keep=name)
+    assert type(network["gate"]) is Gate
+    assert type(network["gate"].mul) is o3.ElementwiseTensorProduct
+
+
+def test_its_product_may_have_been_converted_before() -> None:
+    stock, gate = pair()
+    restore(gate)
+    convert(gate.mul)
+    x = rows(stock, 3)
+    torch.testing.assert_close(convert(gate)(x), stock(x))
+    assert type(restore(gate).mul) is o3.ElementwiseTensorProduct
+
+
+class _Doubled(Gate):
+    def forward(self, features: Tensor) -> Tensor:
+        return 2 * super().forward(features)
+
+
+def test_a_subclass_keeps_its_code_and_its_product_is_converted() -> None:
+    gate = _Doubled("3x0e", [silu], "2x0e", [silu], "2x1o")
+    x = rows(gate, 3, dtype=torch.float32)
+    wanted = gate(x)
+    assert type(convert(gate)) is _Doubled
+    torch.testing.assert_close(gate(x), wanted)
+
+
+def _shifted(x: Tensor) -> Tensor:
+    return nn.functional.softplus(x) - 1
+
+
+def _forward(gate: Gate) -> None:
+    gate.act_gates.forward = lambda x: x + 1  # type: ignore[method-assign]
+
+
+def _forward_function(gate: Gate) -> None:
+    gate.act_gates.acts[1].forward = lambda x: x + 1
+
+
+def _hook(gate: Gate) -> None:
+    gate.sc.register_forward_hook(lambda _module, _given, out: tuple(2 * x for x in out))
+
+
+def _hook_function(gate: Gate) -> None:
+    gate.act_scalars.acts[0].register_forward_hook(lambda _module, _given, out: 2 * out)
+
+
+def _hook_cut(gate: Gate) -> None:
+    gate.sc.cut.register_forward_pre_hook(lambda _module, given: (given[0] + 1,))
+
+
+def _hook_program(gate: Gate) -> None:
+    gate.sc.cut._compiled_forward.register_forward_pre_hook(lambda _module, given: (given[0] + 1,))
+
+
+def _hook_product(gate: Gate) -> None:
+    gate.mul.register_forward_pre_hook(lambda _module, given: (given[0], 2 * given[1]))
+
+
+def _other_product(gate: Gate) -> None:
+    class Zero(nn.Module):
+        output_mask = torch.zeros(1)
+
+        def forward(self, x: Tensor, _: Tensor) -> Tensor:
+            return 0 * x
+
+    gate.mul = Zero()
+
+
+def _other_function(gate: Gate) -> None:
+    gate.act_gates = Activation(gate.act_gates.irreps_in, [_shifted, torch.tanh])
+
+
+def _module(gate: Gate) -> None:
+    gate.act_gates = Activation(gate.act_gates.irreps_in, [nn.SiLU(), torch.tanh])
+
+
+def _known_function(gate: Gate) -> None:
+    gate.act_scalars = Activation(gate.act_scalars.irreps_in, [torch.sigmoid, torch.abs, silu])
+
+
+def _scale(gate: Gate) -> None:
+    gate.act_scalars.acts[0].cst = 7.0
+
+
+def _itself(gate: Gate) -> None:
+    gate.register_forward_hook(lambda _module, _given, out: 2 * out)
+
+
+# e3nn 0.4.4 scripts its programs, and scripted modules refuse hooks
+HOOKED_PROGRAMS = () if isinstance(mixed().sc.cut._compiled_forward, torch.jit.ScriptModule) else (_hook_program,)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (_forward, "its forward is replaced on the instance"),
+        (_forward_function, "its forward is replaced on the instance"),
+        (_hook, "of hooks inside it"),
+        (_hook_function, "of hooks inside it"),
+        (_hook_cut, "of hooks inside it"),
+        (_hook_product, "of hooks inside it"),
+        *((hook, "of hooks inside it") for hook in HOOKED_PROGRAMS),
+        (_other_product, r"of a part mul that is a tests\.Zero, not e3nn's"),
+        (_other_function, "of an activation that is _shifted: tpgen's gates know silu, tanh, sigmoid, abs, relu"),
+        (_module, r"of an activation that is SiLU\(\): tpgen's gates know silu, tanh, sigmoid, abs, relu"),
+    ],
+)
+def test_a_changed_gate_stays(change: Callable[[Gate], None], why: str) -> None:
+    network = nn.ModuleDict({"first": mixed(), "changed": mixed()})
+    change(network["changed"])
+    x = rows(network["changed"], 3, dtype=torch.float32)
+    wanted = network["changed"](x)
+    with pytest.warns(UserWarning, match=f"'changed': {why}"):
+        convert(network)
+    assert type(network["changed"]) is Gate
+    torch.testing.assert_close(network["changed"](x), wanted)
+
+
+HOOKS = (_hook, _hook_function, _hook_cut, *HOOKED_PROGRAMS, _hook_product)
+INSIDE = (_forward, _forward_function, *HOOKS, _other_product, _other_function)
+
+
+@pytest.mark.parametrize("change", [*INSIDE, _module, _known_function, _scale, _itself])
+def test_what_is_changed_afterwards_counts(change: Callable[[Gate], None]) -> None:
+    stock, ours = pair()
+    x = rows(stock, 3)
+    before = stock(x)
+    for each in (stock, ours):
+        change(each)
+    torch.testing.assert_close(ours(x), stock(x))
+    assert not torch.equal(stock(x), before)
+    (row,) = conversion_report(ours).replaced
+    assert (row.now == "e3nn's own code, as a part was changed since") == (change is not _itself)

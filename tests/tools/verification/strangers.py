@@ -1,0 +1,254 @@
+"""Faults that a reader who had not seen the laws planted, what may be meant and is told, and right ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tests.tools.verification.lattices import CUTOFF, Lattice, neighbours, of, triclinic
+from tests.tools.verification.potentials import Pairs
+
+Given = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A network on its inputs, the law that is asked, and a part of what the report says of it."""
+
+    law: str
+    made: Callable[[], nn.Module]
+    given: Callable[[], Given]
+    why: str = ""
+    training: bool = True
+    said: dict = field(default_factory=dict)
+    dtype: torch.dtype = torch.float64
+
+
+# --- potentials -------------------------------------------------------------------------------------------------------
+
+
+def alike() -> Given:
+    """A batch of two crystals of three atoms."""
+    a, b = triclinic(3), triclinic(3, seed=1, scale=1.05)
+    joined = [torch.cat([x, y]) for x, y in zip(a[:2], b[:2], strict=True)]
+    ends, counts, species = torch.cat([a[2], b[2] + 3], 1), torch.cat([a[3], b[3]]), torch.cat([a[4], b[4]])
+    return *joined, ends, counts, species, torch.arange(6) // 3
+
+
+def upright() -> Given:
+    """A cell one of whose vectors is as long as the cutoff, and a list that is longer."""
+    cell = torch.diag(torch.tensor([CUTOFF, 3.2, 3.4], dtype=torch.float64))
+    positions = torch.tensor([[0.1, 0.0, 0.2], [1.4, 1.7, 1.6]], dtype=torch.float64)
+    edges = neighbours(0.85 * positions, 0.85 * cell)
+    return positions, cell[None], *edges, torch.arange(2), torch.zeros(2, dtype=torch.long)
+
+
+def single() -> Given:
+    return tuple(x.float() if x.is_floating_point() else x for x in triclinic())
+
+
+def near() -> Given:
+    """Points that attract each other, two of them so much that they meet."""
+    positions = torch.tensor([[0.0, 0, 0], [0.31, 0, 0], [3.0, 1.0, 0]], dtype=torch.float64)
+    return positions, torch.ones(3, dtype=torch.float64)
+
+
+def _centred(self: Lattice, positions: Tensor) -> Tensor:
+    positions.data.sub_(positions.data.mean(0))
+    return Lattice.asked(self, positions)
+
+
+class Unique(Lattice):
+    """Species by their order among those that are there."""
+
+    def forward(self, positions, cell, edge_index, unit_shifts, species, batch):
+        species = torch.unique(species, return_inverse=True)[1]
+        return super().forward(positions, cell, edge_index, unit_shifts, species, batch)
+
+
+class Modes(Lattice):
+    """Energies of atoms alone in evaluation only."""
+
+    def pooled(self, site, batch, graphs):
+        return super().pooled(site if self.training else site + 0.5, batch, graphs)
+
+
+class Offset(Lattice):
+    """Large energies of atoms alone, and a well of some ripples: long steps do not see these, and short ones round."""
+
+    def __init__(self):
+        super().__init__()
+        self.alone = nn.Parameter(torch.tensor([-13587.25, -7873.5, -20111.0]))
+
+    def weights(self, edges, ends, species):
+        return super().weights(edges, ends, species) * (1 + 0.01 * torch.cos(20.0 * edges.norm(dim=-1)))
+
+
+def _twice_smooth(self: Lattice, r: Tensor) -> Tensor:
+    u = (r / CUTOFF).clamp(max=1.0)
+    return 1 - 10 * u**3 + 15 * u**4 - 6 * u**5
+
+
+class Attracted(Pairs):
+    def energy(self, x, q):
+        i, j = torch.triu_indices(len(x), len(x), 1)
+        return -self.depth.square().sum() * (q[i] * q[j] / (x[i] - x[j]).norm(dim=-1)).sum()
+
+
+# --- layers -----------------------------------------------------------------------------------------------------------
+
+
+class Layer(nn.Module):
+    """Channels of vectors, mixed, each as long as its norm says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Parameter(torch.eye(4) + 0.1 * torch.arange(16.0).reshape(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.begin()
+        v = torch.einsum("nci,cd->ndi", x.reshape(-1, 4, 3), self.weight())
+        return self.scaled(v).reshape(-1, 12)
+
+    def begin(self) -> None:
+        pass
+
+    def weight(self) -> Tensor:
+        return self.mix
+
+    def scaled(self, v: Tensor) -> Tensor:
+        return v * torch.sigmoid(v.square().sum(-1, keepdim=True))
+
+
+def layer(**methods: Any) -> type[Layer]:
+    return type("Other", (Layer,), methods)
+
+
+def _seeds(begin: Callable[[int], Any], draw: Callable[[], Any]) -> type[Layer]:
+    def seeded(self: Layer) -> None:
+        begin(0)
+        draw()
+
+    return layer(begin=seeded)
+
+
+def _by_row(self: Layer, v: Tensor) -> Tensor:
+    return v * (1.0 + 0.5 * (torch.arange(len(v)) % 2).to(v)).reshape(-1, 1, 1)
+
+
+def _by_number(self: Layer, v: Tensor) -> Tensor:
+    return v / len(v)
+
+
+def _directions(self: Layer, v: Tensor) -> Tensor:
+    return v / v.norm(dim=-1, keepdim=True)
+
+
+def _roots(self: Layer, v: Tensor) -> Tensor:
+    """Numbers where a vector vanishes, whose gradients are none."""
+    return v * v.square().sum(-1, keepdim=True).sqrt().tanh()
+
+
+class Kept(Layer):
+    """Scaled weights, made once in evaluation."""
+
+    held: Tensor | None = None
+
+    def weight(self):
+        if self.training:
+            return 1.5 * self.mix
+        if self.held is None:
+            self.held = (1.5 * self.mix).detach()
+        return self.held
+
+
+class Asked(Kept):
+    """Weights that are made anew where others are there."""
+
+    version = -1
+
+    def weight(self):
+        if self.version != self.mix._version:
+            self.version, self.held = self.mix._version, None
+        return super().weight()
+
+
+class Plain(Layer):
+    """Weights as an attribute, and a constant that no result depends on."""
+
+    def __init__(self):
+        super().__init__()
+        self.further, self.unused = {"weight": 2.0 * torch.ones(4, 4).double()}, torch.ones(3)
+
+    def weight(self):
+        return self.mix + self.further["weight"]
+
+
+class Lengths(nn.Module):
+    """Directions of vectors, and of no vector at all none."""
+
+    def forward(self, v: Tensor) -> Tensor:
+        return v / v.norm(dim=-1, keepdim=True)
+
+
+def rows() -> Given:
+    return (torch.randn(7, 12, generator=torch.Generator().manual_seed(2), dtype=torch.float64),)
+
+
+def arrows() -> Given:
+    return (torch.randn(7, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64),)
+
+
+VECTORS = {"irreps_in": "4x1o", "irreps_out": "4x1o"}
+ARROWS = {"irreps_in": "1o", "irreps_out": "1o"}
+
+
+def _of_layer(law: str, made: type[nn.Module], why: str = "", given: Callable[[], Given] = rows, **more) -> Planted:
+    return Planted(law, made, given, why, said=VECTORS if given is rows else ARROWS, **more)
+
+
+FAULTS: dict[str, Planted] = {
+    "positions moved behind autograd's back": Planted(
+        "surroundings", of(asked=_centred), triclinic, "a call changes the memory of positions"),
+    "a seed, and odd draws": _of_layer(
+        "surroundings", _seeds(torch.manual_seed, lambda: torch.randn(4, 4)), "changes the seed of random numbers"),
+    "a seed of numpy": _of_layer("surroundings", _seeds(np.random.seed, np.random.rand), "numpy's random numbers"),
+    "a seed of Python": _of_layer("surroundings", _seeds(random.seed, random.random), "Python's random numbers"),
+    "graphs of equal sizes alone": Planted(
+        "batch", of(pooled=lambda self, site, batch, graphs: site.view(graphs, -1).sum(1)), alike,
+        "each is taken alone, and two that are alike together"),
+    "species by their order in the batch": Planted("batch", Unique, triclinic),
+    "an element by the row": _of_layer("permutation", layer(scaled=_by_row)),
+    "a mean over the number of rows": _of_layer("permutation", layer(scaled=_by_number)),
+    "directions of vectors that vanish": _of_layer("finite", layer(scaled=_directions)),
+    "gradients of vectors that vanish": _of_layer("finite", layer(scaled=_roots)),
+    "weights kept in evaluation": _of_layer("history", Kept),
+    "weights kept, given in evaluation": _of_layer("history", Kept, training=False),
+}  # fmt: skip
+
+TOLD: dict[str, Planted] = {  # what may be meant: it is said, and not accused
+    "no rows": _of_layer(
+        "finite", layer(scaled=lambda self, v: v.reshape(len(v), -1, 3)), "the network does not take it: RuntimeError"),
+    "rows that know of each other": _of_layer(
+        "permutation", layer(scaled=lambda self, v: v - v.mean(0)), "rows know of each other"),
+    "directions": _of_layer("finite", Lengths, "no numbers where v vanish, which may be directions", arrows),
+    "weights that nothing saves": _of_layer(
+        "saved", Plain, "results depend on further.weight, tensors that are neither parameters nor buffers"),
+    "another energy in evaluation": Planted(
+        "repeated", Modes, triclinic, "training and evaluation differ: energy by 1.5e+00; it may be meant"),
+    "edges on the cutoff": Planted("third order", of(envelope=_twice_smooth), upright, "on a kink: it holds where"),
+    "points that fall into each other": Planted("conservation", Attracted, near, "forces grow to more than 10 times"),
+    "another default dtype": Planted(
+        "repeated", Lattice, single, "no gradients where the default dtype is float64", dtype=torch.float32),
+}  # fmt: skip
+
+RIGHT: dict[str, Planted] = {
+    "large energies of atoms alone": Planted("forces", Offset, single, dtype=torch.float32),
+    "weights made anew": _of_layer("history", Asked, training=False),
+}

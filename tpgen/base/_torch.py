@@ -1,0 +1,248 @@
+"""Every private name of torch that tpgen uses: what it is for, and what there is without it.
+
+Other modules take these names from here, and none from torch, so that a change of torch's is met in one place.  A name
+is looked up when it is first asked for; one that is not there is one error that says what lacks it (`NAMES`), or a
+slower way where ``without`` tells one.  Private C functions of the runtime without Python stand in
+``kernels/runtime/native``, which asks the library for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib import import_module
+from threading import RLock
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd import forward_ad
+
+from tpgen.base.locks import ForkedLock
+
+_FLOOR = "2.10"  # the oldest torch that has them all, but for those with another way
+
+
+class Private(NamedTuple):
+    """A private name: where it stands, what for, and what happens where it is not there (an error, if nothing)."""
+
+    module: str
+    name: str
+    use: str
+    without: str = ""
+
+
+_TRANSFORMS = "to leave calls under torch.func, vmap and tracers to the way that has their rules"
+_VMAP = "rules of operators under the older vmap (is_grads_batched=True, vectorize=True)"
+_OPERATORS = "to go from one level of the dispatcher to the next in operators of tpgen's"
+_GRAPHS = "graphs without numbers: explain, dump, reports, compile_step"
+_CONSTANTS = "constants with values while shapes are computed"
+_REPORTS = "tpgen dump and tpgen report"
+_STEP = "compile_step"
+_SORTS = "edges sorted once in a graph of torch.compile"
+
+NAMES: dict[str, Private] = {
+    "is_functorch_wrapped_tensor": Private("torch._C._functorch", "is_functorch_wrapped_tensor", _TRANSFORMS),
+    "is_legacy_batchedtensor": Private("torch._C._functorch", "is_legacy_batchedtensor", _TRANSFORMS),
+    "transform_level": Private("torch._C._functorch", "maybe_current_level", _TRANSFORMS),
+    "is_tracing": Private("torch._C", "_is_tracing", _TRANSFORMS),
+    "dispatch_modes": Private("torch._C", "_len_torch_dispatch_stack", _TRANSFORMS),
+    "dispatch_mode": Private("torch._C", "_get_dispatch_mode", _TRANSFORMS),
+    "DispatchModeKey": Private("torch._C", "_TorchDispatchModeKey", _TRANSFORMS),
+    "DispatchKey": Private("torch._C", "DispatchKey", _OPERATORS),
+    "after_autograd": Private("torch._C", "_after_autograd_keyset", _OPERATORS),
+    "BelowAutograd": Private("torch._C", "_AutoDispatchBelowAutograd", _OPERATORS),
+    "forward_mode": Private("torch.autograd.forward_ad", "_set_fwd_grad_enabled", _OPERATORS),
+    "will_run": Private("torch._C", "_will_engine_execute_node", "to compute no gradient that nobody asked for"),
+    "FunctionalizeInterpreter": Private("torch._functorch.pyfunctorch", "FunctionalizeInterpreter", _OPERATORS),
+    "functorch_interpreter": Private(
+        "torch._functorch.pyfunctorch", "retrieve_current_functorch_interpreter", _OPERATORS
+    ),
+    "FunctionalizeAPI": Private("torch._subclasses.functional_tensor", "FunctorchFunctionalizeAPI", _OPERATORS),
+    "enter_vmap": Private("torch._C", "_vmapmode_increment_nesting", _VMAP),
+    "leave_vmap": Private("torch._C", "_vmapmode_decrement_nesting", _VMAP),
+    "add_batch_dim": Private("torch", "_add_batch_dim", _VMAP),
+    "remove_batch_dim": Private("torch", "_remove_batch_dim", _VMAP),
+    "early_modes": Private("torch._ops", "_len_torch_dispatch_stack_pre_dispatch", _CONSTANTS),
+    "disabled_modes": Private("torch.utils._python_dispatch", "_disable_current_modes", _CONSTANTS),
+    "DispatchMode": Private("torch.utils._python_dispatch", "TorchDispatchMode", "operations and bytes of a call"),
+    "FakeTensorMode": Private("torch._subclasses.fake_tensor", "FakeTensorMode", _GRAPHS),
+    "OpOverload": Private("torch._ops", "OpOverload", _GRAPHS),
+    "pytree": Private("torch.utils", "_pytree", "tensors in tuples, lists and dicts, as torch itself finds them"),
+    "ConstantSource": Private("torch._dynamo.source", "ConstantSource", _STEP),
+    "shape_config": Private("torch.fx.experimental", "_config", "deploy: sizes of 0 and 1"),
+    "symbolic_shapes": Private("torch.fx.experimental", "symbolic_shapes", f"deploy: sizes of 0 and 1; {_SORTS}"),
+    "infer_size": Private("torch._prims_common", "infer_size", "deploy: sizes of 0 and 1"),
+    "fake_impls": Private("torch._subclasses", "fake_impls", "deploy: sizes of 0 and 1"),
+    "TracingMode": Private(
+        "torch.fx.experimental.proxy_tensor", "ProxyTorchDispatchMode", _SORTS,
+        "every convolution sorts in a graph without gradients",
+    ),
+    "track_tensors": Private("torch.fx.experimental.proxy_tensor", "track_tensor_tree", _SORTS),
+    "PythonPrinter": Private("torch.utils._sympy.printers", "PythonPrinter", f"deploy, {_STEP}"),
+    "compile_package": Private("torch._inductor", "aoti_compile_and_package", "deploy"),
+    "CppKernel": Private("torch._inductor.codegen.cpp", "CppKernel", f"deploy, {_STEP}"),
+    "CppWrapper": Private("torch._inductor.codegen.cpp_wrapper_cpu", "CppWrapperCpu", _STEP),
+    "cexpr": Private("torch._inductor.codegen.cpp_utils", "cexpr", "deploy"),
+    "CppBuilder": Private("torch._inductor.cpp_builder", "CppBuilder", f"deploy, {_STEP}"),
+    "TensorGuards": Private(
+        "torch._C._dynamo.guards", "TensorGuards", "to see in C++ that parameters have kept their sizes",
+        "compile_step looks at each in Python",
+    ),
+    "fx_config": Private("torch.fx", "config", _STEP),
+    "compile_files": Private("torch._inductor", "aot_compile", _STEP),
+    "package_files": Private("torch._inductor.package", "package_aoti", _STEP),
+    "inductor_options": Private("torch._inductor", "list_options", _STEP),
+    "PackageLoader": Private("torch._C._aoti", "AOTIModelPackageLoader", _STEP),
+    "pointer_of": Private(
+        "torch._C._aoti", "unsafe_alloc_void_ptr_from_tensor", "large results on memory that was used before",
+        "results of the runtime without Python stand on new memory",
+    ),
+    "raw_stream": Private(
+        "torch._C", "_cuda_getCurrentRawStream", "the current stream of a GPU, as a number", "an object is made of it"
+    ),
+    "operation": Private(
+        "torch._C", "_get_operation_overload", "to call the runtime without Python in one frame less", "in one more"
+    ),
+    "graph_texts": Private(
+        "torch.fx.graph_module", "_loader", "to forget the text of programs that are gone", "torch keeps all texts"
+    ),
+    "foreach_mul": Private("torch", "_foreach_mul", "training of compiled steps: all gradients times a number at once"),
+    "assert_async": Private("torch", "_assert_async", "MACE's species in programs"),
+    "graph_trees": Private(
+        "torch._inductor.cudagraph_trees", "get_manager", 'convolutions under torch.compile(mode="reduce-overhead")',
+        "orders of edges may be found in its memory, and it says so",
+    ),
+    "export_joint": Private("torch._functorch.aot_autograd", "aot_export_joint_simple", _REPORTS),
+    "aot_function": Private("torch._functorch.aot_autograd", "aot_function", _REPORTS),
+    "default_partition": Private("torch._functorch.partitioners", "default_partition", _REPORTS),
+    "min_cut_partition": Private("torch._functorch.partitioners", "min_cut_rematerialization_partition", _REPORTS),
+    "DynamoException": Private("torch._dynamo.exc", "TorchDynamoException", _REPORTS),
+    "dynamo_explain": Private("torch._dynamo", "explain", _REPORTS),
+    "clear_compilations": Private("torch._dynamo.utils", "clear_compilation_metrics", _REPORTS),
+    "compilations": Private("torch._dynamo.utils", "get_compilation_metrics", _REPORTS),
+    "run_and_get_code": Private("torch._inductor.utils", "run_and_get_code", _REPORTS),
+    "inductor_config": Private("torch._inductor", "config", _REPORTS, "comments of Inductor's alone name origins"),
+    "CppScheduling": Private("torch._inductor.codegen.cpp", "CppScheduling", _REPORTS, "the same"),
+    "kernel_metadata": Private("torch._inductor.utils", "get_kernel_metadata", _REPORTS, "the same"),
+    "inductor_graph": Private("torch._inductor.virtualized", "V", f"{_REPORTS}, {_STEP}", "the same"),
+}  # fmt: skip
+
+
+def __getattr__(asked: str) -> Any:
+    """Look a name up once; an error where torch has it no more, or not yet."""
+    if asked not in NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {asked!r}")
+    private = NAMES[asked]
+    try:
+        found = getattr(import_module(private.module), private.name)
+    except (ImportError, AttributeError):
+        error = AttributeError if private.without else ImportError  # of the first, getattr has another value
+        raise error(
+            f"torch {torch.__version__} has no {private.module}.{private.name}, which tpgen needs ({private.use}): "
+            f"use a torch from {_FLOOR} on that docs/versions.md names"
+        ) from None
+    globals()[asked] = found
+    return found
+
+
+def has_tangents() -> bool:
+    """Whether somebody differentiates forwards: torch keeps the level in a variable of a module."""
+    return forward_ad._current_level >= 0
+
+
+def call_backward_alone(function: type[torch.autograd.Function]) -> None:
+    """Let autograd call a backward without torch's two frames before it; with them where torch has no such place."""
+    made = getattr(function, "_backward_cls", None)
+    if made is not None:
+        made.apply = function.backward
+
+
+def without_modes() -> AbstractContextManager[Any]:
+    """Compute constants with values, also while shapes alone are computed.
+
+    Where no mode is entered, torch's modules for modes are not imported: that takes most of a second, and a process
+    that is forked meanwhile would wait for them for ever.
+    """
+    entered = __getattr__("dispatch_modes")() or __getattr__("early_modes")()
+    return __getattr__("disabled_modes")() if entered else nullcontext()
+
+
+_CHANGING = ForkedLock(RLock)
+
+
+@contextmanager
+def instead(owner: Any, name: str, change: Callable[[Any], Any]) -> Iterator[None]:
+    """Another value of an attribute, made of the one that is there, for a while; an older torch may have none.
+
+    One thread at a time: two would restore what the other has set.
+    """
+    with _CHANGING.lock:
+        there = getattr(owner, name, None)
+        if there is None:
+            yield
+            return
+        setattr(owner, name, change(there))
+        try:
+            yield
+        finally:
+            setattr(owner, name, there)
+
+
+def without_stack_traces() -> Any:
+    """Trace without the lines of Python that each node comes from, which nobody reads and which take a tenth."""
+    config = __getattr__("fx_config")  # a module does not look into its own __getattr__
+    return instead(config, "do_not_emit_stack_traces", lambda _: True)
+
+
+@contextmanager
+def with_small_sizes(unasked_of_zero: bool = False) -> Iterator[None]:
+    """Trace and compile open sizes for 0 and 1 too, which torch otherwise leaves out: broadcasting depends on them.
+
+    Where something asks all the same whether a size is above 1, that is a condition of the program; whether it is 0 as
+    well, if that is not to be ``unasked_of_zero``.
+    """
+    shapes, fakes = __getattr__("shape_config"), __getattr__("fake_impls")
+    # by such questions torch looks for memory that overlaps, of which a network that has been called has none
+    unasked = instead(torch, "_debug_has_internal_overlap", lambda _: lambda _: 0)
+    views = instead(fakes, "_compute_stride", _of_any_size)
+    symbols = instead(__getattr__("symbolic_shapes"), "make_symbol", (lambda x: x) if unasked_of_zero else _with_zero)
+    with instead(shapes, "backed_size_oblivious", lambda _: True), symbols, unasked, views, _reshaping(fakes):
+        yield
+
+
+def _of_any_size(strides: Callable[..., Any]) -> Callable[..., Any]:
+    """Find strides of a view for all sizes at once; where there are none, for sizes as of the example."""
+
+    def found(*shapes: Any, size_oblivious: bool = False) -> Any:
+        of_all = strides(*shapes, size_oblivious=True)
+        return strides(*shapes) if of_all is None and not size_oblivious else of_all
+
+    return found
+
+
+@contextmanager
+def _reshaping(fakes: Any) -> Iterator[None]:
+    """Write a reshape down as a view for all sizes, or as a copy; torch's, in C++, asks for sizes of 1."""
+
+    def reshape(x: torch.Tensor, shape: Any) -> torch.Tensor:
+        sizes = __getattr__("infer_size")(tuple(shape), x.numel())
+        if fakes._compute_stride(x.shape, x.stride(), sizes, size_oblivious=True) is not None:
+            return x.view(sizes)
+        return torch.ops.aten._unsafe_view.default(x.clone(memory_format=torch.contiguous_format), sizes)
+
+    operator, key = torch.ops.aten.reshape.default, __getattr__("DispatchKey").CompositeImplicitAutograd
+    if key in operator.py_kernels or not hasattr(fakes, "_compute_stride"):
+        yield
+        return
+    with _CHANGING.lock:
+        operator.py_impl(key)(reshape)
+        try:
+            yield
+        finally:
+            del operator.py_kernels[key]
+            operator._dispatch_cache.clear()
+
+
+def _with_zero(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a question whether a size is 0 be a condition: torch takes open sizes to be positive."""
+    return lambda *kind, positive=None, **rest: make(*kind, nonnegative=positive, **rest)

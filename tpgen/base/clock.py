@@ -1,0 +1,182 @@
+"""The one clock: calls take turns, so that whatever else the machine does falls on all of them alike.
+
+One thread is timed in processor time, to which other programs add nothing.  Several threads wait for each other, and
+so for whatever runs on their processors: their time is that on the wall, and no ratio is made of it where other
+programs came between.  A GPU goes on working after a call has returned, so it is waited for.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+try:
+    import resource
+except ImportError:  # on Windows
+    resource = None  # type: ignore[assignment]
+
+from tpgen.base._torch import pytree
+from tpgen.base.locks import no_collection
+
+TimedCall = Callable[[], object]
+Clock = Callable[[str | torch.device], float]
+
+MIN_ROUNDS = 5
+_ROUNDS = 25  # aimed at within the time there is
+ROUGH = 0.3  # spread above which no ratio is made
+_TAKEN = 50  # a second: how often other programs may take the processor from several threads
+_SLOT = (2e-4, 2e-2)  # seconds of one sample: above the clock's noise, and short enough to take turns often
+
+
+def now(device: str | torch.device = "cpu") -> float:
+    """Seconds on a clock, once the device has done all that it was given."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def processor_time(_device: str | torch.device = "cpu") -> float:
+    """Seconds that this process has computed; what it waited for is not in them."""
+    return time.process_time()
+
+
+def clock_of(device: str | torch.device) -> Clock:
+    """The clock for calls: processor time where one thread computes on the CPU, else the wall's."""
+    alone = torch.device(device).type == "cpu" and torch.get_num_threads() == 1
+    return processor_time if alone else now
+
+
+@contextmanager
+def with_threads(number: int | None) -> Iterator[None]:
+    """Let torch compute with so many threads meanwhile; None: with as many as before."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(number or before)
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per call of one contender: each sample is the mean of ``calls`` calls in a row.
+
+    ``taken`` is how often in a second other programs took the processor, where that makes a call longer.
+    """
+
+    samples: tuple[float, ...]
+    calls: int
+    taken: float = 0.0
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+    @property
+    def spread(self) -> float:
+        """Third quartile minus first, relative to the median."""
+        if len(self.samples) < 2:
+            return 0.0
+        low, _, high = statistics.quantiles(self.samples, n=4)
+        return (high - low) / self.median
+
+    @property
+    def doubt(self) -> str:
+        """Why no ratio can be made of these times; empty where one can.
+
+        >>> Timing((1.0, 2.0, 1.0, 2.0, 3.0), 1).doubt, Timing((1.0,) * 5, 1, taken=300).doubt
+        ('its times lie 100 % apart', 'other programs took the processor 300 times a second')
+        """
+        if self.spread > ROUGH:
+            return f"its times lie {100 * self.spread:.0f} % apart"
+        return f"other programs took the processor {self.taken:.0f} times a second" if self.taken > _TAKEN else ""
+
+
+def seconds_of(call: TimedCall, device: str | torch.device, calls: int = 1, clock: Clock | None = None) -> float:
+    """Time per call on a clock, by default the wall's, with everything finished before and after."""
+    read = clock or now
+    start = read(device)
+    for _ in range(calls):
+        call()
+    return (read(device) - start) / calls
+
+
+def time_in_turns(
+    calls: Mapping[str, TimedCall],
+    device: str | torch.device,
+    seconds: float = 0.0,
+    repeats: int | None = None,
+    rounds: int = MIN_ROUNDS,
+    tick: Callable[[float], None] = lambda done: None,
+) -> dict[str, Timing]:
+    """Time all calls in turn, in another order each round.
+
+    There are ``rounds`` of them at least, and more until ``seconds`` are over; or exactly ``repeats``, with one call
+    each.  ``tick`` is told the share that is done.  `clock_of` says on which clock.
+
+    >>> timings = time_in_turns({"a": lambda: None}, torch.device("cpu"), seconds=0, repeats=3)
+    >>> len(timings["a"].samples)
+    3
+    """
+    if not calls:
+        return {}
+    slot = min(max(seconds / (len(calls) * _ROUNDS), _SLOT[0]), _SLOT[1])
+    clock = clock_of(device)
+    count = {name: 1 if repeats else _calls_for(call, device, slot, clock) for name, call in calls.items()}
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    order, shuffled = list(calls), random.Random(0)
+    gc.collect()
+    start, before = time.perf_counter(), _times_taken()
+    with no_collection():  # of cycles of earlier work, which would fall on one call
+        for done in _shares(start, seconds, rounds, repeats):
+            shuffled.shuffle(order)
+            for name in order:
+                samples[name].append(seconds_of(calls[name], device, count[name], clock))
+            tick(done)
+    taken = 0.0 if clock is processor_time else (_times_taken() - before) / (time.perf_counter() - start)
+    return {name: Timing(tuple(samples[name]), count[name], taken) for name in calls}
+
+
+def _times_taken() -> int:
+    """How often the system has taken the processor from this process to let others run."""
+    return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def _shares(start: float, seconds: float, rounds: int, repeats: int | None) -> Iterator[float]:
+    """One value for each round: the share that will be done after it, as far as that can be known."""
+    number = 0
+    while True:
+        number += 1
+        spent = (time.perf_counter() - start) / seconds if seconds > 0 else 1.0
+        share = number / repeats if repeats else min(spent, number / rounds)
+        yield min(share, 1.0)
+        if number >= repeats if repeats else number >= rounds and time.perf_counter() - start >= seconds:
+            return
+
+
+def _calls_for(call: TimedCall, device: str | torch.device, slot: float, clock: Clock) -> int:
+    once = min(seconds_of(call, device, clock=clock) for _ in range(2))
+    return max(1, min(1000, int(slot / max(once, 1e-9))))
+
+
+def device_of(module: nn.Module, inputs: Any = ()) -> str:
+    """The device to wait for: that of the first tensor which is not on the CPU.
+
+    >>> device_of(nn.Linear(1, 1), [torch.zeros(1)])
+    'cpu'
+    """
+    tensors = (
+        *module.parameters(),
+        *module.buffers(),
+        *(a for a in pytree.tree_leaves(inputs) if isinstance(a, Tensor)),
+    )
+    return next((str(t.device) for t in tensors if t.device.type != "cpu"), "cpu")

@@ -1,0 +1,164 @@
+"""The picture of a graph: its nodes in ranks, in the colours of the paths that they serve.
+
+What is read stands above, few lines cross, and long lines pass between nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import pairwise
+from typing import TypeVar
+
+from tpgen.base.drawing.colors import Color, css, line_color, path_color, text_color
+
+_ACROSS, _DOWN, _LETTER = 26.0, 34.0, 6.0  # between two nodes, between two ranks; the most that a letter is wide
+_MOST = 150  # nodes of a picture
+_GREY: Color = (0.5, 0.5, 0.5)
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A node: the names of those that it reads, what it is called, and the path that it serves where that is one."""
+
+    reads: Sequence[str]
+    title: str
+    path: int | None = None
+    is_end: bool = False  # whether its title stands beside it, as of what comes in and what goes out
+
+
+def graph_picture(dots: Mapping[str, Dot]) -> str:
+    """A graph as SVG, what is read above what reads it; of many nodes the first, as is said below.
+
+    >>> graph_picture({"x": Dot([], "x", is_end=True), "y": Dot(["x"], "mul", 3)}).count("<circle")
+    2
+    """
+    shown = dict(list(dots.items())[:_MOST])
+    if not shown:
+        return ""
+    reads = {name: [source for source in dot.reads if source in shown] for name, dot in shown.items()}
+    place, lines = layered(reads, [name for name, dot in shown.items() if dot.is_end and not reads[name]])
+    side = 12 + _LETTER * max((len(dot.title) for dot in shown.values() if dot.is_end), default=0) / 2
+    least = min(x for x, _ in place.values())
+
+    def at(point: tuple[float, float]) -> tuple[float, float]:
+        return side + _ACROSS * (point[0] - least), 26 - _DOWN * point[1]
+
+    width = max(at(p)[0] for points in (place.values(), *lines.values()) for p in points) + side
+    height = max(at(p)[1] for p in place.values()) + 26
+    curves = [" ".join("{:.1f},{:.1f}".format(*at(p)) for p in points) for points in lines.values()]
+    stroke = 'fill="none" stroke="currentColor" stroke-opacity="0.3"'
+    drawn = [f'<polyline points="{where}" {stroke}/>' for where in curves]
+    drawn += [_dot(dot, *at(place[name])) for name, dot in shown.items()]
+    size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
+    said = f"<div>the first {_MOST} of {len(dots)} nodes</div>" if len(dots) > _MOST else ""
+    return f'<svg {size} style="max-width:100%;max-height:600px">{"".join(drawn)}</svg>{said}'
+
+
+def _dot(dot: Dot, x: float, y: float) -> str:
+    color = _GREY if dot.path is None else path_color(dot.path)
+    edge = _GREY if dot.path is None else line_color(dot.path)
+    circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="7" fill="{css(color)}" stroke="{css(edge)}"/>'
+    number = "" if dot.path is None else _text(x, y + 3, str(dot.path), 8.5, text_color(color))
+    beside = _text(x, y - 11 if not dot.reads else y + 19, dot.title, 11, "currentColor") if dot.is_end else ""
+    served = "" if dot.path is None else f", path {dot.path}"
+    return f"<g><title>{escape(dot.title)}{served}</title>{circle}{number}{beside}</g>"
+
+
+def _text(x: float, y: float, content: str, size: float, color: str) -> str:
+    where = f'x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="middle"'
+    return f'<text {where} fill="{color}">{escape(content)}</text>'
+
+
+Node = TypeVar("Node", bound=Hashable)
+_Point = tuple[float, float]
+_ROUNDS = 8
+_NARROW = 0.5  # room of a line that passes a rank, of that of a node
+
+
+@dataclass(frozen=True)
+class _Bend:
+    """The place where the line between two nodes passes a rank."""
+
+    source: Hashable
+    target: Hashable
+    rank: int
+
+
+def layered(
+    reads: Mapping[Node, Sequence[Node]], inputs: Iterable[Node] = ()
+) -> tuple[dict[Node, _Point], dict[tuple[Node, Node], list[_Point]]]:
+    """The place of every node, and the points of the line between each two of which one reads the other.
+
+    ``reads`` has every node behind those it reads.  Ranks go down from 0, a unit apart; ``inputs`` stand at the top,
+    other nodes that read nothing just above the first that reads them.
+
+    >>> places, lines = layered({"a": [], "b": [], "c": ["a", "b"], "d": ["c", "a"]}, inputs=["a", "b"])
+    >>> [y for _, y in places.values()]
+    [0, 0, -1, -2]
+    >>> [y for _, y in lines["a", "d"]]
+    [0, -1, -2]
+    """
+    depth = _depths(reads, set(inputs))
+    above: dict[Hashable, list[Hashable]] = {node: [] for node in reads}
+    chains: dict[tuple[Node, Node], list[Hashable]] = {
+        (one, node): [one, *(_Bend(one, node, n) for n in range(depth[one] + 1, depth[node])), node]
+        for node in reads
+        for one in dict.fromkeys(reads[node])
+    }
+    for chain in chains.values():
+        for one, other in pairwise(chain):
+            above.setdefault(other, []).append(one)
+    ranks: list[list[Hashable]] = [[] for _ in range(1 + max(depth.values(), default=0))]
+    for one in above:
+        ranks[one.rank if isinstance(one, _Bend) else depth[one]].append(one)  # type: ignore[index]
+    x = _across(ranks, above)
+    y: dict[Hashable, float] = {one: -n for n, rank in enumerate(ranks) for one in rank}
+    lines = {ends: [(x[one], y[one]) for one in chain] for ends, chain in chains.items()}
+    return {node: (x[node], y[node]) for node in reads}, lines
+
+
+def _depths(reads: Mapping[Node, Sequence[Node]], inputs: set[Node]) -> dict[Node, int]:
+    depth: dict[Node, int] = {}
+    for node, sources in reads.items():
+        depth[node] = 1 + max((depth[source] for source in sources), default=-1)
+    first: dict[Node, int] = {}  # reader's rank
+    for node, sources in reads.items():
+        for source in sources:
+            first[source] = min(first.get(source, depth[node]), depth[node])
+    return {n: d if reads[n] or n in inputs else max(0, first.get(n, 1) - 1) for n, d in depth.items()}
+
+
+def _across(ranks: list[list[Hashable]], above: Mapping[Hashable, list[Hashable]]) -> dict[Hashable, float]:
+    """Place nodes and bends from left to right: by turns near what stands above and near what stands below."""
+    below: dict[Hashable, list[Hashable]] = {}
+    for one, sources in above.items():
+        for source in sources:
+            below.setdefault(source, []).append(one)
+    x = {one: place for rank in ranks for one, place in zip(rank, _spaced(rank, [0.0] * len(rank)), strict=True)}
+    for turn in range(2 * _ROUNDS):
+        near = above if turn % 2 == 0 else below
+        for rank in ranks if turn % 2 == 0 else reversed(ranks):
+            wanted = {one: _mean([x[other] for other in near.get(one, ())], x[one]) for one in rank}
+            rank.sort(key=lambda one: wanted[one])
+            x.update(zip(rank, _spaced(rank, [wanted[one] for one in rank]), strict=True))
+    return x
+
+
+def _spaced(rank: Sequence[Hashable], wanted: Sequence[float]) -> list[float]:
+    """Places in this order, as near to those wanted as there is room, and centred on them."""
+    found: list[float] = []
+    for n, (one, x) in enumerate(zip(rank, wanted, strict=True)):
+        room = (_room(rank[n - 1]) + _room(one)) / 2
+        found.append(max(x, found[-1] + room) if found else x)
+    shift = _mean(wanted, 0.0) - _mean(found, 0.0)
+    return [x + shift for x in found]
+
+
+def _room(one: Hashable) -> float:
+    return _NARROW if isinstance(one, _Bend) else 1.0
+
+
+def _mean(values: Sequence[float], otherwise: float) -> float:
+    return sum(values) / len(values) if values else otherwise

@@ -1,0 +1,148 @@
+"""Caches of a process, all in one place, to be seen, limited and emptied.
+
+A function of few calls that are made again and again is `remembered`; a table that is filled in several places is a
+`Shelf`; what libraries or the system hold is `watched`.  A test forbids caches that are none of these.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import _lru_cache_wrapper, lru_cache
+from typing import TypeVar
+
+from tpgen.base.locks import ForkedLock
+from tpgen.base.text import quantity, table
+
+_T = TypeVar("_T")
+K = TypeVar("K")
+V = TypeVar("V")
+_ENTRIES = 4096
+
+
+@dataclass(frozen=True)
+class Watched:
+    """One cache: how to ask for its size, and how to empty it where that can be done."""
+
+    what: str
+    count: Callable[[], int]
+    most: int | None  # None: no number of entries limits it
+    forget: Callable[[], object] | None  # None: it stays until the process ends
+    unit: str = ""  # of what is counted; entries where it is empty
+
+
+@dataclass(frozen=True)
+class CacheState:
+    """Entries of a cache, and their limit ``most``."""
+
+    what: str
+    count: int
+    most: int | None
+    stays: bool
+    unit: str = ""
+
+    def cells(self) -> tuple[str, str, str, str]:
+        """The cells of its row in a table."""
+        count = quantity(self.count, self.unit) if self.unit else str(self.count)
+        return self.what, count, "-" if self.most is None else str(self.most), "no" if self.stays else "yes"
+
+
+class CacheStates(tuple[CacheState, ...]):
+    """The caches of this process; prints itself as a table."""
+
+    def clear(self) -> None:
+        """Empty those that can be: what is needed again is made again.
+
+        Kernels on disk stay (`tpgen cache clear` removes those), and so do libraries that are loaded.
+        """
+        for cache in _all:
+            if cache.forget is not None:
+                cache.forget()
+
+    def __repr__(self) -> str:
+        heads = ("remembered", "now", "at most", "can be emptied")
+        return table([heads, *(state.cells() for state in self)], left=[0])
+
+    __str__ = __repr__
+
+
+_all: list[Watched] = []
+
+
+def watched(cache: Watched) -> None:
+    """Add a cache to the list."""
+    _all.append(cache)
+
+
+def remembered(what: str, entries: int = _ENTRIES) -> Callable[[Callable[..., _T]], _lru_cache_wrapper[_T]]:
+    """Keep the results of a function, the last ``entries`` of them, or fewer where TPGEN_CACHE_ENTRIES says so.
+
+    >>> @remembered("squares", entries=2)
+    ... def square(n: int) -> int:
+    ...     return n * n
+    >>> [square(n) for n in (1, 2, 3)], square.cache_info().currsize
+    ([1, 4, 9], 2)
+    >>> _ = _all.pop()
+    """
+    most = _limited(entries)
+
+    def keep(function: Callable[..., _T]) -> _lru_cache_wrapper[_T]:
+        made = lru_cache(most)(function)
+        watched(Watched(what, lambda: made.cache_info().currsize, most, made.cache_clear))
+        return made
+
+    return keep
+
+
+class Shelf(dict[K, V]):
+    """A table that forgets its oldest entries.
+
+    >>> shelf = Shelf("squares", entries=2)
+    >>> for n in range(3):
+    ...     shelf[str(n)] = n * n
+    >>> shelf
+    {'1': 1, '2': 4}
+    >>> _ = _all.pop()
+    """
+
+    def __init__(self, what: str, entries: int = _ENTRIES) -> None:
+        super().__init__()
+        self._most, self._guard = _limited(entries), ForkedLock()
+        watched(Watched(what, self.__len__, self._most, self.clear))
+
+    def __setitem__(self, key: K, value: V) -> None:
+        with self._guard.lock:
+            super().__setitem__(key, value)
+            while len(self) > self._most:
+                self.pop(next(iter(self)))
+
+
+def caches() -> CacheStates:
+    """List the caches of this process: one `CacheState` for each cache of the modules that are loaded.
+
+    >>> print(caches())  # doctest: +ELLIPSIS
+    remembered ...
+    """
+    return CacheStates(CacheState(c.what, c.count(), c.most, c.forget is None, c.unit) for c in _all)
+
+
+def setting(name: str, unit: str) -> int | None:
+    """A whole number from the environment; None where it is not set, or is none, which is said.
+
+    >>> setting("TPGEN_NO_SUCH_SETTING", "MB") is None
+    True
+    """
+    text = os.environ.get(name, "")
+    if text and not (text.isascii() and text.isdecimal()):
+        warnings.warn(
+            f"{name} must be a whole number of {unit}, got {text!r}: doing as if it was not set", stacklevel=3
+        )
+        return None
+    return int(text) if text else None
+
+
+def _limited(entries: int) -> int:
+    asked = setting("TPGEN_CACHE_ENTRIES", "entries")
+    return entries if asked is None else min(entries, max(asked, 1))

@@ -1,5 +1,0 @@
-"""The command line: argument parsing over the packages, no logic of its own."""
-
-from tpgen.cli.app import main
-
-__all__ = ["main"]

@@ -1,0 +1,96 @@
+"""The table of adapters: how the modules of a project, besides e3nn's own, come to compute with tpgen.
+
+An adapter is a function ``(network, options) -> list of Swap and Kept``.  It is imported when a network holds a module
+of its project, so nobody pays for projects that are not in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from pkgutil import resolve_name
+from typing import Any
+
+from torch import nn
+
+from tpgen.networks.conversion.packages import foreign_modules, home
+from tpgen.networks.conversion.swap import Kept, SwapOrKept
+
+Adapter = Callable[[nn.Module, dict[str, Any]], Iterable[SwapOrKept]]
+
+# root package of a project's classes -> the adapter, or "module:function" that is imported when it is needed
+ADAPTERS: dict[str, Adapter | str] = {
+    "allegro": "tpgen.networks.conversion.projects.allegro:allegro_swaps",
+    "mace": "tpgen.networks.conversion.projects.mace:mace_swaps",
+    "nequip": "tpgen.networks.conversion.projects.nequip:nequip_swaps",
+    "sevenn": "tpgen.networks.conversion.projects.sevennet:sevennet_swaps",
+}
+
+
+# root package -> what casts its modules to float64, "module:function", besides ``network.double()``; for proofs
+CASTS: dict[str, str] = {"sevenn": "tpgen.networks.conversion.projects.sevennet:to_float64"}
+
+
+def register_adapter(package: str, adapter: Adapter | str) -> None:
+    """Let `convert` call an adapter for networks that hold modules of a package.
+
+    >>> register_adapter("my_potentials", "my_potentials.speed:swaps")
+    >>> ADAPTERS.pop("my_potentials")
+    'my_potentials.speed:swaps'
+    """
+    ADAPTERS[package] = adapter
+
+
+def adapters_for(network: nn.Module) -> list[Adapter]:
+    """The adapters whose projects have modules in a network, in the order of the table."""
+    packages = packages_in(network)
+    return [_loaded(package, adapter) for package, adapter in ADAPTERS.items() if package in packages]
+
+
+def cast_further(network: nn.Module) -> None:
+    """Let modules of known projects that cast to float32 themselves compute in float64; for copies."""
+    for package in packages_in(network) & CASTS.keys():
+        resolve_name(CASTS[package])(network)
+
+
+def packages_in(network: nn.Module) -> set[str]:
+    """Names of the packages of all modules of a network."""
+    return {package for module in network.modules() for package in packages_of(module)}
+
+
+def packages_of(module: nn.Module) -> set[str]:
+    """Names of the packages that the class of a module, and its bases, come from."""
+    return {home(cls).partition(".")[0] for cls in type(module).__mro__}
+
+
+def kept_in_packages(network: nn.Module) -> Iterable[Kept]:
+    """Yield the first module of each known project whose code, from a package, is not the installed one."""
+    for project, modules in foreign_modules(network).items():
+        if project == "e3nn" or project in ADAPTERS:
+            yield Kept(
+                modules[0],
+                f"from a package with another {project} than is installed here (modules that differ: {len(modules)}): "
+                f"install the {project} that the package was made with, or make it anew",
+                general=True,
+            )
+
+
+def _loaded(package: str, adapter: Adapter | str) -> Adapter:
+    if not isinstance(adapter, str):
+        return adapter
+    try:
+        if ":" not in adapter:
+            raise ValueError("an adapter is written as module:function")
+        return resolve_name(adapter)
+    except (ImportError, AttributeError, ValueError) as error:
+        return partial(_unloaded, package, f"{adapter}: {error}")
+
+
+def _unloaded(package: str, why: str, network: nn.Module, options: dict[str, Any]) -> Iterable[SwapOrKept]:
+    """In place of an adapter that cannot be loaded: what it would have seen stays, and is named once."""
+    first = next(module for module in network.modules() if package in packages_of(module))
+    yield Kept(
+        first,
+        f"of {package}, whose adapter cannot be loaded ({why}): only e3nn's modules in it are converted",
+        general=True,
+    )

@@ -1,0 +1,198 @@
+"""Calls of a network and their derivatives, and whose fault it is where one fails.
+
+What the stock network cannot do with some inputs is the inputs' fault; what it can do and the converted one cannot, is
+that of tpgen: of a kernel that does not compile, or of the conversion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tpgen.base._torch import pytree
+from tpgen.base.errors import BackendError, TpgenError
+from tpgen.networks.conversion.notices import unsaid
+from tpgen.networks.conversion.swap import mark_of
+from tpgen.networks.trial import is_floating, restored
+
+NamedTensors = dict[str, Tensor]
+OUTPUTS, DERIVATIVES = "outputs", ("gradients", "second derivatives")
+
+
+class CallError(TpgenError):
+    """A network that cannot be called with some inputs."""
+
+
+class GraphError(TpgenError):
+    """A network that cannot be differentiated with some inputs."""
+
+
+@contextmanager
+def of_converted(network: nn.Module) -> Iterator[None]:
+    """Say of an error that the stock network, which was called before, takes these inputs."""
+    try:
+        yield
+    except (CallError, GraphError) as error:
+        cause = error.__cause__ or error
+        module = _failing(network, cause)
+        where, leave = (f" in {module!r}", f"leave the module out, keep={module!r}") if module else ("", "leave it")
+        raise TpgenError(
+            f"the conversion is at fault{where} ({_first_line(cause)}): the stock network takes these inputs, and the "
+            f"converted one does not. The network is as it was; {leave}, and please report it"
+        ) from cause
+
+
+def _failing(network: nn.Module, error: BaseException) -> str:
+    """The name of the converted module within which an error was raised."""
+    names = {id(module): name for name, module in network.named_modules() if mark_of(module) is not None}
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        found = names.get(id(trace.tb_frame.f_locals.get("self")), found)
+        trace = trace.tb_next
+    return found
+
+
+def _first_line(error: BaseException) -> str:
+    return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
+
+
+def called(network: nn.Module, given: list[Any]) -> Any:
+    """Results of a call.  Raises `BackendError` for the compiler's fault, else `CallError` for what the network raises.
+
+    Its text speaks of the stock network: `of_converted` has another.
+    """
+    try:
+        return network(*given)
+    except BackendError as error:
+        raise BackendError(
+            f"a kernel could not be built or run, which is the fault of no input and of no network: {error}"
+        ) from error
+    except Exception as error:
+        said = f"the stock network cannot be called with these inputs ({_first_line(error)})"
+        if opaque := _not_cast(given):
+            raise CallError(
+                f"{said}: {opaque} could not be cast. Give its tensors in a dict, as in `batch.to_dict()`"
+            ) from error
+        raise CallError(
+            f"{said}: give the arguments of a call in a tuple, with requires_grad where the network differentiates by "
+            "them; prove calls it in float64, so build it in float64 where it casts to a dtype of its own"
+        ) from error
+
+
+def _not_cast(given: Sequence[Any]) -> str:
+    """The first argument whose tensors are out of reach, in an object that is no list or dict; empty where none is."""
+    for number, argument in enumerate(given):
+        for leaf in pytree.tree_leaves(argument):
+            if not isinstance(leaf, Tensor | nn.Module) and _holds_tensors(leaf):
+                return f"the tensors of argument {number} (a {type(leaf).__name__})"
+    return ""
+
+
+def _holds_tensors(value: Any) -> bool:
+    """Among the attributes of an object, or in one more object, as graphs of torch_geometric keep them in a store."""
+    held = list(getattr(value, "__dict__", {}).values())
+    held += [vars(one) for one in held if hasattr(one, "__dict__")]
+    return any(isinstance(one, Tensor) for one in pytree.tree_leaves(held))
+
+
+def fresh(inputs: Sequence[Any], tracked: bool = False) -> list[Any]:
+    """The inputs anew, so that what a call writes into a list or dict stays there; gradients are asked as they were."""
+    return pytree.tree_map(
+        lambda a: (
+            a.detach().requires_grad_(is_floating(a) and (tracked or a.requires_grad)) if isinstance(a, Tensor) else a
+        ),
+        list(inputs),
+    )
+
+
+def trained(network: nn.Module, inputs: Sequence[Any]) -> None:
+    """A call and the gradients of its parameters and of inputs that require any; of all inputs where nothing does."""
+    wanted: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
+    given = fresh(inputs)
+    if not wanted and not _tracked(given):
+        given = fresh(inputs, tracked=True)
+    wanted += _tracked(given)  # before a call that writes into a dict
+    live = [leaf for leaf in _named("output", called(network, given)).values() if leaf.requires_grad]
+    if live and wanted:
+        _differentiated(live, wanted, [torch.cos(leaf.detach()) for leaf in live], create_graph=False)
+
+
+def _tracked(values: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor) and leaf.requires_grad]
+
+
+def outputs_of(network: nn.Module, inputs: Sequence[Any]) -> NamedTensors:
+    """Outputs by name."""
+    return passed(network, inputs, tracked=False, orders=0)[0]
+
+
+def orders_of(network: nn.Module, inputs: Sequence[Any]) -> dict[str, NamedTensors]:
+    """Outputs, gradients and second derivatives, each by name.
+
+    Derivatives are taken twice: of the parameters, with inputs as they are given, and of the inputs too.  A module may
+    compute in another way where an input needs no gradient.
+    """
+    outputs, *found = passed(network, inputs, tracked=False)
+    with unsaid():
+        _, *of_inputs = passed(network, inputs, tracked=True)
+    both = [a | {f"{name}, inputs tracked": g for name, g in b.items()} for a, b in zip(found, of_inputs, strict=True)]
+    return dict(zip((OUTPUTS, *DERIVATIVES), (outputs, *both), strict=True))
+
+
+def passed(network: nn.Module, inputs: Sequence[Any], tracked: bool, orders: int = 2) -> list[NamedTensors]:
+    """Outputs and gradients of so many orders, by parameters and by inputs if these are ``tracked``."""
+    with restored(network):
+        torch.manual_seed(0)  # the same masks of dropout in both
+        given = pytree.tree_map(lambda a: _leaf(a, tracked) if is_floating(a) else a, list(inputs))
+        wanted: NamedTensors = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        wanted |= _named("input", given) if tracked else {}
+        outputs = _named("output", called(network, given))
+        if not outputs:
+            raise TpgenError(
+                "the network returns no floating tensors that prove can see: it must return a tensor, or tuples, lists "
+                "and dicts of some (register another container with torch.utils._pytree)"
+            )
+        found = [outputs]
+        for _ in range(orders):
+            found.append(_pull_back(found[-1], wanted))
+    return [{name: value.detach() for name, value in named.items()} for named in found]
+
+
+def _leaf(value: Tensor, tracked: bool) -> Tensor:
+    return value.detach().to(torch.float64, copy=True).requires_grad_(tracked or value.requires_grad)
+
+
+def _named(what: str, values: Any) -> NamedTensors:
+    leaves = pytree.tree_flatten_with_path(values)[0]
+    return {what + pytree.keystr(path): leaf for path, leaf in leaves if is_floating(leaf)}
+
+
+def _pull_back(outputs: NamedTensors, wanted: NamedTensors) -> NamedTensors:
+    """The gradients of one random combination of the outputs, which can be differentiated again."""
+    live = [out for out in outputs.values() if out.requires_grad]
+    if not live or not wanted:
+        return {}
+    generator = torch.Generator().manual_seed(0)
+    directions = [torch.randn(out.shape, generator=generator, dtype=out.dtype).to(out.device) for out in live]
+    found = _differentiated(live, list(wanted.values()), directions, create_graph=True)
+    return {name: g for name, g in zip(wanted, found, strict=True) if g is not None}
+
+
+def _differentiated(
+    out: Sequence[Tensor], wanted: Sequence[Tensor], directions: Sequence[Tensor], create_graph: bool
+) -> Sequence[Tensor | None]:
+    differentiate: Callable[..., Sequence[Tensor | None]] = torch.autograd.grad
+    try:
+        return differentiate(out, wanted, directions, create_graph=create_graph, allow_unused=True)
+    except BackendError:
+        raise
+    except RuntimeError as error:
+        raise GraphError(
+            f"the stock network cannot be differentiated with these inputs ({str(error).splitlines()[0]}): give the "
+            "inputs of a training step and call network.train(); where an argument of forward keeps the graph of its "
+            "own forces, give it too (MACE: `training=True`, the second)"
+        ) from error

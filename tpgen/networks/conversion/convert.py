@@ -1,0 +1,342 @@
+"""`convert`, `restore` and `conversion_report`: a network computes with tpgen, gives it back, and says what it does."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, TypeVar
+
+from torch import nn
+from typing_extensions import Unpack
+
+from tpgen.base.errors import InputError, OptionError, TpgenError, a_kind, check_known
+from tpgen.compiler.config import MODULE_FIELDS, ConvertOptions
+from tpgen.networks.conversion.adapters import Adapter, adapters_for, kept_in_packages
+from tpgen.networks.conversion.gates import find_gate
+from tpgen.networks.conversion.harmonics import find_harmonics
+from tpgen.networks.conversion.linears import find_linear
+from tpgen.networks.conversion.obstacles import idle_hooks
+from tpgen.networks.conversion.operations.splines import is_splined, with_splines
+from tpgen.networks.conversion.packages import adopt, give_back, installed_classes
+from tpgen.networks.conversion.products import find_product
+from tpgen.networks.conversion.proof import Proof, Times, measure, prove, tensor_copies
+from tpgen.networks.conversion.radial import find_net
+from tpgen.networks.conversion.refusals import check_network, nothing_to_convert
+from tpgen.networks.conversion.report import Conversion, Replaced, Stayed
+from tpgen.networks.conversion.selection import Names, Selection, make_selection, selected
+from tpgen.networks.conversion.swap import (
+    Kept,
+    Swap,
+    SwapOrKept,
+    apply_all,
+    mark_of,
+    qualified,
+    undo,
+    undo_all,
+    what_computes,
+)
+from tpgen.nn.checks import check_options
+from tpgen.nn.planned import PlannedModule
+
+_OPTIONS = tuple(name for name in MODULE_FIELDS if name != "layout")
+
+_Inputs = Sequence[Any]
+_Change = Callable[[list[Swap]], list[Swap]]
+_RADIAL: dict[str, _Change] = {"net": list, "spline": with_splines}
+_Found = TypeVar("_Found", Swap, Kept)
+_Network = TypeVar("_Network", bound=nn.Module)
+
+
+def convert(
+    network: _Network,
+    *,
+    keep: Names = (),
+    only: Names | None = None,
+    radial: Literal["net", "spline"] = "net",
+    prove: _Inputs | None = None,
+    measure: _Inputs | None = None,
+    report: Callable[[Conversion], object] | None = None,
+    **options: Unpack[ConvertOptions],
+) -> _Network:
+    """Let e3nn's products, layers, gates and harmonics inside a network, and modules of known projects, use tpgen.
+
+    Each module stays the same object with the same parameters, buffers, names and hooks, and only its class changes.
+    So a state_dict loads into the stock network and back, and optimisers, averages of weights and wrappers go on.
+    All modules are swapped or none.  What cannot be is a warning that says why, and a row of the report.
+
+    Raises `TpgenError` where there is nothing to convert, or where the proof fails; the network is then as it was.
+
+    >>> from e3nn import o3
+    >>> network = nn.ModuleDict({"tp": o3.FullTensorProduct("2x1o", "1o")})
+    >>> convert(network)["tp"]
+    ConvertedFullTensorProduct(2x1o x 1x1o -> 2x0e+2x1e+2x2e | 6 paths | 0 weights)
+    >>> type(restore(network)["tp"]).__name__
+    'FullTensorProduct'
+
+    Parameters
+    ----------
+    network
+        any module, changed in place.
+    keep, only
+        what to leave as it is, and what alone to convert: names of modules, each with all that it holds, or of classes,
+        as the report shows them: ``keep=["layers.0", "e3nn.Linear"]``.  ``*`` stands for any text.
+    radial
+        ``"spline"`` computes weights of edges by cubic splines of lengths in the place of their nets, on a CPU, for
+        inference: slopes err by a millionth of the largest at most, and gradients of parameters are an error.
+    prove
+        arguments of a call: outputs, gradients and second derivatives are compared with the stock network's in float64,
+        without splines; how far outputs of these are from stock's is said too.
+    measure
+        arguments of a call: both networks are timed.
+    report
+        called with the `Conversion`, as in ``report=print``; `conversion_report` gives it later.
+    options
+        of the modules that take their places: ``strategy``, ``backend``, ``streams``, ``dynamic``, ``fullgraph``,
+        ``mode`` and ``max_bytes``, as of `TensorProduct`.
+    """
+    check_network("convert", network)
+    given: dict[str, Any] = {**options}
+    _check_options(given)
+    if report is not None and not callable(report):
+        raise InputError(f"report: give a function of the Conversion, as in report=print, got {report!r}")
+    check_known("radial", [radial], _RADIAL, OptionError)
+    change = _RADIAL[radial]
+    adopted = adopt(network)
+    try:
+        chosen = make_selection(network, keep, only)
+        swaps, kept = _chosen_swaps(network, given, chosen, change)
+        compared = _compared(network, given, chosen, prove, measure, change)
+        _swap_all(network, swaps, kept, compared, report)
+    except BaseException:
+        give_back(adopted)
+        raise
+    return network
+
+
+def _chosen_swaps(
+    network: nn.Module, options: dict[str, Any], chosen: Selection, change: _Change
+) -> tuple[list[Swap], list[Kept]]:
+    """The swaps of chosen modules, and those that stay.  Raises `TpgenError` where there is no swap."""
+    swaps, kept = _split(selected(network, collect(network, options), chosen))
+    if not swaps:
+        raise TpgenError(nothing_to_convert(network, kept))
+    return change(swaps), kept
+
+
+def _swap_all(
+    network: nn.Module,
+    swaps: list[Swap],
+    kept: list[Kept],
+    compared: tuple[Proof | None, Times | None],
+    report: Callable[[Conversion], object] | None,
+) -> None:
+    """Swap modules and report it.
+
+    Raises `TpgenError` where the proof fails.  The network is then as it was, as it is where a warning is an error.
+    """
+    names = _names(network)
+    found = Conversion(
+        type(network).__name__, _replaced(swaps, names), _stayed(kept, names), *compared, own=_own(names)
+    )
+    if found.proof and not found.proof.holds:
+        raise TpgenError(f"the network is left as it was: {found.proof}")
+    _warn([k for k in kept if not k.asked], names)
+    apply_all(swaps)
+    if report:
+        _report(report, found, swaps)
+
+
+def _warn(kept: Sequence[Kept], names: dict[nn.Module, tuple[str, ...]]) -> None:
+    """That some modules stay as they are, although nobody asked for it."""
+    if kept:
+        many = len(kept) > 1
+        warnings.warn(
+            f"{len(kept)} module{'s' * many} stay{'s' * (not many)} without tpgen, the first "
+            f"{names[kept[0].module][0]!r}: {kept[0].why}; tpgen.conversion_report(network) names all",
+            stacklevel=4,
+        )
+
+
+def _report(report: Callable[[Conversion], object], found: Conversion, swaps: Iterable[Swap]) -> None:
+    """Report what was done; an error there undoes it."""
+    try:
+        report(found)
+    except BaseException:
+        for swap in swaps:
+            undo(swap.module)
+        raise
+
+
+def restore(network: _Network) -> _Network:
+    """Undo `convert`: every module gets its class back, with the parameters as they are now.
+
+    Raises `TpgenError` where nothing in the network is converted, and where a class cannot be given back: something
+    else has changed it since, or the module that holds it was converted with it.  All is then as it was.
+    """
+    check_network("restore", network)
+    if not undo_all(network):
+        raise TpgenError(
+            f"{type(network).__name__} holds nothing that tpgen.convert has converted: nothing to restore "
+            "(of a scripted network, restore the one that it was scripted from)"
+        )
+    return network
+
+
+def conversion_report(
+    network: nn.Module, *, prove: _Inputs | None = None, measure: _Inputs | None = None
+) -> Conversion:
+    """Report which modules of a network compute with tpgen, which could, and which could not and why.
+
+    With ``prove`` or ``measure``, arguments of a call, a converted network is compared with the stock one that it came
+    from.  The report prints itself and has `to_json`.
+    """
+    check_network("conversion_report", network)
+    with installed_classes(network):
+        return _reported(network, prove, measure)
+
+
+def _reported(network: nn.Module, to_prove: _Inputs | None, to_measure: _Inputs | None) -> Conversion:
+    marks = {module: mark for module in network.modules() if (mark := mark_of(module)) is not None}
+    names = _names(network)
+    swaps, kept = _split(collect(network, {}))
+    return Conversion(
+        type(network).__name__,
+        tuple(
+            Replaced(names[m], qualified(mark.cls), what_computes(m) + idle_hooks(m))
+            for m, mark in marks.items()
+            if mark.now
+        ),
+        _stayed(kept, names),
+        *_compared(network, {}, None if marks else Selection(), to_prove, to_measure),
+        possible=_replaced(swaps, names),
+        own=_own(names),
+    )
+
+
+def collect(network: nn.Module, options: dict[str, Any]) -> list[SwapOrKept]:
+    """Find a swap for each module, or why it stays, changing nothing: adapters first, then e3nn's own modules."""
+    with installed_classes(network):
+        return [*_collected(network, options), *kept_in_packages(network)]
+
+
+def _collected(network: nn.Module, options: dict[str, Any]) -> list[SwapOrKept]:
+    findings: list[SwapOrKept] = []
+    for adapter in adapters_for(network):
+        given = list(adapter(network, options))
+        _check_found(network, adapter, [f for f in given if isinstance(f, Swap)])
+        findings += given
+    marks = [(module, mark.covers) for module in network.modules() if (mark := mark_of(module))]
+    swaps = [(f.module, f.covers) for f in findings if isinstance(f, Swap)]
+    seen = {f.module for f in findings} | {part for whole in (*swaps, *marks) for part in _covered(*whole)}
+    for module in network.modules():
+        if module in seen or mark_of(module) is not None:
+            continue
+        found = next((found for find in _FINDERS if (found := find(module, options)) is not None), None)
+        findings += [found] if found else []
+        seen |= set(_covered(module, found.covers) if isinstance(found, Swap) else ())
+    return findings
+
+
+_FINDERS = (find_product, find_linear, find_harmonics, find_net, find_gate)  # of e3nn's own modules
+
+
+def _check_found(network: nn.Module, adapter: Adapter, swaps: Sequence[Swap]) -> None:
+    """Raise `TpgenError` where an adapter swaps a module twice, or would hide an attribute of it."""
+    seen: set[nn.Module] = set()
+    for swap in swaps:
+        hidden = [] if mark_of(swap.module) else [name for name in swap.extra if hasattr(swap.module, name)]
+        why = "a second time" if swap.module in seen else f"and hides its {', '.join(hidden)}" if hidden else ""
+        if why:
+            path = " = ".join(_names(network)[swap.module])
+            raise TpgenError(
+                f"the adapter {adapter.__module__}.{getattr(adapter, '__qualname__', adapter)} swaps {path!r} (a "
+                f"{swap.was}) {why}: it must yield one Swap for each module, whose extra names are new; "
+                "nothing is changed"
+            )
+        seen.add(swap.module)
+
+
+def _covered(module: nn.Module, names: Iterable[str]) -> Iterator[nn.Module]:
+    """Modules that nobody calls once a swap that covers them is made, or since it was."""
+    held = dict(module.named_modules()) if names else {}
+    yield from (held[name] for name in names if name in held)  # somebody may have taken one out since
+
+
+def _compared(
+    network: nn.Module,
+    options: dict[str, Any],
+    chosen: Selection | None,
+    to_prove: _Inputs | None,
+    to_measure: _Inputs | None,
+    change: _Change = list,
+) -> tuple[Proof | None, Times | None]:
+    """Proof and times of copies of the network, one stock and one converted."""
+    for name, given in (("prove", to_prove), ("measure", to_measure)):
+        if given is not None and not isinstance(given, Sequence):
+            raise InputError(f"{name}: give the arguments of a call as a tuple, as in {name}=(x,), got {a_kind(given)}")
+    timed = proof = None
+    if to_measure is not None:
+        stock, converted, _ = _pair(network, options, chosen, change)
+        for one in (stock, converted) if is_splined(converted) else ():
+            one.requires_grad_(False)  # the task is inference
+        timed = measure(stock, converted, to_measure)
+    if to_prove is not None:
+        stock, converted, exact = _pair(network, options, chosen, change)
+        proof = prove(stock, converted, exact, to_prove)
+    return proof, timed
+
+
+def _pair(
+    network: nn.Module, options: dict[str, Any], chosen: Selection | None, change: _Change
+) -> tuple[nn.Module, nn.Module, Any]:
+    """A stock copy and one converted as chosen, None for as it is; and what makes all their stock modules exact."""
+    stock, converted = tensor_copies(network)
+    undo_all(stock)
+    findings = collect(converted, options)
+    exact = [f.exact for f in (*collect(stock, options), *findings) if isinstance(f, Swap) and f.exact]
+    if chosen is not None:
+        apply_all(change(_split(selected(converted, findings, chosen))[0]))
+    return stock, converted, exact
+
+
+def _split(findings: Iterable[SwapOrKept]) -> tuple[list[Swap], list[Kept]]:
+    findings = list(findings)
+    return [f for f in findings if isinstance(f, Swap)], [f for f in findings if isinstance(f, Kept)]
+
+
+def _names(network: nn.Module) -> dict[nn.Module, tuple[str, ...]]:
+    """All names of each module: one that is shared has several."""
+    names: dict[nn.Module, tuple[str, ...]] = {}
+    for name, module in network.named_modules(remove_duplicate=False):
+        names[module] = (*names.get(module, ()), name)
+    return names
+
+
+def _own(names: dict[nn.Module, tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """Names of the modules that somebody has built with tpgen: not converted ones, and no parts of either."""
+    ours = [module for module in names if mark_of(module) or isinstance(module, PlannedModule)]
+    parts = {part for whole in ours for part in whole.modules() if part is not whole}
+    return tuple(names[module] for module in ours if not mark_of(module) and module not in parts)
+
+
+def _replaced(swaps: Iterable[Swap], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Replaced, ...]:
+    return tuple(Replaced(names[s.module], s.was, s.told) for s in _in_order(swaps, names) if s.now)
+
+
+def _stayed(kept: Iterable[Kept], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Stayed, ...]:
+    return tuple(Stayed(names[k.module], qualified(type(k.module)), k.why) for k in _in_order(kept, names))
+
+
+def _in_order(findings: Iterable[_Found], names: dict[nn.Module, tuple[str, ...]]) -> list[_Found]:
+    """As their modules stand in the network, whoever found them."""
+    places = {module: place for place, module in enumerate(names)}
+    return sorted(findings, key=lambda finding: places[finding.module])
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    if "layout" in options:
+        raise OptionError(
+            "convert takes no layout: the modules around a product speak e3nn's mul_ir, so it must stay that; "
+            "tpgen.from_e3nn(product, layout=...) makes a product of another layout"
+        )
+    check_options((name for name in options if name not in _OPTIONS), _OPTIONS)

@@ -1,0 +1,161 @@
+"""e3nn's `Gate`: one kernel in the place of its copies, activations and product.
+
+Annotations here are objects, not strings: TorchScript reads them.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from e3nn import o3
+from e3nn.math import normalize2mom
+from e3nn.nn import Activation, Gate
+from e3nn.nn._gate import _Sortcut
+from e3nn.util.jit import compile_mode
+from torch import Tensor, nn
+
+from tpgen.functions.gate import GateTable, gate, make_gate_table
+from tpgen.kernels.build.compiler import find_compiler, why_no_compiler
+from tpgen.networks.conversion.obstacles import HOOKED, has_hooks, has_more, may_be_kernels, renamed, replaced
+from tpgen.networks.conversion.products import ConvertedElementwiseTensorProduct, exact_couplings
+from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, mark_of, qualified
+
+# what it calls, and will not call: a part that is another has a code of its own
+_PARTS: dict[str, tuple[type[nn.Module], ...]] = {
+    "sc": (_Sortcut,),
+    "act_scalars": (Activation,),
+    "act_gates": (Activation,),
+    "mul": (o3.ElementwiseTensorProduct, ConvertedElementwiseTensorProduct),
+}
+_NAMES = {  # in a table, of the functions that e3nn's users give
+    nn.functional.silu: "silu",
+    torch.tanh: "tanh",
+    nn.functional.tanh: "tanh",
+    torch.sigmoid: "sigmoid",
+    nn.functional.sigmoid: "sigmoid",
+    torch.abs: "abs",
+    torch.relu: "relu",
+    nn.functional.relu: "relu",
+}
+_BY_ID = {id(function): name for function, name in _NAMES.items()}  # not all that is callable can be looked up
+
+_Function = tuple[str, float]  # its name in a table, and what it is multiplied by; no name where it is not known
+Functions = tuple[tuple[_Function, ...], tuple[_Function, ...]]  # of scalars, and of gates
+
+
+@compile_mode("script")
+class ConvertedGate(Gate):
+    """An `e3nn.nn.Gate` that computes with tpgen.
+
+    Scripted it runs e3nn's own code, and so it does where a part got hooks since, or is another.
+    """
+
+    stock = renamed(Gate.forward, "stock")
+
+    @torch.compiler.assume_constant_result  # Dynamo takes no scripted module into its hands, not even to look at it
+    def _has_hooked_programs(self) -> bool:
+        """Whether something is hooked to the programs of e3nn that cut the features; scripted ones take no hooks."""
+        return any(map(has_hooks, self.sc._modules["cut"]._modules.values()))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """As e3nn's."""
+        if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
+            if not _changed_since(self):
+                return gate(self._tpgen_table, features, self._tpgen_kernels)
+        return self.stock(features)
+
+
+def find_gate(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
+    """Return the swap of e3nn's gate, or why it stays; None for other modules."""
+    if type(module) is not Gate:
+        return None
+    if why := _obstacle(module):
+        return Kept(module, why)
+    functions = _functions(module)
+    extra = {
+        "_tpgen_table": _table(module, functions),
+        "_tpgen_functions": functions,
+        "_tpgen_kernels": may_be_kernels(options),
+    }
+    product = module.get_submodule("mul")
+    exact = None if mark_of(product) else partial(exact_couplings, product)
+    return Swap(module, ConvertedGate, _now, extra, exact, covers=tuple(_PARTS))
+
+
+def _now(module: nn.Module, extra: Mapping[str, Any]) -> str:
+    """Name what computes a gate, for the report: a kernel where one is allowed and can be built, else why not."""
+    if mark_of(module) is not None and _changed_since(module):
+        return "e3nn's own code, as a part was changed since"
+    mask: Any = module.get_submodule("mul").output_mask
+    if not extra["_tpgen_kernels"]:
+        return "torch operations, fewer than e3nn's"
+    if not mask.is_cpu or mask.dtype not in (torch.float32, torch.float64):
+        return "torch operations, fewer than e3nn's (kernels of gates compute in float32 and float64 on a CPU)"
+    if not find_compiler():
+        return f"torch operations, fewer than e3nn's (kernels need a C++ compiler, and {why_no_compiler()})"
+    return "tpgen kernel (activations and product in one)"
+
+
+def _obstacle(module: Any) -> str | None:
+    """Why a gate must stay."""
+    for name, kinds in _PARTS.items():
+        part = getattr(module, name, None)
+        if type(part) not in kinds:
+            return f"of a part {name} that is a {qualified(type(part))}, not e3nn's"
+    acts = [*filter(None, module.act_scalars.acts), *filter(None, module.act_gates.acts)]
+    for act in acts:
+        if type(act) is not normalize2mom:
+            return f"of an activation that is a {qualified(type(act))}, not e3nn's normalize2mom"
+        if id(act.f) not in _BY_ID:
+            known = ", ".join(dict.fromkeys(_NAMES.values()))
+            return f"of an activation that is {getattr(act.f, '__name__', act.f)}: tpgen's gates know {known}"
+    parts = (module, module.sc, module.sc.cut, module.act_scalars, module.act_gates, module.mul, *acts)
+    hooked = any(has_hooks(part) for part in module.modules() if part is not module)
+    return next(filter(None, map(replaced, parts)), HOOKED if hooked else None)
+
+
+def _changed_since(module: Any) -> bool:
+    """Whether the parts must be called: something was added to one of them, or put in its place, after the swap."""
+    parts = module._modules
+    if any(type(parts.get(name)) not in kinds or has_more(parts[name]) for name, kinds in _PARTS.items()):
+        return True
+    if has_more(parts["sc"]._modules["cut"]) or module._has_hooked_programs():
+        return True
+    return _functions(module) != module._tpgen_functions
+
+
+def _functions(module: Any) -> Functions:
+    """Name and scale of each activation of a gate: those of scalars, then those of gates."""
+    parts = module._modules
+    scalars, gates = (tuple(map(_function, parts[n]._modules["acts"])) for n in ("act_scalars", "act_gates"))
+    return scalars, gates
+
+
+def _function(act: Any) -> _Function:
+    if act is None:
+        return "identity", 1.0
+    if type(act) is not normalize2mom or has_more(act):
+        return "", 0.0
+    return _BY_ID.get(id(act.f), ""), 1.0 if act._is_id else act.cst
+
+
+def _table(module: Any, functions: Functions) -> GateTable:
+    """A gate's table: e3nn sorts its input by irreps, so what belongs together stands in many places."""
+    scalars, gates, gated = (_copies(module.sc.cut, chosen) for chosen in module.sc.cut.instructions)
+    by_scalar, by_gate = (
+        [f for (mul, _), f in zip(activation.irreps_in, each, strict=True) for _ in range(mul)]
+        for activation, each in zip((module.act_scalars, module.act_gates), functions, strict=True)
+    )
+    return make_gate_table(
+        [(*f, place, 0, 0) for f, (place, _) in zip(by_scalar, scalars, strict=True)]
+        + [(*f, place, *copy) for f, (place, _), copy in zip(by_gate, gates, gated, strict=True)]
+    )
+
+
+def _copies(cut: Any, chosen: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """Yield the offset of each copy of the chosen irreps in the input of an `Extract`, and its dimension."""
+    for n in chosen:
+        mul, ir = cut.irreps_in[n]
+        begin = cut.irreps_in[:n].dim
+        yield from ((begin + u * ir.dim, ir.dim) for u in range(mul))

@@ -1,0 +1,88 @@
+"""e3nn's spherical harmonics that compute with tpgen: one generated kernel for all degrees.
+
+Annotations here are objects, not strings: TorchScript reads them.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from e3nn import o3
+from e3nn.o3 import _spherical_harmonics as _stock_code
+from e3nn.util.jit import compile_mode
+from torch import Tensor, nn
+
+from tpgen.kernels.runtime.batched import run_polynomial
+from tpgen.kernels.runtime.given import given_numbers
+from tpgen.networks.conversion.obstacles import kernel_plan, polynomial_attributes, renamed, why_not_swapped
+from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, qualified
+from tpgen.planner.harmonics import make_harmonics_plan
+
+_NAME = qualified(o3.SphericalHarmonics)
+_STOCK_PROGRAM = "sph_func"  # since e3nn 0.5
+_NOW = "tpgen polynomial, kernel (float32 and float64 on the CPU, e3nn's own elsewhere)"
+
+
+def run_harmonics(tensors: list[Tensor], shared: list[Tensor], dim: int, description: str, call: str) -> Tensor:
+    """The output ``(..., dim)`` of a polynomial of one channel, without weights, in the layout ``channel`` throughout.
+
+    Rows stand where the channels of one row would: vectors of a kernel run over channels, and one channel would fill
+    one lane of each.  In that layout numbers of many rows stand as those of many channels do, and a view makes the one
+    the other.
+
+    ``tensors`` are ``(..., components)``, ``shared`` are ``(components,)`` and the operands without channels, behind
+    them in the plan.  ``description`` is the plan's JSON text, ``call`` its `forward_call` as text.
+    """
+    given = [x.reshape(1, -1) for x in tensors] + [x.reshape(1, -1) for x in shared]
+    found = run_polynomial(given, None, description, call)
+    return found.reshape(list(tensors[0].shape[:-1]) + [dim])
+
+
+@compile_mode("script")
+class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
+    """An `e3nn.o3.SphericalHarmonics` that computes with tpgen."""
+
+    stock = renamed(o3.SphericalHarmonics.forward, "stock")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As e3nn's, computed by tpgen where a kernel runs."""
+        if not torch.jit.is_scripting():
+            x = given_numbers("x", x, torch.get_default_dtype())
+        if not x.is_cpu or x.dtype not in (torch.float32, torch.float64) or x.size(-1) != 3:
+            return self.stock(x)
+        if self.normalize:
+            x = nn.functional.normalize(x, dim=-1)
+        return run_harmonics([x], [x.new_ones(1)], self._tpgen_dim, self._tpgen_plan, self._tpgen_call)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out a scripted function, as e3nn 0.5 holds it: torch can neither copy nor pickle one."""
+        scripted = isinstance(self.__dict__.get(_STOCK_PROGRAM), torch.jit.ScriptFunction)
+        return {**self.__dict__, **({_STOCK_PROGRAM: None} if scripted else {})}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if state.get(_STOCK_PROGRAM, self) is None:
+            self.sph_func = _stock_code._spherical_harmonics
+
+
+def find_harmonics(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
+    """Return the swap of e3nn's spherical harmonics, or why they stay; None for other modules."""
+    if isinstance(module, torch.jit.ScriptModule):
+        scripted = getattr(module, "original_name", "") == "SphericalHarmonics"
+        return Kept(module, "scripted harmonics: convert the network before it is scripted") if scripted else None
+    if not isinstance(module, o3.SphericalHarmonics):
+        return None
+    if type(module) is not o3.SphericalHarmonics:
+        return Kept(
+            module, f"a subclass of {_NAME}, whose own code a swap would skip: let it hold a SphericalHarmonics"
+        )
+    why = why_not_swapped(module, {o3.SphericalHarmonics: ConvertedSphericalHarmonics}, _STOCK_PROGRAM)
+    if why:
+        return Kept(module, why)
+    asked: Any = module
+    make = partial(make_harmonics_plan, str(asked.irreps_in[0].ir), asked._ls_list, asked.normalization)
+    plan = kernel_plan(module, options, make)
+    if isinstance(plan, Kept):
+        return plan
+    return Swap(module, ConvertedSphericalHarmonics, _NOW, {"_tpgen_dim": plan.out.dim, **polynomial_attributes(plan)})

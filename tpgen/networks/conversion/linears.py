@@ -1,0 +1,104 @@
+"""e3nn's linear layers that compute with tpgen.
+
+Annotations here are objects, not strings: TorchScript reads them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Optional
+
+import torch
+from e3nn import o3
+from e3nn.util.jit import compile_mode
+from torch import Tensor, nn
+
+from tpgen.base.errors import TpgenError
+from tpgen.kernels.runtime.given import given_numbers
+from tpgen.networks.conversion.obstacles import renamed, why_not_swapped
+from tpgen.networks.conversion.products import PROGRAM, chosen
+from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
+from tpgen.nn.linear import Linear
+from tpgen.planner.linear import LINEAR_NORMALIZATIONS, make_linear_plan
+from tpgen.planner.plan import Plan
+
+_STOCK_PROGRAM = "_compiled_main"
+_CHANNELS = "of channels (f_in, f_out), which e3nn knows by its weights alone, and it has none: build a tpgen.Linear"
+
+
+_stock = renamed(o3.Linear.forward, "stock")
+_stock.__annotations__ = {"features": Tensor, "weight": Optional[Tensor], "bias": Optional[Tensor]}  # noqa: UP045
+
+
+@compile_mode("script")
+class ConvertedLinear(o3.Linear):
+    """An `e3nn.o3.Linear` that computes with tpgen; what e3nn alone takes, as features of width 0, is left to it."""
+
+    stock = _stock
+
+    def forward(self, features: Tensor, weight: Optional[Tensor] = None, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+        """As e3nn's, computed by tpgen."""
+        if not torch.jit.is_scripting():
+            features = given_numbers("features", features, self.output_mask.dtype)
+        alone = features.dim() == 1 and not self.shared_weights  # a row without a batch, and weights of it
+        if alone or (features.dim() > 0 and features.size(-1) == 0):
+            return self.stock(features, weight, bias)
+        weight = self.weight if weight is None else weight
+        return self._tpgen.forward(features, weight, self.bias if bias is None else bias)
+
+
+def find_linear(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
+    """Return the swap of one of e3nn's linear layers, or why it stays; None for other modules.
+
+    None as well where it has no path: e3nn's then gives zeros or biases for features of any width.
+    """
+    if isinstance(module, torch.jit.ScriptModule):
+        scripted = getattr(module, "original_name", "") == "Linear" and hasattr(module, _STOCK_PROGRAM)
+        return Kept(module, "a scripted Linear: convert the network before it is scripted") if scripted else None
+    if not isinstance(module, o3.Linear) or (type(module) is o3.Linear and module.weight_numel == 0):
+        return None
+    why = why_not_swapped(module, {o3.Linear: ConvertedLinear}, _STOCK_PROGRAM)
+    if why is None and not module.internal_weights and _has_channels(module):
+        why = _CHANNELS
+    plan = None if why else linear_plan_of(module)
+    if plan is None:
+        return Kept(module, why or "its coefficients are none that tpgen plans for such a layer: build a tpgen.Linear")
+    try:
+        program = Linear.from_plan(plan, False, **{name: o for name, o in options.items() if name != "streams"})
+    except TpgenError as error:
+        return Kept(module, f"tpgen cannot write it: {error}")
+    return Swap(module, ConvertedLinear, chosen, {PROGRAM: program.compute_for(module)})
+
+
+def _has_channels(layer: Any) -> bool:
+    """Whether a layer without weights of its own takes channels: two rows of e3nn's then give no two rows."""
+    like, rows = layer.output_mask, 2
+    each = () if layer.shared_weights else (rows,)
+    given = [(rows, layer.irreps_in.dim), (*each, layer.weight_numel), (*each, layer.bias_numel)]
+    try:
+        with torch.no_grad():
+            found = getattr(layer, _STOCK_PROGRAM).forward(*(like.new_zeros(shape) for shape in given))
+    except RuntimeError:
+        return True
+    return found.shape != (rows, layer.irreps_out.dim)
+
+
+def linear_plan_of(layer: Any) -> Plan | None:
+    """The plan of a built layer, found again from its instructions and coefficients; None where no plan has these."""
+    paths = [i for i in layer.instructions if i.i_in != -1]
+    biased = {i.i_out for i in layer.instructions if i.i_in == -1}
+    f_in, f_out = layer.weight.shape[:2] if layer.weight.dim() == 3 else (None, None)
+    for normalization in LINEAR_NORMALIZATIONS:
+        plan = make_linear_plan(
+            layer.irreps_in,
+            layer.irreps_out,
+            [(i.i_in, i.i_out) for i in paths],
+            [n in biased for n in range(len(layer.irreps_out))],
+            f_in,
+            f_out,
+            normalization,
+            layer.shared_weights,
+        )
+        theirs = [i.path_weight for i in paths]
+        ours = [i.path_weight for i in plan.instructions if i.i_in != -1]
+        if all(abs(a - b) <= 1e-12 * abs(a) for a, b in zip(theirs, ours, strict=True)):
+            return plan
+    return None

@@ -1,0 +1,117 @@
+"""Why a module must stay as it is: a swap would lose what somebody added to its computation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from tpgen.base.errors import TpgenError
+from tpgen.kernels.runtime.polynomials import forward_call
+from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.networks.conversion.swap import Kept, qualified
+from tpgen.planner.plan import Plan
+
+_PROGRAMS = ("_compiled_main_left_right", "_compiled_main", "sph_func")  # e3nn's, that converted modules do not call
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+# what a subclass may define that computes as its base does
+_CONSTRUCTION = {"__init__", *vars(type("Empty", (), {"__annotations__": {}})), "__parameters__", "__orig_bases__"}
+HOOKED = "of hooks inside it, which would no longer run: hook the module itself"
+
+
+def why_not_swapped(module: nn.Module, known: Mapping[type[nn.Module], Any], program: str) -> str | None:
+    """Say why a module of a class of e3nn's, or derived from one, must stay; ``program`` is what it will not call."""
+    if parametrize.is_parametrized(module):
+        names = ", ".join(name for name, _ in module.parametrizations.named_children())  # type: ignore[union-attr]
+        return f"{names} parametrised: convert first, then parametrise"
+    base, lineage = stock_class(module, known), type(module).__mro__
+    if own := {name for cls in lineage[: lineage.index(base)] for name in vars(cls)} - _CONSTRUCTION:
+        code = f"whose own code a swap would skip ({', '.join(sorted(own))})"
+        return f"a subclass of {qualified(base)}, {code}: build it on tpgen's {base.__name__}"
+    if why := replaced(module):
+        return why
+    if has_hooks(getattr(module, program, None)):
+        return f"hooks on {program}, which would no longer run: move them to the module itself"
+    return None
+
+
+def stock_class(module: nn.Module, known: Iterable[type[nn.Module]]) -> type[nn.Module]:
+    """The class of e3nn's that a module is of, itself or by inheritance: the nearest of those that are known."""
+    return next(cls for cls in type(module).__mro__ if cls in known)
+
+
+def replaced(module: nn.Module) -> str | None:
+    """Whether somebody put another forward on a module, in words."""
+    return (
+        "its forward is replaced on the instance: put it back before converting" if "forward" in vars(module) else None
+    )
+
+
+def not_fused(network: nn.Module, block: nn.Module, name: str) -> str | None:
+    """Why a block must go on gathering for its product and summing up, or None.
+
+    A fused product is called with nodes, not with edges, and by the block alone.
+    """
+    product = block.get_submodule(name)
+    if has_hooks(product):
+        return f"hooks on {name}, which see edges: its product alone is converted; convert first, then hook"
+    if places(network, product) > 1:
+        return f"of a {name} that stands in several places: its product alone is converted"
+    return replaced(block)
+
+
+def renamed(method: Any, name: str) -> Any:
+    """A method under another name, which ours does not hide from TorchScript: it has no super()."""
+    copy = FunctionType(method.__code__, method.__globals__, name, method.__defaults__)
+    copy.__annotations__ = method.__annotations__
+    return copy
+
+
+def has_hooks(module: Any) -> bool:
+    """Whether anything is hooked to the calls of a module."""
+    return any(map(getattr(module, "__dict__", {}).get, _HOOKS))  # asked at every call of a net, of each of its layers
+
+
+def idle_hooks(module: nn.Module) -> str:
+    """For a report: hooks that somebody put on programs of a converted module, which nothing calls."""
+    names = [name for name in _PROGRAMS if has_hooks(vars(module).get("_modules", {}).get(name))]
+    return f"; hooks on {', '.join(names)} do not run: hook the module itself" if names else ""
+
+
+def has_more(module: Any) -> bool:
+    """Whether a call of a module does more than its class says, by hooks or a forward of its own."""
+    return has_hooks(module) or "forward" in module.__dict__
+
+
+def places(network: nn.Module, module: nn.Module) -> int:
+    """In how many places of a network a module stands."""
+    return sum(child is module for holder in network.modules() for child in holder._modules.values())
+
+
+def may_be_kernels(options: Mapping[str, Any]) -> bool:
+    """Whether the options of a conversion let kernels compute."""
+    return options.get("strategy", "auto") in ("auto", "kernel")
+
+
+def kernel_plan(
+    module: nn.Module, options: Mapping[str, Any], make: Callable[[], Plan], like: Tensor | None = None
+) -> Plan | Kept:
+    """The plan of a module that kernels alone compute, in the dtype and where ``like`` is; or why it must stay."""
+    if not may_be_kernels(options):
+        return Kept(module, f"for kernels alone, and strategy={options['strategy']!r} was asked for")
+    try:
+        plan = make()
+    except TpgenError as error:
+        return Kept(module, f"tpgen cannot plan it: {error}")
+    dtype, device = (torch.float32, "cpu") if like is None else (like.dtype, like.device)
+    why = kernel_supported(plan, dtype=dtype, device=device)
+    return Kept(module, f"without a kernel: {why}") if why else plan
+
+
+def polynomial_attributes(plan: Plan) -> dict[str, str]:
+    """Attributes of a class that runs a polynomial: its plan and its call, as text."""
+    return {"_tpgen_plan": plan.to_json(), "_tpgen_call": str(forward_call(plan))}

@@ -1,0 +1,236 @@
+"""Networks from a package of `torch.package`, as NequIP writes: their classes are the installed ones under other names.
+
+A package brings the code of its network, so each class in it is another object than that of the installed project.  An
+installed class stands in the place of one from a package where both are the same code: they have the same name and
+bases, and so has all that their methods reach, by its bytecode.  What is torch's or Python's is the same object.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from tpgen.base.errors import TpgenError
+
+_PREFIX = re.compile(r"^<torch_package_\d+>\.")
+_FROM = "_tpgen_from_package"  # where a module holds the class that its package gave it
+_NO_CODE = {
+    "__module__",
+    "__dict__",
+    "__weakref__",
+    "__doc__",
+    "__annotations__",
+    "__firstlineno__",
+    "_abc_impl",
+    "__slotnames__",
+}
+_MISSING = object()
+
+
+def home(cls: type) -> str:
+    """The name of the module of a class, without that of the package that brought it.
+
+    >>> home(nn.Linear)
+    'torch.nn.modules.linear'
+    """
+    return _PREFIX.sub("", cls.__module__)
+
+
+def is_packaged(cls: type) -> bool:
+    """Whether a package brought a class."""
+    return _PREFIX.match(cls.__module__) is not None
+
+
+@contextmanager
+def installed_classes(network: nn.Module) -> Iterator[None]:
+    """Let modules from a package have the installed classes that are the same code, for a while."""
+    adopted = adopt(network)
+    try:
+        yield
+    finally:
+        give_back(adopted)
+
+
+def adopt(network: nn.Module) -> list[nn.Module]:
+    """Give modules from a package the installed classes that are the same code; returns these modules."""
+    found = [(module, installed_class(type(module))) for module in network.modules() if is_packaged(type(module))]
+    adopted = [(module, cls) for module, cls in found if cls is not None]
+    for module, cls in adopted:
+        vars(module)[_FROM] = type(module), cls
+        module.__class__ = cls
+    return [module for module, _ in adopted]
+
+
+def give_back(modules: Iterable[nn.Module]) -> None:
+    """Give modules the classes of their package back, those that `adopt` took from them."""
+    for module in modules:
+        if _FROM in vars(module):
+            module.__class__ = vars(module).pop(_FROM)[0]
+
+
+def check_give_back(module: nn.Module, cls: type) -> None:
+    """Raise `TpgenError` where a module of class ``cls``, but for a conversion, is not as `adopt` left it."""
+    held = vars(module).get(_FROM)
+    if held is not None and cls is not held[1]:
+        raise TpgenError(
+            f"{cls.__name__}: something changed the class of this module, which came from a package, after "
+            f"tpgen.convert had (it was {held[1].__name__}), and its class cannot be given back: take that off first, "
+            "a parametrisation or a wrapper, then restore"
+        )
+
+
+def foreign_modules(network: nn.Module) -> dict[str, list[nn.Module]]:
+    """Modules from a package that no installed class is the code of, by the project that they are of."""
+    found: dict[str, list[nn.Module]] = {}
+    for module in network.modules():
+        if is_packaged(type(module)) and installed_class(type(module)) is None:
+            found.setdefault(home(type(module)).partition(".")[0], []).append(module)
+    return found
+
+
+_installed: WeakKeyDictionary[type, type | None] = WeakKeyDictionary()
+
+
+def installed_class(cls: type) -> type | None:
+    """The installed class that is the same code as one from a package; None where there is none."""
+    if cls not in _installed:
+        ours = _look_up(cls)
+        _installed[cls] = ours if ours is not None and same_code(cls, ours) else None
+    return _installed[cls]
+
+
+def _look_up(cls: type) -> type | None:
+    """The installed class of the same name; None where its project has none, or is not installed."""
+    try:
+        found: Any = import_module(home(cls))
+    except ModuleNotFoundError:
+        return None
+    for name in cls.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found if isinstance(found, type) else None
+
+
+# --- the same code ----------------------------------------------------------------------------------------------------
+
+
+def same_code(theirs: Any, ours: Any) -> bool:
+    """Whether two classes or functions are the same code, and so is all that they reach.
+
+    >>> same_code(lambda x: x + 1, lambda x: x + 1), same_code(lambda x: x + 1, lambda x: x + 2)
+    (True, False)
+    """
+    return _same(theirs, ours, set())
+
+
+_Seen = set[tuple[int, int]]  # pairs of objects that are compared, or were
+
+
+def _same(theirs: Any, ours: Any, seen: _Seen) -> bool:
+    if theirs is ours or (id(theirs), id(ours)) in seen:  # a pair that is under way is the same if the rest is
+        return True
+    seen.add((id(theirs), id(ours)))
+    for kinds, compare in _KINDS:
+        if isinstance(theirs, kinds):
+            return isinstance(ours, kinds) and compare(theirs, ours, seen)
+    return _same(type(theirs), type(ours), seen)  # an object is no code, but that of its class
+
+
+def _same_classes(theirs: Any, ours: Any, seen: _Seen) -> bool:
+    if not is_packaged(theirs) or (home(theirs), theirs.__qualname__) != (ours.__module__, ours.__qualname__):
+        return False  # one that no package brought would be the same object
+    return _same_lists(theirs.__bases__, ours.__bases__, seen) and _same_maps(_code_of(theirs), _code_of(ours), seen)
+
+
+def _code_of(cls: type) -> dict[str, Any]:
+    return {name: value for name, value in vars(cls).items() if name not in _NO_CODE}
+
+
+def _same_functions(theirs: Any, ours: Any, seen: _Seen) -> bool:
+    if not _same_texts(theirs.__code__, ours.__code__):
+        return False
+    cells = [[cell.cell_contents for cell in f.__closure__ or ()] for f in (theirs, ours)]
+    kept = (theirs.__defaults__, theirs.__kwdefaults__, cells[0]), (ours.__defaults__, ours.__kwdefaults__, cells[1])
+    return _same_lists(*kept, seen) and all(_same(a, b, seen) for a, b in _reached(theirs, ours))
+
+
+def _same_texts(theirs: CodeType, ours: CodeType) -> bool:
+    """Whether two functions are the same bytecode with the same names and constants."""
+    for name in ("co_code", "co_names", "co_varnames", "co_freevars", "co_flags"):
+        if getattr(theirs, name) != getattr(ours, name):
+            return False
+    pairs = list(zip(theirs.co_consts, ours.co_consts, strict=False))
+    return len(theirs.co_consts) == len(ours.co_consts) and all(
+        _same_texts(a, b) if isinstance(a, CodeType) and isinstance(b, CodeType) else a == b for a, b in pairs
+    )
+
+
+def _reached(theirs: FunctionType, ours: FunctionType) -> Iterator[tuple[Any, Any]]:
+    """Yield what the names of a function stand for in its module, and in the modules of the package among these."""
+    names = {name for name in _names(theirs.__code__) if not name.startswith("__")}
+    spaces: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = [(theirs.__globals__, ours.__globals__)]
+    for a, b in spaces:  # which grows
+        for name in names & a.keys():
+            x, y = a[name], b.get(name, _MISSING)
+            yield x, y
+            inner = (vars(x), vars(y)) if isinstance(x, ModuleType) and isinstance(y, ModuleType) else None
+            if inner and x is not y and not any(inner[0] is space for space, _ in spaces):
+                spaces.append(inner)
+
+
+def _names(code: CodeType) -> set[str]:
+    return {*code.co_names}.union(*(_names(c) for c in code.co_consts if isinstance(c, CodeType)))
+
+
+def _same_lists(theirs: Any, ours: Any, seen: _Seen) -> bool:
+    return len(theirs) == len(ours) and all(_same(a, b, seen) for a, b in zip(theirs, ours, strict=True))
+
+
+def _same_maps(theirs: Any, ours: Any, seen: _Seen) -> bool:
+    return theirs.keys() == ours.keys() and all(_same(theirs[name], ours[name], seen) for name in theirs)
+
+
+def _same_by(part: Callable[[Any], Any]) -> Callable[[Any, Any, _Seen], bool]:
+    """Compare what something holds, in the place of itself."""
+    return lambda theirs, ours, seen: _same(part(theirs), part(ours), seen)
+
+
+def _equal(theirs: Any, ours: Any, _seen: _Seen) -> bool:
+    return theirs == ours
+
+
+class _Wrapping(type):
+    """Anything that says which function it wraps, as one that remembers its results does."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return not isinstance(instance, FunctionType) and isinstance(
+            getattr(instance, "__wrapped__", None), FunctionType
+        )
+
+
+class _Wrapper(metaclass=_Wrapping):
+    pass
+
+
+_KINDS: tuple[tuple[Any, Callable[[Any, Any, _Seen], bool]], ...] = (
+    (type, _same_classes),
+    (FunctionType, _same_functions),
+    ((classmethod, staticmethod, MethodType), _same_by(lambda held: held.__func__)),
+    (property, _same_by(lambda held: (held.fget, held.fset, held.fdel))),
+    (_Wrapper, _same_by(lambda held: held.__wrapped__)),
+    (partial, _same_by(lambda held: (held.func, held.args, held.keywords))),
+    (ModuleType, lambda theirs, ours, _seen: _PREFIX.sub("", theirs.__name__) == ours.__name__),
+    (torch.jit.ScriptFunction, _same_by(lambda held: held.code)),
+    (Tensor, lambda theirs, ours, _seen: torch.equal(theirs, ours)),
+    ((list, tuple), _same_lists),
+    (dict, _same_maps),
+    ((str, bytes, int, float, complex, frozenset, set, type(None)), _equal),
+)

@@ -1,0 +1,206 @@
+"""e3nn's tensor products that compute with tpgen: the classes they get, and which of them can be swapped.
+
+Products on edges that a network gathers for and sums up itself are `convolving`: one convolution takes the place of all
+three.
+
+Annotations here are objects, not strings: TorchScript reads them.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Optional
+
+import torch
+from e3nn import o3
+from e3nn.util.jit import compile_mode
+from torch import Tensor, nn
+
+from tpgen.base._e3nn import default_dtype
+from tpgen.base.errors import TpgenError
+from tpgen.kernels.runtime.given import given_numbers
+from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.networks.conversion.obstacles import stock_class, why_not_swapped
+from tpgen.networks.conversion.species import species_product
+from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
+from tpgen.nn.conv import TensorProductConv
+from tpgen.nn.from_e3nn import plan_of
+from tpgen.nn.planned import PROGRAM
+from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.plan import Plan
+
+SPECIES = "_tpgen_species"  # where it holds how to compute by species
+STOCK_PROGRAM = "_compiled_main_left_right"
+
+
+def floating(name: str, x: Tensor, like: Tensor) -> Tensor:
+    """Integers, as one-hot rows may be, in the dtype of a module: `given_numbers`, as TorchScript can run it."""
+    if not torch.jit.is_scripting():
+        return given_numbers(name, x, like.dtype)
+    return x if x.is_floating_point() or x.is_complex() else x.to(like.dtype)
+
+
+class _TwoOperands(o3.TensorProduct):
+    """The forward of every product of two operands."""
+
+    def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+        """As e3nn's, computed by tpgen."""
+        x, y = floating("x", x, self.output_mask), floating("y", y, self.output_mask)
+        if self.weight_numel == 0:
+            return self._tpgen.forward(x, y, None)
+        return self._tpgen.forward(x, y, self._get_weights(weight))
+
+
+@compile_mode("script")
+class ConvertedTensorProduct(_TwoOperands):
+    """An `e3nn.o3.TensorProduct` that computes with tpgen."""
+
+
+@compile_mode("script")
+class ConvertedFullyConnectedTensorProduct(_TwoOperands, o3.FullyConnectedTensorProduct):
+    """An `e3nn.o3.FullyConnectedTensorProduct` that computes with tpgen."""
+
+
+@compile_mode("script")
+class ProductBySpecies(o3.FullyConnectedTensorProduct):
+    """A fully connected product with scalars as second input, often one-hot: these choose among the weights."""
+
+    def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+        """As e3nn's, computed by tpgen."""
+        x, y = floating("x", x, self.output_mask), floating("y", y, self.output_mask)
+        w = self._get_weights(weight)
+        if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
+            if not torch.compiler.is_compiling():
+                found = self._tpgen_species.one_hot(x, w, y)
+                if found is not None:
+                    return found
+        return self._tpgen.forward(x, y, w)
+
+
+@compile_mode("script")
+class ConvertedElementwiseTensorProduct(_TwoOperands, o3.ElementwiseTensorProduct):
+    """An `e3nn.o3.ElementwiseTensorProduct` that computes with tpgen."""
+
+
+@compile_mode("script")
+class ConvertedFullTensorProduct(_TwoOperands, o3.FullTensorProduct):
+    """An `e3nn.o3.FullTensorProduct` that computes with tpgen."""
+
+
+@compile_mode("script")
+class ConvertedTensorSquare(o3.TensorSquare):
+    """An `e3nn.o3.TensorSquare` that computes with tpgen."""
+
+    def forward(self, x: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+        """As e3nn's, computed by tpgen."""
+        x = floating("x", x, self.output_mask)
+        if self.weight_numel == 0:
+            return self._tpgen.forward(x, x, None)
+        return self._tpgen.forward(x, x, self._get_weights(weight))
+
+
+CONVERTED: dict[type[nn.Module], type[nn.Module]] = {
+    o3.TensorProduct: ConvertedTensorProduct,
+    o3.FullyConnectedTensorProduct: ConvertedFullyConnectedTensorProduct,
+    o3.ElementwiseTensorProduct: ConvertedElementwiseTensorProduct,
+    o3.FullTensorProduct: ConvertedFullTensorProduct,
+    o3.TensorSquare: ConvertedTensorSquare,
+}
+_NAMES = tuple(cls.__name__ for cls in CONVERTED)
+
+
+def find_product(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
+    """Return the swap of one of e3nn's products, or why it stays; None for other modules."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return _scripted(module, getattr(module, "original_name", ""))
+    if not isinstance(module, o3.TensorProduct):
+        return None
+    plan = _planned(module)
+    return plan if isinstance(plan, Kept) else _swap(module, plan, options)
+
+
+def _scripted(module: nn.Module, name: str) -> Kept | None:
+    if name in _NAMES:
+        return Kept(module, f"a scripted {name}: convert the network before it is scripted")
+    if hasattr(module, PROGRAM):
+        return Kept(module, f"a scripted {name}, which computes with tpgen already: it cannot be taken apart any more")
+    return None
+
+
+def _planned(product: nn.Module) -> Plan | Kept:
+    """The plan of a product, or why it must stay."""
+    if why := why_not_swapped(product, CONVERTED, STOCK_PROGRAM):
+        return Kept(product, why)
+    try:
+        return plan_of(product)
+    except TpgenError as error:
+        return Kept(product, f"tpgen cannot plan it: {error}")
+
+
+def _swap(module: nn.Module, plan: Plan, options: Mapping[str, Any]) -> Swap:
+    program = TensorProduct.from_plan(plan, False, **options).compute_for(module)
+    exact = partial(exact_couplings, module)
+    stock = stock_class(module, CONVERTED)
+    if stock is o3.FullyConnectedTensorProduct and (by_species := species_product(plan, options)):
+        return Swap(module, ProductBySpecies, by_element, {PROGRAM: program, SPECIES: by_species}, exact)
+    return Swap(module, CONVERTED[stock], chosen, {PROGRAM: program}, exact)
+
+
+def convolving(
+    module: nn.Module, cls: type[nn.Module], options: Mapping[str, Any], held: str | None = None, paired: bool = False
+) -> SwapOrKept:
+    """Swap a module so that it computes with the convolution of a product: of itself, or of one it holds by a name.
+
+    ``paired`` says that what holds the module no longer gathers and sums, so that both are restored together.
+    """
+    product = module if held is None else module.get_submodule(held)
+    plan = _planned(product)
+    if isinstance(plan, Kept):
+        return plan
+    conv = TensorProductConv.from_plan(plan, False, **options).compute_for(product)
+    covers = () if held is None else (held,)
+    return Swap(module, cls, _chosen, {PROGRAM: conv}, partial(exact_couplings, product), covers, paired)
+
+
+def _chosen(_module: nn.Module, extra: Mapping[str, Any]) -> str:
+    """Text of the report: what the convolution computes with."""
+    choice = extra[PROGRAM].choice
+    how = "gather, product and sum in one" if choice.strategy == "kernel" else choice.reason
+    return f"tpgen convolution, {choice.strategy} ({how}){idle_kernel(extra[PROGRAM])}"
+
+
+def chosen(_module: nn.Module, extra: Mapping[str, Any]) -> str:
+    """Name what computes a product, for the report: the strategy of the program that a swap has added."""
+    return f"tpgen {extra[PROGRAM].choice}{idle_kernel(extra[PROGRAM])}"
+
+
+def idle_kernel(program: Any) -> str:
+    """That a kernel was asked for where none runs, for the report."""
+    why = no_kernel(program.plan, program) if program.choice.strategy == "kernel" else None
+    return f": none runs as it is, {why}" if why else ""
+
+
+def by_element(module: nn.Module, extra: Mapping[str, Any]) -> str:
+    """Name what computes a product that looks for one-hot rows where kernels run, for the report."""
+    missing = no_kernel(extra[SPECIES].plan, extra[PROGRAM])
+    return chosen(module, extra) + ("" if missing else "; by element where rows are one-hot")
+
+
+def no_kernel(plan: Any, program: Any) -> str | None:
+    """Why no kernel runs where a program is and in its dtype."""
+    return kernel_supported(plan, dtype=program.output_mask.dtype, device=program.output_mask.device)
+
+
+def exact_couplings(module: Any) -> None:
+    """Let e3nn write a product's program anew in float64: the one there holds couplings rounded when it was built."""
+    with default_dtype(torch.float64):
+        fresh = o3.TensorProduct(
+            module.irreps_in1,
+            module.irreps_in2,
+            module.irreps_out,
+            [(*i[:5], i[5] ** 2) for i in module.instructions],  # final coefficients, so nothing is normalised again
+            irrep_normalization="none",
+            path_normalization="none",
+            shared_weights=module.shared_weights,
+            internal_weights=False,
+        )
+    setattr(module, STOCK_PROGRAM, getattr(fresh, STOCK_PROGRAM).to(module.output_mask.device))

@@ -1,0 +1,251 @@
+"""Models for LAMMPS's Python interface (``pair_style mliap unified``): their files, their part in exchanges of ghosts.
+
+A project has a class for that interface.  `Converted` goes before it: the model then gets each atom once, convolutions
+return the rank's own rows alone, nets of edges run once for each pair, and a rank without atoms takes part in the
+exchanges that the others wait for.
+
+LAMMPS hands over an image of an atom as one more atom, a ghost.  Its features are those of the atom: where that is one
+of the rank's own, neighbours can read its row, and an atom of another rank needs one row for all of its images.  So
+ranks tell each other once a step who owns each ghost.  A rank that shares no atom with another one has no ghosts then,
+and exchanges nothing.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from pkgutil import resolve_name
+from secrets import randbits
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tpgen._version import __version__
+from tpgen.base.errors import InputError, OptionError
+from tpgen.base.locks import cached_property
+from tpgen.kernels.runtime.memory import empty
+from tpgen.networks.conversion.operations.pairs import local_rows
+
+PROJECTS = {  # classes of what LAMMPS calls, with their modules here
+    "mace": "mace_lammps:LammpsMace",
+    "nequip": "nequip_lammps:LammpsNequip",
+    "sevenn": "sevennet_lammps:LammpsSevenNet",
+}
+
+
+class Converted:
+    """Base of a project's class for LAMMPS.  Its pickle says which tpgen wrote it before it is opened."""
+
+    options: Mapping[str, Any] = MappingProxyType({})  # of `convert`, where a model is built when LAMMPS runs
+    stock_options: Mapping[str, Any] = MappingProxyType({})  # of the project's own class
+
+    @classmethod
+    def of_file(cls, source: Path, **options: Any) -> Any:
+        """Make what LAMMPS calls of a model's file or name; these options convert the model when it is built."""
+        make: Any = cls
+        made = make(str(source), **cls.stock_options)
+        made.options = options
+        return made
+
+    def prepare(self, data: Any) -> None:
+        """Build the model, where that is not done yet."""
+        raise NotImplementedError
+
+    def is_idle(self, data: Any) -> bool:
+        """Whether the project's class returns without the exchanges."""
+        return data.nlocal == 0 or data.npairs <= 1
+
+    def compute_forces(self, data: Any) -> None:
+        self.prepare(data)
+        if not data.ntotal:
+            return
+        on_cpu = torch.as_tensor(data.elems).device.type == "cpu"
+        if on_cpu:
+            data = OneOfEach(data, find_owners(data))
+        if self.is_idle(data):
+            self._take_part(data)
+        else:
+            with local_rows(data.nlocal, in_pairs=on_cpu and self._takes_pairs):
+                super().compute_forces(data)  # type: ignore[misc]
+
+    @cached_property
+    def _takes_pairs(self) -> bool:
+        """Whether the model has convolutions of pairs of edges."""
+        model: Any = self.model  # type: ignore[attr-defined]
+        return any(getattr(module, "takes_pairs", False) for module in model.modules())
+
+    def _take_part(self, data: Any) -> None:
+        """Exchange zeros, as wide and as often as the others exchange: a pair of atoms says how."""
+        pair = _Pair(data.elems[:1])
+        super().compute_forces(pair)  # type: ignore[misc]
+        for exchange, all_rows in ((data.forward_exchange, pair.sent), (data.reverse_exchange, pair.returned)):
+            for rows in all_rows:
+                given = rows.new_zeros(data.ntotal, rows.shape[1])
+                exchange(given, torch.empty_like(given), rows.shape[1])
+
+    def __reduce__(self) -> tuple:
+        held = io.BytesIO()
+        torch.save(self.__dict__, held)
+        return opened, (__version__, type(self).__module__, type(self).__qualname__, held.getvalue())
+
+
+class _Pair:
+    """Two atoms of an element, as LAMMPS would hand them over, and the rows that they would exchange."""
+
+    nlocal = ntotal = npairs = 2
+    energy = 0.0
+
+    def __init__(self, element: Any) -> None:
+        self.elems = torch.as_tensor(element).repeat(2)
+        self.pair_i, self.pair_j = torch.tensor([0, 1]), torch.tensor([1, 0])
+        self.rij = torch.tensor([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]], dtype=torch.float64)
+        self.eatoms = torch.zeros(2, dtype=torch.float64)
+        self.sent: list[Tensor] = []
+        self.returned: list[Tensor] = []
+
+    def forward_exchange(self, rows: Tensor, out: Tensor, _width: int) -> None:
+        self.sent.append(out.copy_(rows))
+
+    def reverse_exchange(self, rows: Tensor, out: Tensor, _width: int) -> None:
+        self.returned.append(out.copy_(rows))
+
+    def update_pair_forces_gpu(self, _forces: Tensor) -> None:
+        """These atoms are nobody's."""
+
+
+def opened(written_by: str, module: str, name: str, held: bytes) -> Any:
+    """Read a file for LAMMPS; an error in one line where it was written by another tpgen."""
+    if written_by != __version__:
+        raise InputError(
+            f"this file for LAMMPS was written by tpgen {written_by}, and {__version__} is installed here: "
+            "write it anew, or install that version"
+        )
+    found = object.__new__(getattr(import_module(module), name))
+    found.__dict__ = torch.load(io.BytesIO(held), map_location="cpu", weights_only=False)
+    return found
+
+
+def write_for_lammps(source: Path, target: Path, project: str | None, **options: Any) -> None:
+    """Write the file of a model as one for LAMMPS, converted with options of `convert`."""
+    torch.save(_class_of(project).of_file(source, **options), target)
+
+
+def _class_of(project: str | None) -> type[Converted]:
+    """The class that LAMMPS calls of a project, or of the only one that is installed."""
+    there = [name for name in PROJECTS if find_spec(name) is not None]
+    if project is None and len(there) == 1:
+        (project,) = there
+    if project not in there:
+        raise OptionError(
+            f"a model's project must be installed here: {', '.join(there) or 'none of ' + ', '.join(PROJECTS)} is; "
+            + ("name one by --project" if project is None else f"{project} is not")
+        )
+    try:
+        return resolve_name(f"tpgen.networks.conversion.projects.{PROJECTS[project]}")
+    except ImportError as error:
+        raise OptionError(
+            f"{project}'s class for LAMMPS cannot be imported here ({str(error).partition('. ')[0]}): install LAMMPS's "
+            "Python package, with lammps.mliap, where you write the file"
+        ) from error
+
+
+_NUMBERS = 2**32  # more than a rank has atoms
+
+
+@dataclass(frozen=True, eq=False)
+class Owners:
+    """Whose image each atom is: the row that stands for it, and the atoms that these rows are taken from."""
+
+    rows: Tensor
+    atoms: Tensor
+    shares: bool  # whether this rank has images of another one's atoms, or another one of its
+
+
+def find_owners(data: Any) -> Owners:
+    """Ask who owns the ghosts of this rank, as all ranks do at once."""
+    number, rank, mine = _told(data)
+    others = (rank != mine).nonzero().flatten()
+    ranks = rank[others].unique(return_inverse=True)[1]
+    atoms, places = (ranks * _NUMBERS + number[others]).unique(return_inverse=True)
+    first = others.new_empty(len(atoms)).scatter_reduce_(0, places, others, "amin", include_self=False)
+    return Owners(
+        rows=number.index_put((others,), data.nlocal + places),
+        atoms=torch.cat([torch.arange(data.nlocal), first]),
+        shares=_is_held(data, others) or len(others) > 0,
+    )
+
+
+def _told(data: Any) -> tuple[Tensor, Tensor, float]:
+    """Number and rank of each atom's owner, and the rank that this one is."""
+    mine = float(randbits(52))  # which no other has
+    sent = torch.full((data.ntotal, 2), mine, dtype=torch.float64)
+    sent[:, 0] = torch.arange(data.ntotal)
+    found = torch.empty_like(sent)
+    data.forward_exchange(sent, found, 2)
+    return found[:, 0].long(), found[:, 1], mine
+
+
+def _is_held(data: Any, others: Tensor) -> bool:
+    """Whether another rank has images of an atom of this one; ``others`` are this rank's images of others' atoms."""
+    sent = torch.zeros(data.ntotal, 1, dtype=torch.float64)
+    sent[others] = 1.0
+    found = torch.empty_like(sent)
+    data.reverse_exchange(sent, found, 1)
+    return bool(found[: data.nlocal].any())
+
+
+class OneOfEach:
+    """Data of LAMMPS's that a model reads, and hands back: own atoms first, then one image of each that others own."""
+
+    def __init__(self, data: Any, owners: Owners) -> None:
+        self._data, self._owners = data, owners
+        self.nlocal, self.npairs, self.ntotal = data.nlocal, data.npairs, len(owners.atoms)
+        self.pair_i, self.rij, self.eatoms = data.pair_i, data.rij, data.eatoms
+        self.update_pair_forces_gpu = data.update_pair_forces_gpu
+
+    @cached_property
+    def pair_j(self) -> Tensor:
+        return self._owners.rows.index_select(0, torch.as_tensor(self._data.pair_j))
+
+    @cached_property
+    def elems(self) -> Tensor:
+        elements = torch.as_tensor(self._data.elems)
+        return elements.index_select(0, self._owners.atoms)
+
+    def _set_energy(self, energy: Any) -> None:
+        self._data.energy = energy
+
+    energy = property(fset=_set_energy)
+
+    def forward_exchange(self, rows: Tensor, out: Tensor, width: int) -> None:
+        """Rows of own atoms as they are, and those of others' from the ranks that own them."""
+        out.copy_(rows)
+        if self._owners.shares:
+            sent, width = _in_doubles(self._spread(rows[: self.nlocal]), width)
+            self._data.forward_exchange(sent, sent, width)
+            out[self.nlocal :] = sent.view(rows.dtype)[self._owners.atoms[self.nlocal :]]
+
+    def reverse_exchange(self, rows: Tensor, out: Tensor, width: int) -> None:
+        """Rows of own atoms, to which those of their images on other ranks are added."""
+        out.copy_(rows)
+        if self._owners.shares:
+            sent = self._spread(rows)
+            self._data.reverse_exchange(sent, sent, width)
+            out[: self.nlocal] = sent[: self.nlocal]
+
+    def _spread(self, rows: Tensor) -> Tensor:
+        """A row for each of LAMMPS's atoms: zeros where none of these stands for it."""
+        every = empty((self._data.ntotal, rows.shape[1]), rows.dtype).zero_()
+        every[self._owners.atoms[: len(rows)]] = rows
+        return every
+
+
+def _in_doubles(rows: Tensor, width: int) -> tuple[Tensor, int]:
+    """Two numbers in the place of one where they fit: LAMMPS sends doubles, bit by bit."""
+    return (rows.view(torch.float64), width // 2) if rows.dtype == torch.float32 and width % 2 == 0 else (rows, width)

@@ -1,0 +1,89 @@
+"""MACE (package ``mace-torch``): convolutions of its interaction blocks, and symmetric contractions.
+
+A block calls its product once for all edges, with node features and ``edge_index``, where it has an attribute
+``conv_fusion``; it then neither gathers nor sums.  The product gets a class that does both.
+
+Annotations here are objects, not strings: TorchScript reads them.
+"""
+
+import inspect
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import torch
+from e3nn import o3
+from e3nn.util.jit import compile_mode
+from torch import Tensor, nn
+
+from tpgen.networks.conversion.obstacles import not_fused
+from tpgen.networks.conversion.operations.pairs import convolved
+from tpgen.networks.conversion.products import convolving
+from tpgen.networks.conversion.projects.mace_contraction import (
+    contraction_swap,
+    is_contraction,
+    is_reshape,
+    reshape_swap,
+)
+from tpgen.networks.conversion.radial import find_weights
+from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, mark_of
+
+_FUSION = "conv_fusion"
+_MODELS, _BLOCKS = "mace.modules.models", "mace.modules.blocks"
+_DIVIDE = ("RealAgnosticInteractionBlock", "RealAgnosticResidualInteractionBlock")
+_TOO_OLD = (
+    f"a block without {_FUSION}, which gathers and sums itself: its product alone is converted; "
+    "newer versions of mace-torch have it"
+)
+
+
+@compile_mode("script")
+class MaceConvolution(o3.TensorProduct):
+    """MACE's product on edges, with the gather before it and the sum after it."""
+
+    takes_pairs = True
+    program_arguments = ("x", "y", "weight", "edge_index")
+
+    def forward(self, node_feats: Tensor, edge_attrs: Tensor, tp_weights: Tensor, edge_index: Tensor) -> Tensor:
+        """Sums over the edges that point to each node; ``edge_index`` holds senders and receivers."""
+        if not torch.jit.is_scripting():
+            return convolved(self._tpgen, node_feats, edge_attrs, tp_weights, edge_index[0], edge_index[1])
+        return self._tpgen.forward(node_feats, edge_attrs, tp_weights, edge_index[0], edge_index[1], node_feats.size(0))
+
+
+def mace_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
+    """Yield the swaps of a MACE model, and what stays; modules of e3nn that are left follow e3nn's rule."""
+    for module in network.modules():
+        if _gathers(module):
+            yield from _interaction(network, module, options)
+        elif is_contraction(module):
+            yield contraction_swap(module, options)
+        elif is_reshape(module):
+            found = reshape_swap(module, options)
+            if found is not None:
+                yield found
+    if any(type(module).__module__ == _MODELS for module in network.modules()):
+        yield from import_module("tpgen.networks.conversion.projects.mace_models").model_swaps(network, options)
+
+
+def _gathers(module: nn.Module) -> bool:
+    """Whether a module is an interaction block that gathers for a product of e3nn's, and sums up."""
+    return isinstance(getattr(module, "conv_tp", None), o3.TensorProduct) and not hasattr(module, _FUSION)
+
+
+def _interaction(network: nn.Module, block: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
+    code = getattr(inspect.unwrap(type(block).forward), "__code__", None)
+    asks_for_fusion = code is not None and _FUSION in code.co_consts
+    why = not_fused(network, block, "conv_tp") if asks_for_fusion else _TOO_OLD
+    if why:
+        yield Kept(block, why)
+    elif mark_of(block.conv_tp) is None:
+        found = convolving(block.conv_tp, MaceConvolution, options, paired=True)
+        yield found
+        if isinstance(found, Swap):
+            cls, extra, ours = type(block), {}, type(block).__module__ == _BLOCKS
+            if ours and cls.__name__ in _DIVIDE:
+                cls, extra = import_module("tpgen.networks.conversion.projects.mace_models").dividing(block, options)
+            yield Swap(block, cls, "", {_FUSION: True, **extra})
+            if ours:  # these hand weights to the product as they are
+                yield from find_weights(network, block, ("conv_tp_weights", "conv_tp"), options)

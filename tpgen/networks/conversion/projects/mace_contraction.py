@@ -1,0 +1,276 @@
+"""MACE's symmetric contraction, computed by a generated kernel from the weights where MACE has them.
+
+Before it MACE changes the layout: it cuts rows ``(copies, components)`` of each irrep apart and joins them as
+``(copies, components of all)``: a copy of short pieces, and its gradient a tensor of zeros for each irrep.  As a
+polynomial of degree one it is one pass over whole vectors, and so is every derivative.
+
+Annotations here are objects, not strings: TorchScript reads them.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Optional
+
+import torch
+from e3nn.o3 import Irreps
+from e3nn.util.jit import compile_mode
+from torch import Tensor, nn
+
+from tpgen.base._torch import assert_async
+from tpgen.base.errors import TpgenError
+from tpgen.kernels.runtime.batched import run_polynomial
+from tpgen.kernels.runtime.native.one_hot import find_ones
+from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.networks.conversion.notices import kernels_take, runs_on, say_once
+from tpgen.networks.conversion.obstacles import (
+    HOOKED,
+    has_hooks,
+    has_more,
+    kernel_plan,
+    may_be_kernels,
+    polynomial_attributes,
+    replaced,
+)
+from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, qualified
+from tpgen.networks.recording import recorded_program
+from tpgen.nn.plain_tensors import has_plain_numbers, is_traced
+from tpgen.nn.symmetric_contraction import SymmetricContraction, coupling_signs
+from tpgen.planner.generalized import MAX_DEGREE, generalized_couplings
+from tpgen.planner.plan import OUT, Operand, Plan
+from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
+from tpgen.planner.read import read_plan
+
+_KIND = "SymmetricContraction"
+_NOW = "tpgen polynomial, kernel (weights by element, each monomial once)"
+_TRACKED = (
+    "symmetric contractions run MACE's own code: node_attrs need a gradient, as MACE's models of dipoles ask for, and "
+    "kernels that choose weights by element give none"
+)
+_OWN = "MACE's own code (the loaded couplings are none of tpgen's)"
+
+
+@compile_mode("script")
+class MaceContraction(nn.Module):
+    """MACE's symmetric contraction of features ``(nodes, channels, components)`` and one-hot elements.
+
+    What no kernel computes goes MACE's own way: elements that are no one-hot rows or that need a gradient, other
+    devices and dtypes, children that got hooks since, and couplings that were loaded and are none of tpgen's.
+    """
+
+    _tpgen_plan: str
+    _tpgen_call: str
+    _tpgen_signs: list[list[float]]  # of the paths of each weight, highest degree first; empty where there is no path
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """The contraction, as MACE's."""
+        called = len(self._tpgen_signs) == 0
+        if not torch.jit.is_scripting():
+            called = called or any(map(_called_itself, self.contractions))  # type: ignore[arg-type]
+        elements = None if called or not runs_on(x, "symmetric contractions run MACE's own code") else chosen_by(y)
+        if elements is None:
+            return torch.cat([contraction(x, y) for contraction in self.contractions], dim=-1)  # type: ignore[union-attr]
+        tensors, n = [x], 0
+        for contraction in self.contractions:  # type: ignore[union-attr]
+            weights = [contraction.weights_max]
+            for weight in contraction.weights:
+                weights.append(weight)
+            for weight in weights:
+                signs = self._tpgen_signs[n]
+                if len(signs) > 0:
+                    tensors.append(_signed(weight, signs))
+                n += 1
+        return run_polynomial(tensors, elements, self._tpgen_plan, self._tpgen_call)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Load as usual; couplings among what is loaded say anew which sign each weight goes with."""
+        try:
+            self._tpgen_signs = _signs(self, read_plan(self._tpgen_plan), state_dict, prefix)
+        except TpgenError as error:
+            self._tpgen_signs = []
+            warnings.warn(f"{prefix[:-1]} is computed by MACE's own code from now on: {error}", stacklevel=2)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _called_itself(contraction: Any) -> bool:
+    """Whether one of MACE's contractions must run, as somebody hooked it or one of its steps since."""
+    steps = contraction._modules.values()
+    return has_more(contraction) or any(has_hooks(s) or any(map(has_hooks, s._modules.values())) for s in steps)
+
+
+def _signed(weight: Tensor, signs: list[float]) -> Tensor:
+    if min(signs) > 0:
+        return weight
+    return weight * torch.tensor(signs, dtype=weight.dtype, device=weight.device).unsqueeze(-1)
+
+
+def _now(module: Any, extra: Mapping[str, Any]) -> str:
+    """Name what computes a contraction, for the report."""
+    like = module.contractions[0].weights_max
+    if not extra["_tpgen_signs"]:
+        return _OWN
+    return _NOW if kernels_take(like) else f"MACE's own code (kernels take no {like.dtype} on {like.device})"
+
+
+def chosen_by(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
+    """The column of the one in each row; None where a row is not one-hot, or where rows need a gradient."""
+    if not torch.jit.is_scripting():
+        program = recorded_program()
+        groups = None if program is None else program.groups(y)  # each call of the program looks for one-hot rows
+        if program is not None and is_traced(y):
+            return None if groups is None or y.requires_grad else groups.species
+    if y.requires_grad:
+        if not torch.jit.is_scripting():  # noqa: SIM102 (as below)
+            if not torch.compiler.is_compiling():
+                say_once(_TRACKED)
+        return None
+    if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
+        if not torch.compiler.is_compiling() and has_plain_numbers(y):
+            return find_ones(y)
+    one_hot = (y.amax(dim=1) == 1).all() & (y.count_nonzero() == y.size(0))
+    if not torch.jit.is_scripting():  # noqa: SIM102 (as above)
+        if torch.compiler.is_compiling() or is_traced(y):  # neither chooses by values: both ask for them at each run
+            assert_async(one_hot, "a compiled MACE takes one-hot node_attrs alone: run it as it is, in Python")
+            return y.argmax(dim=1)
+    return y.argmax(dim=1) if bool(one_hot) else None
+
+
+def contraction_swap(module: Any, options: Mapping[str, Any]) -> SwapOrKept:
+    """Return the swap of MACE's `SymmetricContraction`, or why it stays."""
+    if why := _changed(module) or _unreadable(module):
+        return Kept(module, why)
+    signs: list[list[float]] = []
+
+    def make() -> Plan:
+        plan = _planned(module)
+        signs.extend(_signs(module, plan))
+        return plan
+
+    plan = kernel_plan(module, options, make, module.contractions[0].weights_max)
+    if isinstance(plan, Kept):
+        return plan
+    extra = {**polynomial_attributes(plan), "_tpgen_signs": signs}
+    return Swap(module, MaceContraction, _now, extra, partial(_exact, module, signs), covers=("contractions",))
+
+
+def _changed(module: Any) -> str | None:
+    """Why a contraction must stay: somebody changed it, or one of the children that would no longer be called."""
+    why = replaced(module)
+    for child in module.contractions:
+        if why is None and not _of_mace(child, "Contraction"):
+            why = f"of a child that is a {qualified(type(child))}, whose own code a swap would skip"
+        why = why or replaced(child) or next((HOOKED for m in child.modules() if has_hooks(m)), None)
+    return why
+
+
+def _unreadable(module: Any) -> str | None:
+    """Why couplings do not say which of tpgen's they are."""
+    held = [module.get_buffer(name) for _, _, name in _couplings(module)]
+    if any(u.is_meta for u in held):
+        return "on the device meta, where its couplings have no numbers: give it memory and weights, then convert it"
+    for u in held:
+        if u.dtype in (torch.float16, torch.bfloat16):
+            return f"of rounded couplings: convert it in float32, then .to({u.dtype})"
+    return None
+
+
+def _planned(module: Any) -> Plan:
+    outputs = zip(module.irreps_out, module.contractions, strict=True)
+    degrees = {str(mul_ir.ir): contraction.correlation for mul_ir, contraction in outputs}
+    elements = module.contractions[0].weights_max.shape[0]
+    return SymmetricContraction(
+        module.irreps_in, module.irreps_out, degrees, num_elements=elements, internal_weights=False, strategy="einsum"
+    ).plan
+
+
+def _couplings(module: Any) -> Iterator[tuple[int, int, str]]:
+    """Output, degree and name of the couplings of each weight, in the order of the weights."""
+    for n, contraction in enumerate(module.contractions):
+        for degree in range(contraction.correlation, 0, -1):
+            yield n, degree, f"contractions.{n}.U_matrix_{degree}"
+
+
+def _signs(module: Any, plan: Plan, loaded: Mapping[str, Any] | None = None, prefix: str = "") -> list[list[float]]:
+    """The sign that each path of each weight goes with, from couplings of a state_dict where it has them."""
+    names, found = {operand.name for operand in plan.weights}, []
+    for n, degree, name in _couplings(module):
+        theirs = (loaded or {}).get(prefix + name, module.get_buffer(name))
+        live = f"w{n}_{degree}" in names
+        output = module.irreps_out[n].ir
+        found.append(coupling_signs(name, theirs, module.irreps_in, output, degree).tolist() if live else [])
+    return found
+
+
+def _exact(module: Any, signs: list[list[float]]) -> None:
+    """Write the couplings in full precision: those of a model built in float32 are rounded."""
+    one = Irreps([(1, ir) for _, ir in module.irreps_in])
+    for (n, degree, name), sign in zip(_couplings(module), signs, strict=True):
+        if sign:
+            ours = generalized_couplings([one] * degree, module.irreps_out[n].ir, natural=degree == MAX_DEGREE)
+            held = module.get_buffer(name)
+            held.copy_((torch.from_numpy(ours) * torch.tensor(sign, dtype=torch.float64)).view_as(held))
+
+
+def is_contraction(module: nn.Module) -> bool:
+    """Whether a module is MACE's own, and stock."""
+    return _of_mace(module, _KIND)
+
+
+def _of_mace(module: nn.Module, name: str) -> bool:
+    return type(module).__module__.startswith("mace.") and type(module).__name__ == name
+
+
+# -- the layout of its features ----------------------------------------------------------------------------------------
+
+_NOW_RESHAPE = "tpgen polynomial, kernel (float32 and float64 on the CPU, slices elsewhere)"
+
+
+@compile_mode("script")
+class MaceReshape(nn.Module):
+    """Rows in e3nn's order as ``(rows, copies, components)``."""
+
+    dims: list[int]
+    _tpgen_plan: str
+    _tpgen_call: str
+    _tpgen_copies: int
+    _tpgen_dim: int  # of all components
+
+    def forward(self, tensor: Tensor) -> Tensor:
+        """As MACE's."""
+        shape = [tensor.size(0), self._tpgen_copies, self._tpgen_dim]
+        if tensor.is_cpu and tensor.dtype in (torch.float32, torch.float64):
+            return run_polynomial([tensor], None, self._tpgen_plan, self._tpgen_call).view(shape)
+        parts = tensor.split([self._tpgen_copies * dim for dim in self.dims], dim=1)
+        return torch.cat([part.reshape(shape[:2] + [-1]) for part in parts], dim=-1)
+
+
+def layout_plan(irreps: Irreps) -> Plan:
+    """The polynomial of degree one that copies all components of a channel, from one layout to the other.
+
+    >>> layout_plan(Irreps("0e + 1o")).out.dim
+    4
+    """
+    copied = tuple(((k, k), 1.0) for k in range(irreps.dim))
+    operands = [Operand("x", irreps, "mul_ir"), Operand(OUT, irreps, "channel")]
+    return make_polynomial_plan(operands, [PolynomialTerm(("x",), table=(copied,))])
+
+
+def is_reshape(module: nn.Module) -> bool:
+    """Whether a module is MACE's own, in e3nn's layout, and has more than one irrep of as many copies."""
+    return (
+        _of_mace(module, "reshape_irreps")
+        and getattr(module, "cueq_config", None) is None
+        and len(module.muls) > 1  # type: ignore[arg-type]
+        and len(set(module.muls)) == 1  # type: ignore[arg-type]
+    )
+
+
+def reshape_swap(module: Any, options: dict[str, Any]) -> SwapOrKept | None:
+    """Return the swap of a `reshape_irreps`; None where no kernel runs, which a report leaves out."""
+    plan = layout_plan(Irreps([(1, ir) for _, ir in module.irreps]))
+    if not may_be_kernels(options) or kernel_supported(plan):
+        return None
+    if why := replaced(module):
+        return Kept(module, why)
+    extra = {**polynomial_attributes(plan), "_tpgen_copies": module.muls[0], "_tpgen_dim": plan.out.dim}
+    return Swap(module, MaceReshape, _NOW_RESHAPE, extra)

@@ -1,0 +1,74 @@
+"""MACE's model files: a stock one becomes a converted one, and back.
+
+A model file is a pickle: reading one runs code that stands in it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tpgen.base.errors import InputError
+from tpgen.networks.conversion.convert import conversion_report
+from tpgen.networks.conversion.report import Conversion
+
+_Change = Callable[[nn.Module], nn.Module]
+
+
+def change_file(source: Path, target: Path, change: _Change) -> Conversion:
+    """Read a model, change it with `convert` or `restore`, and write it; returns what computes with tpgen then.
+
+    Takes what ``mace_run_train`` saves, and what ``mace_create_lammps_model --format=mliap`` does.  Nothing is written
+    where the model cannot be changed, and ``target`` may be ``source``: it is replaced once the new file is whole.
+    """
+    held = _read(source)
+    network = change(_network(source, held))
+    _write(held, target.resolve())
+    return conversion_report(network)
+
+
+def read_model(source: Path) -> nn.Module:
+    """The model that a file holds."""
+    return _network(source, _read(source))
+
+
+def _write(held: Any, target: Path) -> None:
+    """Save under another name beside the file, which takes its place when it is whole."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        torch.save(held, beside)
+        os.replace(beside, target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _read(source: Path) -> Any:
+    try:
+        return torch.load(source, map_location="cpu", weights_only=False)
+    except (ImportError, AttributeError) as error:
+        raise InputError(
+            f"{source} cannot be read here: {error}.  A model file names the classes of the programs that wrote it: "
+            "run this where mace-torch is installed, in the versions (of e3nn too) that the model was saved with"
+        ) from error
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise InputError(f"{source} is no file that torch.save wrote: {str(error).splitlines()[0]}") from error
+
+
+def _network(source: Path, held: Any) -> nn.Module:
+    """The network of what a file holds: that itself, or what LAMMPS's Python interface wraps."""
+    network = held if isinstance(held, nn.Module) else getattr(held, "model", None)
+    if isinstance(network, torch.jit.ScriptModule):
+        raise InputError(f"{source} holds a compiled model: convert the model that it was made from, then compile that")
+    if not isinstance(network, nn.Module):
+        raise InputError(
+            f"{source} holds no model (its class is {type(held).__name__}): give the file ending in .model that "
+            "mace_run_train saves (a checkpoint of weights loads into a converted model as into a stock one)"
+        )
+    return network

@@ -1,0 +1,40 @@
+"""MACE in LAMMPS's Python interface."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mace.calculators.lammps_mliap_mace import LAMMPS_MLIAP_MACE
+from torch import Tensor
+
+from tpgen.networks.conversion.convert import convert
+from tpgen.networks.conversion.operations.pairs import first_rows
+from tpgen.networks.conversion.projects.lammps import Converted
+from tpgen.networks.conversion.projects.mace_files import read_model
+from tpgen.networks.conversion.swap import mark_of
+
+
+class LammpsMace(Converted, LAMMPS_MLIAP_MACE):
+    """A converted model, also on CPUs: stock asks for ``MACE_ALLOW_CPU`` there, when the file is written."""
+
+    def __init__(self, model: Any) -> None:
+        model.lammps_mliap = True
+        super().__init__(model)
+        self.config.allow_cpu = True
+
+    @classmethod
+    def of_file(cls, source: Path, **options: Any) -> LammpsMace:
+        """Make what LAMMPS calls of the file of a model, which is converted at once."""
+        model = read_model(source)
+        return cls(model if any(map(mark_of, model.modules())) else convert(model, **options))
+
+    def prepare(self, data: Any) -> None:
+        if not self.initialized:
+            self._initialize_device(data)
+            for block in self.model.model.interactions:
+                block.truncate_ghosts = _first_rows
+
+
+def _first_rows(x: Tensor, count: int | None = None) -> Tensor:
+    return x if count is None else first_rows(x, count)

@@ -1,0 +1,292 @@
+"""MACE's functions of lengths by a kernel, and its nets of edges once for each pair, for which they are marked.
+
+A model alone knows what a call asks for.  Where that is forces on single edges, or a gradient by what it is given for
+them, nothing is marked.  It imports MACE: `mace_swaps` of `conversion.projects.mace` loads it where a network
+holds a model.
+
+Its interaction blocks divide the results of a linear layer by the number of neighbours: forwards and backwards that
+reads and writes all features of all atoms once more, on new memory.  Here the layer's weights are divided.  In a call
+that asks for no training, the first block makes one layer of this one and the product by element that follows it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from types import MethodType
+from typing import Any
+
+import torch
+from e3nn import o3
+from e3nn.nn import FullyConnectedNet
+from mace.modules import blocks, models
+from mace.modules.radial import BesselBasis, PolynomialCutoff
+from torch import Tensor, nn
+
+from tpgen.base.remember import remembered
+from tpgen.emitter.leaf import has_proxy
+from tpgen.functions.bessel import CutBessel, cut_bessel, now_cut_bessel, takes
+from tpgen.networks.conversion.joined import JoinedLayers, join_layers
+from tpgen.networks.conversion.linears import ConvertedLinear, linear_plan_of
+from tpgen.networks.conversion.obstacles import has_more, may_be_kernels
+from tpgen.networks.conversion.operations.pairs import FEEDS, count_in_pairs, mark
+from tpgen.networks.conversion.products import ProductBySpecies
+from tpgen.networks.conversion.species import species_product
+from tpgen.networks.conversion.swap import Swap, mark_of
+from tpgen.nn.from_e3nn import plan_of
+
+# the graph of the call that runs, where its edges may be pairs
+_graph: ContextVar[dict[str, Tensor] | None] = ContextVar("graph", default=None)
+# arguments that ask for gradients by single edges
+_SINGLE = ("compute_edge_forces", "compute_atomic_stresses", "lammps_mliap")
+_SHIFTS = ("shifts", "unit_shifts")
+# whether the call that runs is known to be none of training, after which weights change
+_evaluates: ContextVar[bool] = ContextVar("evaluates", default=False)
+_JOINED = "_tpgen_joined"
+_DTYPES = (torch.float32, torch.float64)
+
+
+class _Rebuilt:
+    """A class whose constructor builds what stands behind it: a copy or an unpickled object begins as an empty one."""
+
+    def __new__(cls, *args: Any, **given: Any) -> Any:
+        """An empty object; one that is built, as from a configuration that names the class, is a stock one."""
+        return cls.__bases__[-1](*args, **given) if args or given else super().__new__(cls)
+
+
+class _Paired(_Rebuilt):
+    """Says to the embedding, while a call runs, what graph it is about, and to blocks whether it is of training."""
+
+    def __call__(self, *args: Any, **given: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return super().__call__(*args, **given)  # type: ignore[misc]
+        asked = _asked(self, args, given)
+        before = _graph.set(_paired_graph(asked)), _evaluates.set(not asked.get("training", False))
+        try:
+            return super().__call__(*args, **given)  # type: ignore[misc]
+        finally:
+            _graph.reset(before[0])
+            _evaluates.reset(before[1])
+
+
+def _asked(model: Any, args: tuple, given: dict[str, Any]) -> Mapping[str, Any]:
+    """The arguments of a call by name; none where they do not fit."""
+    forward = model.forward
+    try:
+        if "forward" in vars(model) or type(forward) is not MethodType:  # what somebody put there is not kept
+            return inspect.signature(forward).bind(*args, **given).arguments
+        return _signature(forward.__func__).bind(forward.__self__, *args, **given).arguments
+    except TypeError:  # which the call itself will say
+        return {}
+
+
+def _paired_graph(asked: Mapping[str, Any]) -> dict[str, Tensor] | None:
+    graph = asked.get("data")
+    if not isinstance(graph, dict) or (not count_in_pairs() and any(asked.get(name) for name in _SINGLE)):
+        return None
+    shifts = [graph.get(name) for name in _SHIFTS]
+    return None if any(isinstance(x, Tensor) and x.requires_grad for x in shifts) else graph
+
+
+_signature = remembered("signatures of models", entries=64)(inspect.signature)
+
+
+class MACE(_Paired, models.MACE):
+    """A model of MACE's; what reads its name finds the stock one's."""
+
+
+class ScaleShiftMACE(_Paired, models.ScaleShiftMACE):
+    """A `ScaleShiftMACE` whose radial nets run once for each pair of edges."""
+
+
+class RadialEmbeddingBlock(blocks.RadialEmbeddingBlock):
+    """MACE's functions of the lengths of edges."""
+
+    def __call__(self, lengths: Tensor, node_attrs: Tensor, edge_index: Tensor, atomic_numbers: Tensor) -> Any:
+        """As MACE's, and marked: vectors are differences of positions, and shifts that change sign with them."""
+        if torch.compiler.is_compiling() or not _is_known(self):
+            return super().__call__(lengths, node_attrs, edge_index, atomic_numbers)
+        found = _by_kernel(self, lengths) if self._tpgen_kernels else None
+        if found is None:
+            found = super().__call__(lengths, node_attrs, edge_index, atomic_numbers)
+        graph = _graph.get()
+        if graph is None or found[1] is not None:  # blocks multiply weights by a cutoff
+            return found
+        if isinstance(shifts := graph.get("shifts", graph.get("vectors")), Tensor):  # LAMMPS has vectors alone
+            mark(found[0], edge_index, shifts)
+        return found
+
+
+def _by_kernel(embedding: Any, lengths: Tensor) -> tuple[Tensor, None] | None:
+    """Compute the radial embedding of lengths ``(edges, 1)`` by a kernel; None where none does."""
+    basis, cutoff = embedding.bessel_fn, embedding.cutoff_fn
+    if not (_are_cut_bessel(embedding) and takes(lengths, basis.bessel_weights)):
+        return None
+    shape = CutBessel(basis.prefactor.item(), cutoff.r_max.item(), cutoff.p.item())
+    return cut_bessel(lengths, basis.bessel_weights, shape)[0], None
+
+
+def _are_cut_bessel(embedding: Any) -> bool:
+    """Whether functions are Bessel's of the lengths themselves, times the cutoff."""
+    return (
+        type(embedding.bessel_fn) is BesselBasis
+        and type(embedding.cutoff_fn) is PolynomialCutoff
+        and getattr(embedding, "apply_cutoff", True)
+        and not hasattr(embedding, "distance_transform")
+    )
+
+
+def _now(embedding: Any, extra: Mapping[str, Any]) -> str:
+    """Name what computes an embedding, for the report."""
+    return now_cut_bessel() if extra["_tpgen_kernels"] and _are_cut_bessel(embedding) else "its own code"
+
+
+def _now_paired(embedding: Any, extra: Mapping[str, Any]) -> str:
+    return f"{_now(embedding, extra)}; {FEEDS}"
+
+
+_MODELS: dict[type, type[nn.Module]] = {models.MACE: MACE, models.ScaleShiftMACE: ScaleShiftMACE}
+
+
+def model_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap]:
+    """Swaps of embeddings, and of models that MACE itself builds where nets run once for each pair of edges."""
+    paired = {model.radial_embedding: model for model in network.modules() if type(model) in _MODELS}
+    extra = {"_tpgen_kernels": may_be_kernels(options)}
+    for embedding in network.modules():
+        if type(embedding) is not blocks.RadialEmbeddingBlock or mark_of(embedding) or not _is_known(embedding):
+            continue
+        model: Any = paired.get(embedding)
+        if model is not None and _feeds(embedding, model.interactions):
+            yield Swap(embedding, RadialEmbeddingBlock, _now_paired, extra, paired=True)
+            yield Swap(model, _MODELS[type(model)], "")
+        elif extra["_tpgen_kernels"] and _are_cut_bessel(embedding):
+            yield Swap(embedding, RadialEmbeddingBlock, _now, extra)
+
+
+def _feeds(embedding: Any, interactions: Any) -> bool:
+    """Whether a net gets the rows as they are: other blocks join them to more, or multiply weights by a cutoff."""
+    nets = [net for b in interactions if isinstance(net := getattr(b, "conv_tp_weights", None), FullyConnectedNet)]
+    return getattr(embedding, "apply_cutoff", True) and any(net.hs[0] == embedding.out_dim for net in nets)
+
+
+def _is_known(embedding: nn.Module) -> bool:
+    """Whether all that an embedding computes with is MACE's own, as it stands there."""
+    own = ("mace", "tpgen")
+    return all(type(m).__module__.split(".")[0] in own and not has_more(m) for m in embedding.modules())
+
+
+# -- interaction blocks ------------------------------------------------------------------------------------------------
+
+
+class _Divides(_Rebuilt):
+    """Divides weights by the number of neighbours, where nothing but MACE's own code stands between."""
+
+    def __call__(self, *args: Any, **given: Any) -> Any:
+        if args or torch.compiler.is_compiling() or has_proxy(*given.values()) or not _is_plain(self):
+            return super().__call__(*args, **given)  # type: ignore[misc]
+        return self._evaluate(**given)  # type: ignore[attr-defined]
+
+
+class RealAgnosticInteractionBlock(_Divides, blocks.RealAgnosticInteractionBlock):
+    """MACE's first block, whose linear layer and product by element are one where no training is asked for."""
+
+    def _evaluate(self, **given: Any) -> tuple[Tensor, None]:
+        message, node_attrs = _summed(self, **given)
+        joined, linear, skip, found = getattr(self, _JOINED), self.linear, self.skip_tp, None
+        if joined is not None and _evaluates.get() and type(skip) is ProductBySpecies and not has_more(skip):
+            found = joined.apply(message, linear.weight, skip.weight, node_attrs, 1 / self.avg_num_neighbors)
+        if found is None:
+            found = skip(_divided(self, message), node_attrs)
+        return self.reshape(found), None
+
+
+class RealAgnosticResidualInteractionBlock(_Divides, blocks.RealAgnosticResidualInteractionBlock):
+    """MACE's block with a product by element beside the sum over neighbours."""
+
+    def _evaluate(self, node_attrs: Tensor, node_feats: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
+        beside = self.skip_tp(node_feats, node_attrs)
+        message, _ = _summed(self, node_attrs, node_feats, **given)
+        local = self.truncate_ghosts(beside, _local(given))
+        return self.reshape(_divided(self, message)), local
+
+
+def _summed(
+    block: Any,
+    node_attrs: Tensor,
+    node_feats: Tensor,
+    edge_attrs: Tensor,
+    edge_feats: Tensor,
+    edge_index: Tensor,
+    cutoff: Tensor | None = None,
+    first_layer: bool = False,
+    **lammps: Any,
+) -> tuple[Tensor, Tensor]:
+    """The sum over neighbours as MACE writes it, and attributes, of local atoms alone in LAMMPS."""
+    features = block.handle_lammps(
+        block.linear_up(node_feats),
+        lammps_class=lammps.get("lammps_class"),
+        lammps_natoms=lammps.get("lammps_natoms", (0, 0)),
+        first_layer=first_layer,
+    )
+    weights = block.conv_tp_weights(edge_feats)
+    if cutoff is not None:
+        weights = weights * cutoff
+    message = block.conv_tp(features, edge_attrs, weights, edge_index)
+    return block.truncate_ghosts(message, _local(lammps)), block.truncate_ghosts(node_attrs, _local(lammps))
+
+
+def _local(lammps: Mapping[str, Any]) -> int | None:
+    """The number of local atoms; None outside LAMMPS."""
+    return None if lammps.get("lammps_class") is None else lammps["lammps_natoms"][0]
+
+
+def _divided(block: Any, message: Tensor) -> Tensor:
+    return block.linear(message, block.linear.weight / block.avg_num_neighbors)
+
+
+def _is_plain(block: Any) -> bool:
+    """Whether a call of a block is MACE's code, with a layer of ours whose weights can be divided."""
+    linear = block.linear
+    return (
+        type(linear) is ConvertedLinear
+        and linear.weight.dtype in _DTYPES
+        and linear.internal_weights
+        and not (has_more(block) or has_more(linear))
+        and isinstance(block.avg_num_neighbors, float | int)
+    )
+
+
+# the names that a block's forward reads, in their order: in another version other code may stand between them
+_NAMES = (
+    *("linear_up", "handle_lammps", "conv_tp_weights", "hasattr", "conv_tp", "scatter_sum", "shape"),
+    *("truncate_ghosts", "linear", "avg_num_neighbors"),
+)
+_KNOWN: dict[type[nn.Module], tuple[type[nn.Module], tuple[str, ...]]] = {
+    blocks.RealAgnosticInteractionBlock: (RealAgnosticInteractionBlock, (*_NAMES, "skip_tp", "reshape")),
+    blocks.RealAgnosticResidualInteractionBlock: (
+        RealAgnosticResidualInteractionBlock,
+        ("skip_tp", *_NAMES, "reshape"),
+    ),
+}
+
+
+def dividing(block: nn.Module, options: Mapping[str, Any]) -> tuple[type[nn.Module], dict[str, Any]]:
+    """The class of a block that divides weights, and attributes that it needs; its own class for other blocks."""
+    cls, names = _KNOWN.get(type(block), (None, None))
+    if cls is None or inspect.unwrap(type(block).forward).__code__.co_names != names:
+        return type(block), {}
+    if cls is not RealAgnosticInteractionBlock:
+        return cls, {}
+    return cls, {_JOINED: _joined(block, options)}
+
+
+def _joined(block: Any, options: Mapping[str, Any]) -> JoinedLayers | None:
+    """The linear layer of a first block and the product that follows it, if one layer can be made of them."""
+    linear, skip = block.linear, block.skip_tp
+    if not (isinstance(linear, o3.Linear) and isinstance(skip, o3.FullyConnectedTensorProduct)):
+        return None
+    if not (linear.internal_weights and skip.internal_weights):
+        return None
+    plan, product = linear_plan_of(linear), species_product(plan_of(skip), options)
+    return None if plan is None or product is None else join_layers(plan, product)

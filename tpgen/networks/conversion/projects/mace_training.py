@@ -1,0 +1,70 @@
+"""MACE's own training program, unchanged but for its model, which computes with tpgen while it is trained."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+from unittest.mock import patch
+
+from torch import nn
+
+from tpgen.base.errors import InputError
+from tpgen.networks.conversion.convert import conversion_report, convert
+from tpgen.networks.conversion.swap import undo_all
+
+
+def run_training(arguments: Sequence[str]) -> None:
+    """Train as ``mace_run_train`` does with its arguments, by a converted model; the models that it saves are stock.
+
+    Raises `InputError` where MACE is not installed, or is of a version that is put together in another way.
+    """
+    program = _program()
+    with patch.object(sys, "argv", ["mace_run_train", *arguments]), converted_training(program):
+        program.main()
+
+
+@contextmanager
+def converted_training(program: Any) -> Iterator[None]:
+    """Convert the model once it is complete, before its optimiser is made; restore each copy, which is made to save."""
+    changes = {"get_params_options": _converting, "deepcopy": _restoring}
+    missing = [name for name in changes if not hasattr(program, name)]
+    if missing:
+        raise InputError(
+            f"this version of MACE has no {' and no '.join(missing)} in {program.__name__}, where tpgen converts the "
+            "model: update mace-torch or tpgen, or call tpgen.convert(model) in a training program of your own"
+        )
+    made: dict[str, Any] = {name: change(getattr(program, name)) for name, change in changes.items()}
+    with patch.multiple(program, **made):
+        yield
+
+
+def _converting(get_options: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(get_options)
+    def converted(args: Any, model: nn.Module) -> Any:
+        logging.info("%s", conversion_report(convert(model)))
+        return get_options(args, model)
+
+    return converted
+
+
+def _restoring(deepcopy: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(deepcopy)
+    def restored(value: Any, *rest: Any) -> Any:
+        made = deepcopy(value, *rest)
+        if isinstance(made, nn.Module):
+            undo_all(made)
+        return made
+
+    return restored
+
+
+def _program() -> Any:
+    try:
+        from mace.cli import run_train
+    except ImportError as error:
+        raise InputError(f"MACE's training program cannot be loaded ({error}): pip install mace-torch") from error
+    return run_train

@@ -1,0 +1,186 @@
+"""NequIP's functions of lengths by a kernel, and its nets of edges once for each pair, for which rows are marked.
+
+Who gives vectors or lengths of edges may ask for gradients by them, which are those of single edges.  So where these
+require a gradient, nothing is marked but what NequIP computed from positions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from nequip.data import AtomicDataDict as keys
+from nequip.nn.embedding import BesselEdgeLengthEncoding, EdgeLengthNormalizer, SphericalHarmonicEdgeAttrs
+from nequip.nn.embedding.cutoffs import PolynomialCutoff
+from nequip.nn.misc import ApplyFactor
+from nequip.nn.mlp import ScalarMLPFunction
+from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from tpgen.emitter.leaf import has_proxy
+from tpgen.functions.bessel import CutBessel, cut_bessel, now_cut_bessel, takes
+from tpgen.functions.lengths import lengths_of, note_lengths
+from tpgen.networks.conversion.obstacles import has_more, may_be_kernels
+from tpgen.networks.conversion.operations.pairs import FEEDS, carry_over, count_in_pairs, mark, once_for_pairs
+from tpgen.networks.conversion.operations.splines import net_or_spline
+from tpgen.networks.conversion.radial import TAKER, convolves
+from tpgen.networks.conversion.swap import Swap
+from tpgen.networks.recording import recorded_program
+
+_VECTORS = (keys.EDGE_VECTORS_KEY, keys.EDGE_LENGTH_KEY)
+_computed: Any = WeakTensorKeyDictionary()  # those that NequIP made of positions, or lengths of vectors, itself
+
+
+class _Computing:
+    """Remembers which vectors and lengths a module of NequIP's adds to a graph: whichever comes first computes them."""
+
+    def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        if torch.compiler.is_compiling() or has_proxy(data):
+            return super().__call__(data)  # type: ignore[misc]
+        before = [data.get(name) for name in _VECTORS]
+        data = super().__call__(data)  # type: ignore[misc]
+        for name, given in zip(_VECTORS, before, strict=True):
+            if name in data and data[name] is not given:
+                _computed[data[name]] = True
+        return data
+
+
+class TpgenEdgeLengthNormalizer(_Computing, EdgeLengthNormalizer):
+    """NequIP's lengths of edges."""
+
+
+class TpgenSphericalHarmonicEdgeAttrs(_Computing, SphericalHarmonicEdgeAttrs):
+    """NequIP's harmonics of edges."""
+
+
+class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
+    """NequIP's functions of the lengths of edges."""
+
+    def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        """As NequIP's, and marked, unless somebody asks for gradients by single edges."""
+        if torch.compiler.is_compiling() or has_proxy(data) or _has_more(self):
+            return super().__call__(data)
+        asked = self._is_asked(data)
+        alike = keys.EDGE_TYPE_KEY not in data  # else cutoffs may differ by direction
+        if recorded_program() is not None and keys.EDGE_VECTORS_KEY in data and alike and not asked:
+            return self._of_pairs(data)
+        rows = _by_kernel(self, data[self.norm_length_field]) if self._tpgen_kernels else None
+        if rows is None:
+            data = super().__call__(data)
+        else:
+            data[keys.EDGE_CUTOFF_KEY] = rows[1].to(self._output_dtype)  # the order of what is added stays, too
+            data[self.edge_invariant_field] = rows[0].to(self._output_dtype)
+            lengths = lengths_of(rows[0])
+            if lengths is not None:
+                note_lengths(data[self.edge_invariant_field], lengths)
+        if keys.EDGE_VECTORS_KEY in data and not asked:
+            mark(data[self.edge_invariant_field], data[keys.EDGE_INDEX_KEY], data[keys.EDGE_VECTORS_KEY], alike)
+        return data
+
+    def _of_pairs(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        """As NequIP's, of a program: what costs most where there are few atoms is computed once for each pair."""
+        lengths = data[self.norm_length_field]
+        mark(lengths, data[keys.EDGE_INDEX_KEY], data[keys.EDGE_VECTORS_KEY])
+        compute = super().__call__
+        for name in (keys.EDGE_CUTOFF_KEY, self.edge_invariant_field):
+
+            def rows(x: Tensor, name: str = name) -> Tensor:
+                return compute({self.norm_length_field: x})[name]
+
+            data[name] = once_for_pairs(rows, lengths)
+        carry_over(lengths, data[self.edge_invariant_field])
+        return data
+
+    def _is_asked(self, data: dict[str, Tensor]) -> bool:
+        """Whether somebody may ask for gradients by single edges."""
+        if count_in_pairs():
+            return False
+        given = [name for name in _VECTORS if name in data and data[name] not in _computed]
+        return any(name in data and data[name].requires_grad for name in (keys.EDGE_CELL_SHIFT_KEY, *given))
+
+
+def _by_kernel(encoding: Any, lengths: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Functions of lengths in units of the cutoff, and the cutoff, where a kernel computes them."""
+    frequencies, given = encoding.bessel_weights, lengths
+    lengths = lengths.to(torch.promote_types(given.dtype, frequencies.dtype))  # as NequIP's own product of both
+    if not (_are_cut_bessel(encoding) and takes(lengths, frequencies)):
+        return None
+    if given.dtype != lengths.dtype and not _is_finite(encoding.cutoff, given):
+        return None
+    # b sinc(b x), where sinc(x) = sin(πx) / (πx)
+    shape = CutBessel(1 / math.pi, 1.0, int(encoding.cutoff.p), limit=True)
+    return cut_bessel(lengths, math.pi * frequencies.flatten(), shape)
+
+
+def _is_finite(cutoff: Any, lengths: Tensor) -> bool:
+    """Whether no term of a cutoff overflows in the dtype of the lengths, in which NequIP computes it."""
+    return bool((lengths.detach() < torch.finfo(lengths.dtype).max ** (1 / (cutoff.p + 4))).all())
+
+
+def _are_cut_bessel(encoding: Any) -> bool:
+    """Whether functions are multiplied by a polynomial cutoff of a whole power."""
+    return type(encoding.cutoff) is PolynomialCutoff and float(encoding.cutoff.p).is_integer()
+
+
+def _now(encoding: Any, extra: Mapping[str, Any]) -> str:
+    """Name what computes rows of edges, for the report."""
+    own = now_cut_bessel() if extra["_tpgen_kernels"] and _are_cut_bessel(encoding) else "its own code"
+    return f"{own}; {FEEDS}"
+
+
+class TpgenApplyFactor(ApplyFactor):
+    """NequIP's factor of a field."""
+
+    def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        """As NequIP's; marked rows stay so."""
+        rows = data[self.in_field]
+        data = super().__call__(data)
+        if not _has_more(self):
+            carry_over(rows, data[self.out_field])
+            lengths = lengths_of(rows)
+            if lengths is not None:
+                note_lengths(data[self.out_field], lengths.times(float(self.factor)))
+        return data
+
+
+class TpgenScalarMLPFunction(ScalarMLPFunction):
+    """NequIP's net of scalars."""
+
+    _tpgen_splined = False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """As NequIP's, where rows are marked once for each pair; hooks see all rows."""
+        if _has_more(self):
+            return super().__call__(x)
+        compute, given = net_or_spline(self, super().__call__, x)
+        return once_for_pairs(compute, given, convolves(self), marked=x)
+
+
+def _has_more(module: nn.Module) -> bool:
+    return any(map(has_more, module.modules()))
+
+
+_COMPUTING: dict[type, type[nn.Module]] = {
+    EdgeLengthNormalizer: TpgenEdgeLengthNormalizer,
+    SphericalHarmonicEdgeAttrs: TpgenSphericalHarmonicEdgeAttrs,
+}
+
+
+def nequip_paired_edges(network: nn.Module, options: dict[str, Any]) -> Iterator[Swap]:
+    """Swaps of nets of edges, and of what computes their rows from lengths; none where there is no such net."""
+    blocks: list[Any] = [m for m in network.modules() if isinstance(getattr(m, "edge_mlp", None), ScalarMLPFunction)]
+    fields = {m.edge_invariant_field for m in network.modules() if type(m) is BesselEdgeLengthEncoding}
+    if not (blocks and fields):
+        return
+    for module in network.modules():
+        if type(module) in _COMPUTING:
+            yield Swap(module, _COMPUTING[type(module)], "")
+        elif type(module) is BesselEdgeLengthEncoding:
+            yield Swap(module, TpgenBesselEdgeLengthEncoding, _now, {"_tpgen_kernels": may_be_kernels(options)})
+        elif type(module) is ApplyFactor and module.in_field in fields:
+            yield Swap(module, TpgenApplyFactor, "")
+    for block in blocks:
+        if type(block.edge_mlp) is ScalarMLPFunction:
+            yield Swap(block.edge_mlp, TpgenScalarMLPFunction, "", {TAKER: (block, "edge_mlp", "tp_scatter")})

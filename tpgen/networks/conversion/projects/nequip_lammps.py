@@ -1,0 +1,25 @@
+"""NequIP, and Allegro, in LAMMPS's Python interface."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+from nequip.integrations.lammps_mliap.lmp_mliap_wrapper import NequIPLAMMPSMLIAPWrapper
+
+from tpgen.networks.conversion.convert import convert
+from tpgen.networks.conversion.projects.lammps import Converted
+
+
+class LammpsNequip(Converted, NequIPLAMMPSMLIAPWrapper):
+    """A converted model, not compiled, on a CPU: stock takes a GPU wherever LAMMPS is built with KOKKOS."""
+
+    stock_options = MappingProxyType({"model_key": "sole_model", "compile": False})
+
+    def _initialize_model(self, _data: Any) -> None:
+        super()._initialize_model(None)  # of no class of Kokkos's
+        self.model: Any = convert(self.model, **self.options)
+
+    def prepare(self, data: Any) -> None:
+        if self.model is None:
+            self._initialize_model(data)

@@ -1,0 +1,69 @@
+"""NequIP's radial networks: the last product by a kernel, activations in few passes on memory that was used before.
+
+Annotations here are objects, not strings: TorchScript reads them.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from nequip.nn.mlp import ScalarLinearLayer, ScalarMLPFunction
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from tpgen.functions.silu import silu
+from tpgen.networks.conversion.obstacles import may_be_kernels, replaced
+from tpgen.networks.conversion.operations.matmul import matmul, why_no_matmul
+from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
+
+
+class TpgenScalarLinearLayer(ScalarLinearLayer):
+    """NequIP's layer without biases."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As NequIP's."""
+        if not torch.jit.is_scripting():
+            return matmul(input, self.weight, self.alpha)
+        return torch.mm(input, self.weight * self.alpha)
+
+
+class TpgenSiLU(nn.SiLU):
+    """SiLU between layers of scalars, as torch computes it."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As torch's."""
+        if not torch.jit.is_scripting():
+            return silu(input)
+        return nn.functional.silu(input)
+
+
+def scalar_layers(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
+    """Swaps in nets that end on more outputs than inputs, as those of edges do: of the last layer and of SiLUs."""
+    nets: list[Any] = [
+        m for m in network.modules() if type(m) is ScalarMLPFunction and isinstance(m.mlp, nn.Sequential)
+    ]
+    for net in nets:
+        layer, found = net.mlp[-1], [m for m in net.mlp if type(m) is nn.SiLU and not (m.inplace or replaced(m))]
+        if type(layer) is not ScalarLinearLayer or layer.out_features <= layer.in_features:
+            continue
+        if layer.bias is not None:
+            yield Kept(layer, "of a radial layer with biases, which tpgen does not compute")
+            continue
+        if parametrize.is_parametrized(layer) or (why := replaced(layer)):
+            yield Kept(layer, why or "of a layer that is parametrised: convert first, then parametrise")
+            continue
+        if may_be_kernels(options):
+            yield Swap(layer, TpgenScalarLinearLayer, _product)
+        yield from (Swap(m, TpgenSiLU, _silu, {"_tpgen_like": (layer,)}) for m in found)  # no child: it has a place
+
+
+def _product(layer: nn.Module, _extra: Mapping[str, Any]) -> str:
+    """Name what computes a radial layer, for the report."""
+    why = why_no_matmul(*layer.parameters())
+    return f"torch product ({why})" if why else "tpgen product"
+
+
+def _silu(_act: nn.Module, extra: Mapping[str, Any]) -> str:
+    """Name what computes an activation, for the report; device and dtype are those of its net."""
+    why = why_no_matmul(*extra["_tpgen_like"][0].parameters())
+    return f"torch SiLU ({why})" if why else "tpgen SiLU (memory used again)"

@@ -1,0 +1,229 @@
+"""NequIP's self-connections by atom type: a product with embeddings of types is a layer with matrices of each type.
+
+What uses types in the place of rows that were looked up gives its gradient to the table.  That is all there is, unless
+somebody asks for the gradient by the rows themselves: `also_by`.
+
+Annotations here are objects, not strings: TorchScript reads them.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from types import FrameType
+from typing import Any, Optional
+
+import torch
+from e3nn import o3
+from nequip.data import AtomicDataDict
+from nequip.nn.embedding import NodeTypeEmbed
+from nequip.nn.interaction_block import InteractionBlock
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn.utils import parametrize
+
+from tpgen.base._torch import has_tangents
+from tpgen.networks.conversion import species
+from tpgen.networks.conversion.obstacles import has_hooks, has_more, not_fused, renamed, replaced
+from tpgen.networks.conversion.products import SPECIES, ProductBySpecies, by_element, find_product
+from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
+from tpgen.networks.recording import recorded_program
+from tpgen.nn.plain_tensors import has_plain_numbers
+
+ATTRIBUTES, TYPES = AtomicDataDict.NODE_ATTRS_KEY, AtomicDataDict.ATOM_TYPE_KEY
+_STOOD: ContextVar[Optional[Tensor]] = ContextVar("attributes in whose place types stand", default=None)  # noqa: UP045
+
+
+class TpgenSelfConnection(ProductBySpecies):
+    """NequIP's product of features with the embeddings of types, or with the types themselves."""
+
+    def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+        """As e3nn's; where ``y`` are types, ``(nodes, 1)`` of int64, as with their embeddings."""
+        if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
+            if y.dtype == torch.int64:
+                return self._typed(x, y, self._get_weights(weight))
+        return self.product(x, y, weight)
+
+    product = renamed(ProductBySpecies.forward, "product")
+
+    def _typed(self, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        attributes, program = _STOOD.get(), recorded_program()
+        groups = None if program is None else program.given.get("groups")
+        if groups is None:
+            found = self._tpgen_species.apply(x, weight, self.table(), y[:, 0])
+        else:
+            found = self._tpgen_species.apply_grouped(x, weight, self.table(), groups)
+        if attributes is None or not attributes.requires_grad:
+            return found
+        return also_by(attributes, found, self._tpgen.forward, (x, attributes[: x.shape[0]], weight))
+
+    def table(self) -> Tensor:
+        """The embedding of each type, the parameter itself."""
+        return self._tpgen_embedding[0].embed_module.weight
+
+    def embeds_alone(self) -> bool:
+        """Whether nobody looks at attributes on their way here, or changes them: hooks may have come since."""
+        embedding = self._tpgen_embedding[0]
+        return not any(map(has_more, (self, embedding, embedding.embed_module)))
+
+
+class TpgenInteractionBlock(InteractionBlock):
+    """NequIP's block, which hands types to its self-connection where node attributes are their embeddings."""
+
+    def forward(self, data: AtomicDataDict.Type) -> AtomicDataDict.Type:
+        """As NequIP's."""
+        if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
+            if not torch.compiler.is_compiling() and self._embeds(data):
+                return self._typed(data)
+        return self.stock(data)
+
+    stock = renamed(InteractionBlock.forward, "stock")
+
+    def _typed(self, data: AtomicDataDict.Type) -> AtomicDataDict.Type:
+        given, attributes = data, data[ATTRIBUTES]
+        data[ATTRIBUTES] = data[TYPES].view(-1, 1)
+        token = _STOOD.set(attributes)
+        try:
+            data = self.stock(data)
+        finally:
+            _STOOD.reset(token)
+            given[ATTRIBUTES] = attributes
+        data[ATTRIBUTES] = attributes
+        return data
+
+    def _embeds(self, data: AtomicDataDict.Type) -> bool:
+        """Whether attributes are the embeddings of the types, by their values, and it is worth to know."""
+        features, attributes = data[AtomicDataDict.NODE_FEATURES_KEY], data[ATTRIBUTES]
+        table, types, program = self.sc.table(), data[TYPES], recorded_program()
+        groups = None if program is None else program.groups(attributes, table, types)  # by values, at each call
+        plain = all(
+            map(has_plain_numbers, (features, attributes, table))
+        )  # before sizes, which are symbols where traced
+        return (
+            self.sc.embeds_alone()
+            and (groups is not None or (plain and self.sc._tpgen_species.is_worth(types.numel())))
+            and features.dtype == table.dtype
+            and not has_tangents()  # a tangent may be that of attributes alone
+            and _leads_to(attributes, table)
+            and (groups is not None or torch.equal(attributes, table[types.view(-1)]))
+        )
+
+
+def _leads_to(attributes: Tensor, table: Tensor) -> bool:
+    """Whether gradients by attributes go to the table and to nothing else; without gradients, both have none."""
+    if not attributes.requires_grad:
+        return not (table.requires_grad and torch.is_grad_enabled())
+    return attributes.grad_fn is not None and [node for node, _ in attributes.grad_fn.next_functions] == [
+        get_gradient_edge(table).node if table.requires_grad else None
+    ]
+
+
+_UNUSUAL = (
+    "of self-connections whose attributes are not one plain table of types (none, several, or one that is hooked, "
+    "parametrised or of another class): they are converted as products, not by atom type"
+)
+
+
+def self_connections(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
+    """Swaps of blocks and their self-connections, where their model has one embedding of types."""
+    blocks: list[Any] = [
+        m for m in network.modules() if type(m) is InteractionBlock and type(m.sc) is o3.FullyConnectedTensorProduct
+    ]
+    embeddings = {block: _embedding_of(network, block) for block in blocks}
+    yield from [Kept(block, _UNUSUAL) for block in blocks if embeddings[block] is None][:1]  # said once
+    for block in blocks:
+        if embeddings[block] is not None:
+            found = None if not_fused(network, block, "sc") else find_product(block.sc, options)
+            if isinstance(found, Swap) and SPECIES in found.extra:
+                extra = {**found.extra, "_tpgen_embedding": (embeddings[block],)}  # no child: it has a place
+                yield Swap(block.sc, TpgenSelfConnection, _by_type, extra, found.exact, paired=True)
+                yield Swap(block, TpgenInteractionBlock, "")
+
+
+def _embedding_of(network: nn.Module, block: nn.Module) -> Any:
+    """The plain embedding of types in the nearest module around a block that has one; None where it has several."""
+    paths = [path for path, module in network.named_modules(remove_duplicate=False) if module is block]
+    around = {embedding for path in paths for embedding in _around(network, path)}
+    found = around.pop() if len(around) == 1 else None
+    return found if found is not None and _is_plain_table(found.embed_module) else None
+
+
+def _around(network: nn.Module, path: str) -> list[Any]:
+    while path:
+        path = path.rpartition(".")[0]
+        if found := [m for m in network.get_submodule(path).modules() if type(m) is NodeTypeEmbed]:
+            return found
+    return []
+
+
+def _by_type(module: nn.Module, extra: Mapping[str, Any]) -> str:
+    return by_element(module, extra).replace("element", "atom type").replace("one-hot", "embeddings of types")
+
+
+def _is_plain_table(module: nn.Module) -> bool:
+    """Whether a module looks rows up, and does nothing else."""
+    return (
+        type(module) is nn.Embedding
+        and module.max_norm is None
+        and not (module.scale_grad_by_freq or module.sparse or has_hooks(module) or replaced(module))
+        and not parametrize.is_parametrized(module)
+    )
+
+
+_Product = Callable[..., Tensor]
+
+
+def also_by(rows: Tensor, found: Tensor, product: _Product, operands: tuple[Tensor, ...]) -> Tensor:
+    """Return ``found``, a result looked up by types, with a gradient with respect to ``rows`` of the table too.
+
+    A backward pass that asks for the gradient of ``rows`` goes through ``product(*operands)`` alone, which must have
+    the same value and an operand that comes from ``rows``.  Any other goes through the graph of ``found``.
+
+    >>> table = torch.tensor([2.0, 3.0], requires_grad=True)
+    >>> rows, x = table[[0, 0, 1]], torch.ones(3)
+    >>> found = also_by(rows, x * table[[0, 0, 1]], torch.mul, (x, rows))
+    >>> torch.autograd.grad(found.sum(), [rows, table])
+    (tensor([1., 1., 1.]), tensor([2., 1.]))
+    """
+    return _Also.apply(found, rows, product, *operands)
+
+
+class _Also(torch.autograd.Function):
+    """Autograd function of `also_by`: a result as it is, with the derivatives of a product of equal value."""
+
+    @staticmethod
+    def forward(ctx: Any, found: Tensor, rows: Tensor, product: _Product, *operands: Tensor) -> Tensor:
+        ctx.save_for_backward(*operands)
+        ctx.product, ctx.rows = product, rows
+        ctx.set_materialize_grads(False)
+        return found.view_as(found)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor | None) -> tuple:
+        if cotangent is None or not _is_asked(ctx.rows):
+            return (cotangent, None, None, *(None for _ in ctx.saved_tensors))
+        return (None, None, None, *species.pulled_back(ctx.product, ctx.saved_tensors, cotangent))
+
+
+def _is_asked(rows: Tensor) -> bool:
+    """Whether this pass backwards wants the gradient by rows for itself, not on the way to the table."""
+    if rows.retains_grad or rows._backward_hooks:
+        return True
+    passes = list(_passes(sys._getframe()))
+    return not passes or any(_is_edge(x, rows) for inputs in passes for x in inputs)
+
+
+_CALLS = (torch.autograd.grad.__code__, torch.autograd.backward.__code__)
+
+
+def _passes(frame: FrameType | None) -> Iterator[tuple[Any, ...]]:
+    """Yield the inputs of each pass backwards that is under way, read off the frames of the callers of autograd."""
+    while frame is not None:
+        if frame.f_code in _CALLS:
+            inputs = frame.f_locals.get("inputs_tuple") or frame.f_locals["inputs"] or ()
+            yield (inputs,) if isinstance(inputs, (Tensor, GradientEdge)) else tuple(inputs)
+        frame = frame.f_back
+
+
+def _is_edge(given: Any, rows: Tensor) -> bool:
+    node, number = (given.grad_fn, given.output_nr) if isinstance(given, Tensor) else given[:2]
+    return node is rows.grad_fn and number == rows.output_nr

@@ -1,0 +1,154 @@
+"""SevenNet's functions of lengths by a kernel, its nets of edges once for each pair, and its outputs in a program.
+
+SevenNet differentiates by the vectors of edges, and makes forces and stress of what both edges of a pair have together.
+A virial of each atom is made of single edges: where that is asked for, nothing is marked.
+
+Sums of energies, forces and stress take numbers of atoms and structures from shapes in a program.  SevenNet reads both
+as values, and so do calls that are not written down as a program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import sevenn._keys as keys
+import torch
+from sevenn.nn.edge_embedding import BesselBasis, EdgeEmbedding, EdgePreprocess, PolynomialCutoff
+from sevenn.nn.force_output import ForceStressOutputFromEdge
+from sevenn.nn.linear import AtomReduce
+from torch import Tensor, nn
+
+from tpgen.functions.bessel import CutBessel, cut_bessel, now_cut_bessel, takes
+from tpgen.networks.conversion.obstacles import has_more, may_be_kernels
+from tpgen.networks.conversion.operations.pairs import FEEDS, count_in_pairs, mark
+from tpgen.networks.conversion.swap import Swap
+from tpgen.nn.plain_tensors import is_traced
+
+_GIVEN = (keys.POS, keys.CELL, keys.CELL_SHIFT)
+# what the embedding of the versions known here reads and writes, by the names in its code: another one runs as it is
+_ADDS = (
+    *("KEY", "EDGE_VEC", "torch", "linalg", "norm", "EDGE_LENGTH", "basis_function", "cutoff_function", "unsqueeze"),
+    *("EDGE_EMBEDDING", "spherical", "EDGE_ATTR"),
+)
+
+
+class TpgenEdgeEmbedding(EdgeEmbedding):
+    """SevenNet's functions of the vectors of edges."""
+
+    def __call__(self, data: Any) -> Any:
+        """As SevenNet's, and marked."""
+        if torch.compiler.is_compiling() or not (self._tpgen_kernels and _by_kernel(self, data)):
+            data = super().__call__(data)
+        vectors = data[keys.EDGE_VEC]
+        if isinstance(vectors, Tensor) and _may_be_pairs(self, data, vectors):
+            mark(data[keys.EDGE_EMBEDDING], data[keys.EDGE_IDX], vectors)
+        return data
+
+
+def _by_kernel(embedding: Any, data: Any) -> bool:
+    """Add to a graph what the embedding adds to it; whether that was possible."""
+    basis, cutoff = embedding.basis_function, embedding.cutoff_function
+    if not _are_cut_bessel(embedding) or any(map(has_more, embedding.modules())):
+        return False
+    vectors = data[keys.EDGE_VEC]
+    lengths = torch.linalg.norm(vectors, dim=-1)
+    if not takes(lengths, basis.coeffs):
+        return False
+    shape = CutBessel(basis.prefactor, cutoff.cutoff_length, int(cutoff.p), ends=False)
+    data[keys.EDGE_LENGTH] = lengths
+    data[keys.EDGE_EMBEDDING] = cut_bessel(lengths, basis.coeffs, shape)[0]
+    data[keys.EDGE_ATTR] = embedding.spherical(vectors)
+    return True
+
+
+def _are_cut_bessel(embedding: Any) -> bool:
+    """Whether functions are multiplied by a polynomial cutoff of a whole power, and all else is as it is known here."""
+    return (
+        EdgeEmbedding.forward.__code__.co_names == _ADDS
+        and type(embedding.basis_function) is BesselBasis
+        and type(embedding.cutoff_function) is PolynomialCutoff
+        and float(embedding.cutoff_function.p).is_integer()
+    )
+
+
+def _now(embedding: Any, extra: Mapping[str, Any]) -> str:
+    """Name what computes an edge embedding, for the report."""
+    own = now_cut_bessel() if extra["_tpgen_kernels"] and _are_cut_bessel(embedding) else "its own code"
+    return f"{own}; {FEEDS}"
+
+
+def _may_be_pairs(embedding: Any, data: Any, vectors: Tensor) -> bool:
+    """Whether nothing is differentiated by single edges, or by SevenNet's own outputs alone."""
+    (holder,) = embedding._tpgen_holder
+    beside = list(holder.children())
+    outputs = [m for m in beside if type(m) in (ForceStressOutputFromEdge, TpgenForceStress)]
+    if any(getattr(out, "use_atomic_virial", False) for out in outputs) or any(map(has_more, embedding.modules())):
+        return False
+    computed = any(type(m) is EdgePreprocess for m in beside)  # of positions: nobody gave them, who may ask about them
+    if computed or count_in_pairs() or not (torch.is_grad_enabled() and vectors.requires_grad):
+        return True
+    asked = any(isinstance(x, Tensor) and x.requires_grad for x in (data[n] for n in _GIVEN if n in data))
+    return bool(outputs) and not asked
+
+
+def sevennet_paired_edges(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap]:
+    """Swaps of embeddings; each remembers who holds it, whose outputs and their settings may change."""
+    holders = {m: holder for holder in network.modules() for m in holder.children() if type(m) is EdgeEmbedding}
+    for module, holder in holders.items():
+        extra = {"_tpgen_holder": (holder,), "_tpgen_kernels": may_be_kernels(options)}
+        yield Swap(module, TpgenEdgeEmbedding, _now, extra)
+
+
+_SMALLEST = 1e-3  # volumes below it, of cells that are none, count as this
+_AXES = (0, 1, 2, 0, 1, 2), (0, 1, 2, 1, 2, 0)  # of the six components of a virial
+
+
+class TpgenAtomReduce(AtomReduce):
+    """Energy of each structure."""
+
+    def __call__(self, data: Any) -> Any:
+        """As SevenNet's."""
+        energies = data[self.key_input]
+        if not (self._is_batch_data and is_traced(energies)):
+            return super().__call__(data)
+        made = energies.new_zeros(data[keys.NUM_ATOMS].shape[0])
+        data[self.key_output] = made.index_add(0, data[keys.BATCH], energies.squeeze(1)) * self.constant
+        return data
+
+
+class TpgenForceStress(ForceStressOutputFromEdge):
+    """Forces and stress, as derivatives by vectors of edges."""
+
+    def __call__(self, data: Any) -> Any:
+        """As SevenNet's."""
+        return _derived(self, data) if is_traced(data[self.key_edge]) else super().__call__(data)
+
+
+def _derived(output: Any, data: Any) -> Any:
+    vectors, (src, dst) = data[output.key_edge], data[output.key_edge_idx]
+    energy, energies = data[output.key_energy].sum(), data[keys.ATOMIC_ENERGY]
+    (slope,) = torch.autograd.grad(energy, vectors, create_graph=output.training)
+    none = slope.new_zeros(energies.shape[0], 3)
+    data[output.key_force] = none.index_add(0, src, slope).index_add(0, dst, slope, alpha=-1)
+    first, second = (list(axes) for axes in _AXES)
+    virial = slope.new_zeros(energies.shape[0], 6).index_add(0, dst, vectors[:, first] * slope[:, second])
+    if output.use_atomic_virial:
+        data[output.key_atomic_virial] = -virial
+    volume = data[output.key_cell_volume].clamp_min(_SMALLEST)
+    data[output.key_stress] = -_summed(output, data, virial) / volume.unsqueeze(-1)
+    return data
+
+
+def _summed(output: Any, data: Any, virial: Tensor) -> Tensor:
+    if not output._is_batch_data:
+        return virial.sum(0)
+    return virial.new_zeros(data[keys.NUM_ATOMS].shape[0], 6).index_add(0, data[keys.BATCH], virial)
+
+
+def programmed_outputs(network: Any) -> Iterator[Swap]:
+    """Yield swaps of outputs for such as take numbers of atoms and structures from shapes while a program is traced."""
+    kinds: dict[type, type[nn.Module]] = {AtomReduce: TpgenAtomReduce, ForceStressOutputFromEdge: TpgenForceStress}
+    for module in network.modules():
+        if type(module) in kinds and not has_more(module):
+            yield Swap(module, kinds[type(module)], "its own code, of any sizes in programs")

@@ -1,0 +1,44 @@
+"""SevenNet in LAMMPS's Python interface."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sevenn._keys as keys
+from sevenn.mliap import MLIAPWrappedConvolution, SevenNetMLIAPWrapper
+
+from tpgen.networks.conversion.convert import convert
+from tpgen.networks.conversion.operations.pairs import first_rows
+from tpgen.networks.conversion.projects.lammps import Converted
+from tpgen.networks.conversion.swap import mark_of
+
+
+class _Convolution(MLIAPWrappedConvolution):
+    """SevenNet's convolution between an exchange of ghosts and their end, without slices of what has none."""
+
+    def forward(self, data: Any) -> Any:
+        count = int(data[keys.MLIAP_NUM_LOCAL_GHOST][0])
+        data[keys.NODE_FEATURE] = first_rows(data[keys.NODE_FEATURE], count)
+        data = self.conv(self.ghost_exchange(data))
+        for name in self._keys_to_narrow:
+            data[name] = first_rows(data[name], count)
+        return data
+
+
+class LammpsSevenNet(Converted, SevenNetMLIAPWrapper):
+    """A converted model; stock builds it at the first step."""
+
+    def prepare(self, _data: Any) -> None:
+        self._ensure_model_initialized()
+
+    def _ensure_model_initialized(self) -> None:
+        super()._ensure_model_initialized()
+        model: Any = self.model
+        if not any(map(mark_of, model.modules())):  # of the steps before
+            convert(model, **self.options)
+            for module in model.modules():
+                if type(module) is MLIAPWrappedConvolution:
+                    module.__class__ = _Convolution
+
+    def is_idle(self, data: Any) -> bool:
+        return data.nlocal == 0

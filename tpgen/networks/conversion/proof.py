@@ -1,0 +1,265 @@
+"""Stock against converted: are they equal, and how long do they take?
+
+Equality is asked in float64, of outputs, of the gradients of a random combination of them, and of the gradients of a
+random combination of those: what training on forces needs.  Stock modules get their constants in full precision first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tpgen.base._e3nn import default_dtype
+from tpgen.base.clock import ROUGH, device_of, time_in_turns
+from tpgen.base.errors import TpgenError
+from tpgen.base.text import duration, ratio, table
+from tpgen.networks.conversion.adapters import cast_further
+from tpgen.networks.conversion.calls import (
+    DERIVATIVES,
+    OUTPUTS,
+    GraphError,
+    NamedTensors,
+    called,
+    fresh,
+    of_converted,
+    orders_of,
+    outputs_of,
+    passed,
+    trained,
+)
+from tpgen.networks.conversion.notices import unsaid
+from tpgen.networks.conversion.operations.splines import is_splined, without_splines
+from tpgen.networks.copies import copy_of
+
+_FLOOR = 1e-6  # tensors below this part of the largest of their order are compared on its scale: zeros but for rounding
+LIMIT = 1e-8  # relative to the largest entry of a tensor; what float64 leaves after a deep network is far below
+_OUTPUTS = 1e-10  # the same of outputs, in which fewer roundings gather than in derivatives
+IN_TRAINING = "derivatives are those in training: in evaluation, as it was given, the network keeps no graph for them"
+NO_NUMBERS = (
+    "stock itself has no numbers in {number} of {of} tensors of its {what}, the first {first}, as edges of length zero "
+    "make: what is NaN or infinite in stock is no fault of the conversion, and the rest is compared"
+)
+BUSY = "the machine is busy: measure again, when it is not, for a ratio"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest difference among some tensors, relative to the largest entry of the tensor it is in.
+
+    A tensor that is nearly zero beside the others, as one that cancels, is measured on `FLOOR` of their largest entry.
+    """
+
+    what: str
+    tensors: int
+    absolute: float
+    relative: float
+    where: str
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Differences of a converted network from the stock one in float64, relative to the largest entries."""
+
+    differences: tuple[Difference, ...]
+    limit: float = LIMIT
+    outputs: float = _OUTPUTS
+    splined: tuple[Difference, ...] = ()  # of single results by splines, which no limit holds for
+    said: tuple[str, ...] = ()  # of the comparison: in which mode, and where stock has no numbers
+
+    @property
+    def holds(self) -> bool:
+        return all(d.relative <= (self.outputs if d.what == "outputs" else self.limit) for d in self.differences)
+
+    def __str__(self) -> str:
+        verdict = "equal" if self.holds else "NOT equal"
+        columns = ("largest difference of", "tensors", "absolute", "relative", "in")
+        rows = [(d.what, str(d.tensors), f"{d.absolute:.1e}", f"{d.relative:.1e}", d.where) for d in self.differences]
+        limits = f"limits {self.outputs:.0e} for outputs, {self.limit:.0e} for derivatives"
+        said = f"in float64, stock and converted are {verdict} ({limits})\n{table([columns, *rows])}"
+        said = "\n".join([said, *self.said])
+        if not self.splined:
+            return said
+        errors = [(d.what, f"{d.absolute:.1e}", f"{d.relative:.1e}") for d in self.splined]
+        errors.insert(0, ("with splines, for which there is no limit", "absolute", "relative"))
+        return f"{said}\n\n{table(errors)}"
+
+
+@dataclass(frozen=True)
+class Time:
+    """Median seconds of one task, and how many times as fast the converted network is."""
+
+    task: str
+    stock: float
+    converted: float
+    spread: float = 0.0  # of the times of either: the larger
+
+    @property
+    def ratio(self) -> float:
+        return self.stock / self.converted
+
+    @property
+    def said(self) -> str:
+        """The ratio, where times lie close enough together to say one."""
+        return ratio(self.ratio) if self.spread <= ROUGH else f"times lie {100 * self.spread:.0f} % apart"
+
+
+@dataclass(frozen=True)
+class Times:
+    """Stock and converted, called in turn."""
+
+    tasks: tuple[Time, ...]
+    rounds: int
+    threads: int
+
+    def __str__(self) -> str:
+        rows = [(t.task, duration(t.stock), duration(t.converted), t.said) for t in self.tasks]
+        head = f"medians, {self.rounds} rounds or more in turn, {self.threads} thread{'s' * (self.threads != 1)}"
+        shown = f"{head}\n{table([('task', 'stock', 'converted', 'times as fast'), *rows])}"
+        return f"{shown}\n{BUSY}" if any(t.spread > ROUGH for t in self.tasks) else shown
+
+
+def prove(stock: nn.Module, converted: nn.Module, exact: Iterable[Callable[[], None]], inputs: Sequence[Any]) -> Proof:
+    """Compare two networks, which become float64; ``exact`` brings the stock one's constants to full precision."""
+    for network in (stock, converted):
+        _to_float64(network)
+    with default_dtype(torch.float64):  # what networks make on the way is float64 too
+        with torch.no_grad():
+            for refine in exact:
+                refine()
+        theirs, said = _orders_of_stock(stock, inputs)
+        with without_splines(converted), of_converted(converted):
+            ours = _in_training(converted, inputs) if said else orders_of(converted, inputs)
+        splined = _splined(stock, converted, inputs) if is_splined(converted) else ()
+    said += filter(None, (_without_numbers(what, found) for what, found in theirs.items()))
+    differences = (_difference(what, theirs[what], ours[what], what != OUTPUTS) for what in theirs)
+    return Proof(tuple(differences), splined=splined, said=tuple(said))
+
+
+def _orders_of_stock(stock: nn.Module, inputs: Sequence[Any]) -> tuple[dict[str, NamedTensors], list[str]]:
+    """All orders of the stock network; of one that keeps no graph in evaluation, as in a calculator, in training."""
+    try:
+        found = orders_of(stock, inputs)
+        if stock.training or any(found[what] for what in DERIVATIVES):
+            return found, []
+    except GraphError:
+        if stock.training:
+            raise
+    return _in_training(stock, inputs), [IN_TRAINING]
+
+
+def _in_training(network: nn.Module, inputs: Sequence[Any]) -> dict[str, NamedTensors]:
+    """Outputs as the network was given, and derivatives in training."""
+    outputs = outputs_of(network, inputs)
+    return {**orders_of(network.train(), inputs), OUTPUTS: outputs}
+
+
+def _without_numbers(what: str, theirs: NamedTensors) -> str:
+    """Whether results of the stock network are no numbers."""
+    names = [name for name, x in theirs.items() if not bool(x.isfinite().all())]
+    return NO_NUMBERS.format(what=what, number=len(names), of=len(theirs), first=names[0]) if names else ""
+
+
+def _to_float64(network: nn.Module) -> None:
+    """Cast a network, and what its modules remember of the dtype that they were built in, so that they cast to it."""
+    network.double()
+    for module in network.modules():
+        for name, value in list(vars(module).items()):
+            if value is torch.float32:
+                setattr(module, name, torch.float64)
+    cast_further(network)
+
+
+def measure(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any], rounds: int = 7) -> Times:
+    """Time a call, and a call with its gradients, of both networks in turn."""
+    both = {"stock": stock, "converted": converted}
+    device = device_of(stock, inputs)
+    found = []
+    for task, run in _TASKS.items():
+        run(stock, inputs)  # first: whose fault an error is
+        with of_converted(converted):
+            timed = time_in_turns({n: partial(run, net, inputs) for n, net in both.items()}, device, rounds=rounds)
+        spread = max(timing.spread for timing in timed.values())
+        found.append(Time(task, timed["stock"].median, timed["converted"].median, spread))
+    return Times(tuple(found), rounds, torch.get_num_threads())
+
+
+_TASKS: dict[str, Callable[[nn.Module, Sequence[Any]], Any]] = {
+    "call": lambda network, inputs: called(network, fresh(inputs)),
+    "call and gradients": trained,
+}
+
+
+def _splined(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any]) -> tuple[Difference, ...]:
+    """The difference of each result that splines are for."""
+    theirs, ours = (_inferred(network.requires_grad_(False), inputs) for network in (stock, converted))
+    floor = _floor(theirs)
+    return tuple(Difference(name, 1, *_apart(theirs[name], ours[name], floor), name) for name in ours if name in theirs)
+
+
+def _inferred(network: nn.Module, inputs: Sequence[Any]) -> NamedTensors:
+    """Outputs, and gradients of outputs with respect to inputs; splines have none where forces are outputs already."""
+    with unsaid():
+        try:
+            outputs, gradients = passed(network, inputs, tracked=True, orders=1)
+        except TpgenError:
+            return passed(network, inputs, tracked=True, orders=0)[0]
+    return outputs | {f"gradient of {name}": g for name, g in gradients.items()}
+
+
+def _difference(what: str, theirs: NamedTensors, ours: NamedTensors, leniently: bool = False) -> Difference:
+    """The worst difference by name; a gradient that only one network has must be zero."""
+    worst = Difference(what, len(theirs), 0.0, 0.0, "-")
+    floor = _floor(theirs)
+    for name in theirs | ours:
+        given = [named[name] for named in (theirs, ours) if name in named]
+        wanted, got = given if len(given) == 2 else (torch.zeros_like(given[0]), given[0])
+        absolute, relative = _apart(wanted, got, floor, leniently)
+        if relative > worst.relative:
+            worst = Difference(what, len(theirs), absolute, relative, f"{name}{_one_sided(wanted, got)}")
+    return worst
+
+
+def _one_sided(wanted: Tensor, got: Tensor) -> str:
+    """Which of two networks has numbers where the other has none."""
+    sides = {"stock": bool((~wanted.isfinite() & got.isfinite()).any())}
+    sides["converted"] = bool((wanted.isfinite() & ~got.isfinite()).any())
+    said = [f"no numbers in the {side} network alone" for side, lacks in sides.items() if lacks]
+    return f" ({'; '.join(said)})" if said else ""
+
+
+def _floor(found: NamedTensors) -> float:
+    return _FLOOR * max((_largest(x[x.isfinite()]) for x in found.values()), default=0.0)
+
+
+def _apart(wanted: Tensor, got: Tensor, floor: float, leniently: bool = False) -> tuple[float, float]:
+    """The largest difference, absolute and relative to the largest entry.
+
+    A NaN or an infinite number is equal to the same; ``leniently``, to whatever stands in its place, as in derivatives,
+    into which it spreads by ways that are free.
+    """
+    same = ~wanted.isfinite() & (leniently | (wanted == got) | (wanted.isnan() & got.isnan()))
+    wanted, got = wanted[~same], got[~same]
+    absolute, scale = _largest(wanted - got), max(_largest(wanted), floor)
+    if math.isfinite(absolute) and scale > 0:
+        return absolute, absolute / scale
+    return absolute, 0.0 if absolute == 0 else math.inf  # a NaN is not equal to a number, so the worst there is
+
+
+def _largest(x: Tensor) -> float:
+    return float(x.abs().max()) if x.numel() else 0.0
+
+
+def tensor_copies(network: nn.Module) -> tuple[nn.Module, nn.Module]:
+    """Two copies of a network to work on."""
+    try:
+        return copy_of(network), copy_of(network)
+    except Exception as error:
+        raise TpgenError(
+            f"prove and measure work on copies, and {type(network).__name__} cannot be copied: {error}"
+        ) from error

@@ -1,0 +1,136 @@
+"""e3nn's `FullyConnectedNet`, which makes the weights of edges: large products by kernels.
+
+Scales go into the weights, so nothing but products and activations runs over the edges.
+
+Annotations here are objects, not strings: TorchScript reads them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from math import sqrt
+from typing import Any
+
+import torch
+from e3nn.math import normalize2mom
+from e3nn.nn import FullyConnectedNet
+from e3nn.nn._fc import _Layer
+from e3nn.util.jit import compile_mode
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from tpgen.emitter.leaf import leaf_call
+from tpgen.functions.silu import silu
+from tpgen.networks.conversion.obstacles import HOOKED, has_hooks, has_more, may_be_kernels, places, replaced
+from tpgen.networks.conversion.operations.matmul import matmul, why_no_matmul
+from tpgen.networks.conversion.operations.pairs import once_for_pairs
+from tpgen.networks.conversion.operations.splines import net_or_spline
+from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, mark_of, qualified
+
+# who gets the results: a block, its names of the net and of the product; in a tuple, so that the block becomes no child
+TAKER = "_tpgen_taker"
+
+
+def _now(net: nn.Module, extra: Mapping[str, Any]) -> str:
+    """Name what computes a radial net, for the report: kernels where they are allowed and can run."""
+    why = why_no_matmul(*net.parameters()) if extra["_tpgen_kernels"] else None
+    by = "tpgen" if extra["_tpgen_kernels"] and not why else "torch"
+    return f"{by} products (scales in the weights{f'; {why}' if why else ''})"
+
+
+@compile_mode("script")
+class ConvertedFullyConnectedNet(FullyConnectedNet):
+    """An `e3nn.nn.FullyConnectedNet` that computes with tpgen.
+
+    Scripted it runs e3nn's own code, and so it does where a layer got hooks since, as pruning does, or is another.
+    """
+
+    _tpgen_splined = False
+
+    def forward(self, input: Tensor) -> Tensor:
+        """As e3nn's."""
+        if not torch.jit.is_scripting():
+            node = None if isinstance(input, Tensor) else leaf_call(self, input)  # fx looks into a Sequential
+            if node is not None:
+                return node
+            if not _changed_since(self):
+                compute, given = net_or_spline(self, partial(_evaluate, self), input)
+                return once_for_pairs(compute, given, convolves(self), marked=input)
+        for layer in self:
+            input = layer(input)
+        return input
+
+
+def _changed_since(net: nn.Module) -> bool:
+    """Whether the layers must be called: something was added to one of them, or put in its place, after the swap."""
+    return any(
+        type(layer) is not _Layer
+        or has_more(layer)
+        or (layer.act is not None and (type(layer.act) is not normalize2mom or has_more(layer.act)))
+        for layer in _layers(net)
+    )
+
+
+def _evaluate(net: Any, x: Tensor) -> Tensor:
+    scale = 1.0  # that is left from the layer before
+    for layer in _layers(net):
+        variance = layer.h_in * layer.var_in / (1 if layer.act is not None else layer.var_out)
+        factor = scale / sqrt(variance)
+        x = matmul(x, layer.weight, factor) if net._tpgen_kernels else x @ (layer.weight * factor)
+        scale = 1.0
+        if layer.act is not None:
+            x = (silu if layer.act.f is nn.functional.silu else layer.act.f)(x)
+            scale = (1.0 if layer.act._is_id else layer.act.cst) * sqrt(layer.var_out)
+    return x if scale == 1.0 else x * scale
+
+
+def _layers(net: nn.Module) -> Iterable[Any]:
+    """The layers in the order of calls; one that stands in two places, to share its weights, is called twice."""
+    return net._modules.values()
+
+
+def find_net(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
+    """Return the swap of e3nn's net of scalars, or why it stays; None for other modules and swapped ones."""
+    if type(module) is not FullyConnectedNet or mark_of(module) is not None:
+        return None
+    why = replaced(module) or next(filter(None, map(_changed, _layers(module))), None)
+    if why:
+        return Kept(module, why)
+    covers = tuple(name for name, _ in module.named_children())
+    extra = {"_tpgen_kernels": may_be_kernels(options), TAKER: ()}
+    return Swap(module, ConvertedFullyConnectedNet, _now, extra, covers=covers)
+
+
+def find_weights(
+    network: nn.Module, block: nn.Module, names: tuple[str, str], options: Mapping[str, Any]
+) -> Iterator[SwapOrKept]:
+    """Yield the swap of a net whose results a block gives to its product and to nothing else; ``names`` are theirs."""
+    net: Any = getattr(block, names[0], None)
+    found = find_net(net, options) if isinstance(net, nn.Module) else None
+    if isinstance(found, Swap) and places(network, net) == 1:
+        yield replace(found, extra={**found.extra, TAKER: (block, *names)})
+
+
+def convolves(net: nn.Module) -> bool:
+    """Whether the results of a net go to a product that takes rows of pairs, and nobody sees them on the way.
+
+    That is asked at each call: somebody may have put a wrapper in the place of the net or of the product since.
+    """
+    if not (taker := getattr(net, TAKER)):
+        return False
+    block, name, gets = taker
+    product = getattr(block, gets, None)
+    takes = getattr(block, name, None) is net and getattr(product, "takes_pairs", False)
+    return takes and not (has_more(net) or has_more(product) or "forward" in block.__dict__)
+
+
+def _changed(layer: Any) -> str | None:
+    """Why a net with this layer must stay."""
+    if parametrize.is_parametrized(layer):
+        return "of a layer that is parametrised: convert first, then parametrise"
+    if type(layer) is not _Layer:
+        return f"of a layer that is a {qualified(type(layer))}, whose own code a swap would skip"
+    if layer.act is not None and type(layer.act) is not normalize2mom:
+        return f"of an activation that is a {qualified(type(layer.act))}, not e3nn's normalize2mom"
+    parts = [layer, *layer.children()]
+    return next(filter(None, map(replaced, parts)), None) or (HOOKED if any(map(has_hooks, parts)) else None)

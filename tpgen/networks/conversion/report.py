@@ -1,0 +1,74 @@
+"""The report of a conversion, as a value that prints itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from tpgen.base.notebook import Shown
+from tpgen.base.text import table
+from tpgen.networks.conversion.proof import Proof, Times
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A module that computes with tpgen now; ``paths`` are all its names in the network."""
+
+    paths: tuple[str, ...]
+    was: str
+    now: str
+
+
+@dataclass(frozen=True)
+class Stayed:
+    """A module that stayed as it is, and why."""
+
+    paths: tuple[str, ...]
+    was: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Conversion(Shown):
+    """Modules of a network that compute with tpgen, modules that do not and why, and what was proven and measured.
+
+    >>> print(Conversion("Net", (Replaced(("a", "b"), "e3nn.TensorProduct", "tpgen kernel"),), ()))
+    Net: 1 module computes with tpgen, 0 stay as they are
+    <BLANKLINE>
+    module  was                 computes with
+    a = b   e3nn.TensorProduct  tpgen kernel
+    """
+
+    network: str
+    replaced: tuple[Replaced, ...]
+    kept: tuple[Stayed, ...]
+    proof: Proof | None = None
+    times: Times | None = None
+    possible: tuple[Replaced, ...] = ()  # what `convert` would replace; none right after it
+    own: tuple[tuple[str, ...], ...] = ()  # all names of each module that was written with tpgen
+
+    def to_json(self) -> str:
+        """All of it as JSON; what was not asked for is null."""
+        return json.dumps(asdict(self), indent=1)
+
+    def __str__(self) -> str:
+        done, kept = len(self.replaced), len(self.kept)
+        own = f"{len(self.own)} {'is' if len(self.own) == 1 else 'are'} tpgen's own, " if self.own else ""
+        can = f"{len(self.possible)} can be converted, " if self.possible else ""
+        head = (
+            f"{self.network}: {done} module{'s' * (done != 1)} compute{'s' * (done == 1)} with tpgen, {own}{can}"
+            f"{kept} stay{'s' * (kept == 1)} as {'it is' if kept == 1 else 'they are'}"
+        )
+        parts = [head]
+        for found, columns in ((self.replaced, ("was", "computes with")), (self.possible, ("is", "can compute with"))):
+            if found:
+                parts.append(table([("module", *columns), *((_names(r.paths), r.was, r.now) for r in found)]))
+        if self.kept:
+            kept_rows = [(_names(k.paths), k.was, k.why) for k in self.kept]
+            parts.append(table([("module", "is", "stays, because it is"), *kept_rows]))
+        parts += [str(compared) for compared in (self.proof, self.times) if compared]
+        return "\n\n".join(parts)
+
+
+def _names(paths: tuple[str, ...]) -> str:
+    return " = ".join(path or "(the network itself)" for path in paths)

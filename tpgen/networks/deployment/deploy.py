@@ -1,0 +1,176 @@
+"""A folder from which a program without tpgen computes a network: package, operators, kernels, and how to load them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from inspect import signature
+from pathlib import Path
+from string import ascii_lowercase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from tpgen.base.errors import DeployError
+from tpgen.base.progress import Told, told
+from tpgen.networks.deployment.dicts import OfTensors
+from tpgen.networks.deployment.models import OfStructures, model_of
+from tpgen.networks.deployment.runtime import features, with_kernels, write_runtime
+from tpgen.networks.packages import write_package
+from tpgen.networks.program import network_program
+
+_FORMAT = "tpgen.deployed/1"
+_FILES = Path(__file__).parent / "files"
+
+
+def deploy(
+    network: nn.Module,
+    inputs: Sequence[Any] | None = None,
+    out: str | Path = "deployed",
+    *,
+    metadata: Mapping[str, str] | None = None,
+    ghosts: bool = False,
+    progress: Told = None,
+) -> Path:
+    """Write a network and its kernels into a new folder; returns the folder.
+
+    ``inputs`` are the tensors of one call: `network_program` says which of their sizes stay open.  A model of MACE's,
+    NequIP's or SevenNet's needs none: it is deployed as a network of the tensors of a structure, see docs/deploy.md.
+    ``metadata`` stands in the package, where a program reads it.  With ``ghosts``, an Allegro takes the atoms of a rank
+    and their ghosts, and no cell, as ``pair_allegro`` gives them.  ``progress`` is True for a bar, on stderr or in the
+    cell of a notebook, or a function that is told each step.  The folder appears when it is whole.
+
+    Raises `DeployError` where ``out`` exists, where the network cannot be written as one program, for a product
+    without a kernel here, and with ``ghosts`` for any but an Allegro.
+    """
+    folder = Path(out).absolute()
+    if folder.exists():
+        raise DeployError(f"{folder} exists: name a folder that does not, or remove it")
+    model, title = None if inputs is not None else model_of(network), type(network).__name__
+    if ghosts:
+        if model is None:
+            raise DeployError("ghosts stand among the atoms of a model: leave inputs out, or write such a forward")
+        model = model.with_ghosts(network)
+    if model is not None:
+        inputs, network = model.example(), OfStructures(network, model)
+        metadata = {**model.package(), **(metadata or {})}
+    assert inputs is not None
+    if not all(isinstance(x, Tensor) for x in inputs):
+        kinds = ", ".join(type(x).__name__ for x in inputs)
+        raise DeployError(f"a deployed network takes tensors alone, got {kinds}: let its forward take them one by one")
+    inputs = [x.detach().contiguous() for x in inputs]
+    with told(progress, 3) as begin:
+        begin("write the network down as one program")
+        few_alike = model is not None and model.few_alike
+        write = partial(network_program, network, inputs, few_alike=few_alike)
+        program = write()
+        with _made_whole(folder) as made:
+            begin("compile its kernels")
+            program, kernels = with_kernels(program, write)
+            write_runtime(kernels, made)
+            begin("compile what lies between them")
+            options = {"aot_inductor.metadata": dict(metadata)} if metadata else None
+            write_package(program, str(made / "model.pt2"), options)
+            _let_go(program)
+            torch.save(inputs, made / "inputs.pt")
+            if model is not None:
+                (made / "model.nequip.pt2").symlink_to("model.pt2")  # the name that pair_nequip asks for
+            shown = {"title": title, "inputs": described_input(program, names_of(network, len(inputs)))}
+            shown["results"] = "" if model is None else f" {model.said()}"
+            _write_rest(made, shown, {} if model is None else {"model": model.described()})
+    return folder
+
+
+def _let_go(program: ExportedProgram) -> None:
+    """Empty the list of inputs that a program's sizes have: inputs hold sizes in C++, where no collector looks."""
+    for node in program.graph.find_nodes(op="placeholder"):
+        mode = getattr(node.meta.get("val"), "fake_mode", None)
+        if mode is not None and mode.shape_env is not None:
+            mode.shape_env.tracked_fakes = []
+
+
+@contextmanager
+def _made_whole(folder: Path) -> Iterator[Path]:
+    """A folder beside it, which takes its name when all is written."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        yield made
+        made.chmod(0o755)
+        made.rename(folder)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _write_rest(folder: Path, shown: Mapping[str, str], more: Mapping[str, Any]) -> None:
+    for name in ("load.py", "example.cpp"):
+        shutil.copyfile(_FILES / name, folder / name)
+    version = torch.__version__.split("+")[0]
+    processor = " ".join([platform.machine(), *features()])
+    text = (_FILES / "README.md").read_text(encoding="utf-8")
+    for name, value in {**shown, "torch": version, "processor": processor}.items():
+        text = text.replace(f"{{{name}}}", value)
+    (folder / "README.md").write_text(text, encoding="utf-8")
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    sums = {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    manifest = {"format": _FORMAT, "torch": version, "features": features(), "files": sums, **more}
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+
+
+# -- inputs as the README lists them: by name, with sizes in the words of the field -----------------------------------
+
+_LETTERS = [a + b for a in ("", *ascii_lowercase) for b in ascii_lowercase]
+# axes that the field has a word for, by the name of the tensor
+_AXES = {
+    **dict.fromkeys(("pos", "positions", "atom_types", "elements", "species", "node_attrs"), (0, "atoms")),
+    **dict.fromkeys(("shifts", "unit_shifts", "edge_cell_shift", "edge_attr", "edge_vectors"), (0, "edges")),
+    **dict.fromkeys(("edge_index", "edges"), (1, "edges")),
+}
+
+
+def names_of(network: nn.Module, count: int) -> list[str]:
+    """Names of so many inputs: those that a network of a dict lists, or those in its forward.
+
+    >>> names_of(nn.Bilinear(2, 3, 4), 2)
+    ['input1', 'input2']
+    """
+    found: list[str] = []
+    if isinstance(network, (OfTensors, OfStructures)):
+        found = [*network.inputs]
+    else:
+        with suppress(TypeError, ValueError):  # a forward that Python cannot look into
+            parameters = signature(network.forward).parameters.values()
+            found = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return [*found[:count], *(f"input {n}" for n in range(len(found), count))]
+
+
+def described_input(program: ExportedProgram, names: Sequence[str]) -> str:
+    """A table of a program's inputs; sizes that are open have words or letters, and their least if it is not 0."""
+    user = set(program.graph_signature.user_inputs)
+    values = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in user]
+    axes = [(x.shape, *_AXES.get(name, (0, ""))) for name, x in zip(names, values, strict=True)]
+    known = {str(shape[axis]): word for shape, axis, word in reversed(axes) if word and axis < len(shape)}
+    letters = iter(_LETTERS)
+
+    def size(n: Any) -> str:
+        fixed = n if isinstance(n, int) else n.node.maybe_as_int()
+        if fixed is None and str(n) not in known:
+            known[str(n)] = next(letters)
+        if fixed is not None:
+            return str(fixed)
+        least = n.node.shape_env.bound_sympy(n.node.expr).lower
+        return known[str(n)] + (f" ≥ {least}" if least > 0 else "")
+
+    rows = [
+        f"| `{name}` | ({', '.join(map(size, x.shape))}) | {str(x.dtype).removeprefix('torch.')} |"
+        for name, x in zip(names, values, strict=True)
+    ]
+    return "\n".join(["| input | shape | dtype |", "|---|---|---|", *rows])

@@ -1,0 +1,194 @@
+"""Models of MACE, NequIP and SevenNet as networks of the same five tensors, so that all are deployed and called alike.
+
+A structure is positions, edges, the number of each atom's element, a cell, and by how many cells an edge is shifted;
+they have the names that ``pair_nequip`` of LAMMPS gives them.  All are float64, whatever the model computes in, in eV
+and Å.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tpgen.base.errors import DeployError
+from tpgen.networks.conversion.adapters import packages_in, packages_of
+from tpgen.networks.conversion.projects.mace_files import read_model
+
+INPUTS = ("pos", "edge_index", "atom_types", "cell", "edge_cell_shift")
+OUTPUTS = ("atomic_energy", "total_energy", "forces", "stress", "virial")
+WITH_GHOSTS = INPUTS[:3], ("atomic_energy", "forces", "virial")  # inputs and outputs where ghosts are among the atoms
+Structure = dict[str, Tensor]
+_VOIGT = (0, 3, 5, 3, 1, 4, 5, 4, 2)  # of xx yy zz xy yz zx
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of a project: its elements in the order of their numbers, and how a structure is computed."""
+
+    elements: tuple[str, ...]
+    cutoff: float
+    compute: Callable[[nn.Module, Structure], Sequence[Tensor]]  # of `OUTPUTS`
+    metadata: dict[str, str] = field(default_factory=dict)  # of its own
+    inputs: tuple[str, ...] = INPUTS
+    outputs: tuple[str, ...] = OUTPUTS
+    few_alike: bool = False  # whether branches and squeezes for 0 or 1 edges change no number
+
+    def described(self) -> dict[str, Any]:
+        """Entries of a manifest."""
+        units = {"energy": "eV", "forces": "eV/Å", "stress": "eV/Å³", "length": "Å"}
+        named = {"elements": list(self.elements), "cutoff": self.cutoff, "units": units}
+        return {**named, "inputs": list(self.inputs), "outputs": list(self.outputs)}
+
+    def said(self) -> str:
+        """Results of a structure, for who reads its folder."""
+        shift, ends = ("", " of local atoms i") if "cell" not in self.inputs else (" + edge_cell_shift @ cell", "")
+        return (
+            f"You get {', '.join(f'`{name}`' for name in self.outputs)}, in eV and Å.\n\n`atom_types` counts from 0 in "
+            f"{', '.join(self.elements)}. An edge (i, j) has the vector `pos[j] - pos[i]{shift}`; "
+            f"give all edges{ends} below {self.cutoff} Å, in both directions."
+        )
+
+    def package(self) -> dict[str, str]:
+        """Metadata of the package, as ``pair_nequip`` reads it."""
+        return {
+            **self.metadata,
+            "r_max": repr(self.cutoff),
+            "num_types": str(len(self.elements)),
+            "type_names": " ".join(self.elements),
+            "model_dtype": "float64",
+            "allow_tf32": "0",
+            "nequip_aoti_inputs": " ".join(self.inputs),
+            "nequip_aoti_outputs": " ".join(self.outputs),
+        }
+
+    def example(self) -> list[Tensor]:
+        """Eight atoms of a shaken cube, and all pairs below the cutoff."""
+        generator = torch.Generator().manual_seed(0)
+        places = torch.cartesian_prod(*3 * [torch.arange(2)]).double()
+        shaken = places + 0.05 * torch.randn(places.shape, generator=generator, dtype=torch.float64)
+        positions = 0.4 * self.cutoff * shaken
+        edges = (torch.cdist(positions, positions) < self.cutoff).fill_diagonal_(False).nonzero().T.contiguous()
+        types, cell = torch.arange(len(places)) % len(self.elements), 4 * self.cutoff * torch.eye(3).double()
+        return [positions, edges, types, cell[None], torch.zeros(edges.shape[1], 3).double()][: len(self.inputs)]
+
+    def with_ghosts(self, network: nn.Module) -> Model:
+        """This model of the atoms of a rank and their ghosts, without a cell: its energies must be local."""
+        if "allegro" not in packages_in(network):
+            raise DeployError(
+                f"{type(network).__name__} passes messages between atoms, so ghosts would need those of their own "
+                "neighbours: only Allegro is deployed with ghosts"
+            )
+        inputs, outputs = WITH_GHOSTS
+        return replace(self, inputs=inputs, outputs=outputs)
+
+
+class OfStructures(nn.Module):
+    """A model of the tensors of a structure, in the order of its inputs; returns its outputs."""
+
+    def __init__(self, network: nn.Module, model: Model) -> None:
+        super().__init__()
+        self.network, self.compute, self.inputs, self.outputs = network, model.compute, model.inputs, model.outputs
+        self.dtype = next(p.dtype for p in network.parameters() if p.is_floating_point())
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        given = dict(zip(self.inputs, tensors, strict=True))
+        if "cell" not in given:
+            positions, edges = given["pos"], given["edge_index"]
+            given |= {
+                "cell": torch.eye(3).to(positions)[None],
+                "edge_cell_shift": positions.new_zeros(edges.shape[1], 3),
+            }
+        given = {name: x.to(self.dtype) if x.is_floating_point() else x for name, x in given.items()}
+        with torch.enable_grad():
+            found = self.compute(self.network, {name: x.detach() for name, x in given.items()})
+        results = dict(zip(OUTPUTS, found, strict=True))
+        return tuple(results[name].detach().double() for name in self.outputs)
+
+
+def model_of(network: nn.Module) -> Model:
+    """The model that a network is; raises `DeployError` for one of no known project."""
+    packages = packages_of(network)
+    for project, (_, make) in _PROJECTS.items():
+        if project in packages:
+            return make(network)
+    raise DeployError(
+        f"{type(network).__name__} is no model of {', '.join(_PROJECTS)}, whose inputs are known: give the tensors of "
+        "one call as inputs"
+    )
+
+
+def read_file(project: str, source: Path) -> nn.Module:
+    """The network in a file of a project's: a model of MACE's, a checkpoint or package of NequIP's, or SevenNet's."""
+    return _PROJECTS[project][0](source).eval()
+
+
+def _of_mace(network: nn.Module, given: Structure) -> Sequence[Tensor]:
+    positions, edges, types, cell, shifts = (given[name] for name in INPUTS)
+    elements = len(network.atomic_numbers)  # type: ignore[arg-type]
+    batch = torch.zeros_like(types)
+    data = {
+        "positions": positions, "edge_index": edges, "cell": cell[0], "unit_shifts": shifts, "shifts": shifts @ cell[0],
+        "node_attrs": nn.functional.one_hot(types, elements).to(positions.dtype), "batch": batch,
+        "ptr": types.new_zeros(2), "head": types.new_zeros(1),
+    }  # fmt: skip
+    found = network(data, training=False, compute_virials=True, compute_stress=True)
+    energies, energy = found["node_energy"].unsqueeze(1), found["energy"].unsqueeze(1)
+    return energies, energy, found["forces"], found["stress"], found["virials"]
+
+
+def _nequip(network: Any) -> Model:
+    held = network if hasattr(network, "metadata") else next(iter(network.values()))
+    known = dict(held.metadata)
+    return Model(tuple(known["type_names"].split()), float(known["r_max"]), _of_nequip, known, few_alike=True)
+
+
+def _of_nequip(network: nn.Module, given: Structure) -> Sequence[Tensor]:
+    found = network(dict(given))
+    return [found[name] for name in OUTPUTS]
+
+
+def _sevenn(network: Any) -> Model:
+    network.set_is_batch_data(False)
+    numbers = {place: number for number, place in network.type_map.items()}
+    elements = _symbols([numbers[n] for n in range(len(numbers))])
+    return Model(elements, float(network.cutoff), _of_sevenn, few_alike=True)  # its kernels take no empty tensors
+
+
+def _of_sevenn(network: Any, given: Structure) -> Sequence[Tensor]:
+    positions, (src, dst), types, cell, shifts = (given[name] for name in INPUTS)
+    vectors = (positions[dst] - positions[src] + shifts @ cell[0]).requires_grad_()
+    places = torch.tensor([number for number, _ in sorted(network.type_map.items(), key=lambda item: item[1])])
+    volume = torch.linalg.det(cell[0]).abs()
+    data = {
+        "x": types, "atomic_numbers": places[types], "edge_index": given["edge_index"], "edge_vec": vectors,
+        "cell_volume": volume, "num_atoms": torch.ones_like(types).sum(), "pos": positions,
+    }  # fmt: skip
+    found = network(data)
+    stress = -found["inferred_stress"].reshape(6)[list(_VOIGT)].reshape(1, 3, 3)
+    energy = found["inferred_total_energy"].reshape(1, 1)
+    return found["atomic_energy"], energy, found["inferred_force"], stress, -stress * volume.clamp_min(1e-3)
+
+
+def _symbols(numbers: Sequence[int]) -> tuple[str, ...]:
+    symbols = import_module("ase.data").chemical_symbols  # which all of these projects have
+    return tuple(symbols[n] for n in numbers)
+
+
+# project -> what reads its file, and what says which model a network is
+_PROJECTS: dict[str, tuple[Callable[[Path], nn.Module], Callable[[Any], Model]]] = {
+    "mace": (
+        read_model,
+        lambda network: Model(_symbols(network.atomic_numbers.tolist()), float(network.r_max), _of_mace),
+    ),
+    "nequip": (
+        lambda source: import_module("nequip.model.saved_models.load_utils").load_saved_model(str(source)),
+        _nequip,
+    ),
+    "sevenn": (lambda source: import_module("sevenn.util").model_from_checkpoint(str(source))[0], _sevenn),
+}

@@ -1,0 +1,32 @@
+"""Networks without any operator of tpgen's: what runs wherever torch runs."""
+
+from __future__ import annotations
+
+import copy
+
+from torch import nn
+
+from tpgen.base.errors import DeployError
+from tpgen.networks.conversion.swap import undo_all
+from tpgen.nn.planned import PlannedModule
+
+
+def portable(network: nn.Module) -> nn.Module:
+    """Return a copy of a network that calls torch's operators alone, with equal parameters and state_dict.
+
+    Products and layers run as graphs (strategy ``grouped``), polynomials as ``einsum``, and what `tpgen.convert`
+    swapped is what it was before.  It is slower on a CPU, and can be compiled and exported where tpgen is not.
+
+    >>> import tpgen
+    >>> network = nn.Sequential(tpgen.TensorSquare("2x1o", strategy="kernel"))
+    >>> portable(network)[0].choice.strategy, network[0].choice.strategy
+    ('grouped', 'kernel')
+    """
+    if not isinstance(network, nn.Module):
+        raise DeployError(f"portable takes a network, a torch.nn.Module, got {type(network).__name__}")
+    made = copy.deepcopy(network)
+    undo_all(made)
+    for module in made.modules():
+        if isinstance(module, PlannedModule):
+            module.write_as_graph()
+    return made

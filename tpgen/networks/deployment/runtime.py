@@ -1,0 +1,167 @@
+"""The kernels that a program calls, and the library that it loads without tpgen: which file serves which call."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+import tpgen.kernels.runtime.ops  # noqa: F401  registers what programs call
+from tpgen.base._torch import pytree
+from tpgen.base.errors import DeployError, KernelError
+from tpgen.form.call import Call
+from tpgen.kernels.arguments import KernelSpec
+from tpgen.kernels.build.build import Wanted, load_library
+from tpgen.kernels.build.compiler import DTYPES, need_compiler
+from tpgen.kernels.build.processor import cpu_features
+from tpgen.kernels.runtime import forms
+from tpgen.kernels.runtime.call import CALLS, FormCall
+from tpgen.kernels.runtime.failures import failures_seen
+from tpgen.kernels.runtime.load import source_of
+from tpgen.kernels.runtime.native.source import deployed_text, libtorch
+from tpgen.kernels.runtime.runtime import kernels_of
+from tpgen.kernels.runtime.signature import native_fields
+from tpgen.networks.deployment.example import run_command
+
+LIBRARY = "libtpgen.so"
+# what a compiler may use without being asked again, by the names that the system and the compiler share
+_X86 = ("avx", "avx2", "fma", "bmi2", "avx512f", "avx512bw", "avx512dq", "avx512vl")
+_ARM = (
+    *("asimd", "atomics", "fphp", "asimdhp", "asimdrdm", "asimddp", "asimdfhm", "jscvt", "fcma", "lrcpc", "ilrcpc"),
+    *("flagm", "uscat", "sve", "sve2", "i8mm", "bf16"),
+)
+_LENGTH = "sve="  # of SVE's vectors in bytes: code for one length does not run on another
+
+
+_CALLS = {getattr(torch.ops.tpgen, name).default: call for name, call in CALLS.items()}
+
+
+@dataclass(frozen=True)
+class Needed:
+    """A kernel for a dtype, of rows or of edges: it computes a part of a call, or all of it."""
+
+    description: str
+    dtype: torch.dtype
+    call: str
+    part: str
+    indexed: bool
+
+    def build(self) -> None:
+        """Build it if it is not in the cache.  Raises `KernelError` where that cannot be."""
+        kernels_of(self.description).need(self.part, self.dtype, self.indexed)
+
+    def library(self) -> Path:
+        """The file of its compiled library."""
+        spec = KernelSpec(kernels_of(self.description).description, Call.parse(self.part), self.dtype, self.indexed)
+        return Path(load_library(Wanted(source_of(spec).text))._name)
+
+
+def kernels_in(program: ExportedProgram) -> list[Needed]:
+    """The kernels of a program, each once, in the order of their first call.
+
+    Raises `DeployError` for a call that has none.
+    """
+    return list(dict.fromkeys(needed for node in program.graph.nodes for needed in _of(node)))
+
+
+def with_kernels(
+    program: ExportedProgram, write: Callable[[], ExportedProgram]
+) -> tuple[ExportedProgram, list[Needed]]:
+    """A program and its kernels, which are built; written again where one cannot be, for which a graph stands then."""
+    while True:
+        failures, kernels = failures_seen(), kernels_in(program)
+        try:
+            for needed in kernels:
+                needed.build()
+        except KernelError as error:
+            if failures == failures_seen():
+                raise DeployError(f"{error}\nor deploy tpgen.portable(network)") from error
+            program = write()
+        else:
+            return program, kernels
+
+
+def _of(node: Any) -> Iterator[Needed]:
+    if node.target in _CALLS:
+        given = pytree.tree_map(lambda x: x.meta["val"] if hasattr(x, "meta") else x, tuple(node.args))
+        yield from _parts(_CALLS[node.target](*given).listed())
+
+
+def _parts(call: FormCall) -> Iterator[Needed]:
+    """A kernel for each sweep of a call: both ends of a gather are two."""
+    kernels, dtype, indexed = kernels_of(call.description), call.tensors[0].dtype, call.indexed
+    description = kernels.description
+    widens = kernels.widens(call.slots, dtype, indexed, "cpu")
+    if not description.live or widens or kernels.expands(call):
+        raise DeployError(
+            f"a call in {dtype} of plan {description.plan.digest} has no kernel of its own to deploy: convert "
+            "the network with .float(), or deploy tpgen.portable(network)"
+        )
+    for part in kernels.signature(call.call, indexed).parts:
+        yield Needed(call.description, dtype, call.call, str(part), indexed)
+
+
+def write_runtime(kernels: Sequence[Needed], folder: Path) -> None:
+    """Write the library, and beside it the kernels.  Raises `DeployError` where the compiler fails."""
+    (folder / "kernels").mkdir()
+    files = [f"{number}.so" for number in range(len(kernels))]
+    for needed, file in zip(kernels, files, strict=True):
+        shutil.copyfile(needed.library(), folder / "kernels" / file)
+    source = folder / "libtpgen.cpp"
+    sums = [(file, zlib.crc32((folder / "kernels" / file).read_bytes())) for file in files]
+    source.write_text(deployed_text(kernel_table(kernels, sums, features())), encoding="utf-8")
+    command = need_compiler().command([source], folder / LIBRARY, [libtorch()])
+    # without the flags of this processor: the library itself says what kernels need
+    run_command([flag for flag in command if not flag.startswith(("-march", "-mcpu"))])
+    source.unlink()
+
+
+def features() -> list[str]:
+    """List the features that compiled kernels may use and this processor has."""
+    here = cpu_features().split()
+    return [name for name in (*_X86, *_ARM) if name in here] + [name for name in here if name.startswith(_LENGTH)]
+
+
+# -- the table, as C++ -------------------------------------------------------------------------------------------------
+
+File = tuple[str, int]  # name and checksum
+
+
+def kernel_table(kernels: Sequence[Needed], files: Sequence[File], features: Sequence[str]) -> str:
+    """Write the table of kernels, which stands between the headers of `tpgen.kernels.runtime.native` in a source."""
+    major, minor = torch.__version__.split(".")[:2]
+    schemas = zip(("PRODUCT", "GRADIENTS", "FORM"), forms.SCHEMAS, strict=True)
+    return "\n".join(
+        [
+            *_forms(kernels, files),
+            *(f"static const char* const {name} = {json.dumps(schema)};" for name, schema in schemas),
+            f"enum : u64 {{ TORCH = {major}ull << 56 | {minor}ull << 48 }};",
+            f'#define BUILT_WITH "{major}.{minor}"',
+            f"static const char* const FEATURES[] = {{{''.join(f'{json.dumps(name)}, ' for name in features)}0}};",
+        ]
+    )
+
+
+def _forms(kernels: Sequence[Needed], files: Sequence[File]) -> Iterator[str]:
+    rows = []
+    for number, (needed, (file, checksum)) in enumerate(zip(kernels, files, strict=True)):
+        form, part = kernels_of(needed.description), Call.parse(needed.part)
+        given, opened = native_fields(form.signature(needed.part, needed.indexed))
+        yield f"static const Given given_{number}[] = {{{', '.join(map(_list, given))}}};"
+        yield f"static const Opened opened_{number}[] = {{{', '.join(map(_list, opened))}}};"
+        texts = f"{json.dumps(needed.description)}, {json.dumps(needed.call)}"
+        counts = f"{list(DTYPES).index(needed.dtype)}, {len(given)}, {len(opened)}, given_{number}, opened_{number}"
+        flags = f"{int(form.description.check_index)}, {form.description.mask(part)}"
+        rows.append(f'  {{{texts}, {counts}, "{file}", {checksum}, 0, 0, {flags}}},')
+    yield "\n".join(["static Form FORMS[] = {", *rows, "};"])
+
+
+def _list(numbers: Sequence[int]) -> str:
+    return f"{{{', '.join(str(int(n)) for n in numbers)}}}"

@@ -1,0 +1,90 @@
+"""One training step of any module, and the module left as it was afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tpgen.base._torch import pytree
+
+
+def is_floating(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def is_index(value: Any) -> bool:
+    """Whether a tensor may say which rows of others are meant: one of integers."""
+    return isinstance(value, Tensor) and not (
+        value.is_floating_point() or value.is_complex() or value.dtype == torch.bool
+    )
+
+
+def step(
+    run: Callable[..., Any], inputs: Sequence[Any], parameters: Iterable[Tensor] = ()
+) -> tuple[list[Tensor], list[Tensor] | None]:
+    """One forward and backward.
+
+    Returns the floating results, and the gradients of those parameters that require any and of all floating inputs,
+    also of those within lists and dicts; None where there is nothing to differentiate.
+
+    >>> results, gradients = step(nn.Linear(2, 1), [torch.ones(3, 2)])
+    >>> gradients[0].shape
+    torch.Size([3, 2])
+    >>> step(torch.neg, [torch.ones(3, dtype=torch.int64)])
+    ([], None)
+    """
+    given = pytree.tree_map(lambda a: a.detach().clone().requires_grad_() if is_floating(a) else a, list(inputs))
+    wanted = [*(p for p in parameters if p.requires_grad), *filter(is_floating, pytree.tree_leaves(given))]
+    out = [leaf for leaf in pytree.tree_leaves(run(*given)) if is_floating(leaf)]
+    differentiable = [leaf for leaf in out if leaf.requires_grad]
+    results = [leaf.detach() for leaf in out]
+    if not differentiable or not wanted:
+        return results, None
+    total = sum((leaf * torch.cos(leaf.detach())).sum() for leaf in differentiable)  # a cotangent that is not constant
+    found = torch.autograd.grad(total, wanted, allow_unused=True)
+    return results, [g for g in found if g is not None] or None
+
+
+def forward(run: Callable[..., Any], inputs: Sequence[Any]) -> None:
+    """Call without gradients."""
+    with torch.no_grad():
+        run(*inputs)
+
+
+@contextmanager
+def restored(module: nn.Module) -> Iterator[None]:
+    """Leave a module as it was, whatever mode it runs in: its buffers, and the random numbers ahead."""
+    held = [
+        (m, name, b, b.detach().clone()) for m in module.modules() for name, b in m._buffers.items() if b is not None
+    ]
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for holder, name, buffer, values in held:
+                    if not torch.equal(buffer, values):
+                        buffer.copy_(values)
+                    holder._buffers[name] = buffer
+
+
+def draws_random_numbers(call: Callable[[], Any]) -> bool:
+    """Whether a call takes random numbers from torch's generators.
+
+    >>> draws_random_numbers(lambda: torch.rand(1)), draws_random_numbers(lambda: torch.ones(1))
+    (True, False)
+    """
+    before = _generators()
+    call()
+    return any(
+        not torch.equal(a, b) for a, b in zip(before, _generators(), strict=False)
+    )  # a first use of a GPU adds one
+
+
+def _generators() -> list[Tensor]:
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]

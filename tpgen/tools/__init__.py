@@ -1,0 +1,1 @@
+"""Tools for people: inspection, verification, benchmarks, the demonstration and the command line."""

@@ -1,0 +1,303 @@
+"""Contenders: who takes part, and the products that tpgen is compared with.
+
+Those are e3nn's, a loop over instructions, cuEquivariance's and OpenEquivariance's.  A new contender is one row of
+`CONTENDERS`; strategies and backends bring theirs along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, Literal, NamedTuple
+
+import e3nn
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tpgen.base.errors import BackendError, TpgenError, unknown
+from tpgen.compiler.backends import compile_program
+from tpgen.compiler.config import Config
+from tpgen.emitter.strategies import STRATEGIES
+from tpgen.form.form import Layout
+from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.coupling import coupling
+from tpgen.planner.plan import Path, Plan
+from tpgen.tools.bench.tasks import TimedProduct
+from tpgen.tools.verification.laws import e3nn_product
+
+Builder = Callable[[Plan, torch.dtype, torch.device], TimedProduct]
+
+
+@contextmanager
+def _e3nn_scripts(scripted: bool) -> Iterator[None]:
+    """e3nn decides by a process-wide default whether a product is scripted: set it, and put it back."""
+    before = e3nn.get_optimization_defaults()
+    # "inductor" is a jit_mode too, but one that compiles nothing: an eager module is compiled from outside instead
+    chosen = {"jit_mode": "script" if scripted else "eager"} if "jit_mode" in before else {"jit_script_fx": scripted}
+    e3nn.set_optimization_defaults(**chosen)
+    try:
+        yield
+    finally:
+        e3nn.set_optimization_defaults(**{name: before[name] for name in chosen})
+
+
+def e3nn_module(plan: Plan, scripted: bool = False) -> nn.Module:
+    """e3nn's product of a plan, with weights from outside."""
+    with _e3nn_scripts(scripted):
+        return e3nn_product(plan)
+
+
+def build_e3nn(plan: Plan, dtype: torch.dtype, device: torch.device, backend: str) -> TimedProduct:
+    """e3nn's product under one of tpgen's backends; ``script`` is e3nn's default."""
+    module = e3nn_module(plan, scripted=backend == "script").to(dtype=dtype, device=device)
+    return with_weights(plan, module if backend == "script" else compile_program(module, Config(backend=backend)))
+
+
+def with_weights(plan: Plan, product: Any) -> TimedProduct:
+    """A product that is called with weights also where it has none."""
+    return product if plan.weight_numel else lambda x1, x2, w: product(x1, x2)
+
+
+class _Step(NamedTuple):
+    """One instruction of the loop, in plain numbers and strings, which Dynamo can guard."""
+
+    equation: str
+    in1: tuple[int, int, int, int]  # start, stop, multiplicity, dimension
+    in2: tuple[int, int, int, int]
+    out: int  # segment
+    weight: tuple[int, int] | None
+    weight_shape: tuple[int, ...]
+    paired: bool
+
+
+def _step(plan: Plan, path: Path) -> _Step:
+    in1, in2 = ((s.start, s.stop, s.mul, s.ir.dim) for s in (path.in1, path.in2))
+    letters = ["z" + path.mode.in1 + "i", "z" + path.mode.in2 + "j", "ijk"]
+    if path.weight is not None:
+        letters.append(("" if plan.shared_weights else "z") + path.mode.weight)
+    where = (path.weight.start, path.weight.stop) if path.weight else None
+    shape = path.weight.shape if path.weight else ()
+    equation = f"{','.join(letters)}->z{path.mode.out}k"
+    return _Step(equation, in1, in2, path.out.index, where, shape, path.mode.paired)
+
+
+class Loop(nn.Module):
+    """A product as one writes it by hand: for every instruction one einsum with its dense coupling."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self.steps = [_step(plan, path) for path in plan.paths]
+        self.out_dims = [mul * ir.dim for mul, ir in plan.irreps_out]
+        for n, path in enumerate(plan.paths):
+            self.register_buffer(f"coupling_{n}", torch.tensor(coupling(*path.ls) * path.coefficient))
+            if path.mode.paired:
+                self.register_buffer(f"pairs_{n}", torch.triu_indices(path.in1.mul, path.in1.mul, 1))
+
+    def forward(self, x1: Tensor, x2: Tensor, w: Tensor) -> Tensor:
+        results = self.results(x1, x2, w)
+        blocks = []
+        for segment, dim in enumerate(self.out_dims):
+            found = [result for step, result in zip(self.steps, results, strict=True) if step.out == segment]
+            blocks.append(sum(found[1:], found[0]) if found else x1.new_zeros(len(x1), dim))
+        return torch.cat(blocks, dim=1)
+
+    def results(self, x1: Tensor, x2: Tensor, w: Tensor) -> list[Tensor]:
+        """The result of every instruction, flat."""
+        return [self.result(n, x1, x2, w) for n in range(len(self.steps))]
+
+    def result(self, n: int, x1: Tensor, x2: Tensor, w: Tensor) -> Tensor:
+        """One instruction: cut the segments out, contract them with the coupling and the weights."""
+        step = self.steps[n]
+        a, b = _cut(x1, step.in1), _cut(x2, step.in2)
+        if step.paired:
+            first, second = getattr(self, f"pairs_{n}")
+            a, b = a[:, first], b[:, second]
+        operands = [a, b, getattr(self, f"coupling_{n}")]
+        if step.weight is not None:
+            flat = w[..., step.weight[0] : step.weight[1]]
+            operands.append(flat.reshape(flat.shape[:-1] + step.weight_shape))
+        return torch.einsum(step.equation, *operands).flatten(1)
+
+
+def _cut(x: Tensor, where: tuple[int, int, int, int]) -> Tensor:
+    start, stop, mul, dim = where
+    return x[:, start:stop].reshape(-1, mul, dim)
+
+
+class StreamedLoop(Loop):
+    """The loop with its instructions dealt out to CUDA streams."""
+
+    def __init__(self, plan: Plan, streams: int = 4) -> None:
+        super().__init__(plan)
+        self.streams = [torch.cuda.Stream() for _ in range(min(streams, len(self.steps)))]
+
+    def results(self, x1: Tensor, x2: Tensor, w: Tensor) -> list[Tensor]:
+        main = torch.cuda.current_stream()
+        for stream in self.streams:
+            stream.wait_stream(main)
+        found = []
+        for n in range(len(self.steps)):
+            with torch.cuda.stream(self.streams[n % len(self.streams)]):
+                found.append(self.result(n, x1, x2, w))
+        for stream in self.streams:
+            main.wait_stream(stream)
+        for result in found:
+            result.record_stream(main)
+        return found
+
+
+def build_loop(plan: Plan, dtype: torch.dtype, device: torch.device, backend: str) -> TimedProduct:
+    """The loop over instructions under a backend."""
+    return compile_program(Loop(plan).to(dtype=dtype, device=device), Config(backend=backend))
+
+
+def build_streamed_loop(plan: Plan, dtype: torch.dtype, device: torch.device) -> TimedProduct:
+    """The loop over instructions on CUDA streams."""
+    return StreamedLoop(plan).to(dtype=dtype, device=device)
+
+
+def build_cuequivariance(
+    plan: Plan, dtype: torch.dtype, device: torch.device, layout: Literal["mul_ir", "ir_mul"] = "mul_ir"
+) -> TimedProduct:
+    """cuEquivariance's product, for plans that are one of its two kinds."""
+    if find_spec("cuequivariance_torch") is None:
+        raise BackendError("not installed: pip install cuequivariance-torch (and its kernels for CUDA)")
+    import cuequivariance as cue
+    import cuequivariance_torch as cuet
+
+    modes = {(path.mode.name, path.weight is not None) for path in plan.paths}
+    kind = next(iter(modes)) if len(modes) == 1 else None
+    if kind not in _CUE_KINDS:
+        raise BackendError("has weighted channelwise (uvu) and fully connected (uvw) products only")
+    in1, in2, out = (cue.Irreps("O3", str(i)) for i in (plan.irreps_in1, plan.irreps_in2, plan.irreps_out))
+    kept = [cue.O3(l=ir.l, p=ir.p) for ir in sorted({ir for _, ir in plan.irreps_out})]
+    method = {"method": "naive"} if device.type == "cpu" else {}
+    product = getattr(cuet, _CUE_KINDS[kind])(
+        in1, in2, kept if kind == ("uvu", True) else out, layout=getattr(cue, layout), device=device, dtype=dtype,
+        shared_weights=plan.shared_weights, internal_weights=False, **method,
+    )  # fmt: skip
+    if product.weight_numel != plan.weight_numel or str(product.irreps_out) != str(out):
+        raise BackendError("orders or chooses the paths of this product in another way")
+    if not plan.shared_weights:
+        return product
+    return lambda x1, x2, w: product(x1, x2, w.unsqueeze(0))
+
+
+_CUE_KINDS = {("uvu", True): "ChannelWiseTensorProduct", ("uvw", True): "FullyConnectedTensorProduct"}
+
+
+def build_openequivariance(plan: Plan, dtype: torch.dtype, device: torch.device) -> TimedProduct:
+    """OpenEquivariance's product, for plans whose weights it orders as e3nn does."""
+    problem = openequivariance_problem(plan, dtype)
+    import openequivariance as oeq
+
+    return oeq.TensorProduct(problem, torch_op=True).to(device)
+
+
+def openequivariance_problem(plan: Plan, dtype: torch.dtype) -> Any:
+    """A product as OpenEquivariance describes it.  Raises `BackendError` where it has none, or is not there."""
+    if find_spec("openequivariance") is None:
+        raise BackendError("not installed: pip install openequivariance")
+    if dtype not in (torch.float32, torch.float64):
+        raise BackendError("computes in float32 and float64 only")
+    kept = all(p.mode.name == "uvu" and p.weight is not None and p.in2.mul == 1 for p in plan.paths)
+    if not kept or plan.shared_weights:
+        raise BackendError(
+            "orders weights as e3nn does only for uvu, with weights of each row and single copies of input 2"
+        )
+    import openequivariance as oeq
+
+    number = np.dtype(str(dtype).removeprefix("torch.")).type
+    return oeq.TPProblem(
+        oeq.Irreps(str(plan.irreps_in1)), oeq.Irreps(str(plan.irreps_in2)), oeq.Irreps(str(plan.irreps_out)),
+        [tuple(instruction[:6]) for instruction in plan.instructions],
+        shared_weights=False, internal_weights=False, irrep_dtype=number, weight_dtype=number,
+        irrep_normalization=plan.irrep_normalization, path_normalization=plan.path_normalization,
+    )  # fmt: skip
+
+
+_BACKENDS = ("eager", "script", "inductor", "cudagraphs")
+_CUDA_ONLY = ("cudagraphs",)
+_NO_DOUBLE = {"double": "torch.compile has no double backward"}
+_LACKS: dict[str, dict[str, str]] = {"inductor": _NO_DOUBLE, "cudagraphs": _NO_DOUBLE}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to compute a product.
+
+    ``name`` is ``family/backend``.  ``build`` returns ``(x1, x2, w) -> out``; it raises a `TpgenError` that says why
+    where it cannot be had for a plan or on a machine.  ``lacks`` says why a task is left out.
+    """
+
+    name: str
+    build: Builder = field(repr=False)
+    layout: Layout = "mul_ir"
+    cuda_only: bool = False
+    lacks: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def obstacle(self, task: str, device: torch.device) -> str | None:
+        """Why it does not take part in a task on a device; None where it does."""
+        if self.cuda_only and device.type != "cuda":
+            return "needs a CUDA device"
+        return self.lacks.get(task)
+
+
+def build_tpgen(plan: Plan, dtype: torch.dtype, device: torch.device, **options: Any) -> TimedProduct:
+    """tpgen's module of a plan, with weights from outside."""
+    module = TensorProduct.from_plan(plan, internal_weights=False, **options)
+    return with_weights(plan, module.to(dtype=dtype, device=device))
+
+
+def _row(family: str, backend: str, build: Callable[..., TimedProduct]) -> Contender:
+    return Contender(
+        f"{family}/{backend}",
+        partial(build, backend=backend),
+        cuda_only=backend in _CUDA_ONLY,
+        lacks=_LACKS.get(backend, {}),
+    )
+
+
+def _tpgen_row(strategy: str, backend: str, layout: Layout = "mul_ir", streams: int = 0) -> Contender:
+    suffix = f"-{layout}" if layout != "mul_ir" else "-streams" if streams else ""
+    build = partial(build_tpgen, strategy=strategy, layout=layout, streams=streams)
+    row = _row(f"tpgen-{strategy}{suffix}", backend, build)
+    return replace(row, layout=layout, cuda_only=row.cuda_only or streams > 0, lacks={})
+
+
+_STRATEGIES = (*STRATEGIES, "auto")
+_ALL = (
+    *(_row("e3nn", backend, build_e3nn) for backend in _BACKENDS),
+    *(_row("loop", backend, build_loop) for backend in _BACKENDS if backend != "script"),
+    Contender("loop-streams/eager", build_streamed_loop, cuda_only=True),
+    *(_tpgen_row(strategy, backend) for strategy in _STRATEGIES for backend in _BACKENDS),
+    *(_tpgen_row(strategy, backend, "ir_mul") for strategy in _STRATEGIES for backend in ("eager", "inductor")),
+    _tpgen_row("einsum", "eager", streams=4),
+    Contender("cuequivariance/eager", build_cuequivariance),
+    Contender("cuequivariance-ir_mul/eager", partial(build_cuequivariance, layout="ir_mul"), layout="ir_mul"),
+    Contender("openequivariance/eager", build_openequivariance, cuda_only=True),
+)
+
+CONTENDERS: dict[str, Contender] = {contender.name: contender for contender in _ALL}
+# Who takes part where nobody is named: e3nn in its three forms against what tpgen does by itself.
+DEFAULT_CONTENDERS = ("e3nn/script", "e3nn/eager", "e3nn/inductor", "loop/eager", "tpgen-auto/*", "cuequivariance/*")
+
+
+def select_contenders(patterns: Iterable[str] = ()) -> tuple[Contender, ...]:
+    """The contenders whose names match one of the patterns; `DEFAULT_CONTENDERS` for none.
+
+    A `TpgenError` lists the names where a pattern matches nobody.
+
+    >>> [contender.name for contender in select_contenders(["e3nn/[es]*"])]
+    ['e3nn/eager', 'e3nn/script']
+    """
+    wanted = tuple(patterns) or DEFAULT_CONTENDERS
+    for pattern in wanted:
+        if not any(fnmatchcase(name, pattern) for name in CONTENDERS):
+            raise TpgenError(unknown("contender", pattern, CONTENDERS))
+    return tuple(c for name, c in CONTENDERS.items() if any(fnmatchcase(name, pattern) for pattern in wanted))

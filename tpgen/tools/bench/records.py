@@ -1,0 +1,211 @@
+"""Measurements as frozen records with the machine and versions they were taken on, to JSON and back."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tpgen._version import __version__
+from tpgen.base.errors import TpgenError
+from tpgen.base.locks import cached_property
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The machine and the versions of packages that a figure depends on besides the code."""
+
+    tpgen: str
+    torch: str
+    e3nn: str
+    cuequivariance: str  # empty where it is not installed
+    python: str
+    system: str
+    cpu: str
+    cpu_capability: str  # widest vector instructions that torch uses
+    cores: int
+    threads: int
+    gpu: str  # empty where there is none
+    compile_caches: bool  # whether Inductor may take code of an earlier run: first calls are shorter then
+
+
+def environment() -> Environment:
+    """The environment of this process."""
+    return Environment(
+        tpgen=__version__,
+        torch=torch.__version__,
+        e3nn=_version("e3nn"),
+        cuequivariance=_version("cuequivariance-torch"),
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.machine()}",
+        cpu=_cpu_model(),
+        cpu_capability=torch.backends.cpu.get_cpu_capability(),
+        cores=os.cpu_count() or 1,
+        threads=torch.get_num_threads(),
+        gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else "",
+        compile_caches=os.environ.get("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "0") != "1",
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+@dataclass(frozen=True)
+class Record:
+    """One contender at one task of one problem.  Seconds and bytes; None where it was not measured."""
+
+    problem: str
+    task: str
+    contender: str
+    status: str  # ok; wrong: failed the gate; failed: raised; unavailable: cannot take part
+    rows: int
+    layout: str
+    reason: str = ""
+    error: float | None = None  # relative to the largest entry of the float64 result
+    median: float | None = None
+    min: float | None = None
+    spread: float | None = None  # third quartile minus first, over the median
+    samples: int = 0
+    calls: int = 0  # of each sample
+    doubt: str = ""  # why no ratio is made of its time
+    build: float | None = None  # construct the product
+    first: float | None = None  # first call: compile, if it is compiled at the first call
+    peak_bytes: int | None = None  # of torch's allocations during a call, above what was held before
+
+    @property
+    def family(self) -> str:
+        return self.contender.split("/")[0]
+
+    @property
+    def backend(self) -> str:
+        return self.contender.split("/")[-1]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a measurement: dtype, device, and the seconds for each task of each problem."""
+
+    dtype: str
+    device: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """Records with their settings and environment.  Equal reports hold the same figures."""
+
+    environment: Environment
+    settings: Settings
+    records: tuple[Record, ...]
+
+    @cached_property
+    def _by_key(self) -> dict[tuple[str, str, str], Record]:
+        return {(r.problem, r.task, r.contender): r for r in self.records}
+
+    @cached_property
+    def problems(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(r.problem for r in self.records))
+
+    @cached_property
+    def tasks(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(r.task for r in self.records))
+
+    @cached_property
+    def contenders(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(r.contender for r in self.records))
+
+    def find(self, problem: str, task: str, contender: str) -> Record | None:
+        return self._by_key.get((problem, task, contender))
+
+    def of(self, problem: str, task: str) -> tuple[Record, ...]:
+        return tuple(r for r in self.records if (r.problem, r.task) == (problem, task))
+
+    def speedup(self, record: Record, same_backend: bool = False) -> float | None:
+        """Median time of e3nn's best, or of e3nn under the same backend, over that of a record.
+
+        None where one of both was not measured, or is in doubt.
+        """
+        rivals = [
+            r
+            for r in self.of(record.problem, record.task)
+            if r.family == "e3nn" and r.median and (r.backend == record.backend or not same_backend)
+        ]
+        best = min(rivals, key=lambda r: r.median or 0.0, default=None)
+        if best is None or best.doubt or record.doubt or not (best.median and record.median):
+            return None
+        return best.median / record.median
+
+    def geometric_mean(self, contender: str, task: str, same_backend: bool = False) -> Mean | None:
+        """The mean of a contender's speed-ups at a task over all problems that have one."""
+        found = [
+            (ratio, r.problem)
+            for r in self.records
+            if (r.contender, r.task) == (contender, task) and (ratio := self.speedup(r, same_backend))
+        ]
+        if not found:
+            return None
+        mean = math.exp(sum(math.log(ratio) for ratio, _ in found) / len(found))
+        return Mean(mean, len(found), *min(found))
+
+    def save_json(self, path: str | Path) -> None:
+        """Write the report; `load_report` reads it back."""
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(self.to_json() + "\n")
+
+    def to_json(self) -> str:
+        """The report as JSON, as `save_json` writes it."""
+        return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A geometric mean of speed-ups, over how many problems, and the least of them."""
+
+    mean: float
+    problems: int
+    least: float
+    least_problem: str
+
+
+def load_report(path: str | Path) -> Report:
+    """Read a report that `Report.save_json` wrote; a `TpgenError` says what is wrong with the file."""
+    try:
+        data = json.loads(Path(path).read_text())
+        if data["schema"] != SCHEMA:
+            raise TpgenError(f"{path}: the records have schema {data['schema']!r}, this version reads {SCHEMA}")
+        return Report(
+            read_record(Environment, data["environment"]),
+            read_record(Settings, data["settings"]),
+            tuple(read_record(Record, record) for record in data["records"]),
+        )
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise TpgenError(f"{path} is not a benchmark report ({error}); `tpgen bench --records` writes one") from None
+
+
+def read_record(kind: type, data: dict[str, Any]) -> Any:
+    unknown = sorted(set(data) - {f.name for f in fields(kind)})
+    if unknown:
+        raise TypeError(f"unknown entries {', '.join(unknown)}")
+    return kind(**data)

@@ -1,0 +1,255 @@
+"""Run benchmarks: build every contender, check its results, then time all of them in turn."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from tpgen.base._e3nn import default_dtype
+from tpgen.base.clock import TimedCall, now, seconds_of, time_in_turns, with_threads
+from tpgen.base.errors import BackendError, EmitError, check_known
+from tpgen.base.locks import no_collection
+from tpgen.base.progress import Progress, bar
+from tpgen.kernels.runtime.memory import none_kept
+from tpgen.planner.problems import PROBLEMS, SUITES, Problem, find_problem
+from tpgen.tools.bench.contenders import Contender
+from tpgen.tools.bench.records import Record, Report, Settings, environment
+from tpgen.tools.bench.tasks import (
+    Operands,
+    Task,
+    TimedProduct,
+    bound,
+    expected_results,
+    in_layout,
+    largest_error,
+    make_operands,
+    select_tasks,
+)
+
+_WARM_CALLS = 2  # after the first: TorchScript rewrites its graph once more at the second
+
+
+def select_problems(names: Iterable[str] = (), suites: Iterable[str] = ()) -> tuple[Problem, ...]:
+    """Select the problems with given names and those of given suites, in the order of `PROBLEMS`; all for neither.
+
+    >>> [problem.name for problem in select_problems(["mace-large"], ["small"])]
+    ['article', 'mace-large', 'tetris-1']
+    """
+    names, suites = tuple(names), tuple(suites)
+    check_known("suite", suites, SUITES)
+    wanted = {find_problem(name).name for name in names}
+    wanted |= {p.name for p in PROBLEMS.values() if p.suite in suites or not (names or suites)}
+    return tuple(problem for name, problem in PROBLEMS.items() if name in wanted)
+
+
+def run_benchmarks(
+    problems: Sequence[Problem],
+    contenders: Sequence[Contender],
+    tasks: Sequence[str] = (),
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+    seconds: float = 2.0,
+    repeats: int | None = None,
+    rows: int | None = None,
+    threads: int | None = 1,
+    progress: bool | Progress = False,
+) -> Report:
+    """Measure contenders on problems and return what was found.
+
+    ``seconds`` is the time for one task of one problem, shared by all contenders and without what it takes to build and
+    compile them; ``repeats`` asks for an exact number of rounds instead.  ``rows`` replaces the batch of the problems.
+    One thread is timed in processor time, to which other programs add nothing; more ``threads`` (None: as many as torch
+    uses now) on the wall's clock.
+    ``progress`` shows a bar, on stderr or in the cell of a notebook; where it is a `Progress`, that is told instead.
+
+    >>> from tpgen.tools.bench.contenders import select_contenders
+    >>> report = run_benchmarks(select_problems(["article"]), select_contenders(["loop/eager"]), ["forward"], seconds=0)
+    >>> [(record.contender, record.status) for record in report.records]
+    [('loop/eager', 'ok')]
+    """
+    device = torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise BackendError("this machine has no CUDA device; leave device out, or give 'cpu'")
+    bound(dtype)
+    chosen = select_tasks(tasks)
+    settings = Settings(str(dtype).removeprefix("torch."), device.type, seconds)
+    records: list[Record] = []
+    shown = bar(len(problems) * len(chosen)) if progress is True else nullcontext(progress or Progress())
+    # products are built in the dtype they run in; contenders' warnings are not ours to show
+    with default_dtype(dtype), with_threads(threads), warnings.catch_warnings(), shown as show:
+        warnings.simplefilter("ignore")
+        for problem in problems:
+            stage = _Stage(problem, rows or problem.rows, dtype, device, seconds, repeats, show)
+            records += stage.run(contenders, chosen)
+            # e3nn's products share one code object, of which Dynamo keeps eight compilations at most
+            if "torch._dynamo" in sys.modules:  # importing it takes a second, and nothing was compiled without
+                torch.compiler.reset()
+        return Report(environment(), settings, tuple(records))
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A contender that is built, with operands in its layout."""
+
+    contender: Contender
+    product: TimedProduct
+    operands: Operands
+    build: float
+
+    def call(self, task: Task) -> Callable[[], tuple[Tensor, ...]]:
+        """Returns what is timed: a run of the task."""
+        return lambda: task.run(self.product, self.operands)
+
+
+@dataclass(frozen=True)
+class _Absent:
+    """A contender that is not there, and why."""
+
+    contender: Contender
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """All tasks of one problem on a machine."""
+
+    problem: Problem
+    rows: int
+    dtype: torch.dtype
+    device: torch.device
+    seconds: float
+    repeats: int | None
+    show: Progress
+
+    def run(self, contenders: Sequence[Contender], tasks: Sequence[Task]) -> list[Record]:
+        operands = make_operands(self.problem.plan, self.rows, self.dtype, self.device)
+        built = [self._build(contender, operands, tasks) for contender in contenders]
+        return [record for task in tasks for record in self._run_task(task, operands, built)]
+
+    def _build(self, contender: Contender, operands: Operands, tasks: Sequence[Task]) -> _Entry | _Absent:
+        plan, device = self.problem.plan, self.device
+        self.show.say(f"{self.problem.name}: build {contender.name}")
+        obstacles = [contender.obstacle(task.name, device) for task in tasks]
+        if all(obstacles):  # do not build what takes part in nothing
+            return _Absent(contender, "unavailable", obstacles[0] or "")
+        start = now(device)
+        try:
+            product = contender.build(plan, self.dtype, device)
+            build = now(device) - start
+        except Exception as error:
+            return _Absent(contender, *_outcome(error))
+        return _Entry(contender, product, in_layout(plan, contender.layout, operands), build)
+
+    def _run_task(self, task: Task, operands: Operands, built: Sequence[_Entry | _Absent]) -> list[Record]:
+        where = f"{self.problem.name}, {task.name}"
+        self.show.say(f"{where}: compute the right results")
+        expected = expected_results(self.problem.plan, task, operands)
+        records, ready = {}, {}
+        for entry in built:
+            name = entry.contender.name
+            self.show.say(f"{where}: first calls of {name}")
+            records[name] = self._admit(task, entry, expected)
+            if records[name].status == "ok" and isinstance(entry, _Entry):
+                ready[name] = entry.call(task)
+        self.show.say(f"{where}: time {len(ready)} in turn")
+        timings = time_in_turns(ready, self.device, self.seconds, self.repeats, tick=self.show.within)
+        for name, t in timings.items():
+            record = replace(records[name], samples=len(t.samples), calls=t.calls, doubt=t.doubt)
+            records[name] = replace(record, median=t.median, min=min(t.samples), spread=t.spread)
+        self.show.step()
+        return list(records.values())
+
+    def _admit(self, task: Task, entry: _Entry | _Absent, expected: Sequence[Tensor]) -> Record:
+        """The gate: first call, comparison, warm-up and memory."""
+        contender = entry.contender
+        layout = contender.layout if isinstance(contender.layout, str) else ",".join(contender.layout)
+        record = Record(self.problem.name, task.name, contender.name, "ok", self.rows, layout)
+        if isinstance(entry, _Absent):
+            return replace(record, status=entry.status, reason=entry.reason)
+        record = replace(record, build=entry.build)
+        obstacle = contender.obstacle(task.name, self.device)
+        if obstacle:
+            return replace(record, status="unavailable", reason=obstacle)
+        try:
+            return self._first_calls(record, task, entry, expected)
+        except Exception as error:
+            status, reason = _outcome(error)
+            return replace(record, status=status, reason=reason)
+
+    def _first_calls(self, record: Record, task: Task, entry: _Entry, expected: Sequence[Tensor]) -> Record:
+        device, call = self.device, entry.call(task)
+        first = seconds_of(call, device)
+        for _ in range(_WARM_CALLS):
+            results = call()
+        error, where = largest_error(self.problem.plan, task, entry.contender.layout, results, expected)
+        record = replace(record, first=first, error=error)
+        if not error <= bound(self.dtype):
+            reason = f"{where} is off by {error:.1e}, allowed is {bound(self.dtype):.0e}"
+            return replace(record, status="wrong", reason=reason)
+        del results
+        return replace(record, peak_bytes=peak_bytes(call, device))
+
+
+def _outcome(error: Exception) -> tuple[str, str]:
+    """Status and reason of a contender that raised; these two errors say that something is not to be had here."""
+    lines = str(error).strip().splitlines() or [""]
+    if isinstance(error, BackendError | EmitError):
+        return "unavailable", lines[0]
+    return "failed", f"{type(error).__name__}: {lines[0]}"[:200]
+
+
+def peak_bytes(call: TimedCall, device: torch.device) -> int:
+    """The most that was held during a call above what was held before: intermediates and results.
+
+    On CUDA the allocator's own figure; on a CPU the running sum of all allocations that torch's profiler saw.  Large
+    results of kernels are torch's for this one call: what they stand in otherwise, no profiler sees.  Memory of a
+    compiler or of a BLAS library's workspace is in neither.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        kept = call()
+        torch.cuda.synchronize(device)
+        del kept
+        return torch.cuda.max_memory_allocated(device) - before
+    return max(accumulate(_allocations(call), initial=0))
+
+
+def _allocations(call: TimedCall) -> list[int]:
+    """Bytes of every allocation (positive) and release (negative), in order."""
+    with (
+        no_collection(),
+        _quiet_stderr(),
+        none_kept(),
+        torch.autograd.profiler.profile(profile_memory=True, use_kineto=True) as profiled,
+    ):
+        kept = call()
+    del kept
+    events = profiled.kineto_results.events()
+    memory = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]" and e.device_type().name == "CPU"]
+    return [nbytes for _, nbytes in sorted(memory, key=lambda event: event[0])]
+
+
+@contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """The profiler's native library writes a line at each start and stop, past Python's streams."""
+    saved = os.dup(2)
+    silent = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(silent, 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(silent)

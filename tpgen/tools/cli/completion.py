@@ -1,0 +1,126 @@
+"""``tpgen completion``: a script that completes commands, options and names without starting Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import click
+
+from tpgen.tools.cli.types import OneOf
+
+_BASH = """\
+_tpgen() {{
+  local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" command="" words="" n
+  for ((n = 1; n < COMP_CWORD; n++)); do
+    case "${{command:+$command }}${{COMP_WORDS[n]}}" in
+      {commands}) command="${{command:+$command }}${{COMP_WORDS[n]}}" ;;
+    esac
+  done
+  case "$command $before" in
+{options}
+    *) case "$command" in
+{words}
+    esac ;;
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "$word"))
+}}
+complete -o default -F _tpgen tpgen
+"""
+_FISH = """\
+function _tpgen
+  set -l typed (commandline -opc)
+  set -l command ""
+  for word in $typed[2..]
+    switch (string trim -- "$command $word")
+      case {commands}
+        set command (string trim -- "$command $word")
+    end
+  end
+  set -l words
+  switch "$command $typed[-1]"
+{options}
+    case "*"
+      switch "$command"
+{words}
+      end
+  end
+  if set -q words[1]
+    printf "%s\\n" $words
+  else
+    __fish_complete_path (commandline -ct)
+  end
+end
+complete -c tpgen -f -a "(_tpgen)"
+"""
+
+
+@dataclass(frozen=True)
+class _Shell:
+    """The script in the words of a shell: the text around, what parts commands, and a case of its two switches."""
+
+    text: str
+    between: str
+    option: str
+    command: str
+
+
+_BASH_SHELL = _Shell(_BASH, "|", '    "{place}") words="{words}" ;;', '      "{place}") words="{words}" ;;')
+_SHELLS = {
+    "bash": _BASH_SHELL,
+    "zsh": replace(_BASH_SHELL, text="autoload -U +X bashcompinit && bashcompinit\n" + _BASH),
+    "fish": _Shell(
+        _FISH, " ", '    case "{place}"\n      set words {words}', '        case "{place}"\n          set words {words}'
+    ),
+}
+
+
+@click.command("completion")
+@click.argument("shell", metavar="|".join(_SHELLS), type=OneOf("shell", _SHELLS))
+@click.pass_context
+def completion_command(ctx: click.Context, shell: str) -> None:
+    """Print the completion script of your shell.
+
+    Write it into a file that your shell reads when it starts; docs/cli.md has the line.  It knows the problems,
+    networks and stages of this version, so write it anew after an update.
+    """
+    root = ctx.find_root()
+    assert isinstance(root.command, click.Group)
+    click.echo(completion_script(shell, known_words(root.command, root)), nl=False)
+
+
+def completion_script(shell: str, words: dict[str, tuple[str, ...]]) -> str:
+    """The script, in the words of a shell.
+
+    >>> 'plan") words="article" ;;' in completion_script("bash", {"": ("plan",), "plan": ("article",)})
+    True
+    """
+    known = _SHELLS[shell]
+    commands = {place: found for place, found in words.items() if not place.split(" ")[-1].startswith("-")}
+    options = {place: found for place, found in words.items() if place not in commands}
+    return known.text.format(
+        commands=known.between.join(f'"{place}"' for place in commands if place),
+        options=_cases(known.option, options),
+        words=_cases(known.command, commands),
+    )
+
+
+def _cases(case: str, words: dict[str, tuple[str, ...]]) -> str:
+    return "\n".join(case.format(place=place, words=" ".join(found)) for place, found in words.items())
+
+
+def known_words(command: click.Command, ctx: click.Context, place: str = "") -> dict[str, tuple[str, ...]]:
+    """Words that may stand behind each command, and behind each of its options that takes a value."""
+    if isinstance(command, click.Group):
+        below = {name: found for name in command.list_commands(ctx) if (found := command.get_command(ctx, name))}
+        words = {place: tuple(below)}
+        for name, found in below.items():
+            words |= known_words(found, ctx, f"{place} {name}".strip())
+        return words
+    names = [name for p in command.params if isinstance(p, click.Argument) for name in _choices(p)]
+    options = [p for p in command.params if isinstance(p, click.Option)]
+    words = {place: (*names, *(flag for option in options for flag in (*option.opts, *option.secondary_opts)))}
+    return words | {f"{place} {flag}": _choices(o) for o in options if not o.is_flag for flag in o.opts}
+
+
+def _choices(parameter: click.Parameter) -> tuple[str, ...]:
+    return tuple(map(str, parameter.type.choices)) if isinstance(parameter.type, click.Choice) else ()

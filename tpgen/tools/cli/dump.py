@@ -1,0 +1,120 @@
+"""``tpgen dump``: the text of stages, to the screen or into files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import pygments
+from pygments.formatters import TerminalFormatter
+from pygments.lexers import get_lexer_for_filename
+
+from tpgen.emitter.emit import DIRECTIONS
+from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS
+from tpgen.planner.problems import Problem
+from tpgen.tools.cli import types
+from tpgen.tools.cli.options import inspected, json_option, product_options, run_options
+from tpgen.tools.cli.types import OneOf, names_file
+from tpgen.tools.inspection.stages.dump import STAGES, default_stage, dump_files
+from tpgen.tools.inspection.stages.request import JOINT
+
+
+@click.command("dump")
+@partial(product_options, polynomials=True)
+@run_options
+@click.option(
+    "--stage",
+    "stages",
+    multiple=True,
+    type=OneOf("stage", STAGES),
+    help="Repeat for more.  [default: cpp of a kernel, code of a graph]",
+)
+@click.option(
+    "--direction",
+    "directions",
+    multiple=True,
+    default=("forward",),
+    type=OneOf("direction", dict.fromkeys([*DIRECTIONS, *JOINT, *POLYNOMIAL_CALLS, "all"])),
+    help="Repeat for more; backward and conv_backward are those of kernels, second is of polynomials.  "
+    "[default: forward]",
+)
+@click.option("--rows", type=click.IntRange(min=1), default=32, show_default=True, help="Batch Inductor compiles for.")
+@click.option(
+    "--whole", is_flag=True, help="On a terminal: with the prelude of C++, which is the same for all kernels."
+)
+@click.option(
+    "--out", "place", type=types.path, help="Write into this folder; or one text into a file, like kernel.cpp."
+)
+@json_option
+def dump_command(
+    problem: Problem,
+    stages: tuple[str, ...],
+    directions: tuple[str, ...],
+    whole: bool,
+    place: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Print what is generated at a stage, from plan to C++.
+
+    A terminal gets colours; a file or a pipe gets the text as it is.  The JSON is an object of texts by file name.
+    """
+    if place is not None and names_file(place) and (len(stages) > 1 or len(directions) > 1 or "all" in directions):
+        raise click.UsageError(f"{str(place)!r} is one file, and these are several texts: name a folder")
+    asked = inspected(problem, options)
+    chosen = stages or (default_stage(problem.plan, directions[0], **asked),)
+    files = dump_files(problem.plan, chosen, directions, **asked)
+    if place is not None:
+        for name, text in files.items():
+            file = place if names_file(place) else place / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text + "\n", encoding="utf-8")
+            click.echo(str(file), err=as_json)
+    if as_json:
+        click.echo(json.dumps(files))
+    elif place is None:
+        for name, text in files.items():
+            shown = _for_reading(name, text, whole)
+            click.echo(f"--- {name}\n{shown}\n" if len(files) > 1 else shown)
+
+
+# from the first line of code to the first function that is generated: see tpgen.kernels.cpp.prelude
+_PRELUDE = re.compile(
+    r'^typedef .*?(?=^(?:// path |static void (?:tabulate|row|tile|finish|path_)|extern "C" __attr))', re.M | re.S
+)
+
+
+def _for_reading(name: str, text: str, whole: bool) -> str:
+    """The text of a file for whoever reads it: as it is, unless a terminal does.
+
+    Colours are left out where NO_COLOR is set.
+    """
+    if not sys.stdout.isatty():
+        return text
+    shown = text if whole or not name.endswith(".cpp") else without_prelude(text)
+    if os.environ.get("NO_COLOR"):
+        return shown
+    return pygments.highlight(shown, get_lexer_for_filename(name), TerminalFormatter()).rstrip("\n")
+
+
+def without_prelude(text: str) -> str:
+    """Generated C++ without the constant text in its front.
+
+    >>> print(without_prelude("// channel schedule\\ntypedef float real;\\nint a;\\n// path 0\\nb();"))
+    // channel schedule
+    // ... 2 lines of prelude, the same for every kernel: --whole shows them
+    // path 0
+    b();
+    """
+    found = _PRELUDE.search(text)
+    if found is None:
+        return text
+    count = found[0].count("\n")
+    note = f"// ... {count} lines of prelude, the same for every kernel: --whole shows them\n"
+    return text[: found.start()] + note + text[found.end() :]

@@ -1,0 +1,157 @@
+"""Networks on the command line: one of tpgen's own by its name, or any that a function of yours returns."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from click.core import ParameterSource
+from torch import nn
+
+from tpgen.base.errors import TpgenError
+from tpgen.nn.products import FullyConnectedTensorProduct
+from tpgen.tools.cli.types import OneOf
+from tpgen.tools.demo.tetris import E3NN_PRODUCT, ProductClass, Tetris, shapes
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network, arguments of a call, and further arguments."""
+
+    module: nn.Module
+    inputs: tuple[Any, ...]
+    varied: tuple[tuple[Any, ...], ...] = ()  # of other shapes, for reports on recompilation
+
+
+def _tetris(product: ProductClass) -> Network:
+    torch.manual_seed(0)
+    points = shapes(torch.Generator().manual_seed(0))
+    return Network(Tetris(product), (points,))
+
+
+NETWORKS: dict[str, Callable[[], Network]] = {
+    "tetris": partial(_tetris, FullyConnectedTensorProduct),
+    "tetris-e3nn": partial(_tetris, E3NN_PRODUCT),  # for tpgen convert
+}
+
+
+def find_network(name: str) -> Network:
+    """One of `NETWORKS`, or what ``package.module:function`` returns.
+
+    That is a module, a list of its arguments and, if it likes, a list of further lists of arguments, of other shapes.
+
+    >>> len(find_network("tetris").inputs)
+    1
+    """
+    if name in NETWORKS:
+        return NETWORKS[name]()
+    where, _, function = name.partition(":")
+    return _network(name, _called(name, _function(where, function)))
+
+
+def is_network_option(name: str) -> bool:
+    """Whether a name can be that of a network.
+
+    >>> is_network_option("tetris"), is_network_option("my.module:function"), is_network_option("mace-large")
+    (True, True, False)
+    """
+    return name in NETWORKS or ":" in name
+
+
+class NetworkName(OneOf):
+    """A network of tpgen's own by its name, or ``package.module:function``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value in self.refused:
+            return super().convert(value, param, ctx)
+        try:
+            return value if is_network_option(value) else super().convert(value, param, ctx)
+        except TpgenError as error:
+            raise TpgenError(f"{error}; or give package.module:function") from None
+
+
+def _network(name: str, made: Any) -> Network:
+    """Check what a function of the user returned, and name its parts; raises `TpgenError`."""
+    parts = tuple(made) if isinstance(made, (tuple, list)) else ()
+    module, inputs, varied = (*parts, ())[:3] if len(parts) in (2, 3) else (None,) * 3
+    if (
+        not isinstance(module, nn.Module)
+        or not all(isinstance(each, (tuple, list)) for each in (inputs, varied))
+        or not all(isinstance(each, (tuple, list)) for each in varied)
+    ):
+        shown = ", ".join(type(part).__name__ for part in parts) or type(made).__name__
+        raise TpgenError(
+            f"{name} must return the network and a list of its arguments, as in `return network, [x, y]`; got {shown}. "
+            "A third value may be a list of further lists of arguments, of other shapes"
+        )
+    return Network(module, tuple(inputs), tuple(map(tuple, varied)))
+
+
+def _called(name: str, function: Callable[[], Any]) -> Any:
+    """Call a function of the user's; where it fails, an error says at which line."""
+    try:
+        return function()
+    except TpgenError:
+        raise
+    except Exception as error:
+        *_, last = traceback.extract_tb(error.__traceback__)
+        said = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+        raise TpgenError(
+            f"{name} is called without arguments, and failed at {last.filename}:{last.lineno} with {said}"
+        ) from error
+
+
+def _function(where: str, name: str) -> Callable[[], Any]:
+    if where.endswith(".py") or "/" in where:
+        module = where.removesuffix(".py").strip("./").replace("/", ".")
+        raise TpgenError(f"{where!r} is a file, and a module is asked for: give {module}:{name}")
+    sys.path.insert(0, str(Path.cwd()))  # as python -m has it
+    try:
+        return getattr(importlib.import_module(where), name)
+    except (ImportError, AttributeError) as error:
+        raise TpgenError(f"cannot import {name!r} from {where!r}: {error}") from error
+    finally:
+        sys.path.pop(0)
+
+
+def refuse_options(names: Iterable[str], why: str) -> None:
+    """Raise `click.UsageError` where the user gave an option that would be ignored."""
+    context = click.get_current_context()
+    given = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name in names and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise click.UsageError(f"{why}: leave out {' and '.join(given)}")
+
+
+network_name = click.argument("name", required=False, metavar="[NAME]", type=NetworkName("network", NETWORKS))
+network_option = click.option(
+    "--network",
+    type=NetworkName("network", NETWORKS),
+    metavar="NAME",
+    help=f"NAME of a whole network: {', '.join(NETWORKS)}, or package.module:function, a function "
+    "that returns a module and a list of its arguments (and further lists of arguments, of other shapes).",
+)
+
+
+def network_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The argument NAME of a network; the command gets ``network``."""
+
+    @functools.wraps(command)
+    def wrapper(name: str | None, network: str | None, **given: Any) -> Any:
+        if (name is None) == (network is None):
+            raise click.UsageError(f"name one network: {', '.join(NETWORKS)}, or package.module:function")
+        return command(network=find_network(str(name or network)), **given)
+
+    return network_name(network_option(wrapper))

@@ -1,0 +1,317 @@
+"""Options that commands share: which product, and how it is written and run."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from tpgen.base.errors import BackendError, PlanError, TpgenError
+from tpgen.compiler.backends import BACKENDS
+from tpgen.emitter.strategies import STRATEGIES
+from tpgen.form.form import LAYOUTS
+from tpgen.kernels.build.compiler import COMPUTED
+from tpgen.kernels.build.compiler import DTYPES as COMPILED
+from tpgen.planner.modes import MODES
+from tpgen.planner.normalization import IRREP_NORMALIZATIONS, PATH_NORMALIZATIONS
+from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Plan
+from tpgen.planner.presets import PRESETS
+from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS, Problem, find_problem
+from tpgen.planner.product import make_plan
+from tpgen.planner.read import read_plan
+from tpgen.planner.strict import MAX_TEXT
+from tpgen.tools.cli import types
+from tpgen.tools.cli.networks import NETWORKS, NetworkName, is_network_option, network_option, refuse_options
+from tpgen.tools.cli.types import OneOf
+
+DTYPE_OPTIONS: dict[str, torch.dtype] = {
+    name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")
+}
+KERNEL_DTYPES = tuple(name for name, dtype in DTYPE_OPTIONS.items() if dtype in COMPILED)
+# Which option gives a parameter of a preset.
+_OPTION_OF = {
+    "irreps_in": "in1",
+    "irreps_in1": "in1",
+    "irreps_in2": "in2",
+    "irreps_out": "out",
+    "irreps_filter": "out",
+    "filter_ir_out": "filter",
+}
+
+
+_FLAGS = {"in1": "--in1", "in2": "--in2", "out": "--irreps-out", "filter": "--filter"}
+
+
+def _apply(options: list[Callable[[Any], Any]], function: Any) -> Any:
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+_DESCRIBED: list[Callable[[Any], Any]] = [
+    click.option("--preset", type=OneOf("preset", PRESETS), help="Derive the instructions from irreps, by rule."),
+    click.option("--in1", metavar="IRREPS", help="Irreps of the first input, like '8x0e+8x1o'."),
+    click.option("--in2", metavar="IRREPS", help="Irreps of the second input."),
+    click.option("--irreps-out", "out", metavar="IRREPS", help="Irreps of the output (of channelwise: those to keep)."),
+    click.option("--filter", metavar="IRREPS", help="Output irreps to keep: elementwise, full, tensor_square."),
+    click.option(
+        "--instruction",
+        "instructions",
+        type=types.instruction,
+        multiple=True,
+        metavar="I1,I2,OUT,MODE,WEIGHTED[,PATH_WEIGHT]",
+        help=f"One path, like 0,0,0,uvu,true; repeat for more. Modes: {', '.join(MODES)}.",
+    ),
+    click.option(
+        "--plan",
+        "plan_file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="A plan as JSON, as `tpgen plan --json` writes it.",
+    ),
+    click.option(
+        "--weights", type=OneOf("kind of weights", ["shared", "per-row"]), help="One for all rows, or for each row."
+    ),
+    click.option("--irrep-normalization", type=OneOf("irrep normalization", IRREP_NORMALIZATIONS)),
+    click.option("--path-normalization", type=OneOf("path normalization", PATH_NORMALIZATIONS)),
+]
+
+_FREE_NAMES = tuple(option.name for option in click.command()(_apply(_DESCRIBED, lambda: None)).params if option.name)
+
+
+def free_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options that describe a product without a name; the command gets ``free``, a plan or None."""
+
+    @functools.wraps(command)
+    def wrapper(**given: Any) -> Any:
+        asked = {name: given.pop(name) for name in _FREE_NAMES}
+        return command(free=free_plan(asked), **given)
+
+    return _apply(_DESCRIBED, wrapper)
+
+
+def subject_options(
+    command: Callable[..., Any], *, polynomials: bool = False, linears: bool = False, networks: bool = True
+) -> Callable[..., Any]:
+    """The argument NAME and the options that name one product or network in any way.
+
+    The command gets ``problem`` and ``network``, one of them None; without ``networks`` ``problem`` alone.  Where it
+    takes ``polynomials`` or ``linears`` too, ``problem`` may be one of those.
+    """
+
+    @functools.wraps(command)
+    def wrapper(
+        free: Plan | None, name: str | None, problem_name: str | None, network: str | None = None, **given: Any
+    ) -> Any:
+        if sum(one is not None for one in (free, name, problem_name, network)) != 1:
+            raise click.UsageError(
+                "say which product, in one way: NAME, or --preset with irreps, or irreps with --instruction, or "
+                "--plan FILE"
+            )
+        of_network = network or (name if networks and name and is_network_option(name) else None)
+        chosen = None if of_network else _problem(free, name or problem_name, polynomials)
+        return command(problem=chosen, **({"network": of_network} if networks else {}), **given)
+
+    known = (*PROBLEMS, *(POLYNOMIALS if polynomials else ()), *(LINEARS if linears else ()))
+    kind = SubjectName((*known, *NETWORKS), "name") if networks else ProblemName(known)
+    problem_option = click.option(
+        "--problem",
+        "problem_name",
+        metavar="NAME",
+        type=ProblemName(known),
+        help=f"NAME: {', '.join(known)}.",
+    )
+    described = free_options(wrapper)
+    argument = click.argument("name", required=False, metavar="[NAME]", type=kind)
+    return argument(problem_option(network_option(described) if networks else described))
+
+
+product_options = functools.partial(subject_options, networks=False)
+
+
+class ProblemName(OneOf):
+    """The name of a problem; of irreps in its place it says which options take them."""
+
+    def __init__(self, known: Collection[str], what: str = "problem") -> None:
+        super().__init__(what, known, others_beside(known))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value not in self.choices and re.fullmatch(r"\s*(\d+x)?\d+[eo](\s*\+\s*(\d+x)?\d+[eo])*\s*", str(value)):
+            raise TpgenError(
+                f"{value!r} are irreps, where the name of a product belongs: give irreps by --in1, --in2 and "
+                "--irreps-out, with --preset or --instruction"
+            )
+        return super().convert(value, param, ctx)
+
+
+class SubjectName(ProblemName, NetworkName):
+    """The name of a problem, or of a network."""
+
+
+_TAKING = "plan, explain, explore, dump, tune and verify take polynomials"
+_TAKING_LAYERS = "explain, tune and verify take linear layers"
+
+
+def others_beside(known: Collection[str]) -> dict[str, str]:
+    """Names of other things than a command takes (polynomials, layers, networks), and what it says of them."""
+    kinds = {
+        **dict.fromkeys(POLYNOMIALS, ("polynomial", _TAKING)),
+        **dict.fromkeys(LINEARS, ("linear layer", _TAKING_LAYERS)),
+        **dict.fromkeys(NETWORKS, ("network", "explain, explore, verify and report take networks")),
+    }
+    return {
+        name: f"{name!r} is a {kind}, and this command takes products: {taking}"
+        for name, (kind, taking) in kinds.items()
+        if name not in known
+    }
+
+
+def _problem(free: Plan | None, name: str | None, polynomials: bool) -> Problem:
+    if name is not None:
+        return POLYNOMIALS.get(name) or LINEARS.get(name) or find_problem(name)
+    assert free is not None
+    return free_problem(free, polynomials=polynomials)
+
+
+_FORMS = {False: (OF_PATHS,), True: (OF_PATHS, OF_MONOMIALS)}  # of plans, by whether a command takes polynomials
+
+
+def free_problem(plan: Plan, *, polynomials: bool = False) -> Problem:
+    """A problem made of a plan that the user described."""
+    if plan.maker.form not in _FORMS[polynomials]:
+        raise click.UsageError(f"--plan holds a polynomial, and this command takes products: {_TAKING}")
+    if not polynomials and len(plan.inputs) < 2:
+        raise click.UsageError(f"--plan holds a linear layer, and this command takes products: {_TAKING_LAYERS}")
+    return Problem(f"plan-{plan.digest}", "described on the command line", 1000, lambda: plan, "free")
+
+
+def free_plan(asked: dict[str, Any]) -> Plan | None:
+    """The plan that the options describe; None where they describe nothing."""
+    given = [name for name in _FREE_NAMES if asked[name] not in (None, ())]
+    sources = [name for name in ("preset", "instructions", "plan_file") if name in given]
+    if not given:
+        return None
+    if len(sources) != 1:
+        raise click.UsageError(
+            "irreps alone are not a product: add --preset or --instruction"
+            if not sources
+            else "give one of --preset, --instruction and --plan, not several"
+        )
+    planning = {name: asked[name] for name in ("irrep_normalization", "path_normalization") if asked[name]}
+    if asked["weights"]:
+        planning["shared_weights"] = asked["weights"] == "shared"
+    return _SOURCES[sources[0]](asked, given, planning)
+
+
+def _from_file(asked: dict[str, Any], given: list[str], planning: dict[str, Any]) -> Plan:
+    if given != ["plan_file"]:
+        raise click.UsageError("a --plan file holds the whole product: leave the other options that describe one out")
+    try:
+        with asked["plan_file"].open(encoding="utf-8") as file:
+            return read_plan(file.read(MAX_TEXT + 1))
+    except PlanError as error:
+        raise PlanError(f"{asked['plan_file']}: {error}") from error
+    except UnicodeDecodeError:
+        raise PlanError(f"{asked['plan_file']} is not a text file; `tpgen plan --json` writes plans") from None
+
+
+def _from_instructions(asked: dict[str, Any], given: list[str], planning: dict[str, Any]) -> Plan:
+    missing = [_FLAGS[name] for name in ("in1", "in2", "out") if asked[name] is None]
+    if missing:
+        raise click.UsageError(f"--instruction refers to irreps: give {', '.join(missing)}")
+    if asked["filter"] is not None:
+        raise click.UsageError("--filter is for presets; instructions say which outputs there are")
+    return make_plan(asked["in1"], asked["in2"], asked["out"], asked["instructions"], **planning)
+
+
+def _from_preset(asked: dict[str, Any], given: list[str], planning: dict[str, Any]) -> Plan:
+    preset = PRESETS[asked["preset"]]
+    parameters = {
+        _OPTION_OF[name]: parameter
+        for name, parameter in inspect.signature(preset).parameters.items()
+        if name in _OPTION_OF
+    }
+    for name in _FLAGS:
+        if asked[name] is not None and name not in parameters:
+            raise click.UsageError(f"preset {asked['preset']} takes no {_FLAGS[name]}")
+        if name in parameters and asked[name] is None and parameters[name].default is inspect.Parameter.empty:
+            raise click.UsageError(f"preset {asked['preset']} needs {_FLAGS[name]}")
+    values = {parameter.name: asked[name] for name, parameter in parameters.items()}
+    if values.get("filter_ir_out") is not None:
+        values["filter_ir_out"] = values["filter_ir_out"].split("+")
+    return preset(**values, **planning)
+
+
+_SOURCES: dict[str, Callable[[dict[str, Any], list[str], dict[str, Any]], Plan]] = {
+    "preset": _from_preset,
+    "instructions": _from_instructions,
+    "plan_file": _from_file,
+}
+
+strategy_option = click.option(
+    "--strategy", type=OneOf("strategy", [*STRATEGIES, "auto"]), default="auto", show_default=True
+)
+backend_option = click.option("--backend", type=OneOf("backend", BACKENDS), default="eager", show_default=True)
+_RUN_OPTIONS = [
+    click.option(
+        "--layout",
+        type=types.layout,
+        default="mul_ir",
+        show_default=True,
+        help=f"{' or '.join(LAYOUTS)}, one or three with commas (in1,in2,out).",
+    ),
+    strategy_option,
+    backend_option,
+    click.option("--dtype", type=OneOf("dtype", DTYPE_OPTIONS), default="float32", show_default=True),
+    click.option("--device", type=types.device, default="cpu", show_default=True, help="cpu, cuda, cuda:1, …"),
+]
+
+
+# Options of a command that plans do not have, and why, by what forms consist of.
+_LEFT_OUT: dict[str, tuple[tuple[str, ...], str]] = {
+    OF_PATHS: ((), ""),
+    OF_MONOMIALS: (("layout",), "a polynomial's layouts stand in its plan"),
+}
+
+
+def known_options(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
+    """Options that a plan has; the others are refused where the user gave them."""
+    names, why = _LEFT_OUT[plan.maker.form]
+    refuse_options(names, why)
+    return {name: value for name, value in options.items() if name not in names}
+
+
+def inspected(problem: Problem, options: dict[str, Any]) -> dict[str, Any]:
+    """Options of an inspection of a problem, from those of a command; a polynomial brings its sizes."""
+    sizes = {size: getattr(problem, size) for size in problem.plan.maker.sizes}
+    return {**known_options(problem.plan, options), **sizes}
+
+
+RUN_NAMES = ("layout", "strategy", "backend", "dtype", "device")
+
+
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Options for how a product is written and run: layout, strategy, backend, dtype (a `torch.dtype`), device."""
+
+    @functools.wraps(command)
+    def wrapper(dtype: str, **given: Any) -> Any:
+        if given["strategy"] == "kernel" and dtype not in KERNEL_DTYPES:
+            raise BackendError(f"{COMPUTED}, not in {dtype}: choose one of them, or another --strategy")
+        return command(dtype=DTYPE_OPTIONS[dtype], **given)
+
+    return _apply(_RUN_OPTIONS, wrapper)
+
+
+radial_option = click.option(
+    "--radial",
+    type=OneOf("radial", ("net", "spline")),
+    default="net",
+    show_default=True,
+    help="Compute weights of edges by nets, or by cubic splines of lengths: faster, for inference on a CPU.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout and nothing else.")

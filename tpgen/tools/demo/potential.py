@@ -1,0 +1,148 @@
+r"""A small potential of e3nn's modules alone, as people write them: energies, and forces by autograd.
+
+.. math:: E = \sum_i e(h_i), \qquad
+    h'_i = S_{z_i} h_i + \frac1n \sum_{j \in N(i)} (L h_j) \otimes_{w(|r_{ij}|)} Y(r_{ij})
+
+`PairEnergy` is a smaller one of tpgen's, which leaves Python: a folder with its package, called by a program in C++.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from e3nn import o3
+from e3nn.math import soft_one_hot_linspace
+from e3nn.nn import FullyConnectedNet
+from torch import Tensor, nn
+
+from tpgen.networks.conversion.convert import convert
+from tpgen.networks.conversion.report import Conversion
+from tpgen.networks.deployment.deploy import deploy
+from tpgen.networks.deployment.example import build_example, run_example
+from tpgen.nn.products import FullyConnectedTensorProduct
+from tpgen.tools.verification.verify import Verification, verify
+
+ELEMENTS, BASIS, CUTOFF, NEIGHBOURS = 4, 8, 2.0, 12.0
+
+
+class Layer(nn.Module):
+    """Messages of neighbours, and a self-connection that knows the element."""
+
+    def __init__(self, irreps_in: o3.Irreps, harmonics: o3.Irreps, irreps_out: o3.Irreps) -> None:
+        super().__init__()
+        pairs = [(i, j, ir) for i, a in enumerate(irreps_in) for j, b in enumerate(harmonics) for ir in a.ir * b.ir]
+        paths = [(i, j, ir) for i, j, ir in pairs if ir in {out.ir for out in irreps_out}]
+        middle = o3.Irreps([(irreps_in[i].mul, ir) for i, _, ir in paths])
+        uvu = [(i, j, k, "uvu", True) for k, (i, j, _) in enumerate(paths)]
+        self.up = o3.Linear(irreps_in, irreps_in)
+        self.message = o3.TensorProduct(irreps_in, harmonics, middle, uvu, shared_weights=False, internal_weights=False)
+        self.radial = FullyConnectedNet([BASIS, 32, self.message.weight_numel], nn.functional.silu)
+        self.down = o3.Linear(middle, irreps_out)
+        self.self_connection = o3.FullyConnectedTensorProduct(irreps_in, f"{ELEMENTS}x0e", irreps_out)
+
+    def forward(self, h: Tensor, elements: Tensor, harmonics: Tensor, basis: Tensor, edges: Tensor) -> Tensor:
+        messages = self.message(self.up(h)[edges[0]], harmonics, self.radial(basis))
+        summed = messages.new_zeros(len(h), messages.shape[1]).index_add(0, edges[1], messages) / NEIGHBOURS
+        return self.down(summed) + self.self_connection(h, elements)
+
+
+class Potential(nn.Module):
+    """Energy and forces of atoms: ``forward(positions, elements)`` with elements one-hot."""
+
+    def __init__(self, channels: int = 32, degree: int = 2) -> None:
+        super().__init__()
+        harmonics = o3.Irreps.spherical_harmonics(degree)
+        hidden = o3.Irreps([(channels, ir) for _, ir in harmonics])
+        self.degrees = list(range(degree + 1))  # numbers, which torch.compile reads and irreps hide from it
+        self.embedding = o3.Linear(f"{ELEMENTS}x0e", f"{channels}x0e")
+        first, second = Layer(self.embedding.irreps_out, harmonics, hidden), Layer(hidden, harmonics, hidden)
+        self.layers = nn.ModuleList([first, second])
+        self.readout = o3.Linear(hidden, "0e")
+
+    def forward(self, positions: Tensor, elements: Tensor) -> dict[str, Tensor]:
+        with torch.enable_grad():
+            positions = positions if positions.requires_grad else positions.detach().requires_grad_()
+            energy = self.energy(positions, elements)
+            (slope,) = torch.autograd.grad(energy, positions, create_graph=True)
+        return {"energy": energy, "forces": -slope}
+
+    def energy(self, positions: Tensor, elements: Tensor) -> Tensor:
+        near = (torch.cdist(positions.detach(), positions.detach()) < CUTOFF).fill_diagonal_(False)
+        edges = torch.nonzero(near).T
+        vectors = positions[edges[1]] - positions[edges[0]]
+        harmonics = o3.spherical_harmonics(self.degrees, vectors, normalize=True, normalization="component")
+        lengths = vectors.norm(dim=1)
+        basis = soft_one_hot_linspace(lengths, 0.0, CUTOFF, BASIS, basis="smooth_finite", cutoff=True) * BASIS**0.5
+        h = self.embedding(elements)
+        for layer in self.layers:
+            h = layer(h, elements, harmonics, basis, edges)
+        return self.readout(h).sum()
+
+
+def atoms(side: int) -> tuple[Tensor, Tensor]:
+    """Positions of a perturbed cubic lattice of side³ atoms, and one-hot elements."""
+    generator = torch.Generator().manual_seed(0)
+    grid = torch.cartesian_prod(*3 * [torch.arange(side)]).to(torch.get_default_dtype()).reshape(-1, 3)
+    positions = grid + 0.1 * torch.randn(grid.shape, generator=generator)
+    elements = torch.randint(ELEMENTS, (len(grid),), generator=generator)
+    return positions, nn.functional.one_hot(elements, ELEMENTS).to(positions)
+
+
+def verify_potential(channels: int, laws: Sequence[str] | None) -> Verification:
+    """Verify a converted potential: all laws, or those named."""
+    torch.manual_seed(0)
+    return verify(convert(Potential(channels)), atoms(2), only=laws)
+
+
+def convert_potential(side: int, channels: int, degree: int) -> Conversion:
+    """Convert the potential, prove it in float64 on a few atoms, and measure it on side³."""
+    torch.manual_seed(0)
+    reports: list[Conversion] = []
+    convert(Potential(channels, degree), prove=atoms(2), measure=atoms(side), report=reports.append)
+    return reports[0]
+
+
+class PairEnergy(nn.Module):
+    """Energy of points, each pair a product of vectors, and forces: ``forward(positions, edges)``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.product = FullyConnectedTensorProduct("1x0e+1x1o", "1x0e+1x1o", "4x0e", strategy="kernel")
+
+    def forward(self, positions: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            positions = positions.detach().requires_grad_()
+            vectors = positions[edges[1]] - positions[edges[0]]
+            lengths = vectors.norm(dim=1, keepdim=True)
+            features = torch.cat([torch.exp(-lengths), vectors], 1)
+            energy = self.product(features, features).tanh().sum()
+            (slope,) = torch.autograd.grad(energy, positions)
+        return energy.detach(), -slope
+
+
+def example(points: int = 8) -> tuple[PairEnergy, list[Tensor]]:
+    """The network in float64, with points and all their pairs, from one seed."""
+    torch.manual_seed(0)
+    pairs = torch.combinations(torch.arange(points)).T
+    return PairEnergy().double(), [torch.randn(points, 3, dtype=torch.float64), torch.cat([pairs, pairs.flip(0)], 1)]
+
+
+def called_from_cpp(folder: Path) -> tuple[float, float, list[str]]:
+    """Deploy the example into a folder, in the place of an earlier one, build the C++ program there, and run it.
+
+    Returns its energy, how far its results are from Python's relative to the largest, and the command that built it.
+    """
+    if (folder / "manifest.json").exists():
+        shutil.rmtree(folder)
+    network, given = example()
+    deploy(network, given, folder)
+    command = build_example(folder / "example.cpp", folder / "example")
+    energy, forces = run_example(folder / "example", folder)
+    wanted = [x.flatten() for x in network(*given)]
+    apart = max(
+        float((got - want).abs().max() / want.abs().max()) for got, want in zip((energy, forces), wanted, strict=True)
+    )
+    return float(energy), apart, command

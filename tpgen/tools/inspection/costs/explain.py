@@ -1,0 +1,199 @@
+"""Explain a plan: what each path costs and why it is scaled so, how it is written, what the machine allows.
+
+>>> from tpgen.planner.presets import channelwise
+>>> from tpgen.tools.inspection.costs.roofline import Ceilings
+>>> found = explain(channelwise("8x1o", "1o", "0e+1e"), strategy="einsum", ceilings=Ceilings(1e10, 1e11))
+>>> found.paths[0].factors
+{'irrep': 1.0, 'path': 1.0, 'variance': 1.0, 'weight': 1.0}
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod, sqrt
+
+import torch
+from typing_extensions import Unpack
+
+from tpgen.base.errors import TpgenError
+from tpgen.compiler.config import RequestOptions
+from tpgen.nn.planned import PlannedModule
+from tpgen.planner.plan import Path
+from tpgen.tools.inspection.costs.explained import PathExplanation
+from tpgen.tools.inspection.costs.explanation import ROWS, SECONDS, Explanation
+from tpgen.tools.inspection.costs.measured import module_for, passes, seconds_of_paths
+from tpgen.tools.inspection.costs.memory import MemoryEstimate
+from tpgen.tools.inspection.costs.roofline import Ceilings, machine_ceilings, measured_together
+from tpgen.tools.inspection.stages.calls import Inspected, request_of
+from tpgen.tools.inspection.stages.request import Request
+
+
+def explain(
+    subject: Inspected,
+    *,
+    rows: int = ROWS,
+    nodes: int | None = None,
+    measure: bool = False,
+    ceilings: Ceilings | None = None,
+    **options: Unpack[RequestOptions],
+) -> Explanation:
+    """Explain a product, a convolution, a linear layer, a polynomial or a plan: what each path costs, and what the
+    machine allows.
+
+    A row of a layer with channels, or of a polynomial, has all of them.  ``rows`` is the batch that totals are for; of
+    a convolution the edges, with ``nodes`` that they run between (where left out, as many as edges).  ``measure`` runs
+    it, and every path alone.  ``ceilings`` are those of another machine; without them this one's are measured once, in
+    a quarter of a second.  ``options`` are the fields of `tpgen.tools.inspection.stages.request.Request`, of a polynomial
+    its ``channels`` and ``elements`` too (32 and 1 unless given); a module brings its own.
+
+    Raises `TpgenError` for anything else, for a batch without rows, and for nodes of what is no convolution.
+    """
+    request = replace(request_of(subject, **options), rows=rows)
+    for name, count in request.sizes.items():
+        if count < 1:
+            raise TpgenError(f"{name}: the batch that totals are for must have one or more, got {count}")
+    nodes = _nodes(subject, rows, nodes)
+    found = replace(
+        _costs(request, nodes, seconds_of_paths(request, SECONDS / 5) if measure else {}),
+        reason=_reason(subject, request, options),
+        ceilings=ceilings or machine_ceilings(request.dtype, request.device),
+    )
+    if not measure:
+        return found
+    times, of_that_moment = measured_together(passes(request, nodes), request.dtype, request.device, SECONDS)
+    return replace(
+        found,
+        forward_seconds=times["forward"],
+        backward_seconds=times["backward"],
+        ceilings=ceilings or of_that_moment,
+    )
+
+
+_NORMALIZATIONS = ("irrep_normalization", "path_normalization")
+
+
+def _costs(request: Request, nodes: int | None, seconds: Mapping[int, float]) -> Explanation:
+    """Paths and totals, without what the machine or a choice has to do with them."""
+    plan, how, memory = request.plan, written_as(request), _memory(request, nodes)
+    return Explanation(
+        product=request.title,
+        digest=plan.digest,
+        normalization="/".join(plan.arguments[name] for name in _NORMALIZATIONS if name in plan.arguments),
+        rows=request.rows,
+        dtype=str(request.dtype).removeprefix("torch."),
+        device=request.device,
+        layout=request.layouts,
+        backend=request.backend,
+        strategy=request.strategy,
+        reason="",
+        paths=tuple(
+            _path(request, paths, plan.flat.by_instruction[n], how.get(n, ""), seconds.get(n))
+            for n, paths in plan.by_instruction.items()
+        ),
+        dropped=len(plan.instructions) - len(plan.biased) - len(plan.by_instruction),
+        flops=request.flops,
+        bytes=request.bytes(nodes),
+        peak_bytes=memory.forward,
+        training_bytes=memory.training,
+        ceilings=None,
+        nodes=nodes,
+        noun=plan.maker.noun,
+        **request.facts,
+    )
+
+
+def _reason(subject: Inspected, request: Request, options: RequestOptions) -> str:
+    """Why the plan is written as it is."""
+    if isinstance(subject, PlannedModule) and "strategy" not in options:
+        return subject.choice.reason
+    return replace(request, strategy=options.get("strategy", "auto")).choice.reason
+
+
+def _nodes(subject: Inspected, rows: int, nodes: int | None) -> int | None:
+    if getattr(subject, "edges", False):
+        return rows if nodes is None else max(nodes, 1)
+    if nodes is not None:
+        raise TpgenError(f"nodes={nodes} is for a TensorProductConv, whose rows are edges; leave it out")
+    return None
+
+
+def _memory(request: Request, nodes: int | None) -> MemoryEstimate:
+    """Memory of the module that runs the plan as it is written."""
+    there = torch.device(request.device).type != "cuda" or torch.cuda.is_available()
+    module = module_for(replace(request, backend="eager", device=request.device if there else "cpu"), nodes is not None)
+    return module.memory(request.rows, nodes)
+
+
+def _path(
+    request: Request, paths: Sequence[Path], whole: Sequence[Path], how: str, seconds: float | None
+) -> PathExplanation:
+    """The row of an instruction, from its paths, and from these with all channels."""
+    path, slices = paths[0], [p.weight for p in paths if p.weight]
+    numbers = sum({leg.operand: request.numbers(leg) for leg in whole[0].legs}.values())
+    if whole[0].weight and request.plan.operand(whole[0].weight.operand).rows == "row":
+        numbers += prod(whole[0].weight.shape)
+    legs = [str(leg) for leg in path.inputs] + [""] * 4
+    return PathExplanation(
+        index=path.index,
+        in1=legs[0],
+        in2=legs[1],
+        in3=legs[2],
+        in4=legs[3],
+        out=str(path.legs[-1]),
+        mode=path.mode.name,
+        weight=(slices[0].start, slices[-1].stop) if slices else None,
+        weight_shape=slices[0].shape if slices else (),
+        coefficient=path.coefficient,
+        factors=coefficient_factors(path),
+        nonzeros=sum(p.nonzeros for p in paths),
+        dense=sum(p.dense for p in paths),
+        flops=request.channels * sum(p.flops for p in whole),
+        bytes=numbers * request.dtype.itemsize,
+        strategy=request.strategy,
+        how=how,
+        seconds=seconds,
+        operand=slices[0].operand if slices and len(request.plan.weights) > 1 else "",
+        constant=path.label,
+        entries=tuple(p.nonzeros for p in paths) if path.label else (),
+        monomials=len({key[1:] for p in paths for key in p.entries or ()}),
+    )
+
+
+_WRITTEN = {"channel": "C++ loop over channels", "batch": "C++ loop over rows", "matrix": "C++ matrix product"}
+
+
+def written_as(request: Request) -> dict[int, str]:
+    """Say in a few words how each path is written."""
+    if request.strategy == "kernel":
+        return {index: _WRITTEN[name] for index, name in request.scheduled.items()}
+    own, shared = Counter[int](), Counter[int]()
+    for node in request.emission().graph.nodes:
+        served = node.meta["tpgen"].instructions
+        (own if len(served) == 1 else shared).update(served)
+    return {index: f"{own[index]} nodes of its own, {shared[index]} shared" for index in {**own, **shared}}
+
+
+def coefficient_factors(path: Path) -> dict[str, float]:
+    """The square roots whose product is the coefficient.
+
+    ``irrep``: of the irrep normalisation; ``path``: one over the summed elements; ``variance``: of the output;
+    ``weight``: the user's path weight.
+
+    >>> from tpgen.planner.product import make_plan
+    >>> path = make_plan("4x1o", "1o", "4x1e", [(0, 0, 0, "uvu", True, 4.0)]).paths[0]
+    >>> {name: round(value, 3) for name, value in coefficient_factors(path).items()}
+    {'irrep': 1.732, 'path': 1.0, 'variance': 1.0, 'weight': 2.0}
+    """
+    f = path.factors
+    if path.label:
+        return {}
+    if not path.dense:  # an identity has no normalisation but that of the sum
+        return {"path": path.coefficient}
+    return {
+        "irrep": sqrt(f.irrep),
+        "path": 1.0 / sqrt(f.path) if f.path > 0.0 else 1.0,
+        "variance": sqrt(f.variance_out),
+        "weight": sqrt(f.path_weight),
+    }

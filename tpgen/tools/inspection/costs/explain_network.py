@@ -1,0 +1,263 @@
+"""Explain every product of a network at once: its calls, their rows, and what share of the time it takes.
+
+The network is called as its users call it: with gradients, in the mode that it is in.
+
+>>> import torch, tpgen
+>>> from tpgen.tools.inspection.costs.roofline import Ceilings
+>>> network = torch.nn.Sequential(tpgen.TensorSquare("2x1o", strategy="einsum"), torch.nn.ReLU())
+>>> found = explain_network(network, [torch.randn(5, 6)], ceilings=Ceilings(1e10, 1e11))
+>>> [(p.module, p.calls, p.explanation.rows) for p in found.products]
+[('0', 1, 5)]
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from tpgen.base.clock import ROUGH, Timing, clock_of, device_of, seconds_of
+from tpgen.base.drawing.charts import share_bar
+from tpgen.base.errors import TpgenError, check_known
+from tpgen.base.notebook import Shown, html_table, lines
+from tpgen.base.text import duration, quantity, table
+from tpgen.tools.inspection.costs.explain import explain
+from tpgen.tools.inspection.costs.explanation import Explanation
+from tpgen.tools.inspection.costs.roofline import Ceilings
+from tpgen.tools.inspection.costs.watched import (
+    NetworkCall,
+    Watch,
+    WatchedModule,
+    WatchedRun,
+    as_before,
+    modules_to_watch,
+)
+from tpgen.tools.inspection.report.values import check_call, reason
+from tpgen.tools.inspection.stages.calls import request_of
+
+_WARM, _ROUNDS = 2, 9  # calls that are not timed, and that are
+
+
+@dataclass(frozen=True)
+class ProductInNetwork:
+    """A product: its module, the totals of its calls in one call of the network, and its largest call explained."""
+
+    module: str
+    calls: int
+    explanation: Explanation
+    flops: int
+    bytes: int
+    predicted_seconds: float | None
+    seconds: float | None = None  # forward, measured
+    backward: int = 0  # passes backwards through it
+    backward_seconds: float | None = None
+
+    @property
+    def both_seconds(self) -> float:
+        """Both passes, measured; 0 where they are not."""
+        return (self.seconds or 0.0) + (self.backward_seconds or 0.0)
+
+
+@dataclass(frozen=True)
+class NetworkExplanation(Shown):
+    """All products that one call of a network calls; ``seconds`` is the whole call, measured, and its backward pass.
+
+    ``inside`` says that the network itself differentiates, as it does for forces.
+    """
+
+    network: str
+    products: tuple[ProductInNetwork, ...]
+    not_called: tuple[str, ...]
+    seconds: float | None = None
+    spread: float = 0.0  # of the times of the call
+    inside: bool = False
+
+    @property
+    def share(self) -> float | None:
+        """The part of the call's time that its products take."""
+        return sum(p.both_seconds for p in self.products) / self.seconds if self.seconds else None
+
+    @property
+    def largest(self) -> ProductInNetwork:
+        """The product with the most operations in one call."""
+        if not self.products:
+            raise TpgenError(f"{self.network} calls no product in one call; it holds {', '.join(self.not_called)}")
+        return max(self.products, key=lambda p: p.flops)
+
+    def __getitem__(self, module: str) -> Explanation:
+        found = {p.module: p.explanation for p in self.products}
+        check_known("product", [module], found)
+        return found[module]
+
+    def to_json(self) -> str:
+        """Everything that is known, as JSON; what was not measured is null."""
+        return json.dumps({**asdict(self), "share": self.share}, indent=1)
+
+    def _rows(self) -> list[list[str]]:
+        """The cells, heads first."""
+        columns = ["module", "product", "paths", "strategy", "calls", "backward", "rows"]
+        columns += ["FLOP", "bytes", "bound by", "predicted"]
+        rows = [_row(p) for p in self.products]
+        if self.seconds:
+            columns += ["forward", "backward", "of call"]
+            for row, p in zip(rows, self.products, strict=True):
+                share = f"{100 * p.both_seconds / self.seconds:.0f} %"
+                row += [duration(p.seconds), duration(p.backward_seconds), share]
+        return [columns, *rows]
+
+    def _head(self) -> str:
+        return f"{self.network}: {len(self.products)} product{'s' * (len(self.products) != 1)} called in one call"
+
+    def _foot(self) -> list[str]:
+        found = [f"not called: {', '.join(self.not_called)}"] if self.not_called else []
+        if self.seconds:
+            whole = "call" if self.inside or not any(p.backward for p in self.products) else "forward and backward"
+            found.append(f"{whole}: {duration(self.seconds)}, {100 * (self.share or 0):.0f} % of it in products")
+        if self.spread > ROUGH:
+            found.append(
+                f"times of one call lie {100 * self.spread:.0f} % apart: the machine is busy, all times are rough"
+            )
+        return found
+
+    def __str__(self) -> str:
+        return "\n".join([self._head(), table(self._rows()), *self._foot()])
+
+    def _repr_html_(self) -> str:
+        bars: dict[str, Sequence[float]] = {
+            "FLOP": [p.flops for p in self.products],
+            "bytes": [p.bytes for p in self.products],
+            "of call": [p.both_seconds for p in self.products],
+        }
+        return lines(self._head()) + html_table(self._rows(), range(2), bars) + lines(*self._foot()) + self._picture()
+
+    def _picture(self) -> str:
+        """Share of the call that each product takes, measured; else of what is predicted of all, or computed."""
+        names = [p.module or "(itself)" for p in self.products]
+        if self.seconds:
+            times = [p.both_seconds for p in self.products]
+            said, rest = "time of the call, measured", "not in products"
+            return lines(said) + share_bar([*zip(names, times, strict=True)], self.seconds, rest)
+        predicted = [p.predicted_seconds for p in self.products]
+        values = [value for value in predicted if value is not None]
+        said = "time of the products, predicted at least"
+        if len(values) < len(predicted):
+            said, values = "FLOP of the products", [float(p.flops) for p in self.products]
+        return lines(said) + share_bar([*zip(names, values, strict=True)], sum(values))
+
+
+def _row(product: ProductInNetwork) -> list[str]:
+    found = product.explanation
+    return [
+        product.module or "(itself)",
+        found.product,
+        str(len(found.paths)),
+        found.strategy,
+        str(product.calls),
+        str(product.backward),
+        f"{found.rows:,}",
+        quantity(product.flops, ""),
+        quantity(product.bytes, "B"),
+        found.bound or "-",
+        duration(product.predicted_seconds),
+    ]
+
+
+def explain_network(
+    network: nn.Module,
+    inputs: Sequence[Any],
+    keywords: Mapping[str, Any] | None = None,
+    *,
+    measure: bool = False,
+    ceilings: Ceilings | None = None,
+) -> NetworkExplanation:
+    """Explain each product, linear layer and polynomial that a call of the network calls, for the rows of its calls.
+
+    The call is ``network(*inputs, **keywords)``, with gradients and in the mode that the network is in.  A network that
+    takes its forces inside has its backward passes there; of any other, one backward pass follows the call, from the
+    sum of the results to parameters and to inputs that require a gradient.  Buffers, gradients of parameters and
+    random numbers are put back.
+
+    Operations, bytes and predictions are sums over the calls of a product, forward alone.  ``measure`` calls some more
+    times, for the times of every product in its place, forward and backward, and of the whole.  ``ceilings`` are those
+    of `explain`.
+
+    Raises `TpgenError` for a network without products of tpgen's, and for inputs that it does not take.
+    """
+    check_call("explain_network(network, [x, y])", network, inputs)
+    held = modules_to_watch(network)
+    if not held:
+        raise TpgenError(
+            f"{type(network).__name__} holds no product of tpgen's; tpgen.convert(network) takes e3nn's products over"
+        )
+    watch = Watch.over(held, device_of(network, inputs))
+    run = WatchedRun(network, tuple(inputs), dict(keywords or {}), watch)
+    with as_before(network), watch.on():
+        try:
+            run()
+        except Exception as error:  # whatever the network says of its inputs
+            raise TpgenError(
+                f"the network fails on the inputs given ({reason(error)}); give inputs it takes"
+            ) from error
+        seen = {path: tuple(calls) for path, calls in watch.calls.items()}
+        passes = dict(watch.passes)
+        times, whole = _measured(run) if measure else ({}, Timing((), 0))
+    products = tuple(
+        replace(
+            _explained(path, watched, seen[path], ceilings),
+            backward=passes.get(path, 0),
+            seconds=times.get(path, (None, None))[0],
+            backward_seconds=times.get(path, (None, None))[1],
+        )
+        for path, watched in held.items()
+        if path in seen
+    )
+    return NetworkExplanation(
+        type(network).__name__,
+        products,
+        tuple(path for path in held if path not in seen),
+        whole.median if measure else None,
+        whole.spread,
+        run.inside,
+    )
+
+
+def _explained(
+    path: str, watched: WatchedModule, calls: Sequence[NetworkCall], ceilings: Ceilings | None
+) -> ProductInNetwork:
+    """The largest call explained, and the costs of all summed."""
+    largest = max(calls, key=lambda call: call.rows)
+    subject, options = watched.subject(largest)
+    found = explain(subject, rows=max(largest.rows, 1), nodes=largest.nodes, ceilings=ceilings, **options)
+    request = request_of(subject, **options)
+    requests = [replace(request, rows=c.rows) for c in calls]
+    costs = [(r.flops, r.bytes(c.nodes)) for r, c in zip(requests, calls, strict=True)]
+    predicted = sum(found.ceilings.seconds(*cost) for cost in costs) if found.ceilings else None
+    flops, moved = (sum(column) for column in zip(*costs, strict=True))
+    return ProductInNetwork(path, len(calls), found, flops, moved, predicted)
+
+
+def _measured(run: WatchedRun) -> tuple[dict[str, tuple[float, float | None]], Timing]:
+    """Median seconds of every product, forward and backward, and the times of the whole."""
+    watch = run.watch
+    forward: dict[str, list[float]] = {}
+    backward: dict[str, list[float]] = {}
+    whole = []
+    for turn in range(_WARM + _ROUNDS):
+        watch.clear()
+        took = seconds_of(run, watch.device, clock=clock_of(watch.device))
+        if turn >= _WARM:
+            whole.append(took)
+            for of, noted in ((forward, watch.forward), (backward, watch.backward)):
+                for path, seconds in noted.items():
+                    of.setdefault(path, []).append(seconds)
+    medians = {
+        path: (_median(times), _median(backward[path]) if path in backward else None) for path, times in forward.items()
+    }
+    return medians, Timing(tuple(whole), 1)
+
+
+def _median(times: Sequence[float]) -> float:
+    return Timing(tuple(times), 1).median

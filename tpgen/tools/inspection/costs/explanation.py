@@ -1,0 +1,142 @@
+"""An explanation as a value: what `tpgen.explain` returns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from operator import attrgetter
+from pathlib import Path as FilePath
+
+from tpgen.base.notebook import Shown, html_table, lines
+from tpgen.base.text import duration, quantity, table
+from tpgen.compiler.config import RequestOptions
+from tpgen.tools.inspection.costs.explained import Explained, PathExplanation
+from tpgen.tools.inspection.costs.pictures import draw_explanation
+from tpgen.tools.inspection.costs.roofline import Ceilings
+from tpgen.tools.inspection.costs.roofline_picture import roofline
+
+ROWS = 1000  # of a batch, unless given
+SECONDS = 0.25  # for each measured time
+
+
+class ExplainedOptions(RequestOptions, total=False):
+    """Options of how a plan is written, and what it is explained for."""
+
+    nodes: int | None
+    ceilings: Ceilings | None
+
+
+class ExplainOptions(ExplainedOptions, total=False):
+    """The keywords of `explain`."""
+
+    rows: int
+    measure: bool
+
+
+@dataclass(frozen=True)
+class Explanation(Shown, Explained):
+    """A product, a linear layer or a polynomial, explained: as text, in a notebook, as JSON and as a picture."""
+
+    def to_json(self) -> str:
+        """Everything that is known, as JSON; what was not measured is null."""
+        return json.dumps({**asdict(self), **self.derived}, indent=1)
+
+    def plot(self, path: str | FilePath) -> None:
+        """Draw costs of each path, and the product under the machine's ceilings; a `TpgenError` without matplotlib."""
+        draw_explanation(self, path)
+
+    def __str__(self) -> str:
+        return "\n".join([*_head(self), "", table(*_rows(self)), "", *_aligned(totals(self))])
+
+    def _repr_html_(self) -> str:
+        """Bars say how operations, bytes and time divide among the paths."""
+        rows, left = _rows(self)
+        bars: dict[str, Sequence[float]] = {
+            "flops": [p.flops for p in self.paths],
+            "bytes": [p.bytes for p in self.paths],
+            "alone": [p.seconds or 0.0 for p in self.paths],
+        }
+        shown = lines(*_head(self)) + html_table(rows, left, bars) + lines(*_aligned(totals(self)))
+        return shown + roofline(self)
+
+
+# A column in which no path has anything to say is left out.
+_COLUMNS: dict[str, Callable[[PathExplanation], str]] = {
+    "path": lambda p: str(p.index),
+    **{name: attrgetter(name) for name in ("in1", "in2", "in3", "in4", "out", "mode", "constant")},
+    "paths": lambda p: str(len(p.entries) or ""),
+    "weights": lambda p: p.weights or "-",
+    "coefficient": lambda p: "" if p.constant else f"{p.coefficient:.5g}",
+    "= irrep × path × variance × weight": lambda p: (
+        " × ".join(f"{value:.4g}" for value in p.factors.values()) if len(p.factors) > 1 else ""
+    ),
+    "coupling": lambda p: f"{p.nonzeros}/{p.dense} {100 * p.density:.0f} %" if p.dense else "",
+    "monomials": lambda p: str(p.monomials or ""),
+    "flops": lambda p: f"{p.flops:,}",
+    "bytes": lambda p: f"{p.bytes:,}",
+    "alone": lambda p: "" if p.seconds is None else duration(p.seconds),
+    "written as": lambda p: p.how,
+}
+_LEFT = {"in1", "in2", "in3", "in4", "out", "mode", "constant", "= irrep × path × variance × weight", "written as"}
+_NOT_SAID = ("in3", "in4", "constant", "paths", "monomials", "alone")  # of nothing at all
+
+
+def _head(found: Explanation) -> list[str]:
+    dropped = f", {found.dropped} empty dropped" if found.dropped else ""
+    normalization = f"{found.normalization} normalisation, " if found.normalization else ""
+    return [
+        f"{found.product}   (plan {found.digest}, {len(found.paths)} {found.noun}s{dropped})",
+        f"{normalization}{found.dtype}, layout {'/'.join(dict.fromkeys(found.layout))}, "
+        f"{found.device}, backend {found.backend}",
+        f"strategy {found.strategy}: {found.reason}",
+    ]
+
+
+def _rows(found: Explanation) -> tuple[list[list[str]], list[int]]:
+    """The cells, heads first, and which columns are set to the left."""
+    cells = {name: [cell(path) for path in found.paths] for name, cell in _COLUMNS.items()}
+    columns = {name: column for name, column in cells.items() if any(column) or not (column or name in _NOT_SAID)}
+    heads = [found.noun if name == "path" else name for name in columns]
+    return [heads, *map(list, zip(*columns.values(), strict=True))], [n for n, h in enumerate(columns) if h in _LEFT]
+
+
+def totals(found: Explanation) -> dict[str, str]:
+    """Facts of the product as a whole, by name."""
+    facts = {
+        f"for {found.batch}": f"{quantity(found.flops, 'FLOP')}, {quantity(found.bytes, 'B')} with each operand "
+        f"once: {found.intensity:.2f} FLOP/B",
+        "peak memory": f"{quantity(found.peak_bytes, 'B')} besides the operands, {quantity(found.training_bytes, 'B')} "
+        "forward+backward, by shapes",
+        "ceilings": str(found.ceilings) if found.ceilings else "none",
+    }
+    if found.operations:
+        operations = ", ".join(f"{n:,} {name}" for name, n in found.operations.items())
+        facts = {
+            "monomials": f"{found.monomials} with {found.coefficients} different coefficients",
+            "operations": f"{operations}, of a row and channel in the sweep",
+            **facts,
+        }
+    if found.ceilings:
+        facts["predicted"] = (
+            f"{duration(found.predicted_seconds)} forward at least: bound by {found.bound} "
+            f"(the ridge is at {found.ceilings.ridge:.1f} FLOP/B)"
+        )
+    facts["measured"] = _measured(found)
+    if found.ceilings and found.ceilings.warning:
+        facts["warning"] = found.ceilings.warning
+    return facts
+
+
+def _aligned(facts: dict[str, str]) -> list[str]:
+    width = max(map(len, facts))
+    return [f"{name:{width}}  {text}" for name, text in facts.items()]
+
+
+def _measured(found: Explanation) -> str:
+    if found.forward_seconds is None or found.backward_seconds is None:
+        return "nothing; measure=True (--measure) runs it"
+    share = (found.predicted_seconds or 0) / found.forward_seconds
+    # a ceiling is what operands reach that lie in no cache: it can be beaten, and then it says little
+    against = f"{100 * share:.0f} % of the ceiling" if share <= 1 else "faster than predicted (operands in a cache?)"
+    return f"{duration(found.forward_seconds)} forward, {against}; {duration(found.backward_seconds)} forward+backward"

@@ -1,0 +1,110 @@
+"""Times of a product or a convolution as it is written and run, of each path, and of each strategy, for `tune`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from tpgen.base.clock import time_in_turns
+from tpgen.compiler.tuning import remember_choice, strategies_of, why_unfit
+from tpgen.nn.modules import module_of
+from tpgen.nn.planned import PlannedModule
+from tpgen.tools.inspection.stages.request import Request
+
+
+def passes(request: Request, nodes: int | None = None) -> dict[str, Callable[[], None]]:
+    """Calls of ``forward`` and of ``backward`` (forward and backward) on random operands.
+
+    With ``nodes`` it is the convolution, on random edges between them.
+    """
+    run, operands = runnable(request, nodes)
+    for operand in operands:
+        operand.requires_grad_()
+
+    def forward() -> None:
+        with torch.no_grad():
+            run()
+
+    def backward() -> None:
+        for x in operands:
+            x.grad = None
+        run().sum().backward()
+
+    return {"forward": forward, "backward": backward}
+
+
+def seconds_of_paths(request: Request, seconds: float) -> dict[int, float]:
+    """The time of every path as a product of its own, in the strategy of the whole.
+
+    Their sum is more than the whole: what paths share is done anew for each.  All paths are timed in turn, and again:
+    what else the machine does for a while then falls on no path alone.
+    """
+    plan, calls = request.plan, {}
+    for n, paths in plan.by_instruction.items():
+        # graphs run eagerly: compiling each path alone would take minutes
+        calls[str(n)], _ = runnable(replace(request, plan=plan.maker.alone(plan, paths[0]), backend="eager"))
+    with torch.no_grad():
+        found = time_in_turns(calls, request.device, len(calls) * seconds)
+    return {int(n): timing.median for n, timing in found.items()}
+
+
+def runnable(request: Request, nodes: int | None = None) -> tuple[Callable[[], Tensor], list[Tensor]]:
+    """A call of the module on random operands (and edges), and those of them that have gradients."""
+    module, generator = module_for(request, nodes is not None), torch.Generator().manual_seed(0)
+    indexed = request.indexed if nodes is None else nodes
+
+    def drawn(like: Tensor) -> Tensor:
+        if not like.is_floating_point():
+            return torch.randint(indexed, like.shape, generator=generator).to(request.device)
+        x = torch.randn(like.shape, generator=generator, dtype=torch.float64)
+        return x.to(device=request.device, dtype=request.dtype)
+
+    operands = [drawn(x) for x in module.operands_of(request.rows, nodes)]
+    return lambda: module.called(*operands), [x for x in operands if x.is_floating_point()]
+
+
+def module_for(request: Request, convolution: bool = False) -> PlannedModule:
+    """The module that a request stands for, without weights of its own."""
+    module = module_of(request.plan, edges=convolution, **request.module_options)
+    return module.to(device=request.device, dtype=request.dtype)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Median times of one forward and backward pass, in milliseconds by strategy, and what was left out and why."""
+
+    milliseconds: dict[str, float]
+    left_out: dict[str, str]
+    rows: int
+
+    @property
+    def fastest(self) -> str:
+        return min(self.milliseconds, key=self.milliseconds.__getitem__)
+
+    def __str__(self) -> str:
+        times = sorted(self.milliseconds.items(), key=lambda item: item[1])
+        lines = [f"{name:10s} {ms:9.3f} ms" for name, ms in times]
+        lines += [f"{name:10s} left out: {reason}" for name, reason in self.left_out.items()]
+        return "\n".join([f"forward+backward of {self.rows} rows", *lines])
+
+
+def tune(request: Request, seconds: float = 3.0, progress: Callable[[str], None] = lambda strategy: None) -> Tuning:
+    """Time every strategy for a plan, in turn, and remember the fastest for modules made from now on.
+
+    Of a polynomial the choice holds for any number of channels and elements.
+    """
+    plan, calls, left_out = request.computed, {}, {}
+    for strategy in strategies_of(plan):
+        if reason := why_unfit(plan, request, strategy):
+            left_out[strategy] = reason
+            continue
+        progress(strategy)
+        calls[strategy] = passes(replace(request, strategy=strategy))["backward"]
+        calls[strategy]()  # compiled before anything is timed
+    timings = time_in_turns(calls, request.device, seconds)
+    tuning = Tuning({name: 1e3 * found.median for name, found in timings.items()}, left_out, request.rows)
+    remember_choice(plan, request, tuning.fastest, tuning.milliseconds[tuning.fastest], request.rows)
+    return tuning

@@ -1,0 +1,118 @@
+"""Memory that a call takes, before it is made: an estimate by shapes, which measurement confirms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from tpgen.base._torch import pytree
+from tpgen.base.errors import InputError, TpgenError
+from tpgen.base.text import quantity
+from tpgen.compiler.footprint import WORKSPACE, Footprint, without_values
+from tpgen.kernels.runtime.call import CALLS, FormCall, ProductCall
+from tpgen.kernels.runtime.workspace import call_workspace
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes of one call of a module; what is given (operands and parameters) counts in ``given`` alone."""
+
+    given: int  # operands and parameters, which are there before
+    result: int
+    forward: int  # most at once during a call without gradients, the result among it
+    kept: int  # held for the backward pass after a call with gradients, beside the result
+    training: int  # most at once during forward and backward: result, its gradient, those of operands and parameters
+
+    def __str__(self) -> str:
+        facts = [f"{name} {quantity(value, 'B')}" for name, value in vars(self).items()]
+        return ", ".join(facts)
+
+
+def estimate_memory(module: nn.Module, *operands: Any) -> MemoryEstimate:
+    """The most memory that a call takes at once, and with its gradients; nothing is computed.
+
+    ``module`` is a product, convolution, polynomial or a network that holds them, run without `torch.compile`;
+    ``operands`` are those of a call, whose values do not matter: they may stand on ``meta``.  Counted are tensors, and
+    what tpgen's kernels take beside them; not the program itself, nor what libraries keep
+    for themselves.
+
+    Where no result has a gradient, as forces taken inside a network have none, training is that call alone.
+    Raises `TpgenError` for a module that another backend compiles, `InputError` as the module does.
+
+    >>> import tpgen
+    >>> product = tpgen.TensorProduct("8x1o", "1o", "8x0e", [(0, 0, 0, "uvu", True)], strategy="einsum")
+    >>> found = estimate_memory(product, torch.empty(1000, 24), torch.empty(1000, 3))
+    >>> found.given, found.result
+    (108032, 32000)
+    >>> found.training >= found.forward >= found.result
+    True
+    """
+    if not isinstance(module, nn.Module):
+        raise TpgenError(f"estimate_memory takes a module and the operands of a call, got {type(module).__name__}")
+    backends = {str(m.backend) for m in module.modules() if isinstance(getattr(m, "backend", None), str)}
+    for backend in sorted(backends - {"eager"}):
+        raise TpgenError(
+            f"memory is estimated of modules that run as they are written, and backend {backend!r} compiles them anew: "
+            "build the module with backend='eager' to ask"
+        )
+    return without_values(lambda taken: _Call(module, operands, taken).estimate())
+
+
+class _Call:
+    """One call on tensors without values."""
+
+    def __init__(self, module: nn.Module, operands: Sequence[Any], taken: Footprint) -> None:
+        self.module, self.taken = module, taken
+        self.operands = [_like(x) if isinstance(x, Tensor) else x for x in operands]
+        self.parameters = {name: _like(p, p.requires_grad) for name, p in module.named_parameters()}
+        self.before = taken.now
+
+    def estimate(self) -> MemoryEstimate:
+        with torch.no_grad():
+            result = sum(x.nbytes for x in self._results())
+        forward = self.taken.peak - self.before
+        self.taken.peak = self.taken.now
+        kept = self._train() - result
+        return MemoryEstimate(self.before, result, forward, max(kept, 0), self.taken.peak - self.before)
+
+    def _results(self) -> list[Tensor]:
+        try:
+            found = functional_call(self.module, self.parameters, tuple(self.operands))
+        except TpgenError:
+            raise
+        except (TypeError, RuntimeError) as error:
+            name = type(self.module).__name__
+            raise InputError(f"{name} does not take these operands ({error}): give those of one whole call") from error
+        return [x for x in pytree.tree_leaves(found) if isinstance(x, Tensor)]
+
+    def _train(self) -> int:
+        """Run forward and backward; returns what is held between them."""
+        with torch.enable_grad():
+            results = [x for x in self._results() if x.requires_grad]
+        held = self.taken.now - self.before
+        if not results:  # none has a gradient, so there is no backward pass
+            return held
+        inputs = [x for x in (*self.operands, *self.parameters.values()) if isinstance(x, Tensor) and x.requires_grad]
+        torch.autograd.grad(results, inputs, [torch.empty_like(x) for x in results], allow_unused=True)
+        return held
+
+
+def _like(x: Tensor, requires_grad: bool | None = None) -> Tensor:
+    """A tensor of the same kind without values; what can have a gradient has one unless told otherwise."""
+    wanted = x.is_floating_point() if requires_grad is None else requires_grad
+    device = "cpu" if x.is_meta else x.device
+    made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
+    return made.requires_grad_(wanted)
+
+
+def _workspace(call: Callable[..., ProductCall | FormCall], *given: Any, **named: Any) -> int:
+    return call_workspace(call(*given, **named).listed())
+
+
+WORKSPACE.update({f"tpgen::{name}": partial(_workspace, call) for name, call in CALLS.items()})

@@ -1,0 +1,131 @@
+"""The roofline of an explanation as SVG: a product under the ceilings of the machine.
+
+Attributes of the marks are what a notebook shows; the style sheet of the explorer goes before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil, floor, log10
+
+from tpgen.base.drawing.colors import css, path_color
+from tpgen.base.drawing.path_map import hues
+from tpgen.base.text import duration, quantity
+from tpgen.tools.inspection.costs.explained import Explained, PathExplanation
+from tpgen.tools.inspection.costs.roofline import Ceilings
+
+_RULE, _ROOF = 'stroke="#80808060"', 'fill="none" stroke="#4a7dbd" stroke-width="2"'
+_TOTALS = {
+    "predicted": 'fill="none" stroke="currentColor" stroke-width="2"',
+    "measured": 'fill="currentColor"',
+}
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 422, 14, 126
+
+
+_At = Callable[[float, float], tuple[float, float]]  # where a point of intensity and rate stands
+
+
+def roofline(found: Explained, interactive: bool = False) -> str:
+    """Operations per second against operations per byte: the machine's ceiling, the prediction, what was measured.
+
+    Each path has a point too, by its own operations and bytes; a page whose drawings are ``interactive`` shows it while
+    the path is chosen.  Nothing is drawn without ceilings.
+    """
+    ceilings = found.ceilings
+    if ceilings is None or not found.intensity:
+        return ""
+    left, right = -1.0, max(2.0, log10(4 * ceilings.ridge), log10(4 * found.intensity))
+    high = log10(ceilings.flops) + 0.35
+    low = min([high - 3, *(log10(rate) - 0.6 for rate in found.rates.values())])
+
+    def at(intensity: float, rate: float) -> tuple[float, float]:
+        x = _LEFT + (_RIGHT - _LEFT) * (log10(intensity) - left) / (right - left)
+        y = _BOTTOM - (_BOTTOM - _TOP) * (log10(rate) - low) / (high - low)
+        return min(max(x, _LEFT), _RIGHT), min(max(y, _TOP), _BOTTOM)
+
+    labels = _Labels()
+    parts = _grid(at, left, right, low, high)
+    totals = _totals(at, labels, found)  # first, as what they name is one point
+    parts += _roof(at, labels, ceilings, left, right)
+    parts += [*(_point(path, *at(intensity, rate)) for path, intensity, rate in found.points), *totals]
+    named = 'id="roofline"' if interactive else 'style="max-width:100%"'
+    return f'<svg {named} viewBox="0 0 440 158" width="440" height="158">{"".join(parts)}</svg>'
+
+
+class _Labels:
+    """Places labels in the frame of the roofline, each where it covers none that stands there already."""
+
+    _LETTER, _LINE = 5.9, 12.0  # the most that a letter is wide, and a line is tall
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[float, float, float, float]] = []
+
+    def put(self, content: str, x: float, y: float, above: bool = False) -> str:
+        """A label near a point of the roof: below it on the right, or above on the left, else where there is room."""
+        wide = self._LETTER * len(content)
+        beside = [(x + 9, "start", x + 9), (x - 9, "end", x - 9 - wide)]
+        sides, downs = (beside[::-1], (-6, 3.5, -18, 13, 25)) if above else (beside, (13, 3.5, 25, -6, 37, -18, -30))
+        places = [(at, name, start, y + down) for down in downs for at, name, start in sides]
+        free = (place for place in places if self._is_free(place[2], place[3], wide))
+        at, name, start, base = next(free, places[0])
+        self._taken.append((start, base - self._LINE, start + wide, base))
+        return _text(at, base, name, content)
+
+    def _is_free(self, start: float, base: float, wide: float) -> bool:
+        inside = start >= _LEFT + 2 and start + wide <= _RIGHT + 16 and _TOP <= base <= _BOTTOM - 2
+        return inside and not any(
+            start < right and left < start + wide and base - self._LINE < bottom and top < base
+            for left, top, right, bottom in self._taken
+        )
+
+
+def _grid(at: _At, left: float, right: float, low: float, high: float) -> list[str]:
+    """A line and a number for each power of ten, and the names of the axes."""
+    parts = []
+    for n in range(ceil(left), floor(right) + 1):
+        x, _ = at(10.0**n, 10**low)
+        parts.append(f'<line x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{_BOTTOM}" {_RULE}/>')
+        parts.append(_text(x, _BOTTOM + 13, "middle tick", f"{10.0**n:g}"))
+    for n in range(ceil(low), floor(high) + 1):
+        _, y = at(10**left, 10.0**n)
+        parts.append(f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_RIGHT}" y2="{y:.1f}" {_RULE}/>')
+        parts.append(_text(_LEFT - 5, y + 3.5, "end tick", quantity(10.0**n, "")))
+    middle = (_TOP + _BOTTOM) / 2
+    parts.append(_text((_LEFT + _RIGHT) / 2, _BOTTOM + 28, "middle", "FLOP per byte"))
+    turned = f'transform="rotate(-90 9 {middle})"'
+    parts.append(_text(9, middle, "middle", "FLOP/s", turned))
+    return parts
+
+
+def _roof(at: _At, labels: _Labels, ceilings: Ceilings, left: float, right: float) -> list[str]:
+    start, ridge = at(10**left, 10**left * ceilings.bandwidth), at(ceilings.ridge, ceilings.flops)
+    points = (start, ridge, at(10**right, ceilings.flops))
+    middle = (start[0] + ridge[0]) / 2, (start[1] + ridge[1]) / 2
+    return [
+        f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}" {_ROOF}/>',
+        labels.put(quantity(ceilings.flops, "FLOP/s"), _RIGHT + 9, ridge[1], above=True),
+        labels.put(quantity(ceilings.bandwidth, "B/s"), *middle, above=True),
+    ]
+
+
+def _point(path: PathExplanation, x: float, y: float) -> str:
+    name = f"path {path.index}, {'measured alone' if path.seconds else 'predicted'}"
+    return (
+        f'<circle class="point" data-p="{path.index}" style="{hues(path.index)}" cx="{x:.1f}" '
+        f'cy="{y:.1f}" r="4" fill="{css(path_color(path.index))}" stroke="currentColor"><title>{name}</title></circle>'
+    )
+
+
+def _totals(at: _At, labels: _Labels, found: Explained) -> list[str]:
+    parts = []
+    for name, rate in found.rates.items():
+        x, y = at(found.intensity, rate)
+        parts.append(f'<circle class="{name}" cx="{x:.1f}" cy="{y:.1f}" r="5" {_TOTALS[name]}/>')
+        parts.append(labels.put(f"{name} {duration(found.flops / rate)}", x, y))
+    return parts
+
+
+def _text(x: float, y: float, names: str, content: str, turned: str = "") -> str:
+    """Text, where its first name says whether x is its start, its middle or its end."""
+    style = f'text-anchor="{names.split()[0]}" font-size="10" fill="currentColor"'
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{names}" {style} {turned}>{content}</text>'

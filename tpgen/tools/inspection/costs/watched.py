@@ -1,0 +1,208 @@
+"""Calls of a network's modules as they happen: how many rows each has, how long it takes, and its backward passes.
+
+The operations of a call are those that lie in the graph of autograd between its result and its arguments.  Each of
+them is timed by itself, so that a backward pass may do other work between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from tpgen.base._torch import instead, pytree
+from tpgen.base.clock import clock_of
+from tpgen.networks.trial import is_floating, restored
+from tpgen.nn.planned import PROGRAM, PlannedModule
+from tpgen.planner.plan import Plan
+from tpgen.planner.read import read_plan
+
+_PLAN = "_tpgen_plan"  # of converted modules that compute a polynomial: its text
+_ACCUMULATE = "torch::autograd::AccumulateGrad"
+
+
+class NetworkCall(NamedTuple):
+    """The rows of one call; of a convolution they are its edges, and it has nodes as well."""
+
+    rows: int
+    nodes: int | None
+    channels: int | None = None  # where the plan leaves them open
+    dtype: torch.dtype | None = None
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class WatchedModule:
+    """A module that computes a plan, by itself or by a module of tpgen's that it holds since `tpgen.convert`."""
+
+    module: nn.Module
+    program: PlannedModule | None  # none where an operator of the module's forward computes the plan
+    plan: Plan
+
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NetworkCall:
+        """Sizes of a call with these arguments."""
+        names = getattr(self.module, "program_arguments", None)
+        if names is not None:  # a convolution, whose arguments are those of a project
+            given = dict(zip(names, (*args, *kwargs.values()), strict=True))
+            return NetworkCall(given["y"].shape[0], given["x"].shape[0])
+        if self.program is not None:
+            return NetworkCall(*self.program.rows_of(*args, **kwargs))
+        x, dim = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), self.plan.inputs[0].dim
+        rows = x.shape[0] if x.dim() > 1 else 1
+        return NetworkCall(rows, None, x.numel() // max(rows * dim, 1), x.dtype, str(x.device))
+
+    def subject(self, call: NetworkCall) -> tuple[PlannedModule | Plan, dict[str, Any]]:
+        """What to explain of a call, and options that say where it runs; a module says so itself."""
+        if self.program is not None:
+            return self.program, {}
+        return self.plan, {
+            "strategy": "kernel",
+            "channels": call.channels,
+            "dtype": call.dtype,
+            "device": call.device,
+        }
+
+
+def modules_to_watch(network: nn.Module) -> dict[str, WatchedModule]:
+    """The modules of a network that compute a plan, by their paths; a converted one stands for what computes for it."""
+    found: dict[str, WatchedModule] = {}
+    inside: set[nn.Module] = set()
+    for path, module in network.named_modules():
+        if module in inside or type(module).__module__.startswith("torch.jit"):
+            continue
+        program = module._modules.get(PROGRAM, module)
+        if isinstance(program, PlannedModule):
+            found[path] = WatchedModule(module, program, program.plan)
+            inside.update(program.modules())
+        elif isinstance(text := vars(module).get(_PLAN), str):
+            found[path] = WatchedModule(module, None, read_plan(text))
+    return found
+
+
+@dataclass
+class Watch:
+    """Notes each call of some modules, and the time of its forward and of the backward passes through it."""
+
+    device: str
+    paths: Mapping[nn.Module, str]
+    modules: Mapping[str, WatchedModule]
+    calls: dict[str, list[NetworkCall]] = field(default_factory=dict)
+    forward: dict[str, float] = field(default_factory=dict)  # seconds
+    backward: dict[str, float] = field(default_factory=dict)
+    passes: dict[str, int] = field(default_factory=dict)  # backwards
+
+    @classmethod
+    def over(cls, modules: Mapping[str, WatchedModule], device: str) -> Watch:
+        return cls(device, {watched.module: path for path, watched in modules.items()}, modules)
+
+    def clear(self) -> None:
+        for noted in (self.calls, self.forward, self.backward, self.passes):
+            noted.clear()
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Watch calls meanwhile; no hooks on modules, which a converted network would take for somebody's own."""
+        with instead(nn.Module, "__call__", self._watching):
+            yield
+
+    def _watching(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            path = self.paths.get(module)
+            return call(module, *args, **kwargs) if path is None else self._noted(path, call, module, args, kwargs)
+
+        return called
+
+    def _noted(self, path: str, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+        start = clock_of(self.device)(self.device)
+        out = call(module, *args, **kwargs)
+        _add(self.forward, path, clock_of(self.device)(self.device) - start)
+        self.calls.setdefault(path, []).append(self.modules[path].call(args, kwargs))
+        if isinstance(out, Tensor) and out.grad_fn is not None:
+            self._watch_backward(path, out.grad_fn, pytree.tree_leaves((args, kwargs)))
+        return out
+
+    def _watch_backward(self, path: str, last: Any, arguments: Iterable[Any]) -> None:
+        started: list[float] = []
+
+        def begin(_: Any) -> None:
+            started.append(clock_of(self.device)(self.device))
+
+        def end(*_: Any) -> None:
+            _add(self.backward, path, clock_of(self.device)(self.device) - started.pop())
+
+        def count(_: Any) -> None:
+            self.passes[path] = self.passes.get(path, 0) + 1
+
+        last.register_prehook(count)
+        for node in _between(last, {x.grad_fn for x in arguments if isinstance(x, Tensor)}):
+            node.register_prehook(begin)
+            node.register_hook(end)
+
+
+def _add(noted: dict[str, float], path: str, seconds: float) -> None:
+    noted[path] = noted.get(path, 0.0) + seconds
+
+
+def _between(last: Any, arguments: set[Any]) -> Iterator[Any]:
+    """Nodes of autograd that lead from a result to the arguments, which are left out as parameters are."""
+    seen, ahead = {last}, [last]
+    while ahead:
+        node = ahead.pop()
+        yield node
+        for after, _ in node.next_functions:
+            if after is not None and after not in seen and after not in arguments and after.name() != _ACCUMULATE:
+                seen.add(after)
+                ahead.append(after)
+
+
+@dataclass
+class WatchedRun:
+    """A call of a network, and a backward pass after it where the call has none."""
+
+    network: nn.Module
+    inputs: tuple[Any, ...]
+    keywords: dict[str, Any]
+    watch: Watch
+    inside: bool = False
+
+    def __call__(self) -> None:
+        args, keywords = pytree.tree_map(_fresh, (self.inputs, self.keywords))
+        given = pytree.tree_leaves((args, keywords))  # before the network writes into them
+        with torch.enable_grad():
+            out = self.network(*args, **keywords)
+            self.inside = bool(self.watch.passes)
+            if not self.inside:
+                _differentiate(out, [*self.network.parameters(), *given])
+
+
+def _fresh(value: Any) -> Any:
+    """An argument for one call: networks write into the graphs and tensors that they are given."""
+    if isinstance(value, Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    return copy(value)
+
+
+def _differentiate(out: Any, by: Sequence[Any]) -> None:
+    results = [x for x in pytree.tree_leaves(out) if is_floating(x) and x.requires_grad]
+    wanted = [x for x in by if isinstance(x, Tensor) and x.requires_grad]
+    if results and wanted:
+        torch.autograd.grad([x.sum() for x in results], wanted, allow_unused=True)
+
+
+@contextmanager
+def as_before(network: nn.Module) -> Iterator[None]:
+    """Leave buffers, gradients of parameters and random numbers as they were."""
+    gradients = [(p, p.grad) for p in network.parameters()]
+    with restored(network):
+        try:
+            for p, _ in gradients:
+                p.grad = None
+            yield
+        finally:
+            for p, gradient in gradients:
+                p.grad = gradient

@@ -1,0 +1,281 @@
+"""A product on the page: its facts, its drawings and a pane for each of its stages, found and written as HTML."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from html import escape
+from itertools import groupby
+from string import Template
+from typing import Any
+
+from pygments.lexers import get_lexer_by_name
+from pygments.token import Comment, Keyword, Name, Number, String, _TokenType
+from typing_extensions import Unpack
+
+from tpgen.base.drawing.path_map import diagram, hues
+from tpgen.base.errors import TpgenError
+from tpgen.base.text import duration
+from tpgen.tools.inspection.costs.explain import explain
+from tpgen.tools.inspection.costs.explained import PathExplanation
+from tpgen.tools.inspection.costs.explanation import ExplainedOptions, Explanation, totals
+from tpgen.tools.inspection.costs.node_costs import node_costs, traced_costs
+from tpgen.tools.inspection.costs.roofline_picture import roofline
+from tpgen.tools.inspection.stages.calls import Inspected, request_of
+from tpgen.tools.inspection.stages.compiled_origins import joint_of_request
+from tpgen.tools.inspection.stages.origins import Origin, TracedStage
+from tpgen.tools.inspection.stages.provenance import trace
+from tpgen.tools.inspection.stages.request import Request
+
+TITLES = {
+    "plan": "plan",
+    "form": "form",
+    "graph": "fx graph",
+    "code": "code",
+    "script": "TorchScript",
+    "joint": "joint graph",
+    "inductor": "Inductor",
+    "sweep": "sweep",
+    "placement": "placement",
+    "cpp": "C++",
+    "cpp_backward": "C++ backward",
+    "cuda": "CUDA",
+    "cuda_backward": "CUDA backward",
+    "ptx": "PTX",
+}
+_CHUNK = 64  # lines that a browser lays out together, once they come into view
+_FOLDED = {"prelude"}  # parts that are the same for every product
+_LONG = 8  # lines of such a part that are worth a fold
+
+
+@dataclass(frozen=True)
+class Pane:
+    """A stage on the page, a remark beside its title, and what is known of the values that its lines name."""
+
+    stage: TracedStage
+    remark: str = ""
+    notes: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is open at first, beside the costs."""
+        return self.stage.name in ("code", "joint", "cpp") and not self.stage.missing
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A product on the page: its title, and the parts of the template by name, as HTML."""
+
+    title: str
+    parts: Mapping[str, str]
+
+    def html(self, name: str, template: Template) -> str:
+        """The sheet as a template of HTML, which a browser lays out once it is shown."""
+        return template.substitute(self.parts, name=escape(name), title=escape(self.title))
+
+
+def _tab(pane: Pane) -> str:
+    name, missing = pane.stage.name, ' class="missing"' if pane.stage.missing else ""
+    title = escape(pane.stage.missing or pane.remark)
+    return (
+        f'<button data-pane="pane-{name}" aria-pressed="{str(pane.is_open).lower()}" title="{title}"{missing}>'
+        f"{TITLES[name]}</button>"
+    )
+
+
+def _pane(pane: Pane, paths: int) -> str:
+    stage = pane.stage
+    missing = f'<span class="missing-reason">{escape(stage.missing)}</span>'
+    body = missing if stage.missing else "".join(_parts(pane, paths))
+    return (
+        f'<section class="pane" id="pane-{stage.name}"{"" if pane.is_open else " hidden"}><h2>{TITLES[stage.name]}'
+        f'<span>{escape(pane.remark)}</span><output></output></h2><pre class="code">{body}</pre></section>'
+    )
+
+
+def _parts(pane: Pane, paths: int) -> Iterator[str]:
+    """The lines in chunks; long parts that say nothing of the product are folded."""
+    stage = pane.stage
+    html = highlighted("\n".join(stage.lines), stage.language)
+    notes = [pane.notes.get(next(iter(text.split()), "")) for text in stage.lines]  # by the value that a line names
+    lines = [_line(*line, paths) for line in zip(html, stage.origins, notes, strict=True)]
+    for folded, run in groupby(range(len(lines)), key=lambda n: stage.origins[n].shared in _FOLDED):
+        numbers = list(run)
+        chunks = [numbers[n : n + _CHUNK] for n in range(0, len(numbers), _CHUNK)]
+        # with the number of the first line: a browser skips chunks out of view, so large pages open fast
+        body = "".join(
+            f'<span style="--from:{chunk[0]};--lines:{len(chunk)}">{"".join(lines[n] for n in chunk)}</span>'
+            for chunk in chunks
+        )
+        if folded and len(numbers) >= _LONG:
+            part = stage.origins[numbers[0]].shared
+            body = f"<details><summary>{escape(part)}, {len(numbers)} lines</summary>{body}</details>"
+        yield body
+
+
+def _line(html: str, origin: Origin, note: object, paths: int) -> str:
+    """A line with the paths it serves; ``*`` stands for all of them."""
+    said = "" if note is None else f' data-n="{escape(str(note))}"'
+    if len(origin.instructions) == paths > 1:
+        return f'<b data-p="*"{said}>{html}</b>'
+    if origin.instructions:
+        return f'<b data-p="{" ".join(map(str, origin.instructions))}"{said}>{html}</b>'
+    return f'<b title="{escape(origin.shared)}"{said}>{html}</b>'
+
+
+# What each column shows of a path, and how it writes it; a column of nothing is left out.
+_BARS: dict[str, tuple[Callable[[PathExplanation], float | None], Callable[[float], str]]] = {
+    "FLOP per row": (lambda p: p.flops, lambda value: f"{value:,.0f}"),
+    "bytes per row": (lambda p: p.bytes, lambda value: f"{value:,.0f}"),
+    "time alone": (lambda p: p.seconds, duration),
+}
+
+
+def bars(found: Explanation) -> str:
+    """A row for each path: what it couples, and bars of its operations, bytes and (if measured) time."""
+    shown = {
+        name: (value, text)
+        for name, (value, text) in _BARS.items()
+        if any(value(path) is not None for path in found.paths)
+    }
+    if not shown:
+        return ""
+    most = {name: max(value(path) or 0 for path in found.paths) or 1 for name, (value, _) in shown.items()}
+    head = "".join(f"<th>{name}</th>" for name in ("path", "couples", *shown))
+    rows = []
+    for path in found.paths:
+        cells = "".join(
+            f'<td><s style="width:{100 * (value(path) or 0) / most[name]:.0f}%"></s>'
+            f"<span>{text(value(path) or 0)}</span></td>"
+            for name, (value, text) in shown.items()
+        )
+        rows.append(
+            f'<tr data-p="{path.index}" style="{hues(path.index)}"><td><em>{path.index}</em></td>'
+            f"<td>{escape(path.couples)}</td>{cells}</tr>"
+        )
+    return f'<table id="bars"><tr>{head}</tr>{"".join(rows)}</table>'
+
+
+# The first that a token is in names its class; most tokens (names, signs) have none, which keeps the page small.
+_CLASSES: dict[_TokenType, str] = {
+    Comment.Preproc: "k",
+    Comment: "c",
+    Keyword: "k",
+    Number: "m",
+    String: "s",
+    Name.Function: "f",
+    Name.Builtin: "f",
+}
+
+
+def highlighted(text: str, language: str) -> list[str]:
+    """HTML of every line of a text.
+
+    >>> highlighted("return 1 < 2", "python")
+    ['<i class=k>return</i> <i class=m>1</i> &lt; <i class=m>2</i>']
+    """
+    if language == "text":
+        return [escape(line, quote=False) for line in text.split("\n")]
+    lines, last = [""], ""
+    for kind, value in get_lexer_by_name(language, stripnl=False, ensurenl=False).get_tokens(text):
+        name = next((css for token, css in _CLASSES.items() if kind in token), "")
+        for n, part in enumerate(value.split("\n")):
+            if n:
+                lines.append("")
+                last = ""
+            shown = escape(part, quote=False)
+            if name and name == last:
+                lines[-1] = lines[-1].removesuffix("</i>") + f"{shown}</i>"
+            else:
+                lines[-1] += f"<i class={name}>{shown}</i>" if name and part else shown
+            last = name if part else last
+    return lines
+
+
+# A kernel's graph is one call, so its graph panes show the same product as this strategy writes it.
+READABLE = "einsum"
+_GRAPHS = ("plan", "form", "graph", "code", "script", "joint")
+_KERNELS = ("sweep", "placement", "cpp", "cpp_backward", "cuda", "cuda_backward", "ptx")
+_ON_DEVICE = ("sweep", "placement", "cpp", "cpp_backward")  # kernels for a GPU can be written anywhere
+_NO_INDUCTOR = "left out; --inductor (inductor=True) adds it, for which it compiles for seconds"
+
+
+def product_sheet(
+    subject: Inspected, rows: int, measure: bool, inductor: bool, **options: Unpack[ExplainedOptions]
+) -> Sheet:
+    """The sheet of a subject of inspection; see `tpgen.tools.inspection.explorer.page.write_explorer`."""
+    asked: dict[str, Any] = {name: value for name, value in options.items() if name not in ("ceilings", "nodes", "gpu")}
+    request = replace(request_of(subject, **asked), rows=rows)
+    found = explain(subject, rows=rows, measure=measure, **options)
+    panes = _panes(request, inductor)
+    written = f"{found.strategy}: {found.reason}; {found.dtype}, {found.device}, {found.backend}"
+    machine = {"strategy": written, **totals(found)}.items()
+    paths = [{"index": path.index, "facts": _facts(path)} for path in found.paths]
+    data = {"paths": paths, "costliest": _costliest(found), "noun": found.noun}
+    parts = {
+        "digest": found.digest,
+        "tabs": "".join(map(_tab, panes)),
+        "panes": "".join(_pane(pane, len(paths)) for pane in panes),
+        "diagram": diagram(request.plan.map, interactive=True),
+        "machine": f"<dl>{''.join(f'<dt>{escape(k)}</dt><dd>{escape(v)}</dd>' for k, v in machine)}</dl>",
+        "bars": bars(found),
+        "roofline": roofline(found, interactive=True),
+        "data": json.dumps(data).replace("</", "<\\/"),
+    }
+    return Sheet(f"{found.product}: {found.strategy}, {len(found.paths)} {found.noun}s", parts)
+
+
+def _panes(request: Request, inductor: bool) -> list[Pane]:
+    """Graphs in the strategy asked for, or a readable one where that is one call; kernels wherever there can be any."""
+    readable = replace(request, strategy=READABLE) if request.strategy == "kernel" else request
+    traced = {name: trace(name, readable) for name in (*_GRAPHS, *(["inductor"] if inductor else []))}
+    traced.setdefault("inductor", TracedStage("inductor", missing=_NO_INDUCTOR))
+    notes = _notes(readable)
+    remark = f"as strategy {readable.strategy} writes it"
+    graphs = [Pane(s, "" if n in ("plan", "form") else remark, notes.get(n, {})) for n, s in traced.items()]
+    written = replace(request, strategy="kernel")
+    kernels = {name: trace(name, written) for name in _KERNELS}
+    reason = request.why_no_kernel()
+    if reason:
+        kernels |= {name: TracedStage(name, missing=reason) for name in _ON_DEVICE}
+    return graphs + [Pane(stage, "as strategy kernel writes it") for stage in kernels.values()]
+
+
+def _notes(request: Request) -> dict[str, Mapping[str, object]]:
+    """By stage, what is known of the values that its lines name; nothing where the program cannot be written."""
+    try:
+        of_nodes = node_costs(request)
+        return {
+            **dict.fromkeys(("graph", "code", "script"), of_nodes),
+            "joint": traced_costs(joint_of_request(request)),
+        }
+    except TpgenError:
+        return {}
+
+
+def _costliest(found: Explanation) -> int | None:
+    """The path that takes the most time, or the most operations where none was measured well: chosen at the start."""
+    timed = not (found.ceilings and found.ceilings.warning)
+    largest = max(found.paths, key=lambda p: ((timed and p.seconds) or 0.0, p.flops), default=None)
+    return largest.index if largest else None
+
+
+def _facts(path: PathExplanation) -> dict[str, str]:
+    """Facts of a chosen path."""
+    shape = "" if path.constant else f" as {'×'.join(map(str, path.weight_shape))}"
+    facts = {
+        "couples": path.couples + (f", mode {path.mode}" if path.mode else ""),
+        "weights": path.weights + shape if path.weight else "none",
+        "constant": f"{path.constant}: {len(path.entries)} paths" if path.constant else "",
+        "coefficient": f"{path.coefficient:.6g} = "
+        + " × ".join(f"{value:.4g} ({name})" for name, value in path.factors.items())
+        if path.factors
+        else "",
+        "coupling": f"{path.nonzeros} of {path.dense} entries, {100 * path.density:.0f} %" if path.dense else "",
+        "per row": f"{path.flops:,} FLOP, {path.bytes:,} bytes",
+        "written as": f"{path.strategy}: {path.how}",
+    }
+    if path.seconds is not None:
+        facts["alone"] = f"{duration(path.seconds)} for the batch"
+    return {name: text for name, text in facts.items() if text}

@@ -1,0 +1,147 @@
+"""`compile_report`: what `torch.compile` makes of a product or a network.
+
+>>> import torch
+>>> report = compile_report(torch.nn.ReLU(), [torch.randn(4, 3)], sections=["partition"])
+>>> report["partition"].data["partitions"][0]["saved"][0]["shape"]
+(4, 3)
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tpgen.base._torch import pytree
+from tpgen.base.clock import with_threads
+from tpgen.base.errors import TpgenError, check_known
+from tpgen.base.progress import Told, told
+from tpgen.networks.trial import draws_random_numbers, forward, is_index, restored
+from tpgen.tools.inspection.report.sections import REMARK, SECTIONS, Reported, describe_inputs, irreps_with_length
+from tpgen.tools.inspection.report.values import CompileReport, Section, check_call, reason
+
+_RANDOM = (
+    "the module draws random numbers at a call (dropout?), so errors compare different numbers, and compiled code "
+    "draws others than eager: call module.eval() first, where that is not what you measure"
+)
+
+
+class ReportError(TpgenError):
+    """A report that cannot be begun: no module, inputs it does not take, or an unknown section."""
+
+
+def compile_report(
+    module: nn.Module,
+    inputs: Sequence[Any],
+    *,
+    sections: Iterable[str] | None = None,
+    varied: Iterable[Sequence[Any]] | None = None,
+    inductor: bool = True,
+    repeats: int = 5,
+    threads: int | None = 1,
+    progress: Told = None,
+) -> CompileReport:
+    """Compile a module in every way that torch has and report each part.
+
+    A part that fails says why in its place, and the others are there.  The module runs in the mode that it is in; its
+    buffers and torch's random numbers are put back as they were.  Dynamo is reset on the way: what this process
+    compiled before compiles again at its next call.
+
+    Raises `ReportError` for a module that is none or fails on the inputs, for unknown sections, and for no repeats.
+
+    Parameters
+    ----------
+    module, inputs
+        the module, and the arguments of a call.
+    sections
+        names of `SECTIONS`, in any order; all where left out.
+    varied
+        further arguments, of other shapes, for the recompilations; where left out, the rows of the inputs are made more
+        and fewer (of all tensors with at least two axes that have as many rows as the first).  Where an input holds
+        integers none is changed: they may be indices into the others.
+    inductor
+        whether to compile with Inductor, which takes seconds to minutes and needs a C++ compiler.
+    repeats
+        how often each backend is timed.
+    threads
+        how many torch computes with: one is timed in processor time, to which other programs add nothing, more on the
+        wall's clock; None for as many as torch uses now.
+    progress
+        True for a bar, on stderr or in the cell of a notebook; or a function, called with the name of each section as
+        it begins.
+    """
+    names = tuple(SECTIONS if sections is None else sections)
+    check_known("section", names, SECTIONS, ReportError)
+    if repeats < 1:
+        raise ReportError(f"repeats is how often each backend is timed and must be positive, got {repeats}")
+    _check(module, inputs)
+    given = tuple(inputs)
+    others = _more_and_fewer(given) if varied is None else tuple(tuple(v) for v in varied)
+    subject = Reported(module, given, others, inductor, repeats)
+    made = []
+    with restored(module), with_threads(threads), told(progress, len(names)) as begin:
+        is_random = draws_random_numbers(lambda: forward(module, given))
+        for name in (n for n in SECTIONS if n in names):
+            begin(name)
+            made.append(_section(name, subject))
+    text = repr(module)
+    title = type(module).__name__ if "\n" in text or len(text) > 200 else text
+    remarks = {REMARK: subject.was_given_length, _RANDOM: is_random}
+    shown_remarks = tuple(remark for remark, holds in remarks.items() if holds)
+    shown = () if sections is None else tuple(section.name for section in made)
+    return CompileReport(title, describe_inputs(given), tuple(made), shown_remarks, shown)
+
+
+def _section(name: str, subject: Reported) -> Section:
+    """One section; a failure is its content, whatever it was."""
+    part = SECTIONS[name]
+    logger = logging.getLogger("torch._guards")  # says at length what the section says in a line
+    level = logger.level
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        logger.setLevel(logging.CRITICAL)
+        try:
+            with irreps_with_length() if part.compiles and subject.needs_length else nullcontext():
+                text, data = part.write(subject)
+            missing = ""
+        except Exception as error:  # compilers fail in many ways; the other sections are still worth having
+            text, data, missing = "", {}, reason(error)
+        finally:
+            logger.setLevel(level)
+    heard = tuple(dict.fromkeys(str(w.message).splitlines()[0] for w in said if str(w.message)))
+    return Section(name, part.title, text, data, missing, heard)
+
+
+def _check(module: nn.Module, inputs: Sequence[Any]) -> None:
+    check_call("compile_report(module, [x, y])", module, inputs, ReportError)
+    try:
+        with restored(module):
+            forward(module, inputs)
+    except Exception as error:
+        raise ReportError(
+            f"{type(module).__name__} fails on these inputs before anything is compiled "
+            f"({reason(error)}); give inputs that it takes: "
+            f"{', '.join(describe_inputs(inputs)) or 'none'} were given"
+        ) from error
+
+
+def _more_and_fewer(inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
+    """The inputs with one row more, with twice as many and one, and with a single row; none where any are integers."""
+    leaves, form = pytree.tree_flatten(inputs)
+    rows = next((a.shape[0] for a in leaves if isinstance(a, Tensor) and a.dim() >= 2), 0)
+    if rows == 0 or any(map(is_index, leaves)):
+        return ()
+
+    def resized(a: Any, count: int) -> Any:
+        if isinstance(a, Tensor) and a.dim() >= 2 and a.shape[0] == rows:
+            return a[torch.arange(count, device=a.device) % rows]
+        return a
+
+    return tuple(
+        pytree.tree_unflatten([resized(a, count) for a in leaves], form) for count in (rows + 1, 2 * rows + 1, 1)
+    )

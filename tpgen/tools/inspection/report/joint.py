@@ -1,0 +1,157 @@
+"""The joint forward-backward graph of a module, and how partitioners cut it in two.
+
+AOTAutograd runs forward and backward once on fake tensors (shapes without values) and records both in one graph, with
+make_fx.  A partitioner then says which nodes are the forward's, and what the forward saves for the backward.
+
+A module that fake tensors cannot run (a shape that depends on values) has no joint graph as a whole.  `torch.compile`
+breaks its graph there, and each captured graph has one: see `joint_of_captured`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from tpgen.base import _torch
+from tpgen.base._torch import pytree
+from tpgen.base.errors import TpgenError
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A tensor that the forward keeps for the backward; an input is there anyway."""
+
+    name: str
+    shape: tuple[int, ...]
+    bytes: int
+    is_input: bool
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A joint graph cut in two."""
+
+    partitioner: str
+    forward: int  # operations
+    backward: int
+    saved: tuple[Saved, ...]
+    recomputed: tuple[str, ...]  # nodes of the forward that the backward computes again
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that are kept beside the inputs."""
+        return sum(saved.bytes for saved in self.saved if not saved.is_input)
+
+
+@dataclass(frozen=True)
+class Joint:
+    """The joint graph as code, its size, and its partitions."""
+
+    code: str
+    operations: int
+    partitions: tuple[Partition, ...]
+
+
+def joint_of_captured(program: fx.GraphModule) -> Joint:
+    """The joint graph of a graph that Dynamo captured: its inputs are parameters and buffers too.
+
+    Raises `TpgenError` where nothing in it is differentiable.
+    """
+    holders = [node for node in program.graph.nodes if node.op == "placeholder"]
+    # buffers are no one's to differentiate; Dynamo's name of an input says where it was found
+    constant = [
+        "_buffers_" in str(node.target)
+        or ("_parameters_" in str(node.target) and not getattr(node.meta["example_value"], "requires_grad", True))
+        for node in holders
+    ]
+    inputs = [_like(node.meta["example_value"]) for node in holders]
+    return joint_graph(program, inputs, constant)
+
+
+def _like(value: Any) -> Any:
+    """A tensor of the same kind as Dynamo's fake one; its values are never read."""
+    if not isinstance(value, Tensor):
+        return value
+    shape, stride = (tuple(int(n) for n in sizes) for sizes in (value.shape, value.stride()))
+    return torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
+
+
+class _Done(Exception):
+    """Leaves AOTAutograd once the graph is cut: nothing is to be compiled or run."""
+
+
+def joint_graph(module: nn.Module, inputs: Sequence[Any], constant: Sequence[bool] = ()) -> Joint:
+    """Trace a module on fake tensors, its gradients with respect to floating inputs and parameters that require any.
+
+    ``constant`` says of each input whether it is one that nobody differentiates.
+
+    >>> joint = joint_graph(torch.nn.Sigmoid(), [torch.zeros(4)])
+    >>> [(p.partitioner, [s.shape for s in p.saved]) for p in joint.partitions]
+    [('default', [(4,)]), ('min-cut', [(4,)])]
+    """
+    cutters: dict[str, Callable[..., Any]] = {
+        "default": _torch.default_partition,
+        "min-cut": _torch.min_cut_partition,
+    }
+    found = [_cut(module, inputs, constant, name, cut) for name, cut in cutters.items()]
+    code, operations, _ = found[0]
+    return Joint(code, operations, tuple(partition for _, _, partition in found))
+
+
+def _cut(
+    module: nn.Module, inputs: Sequence[Any], constant: Sequence[bool], name: str, cut: Callable[..., Any]
+) -> tuple[str, int, Partition]:
+    found: list[tuple[str, int, Partition]] = []
+
+    def record(joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **rest: Any) -> Any:
+        code = joint.print_readable(print_output=False).strip()
+        operations = _operations(joint.graph)
+        forward, backward = cut(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **rest)
+        found.append((code, len(operations), _partition(name, forward, backward, num_fwd_outputs)))
+        raise _Done
+
+    mode = _torch.FakeTensorMode(allow_non_fake_inputs=True)
+    parameters = {n: _fake(mode, p, p.requires_grad) for n, p in module.named_parameters()}
+    given = pytree.tree_map(lambda a: _fake(mode, a) if isinstance(a, Tensor) else a, list(inputs))
+    for value, is_constant in zip(given, constant, strict=False):
+        if is_constant and isinstance(value, Tensor):
+            value.requires_grad_(False)
+
+    def run(own: dict[str, Tensor], *arguments: Any) -> Any:
+        return torch.func.functional_call(module, own, arguments)
+
+    try:
+        with mode:
+            _torch.aot_function(run, _as_it_is, _as_it_is, partition_fn=record)(parameters, *given)
+    except _Done:
+        return found[0]
+    raise TpgenError("nothing in the result depends on a parameter or a floating input, so there is no backward")
+
+
+def _fake(mode: Any, tensor: Tensor, wanted: bool = True) -> Tensor:
+    fake = mode.from_tensor(tensor.detach())
+    return fake.requires_grad_(wanted) if fake.is_floating_point() else fake
+
+
+def _as_it_is(gm: fx.GraphModule, example_inputs: Any) -> fx.GraphModule:
+    return gm
+
+
+def _partition(name: str, forward: fx.GraphModule, backward: fx.GraphModule, outputs: int) -> Partition:
+    (returned,) = (node.args[0] for node in forward.graph.nodes if node.op == "output")
+    saved = []
+    for node in returned[outputs:]:
+        value = node.meta.get("val") if isinstance(node, fx.Node) else None
+        if isinstance(value, Tensor):
+            held = value.numel() * value.element_size()
+            saved.append(Saved(node.name, tuple(int(n) for n in value.shape), int(held), node.op == "placeholder"))
+    first, second = _operations(forward.graph), _operations(backward.graph)
+    return Partition(name, len(first), len(second), tuple(saved), tuple(n for n in second if n in set(first)))
+
+
+def _operations(graph: fx.Graph) -> list[str]:
+    return [node.name for node in graph.nodes if node.op == "call_function"]

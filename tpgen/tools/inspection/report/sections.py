@@ -1,0 +1,353 @@
+"""The sections of a compile report: each a function of the subject, all in `SECTIONS` in the order of compilation.
+
+A guard on an irrep asks for its length, as it does for every tuple.  e3nn's ``Irrep`` is a tuple that refuses to tell
+it, and so `torch.compile` ends in an internal error on each network that keeps irreps as attributes and reads them.
+Sections that compile such a network give it one meanwhile.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from e3nn.o3 import Irrep
+from torch import Tensor, nn
+
+from tpgen.base._torch import instead, pytree
+from tpgen.base.clock import Timing, device_of, now, time_in_turns
+from tpgen.base.errors import TpgenError
+from tpgen.base.locks import cached_property
+from tpgen.base.text import duration, quantity, table
+from tpgen.compiler.backends import compile_program
+from tpgen.compiler.config import Config
+from tpgen.compiler.probe import Capture, capture, generated_code, recompilations
+from tpgen.networks.trial import forward, is_floating, is_index, step
+from tpgen.tools.inspection.report.joint import Joint, joint_graph, joint_of_captured
+from tpgen.tools.inspection.report.values import reason
+
+REMARK = (
+    "torch.compile stops at this module with an internal error: a guard asks an irrep for its length, and e3nn's Irrep "
+    "tells none. The report was made with one; outside of it, run `e3nn.o3.Irrep.__len__ = tuple.__len__` first, or "
+    "compile trace_network(module), whose graph holds irreps as text"
+)
+
+
+def irreps_with_length() -> AbstractContextManager[Any]:
+    """Within it ``len(irrep)`` is 2, the degree and the parity.
+
+    >>> with irreps_with_length():
+    ...     len(Irrep("1o"))
+    2
+    """
+    return instead(Irrep, "__len__", lambda _: tuple.__len__)
+
+
+def is_missing_length(error: BaseException) -> bool:
+    """Whether an error is that of an irrep that was asked for its length."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return last is not None and last.tb_frame.f_code is getattr(Irrep.__len__, "__code__", None)
+
+
+@dataclass(frozen=True)
+class Reported:
+    """Subject of a report; what several sections read is made once."""
+
+    module: nn.Module
+    inputs: tuple[Any, ...]
+    varied: tuple[tuple[Any, ...], ...]  # further inputs, of other shapes
+    inductor: bool
+    repeats: int
+
+    @cached_property
+    def needs_length(self) -> bool:
+        """Whether Dynamo stops at an irrep of the module, which is then given a length."""
+        try:
+            self.captured  # noqa: B018  asked once, and kept where it could be made
+        except Exception as error:  # whatever else is wrong shows up where it belongs
+            return is_missing_length(error)
+        return False
+
+    @property
+    def was_given_length(self) -> bool:
+        return self.__dict__.get("needs_length", False)  # not asked where no section compiles
+
+    @cached_property
+    def captured(self) -> Capture:
+        return capture(self.module, self.inputs)
+
+    @cached_property
+    def joints(self) -> Joints:
+        """The joint graph of the module; or of each graph captured from it, where it has none as a whole."""
+        try:
+            return Joints({"": joint_graph(self.module, self.inputs)})
+        except TpgenError:
+            raise
+        except Exception as error:  # of many classes: what fake tensors cannot run
+            why = reason(error)
+        with irreps_with_length() if self.needs_length else nullcontext():
+            programs = self.captured.programs
+        found, without = {}, {}
+        for number, program in enumerate(programs):
+            try:
+                found[f"graph {number}"] = joint_of_captured(program)
+            except Exception as error:  # one graph may have no backward where the others have
+                without[f"graph {number}"] = reason(error)
+        if not found:
+            raise TpgenError(why)
+        return Joints(found, without, why)
+
+
+@dataclass(frozen=True)
+class Joints:
+    """Joint graphs by name: one of the module, which needs none, or those of the captured graphs, and why it is so."""
+
+    graphs: dict[str, Joint]
+    without: dict[str, str] = field(default_factory=dict)
+    why: str = ""
+
+    def head(self) -> list[str]:
+        if not self.why:
+            return []
+        return [
+            f"there is none of the module as a whole ({self.why}); these are of the graphs that torch.compile captures",
+            *(f"{name}: {why}" for name, why in self.without.items()),
+        ]
+
+
+_Written = tuple[str, dict[str, Any]]  # a section's text and data
+Exact = tuple[list[Tensor], list[Tensor] | None] | None  # results and gradients in float64, where there are any
+
+
+def _backends(subject: Reported) -> _Written:
+    names = ("eager", "aot_eager", *(("inductor",) if subject.inductor else ()))
+    exact = _exact(subject)
+    torch.compiler.reset()
+    built, missing = {}, {}
+    for name in names:
+        try:
+            built[name] = _built(subject, name, exact)
+        except Exception as error:  # one backend may fail where the others run
+            missing[name] = reason(error)
+    rows = _timed(subject, built)
+    torch.compiler.reset()
+    head = ("backend", "first step", "forward", "forward+backward", "error", "error of gradients")
+    lines = [
+        (
+            r["backend"],
+            *(duration(r[k]) for k in ("first_step_seconds", "forward_seconds", "step_seconds")),
+            *("-" if r[k] is None else f"{r[k]:.1e}" for k in ("error", "gradient_error")),
+        )
+        for r in rows
+    ]
+    notes = ["errors: largest difference from the same module in float64, relative to the largest entry"]
+    if any(r["step_seconds"] is None for r in rows):
+        notes.append("no gradients: nothing in the result depends on a parameter or a floating input")
+    failed = [f"{name} fails: {why}" for name, why in missing.items()]
+    return "\n".join([table([head, *lines]), *failed, *notes]), {"backends": rows, "missing": missing}
+
+
+Built = tuple[dict[str, Callable[[], Any]], dict[str, Any]]  # a backend's tasks, and what its first step showed
+
+
+def _built(subject: Reported, backend: str, exact: Exact) -> Built:
+    run = compile_program(subject.module, Config(backend=backend))
+    device = device_of(subject.module, subject.inputs)
+    train = partial(step, run, subject.inputs, tuple(subject.module.parameters()))
+    start = now(device)
+    results, gradients = train()
+    first = now(device) - start
+    tasks: dict[str, Callable[[], Any]] = {"forward": partial(forward, run, subject.inputs)}
+    if gradients is not None:
+        tasks["step"] = train
+    tasks["forward"]()  # may compile once more
+    found = {
+        "first_step_seconds": first,
+        "error": _difference(results, exact[0]) if exact else None,
+        "gradient_error": _difference(gradients, exact[1]) if exact and gradients and exact[1] else None,
+    }
+    return tasks, found
+
+
+def _timed(subject: Reported, built: dict[str, Built]) -> list[dict[str, Any]]:
+    """All backends in turn, task by task."""
+    device = device_of(subject.module, subject.inputs)
+    times: dict[str, dict[str, Timing]] = {}
+    for task in ("forward", "step"):
+        calls = {name: tasks[task] for name, (tasks, _) in built.items() if task in tasks}
+        times[task] = time_in_turns(calls, device, rounds=subject.repeats)
+    return [
+        {
+            "backend": name,
+            **first,
+            "forward_seconds": times["forward"][name].median,
+            "step_seconds": times["step"][name].median if name in times["step"] else None,
+            "spread": max(found[name].spread for found in times.values() if name in found),
+        }
+        for name, (_, first) in built.items()
+    ]
+
+
+def _graphs(subject: Reported) -> _Written:
+    found = subject.captured
+    parts = [f"graphs: {len(found.graphs)}, graph breaks: {len(found.breaks)}"]
+    for number, graph_break in enumerate(found.breaks):
+        where = "\n".join(f"    at {frame}" for frame in graph_break.where[-3:])
+        parts.append(f"break {number}: {graph_break.reason}\n{where}")
+    parts += [f"graph {n}, {graph.operations} operations\n{graph.code}" for n, graph in enumerate(found.graphs)]
+    data = {"graphs": [asdict(g) for g in found.graphs], "breaks": [asdict(b) for b in found.breaks]}
+    return "\n".join(parts), data
+
+
+_TELLING = {"SHAPE_ENV", "EQUALS_MATCH", "BOOL_MATCH", "NONE_MATCH", "CONSTANT_MATCH"}  # others are of Python objects
+
+
+def _guards(subject: Reported) -> _Written:
+    guards = subject.captured.guards
+    counts = Counter(kind for guard in guards for kind in guard.kinds)
+    lines = [f"{sum(counts.values())} guards: " + ", ".join(f"{kind} {n}" for kind, n in counts.most_common())]
+    for guard in guards:
+        if "TENSOR_MATCH" in guard.kinds:  # its checks are in C++; the texts say only that nothing marks it as dynamic
+            lines.append(f"  {guard.source}: the dtype, device, requires_grad, sizes and strides of this call")
+        elif set(guard.kinds) & _TELLING:
+            lines += [f"  {check}" for check in guard.checks]
+    return "\n".join(dict.fromkeys(lines)), {"counts": dict(counts), "guards": [asdict(guard) for guard in guards]}
+
+
+_NOT_VARIED = (
+    "the inputs hold integers, which may be indices, so no other shapes were made of them: give some with varied=, or "
+    "return them from the function that --network names"
+)
+_DYNAMIC: dict[str, bool | None] = {"static": False, "automatic": None, "dynamic": True}
+
+
+def _recompilations(subject: Reported) -> _Written:
+    calls = (subject.inputs, *subject.varied)
+    shapes = [describe_inputs(inputs) for inputs in calls]
+    parts = [f"calls with {len(calls)} shapes:", *(f"  {n}: {', '.join(shape)}" for n, shape in enumerate(shapes))]
+    if not subject.varied and any(map(is_index, pytree.tree_leaves(list(subject.inputs)))):
+        parts.append(f"  {_NOT_VARIED}")
+    data: dict[str, Any] = {"calls": shapes}
+    for name, dynamic in _DYNAMIC.items():
+        found = recompilations(subject.module, calls, dynamic)
+        parts.append(f"{name} (dynamic={dynamic}): {len(found)} compilations")
+        parts += [f"  call {c.call}, {c.function}: {c.reason or 'compiled first'}" for c in found]
+        data[name] = [asdict(c) for c in found]
+    return "\n".join(parts), data
+
+
+def _joint(subject: Reported) -> _Written:
+    joints = subject.joints
+    parts = joints.head()
+    for name, joint in joints.graphs.items():
+        parts.append(f"{f'{name}: ' if name else ''}{joint.operations} operations\n{joint.code}")
+    graphs = [{"name": name, "operations": each.operations, "code": each.code} for name, each in joints.graphs.items()]
+    data = {
+        "operations": sum(joint.operations for joint in joints.graphs.values()),
+        "code": "\n\n".join(joint.code for joint in joints.graphs.values()),
+        "graphs": graphs,
+        "why_in_parts": joints.why,
+    }
+    return "\n".join(parts), data
+
+
+def _partition(subject: Reported) -> _Written:
+    joints = subject.joints
+    found = [(name, p) for name, joint in joints.graphs.items() for p in joint.partitions]
+    head = ("partitioner", "forward", "backward", "recomputed", "saved", "of them inputs", "bytes saved")
+    rows: list[tuple[Any, ...]] = [(*(("graph",) if joints.why else ()), *head)]
+    details = []
+    for name, p in found:
+        of_inputs = sum(saved.is_input for saved in p.saved)
+        counts = (p.partitioner, p.forward, p.backward, len(p.recomputed), len(p.saved), of_inputs)
+        rows.append((*((name.removeprefix("graph "),) if joints.why else ()), *counts, quantity(p.bytes, "B")))
+        title = f"{name}, {p.partitioner}" if name else p.partitioner
+        kept = [f"  {s.name} {list(s.shape)} {'input' if s.is_input else quantity(s.bytes, 'B')}" for s in p.saved]
+        details += [f"{title} saves", *kept]
+        if p.recomputed:
+            details.append(f"{title} recomputes: {', '.join(p.recomputed)}")
+    data = {"partitions": [{**asdict(p), "bytes": p.bytes, "graph": name} for name, p in found]}
+    return "\n".join([*joints.head(), table(rows), *details]), data
+
+
+_KERNEL = re.compile(r"^(?P<name>\w+) = async_compile\.(?P<kind>\w+)\(.*?'''(?P<source>.*?)'''", re.M | re.S)
+_CALL = re.compile(r"\b(?:extern_kernels\.\w+|torch\.ops\.tpgen\.\w+)")
+
+
+def _kernels(subject: Reported) -> _Written:
+    if not subject.inductor:
+        raise TpgenError("left out, as inductor=False asks")
+    parameters = tuple(subject.module.parameters())
+    sources = generated_code(subject.module, subject.inputs, partial(step, parameters=parameters))
+    kernels = [
+        {"name": m["name"], "kind": m["kind"], "source": m["source"].strip()}
+        for source in sources
+        for m in _KERNEL.finditer(source)
+    ]
+    calls = Counter(call for source in sources for call in _CALL.findall(source))
+    parts = [f"generated kernels: {len(kernels)}, in {len(sources)} programs"]
+    parts += [f"calls {call}, {count} times" for call, count in calls.items()]
+    parts += [f"{k['name']} ({k['kind']})\n{k['source']}" for k in kernels]
+    return "\n".join(parts), {"kernels": kernels, "calls": dict(calls), "programs": sources}
+
+
+@dataclass(frozen=True)
+class SectionMaker:
+    """Head of a section, and the function that writes it."""
+
+    title: str
+    write: Callable[[Reported], _Written]
+    compiles: bool = True  # whether Dynamo runs the module
+
+
+SECTIONS: dict[str, SectionMaker] = {
+    "backends": SectionMaker("Backends: time and numerics", _backends),
+    "graphs": SectionMaker("Captured graphs and graph breaks", _graphs),
+    "guards": SectionMaker("Guards", _guards),
+    "recompilations": SectionMaker("Recompilations as shapes vary", _recompilations),
+    "joint": SectionMaker("Joint forward-backward graph", _joint, compiles=False),
+    "partition": SectionMaker("Partition: what is saved for backward", _partition, compiles=False),
+    "kernels": SectionMaker("Inductor's kernels", _kernels),
+}
+
+
+def describe_inputs(inputs: Sequence[Any]) -> tuple[str, ...]:
+    """Tensors by dtype and shape, lists and dicts by what they hold, anything else by its type.
+
+    >>> describe_inputs([torch.zeros(2, 3), 5, {"x": torch.zeros(1)}])
+    ('float32[2, 3]', 'int', '{x: float32[1]}')
+    """
+    return tuple(map(_described, inputs))
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_described(held)}' for key, held in value.items())}}}"
+    if type(value) in (list, tuple):
+        return f"[{', '.join(map(_described, value))}]"
+    return type(value).__name__
+
+
+def _exact(subject: Reported) -> Exact:
+    """Results and gradients in float64; None where the module does not go there."""
+    try:
+        module = copy.deepcopy(subject.module).double()
+        inputs = pytree.tree_map(lambda a: a.double() if is_floating(a) else a, list(subject.inputs))
+        return step(module, inputs, tuple(module.parameters()))
+    except Exception:  # a module may do anything here, and the comparison is one column of the report
+        return None
+
+
+def _difference(results: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
+    pairs = [(a.double(), b) for a, b in zip(results, exact, strict=True) if b.numel()]
+    return max((float((a - b).abs().max() / b.abs().max().clamp(min=1e-300)) for a, b in pairs), default=0.0)

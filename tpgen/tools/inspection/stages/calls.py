@@ -1,0 +1,264 @@
+"""Requests of polynomials, whose directions are calls, and terms that lines serve; requests of any plan or module."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from typing_extensions import Unpack
+
+from tpgen.base.errors import EmitError, TpgenError
+from tpgen.base.locks import cached_property
+from tpgen.compiler.config import DirectionOptions
+from tpgen.emitter.emit import Emission
+from tpgen.emitter.polynomial import emit_polynomial
+from tpgen.form.call import Call
+from tpgen.form.polynomial import PolynomialForm, Variable, polynomial_of
+from tpgen.form.sampling import polynomial_shape
+from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, named_call
+from tpgen.kernels.sweep.monomials import COEFFICIENTS, PolynomialSweep, make_polynomial_sweep, stored_value
+from tpgen.kernels.sweep.statements import Component, Statement, Value
+from tpgen.nn.modules import sizes_of
+from tpgen.nn.planned import PlannedModule
+from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, OUT, Plan
+from tpgen.tools.inspection.stages.request import GRAPHS, Line, Request
+
+Terms = frozenset[int]
+
+
+def of_factors(plan: Plan, factors: Sequence[Variable]) -> tuple[int, ...]:
+    """Terms with the weights that a monomial has, or else those that bind its tensors and reach its component.
+
+    >>> from tpgen.planner.problems import POLYNOMIALS
+    >>> plan = POLYNOMIALS["small-contraction"].plan
+    >>> first = polynomial_of(plan).monomials[0]
+    >>> str(first), of_factors(plan, first.factors)
+    ('x0 x0 x0 out0 w0_30', (0,))
+    """
+    weights = {o.name for o in plan.weights}
+    named = {f.tensor for f in factors} & weights
+    if named:
+        return tuple(n for n, term in enumerate(plan.terms) if term.weight in named)
+    bound = Counter(f.tensor for f in factors if f.tensor != OUT)
+    reached = next(f.component for f in factors if f.tensor == OUT)
+    return tuple(n for n in _reaching(plan, reached) if Counter(plan.terms[n].inputs) == bound)
+
+
+def _reaching(plan: Plan, component: int) -> list[int]:
+    """The terms without weights that write a component of the output."""
+    slices = plan.out.irreps.slices()
+    free = [(n, term) for n, term in enumerate(plan.terms) if term.weight is None]
+    return [n for n, t in free if t.i_out is None or component in range(*slices[t.i_out].indices(plan.out.dim))]
+
+
+def of_statements(plan: Plan, statements: Sequence[Statement]) -> list[tuple[int, ...]]:
+    """Terms of every statement: those of the weights that it reads, or else of what reads its value."""
+    weights = {o.name: frozenset(of_factors(plan, [Variable(o.name, 0)])) for o in plan.weights}
+    known: dict[Value, Terms] = {}
+    found: list[Terms] = []
+    for statement in statements:
+        target, read = stored_value(statement), statement.factors
+        terms: Terms = frozenset().union(*(known.get(v, weights.get(_operand(v), frozenset())) for v in read))
+        if not terms and _operand(target) == OUT and isinstance(target, Component):
+            terms = frozenset(_reaching(plan, target.index))
+        if _operand(target) in ("", COEFFICIENTS):
+            known[target] = known.get(target, frozenset()) | terms
+        found.append(terms)
+    wanted: dict[Value, Terms] = {}
+    for n in reversed(range(len(statements))):
+        found[n] = found[n] or wanted.get(stored_value(statements[n]), frozenset())
+        for value in statements[n].factors:
+            wanted[value] = wanted.get(value, frozenset()) | found[n]
+    return [tuple(sorted(terms)) for terms in found]
+
+
+def _operand(value: Value) -> str:
+    return value.operand if isinstance(value, Component) else ""
+
+
+@dataclass(frozen=True)
+class PolynomialRequest(Request):
+    """One call of a polynomial, and how it is to be written and run.
+
+    Directions are ``forward``, ``backward``, ``second``, or any call in full.
+    """
+
+    channels: int = 32
+    elements: int = 1  # weights are chosen row by row where there are more
+
+    _not_asked: ClassVar[tuple[str, ...]] = ("plan", "direction", "layout", "streams")
+    _said: ClassVar[str] = "of a polynomial: "
+    shared: ClassVar[str] = "all terms"  # products of components are shared between them
+
+    def directions(self, shows: str = "") -> tuple[str, ...]:
+        return POLYNOMIAL_CALLS[:1] if shows == GRAPHS else POLYNOMIAL_CALLS
+
+    def check_direction(self, stage: str, shows: str) -> None:
+        call = self.call  # or it is none
+        if call != named_call(self.plan, "forward") and shows == GRAPHS:
+            self._check_shown(stage, shows)
+
+    @cached_property
+    def call(self) -> Call:
+        return named_call(self.plan, self.direction)
+
+    @property
+    def form(self) -> PolynomialForm:
+        return polynomial_of(self.plan)
+
+    @property
+    def form_lines(self) -> list[Line]:
+        return [(str(m), of_factors(self.plan, m.factors)) for m in self.form.monomials]
+
+    def emission(self, backend: str | None = None) -> Emission:
+        strategy = replace(self, backend=backend or self.backend).choice.strategy
+        return emit_polynomial(self.plan, strategy, self.elements > 1)
+
+    @property
+    def described(self) -> str:
+        return self.plan.to_json()
+
+    def shape(self, argument: str) -> tuple[int, ...] | None:
+        if argument == "index":
+            return None
+        return polynomial_shape(self.plan.operand(argument), self.rows, self.channels, self.elements)
+
+    @property
+    def indexed(self) -> int:
+        return self.elements
+
+    @property
+    def sweep_lines(self) -> list[Line]:
+        sweep = self.kernels.sweep(self.call)
+        parts = {name: getattr(sweep, name) for name in ("prologue", "rows", "epilogue")}
+        served = iter(of_statements(self.plan, [statement for part in parts.values() for statement in part]))
+        lines: list[Line] = [(str(sweep).split("\n")[0], ())]
+        for name, statements in parts.items():
+            lines += [(f"{name}:", ())] if statements else []
+            lines += [(f"  {statement}", next(served)) for statement in statements]
+        return lines
+
+    @property
+    def _on_edges(self) -> bool:
+        return False
+
+    @property
+    def title(self) -> str:
+        return f"{', '.join(f'{o.name}: {o.irreps}' for o in self.plan.inputs)} -> {self.plan.out.irreps}"
+
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        return tuple(o.layout for o in self.plan.operands if not o.weights)
+
+    @property
+    def scheduled(self) -> dict[int, str]:
+        return dict.fromkeys(self.plan.by_instruction, "channel")
+
+    @property
+    def module_options(self) -> dict[str, Any]:
+        sizes = sizes_of(self.plan, self.channels, self.elements)
+        return {**sizes, "strategy": self.strategy, "backend": self.backend}
+
+    def _sweep(self, call: str) -> PolynomialSweep:
+        return make_polynomial_sweep(
+            self.form, named_call(self.plan, call), frozenset(o.name for o in self.plan.weights)
+        )
+
+    @property
+    def flops(self) -> int:
+        """Operations of the sweep, whatever the strategy: what terms share counts once."""
+        sweep = self._sweep("forward")
+        return self.channels * (self.rows * sweep.operations + self.elements * sweep.once)
+
+    def bytes(self, nodes: int | None = None) -> int:
+        shapes = [polynomial_shape(o, self.rows, self.channels, self.elements) for o in self.plan.operands]
+        return self.dtype.itemsize * sum(map(prod, shapes))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        weights = {o.name for o in self.plan.weights}
+        sweeps = {name: self._sweep(name) for name in POLYNOMIAL_CALLS[:2]}
+        return {
+            "channels": self.channels,
+            "elements": self.elements,
+            "monomials": len({tuple(f for f in m.factors if f.tensor not in weights) for m in self.form.monomials}),
+            "coefficients": sweeps["forward"].coefficients,
+            "operations": {name: sweep.operations for name, sweep in sweeps.items()},
+        }
+
+
+REQUESTS: dict[str, type[Request]] = {OF_PATHS: Request, OF_MONOMIALS: PolynomialRequest}
+
+
+def request_for(plan: Plan, direction: str = "forward", **options: Any) -> Request:
+    """The request of a plan.  Raises `EmitError` for an option that it does not have."""
+    kind = REQUESTS[plan.maker.form]
+    kind.check(options)
+    made = kind(plan, direction, **options)
+    if made.elements != 1 and not plan.by_element:
+        raise EmitError("elements: no index chooses weights of this plan; leave it out")
+    return made
+
+
+Inspected = nn.Module | Plan
+
+
+def plan_in(subject: Any) -> Plan | None:
+    """The plan of a module, or what is given where it is one; None for what has none."""
+    found = subject if isinstance(subject, Plan) else getattr(subject, "plan", None)
+    return found if isinstance(found, Plan) else None
+
+
+def request_of(subject: Inspected, **options: Unpack[DirectionOptions]) -> Request:
+    """The request that stands for a product, a linear layer, a polynomial or a plan; ``auto`` is decided in it.
+
+    >>> from tpgen.planner.presets import channelwise
+    >>> request_of(channelwise("8x1o", "1o", "0e"), strategy="einsum").strategy
+    'einsum'
+
+    Raises `TpgenError` for anything else, for an option that is none, and for a device that is not there.
+    """
+    _check_options(options)
+    plan = plan_in(subject)
+    if plan is None:
+        raise refused("give a tpgen TensorProduct, a Linear, a polynomial, or the plan of one", subject)
+    own = subject.asked() if isinstance(subject, PlannedModule) else {}
+    request = request_for(plan, **{**own, **options})
+    return replace(request, strategy=request.choice.strategy)
+
+
+def refused(rule: str, subject: object) -> TpgenError:
+    """The error that says what is taken, and what to do about what is not."""
+    return TpgenError(f"{rule}, not {type(subject).__name__}; {_way_out(subject)}")
+
+
+_SHOWN = 4  # products of a network that an error names
+
+
+def _check_options(options: Mapping[str, object]) -> None:
+    if not isinstance(options.get("dtype", torch.float32), torch.dtype):
+        raise TpgenError(f"dtype is a torch.dtype like torch.float32, got {options['dtype']!r}")
+    try:
+        torch.empty(0, device=options.get("device", "cpu"))  # type: ignore[call-overload]
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise TpgenError(f"device {options['device']!r} cannot be used here: {str(error).splitlines()[0]}") from None
+
+
+def _way_out(subject: object) -> str:
+    """Say what to give in the place of something that is no product."""
+    if isinstance(subject, str):
+        return f"a named product is tpgen.planner.problems.find_problem({subject!r}).plan"
+    modules = subject.named_modules() if isinstance(subject, nn.Module) else ()
+    held = [path for path, module in modules if path and plan_in(module)]
+    if held:
+        more = ", …" if len(held) > _SHOWN else ""
+        return (
+            f"it holds {len(held)} product{'s' * (len(held) > 1)} ({', '.join(held[:_SHOWN])}{more}): give one, as in "
+            f"network.get_submodule({held[0]!r}); explain_network of tpgen.tools.inspection explains all"
+        )
+    return "tpgen.convert makes products of e3nn's"

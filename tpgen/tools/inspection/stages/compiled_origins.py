@@ -1,0 +1,220 @@
+"""Origins of each line that compilers see or write: the joint graph, Inductor's code, generated C++."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import fx
+
+from tpgen.base import _torch
+from tpgen.base.errors import EmitError
+from tpgen.base.remember import remembered
+from tpgen.tools.inspection.stages.cuda import ptx_of
+from tpgen.tools.inspection.stages.dump import STAGES, example_arguments
+from tpgen.tools.inspection.stages.origins import Origin, TracedLines, merged, node_origins, served
+from tpgen.tools.inspection.stages.request import Request
+
+_ACCUMULATED = "gradients: summed where an operand is read more than once"
+
+
+def trace_joint(request: Request) -> TracedLines:
+    """AOTAutograd's joint graph: the program and its gradient in aten operations, a line for each node."""
+    graph = joint_of_request(request)
+    origins: dict[fx.Node, Origin] = {}
+    pairs = []
+    for node in graph.nodes:
+        origins[node] = _joint_origin(node, origins)
+        pairs.append((_joint_line(node), origins[node]))
+    return pairs
+
+
+@remembered("joint graphs of products", entries=2)
+def joint_of_request(request: Request) -> fx.Graph:
+    """The joint graph of a program on fake tensors, to be read alone: nothing is computed and no memory is taken.
+
+    Each node knows the emitted node it came from; AOTAutograd hands ``meta["custom"]`` on, to gradients too.
+    """
+    # imported here: it takes a second, and only this stage needs it
+    from torch.fx.traceback import preserve_node_meta
+
+    emission = request.emission()
+    module = request.module(emission)
+    for node, origin in node_origins(module.graph).items():
+        node.meta["custom"] = {"tpgen": origin}
+
+    arguments = example_arguments(request, emission.arguments)
+    numbers = [x for x in arguments if not isinstance(x, torch.Tensor)]
+
+    def run(*tensors: torch.Tensor) -> tuple[torch.Tensor]:
+        # a copy: the result must not be a view of what the program holds
+        return (fx.Interpreter(module).run(*tensors, *numbers).clone(),)
+
+    mode = _torch.FakeTensorMode(allow_non_fake_inputs=True)
+    tensors = [mode.from_tensor(x) for x in arguments if isinstance(x, torch.Tensor)]
+    given = [x.requires_grad_(x.is_floating_point()) for x in tensors]
+    with preserve_node_meta(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exported: Any = _torch.export_joint(run, tuple(given), trace_joint=True)
+    return exported.graph
+
+
+def _joint_origin(node: fx.Node, known: dict[fx.Node, Origin]) -> Origin:
+    if node.op in ("placeholder", "output"):
+        return Origin(shared="signature")
+    found = node.meta.get("custom", {}).get("tpgen")
+    if found is not None:
+        return found
+    if "backward" in str(node.meta.get("partitioner_tag")):
+        return merged([*(known[n] for n in node.all_input_nodes), Origin(shared=_ACCUMULATED)])
+    # the copy that `joint_of_request` makes of the result; a further one would be unexplained
+    return Origin(shared="output: assembled") if node.target is torch.ops.aten.clone.default else Origin()
+
+
+def _joint_line(node: fx.Node) -> str:
+    """A node as an assignment: fx's own format takes three times the room."""
+    if node.op == "output":
+        return f"return {node.args[0]}"
+    if node.op in ("placeholder", "get_attr"):
+        return f"{node.name} = {node.op}"
+    # an operator of torch says more of itself (aten.mul.Tensor) than its name does
+    target = str(node.target) if hasattr(node.target, "overloadpacket") else getattr(node.target, "__name__", "?")
+    arguments = [*map(str, node.args), *(f"{key}={value}" for key, value in node.kwargs.items())]
+    return f"{node.name} = {target}({', '.join(arguments)})"
+
+
+_SOURCE_NODES = re.compile(r"Source Nodes: \[(.*?)\]")
+_CALLED = re.compile(r"\b((?:cpp|triton)_\w+)\(|extern_kernels\.")
+_DEFINED = re.compile(r"^((?:cpp|triton)_\w+) = ")
+_TOP = re.compile(
+    r"(class |def |import |from |async_compile\b|del async_compile|if __name__ == |\w+(, \w+)* = (?!async_compile\.)"
+    r"|#|\s*$)"
+)
+_QUOTES = re.compile(r"'''|\"\"\"")
+_RUNNER = Origin(shared="Inductor: imports, buffers and runner")
+
+
+def trace_inductor(request: Request) -> TracedLines:
+    """Inductor's output, by the source nodes that it names for a kernel; one that it names none for is unexplained."""
+    nodes = {node.name: node for node in request.emission().graph.nodes}
+    with _named_kernels() as comments:
+        text = STAGES["inductor"].write(request)
+    kernels = {name: _commented(comment, nodes) for name, comment in comments.items()}
+    pairs: list[tuple[str, Origin]] = []
+    above = current = Origin()
+    quoted = False
+    for line in text.split("\n"):
+        if found := _DEFINED.match(line):
+            current = kernels.get(found[1], Origin())
+        elif not quoted and not line[:1].isspace():
+            current = _RUNNER if _TOP.match(line) else Origin()
+        called = _CALLED.search(line) if not found and not quoted else None
+        own = _commented(line, nodes)
+        origin = (above or kernels.get(called[1] or "", Origin())) if called else own or current
+        pairs.append((line, origin))
+        above = own
+        quoted ^= len(_QUOTES.findall(line)) % 2 == 1
+    return pairs
+
+
+def _commented(text: str, nodes: dict[str, fx.Node]) -> Origin:
+    """Instructions of the source nodes that a comment names.
+
+    Inductor names all it fused, also what several paths share and a kernel only recomputes for one of them.  What the
+    kernel is for are the nodes that nothing else it names reads.
+    """
+    named = [nodes[n] for found in _SOURCE_NODES.findall(text) for n in found.split(", ") if n in nodes]
+    own = [node for node in named if node.meta["tpgen"].instructions]  # and not what assembles the output
+    return merged(Origin(node.meta["tpgen"].instructions) for node in own if not set(node.users) & set(own))
+
+
+@contextmanager
+def _named_kernels() -> Iterator[dict[str, str]]:
+    """Collect what Inductor knows of the source nodes of each C++ kernel: on a CPU it writes no comment about them.
+
+    Without these internals of torch there are the comments that it does write.
+    """
+    found: dict[str, str] = {}
+    internals: list[Any] = [
+        getattr(_torch, name, None)
+        for name in ("CppScheduling", "inductor_config", "inductor_graph", "kernel_metadata")
+    ]
+    if None in internals:
+        yield found
+        return
+    scheduling, config, virtual, metadata = internals
+    define = scheduling.define_kernel
+
+    def recorded(self: Any, source: str, nodes: Any, *arguments: Any, **keywords: Any) -> str:
+        name = define(self, source, nodes, *arguments, **keywords)
+        found[name] = f"{found.get(name, '')} {metadata(nodes, virtual.graph.wrapper_code)[0]}"
+        return name
+
+    # code from its cache would name nothing
+    with patch.object(scheduling, "define_kernel", recorded), config.patch(fx_graph_cache=False):
+        yield found
+
+
+def trace_kernel(request: Request, language: str, direction: str) -> TracedLines:
+    """The text of one kernel, as its writer has recorded it: paths, or else the part that a line stands in.
+
+    CUDA C++ is that for the GPU of this machine, or for a named one where there is none.
+    """
+    on_gpu = language == "cuda"
+    _need_kernel(request, here=not on_gpu)
+    asked = replace(request, direction=direction)
+    source = asked.cuda.source if on_gpu else asked.cpp
+    lines = zip(source.text.rstrip("\n").split("\n"), source.line_paths, source.line_parts, strict=True)
+    return [(text, Origin(paths, "" if paths else request.shared or part)) for text, paths, part in lines]
+
+
+_AT = re.compile(r"\s*\.loc\s+\d+\s+(\d+)")
+
+
+def trace_ptx(request: Request) -> TracedLines:
+    """PTX that NVRTC makes of the CUDA C++: each instruction serves what the line serves that it was compiled from."""
+    origins, origin = [origin for _, origin in trace_kernel(request, "cuda", request.direction)], _PTX
+    pairs = []
+    for line in ptx_of(request.cuda, numbered=True).split("\n"):
+        if found := _AT.match(line):
+            origin = origins[int(found[1]) - 1]
+        elif not line.startswith("\t"):  # a label, or what stands between two functions
+            pairs.append((line, _PTX))
+        elif line.strip():
+            pairs.append((line, _PTX if line.startswith("\t.") else origin))
+    return pairs
+
+
+_PTX = Origin(shared="PTX: declarations, labels and debug sections")
+
+
+def trace_sweep(request: Request) -> TracedLines:
+    """The kernel's statements, before its text: each says which paths it serves."""
+    _need_kernel(request)
+    return served(request.sweep_lines, "title")
+
+
+def trace_placement(request: Request) -> TracedLines:
+    """Placement of the kernel: a line for each path, below what all paths share."""
+    _need_kernel(request)
+    return served(request.placement_lines, "vectors, blocks, scratch")
+
+
+def _need_kernel(request: Request, here: bool = True) -> None:
+    """Raise `EmitError` where a request has no generated kernel; of one that runs ``here``, on the request's device."""
+    if request.strategy != "kernel":
+        why = f"strategy {request.strategy!r} runs as a graph and has no generated C++; ask for strategy='kernel'"
+    elif request.direction != "forward":
+        why = "kernels are written for the product and for all its gradients at once: ask for direction='forward'"
+    elif not request.plan.paths:
+        why = "the product has no paths, so there is nothing to write a kernel for"
+    else:
+        why = (request.why_no_kernel() or "") if here else ""
+    if why:
+        raise EmitError(why)

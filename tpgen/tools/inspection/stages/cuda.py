@@ -1,0 +1,66 @@
+"""Kernels for a GPU as text: CUDA C++, and what NVRTC makes of it.  None of it needs a GPU."""
+
+from __future__ import annotations
+
+import shutil
+import site
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from tpgen.base.errors import BackendError
+from tpgen.kernels.build.compiler import COMPUTED, DTYPES
+from tpgen.kernels.cuda.chips import Chip, chip_of
+from tpgen.kernels.cuda.driver import capability, why_no_driver
+from tpgen.kernels.cuda.generate import CudaSource
+from tpgen.kernels.cuda.nvrtc import need_nvrtc
+
+_UNKNOWN = 90  # what kernels are shown for where there is no GPU
+
+
+def shown_chip() -> Chip:
+    """The chip of this machine's GPU; an H200 where there is none."""
+    return chip_of(_UNKNOWN if why_no_driver() else capability(torch.cuda.current_device()))
+
+
+def number_type(dtype: torch.dtype) -> str:
+    """The name of a dtype in kernels.  Raises `BackendError` for one that they do not compute in."""
+    if dtype not in DTYPES:
+        raise BackendError(f"{COMPUTED}, not in {str(dtype).removeprefix('torch.')}")
+    return DTYPES[dtype]
+
+
+def ptx_of(source: CudaSource, numbered: bool = False) -> str:
+    """NVRTC's virtual instructions; ``numbered`` ones say which line of the source they are for."""
+    arch = source.placement.chip.arch
+    return need_nvrtc(arch).ptx(source.text, arch, numbered).strip()
+
+
+def sass_of(source: CudaSource) -> str:
+    """The instructions of the chip, by the toolkit's disassembler.  Raises `BackendError` where there is none."""
+    tool = next(disassemblers(), None)
+    if tool is None:
+        raise BackendError(
+            "the stage 'sass' needs nvdisasm of the CUDA toolkit, and there is none in PATH: "
+            "pip install nvidia-cuda-nvdisasm, or ask for the stage 'ptx'"
+        )
+    arch = source.placement.chip.arch
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(need_nvrtc(arch).compile(source.text, arch).code)
+        file.flush()
+        done = subprocess.run([tool, "-c", file.name], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BackendError(f"{tool} failed: {(done.stderr.splitlines() or ['(no output)'])[0]}")
+    return done.stdout.strip()
+
+
+def disassemblers() -> Iterator[str]:
+    """Paths of nvdisasm: in PATH, or of its wheel."""
+    found = shutil.which("nvdisasm")
+    if found:
+        yield found
+    for folder in site.getsitepackages():
+        yield from map(str, Path(folder).glob("nvidia/*/bin/nvdisasm"))

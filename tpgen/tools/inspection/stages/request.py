@@ -1,0 +1,281 @@
+"""Requests: one direction of a plan, and how it is to be written and run.
+
+Stages ask a request for what they show, and no stage asks what kind of plan it is of: a request of a polynomial is a
+`tpgen.tools.inspection.stages.calls.PolynomialRequest`, which answers by its form, its calls and its kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
+
+import torch
+
+from tpgen.base.errors import EmitError, check_known, unknown
+from tpgen.compiler.autotune import choose_strategy
+from tpgen.compiler.backends import script
+from tpgen.compiler.config import Choice, Config
+from tpgen.emitter.emit import DIRECTIONS, Emission, EmittedModule, directions_of, emit_plan
+from tpgen.form.call import Call
+from tpgen.form.form import Form, layouts_of
+from tpgen.kernels.arguments import KernelSpec
+from tpgen.kernels.cpp.text import GeneratedSource
+from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
+from tpgen.kernels.cuda.target import place_kernel as place_on_gpu
+from tpgen.kernels.runtime.call import call_of
+from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION as KERNELS
+from tpgen.kernels.runtime.description import describe, described
+from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.planner.plan import ELEMENT, SHARED, Leg, Plan
+from tpgen.tools.inspection.stages.cuda import number_type, shown_chip
+
+# Directions of kernels alone, which open several operands at once: of which form, and which operands.
+JOINT: dict[str, str] = {"backward": "forward", "conv_backward": "conv"}
+GRAPHS, KERNEL = "graphs", "kernels"  # what a stage shows
+_OPERANDS = {"x1": "x1", "x2": "x2", "w": "w", "g": "out"}  # by argument; a cotangent has the shape of the result
+Line = tuple[str, tuple[int, ...]]  # a line of a text, and the instructions that it serves
+
+
+@dataclass(frozen=True)
+class Request(Config):
+    """One direction of a product or a linear layer, and how it is to be written and run."""
+
+    plan: Plan
+    direction: str = "forward"
+    rows: int = 32  # of the batch that a stage is traced with, where it needs one
+    channels: int = 1  # of a row, where the plan leaves them open
+    elements: int = 1  # of weights that an index chooses
+
+    _not_asked: ClassVar[tuple[str, ...]] = ("plan", "channels")
+    _said: ClassVar[str] = ""
+    shared: ClassVar[str] = ""  # what lines of its kernels serve where their writer does not say so
+
+    @classmethod
+    def check(cls, options: Iterable[str]) -> None:
+        """Raise `EmitError` for an option that requests do not have."""
+        known = [field.name for field in fields(cls) if field.name not in cls._not_asked]
+        for name in options:
+            if name not in known:
+                raise EmitError(cls._said + unknown("option", name, known))
+
+    # --- directions -----------------------------------------------------------------------------------------------
+
+    def directions(self, shows: str = "") -> tuple[str, ...]:
+        """Directions that a stage has: all, those of graphs, or those of kernels."""
+        own = product_directions(self.plan)
+        joint = tuple(joint for joint, form in JOINT.items() if form in own)
+        left_out = {"": (), GRAPHS: joint, KERNEL: ("right",)}[shows]
+        return tuple(d for d in (*own, *joint) if d not in left_out)
+
+    def check_direction(self, stage: str, shows: str) -> None:
+        """Raise `EmitError` where the plan, or a stage of it, does not have the direction."""
+        check_known("direction", [self.direction], (*DIRECTIONS, *JOINT), EmitError)
+        known = self.directions()
+        if self.direction not in known:
+            what = "product has no weights" if self.direction in directions_of(self.plan) else "is a linear layer"
+            raise EmitError(
+                f"this {what}, so it has no direction {self.direction!r}; its directions: {', '.join(known)}"
+            )
+        self._check_shown(stage, shows)
+
+    def _check_shown(self, stage: str, shows: str) -> None:
+        if self.direction in self.directions(shows):
+            return
+        why = (
+            "only kernels compute all gradients at once; ask for the stage 'cpp', 'cuda', 'sweep' or 'placement' of it"
+            if shows == GRAPHS
+            else "right is a matrix and runs as a graph; ask for the stage 'graph' or 'code' of it"
+        )
+        raise EmitError(f"stage {stage!r} has no direction {self.direction!r}: {why}")
+
+    # --- what is computed -----------------------------------------------------------------------------------------
+
+    @property
+    def computed(self) -> Plan:
+        """Plan that programs compute: of a linear layer its `Plan.flat`, to which the module adds biases."""
+        return self.plan.flat
+
+    @property
+    def form(self) -> Any:
+        """The form, with the direction's slot open; of a kernel that opens several, the form that it opens them in."""
+        return directions_of(self.plan)[JOINT.get(self.direction, self.direction)](self.plan, self.layout)
+
+    @property
+    def opened(self) -> tuple[str, ...]:
+        """Operands that a kernel of the direction opens."""
+        form: Form = self.form
+        there = {operand.name for operand in form.operands if operand.dim or operand.name != "w"}
+        return tuple(slot for slot in KERNELS["backward"] if slot in there) if self.direction in JOINT else form.opened
+
+    @property
+    def form_lines(self) -> list[Line]:
+        """The lines of the form, after a head that serves all."""
+        form: Form = self.form
+        head, *lines = str(form).split("\n")
+        return [(head, ()), *((text, (term.path,)) for text, term in zip(lines, form.live_terms, strict=True))]
+
+    # --- programs -------------------------------------------------------------------------------------------------
+
+    @property
+    def choice(self) -> Choice:
+        """The strategy, and why."""
+        return choose_strategy(self.computed, self)
+
+    def emission(self, backend: str | None = None) -> Emission:
+        """The written program; ``auto`` is decided for the given backend (the request's own where none is given)."""
+        strategy = replace(self, backend=backend or self.backend).choice.strategy
+        return emit_plan(self.plan, self.direction, strategy, self.layout, self.streams)
+
+    def module(self, emission: Emission) -> EmittedModule:
+        return emission.module().to(device=self.device, dtype=self.dtype)
+
+    def scripted(self, emission: Emission) -> Any:
+        """A program in TorchScript."""
+        return script(self.module(emission))
+
+    @property
+    def described(self) -> str:
+        """The text that a kernel is called with."""
+        return describe(self.form.plan, self.form.layout)
+
+    def shape(self, argument: str) -> tuple[int, ...] | None:
+        """The shape of an argument of a program; None for an index of rows."""
+        if argument not in _OPERANDS:
+            return None
+        operand = self.form.operand(_OPERANDS[argument])
+        if operand.rows == ELEMENT:
+            return self.elements, operand.dim
+        return (self.rows, operand.dim) if operand.row else (operand.dim,)
+
+    @property
+    def indexed(self) -> int:
+        """Number of rows that an index chooses among."""
+        return self.elements if self.plan.by_element else self.rows
+
+    # --- kernels --------------------------------------------------------------------------------------------------
+
+    def why_no_kernel(self) -> str | None:
+        """Why no kernel runs on the device; None where one does."""
+        return kernel_supported(self.plan, self.layout, self.dtype, self.device)
+
+    @property
+    def _on_edges(self) -> bool:
+        """Whether rows are edges."""
+        return any(index != ELEMENT for index in self.form.indices)
+
+    @property
+    def kernels(self) -> Any:
+        """The description of its kernels."""
+        return described(self.computed, self.layouts)
+
+    @property
+    def call(self) -> Call:
+        """The call of a kernel of the direction."""
+        return call_of(self.opened)
+
+    @property
+    def placement(self) -> Any:
+        """Placement of a kernel of the direction, with its sweep."""
+        return self.kernels.placement(self.call, self.dtype, self._on_edges)
+
+    @property
+    def sweep_lines(self) -> list[Line]:
+        found = [o for o in self.form.operands if o.rows in self.form.indices]
+        return [*self.placement.sweep.lines, *((f"rows of {o.name} are found by {o.rows}", ()) for o in found)]
+
+    @property
+    def placement_lines(self) -> list[Line]:
+        return list(self.placement.lines)
+
+    @property
+    def cpp(self) -> GeneratedSource:
+        source: GeneratedSource = self.kernels.source(self.call, self.dtype, self._on_edges)
+        return source
+
+    @property
+    def cuda(self) -> CudaSource:
+        """The CUDA kernel, for this machine's GPU, or an H200 where there is none.
+
+        Raises `BackendError` for products and dtypes that have none, `EmitError` where a row does not fit.
+        """
+        number_type(self.dtype)
+        spec = KernelSpec(self.kernels, self.call, self.dtype, self._on_edges)
+        return generate_cuda(place_on_gpu(spec, shown_chip()))
+
+    # --- costs ----------------------------------------------------------------------------------------------------
+
+    @property
+    def title(self) -> str:
+        plan = self.plan
+        inputs = " x ".join(str(o.irreps.simplify()) for o in plan.inputs)
+        channels = f", {plan.f_in} -> {plan.f_out} channels" if plan.arguments.get("f_in") else ""
+        return f"{inputs} -> {plan.out.irreps.simplify()}{channels}"
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Sizes of the batch by name, each one or more."""
+        return {name: getattr(self, name) for name in ("rows", *self.plan.maker.sizes)}
+
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        return layouts_of(self.plan, self.layout)
+
+    @property
+    def scheduled(self) -> dict[int, str]:
+        """The schedule of a kernel by path."""
+        schedule = self.kernels.schedule(self.dtype)
+        return {term.path: str(schedule).split(" ", 1)[0] for term in schedule.terms}
+
+    @property
+    def module_options(self) -> dict[str, Any]:
+        """Keywords of a module that runs the plan so."""
+        elements = {"num_elements": self.elements} if self.plan.by_element else {}
+        return {"layout": self.layout, "strategy": self.strategy, "backend": self.backend, **elements}
+
+    def numbers(self, leg: Leg) -> int:
+        """Numbers of a row that a path touches."""
+        return leg.numbers * (self.channels if self.plan.operand(leg.operand).channels else 1)
+
+    @property
+    def flops(self) -> int:
+        """Operations of the batch."""
+        return self.rows * (self.plan.flops + self._biases)
+
+    @property
+    def _biases(self) -> int:
+        """Numbers of biases, of all channels."""
+        return self.plan.bias_numel * (self.plan.arguments.get("f_out") or 1)
+
+    def bytes(self, nodes: int | None = None) -> int:
+        """Each operand once: shared weights once for the whole batch, and of a convolution its nodes, not its edges.
+
+        >>> from tpgen.planner.presets import channelwise
+        >>> request = Request(channelwise("8x0e", "0e", "0e"), rows=100)
+        >>> request.bytes(), request.bytes(nodes=10)
+        (10000, 5840)
+        """
+        flat, itemsize = self.computed, self.dtype.itemsize
+        sets = {SHARED: 1, ELEMENT: self.elements}
+        shared = sum(o.dim * sets.get(o.rows, 0) for o in flat.weights)
+        biases = self._biases * sets.get(flat.weights[0].rows, self.rows)
+        numbers = self.rows * flat.row_bytes(1) + shared + biases
+        if nodes is None:
+            return numbers * itemsize
+        numbers += (nodes - self.rows) * (self.plan.inputs[0].dim + self.plan.out.dim)
+        return numbers * itemsize + 2 * self.rows * torch.int64.itemsize  # where each edge comes from and goes to
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Further fields of an explanation."""
+        return {}
+
+
+def product_directions(plan: Plan) -> tuple[str, ...]:
+    """The directions that a plan has: one without weights has no gradient for them, a linear layer no second input.
+
+    >>> from tpgen.planner.presets import elementwise
+    >>> product_directions(elementwise("1o", "1o"))
+    ('forward', 'right', 'grad_x1', 'grad_x2', 'conv')
+    """
+    return tuple(d for d in directions_of(plan) if d != "grad_w" or plan.weight_numel > 0)

@@ -1,0 +1,77 @@
+"""The reading of a call that its network obeys: what integers index is seen by what they do, and by names before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tpgen.networks.trial import is_index
+from tpgen.tools.verification import systems
+from tpgen.tools.verification.findings import Pair, tolerance_of
+from tpgen.tools.verification.indices import kinds_of, readings_of
+from tpgen.tools.verification.reading import BATCHES, PERIODIC, POINTERS, Reading, read_call
+from tpgen.tools.verification.subject import Named, Subject, short
+
+SLACK = 10.0  # times what a network may be wrong by
+OF_ATOMS, OF_EDGES = 2, 1  # what it counts that a network obeys a reading of these
+UNREAD = (
+    "{name} may be an index of a kind that is not known: say irreps_in={{{name!r}: 'indices_of_atoms'}}, "
+    "'indices_of_edges', or None where it is no index (--turns {name}=none)"
+)
+
+
+def choose_reading(subject: Subject, values: Named, said: Mapping[str, str], graphs: int) -> Reading | str:
+    """The likeliest reading under which the network lets atoms and edges stand in another order.
+
+    Where there is none, the likeliest of all: the network breaks a law then, unless integers are left that no reading
+    takes for an index.  ``said`` is what its caller says that integers index; ``graphs`` have an energy each.
+    """
+    points = subject.points or ""
+    kinds = _kinds(values, said, len(values[points]) if values[points].dim() else 0)
+    chosen: Reading | None = None
+    most = -1
+    for one in readings_of(kinds):
+        reading = read_call(points, values, subject.turns, one, graphs)
+        if isinstance(reading, str) or (all(len(found) == 1 for found in kinds.values()) and not reading.unread):
+            return reading
+        obeyed = _obeyed(subject, reading)
+        if obeyed > most:
+            chosen, most = reading, obeyed
+        if most == OF_ATOMS + OF_EDGES:
+            break
+    assert chosen is not None
+    unread = [name for name in chosen.unread if name not in said]
+    return replace(chosen, unreadable=UNREAD.format(name=short(unread[0]))) if unread and most < OF_ATOMS else chosen
+
+
+def _kinds(values: Named, said: Mapping[str, str], atoms: int) -> dict[str, tuple[str, ...]]:
+    """What each integer tensor may index, the likeliest first."""
+    reserved = {*BATCHES, POINTERS, PERIODIC}
+    free = {name: x for name, x in values.items() if is_index(x) and short(name) not in reserved}
+    return {name: kinds_of(name, x, atoms) for name, x in free.items()} | {name: (kind,) for name, kind in said.items()}
+
+
+def _obeyed(subject: Subject, reading: Reading) -> int:
+    """How much of a reading a network obeys, by copies from before its first call."""
+    try:
+        trial = replace(subject, reading=reading, module=subject.copied())
+        got, expected = systems.permuted_atoms(trial)
+        atoms = _equal(subject, {name: (got[name], expected[name]) for name in expected})
+    except Exception:  # as of an index beyond the last row
+        return 0
+    if not atoms:
+        return 0
+    if reading.graph.ends is None:
+        return OF_ATOMS + OF_EDGES
+    try:
+        edges = _equal(subject, systems.edges(replace(trial, module=subject.copied())))  # type: ignore[arg-type]
+    except Exception:
+        edges = False
+    return OF_ATOMS + OF_EDGES * edges
+
+
+def _equal(subject: Subject, found: dict[str, Pair]) -> bool:
+    """Whether results are equal, beside the largest of all: forces may vanish."""
+    scale = max((float(y.abs().max()) for _, y in found.values() if y.numel()), default=0.0)
+    limit = SLACK * subject.slack * tolerance_of(subject.dtype) * scale
+    return all(x.shape == y.shape and bool(((x - y).abs() <= limit).all()) for x, y in found.values())

@@ -1,0 +1,332 @@
+r"""The laws of derivatives: first to third order, the symmetry of the Hessian, and parameters.
+
+With a cotangent c and directions v, the orders are gradients of one another:
+
+.. math:: s_0 = \sum c\, f(x), \qquad g_k = \nabla s_{k-1}, \qquad s_k = \sum v_k\, g_k
+
+Where there is a slow definition, they are compared with those of it, operand by operand; where there is none, with
+differences of :math:`s_{k-1}` in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from tpgen.tools.verification.findings import Noted, Outcome, Pair
+from tpgen.tools.verification.laws import Outcomes
+from tpgen.tools.verification.subject import STILL, Named, Subject
+
+NamedFunction = Callable[[Named], Named]
+PARAMETER = "parameter "  # before the names of parameters among operands
+STEP, DIRECTIONS = 5e-5, 3
+DERIVATIVE_LIMIT = 1e-6  # of derivatives that are compared with differences in float64
+PARAMETER_STEP = 1e-3  # relative to its largest entry or to one
+PARAMETER_NOISE = 1e-13  # of a result: what depends less on a parameter may be rounding
+ASIDE, AWAY = 2, 3e-3  # operands that are moved a little, and how far relative to the largest entry
+KINK = "on a kink: it holds where points are moved a little, and not where derivatives jump, as at a cutoff"
+FREED = "the network frees its graph: give it in the mode, and with the arguments, of a training step"
+DETACHED = "the network detaches {name}, by its own choice, and its energy has no gradient by the caller's"
+NOT_DIFFERENTIABLE = "nothing of the results can be differentiated"
+
+
+def frees(error: Exception) -> bool:
+    """Whether a network gave its graph back before its results were differentiated."""
+    return isinstance(error, RuntimeError) and "a second time" in str(error)
+
+
+def derivative(order: int, subject: Subject) -> Outcomes:
+    """The gradients of an order."""
+    return _by_definition(order, subject) if subject.reference else _by_differences(order, subject)
+
+
+def _by_definition(order: int, subject: Subject) -> Outcomes:
+    assert subject.reference is not None
+    cotangents = draws(subject.reference(subject.given), seed=7)
+    leaves = subject.given | {f"cotangent {name}": c for name, c in cotangents.items()}
+    got, expected = (
+        gradients(order, partial(_dotted, function), leaves, cotangents) for function in (subject, subject.reference)
+    )
+    named = {"cotangent" if name == "cotangent out" else name: (got[name], expected[name]) for name in expected}
+    return named if order > 1 else {name: pair for name, pair in named.items() if not name.startswith("cotangent")}
+
+
+def _dotted(function: NamedFunction, leaves: Named, cotangents: Named) -> Tensor:
+    """The results with their cotangents, which are leaves themselves."""
+    found = function({name: x for name, x in leaves.items() if not name.startswith("cotangent ")})
+    return contracted(found, {name: leaves[f"cotangent {name}"] for name in cotangents})
+
+
+def gradients(order: int, scalar: Callable[[Named, Named], Tensor], given: Named, cotangents: Named) -> Named:
+    """The gradients of an order with respect to every operand; zeros where there is none."""
+    leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
+    found = scalar(leaves, cotangents)
+    for level in range(1, order + 1):
+        first = _gradient(found, leaves, create_graph=level < order)
+        found = contracted(first, draws(given, seed=level))
+    return first
+
+
+def _gradient(scalar: Tensor, leaves: Named, create_graph: bool = False, retain_graph: bool | None = None) -> Named:
+    if not scalar.requires_grad:
+        return {name: torch.zeros_like(x) for name, x in leaves.items()}
+    found = torch.autograd.grad(scalar, list(leaves.values()), None, retain_graph, create_graph, materialize_grads=True)
+    return dict(zip(leaves, found, strict=True))
+
+
+def contracted(gradient: Named, along: Named) -> Tensor:
+    """The sum of all entries of tensors, each times one along a direction, or a cotangent."""
+    terms = [(g * along[name]).sum() for name, g in gradient.items()]
+    return torch.stack(terms).sum() if terms else torch.zeros((), dtype=torch.float64)
+
+
+def draws(like: Named, seed: int) -> Named:
+    """Normally distributed numbers for each tensor, the same for the same names and shapes."""
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(x.shape, generator=generator, dtype=torch.float64) for name, x in like.items()}
+
+
+def _by_differences(order: int, subject: Subject) -> Outcomes:
+    exact, leaves = with_parameters(subject)
+    function = differentiable(exact, leaves)
+    if function is None:
+        return {"": NOT_DIFFERENTIABLE}
+    cotangents = draws(function(leaves), seed=7)
+
+    def scalar(given: Named, c: Named) -> Tensor:
+        return contracted(function(given), c)
+
+    def below(given: Named) -> Tensor:
+        """Value of s one order lower, as a number."""
+        if order == 1:
+            return scalar(given, cotangents).detach()
+        found = gradients(order - 1, scalar, given, cotangents)
+        return contracted(found, draws(given, seed=order - 1)).detach()
+
+    def compared(at: Named, names: list[str]) -> Pair:
+        return _along(gradients(order, scalar, at, cotangents), below, at, names)
+
+    detached = _detached(subject, function, leaves)
+    found: dict[str, Outcome] = {}
+    for part, names in _parts({name: x for name, x in leaves.items() if name not in detached}).items():
+        pair = compared(leaves, names)
+        kink = _apart(pair) and not any(_apart(compared(near, names)) for near in _beside(subject, leaves))
+        found[part] = KINK if kink else pair
+    return found | {name: _of_detached(order, subject, exact, leaves, name) for name in detached}
+
+
+def _detached(subject: Subject, function: NamedFunction, leaves: Named) -> list[str]:
+    """Inputs in space that move the energy, which has no gradient by them, where forces or stress are returned.
+
+    The network takes these by tensors of its own: it is no fault that its caller cannot.
+    """
+    slopes = {subject.points: subject.forces}
+    names = [n for n in _parts(leaves).get("inputs", []) if subject.turns.get(n, STILL) is not STILL]
+    names = [name for name in names if slopes.get(name, subject.stress or subject.forces) is not None]
+    given = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
+    energy = function(given).get(subject.energy or "")
+    if energy is None or not names:
+        return []
+    slope = torch.autograd.grad(energy.sum(), [given[name] for name in names], allow_unused=True)
+    without = [name for name, g in zip(names, slope, strict=True) if g is None]
+    return [name for name in without if _moves(function, leaves, name, subject.energy or "")]
+
+
+def _moves(function: NamedFunction, leaves: Named, name: str, result: str) -> bool:
+    along = draws({name: leaves[name]}, seed=100)[name]
+    moved = function({**leaves, name: leaves[name] + STEP * along})[result]
+    return not torch.equal(moved, function(leaves)[result])
+
+
+def _of_detached(order: int, subject: Subject, function: NamedFunction, leaves: Named, name: str) -> Outcome:
+    """Forces beside differences of the energy; of second order, differences of forces, which are symmetric."""
+    why = DETACHED.format(name=name)
+    if name != subject.points or order > 2:
+        return f"{why}: {'its law compares the stress' if name != subject.points else 'there are no such derivatives'}"
+
+    directions = [draws({name: leaves[name]}, seed=100 + seed) for seed in range(DIRECTIONS)]
+
+    def slope(result: str, along: Named) -> Tensor:
+        return _difference(lambda t: function(_moved(leaves, along, t))[result].detach())
+
+    if order == 1:
+        forces = {name: -function(leaves)[subject.forces or ""].detach()}
+        expected = [slope(subject.energy or "", v).sum() for v in directions]
+        pair = torch.stack([contracted(forces, v) for v in directions]), torch.stack(expected)
+        return Noted(pair, f"{why}: compared are its forces, and differences of its energy")
+    slopes = [slope(subject.forces or "", v) for v in directions]
+    products = torch.stack([torch.stack([(y * v[name]).sum() for v in directions]) for y in slopes])
+    return Noted((products, products.T), f"{why}: compared are differences of its forces, which are symmetric")
+
+
+def _apart(pair: Pair) -> bool:
+    got, expected = pair
+    return not bool((got - expected).abs().max() <= DERIVATIVE_LIMIT * expected.abs().max())
+
+
+def _beside(subject: Subject, leaves: Named) -> Iterator[Named]:
+    """Operands that are moved a little: what turns, as points and cells, or all that are not parameters."""
+    inputs = _parts(leaves).get("inputs", [])
+    moved = [name for name in inputs if subject.turns.get(name, STILL) is not STILL] or inputs
+    for seed in range(ASIDE):
+        along = draws({name: leaves[name] for name in moved}, seed=500 + seed)
+        yield {n: x + AWAY * x.abs().max() * along[n] if n in moved and x.numel() else x for n, x in leaves.items()}
+
+
+def _along(gradient: Named, function: Callable[[Named], Tensor], leaves: Named, names: list[str]) -> Pair:
+    """Slopes along a few directions, and central differences of fourth order."""
+    got, expected = [], []
+    for seed in range(DIRECTIONS):
+        along = draws({name: leaves[name] for name in names}, seed=100 + seed)
+        got.append(contracted({name: gradient[name] for name in names}, along))
+        expected.append(_difference(lambda t, v=along: function(_moved(leaves, v, t))))  # type: ignore[misc]
+    return torch.stack(got), torch.stack(expected)
+
+
+def _moved(leaves: Named, along: Named, step: float) -> Named:
+    return leaves | {name: leaves[name] + step * v for name, v in along.items()}
+
+
+def _difference(function: Callable[[float], Tensor]) -> Tensor:
+    """The slope of a function at zero, by a central difference of fourth order."""
+    at = [function(n * STEP) for n in (-2, -1, 1, 2)]
+    return (8 * (at[2] - at[1]) - (at[3] - at[0])) / (12 * STEP)
+
+
+def _parts(leaves: Named) -> dict[str, list[str]]:
+    parameters = [name for name in leaves if name.startswith(PARAMETER)]
+    inputs = [name for name in leaves if not name.startswith(PARAMETER)]
+    return {part: names for part, names in (("inputs", inputs), ("parameters", parameters)) if names}
+
+
+def with_parameters(subject: Subject) -> tuple[NamedFunction, Named]:
+    """A copy in float64 as a function of its operands and parameters, and these."""
+    exact = subject.in_float64()
+    parameters = {name: p.detach() for name, p in exact.module.named_parameters() if p.requires_grad}
+    places = _places(exact.module)
+
+    def function(leaves: Named) -> Named:
+        for name, p in parameters.items():
+            for owner, key in places[name]:
+                owner._parameters[key] = leaves[PARAMETER + name].to(p.device)  # type: ignore[assignment]
+        return exact({name: x for name, x in leaves.items() if not name.startswith(PARAMETER)})
+
+    given = exact.given | {PARAMETER + name: p.to("cpu", torch.float64) for name, p in parameters.items()}
+    return function, given
+
+
+def _places(module: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
+    """Owners of each parameter, under every name that it has there.
+
+    They keep it after a call, as `functional_call` does not: a checkpoint runs once more in the backward.
+    """
+    names = {id(p): name for name, p in module.named_parameters()}
+    found: dict[str, list[tuple[nn.Module, str]]] = {name: [] for name in names.values()}
+    for owner in module.modules():
+        for key, p in owner._parameters.items():
+            if p is not None:
+                found[names[id(p)]].append((owner, key))
+    return found
+
+
+def tracked_results(function: NamedFunction, leaves: Named) -> list[str]:
+    """The results that derivatives can be taken of: forces made without a graph are none of them."""
+    tracked = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
+    return [name for name, y in function(tracked).items() if y.requires_grad]
+
+
+def differentiable(function: NamedFunction, leaves: Named) -> NamedFunction | None:
+    """A function whose results are those that derivatives can be taken of; None where there are none."""
+    kept = tracked_results(function, leaves)
+    if not kept:
+        return None
+    return lambda given: {name: y for name, y in function(given).items() if name in kept}
+
+
+def hessian(subject: Subject) -> Outcomes:
+    """Symmetric: u·Hv is v·Hu, for the results with a cotangent as one number."""
+    function: NamedFunction | None = subject
+    leaves = subject.given
+    if subject.reference is None:
+        exact, leaves = with_parameters(subject)
+        function = differentiable(exact, leaves)
+    if function is None:
+        return {"": NOT_DIFFERENTIABLE}
+    return {"": _crossed(function, leaves)}
+
+
+def _crossed(function: NamedFunction, given: Named) -> Pair:
+    leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
+    found = function(leaves)
+    first = _gradient(contracted(found, draws(found, seed=7)), leaves, create_graph=True)
+    directions = [draws(given, seed=200 + n) for n in range(DIRECTIONS)]
+    products = [_gradient(contracted(first, v), leaves, retain_graph=True) for v in directions]
+    got, expected = [], []
+    for a in range(DIRECTIONS):
+        for b in range(a):
+            got.append(contracted(products[a], directions[b]))
+            expected.append(contracted(products[b], directions[a]))
+    return torch.stack(got), torch.stack(expected)
+
+
+def tracked(subject: Subject) -> Outcomes:
+    """Compare the parameters that move a result with those that it has gradients of, for each result.
+
+    A parameter moves a result where steps in opposite directions make a difference, so that one which has no slope, as
+    the side of a ReLU that is off or a square at zero, need have no gradient.
+    """
+    function, leaves = with_parameters(subject)
+    names = [name for name in leaves if name.startswith(PARAMETER)]
+    if not names:
+        return {"": "the network has no parameters"}
+    cotangents = draws(function(leaves), seed=7)
+    results = tracked_results(function, leaves)
+    if not results:
+        return {"": NOT_DIFFERENTIABLE}
+    found: dict = {}
+    moved = {name: _moves_results(function, leaves, name, cotangents, subject.floors) for name in names}
+    for result in results:
+        gradients = _has_gradients(function, leaves, names, result, cotangents[result])
+        depends = [name for name in names if moved[name][result]]
+        lacking = [name.removeprefix(PARAMETER) for name in depends if not gradients[name]]
+        if lacking:
+            found[result] = MissingGradient(f"no gradient of {', '.join(lacking)}, which {result} depends on")
+        elif depends:
+            found[result] = (torch.ones(len(depends)), torch.ones(len(depends)))
+    return found or {"": "no result depends on a parameter"}
+
+
+class MissingGradient(Exception):
+    """A parameter without a gradient where it should have one."""
+
+
+def _moves_results(
+    function: Callable[[Named], Named], leaves: Named, name: str, cotangents: Named, floors: Mapping[str, float]
+) -> dict[str, bool]:
+    """Whether a parameter moves each result by more than rounding, along a direction drawn at random."""
+    x = leaves[name]
+    step = PARAMETER_STEP * max(1.0, float(x.abs().max())) * draws({name: x}, seed=11)[name] if x.numel() else x
+    up, down = (
+        {result: y.detach() for result, y in function({**leaves, name: x + sign * step}).items()}
+        for sign in (1.0, -1.0)
+    )
+    return {
+        result: bool(
+            ((up[result] - down[result]) * c).sum().abs()
+            > PARAMETER_NOISE * (up[result] * c).abs().sum() + floors.get(result, 0.0) * c.abs().sum()
+        )
+        for result, c in cotangents.items()
+    }
+
+
+def _has_gradients(
+    function: Callable[[Named], Named], leaves: Named, names: list[str], result: str, cotangent: Tensor
+) -> dict[str, bool]:
+    """Whether a result has a gradient that is not zero, for each parameter."""
+    given = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
+    scalar = (function(given)[result] * cotangent).sum()
+    found = torch.autograd.grad(scalar, [given[name] for name in names], allow_unused=True)
+    return {name: g is not None and bool(g.ne(0).any()) for name, g in zip(names, found, strict=True)}

@@ -1,0 +1,130 @@
+"""Findings of laws: two tensors that must be equal are judged, and the finding says how far they are apart.
+
+All comparisons are made in float64 on the CPU, of inputs that the dtype under test can hold, so an error is one that
+the module made.  What cannot be compared says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import log10
+
+import torch
+from torch import Tensor
+
+from tpgen.base.drawing.charts import error_scale
+from tpgen.base.errors import InputError, unknown
+from tpgen.base.notebook import html_table
+
+# Largest error of one product, relative to the largest entry of the tensor that it is in: some five to ten times what
+# the named problems show.  A wrong term of a product makes errors of the order of 1.
+TOLERANCES: dict[torch.dtype, float] = {
+    torch.float64: 1e-12,
+    torch.float32: 5e-6,
+    torch.float16: 5e-3,
+    torch.bfloat16: 4e-2,
+}
+
+
+def tolerance_of(dtype: torch.dtype) -> float:
+    """The tolerance of one product; raises `InputError` for a dtype that has none."""
+    if dtype not in TOLERANCES:
+        raise InputError(unknown("dtype", str(dtype), map(str, TOLERANCES)))
+    return TOLERANCES[dtype]
+
+
+PASSED, FAILED, NOT_COMPARED = "passed", "failed", "not compared"
+Pair = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A comparison, and what the report says beside it."""
+
+    pair: Pair
+    why: str
+
+
+Outcome = Pair | Noted | str | Exception  # got and expected, or why it was not compared, or how it broke down
+
+
+class NotCompared(Exception):
+    """A law that says nothing of a module, and why."""
+
+
+@dataclass(frozen=True)
+class LawFinding:
+    """Verdict of one law on one part of a module: its largest errors, or why it says nothing."""
+
+    law: str
+    part: str
+    status: str
+    absolute: float | None = None
+    relative: float | None = None
+    tolerance: float | None = None
+    why: str = ""
+
+
+def judge(law: str, part: str, outcome: Outcome, tolerance: float, floor: float = 0.0) -> LawFinding:
+    """The finding of a comparison; an error that is no larger than the floor is rounding."""
+    if isinstance(outcome, (str, NotCompared)):
+        return LawFinding(law, part, NOT_COMPARED, why=str(outcome))
+    if isinstance(outcome, Noted):
+        found = judge(law, part, outcome.pair, tolerance, floor)
+        return replace(found, why="; ".join(filter(None, (found.why, outcome.why))))
+    if isinstance(outcome, Exception):
+        lines = str(outcome).strip().splitlines() or [""]
+        return LawFinding(law, part, FAILED, tolerance=tolerance, why=f"{type(outcome).__name__}: {lines[0][:200]}")
+    got, expected = outcome
+    if got.shape != expected.shape:
+        why = f"the shape is {tuple(got.shape)} where {tuple(expected.shape)} was expected"
+        return LawFinding(law, part, FAILED, tolerance=tolerance, why=why)
+    if not got.numel():
+        return LawFinding(law, part, NOT_COMPARED, why=f"the shape is {tuple(got.shape)}: there is nothing in it")
+    absolute = _largest(got - expected)
+    scale = _largest(expected)
+    relative = absolute / scale if scale > 0.0 else absolute
+    # written so that an error which is not a number fails
+    holds = relative <= tolerance or absolute <= floor
+    return LawFinding(law, part, PASSED if holds else FAILED, absolute, relative, tolerance)
+
+
+def _largest(x: Tensor) -> float:
+    return float(x.detach().abs().max())
+
+
+COLUMNS = ("law", "of", "status", "absolute", "relative", "tolerance", "why")
+
+
+def finding_cells(finding: LawFinding) -> tuple[str, ...]:
+    """The cells of a finding's row: law, part, status, errors, tolerance, reason."""
+    numbers = (finding.absolute, finding.relative, finding.tolerance)
+    errors = ("-" if n is None else f"{n:.1e}" for n in numbers)
+    return (finding.law, finding.part, finding.status, *errors, finding.why)
+
+
+def findings_html(findings: Sequence[LawFinding]) -> str:
+    """Findings for a notebook, with their errors on an axis: a bar says how much of its tolerance an error takes."""
+    rows = [COLUMNS, *map(finding_cells, findings)]
+    errors = [(" ".join(filter(None, (f.law, f.part))), f.relative, f.tolerance) for f in findings]
+    return html_table(rows, left=(0, 1, 2, 6), bars={"relative": [*map(_used, findings)]}) + error_scale(errors)
+
+
+_POWERS = 16  # below a tolerance by so many powers of ten, an error has no bar
+
+
+def _used(finding: LawFinding) -> float:
+    if not finding.relative or not finding.tolerance or finding.relative <= 0 or finding.tolerance <= 0:
+        return 0.0
+    return min(max(_POWERS + log10(finding.relative / finding.tolerance), 0.0), _POWERS)
+
+
+def counted(findings: Sequence[LawFinding]) -> str:
+    """Number of findings of each status.
+
+    >>> counted([LawFinding("linear", "x1", PASSED)])
+    '1 passed, 0 failed'
+    """
+    count = {s: sum(f.status == s for f in findings) for s in (PASSED, FAILED, NOT_COMPARED)}
+    return ", ".join(f"{n} {status}" for status, n in count.items() if n or status != NOT_COMPARED)

@@ -1,0 +1,176 @@
+"""What integers of a call may index, and the edges that some of them say: as pairs, vectors, or neighbours in rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice, product
+
+import torch
+from torch import Tensor
+
+from tpgen.networks.trial import is_index
+from tpgen.tools.verification.subject import Named, short
+
+ATOMS, EDGES, GRAPHS, LABELS = "atoms", "edges", "graphs", ""
+INDEX_WORDS: dict[str | None, str] = {  # what `irreps_in` may say of integers
+    "indices_of_atoms": ATOMS,
+    "indices_of_edges": EDGES,
+    "indices_of_graphs": GRAPHS,
+    None: LABELS,
+}
+EDGE_INDEX = "edge_index"
+PAIRS = (  # names of two vectors, the ends of edges
+    ("src", "dst"), ("source", "target"), ("sources", "targets"), ("senders", "receivers"), ("idx_i", "idx_j"),
+    ("edge_src", "edge_dst"), ("row", "col"), ("rows", "cols"), ("i", "j"), ("ind_i", "ind_j"), ("idx_u", "idx_v"),
+    ("center", "neighbor"), ("centers", "neighbors"), ("edge_i", "edge_j"), ("first", "second"), ("head", "tail"),
+)  # fmt: skip
+_ATOM_NAMES = {EDGE_INDEX, "neighbors", "neighbours", "neighbor_list", "nbr_list", "nbrs", "idx_k"}
+_ATOM_NAMES |= {name for pair in PAIRS for name in pair} - {"row", "col", "i", "j", "first", "second", "head", "tail"}
+SPECIES = {
+    "z", "species", "atomic_numbers", "atomic_number", "numbers", "types", "type", "atom_types", "atom_type",
+    "elements", "element", "node_type", "edge_type", "edge_types", "bond_type",
+}  # fmt: skip
+_LABEL_NAMES = {*SPECIES, "charges", "charge", "spins", "spin", "node_attrs"}
+CANDIDATES = 64  # readings that are tried
+
+
+def indexes(x: Tensor, number: int) -> bool:
+    """Whether integers may index so many rows: all but those that stand in places without one, which are alike."""
+    within = (x >= 0) & (x < number)
+    without = x[~within]
+    return bool(within.any()) and (not len(without) or (x.dim() > 0 and bool((without == without[0]).all())))
+
+
+def kinds_of(name: str, x: Tensor, atoms: int) -> tuple[str, ...]:
+    """What an integer tensor may index, the likeliest first."""
+    named, known = short(name).lower(), indexes(x, atoms)
+    if named in _LABEL_NAMES or not x.numel():
+        return (LABELS,)
+    if known and named in _ATOM_NAMES:
+        return (ATOMS,)
+    others = (EDGES,) if x.dim() and len(x) != atoms and int(x.min()) >= 0 else ()
+    if not known:
+        return (LABELS, *others)
+    by_atom = x.dim() == 1 and len(x) == atoms
+    few = x.dim() != 2 and 2 * len(x.unique()) <= atoms
+    return (LABELS, ATOMS, *others) if by_atom or few or x.numel() == 1 else (ATOMS, LABELS, *others)
+
+
+def readings_of(names: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, str]]:
+    """Kinds of all integers, the likeliest together first."""
+    places = product(*(range(len(kinds)) for kinds in names.values()))
+    for chosen in sorted(islice(places, 4096), key=lambda places: (sum(map(bool, places)), places))[:CANDIDATES]:
+        yield {name: kinds[n] for (name, kinds), n in zip(names.items(), chosen, strict=True)}
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Ends of edges, and how arguments hold a row for each edge.
+
+    Without ``slots`` they hold one for each; else so many axes, in which the slots of edges are, as of neighbours of
+    each atom, and ``empty`` is a slot without an edge.  ``in_order`` are edges that follow their first ends.
+    """
+
+    ends: Tensor
+    roles: Mapping[str, str]
+    shape: tuple[int, ...]
+    slots: Tensor | None = None
+    empty: int | None = None
+    in_order: bool = False
+    axes: int = field(default=1)
+
+    def hold(self, x: Tensor) -> bool:
+        """Whether a tensor has a row for each edge."""
+        return tuple(x.shape[: self.axes]) == self.shape
+
+    def listed(self, x: Tensor) -> Tensor:
+        """The rows of a tensor, one for each edge."""
+        return x if self.slots is None else x.flatten(0, self.axes - 1)[self.slots]
+
+
+def edges_of(values: Named, kinds: Mapping[str, str], atoms: int) -> Edges | None:
+    """The edges that indices of atoms say; None where there are none, or nobody can tell which they are."""
+    names = [name for name in kinds if kinds[name] == ATOMS and is_index(values[name])]
+    names.sort(key=lambda name: short(name) != EDGE_INDEX)
+    for find in (_of_pairs, _of_vectors, _of_neighbours, _of_rows):
+        found = find(values, names, atoms)
+        if found is not None and found.ends.shape[1]:
+            return _with_doubles(found, values, names)
+    return None
+
+
+def _of_pairs(values: Named, names: list[str], atoms: int) -> Edges | None:
+    for name in names:
+        x = values[name]
+        if x.dim() == 2 and 2 in x.shape and (x.shape[0] == 2 or x.shape[0] != atoms or short(name) == EDGE_INDEX):
+            role = "ends" if x.shape[0] == 2 else "ends by rows"
+            return _padded(x if role == "ends" else x.T, {name: role}, atoms)
+    return None
+
+
+def _of_vectors(values: Named, names: list[str], atoms: int) -> Edges | None:
+    vectors = {name: values[name] for name in names if values[name].dim() == 1}
+    by_name = {short(name).lower(): name for name in vectors}
+    pairs = [(by_name[a], by_name[b]) for a, b in PAIRS if a in by_name and b in by_name]
+    for length in {len(x) for x in vectors.values()} - {atoms}:
+        alike = tuple(name for name, x in vectors.items() if len(x) == length)
+        pairs += [alike] if len(alike) == 2 else []
+    for first, second in pairs:
+        if vectors[first].shape == vectors[second].shape:
+            roles = {first: "first ends", second: "second ends"}
+            return _padded(torch.stack([vectors[first], vectors[second]]), roles, atoms)
+    return None
+
+
+def _padded(ends: Tensor, roles: Mapping[str, str], atoms: int) -> Edges:
+    """Edges in a list, without those that fill it up."""
+    ends = ends.long()
+    kept = ((ends >= 0) & (ends < atoms)).all(0)
+    if bool(kept.all()):
+        return Edges(ends, roles, (ends.shape[1],))
+    empty = int((~kept).nonzero()[0])
+    return Edges(ends[:, kept], roles, (ends.shape[1],), kept.nonzero().flatten(), empty)
+
+
+def _of_neighbours(values: Named, names: list[str], atoms: int) -> Edges | None:
+    """Neighbours of each atom in a row, with places that are empty: of no index, or of a mask."""
+    for name in names:
+        x = values[name]
+        if x.dim() == 2 and len(x) == atoms:
+            kept = (x >= 0) & (x < atoms)
+            for mask in (m for m in values.values() if m.dtype == torch.bool and m.shape == x.shape):
+                left = x[~mask]
+                kept = kept & mask if len(left) and bool((left == left[0]).all()) else kept
+            atom, place = kept.nonzero().T
+            empty = (~kept).flatten().nonzero().flatten()
+            slots = kept.flatten().nonzero().flatten()
+            ends = torch.stack([atom, x.long()[atom, place]])
+            return Edges(
+                ends, {name: "neighbours"}, tuple(x.shape), slots, int(empty[0]) if len(empty) else None, axes=2
+            )
+    return None
+
+
+def _of_rows(values: Named, names: list[str], atoms: int) -> Edges | None:
+    """A vector of neighbours, and how many are each atom's, or where they begin."""
+    for name in (name for name in names if values[name].dim() == 1):
+        x = values[name].long()
+        for other, held in ((n, v.long()) for n, v in values.items() if is_index(v) and v.dim() == 1 and n != name):
+            begins = len(held) == atoms + 1 and int(held[0]) == 0 and bool((held.diff() >= 0).all())
+            counts = held.diff() if begins else held
+            if len(counts) == atoms and int(counts.min()) >= 0 and int(counts.sum()) == len(x) and len(x) > 1:
+                ends = torch.stack([torch.repeat_interleave(torch.arange(atoms), counts), x])
+                roles = {name: "second ends", other: "begins of rows" if begins else "lengths of rows"}
+                return Edges(ends, roles, (len(x),), in_order=True)
+    return None
+
+
+def _with_doubles(edges: Edges, values: Named, names: list[str]) -> Edges:
+    """With further vectors that say the same ends."""
+    roles = dict(edges.roles)
+    for name in (name for name in names if name not in roles and edges.axes == 1 and edges.hold(values[name])):
+        for end, role in zip(edges.ends, ("first ends", "second ends"), strict=True):
+            if torch.equal(edges.listed(values[name]), end):
+                roles.setdefault(name, role)
+    return replace(edges, roles=roles)

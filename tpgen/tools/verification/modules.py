@@ -1,0 +1,275 @@
+"""tpgen's own modules as subjects: operands, how they turn, and the slow definition of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from tpgen.emitter.polynomial import EDGE_ARGUMENTS
+from tpgen.form.polynomial import polynomial_of, read_operand, write_operand
+from tpgen.form.reference import reference_product
+from tpgen.form.sampling import random_operands
+from tpgen.nn.linear import Linear
+from tpgen.nn.polynomial_module import PolynomialModule, row_shape
+from tpgen.nn.tensor_product import TensorProduct
+from tpgen.planner.equivariance import representation
+from tpgen.planner.plan import OUT, Operand
+from tpgen.tools.verification.moments import linear_moments, product_moments
+from tpgen.tools.verification.subject import Frame, Named, Run, Subject, another_order, frame, prefix_of
+
+_NODES = 5
+
+
+def _draw(dtype: torch.dtype, generator: torch.Generator, *shape: int) -> Tensor:
+    """Numbers that the dtype can hold, in float64."""
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).double()
+
+
+def _of_any(module: Any, like: Tensor) -> dict[str, Any]:
+    """Facts of any module: where it is, in which dtype, and how it is written."""
+    layouts = tuple(getattr(module, "layout", ()))
+    layout = layouts[0] if len(set(layouts)) == 1 else ",".join(layouts)
+    settings = ", ".join(filter(None, (module.choice.strategy, getattr(module, "backend", ""), layout)))
+    return {"module": module, "dtype": like.dtype, "device": like.device, "settings": settings}
+
+
+def product_subject(product: TensorProduct, rows: int) -> Subject:
+    """A product of rows, or a convolution: nodes without edges, and edges that come twice, are in its random graph."""
+    plan, like, (first, second, out) = product.plan, product.output_mask, product.layout
+    generator = torch.Generator().manual_seed(0)
+    ends = torch.randint(_NODES, (2, rows), generator=generator) if product.edges else None
+    names = ("x1", "x2", "w") if product.weight_numel else ("x1", "x2")
+    by_row = [n for n in names if not (n == "x1" and product.edges) and not (n == "w" and plan.shared_weights)]
+
+    def operands() -> Named:
+        found = random_operands(plan, rows, names, generator=generator, dtype=like.dtype)
+        nodes = {"x1": _draw(like.dtype, generator, _NODES, plan.irreps_in1.dim)} if product.edges else {}
+        return {**{name: x.double() for name, x in found.items()}, **nodes}
+
+    def called(ends: Tensor | None) -> Callable[[Run, Named], Named]:
+        if ends is None:
+            return lambda run, x: {"out": run(*x.values())}
+        on = ends.to(like.device)
+        return lambda run, x: {"out": run(x["x1"], x["x2"], x.get("w"), *on)}
+
+    def reference(x: Named) -> Named:
+        x1 = x["x1"] if ends is None else x["x1"][ends[0]]
+        found = reference_product(plan, x1, x["x2"], x.get("w"), layout=product.layout)
+        nodes = found if ends is None else found.new_zeros(_NODES, found.shape[1]).index_add(0, ends[1], found)
+        return {"out": nodes}
+
+    def relabelled(subject: Subject) -> tuple[Named, Named]:
+        """Nodes and edges in another order."""
+        assert ends is not None
+        nodes, edges = another_order(_NODES), another_order(rows)
+        number = torch.argsort(nodes)  # the new number of each node
+        moved = {name: x[edges] if name in by_row else x for name, x in subject.given.items()}
+        got = replace(subject, call=called(number[ends[:, edges]]))({**moved, "x1": subject.given["x1"][nodes]})
+        return got, {name: y[nodes] for name, y in subject(subject.given).items()}
+
+    constant = plan.weight_numel > 0 and not all(i.has_weight for i in plan.instructions)
+    on = f", {rows} edges of {_NODES} nodes" if product.edges else ""
+    return Subject(
+        kind="convolution" if product.edges else "product",
+        title=f"{plan.irreps_in1} x {plan.irreps_in2} -> {plan.irreps_out}{on}",
+        call=called(ends),
+        given=operands(),
+        others=operands(),
+        turns={"x1": frame(plan.irreps_in1, first), "x2": frame(plan.irreps_in2, second)},
+        results={"out": frame(plan.irreps_out, out)},
+        linear={name: (name,) for name in names if name != "w" or not constant},
+        affine={"w": ("w",)} if constant else {},
+        reference=reference,
+        relabel=relabelled if product.edges else partial(_rows_in_order, by_row),
+        moments=None if product.edges else partial(product_moments, product),
+        **_of_any(product, like),
+    )
+
+
+def _rows_in_order(
+    by_row: Sequence[str], subject: Subject, called: Callable[[Tensor], Callable] | None = None
+) -> tuple[Named, Named]:
+    """Rows are independent: the rows in another order give the results in that order."""
+    rows = subject.given[by_row[0]].shape[0]
+    order = another_order(rows)
+    moved = replace(subject, call=called(order)) if called else subject
+    got = moved({name: x[order] if name in by_row else x for name, x in subject.given.items()})
+    return got, {name: y[order] for name, y in subject(subject.given).items()}
+
+
+def linear_subject(layer: Linear, rows: int) -> Subject:
+    plan, like = layer.plan, layer.output_mask
+    generator = torch.Generator().manual_seed(0)
+    channels = () if plan.f_in is None else (plan.f_in,)
+    pair = () if plan.f_in is None else (plan.f_in, plan.f_out)
+    elements = (layer.num_elements or 3) if plan.by_element else 0
+    index = torch.randint(elements, (rows,), generator=generator) if elements else None
+    each = (elements,) if elements else () if plan.shared_weights else (rows,)
+    shapes = {"x": (rows, *channels, plan.irreps_in.dim), "w": (*each, *pair, plan.weight_numel)}
+    if plan.bias_numel:
+        shapes["b"] = (*each, *pair[1:], plan.bias_numel)
+
+    def operands() -> Named:
+        return {name: _draw(like.dtype, generator, *shape) for name, shape in shapes.items()}
+
+    def called(order: Tensor | slice) -> Callable[[Run, Named], Named]:
+        """The call with its rows in some order."""
+        at = {} if index is None else {"index": index[order].to(like.device)}
+        return lambda run, x: {"out": run(*x.values(), **at)}
+
+    return Subject(
+        kind="linear layer",
+        title=f"{plan.irreps_in} -> {plan.irreps_out}",
+        call=called(slice(None)),
+        given=operands(),
+        others=operands(),
+        turns={"x": frame(plan.irreps_in, layer.layout[0])},
+        results={"out": frame(plan.irreps_out, layer.layout[1])},
+        linear={"x, b": ("x", "b"), "w, b": ("w", "b")} if plan.bias_numel else {"x": ("x",), "w": ("w",)},
+        reference=partial(_linear_reference, layer, index),
+        moments=partial(linear_moments, layer),
+        relabel=partial(_rows_in_order, ("x",) if plan.shared_weights else tuple(shapes), called=called),
+        **_of_any(layer, like),
+    )
+
+
+def _linear_reference(layer: Linear, index: Tensor | None, x: Named) -> Named:
+    """Every channel to every channel, as layers without any; weights of elements as those of each row."""
+    plan = layer.plan
+    if index is not None:
+        plan, x = plan.remade(shared_weights=False), {n: y if n == "x" else y[index] for n, y in x.items()}
+    pairs = x["w"]
+    if plan.f_in is None:
+        out = reference_product(plan, x["x"], pairs, layout=layer.layout)
+    else:
+        columns = [
+            [reference_product(plan, x["x"][:, i], pairs[..., i, o, :], layout=layer.layout) for i in range(plan.f_in)]
+            for o in range(plan.f_out or 0)
+        ]
+        out = torch.stack([torch.stack(column).sum(0) for column in columns], 1)
+    if "b" in x:
+        bias = x["b"].expand(*out.shape[:-1], plan.bias_numel)
+        out = out.index_add(-1, layer._bias_index.cpu(), bias)
+    return {"out": out}
+
+
+def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
+    """A polynomial or a symmetric contraction, with its own weights, or random ones where they are given to calls."""
+    plan, like = module.plan, module._like
+    generator = torch.Generator().manual_seed(0)
+    channels, elements = module.channels, module.num_elements
+    index = torch.randint(elements, (rows,), generator=generator) if elements else None
+    names, at = _weight_names(module), dict(module._ends)
+    ends = dict(zip(EDGE_ARGUMENTS, torch.randint(_NODES, (2, rows), generator=generator), strict=True)) if at else {}
+
+    def operands(own: bool) -> Named:
+        counts = {o.name: _NODES if o.name in at else rows for o in plan.inputs}
+        found = {o.name: _draw(like.dtype, generator, counts[o.name], *row_shape(o, channels)) for o in plan.inputs}
+        for o, name in zip(plan.weights, names, strict=True):
+            parameter = module.get_parameter(name) if name else None
+            shape = (elements or 1, o.dim, channels) if parameter is None else tuple(parameter.shape)
+            stored = None if parameter is None or not own else parameter.detach().to("cpu", torch.float64)
+            found[o.name] = _draw(like.dtype, generator, *shape) if stored is None else stored
+        return found
+
+    def reference(x: Named) -> Named:
+        found = {o.name: x[o.name] if index is None else x[o.name][index] for o in plan.weights}
+        found |= {name: x[name][ends[end]] for name, end in at.items() if name != OUT}
+        out = _polynomial_reference(module, {**x, **found})
+        return {"out": out.new_zeros(_NODES, out.shape[1]).index_add(0, ends[at[OUT]], out) if OUT in at else out}
+
+    def called(order: Tensor | slice) -> Callable[[Run, Named], Named]:
+        """The call with its rows in some order."""
+        used = {name: ends[end][order].to(like.device) for end, name in EDGE_ARGUMENTS.items() if end in at.values()}
+        if OUT in at:
+            used["num_nodes"] = _NODES
+        return partial(_call_polynomial, module, names, None if index is None else index[order].to(like.device), used)
+
+    def relabelled(subject: Subject) -> tuple[Named, Named]:
+        order = another_order(rows)
+        moved = {o.name: subject.given[o.name][order] for o in plan.inputs if o.name not in at}
+        got = replace(subject, call=called(order))({**subject.given, **moved})
+        return got, {name: y if OUT in at else y[order] for name, y in subject(subject.given).items()}
+
+    form = polynomial_of(plan)
+    single = {o.name: (o.name,) for o in plan.inputs if form.degree(o.name) == 1}
+    weights = {"weights": tuple(o.name for o in plan.weights)} if plan.weights else {}
+    constant = any(not term.weight for term in plan.terms)
+    return Subject(
+        kind="polynomial",
+        title=f"{', '.join(f'{o.name}: {o.irreps}' for o in plan.inputs)} -> {plan.out.irreps}, {channels} channels",
+        call=called(slice(None)),
+        given=operands(own=True),
+        others=operands(own=False),
+        turns={o.name: _polynomial_frame(o) for o in plan.inputs},
+        results={"out": _polynomial_frame(plan.out)},
+        linear={} if constant else weights,
+        affine={**single, **(weights if constant else {})},  # what lacks an input is a constant to it
+        degrees={o.name: form.degree(o.name) for o in plan.inputs if form.degree(o.name) > 1},
+        reference=reference,
+        relabel=relabelled,
+        slack=2.0,  # more factors than a product has
+        **_of_any(module, like),
+    )
+
+
+def _weight_names(module: PolynomialModule) -> list[str]:
+    """The parameter of each tensor of weights in the plan; no name for weights that are given to calls."""
+    names = {id(p): name for name, p in module.named_parameters()}
+    if not names:
+        return [""] * len(module.plan.weights)
+    return [names[id(p)] for p in module._weights(None, 0)]
+
+
+def _polynomial_frame(o: Operand) -> Frame:
+    def turned(x: Tensor, matrix: Tensor) -> Tensor:
+        flat = read_operand(o, x.flatten(1) if o.channels and o.layout == "channel" else x)
+        return write_operand(o, flat @ representation(o.irreps, matrix).T).reshape(x.shape)
+
+    return Frame(str(o.irreps), turned)
+
+
+def _call_polynomial(
+    module: PolynomialModule, names: list[str], index: Tensor | None, ends: Mapping[str, Any], run: Run, x: Named
+) -> Named:
+    inputs = [x[o.name] for o in module.plan.inputs]
+    weights = [x[o.name] for o in module.plan.weights]
+    keywords: dict[str, Any] = {**ends, **({"weights": weights} if weights and not any(names) else {})}
+    if index is not None:
+        keywords[module._index] = index
+    if not any(names):
+        return {"out": run(*inputs, **keywords)}
+    held = {prefix_of(run) + name: w for name, w in zip(names, weights, strict=True)}
+    return {"out": functional_call(run, held, tuple(inputs), keywords)}  # type: ignore[arg-type]
+
+
+def _polynomial_reference(module: PolynomialModule, x: Named) -> Tensor:
+    """The form itself: every monomial on its own."""
+    plan = module.plan
+    values = {o.name: read_operand(o, x[o.name]).movedim(-1, 0) for o in plan.operands if o.name != OUT}
+    gradient = polynomial_of(plan).gradient(OUT)
+    rows = x[plan.inputs[0].name].shape[0]
+    zero = torch.zeros(rows, module.channels, dtype=torch.float64)
+    parts = [gradient[k].at(values) + zero if k in gradient else zero for k in range(plan.out.dim)]
+    return write_operand(plan.out, torch.stack(parts, -1))
+
+
+SUBJECTS: dict[type[nn.Module], Callable[[Any, int], Subject]] = {
+    TensorProduct: product_subject,
+    Linear: linear_subject,
+    PolynomialModule: polynomial_subject,
+}
+
+
+def module_subject(module: nn.Module, rows: int) -> Subject | None:
+    """One of tpgen's own modules as a subject; None for any other."""
+    for cls, made in SUBJECTS.items():
+        if isinstance(module, cls):
+            return made(module, rows)
+    return None

@@ -1,0 +1,271 @@
+"""Any network as a subject: its floating inputs and results by name, and how each turns."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tpgen.base._torch import pytree
+from tpgen.base.errors import InputError, a_kind, check_known, unknown
+from tpgen.networks.copies import copy_of
+from tpgen.networks.trial import is_floating, is_index
+from tpgen.tools.verification.choosing import choose_reading
+from tpgen.tools.verification.indices import EDGE_INDEX, INDEX_WORDS
+from tpgen.tools.verification.potentials import floors
+from tpgen.tools.verification.reading import CELLS, Reading, are_counts
+from tpgen.tools.verification.subject import FRAMES, STILL, Frame, Named, Run, Subject, frame, short
+from tpgen.tools.verification.systems import permuted_atoms
+
+# What tensors of these names are in potentials of this field; `irreps_in` and `irreps_out` go before.
+KNOWN: dict[str, str | None] = {
+    **dict.fromkeys(("positions", "pos"), "cartesian_points"),
+    **dict.fromkeys(("cell", "shifts", "edge_cell_shift_vectors"), "cartesian_vectors"),
+    **dict.fromkeys(("forces", "dipole"), "1o"),
+    **dict.fromkeys(("stress", "virials", "virial"), "cartesian_tensors"),
+    **dict.fromkeys(("energy", "total_energy", "potential_energy", "interaction_energy"), None),
+    **dict.fromkeys(("node_energy", "atomic_energy", "contributions"), None),
+}
+ENERGIES = ("energy", "total_energy", "potential_energy")
+FORCES = ("forces", "force")
+STRESSES = ("stress", "virials", "virial")
+NO_POINTS = "no input is said to be points"
+
+
+def network_subject(
+    network: nn.Module, inputs: Sequence[Any], irreps_in: Any = None, irreps_out: Any = None
+) -> Subject:
+    """A network with the arguments of a call.
+
+    ``irreps_in`` and ``irreps_out`` say how inputs and results turn: one for each argument (of results: of a tuple),
+    or a mapping from names.  Tensors that they leave out turn as `KNOWN` says of their names.
+    """
+    if not isinstance(inputs, (tuple, list)):
+        raise InputError(f"inputs: give the arguments of a call as a tuple, got {a_kind(inputs)}")
+    names, leaves, spec = _flat(network, copies_of(inputs))
+    floating = {name: x for name, x in zip(names, leaves, strict=True) if is_floating(x)}
+    if not floating:
+        raise InputError("inputs: a network is verified with floating tensors as inputs, and there is none")
+    like = next((p for p in network.parameters() if p.is_floating_point()), next(iter(floating.values())))
+
+    fresh = _copied(network)
+    given = {name: x.to("cpu", torch.float64) for name, x in floating.items()}
+    base = Subject(
+        kind="network",
+        title=type(network).__name__,
+        module=network,
+        call=partial(_called, names, leaves, spec),
+        given=given,
+        dtype=like.dtype,
+        device=like.device,
+        slack=20.0,
+        exact=lambda: copy_of(network if fresh is None else fresh).double(),
+        fresh=fresh,
+    )
+    straight = base(given)
+    values = {**{n: x.cpu() for n, x in zip(names, leaves, strict=True) if isinstance(x, Tensor)}, **given}
+    irreps_in, indices = _index_words(irreps_in, names, leaves)
+    turns, results = _declared(values, given, straight, irreps_in, irreps_out)
+    counted = {**values, **_numbers(names, leaves)}
+    alone, points = next(iter(straight)), next((name for name, found in turns.items() if found.moves), None)
+    fields: dict[str, Any] = {
+        "turns": turns,
+        "results": results,
+        "points": points,
+        # the one number that a network returns can only be an energy where there are points
+        "energy": _named(straight, ENERGIES) or (alone if straight[alone].numel() == 1 == len(straight) else None),
+        "forces": _named(straight, FORCES),
+        "cell": next((name for name in given if short(name) in CELLS), None),
+        "stress": _named(straight, STRESSES),
+        "fixed": {name: x for name, x in zip(names, leaves, strict=True) if isinstance(x, Tensor) and is_index(x)},
+        "undeclared": not turns,
+        "relabel": None if points is None else permuted_atoms,
+        "outcomes": tuple(straight),
+        "inexact": _inexact(base),
+    }
+    named = replace(base, **fields)
+    reading = NO_POINTS if points is None else choose_reading(named, counted, indices, _graphs(named, straight))
+    made = _with_reading(named, reading)
+    return replace(made, settings=_said(made), floors=floors(made, straight))
+
+
+def _with_reading(subject: Subject, reading: Reading | str) -> Subject:
+    """The subject with a reading of its arguments; floating tensors of whole numbers are no operands."""
+    whole = reading.whole if isinstance(reading, Reading) else []
+    given = {name: x for name, x in subject.given.items() if name not in whole}
+    own = subject.own({name: subject.given[name] for name in whole})
+    return replace(subject, reading=reading, given=given, fixed={**subject.fixed, **own})
+
+
+def _graphs(subject: Subject, found: Named) -> int:
+    """Number of energies."""
+    return 0 if subject.energy is None else found[subject.energy].numel()
+
+
+def _index_words(given: Any, names: Sequence[str], leaves: Sequence[Any]) -> tuple[Any, dict[str, str]]:
+    """What was said of floating tensors, and what integers index, of which the same mapping may speak."""
+    if not isinstance(given, Mapping):
+        return given, {}
+    integers = {name: name for name, x in zip(names, leaves, strict=True) if is_index(x)}
+    known = {short(name): name for name in integers} | integers
+    found = {}
+    for name, word in given.items():
+        if name in known:
+            check_known("index", [str(word)], [str(word) for word in INDEX_WORDS], InputError)
+            found[known[name]] = INDEX_WORDS[word]
+    return {name: word for name, word in given.items() if name not in known}, found
+
+
+def _numbers(names: Sequence[str], leaves: Sequence[Any]) -> Named:
+    """Python's whole numbers among arguments, as tensors: they may count atoms or edges."""
+    whole = {name: x for name, x in zip(names, leaves, strict=True) if type(x) is int}
+    return {name: torch.tensor(x) for name, x in whole.items()}
+
+
+def copies_of(inputs: Any) -> Any:
+    """Arguments whose tensors are copies: a call may write into them, and its caller's stay as they are."""
+    return pytree.tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, inputs)
+
+
+def _called(names: list[str], values: list[Any], spec: Any, run: Run, named: Named) -> Named:
+    """Results of a call with some of its arguments by name, and the others as they were given."""
+    given = [_as_given(named[n], x) if n in named else copies_of(x) for n, x in zip(names, values, strict=True)]
+    return _results(run(*pytree.tree_unflatten(given, spec)))
+
+
+def _as_given(named: Tensor, x: Any) -> Any:
+    return int(named) if type(x) is int else named
+
+
+def _declared(
+    values: Named, given: Named, straight: Named, irreps_in: Any, irreps_out: Any
+) -> tuple[dict[str, Frame], dict[str, Frame]]:
+    """Turns of inputs and results, as was said or is known of them."""
+    known = {name: how for name, how in _known(given).items() if not are_counts(name, values)}
+    turns = _frames(irreps_in, known, given, "irreps_in")
+    results = _frames(irreps_out, _known(straight), straight, "irreps_out")
+    _check_shapes(turns, given)
+    _check_shapes(results, straight)
+    _check_declared(straight, turns, results)
+    return turns, results
+
+
+def _inexact(subject: Subject) -> str:
+    """Why a network does not run in float64; empty where it does."""
+    try:
+        exact = subject.in_float64()
+        exact(exact.given)
+    except Exception as error:
+        return f"a copy in float64 does not run: {(str(error).strip().splitlines() or [''])[0][:120]}"
+    return ""
+
+
+def _copied(network: nn.Module) -> nn.Module | None:
+    try:
+        return copy_of(network)
+    except Exception:  # one that cannot be copied is verified without
+        return None
+
+
+def _flat(network: nn.Module, inputs: Sequence[Any]) -> tuple[list[str], list[Any], Any]:
+    """The leaves of the arguments by name: that of the argument, or the key in a dict."""
+    found, spec = pytree.tree_flatten_with_path(list(inputs))
+    arguments = _arguments(network, len(inputs))
+    names = [arguments[path[0].idx] + pytree.keystr(path[1:]) for path, _ in found]  # ``data['positions']``
+    return names, [leaf for _, leaf in found], spec
+
+
+def _arguments(network: nn.Module, number: int) -> list[str]:
+    """The names of the arguments; of a ``forward(*given)``, those of the class whose `forward` it overrides."""
+    forwards = [network.forward, *(vars(cls)["forward"] for cls in type(network).__mro__ if "forward" in vars(cls))]
+    named = next(filter(None, map(_named_arguments, forwards)), [])
+    return (named + [f"input{n}" for n in range(len(named), number)])[:number]
+
+
+def _named_arguments(forward: Callable) -> list[str]:
+    try:
+        return [p.name for p in inspect.signature(forward).parameters.values() if p.kind < 2 and p.name != "self"]
+    except (TypeError, ValueError):
+        return []
+
+
+def _results(found: Any) -> Named:
+    leaves = pytree.tree_flatten_with_path(found)[0]
+    named = {short(pytree.keystr(path)) or "out": leaf for path, leaf in leaves if is_floating(leaf)}
+    if not named:
+        raise InputError(
+            "the network returns no floating tensors: it must return a tensor, or tuples, lists and dicts of some"
+        )
+    return named
+
+
+def _known(tensors: Named) -> dict[str, str | None]:
+    return {name: KNOWN[short(name)] for name in tensors if short(name) in KNOWN}
+
+
+def _check_shapes(turns: Mapping[str, Frame], tensors: Named) -> None:
+    """Raise `InputError` for a tensor whose shape does not turn so."""
+    for name, how in turns.items():
+        try:
+            how.turn(tensors[name], torch.eye(3, dtype=torch.float64))
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from error
+
+
+def _frames(given: Any, known: dict[str, str | None], tensors: Named, what: str) -> dict[str, Frame]:
+    """The frame of each name: from a mapping, from a list in the order of the names, or what is known of them."""
+    names = list(tensors)
+    if given is None:
+        return {name: frame(found) for name, found in known.items()}
+    if not isinstance(given, Mapping):
+        listed = [given] if isinstance(given, str) or not isinstance(given, (list, tuple)) else list(given)
+        if len(listed) != len(names):
+            raise InputError(
+                f"{what}: give one for each of the floating tensors {', '.join(names)} (None for what does not turn), "
+                f"or a mapping from their names; got {len(listed)}"
+            )
+        return {name: frame(found) for name, found in zip(names, listed, strict=True)}
+    by_short = {short(name): name for name in names} | {name: name for name in names}
+    for name in given:
+        if name not in by_short:
+            raise InputError(f"{what}: {unknown('tensor', name, by_short)}")
+    chosen = {by_short[name]: found for name, found in given.items()}
+    return {name: frame(found) for name, found in {**known, **chosen}.items()}
+
+
+def _check_declared(found: Named, turns: Mapping[str, Frame], results: Mapping[str, Frame]) -> None:
+    """Raise `InputError` where inputs turn, and of a result nobody said how: a single number can only stay."""
+    if all(how is STILL for how in turns.values()):
+        return
+    missing = [name for name, y in found.items() if name not in results and y.numel() > 1]
+    if missing:
+        raise InputError(
+            f"irreps_out: say how {', '.join(map(repr, missing))} turns, as inputs do: "
+            f"irreps_out={{{missing[0]!r}: '1o'}}, None for what stays (--turns out:{missing[0]}=1o)"
+        )
+
+
+def _named(found: Named, known: Sequence[str]) -> str | None:
+    return next((name for name in known if name in found), None)
+
+
+def _said(subject: Subject) -> str:
+    """Turns of inputs and results, which inputs count cells, and what integers index."""
+    turns = (*subject.turns.items(), *subject.results.items())
+    said = [f"{name}: {found.said}" for name, found in turns if found is not STILL]
+    if isinstance(subject.reading, Reading):
+        said += [f"{name}: counts of cells" for name in subject.reading.named("counts")]
+        said += _read_indices(subject.reading)
+    return "; ".join(said) or f"nothing is said to turn: name irreps_in and irreps_out, such as {next(iter(FRAMES))!r}"
+
+
+def _read_indices(reading: Reading) -> list[str]:
+    """What integers index, but for `edge_index`, which everybody knows."""
+    ends = ", ".join(name for name in reading.ends if short(name) != EDGE_INDEX)
+    kinds = {name: reading.roles[name].split()[0] for name in reading.indices}
+    return [f"{ends}: ends of edges"] * bool(ends) + [f"{name}: indices of {kind}" for name, kind in kinds.items()]

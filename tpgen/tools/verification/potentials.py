@@ -1,0 +1,324 @@
+"""The laws of potentials: slopes of the energy, a trajectory that keeps it, no steps; and what rounding may do.
+
+Of forces that vanish no share says anything: `floors` bounds what rounding alone makes of a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from tpgen.tools.verification.derivatives import draws
+from tpgen.tools.verification.findings import Outcome, Pair
+from tpgen.tools.verification.graphs import spacing
+from tpgen.tools.verification.laws import Outcomes, named
+from tpgen.tools.verification.reading import Reading
+from tpgen.tools.verification.subject import FRAMES, Named, Subject
+
+_DIRECTIONS = 4
+APPROACH = 1 / 3  # of the shortest edge: how near an atom is brought to another
+SHORTEST, LONGEST, NOISE = 1e-4, 1e-2, 1e-8  # of a step, and what rounding may make of the slope
+SHORTER = 3.0  # how many times another step is shorter
+_WEIGHTS = {1: 3 / 4, 2: -3 / 20, 3: 1 / 60}  # of central differences of sixth order
+ASIDE = 5e-2  # of a trajectory's beginning, where forces vanish
+DRIFT = 1e-3  # of the energy that a trajectory exchanges: what it may gain or lose
+FINER = 4  # how many times shorter the steps are that tell whether a drift comes of them
+COLLAPSE, FEW = 10.0, 4  # times the first largest force, and steps that are enough to compare
+FALLING = f"forces grow to more than {COLLAPSE:.0f} times those of the first step, as where points fall into each other"
+STEPS, REACH = 24, 1e-3  # of a trajectory: steps, and how far the largest force moves a point in the first
+SPACE = ("points", "cell", "vectors")
+STRAINED = (FRAMES["cartesian_points"], FRAMES["cartesian_vectors"])
+STRETCH, GRID, HALVINGS, PLACES = 2.0, 96, 24, 2  # how far the smooth law stretches, and how closely it looks where
+UNITS, OF_SLOPES = 4096, 64  # of the last place: of sums of many edges and layers, and of one difference of energies
+STRETCHES = (-0.1, 0.1)  # how the energy that edges have is seen, without that of atoms alone
+SLOPE = "slope"
+
+
+def forces(subject: Subject) -> Outcomes:
+    """The forces along a direction, and how much the energy falls along it: as given, and with two atoms close."""
+    exact = subject.in_float64()
+    found = {"": _slopes(exact)}
+    if (pair := nearest(exact)) is not None:
+        atom, edge = pair
+        found["two atoms close"] = _slopes(replace(exact, given=with_point(exact, atom, (APPROACH - 1.0) * edge)))
+    return found
+
+
+def _slopes(subject: Subject) -> Pair:
+    name = subject.points or ""
+    points = subject.given[name]
+    own = subject(subject.given)[subject.forces or ""]
+    got, expected = [], []
+
+    def energy(along: Tensor, step: float) -> Tensor:
+        return _total_energy(subject, subject({**subject.given, name: points + step * along}))
+
+    for seed in range(_DIRECTIONS):
+        along = draws({name: points}, seed=300 + seed)[name]
+        got.append((own * along).sum().detach())
+        expected.append(-slope(partial(energy, along), got[-1], -got[-1]))
+    return torch.stack(got), torch.stack(expected)
+
+
+def nearest(subject: Subject) -> tuple[int, Tensor] | None:
+    """An atom, and the shortest edge to it from another, in space."""
+    if not isinstance(subject.reading, Reading) or len(subject.reading.graph.points) < 2:
+        return None
+    graph = subject.reading.graph
+    if graph.ends is None:
+        first, second = torch.triu_indices(len(graph.points), len(graph.points), 1)
+        edges = graph.points[second] - graph.points[first]
+    else:
+        other = graph.ends[0] != graph.ends[1]
+        second, edges = graph.ends[1][other], graph.vectors[other]
+    if not len(edges):
+        return None
+    shortest = int(edges.norm(dim=-1).argmin())
+    return int(second[shortest]), edges[shortest]
+
+
+def with_point(subject: Subject, atom: int, step: Tensor) -> Named:
+    """The operands with one atom moved."""
+    points = subject.given[subject.points or ""].clone()
+    points[atom] += step
+    return {**subject.given, subject.points or "": points}
+
+
+def slope(f: Callable[[float], Tensor], about: Tensor, claimed: Tensor | None = None) -> Tensor:
+    """The derivative of a function of one number at 0, which is ``about`` so large.
+
+    A step is as short as rounding of the function's values lets it be: where it goes over a cutoff, at which higher
+    derivatives jump, a longer one sees more of that.  Where it is not the derivative that is claimed, shorter steps are
+    tried, and the nearest to the claim is taken: of a large energy the first step is long, and rounding of the others
+    is less than `rounding.floors` allows.
+
+    >>> found = slope(lambda t: torch.tensor(2.0 + t, dtype=torch.float64).exp(), torch.tensor(7.0))
+    >>> round(found.item(), 6) == round(torch.tensor(2.0, dtype=torch.float64).exp().item(), 6)
+    True
+    """
+    rounding = torch.finfo(torch.float64).eps * float(f(0.0).abs())
+    step = min(max(rounding / (NOISE * max(float(about.abs()), 1e-12)), SHORTEST), LONGEST)
+    found = _difference(f, step)
+    while claimed is not None and float((found - claimed).abs()) > NOISE * float(about.abs()) and step > SHORTEST:
+        step = max(step / SHORTER, SHORTEST)
+        found = min(found, _difference(f, step), key=lambda x: float((x - claimed).abs()))
+    return found
+
+
+def _difference(f: Callable[[float], Tensor], step: float) -> Tensor:
+    return torch.stack([w * (f(n * step) - f(-n * step)) for n, w in _WEIGHTS.items()]).sum() / step
+
+
+def _total_energy(subject: Subject, found: Named) -> Tensor:
+    """The energy among a call's results, summed and detached."""
+    return found[subject.energy or ""].sum().detach()
+
+
+def conservation(subject: Subject) -> Outcomes:
+    """Kinetic energy gains what potential energy loses, in the limit of short steps.
+
+    Points of mass one, moved by the velocity Verlet rule, whose error is even in the step: two trajectories, one of
+    half the step, give the limit.  A drift that comes of the step is less in that of shorter ones; and where points
+    fall into each other, for which no step is short enough, what is compared ends before.
+    """
+    exact = subject.in_float64()
+    gained, lost, pushed = _limit(exact, 1)
+    if bool((gained - lost).abs().max() <= DRIFT * lost.abs().max()):
+        return {"": (gained, lost)}
+    gained, lost, pushed = _limit(exact, FINER)
+    calm = int(((pushed > COLLAPSE * pushed[0]).cumsum(0) == 0).sum())
+    found: dict[str, Outcome] = {"": (gained[:calm], lost[:calm])} if calm >= FEW else {}
+    return found | ({"later": FALLING} if calm < STEPS else {})
+
+
+def _limit(subject: Subject, finer: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Gains and losses of a trajectory in the limit of short steps, and the larger of its forces."""
+    (gain, loss, push), (gained, lost, pushed) = _moved(subject, 2 * finer), _moved(subject, finer)
+    return (4 * gain - gained) / 3, (4 * loss - lost) / 3, torch.maximum(push, pushed)
+
+
+def _moved(subject: Subject, finer: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Gains of a trajectory in kinetic energy, losses in potential energy, and largest forces, at `STEPS` times."""
+    x = subject.given[subject.points or ""].clone()
+    energy, force = _at(subject, x)
+    if float(force.abs().max()) <= subject.floors.get(subject.forces or "", 0.0):  # there is no way down from here
+        x = x + ASIDE * draws({"x": x}, seed=401)["x"]
+        energy, force = _at(subject, x)
+    pace = (REACH / force.abs().max().clamp(min=1e-12)).sqrt()  # in which the largest force moves a point that far
+    v = REACH / pace * draws({"v": x}, seed=400)["v"]
+    kinetic, potential, step = v.square().sum() / 2, energy, pace / finer
+    gained, lost, pushed = [], [], []
+    for number in range(STEPS * finer):
+        v = v + 0.5 * step * force
+        x = x + step * v
+        energy, force = _at(subject, x)
+        v = v + 0.5 * step * force
+        if (number + 1) % finer == 0:
+            gained.append(v.square().sum() / 2 - kinetic)
+            lost.append(potential - energy)
+            pushed.append(force.abs().max())
+    return torch.stack(gained), torch.stack(lost), torch.stack(pushed)
+
+
+def _at(subject: Subject, x: Tensor) -> tuple[Tensor, Tensor]:
+    return at_points(subject, {**subject.given, subject.points or "": x})
+
+
+def at_points(subject: Subject, given: Named) -> tuple[Tensor, Tensor]:
+    """Compute energy and forces of the potential for ``given``; forces by autograd where it returns none."""
+    name = subject.points or ""
+    if subject.forces is not None:
+        found = subject(given)
+        return _total_energy(subject, found), found[subject.forces].detach()
+    x = given[name].detach().requires_grad_()
+    energy = subject({**given, name: x})[subject.energy or ""].sum()
+    (slope,) = torch.autograd.grad(energy, x)
+    return energy.detach(), -slope
+
+
+def strained(subject: Subject, strain: Tensor) -> Named:
+    """The operands in a space that is strained: points, cells, and images of edges; a field is none of them."""
+    by = torch.eye(3, dtype=torch.float64) + strain
+    roles = subject.reading.roles if isinstance(subject.reading, Reading) else {}
+    bent = [n for n, how in subject.turns.items() if how in STRAINED and (how.moves or roles.get(n) in SPACE)]
+    return {name: x @ by.T if name in bent else x for name, x in subject.given.items()}
+
+
+def stress(subject: Subject) -> Outcomes:
+    """Stress times volume, and how much the energy grows under strain; of a virial, how much it falls."""
+    exact = subject.in_float64()
+    name, cell = exact.stress or "", exact.given.get(exact.cell or "")
+    found = exact(exact.given)[name].detach()
+    if found.shape[-2:] != (3, 3):
+        return {"": f"{name} has shape {tuple(found.shape)}, where (3, 3) or one for each graph is compared"}
+    if name == "stress" and (cell is None or cell.shape[-1] != 3 or cell.numel() % 9):
+        return {"": "there is no cell among the inputs, whose volume the stress is for"}
+    each = found.reshape(-1, 3, 3)
+    if name == "stress":
+        assert cell is not None
+        volumes = torch.linalg.det(cell.reshape(-1, 3, 3)).abs()
+        got = (each * volumes.reshape(-1, 1, 1)).sum(0)
+    else:
+        got = -each.sum(0)
+    return {"": (got, _by_strain(exact, got)), "symmetric": (each, each.transpose(-1, -2))}
+
+
+def _by_strain(subject: Subject, claimed: Tensor) -> Tensor:
+    """The derivative of the energy by symmetric strain, beside what it is claimed to be."""
+    found = torch.zeros(3, 3, dtype=torch.float64)
+    for i in range(3):
+        for j in range(i + 1):
+            along = torch.zeros(3, 3, dtype=torch.float64)
+            along[i, j] += 0.5
+            along[j, i] += 0.5
+            found[i, j] = found[j, i] = slope(
+                partial(strained_energy, subject, along), claimed.abs().max(), claimed[i, j]
+            )
+    return found
+
+
+def strained_energy(subject: Subject, along: Tensor, strain: float) -> Tensor:
+    """The energy of all graphs in a space that is strained so much along a tensor."""
+    return _total_energy(subject, subject(strained(subject, strain * along)))
+
+
+def smooth(subject: Subject) -> Outcomes:
+    """Look for jumps of energy and forces while all lengths are doubled, and while one atom leaves another.
+
+    Each interval of a grid in which a curve bends most is halved again and again, towards its larger difference: what
+    is left of it is the jump, and goes to zero where the function has none.
+    """
+    exact = subject.in_float64()
+    found = _along_a_way(exact, partial(_stretched, exact), torch.linspace(1.0, STRETCH, GRID, dtype=torch.float64))
+    if (pair := nearest(exact)) is None:
+        return found
+    way = torch.linspace(0.0, 1.0, GRID // 2, dtype=torch.float64)
+    return found | named("one atom", _along_a_way(exact, partial(_away, exact, *pair), way))
+
+
+def _along_a_way(subject: Subject, way: Callable[[float], Named], places: Tensor) -> dict[str, Pair]:
+    """The steps of energy and forces on a way of operands."""
+
+    def at(place: float) -> tuple[Tensor, ...]:
+        return tuple(x.flatten() for x in at_points(subject, way(place)))
+
+    grid = places.tolist()
+    there = [at(place) for place in grid]
+    found: dict[str, Pair] = {}
+    for n, name in enumerate(("energy", "forces")):
+        values = torch.stack([x[n] for x in there])
+        found[name] = _steps(lambda place, n=n: at(place)[n], grid, values)  # type: ignore[misc]
+    return found
+
+
+def _stretched(subject: Subject, by: float) -> Named:
+    """The operands with all lengths so much larger."""
+    return strained(subject, (by - 1.0) * torch.eye(3, dtype=torch.float64))
+
+
+def _away(subject: Subject, atom: int, edge: Tensor, place: float) -> Named:
+    """The operands with one atom on a straight way, from close to its neighbour to another place."""
+    aside = edge.norm() * torch.tensor([0.48, 0.64, 0.6], dtype=torch.float64)
+    return with_point(subject, atom, (1 - place) * (APPROACH - 1.0) * edge + place * aside)
+
+
+def _steps(f: Callable[[float], Tensor], grid: list[float], values: Tensor) -> Pair:
+    """The steps that are left where a function bends most, beside how much it changes in all."""
+    bends = values.diff(n=2, dim=0).abs().amax(-1)
+    range_ = (values.amax(0) - values.amin(0)).max()
+    left = []
+    for n in bends.topk(PLACES).indices.tolist():
+        for low in (n, n + 1):  # the bend is seen from both sides
+            left.append(_step(f, (grid[low], grid[low + 1]), (values[low], values[low + 1])))
+    return torch.stack([range_, range_ + torch.stack(left).max()]), torch.stack([range_, range_])
+
+
+def _step(f: Callable[[float], Tensor], ends: tuple[float, float], at: tuple[Tensor, Tensor]) -> Tensor:
+    (a, b), (low, high) = ends, at
+    for _ in range(HALVINGS):
+        c = 0.5 * (a + b)
+        middle = f(c)
+        if (middle - low).abs().max() > (high - middle).abs().max():
+            b, high = c, middle
+        else:
+            a, low = c, middle
+    return (high - low).abs().max()
+
+
+def floors(subject: Subject, found: Named) -> dict[str, float]:
+    """Errors that are rounding: of forces the energy's over the shortest edge, of a stress over the volume.
+
+    That of slopes by differences comes of the whole energy.
+    """
+    if subject.energy is None or not isinstance(subject.reading, Reading):
+        return {}
+    graph, energy = subject.reading.graph, found[subject.energy].detach().sum()
+    try:
+        energies = [strained_energy(subject, torch.eye(3, dtype=torch.float64), stretch) for stretch in STRETCHES]
+        bonds = sum(float((each - energy).abs()) for each in energies)
+    except Exception:  # a law that needs other lengths says so
+        return {}
+    unit = UNITS * torch.finfo(subject.dtype).eps * bonds
+    volume = 1.0 if graph.cells is None else float(torch.linalg.det(graph.cells).abs().min())
+    scales = {subject.forces: 1.0 / max(spacing(graph), 1e-3), subject.stress: 1.0 / volume}
+    slopes = OF_SLOPES * torch.finfo(torch.float64).eps * float(energy.abs()) / LONGEST
+    others = _others_beside(subject, found)
+    return {SLOPE: slopes, **others, **{name: unit * scale for name, scale in scales.items() if name is not None}}
+
+
+def _others_beside(subject: Subject, found: Named) -> dict[str, float]:
+    """Rounding of further results, which may vanish by symmetry, by what they are where points are moved."""
+    name = subject.points or ""
+    x = subject.given[name]
+    try:
+        beside = subject({**subject.given, name: x + ASIDE * draws({name: x}, seed=402)[name]})
+    except Exception:  # a law that needs other points says so
+        return {}
+    unit = OF_SLOPES * torch.finfo(subject.dtype).eps
+    known = (subject.energy, subject.forces, subject.stress)
+    largest = {n: float(y.detach().abs().max()) for n, y in beside.items() if n not in known and y.numel()}
+    return {n: unit * y for n, y in largest.items() if n in found and y < float("inf")}

@@ -1,0 +1,124 @@
+"""The laws of rows, of networks without points: each row has its own results, and vectors that vanish have numbers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tpgen.planner.equivariance import rotation_of
+from tpgen.tools.verification.derivatives import (
+    PARAMETER,
+    contracted,
+    differentiable,
+    draws,
+    gradients,
+    with_parameters,
+)
+from tpgen.tools.verification.findings import NotCompared, Outcome
+from tpgen.tools.verification.laws import Outcomes, named, pairs
+from tpgen.tools.verification.reading import CELLS, rows_read
+from tpgen.tools.verification.subject import STILL, Frame, Named, Subject, another_order, short
+from tpgen.tools.verification.systems import are_numbers, taken
+
+NO_ROWS = "no input is said to be points, and inputs and results do not share a first length"
+OWN = 1e-6  # of results: what a row changes more in another, it knows of it
+
+
+def rows(subject: Subject) -> int | None:
+    """The length that all inputs and a result begin with, if no whole numbers may mean rows."""
+    if subject.fixed or any(short(name) in CELLS for name in subject.given):
+        return None
+    found = {rows_read(x, subject.turns.get(name, STILL)) for name, x in subject.given.items()}
+    number = found.pop() if len(found) == 1 else None
+    return number if number and number > 1 else None
+
+
+def lacking_rows(subject: Subject) -> str:
+    """Why rows of a network cannot be told; empty where they can."""
+    return NO_ROWS if rows(subject) is None else ""
+
+
+def permuted(subject: Subject) -> Outcomes:
+    """Rows in another order, and some of them alone: the results of each."""
+    number = rows(subject) or 0
+    straight = _of_rows(subject, subject(subject.given), number)
+    first, order = number // 2, another_order(number)
+    alone = _of_rows(subject, _some(subject, torch.arange(first)), first)
+    if alone.keys() != straight.keys():
+        raise NotCompared(NO_ROWS)
+    # the others in another order, and smaller
+    mixed = {name: torch.cat([x[:first], 0.8 * x[first:].flip(0)]) for name, x in subject.given.items()}
+    beside = _of_rows(subject, taken(subject, mixed), number)
+    if any(bool((beside[n][:first] - y[:first]).abs().max() > OWN * y.abs().max()) for n, y in straight.items()):
+        raise NotCompared("rows know of each other, as by a mean over them that may be meant")
+    moved = pairs(_some(subject, order), {name: y[order] for name, y in straight.items()})
+    return {**moved, **named("some rows alone", pairs(alone, {name: y[:first] for name, y in straight.items()}))}
+
+
+def _of_rows(subject: Subject, found: Named, number: int) -> Named:
+    kept = {name: y.detach() for name, y in found.items() if rows_read(y, subject.result_frame(name)) == number}
+    if not kept:
+        raise NotCompared(NO_ROWS)
+    return kept
+
+
+def _some(subject: Subject, index: Tensor) -> Named:
+    return taken(subject, {name: x[index] for name, x in subject.given.items()})
+
+
+def numbers(subject: Subject) -> Outcomes:
+    """Results and gradients are numbers where vectors vanish, as by symmetry; and a call without rows is taken."""
+    found: dict[str, Outcome] = {}
+    features, directions = (
+        [name for name in subject.turns if _is_direction(subject, name) is how] for how in (False, True)
+    )
+    if features:
+        found |= named("vectors that vanish", _finite(subject, features))
+    if directions:
+        ends = ", ".join(directions)
+        wrong = [name for name, (got, _) in _finite(subject, directions).items() if not bool(got.all())]
+        found |= {"directions": f"no numbers where {ends} vanish, which may be directions"} if wrong else {}
+    return found | _without_rows(subject) or {"": NO_ROWS}
+
+
+def _is_direction(subject: Subject, name: str) -> bool | None:
+    """Whether an input is one vector for each row, which need not be allowed to vanish; None of what does not turn."""
+    how = subject.turns[name]
+    return None if how is STILL else how.axes == 1 and subject.given[name].shape[-1] == 3
+
+
+def _finite(subject: Subject, names: list[str]) -> dict[str, tuple[Tensor, Tensor]]:
+    """Whether the entries of results, and of gradients by inputs and parameters, are numbers."""
+    given = {**subject.given, **{name: _symmetric(subject.turns[name], subject.given[name]) for name in names}}
+    found = taken(subject, given)
+    function, leaves = with_parameters(subject)
+    tracked = differentiable(function, leaves)
+    if tracked is not None:
+        cotangents = draws(tracked(leaves), seed=7)
+        slopes = gradients(1, lambda x, c: contracted(tracked(x), c), {**leaves, **given}, cotangents)
+        found |= {f"gradient of {name.removeprefix(PARAMETER)}": y for name, y in slopes.items()}
+    return are_numbers(found)
+
+
+def _symmetric(how: Frame, x: Tensor) -> Tensor:
+    """The first row with zeros for all that turns, and the others as they are."""
+    turn = rotation_of(torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(3)))
+    one = torch.ones_like(x)
+    still = torch.isclose(how.turn(one, turn), one) & torch.isclose(how.turn(one, -torch.eye(3).double()), one)
+    if x.dim() > how.axes:
+        still[1:] = True
+    return torch.where(still, x, torch.zeros_like(x))
+
+
+def _without_rows(subject: Subject) -> dict[str, Outcome]:
+    number = rows(subject)
+    if number is None:
+        return {}
+    try:
+        straight, found = subject(subject.given), _some(subject, torch.arange(0))
+    except NotCompared as why:
+        return {"no rows": str(why)}
+    shapes = {n: y.shape[1:] for n, y in _of_rows(subject, straight, number).items()}
+    if wrong := [name for name, shape in shapes.items() if found[name].shape != (0, *shape)]:
+        return {"no rows": ValueError(f"{wrong[0]} has shape {tuple(found[wrong[0]].shape)} where there are no rows")}
+    return {"no rows": (torch.ones(1), torch.ones(1))}

@@ -1,0 +1,308 @@
+"""The laws of programs: compiled as eager, the same at every call and on any number of threads, and after a save."""
+
+from __future__ import annotations
+
+import io
+import logging
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tpgen.base._e3nn import default_dtype
+from tpgen.base._torch import instead
+from tpgen.compiler.backends import compile_program
+from tpgen.compiler.config import Config
+from tpgen.networks.conversion.operations.splines import is_splined
+from tpgen.networks.copies import copy_of
+from tpgen.tools.inspection.report.sections import REMARK, is_missing_length
+from tpgen.tools.inspection.report.values import reason
+from tpgen.tools.verification.derivatives import contracted, draws, frees, gradients
+from tpgen.tools.verification.findings import Outcome, Pair, tolerance_of
+from tpgen.tools.verification.laws import Outcomes, named, pairs
+from tpgen.tools.verification.randomness import draws_numbers
+from tpgen.tools.verification.subject import Named, Run, Subject
+
+REPEATS, DRAWING = 3, 16  # calls, and how many of a network that draws random numbers
+NEAR, PLACES = 1e-2, 4  # how far inputs are moved, relative to the largest entry, and how often: sums round otherwise
+Place = tuple[str, ...]  # names of a module, of its attribute, and of what that holds
+CHANGE = 0.1  # of an attribute's entries, relative to the largest or to one
+NUMBERS = (2, 3, 5)  # of threads: work that is cut into equal parts may lose what is left over by one of them
+
+
+def compiled(subject: Subject) -> Outcomes:
+    """The module under `torch.compile`, and its gradients."""
+    run = compile_program(subject.module, Config(backend=subject.backend))
+    within = _differentiates(subject)
+    compared = _values if within else _with_gradients
+    try:
+        with _quiet():
+            got = compared(subject, run)
+    except Exception as error:
+        if is_missing_length(error):
+            return {"": f"stock e3nn's too: {REMARK}"}
+        if type(error).__module__.startswith("torch._dynamo"):
+            return {"": f"torch.compile cannot take it: {reason(error)}"}
+        if subject.kind == "network" and _is_of_torch(error):
+            return {"": f"torch cannot compile it: {reason(error)}"}
+        raise
+    return {**pairs(got, compared(subject)), **({"gradients": WITHIN} if within else {})}
+
+
+_TORCH, _OURS = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
+_RUNNERS = tuple(f"{_OURS}/{name}" for name in ("verification", "compiler"))  # which stand in every traceback
+
+
+def _is_of_torch(error: Exception) -> bool:
+    """Whether an error was raised within torch, where nothing of tpgen's was at work: stock networks fail alike."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    ours = any(name.startswith(_OURS) and not name.startswith(_RUNNERS) for name in files)
+    return files[-1].startswith(_TORCH) and not ours and "tpgen::" not in str(error)
+
+
+WITHIN = (
+    "torch.compile gives none, or wrong ones, of a function that takes gradients itself, without tpgen too: train "
+    "such a network without it"
+)
+
+
+def _differentiates(subject: Subject) -> bool:
+    """Whether the module takes gradients within, as potentials do for forces."""
+    taken = []
+
+    def counting(own: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*given: Any, **named: Any) -> Any:
+            taken.append(True)
+            return own(*given, **named)
+
+        return counted
+
+    with instead(torch.autograd, "grad", counting):
+        _values(subject)
+    return bool(taken)
+
+
+def _values(subject: Subject, run: Run | None = None) -> Named:
+    return {name: y.detach() for name, y in subject(subject.given, run).items()}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what Dynamo says of the code around: what it cannot take is a finding."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _with_gradients(subject: Subject, run: Run | None = None) -> Named:
+    """Results, and the gradients of their combination with a cotangent, if the network keeps its graph."""
+
+    def scalar(leaves: Named, cotangents: Named) -> Tensor:
+        return contracted({name: y for name, y in subject(leaves, run).items() if y.requires_grad}, cotangents)
+
+    found = _values(subject, run)
+    try:
+        slopes = gradients(1, scalar, subject.given, draws(found, seed=7))
+    except RuntimeError as error:
+        if not frees(error):
+            raise
+        return found
+    return found | {f"gradient of {name}": g for name, g in slopes.items()}
+
+
+def _all_there_is(subject: Subject) -> Callable[[Subject], Named]:
+    """Results with gradients; without them where forces are results, and splines have no second derivatives.
+
+    Some of torch's gradients, as that of a determinant, fail in another dtype than the default: then in a default that
+    fits.
+    """
+    compared = _values if is_splined(subject.module) and _differentiates(subject) else _with_gradients
+    if _needs_default(subject, compared):
+        return default_dtype(subject.dtype)(compared)
+    return compared
+
+
+def _needs_default(subject: Subject, compared: Callable[[Subject], Named]) -> bool:
+    if torch.get_default_dtype() == subject.dtype:
+        return False
+    try:
+        compared(subject)
+    except RuntimeError as error:
+        return "dtype" in str(error) and _is_of_torch(error)
+    return False
+
+
+def repeated(subject: Subject) -> Outcomes:
+    """Calls give equal bits, a few times over, also of inputs that were moved a little."""
+    compared = _all_there_is(subject)
+    bits: dict[str, Outcome] = dict(_alike([compared(subject) for _ in range(REPEATS)]))
+    number = DRAWING if draws_numbers(subject.module, lambda: _values(subject)) else REPEATS
+    for place in range(PLACES if subject.kind == "network" else 0):
+        bits |= _near(subject, place, number)
+    return {**bits, **_of_modes(subject), **_of_default(subject, compared)}
+
+
+def _near(subject: Subject, place: int, number: int) -> dict[str, Pair]:
+    """Results of several calls near the inputs, unless the network does not take these, or gives no numbers."""
+    names = [subject.points] if subject.points else list(subject.given)
+    draw = draws({name: subject.given[name] for name in names}, seed=600 + place)
+    moved = {n: x + NEAR * x.abs().max() * draw[n] if n in draw and x.numel() else x for n, x in subject.given.items()}
+    other = replace(subject, given=moved)
+    try:
+        found = [_values(other) for _ in range(number)]
+    except Exception:
+        return {}
+    same = all(one.keys() == found[0].keys() for one in found)
+    shapes = same and all(y.shape == found[0][name].shape for one in found for name, y in one.items())
+    numbers = all(bool(y.isfinite().all()) for one in found for y in one.values())
+    return named(f"inputs moved {place + 1}", _alike(found)) if shapes and numbers else {}
+
+
+def _alike(found: list[Named]) -> dict[str, Pair]:
+    """Results of several calls, each beside those of the first."""
+    first, *again = found
+    got = {name: torch.stack([one[name] for one in again]) for name in first}
+    return pairs(got, {name: torch.stack([x] * len(again)) for name, x in first.items()})
+
+
+def _of_default(subject: Subject, compared: Callable[[Subject], Named]) -> dict[str, str]:
+    """Errors of torch in the default dtype of the process."""
+    if compared in (_values, _with_gradients):
+        return {}
+    default = str(torch.get_default_dtype()).removeprefix("torch.")
+    return {"default dtype": f"torch takes no gradients where the default dtype is {default}: compared in its own"}
+
+
+def _of_modes(subject: Subject) -> dict[str, str]:
+    """Results that training and evaluation give otherwise, as dropout means to and another energy may not."""
+    if subject.fresh is None or subject.kind != "network" or is_splined(subject.module):
+        return {}
+    try:
+        one, other = (subject.called(subject.copied().train(mode), subject.arguments()) for mode in (True, False))
+    except Exception as error:
+        return {"modes": f"it does not run in both modes: {reason(error)}"}
+    apart = {name: float((y - other[name]).abs().max()) for name, y in one.items() if y.numel()}
+    limit = subject.slack * tolerance_of(subject.dtype)
+    differ = [f"{n} by {d:.1e}" for n, d in apart.items() if not d <= limit * float(one[n].abs().max())]
+    return {"modes": f"training and evaluation differ: {', '.join(differ)}; it may be meant"} if differ else {}
+
+
+def threads(subject: Subject) -> Outcomes:
+    """One thread and several give equal numbers."""
+    found, compared = [], _all_there_is(subject)
+    for number in (1, *sorted({*NUMBERS, max(2, torch.get_num_threads())})):
+        with _threads(number):
+            found.append(compared(subject))
+    return _alike(found)
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def saved(subject: Subject) -> Outcomes:
+    """A copy that loads the state, and the module out of a file: the same bits."""
+    found: dict = {}
+    expected = _values(subject)
+    for part, again in (("state_dict", _from_state), ("file", from_file)):
+        try:
+            module = again(subject.module)
+        except Exception as error:
+            found[part] = reason(error)
+            continue
+        found |= named(part, pairs(_values(subject, module), expected))
+    held, buffers = subject.module.state_dict(), subject.module.named_buffers()
+    left = [name for name, x in buffers if name not in held and x.is_floating_point() and x.numel()]
+    if subject.kind == "network" and left:
+        found["buffers"] = f"no state_dict holds {', '.join(left[:8])}: they must come from the constructor"
+    if subject.kind == "network" and (plain := _plain_tensors(subject)):
+        said = f"results depend on {', '.join(plain[:8])}, tensors that are neither parameters nor buffers"
+        found["tensors"] = f"{said}: no state_dict holds them, and .to() leaves them where they are"
+    return found
+
+
+def _from_state(module: nn.Module) -> nn.Module:
+    """A copy with zeros for parameters, and then with the state; what only copies hold, as of e3nn's squares, stays."""
+    copy, saved = copy_of(module), module.state_dict()
+    with torch.no_grad():
+        for parameter in copy.parameters():
+            parameter.zero_()
+    further = {name: x for name, x in copy.state_dict().items() if name not in saved}
+    copy.load_state_dict({**further, **from_file(saved, weights_only=True)})
+    return copy
+
+
+def from_file(saved: Any, weights_only: bool = False) -> Any:
+    """Save a module or a state into memory as a file, and load it anew."""
+    held = io.BytesIO()
+    torch.save(saved, held)
+    held.seek(0)
+    return torch.load(held, weights_only=weights_only)
+
+
+def _plain_tensors(subject: Subject) -> list[str]:
+    """Names of attributes that results depend on, tensors that are neither parameters nor buffers."""
+    if subject.fresh is None:
+        return []
+    places = [place for place, _ in _plain(subject.fresh)]
+    if not places or not _moves(subject, places):
+        return []
+    return [".".join(filter(None, place)) for place in places if _moves(subject, [place])]
+
+
+def _moves(subject: Subject, places: list[Place]) -> bool:
+    """Whether results are others when these tensors are."""
+    changed = subject.copied()
+    with torch.no_grad():
+        for place, x in _plain(changed):
+            if place in places:
+                x.data.add_(CHANGE * max(1.0, float(x.abs().max())))
+    fresh = subject.copied()
+    try:
+        found = subject.called(changed, subject.arguments())
+    except Exception:  # as of a table that must hold what it holds
+        return True
+    expected = subject.called(fresh, subject.arguments())
+    return any(not torch.equal(found[name], y) for name, y in expected.items())
+
+
+def _plain(network: nn.Module) -> list[tuple[Place, Tensor]]:
+    """Floating tensors among the attributes of modules, also those in lists and dicts."""
+    held = {x.data_ptr() for x in (*network.parameters(), *network.buffers()) if x.numel()}
+    found: dict[int, tuple[Place, Tensor]] = {}
+    for path, module in network.named_modules():
+        for name, value in vars(module).items():
+            if name in ("_parameters", "_buffers", "_modules"):
+                continue
+            for place, x in _tensors((path, name), value):
+                if x.is_floating_point() and x.numel() and x.data_ptr() not in held:
+                    found.setdefault(id(x), (place, x))
+    return list(found.values())
+
+
+def _tensors(place: Place, value: Any) -> Iterator[tuple[Place, Tensor]]:
+    if isinstance(value, Tensor):
+        yield place, value
+    elif isinstance(value, (list, tuple)):
+        for n, one in enumerate(value):
+            yield from _tensors((*place, str(n)), one)
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            yield from _tensors((*place, str(key)), one)

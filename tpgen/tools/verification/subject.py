@@ -1,0 +1,211 @@
+"""The subject of a verification: a module, operands by name, and how each of them turns with space.
+
+Laws are written in float64 on the CPU; a subject runs its module in the module's own dtype and on its device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from e3nn.o3 import Irreps
+from torch import Tensor, nn
+
+from tpgen.base.errors import InputError
+from tpgen.networks.copies import copy_of
+from tpgen.planner.equivariance import representation
+from tpgen.planner.instruction import parse_irreps
+from tpgen.tools.verification.findings import NotCompared
+
+Named = dict[str, Tensor]
+Turn = Callable[[Tensor, Tensor], Tensor]  # a tensor and an orthogonal matrix of three rows
+Run = Callable[..., Any]  # the module, or what stands in for it
+Moments = Callable[[], Mapping[str, tuple[Tensor, Tensor] | str]]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Irreps by which the last ``axes`` of a tensor turn; one that ``moves`` holds places, which translations shift."""
+
+    said: str
+    turn: Turn
+    moves: bool = False
+    axes: int = 0
+
+
+def _vectors(x: Tensor, matrix: Tensor) -> Tensor:
+    if x.shape[-1:] != (3,):
+        raise InputError(f"the last axis of {tuple(x.shape)} must have 3 entries to be points or vectors")
+    return x @ matrix.T
+
+
+def _tensors(x: Tensor, matrix: Tensor) -> Tensor:
+    if x.shape[-2:] != (3, 3):
+        raise InputError(
+            f"the last axes of {tuple(x.shape)} must be (3, 3) to be a tensor of rank two: give six numbers of a "
+            "stress as a matrix, or say None of it"
+        )
+    return matrix @ x @ matrix.T
+
+
+FRAMES: dict[str, Frame] = {
+    "cartesian_points": Frame("points", _vectors, moves=True, axes=1),
+    "cartesian_vectors": Frame("vectors", _vectors, axes=1),
+    "cartesian_tensors": Frame("tensors of rank two", _tensors, axes=2),
+}
+STILL = Frame("stays", lambda x, matrix: x)
+
+
+def frame(given: Any, layout: str = "mul_ir") -> Frame:
+    """A name of `FRAMES`, irreps of the last axis, or None for what does not turn.
+
+    >>> frame("2x0e+1o").said, frame(None).said, frame("cartesian_points").moves
+    ('2x0e+1x1o', 'stays', True)
+    """
+    if given is None:
+        return STILL
+    if isinstance(given, str) and given in FRAMES:
+        return FRAMES[given]
+    irreps = parse_irreps(given, "irreps")
+    axes = 0 if irreps.dim == 1 else 1  # a scalar may be one number for each entry
+    return Frame(str(irreps), lambda x, matrix: _transformed(x, irreps, layout, matrix), axes=axes)
+
+
+def _transformed(x: Tensor, irreps: Any, layout: str, matrix: Tensor) -> Tensor:
+    if x.dim() == 0 and irreps.dim == 1:
+        return _transformed(x.reshape(1), irreps, layout, matrix).reshape(())
+    if irreps.dim == 1 and (x.shape[-1] != 1 or x.dim() == 1):  # one scalar for each entry
+        return _transformed(x.unsqueeze(-1), irreps, layout, matrix).squeeze(-1)
+    if x.shape[-1] != irreps.dim:
+        raise InputError(f"the last axis of {tuple(x.shape)} must have {irreps.dim} entries to be {irreps}")
+    return _by_segment(x, irreps, layout, layout, matrix)
+
+
+def change_layout(x: Tensor, irreps: Irreps, layout: str, to: str) -> Tensor:
+    """Returns the tensor with its last axis in another layout.
+
+    >>> change_layout(torch.arange(6.0), Irreps("2x1o"), "mul_ir", "ir_mul")
+    tensor([0., 3., 1., 4., 2., 5.])
+    """
+    return _by_segment(x, irreps, layout, to, None)
+
+
+def _by_segment(x: Tensor, irreps: Irreps, layout: str, to: str, matrix: Tensor | None) -> Tensor:
+    """A tensor turned, where there is a matrix, segment by segment: the whole matrix would be large."""
+    pieces = []
+    for (mul, ir), where in zip(irreps, irreps.slices(), strict=True):
+        shape, transposed = ((mul, ir.dim), False) if layout == "mul_ir" else ((ir.dim, mul), True)
+        piece = x[..., where].reshape(*x.shape[:-1], *shape)
+        piece = piece.transpose(-1, -2) if transposed else piece
+        if matrix is not None:
+            piece = piece @ representation(Irreps([(1, ir)]), matrix).T
+        piece = piece if to == "mul_ir" else piece.transpose(-1, -2)
+        pieces.append(piece.flatten(-2))
+    return torch.cat(pieces, dim=-1) if pieces else x
+
+
+def short(name: str) -> str:
+    """The last key of a name in a dict, which a tensor is known by.
+
+    >>> short("data['positions']"), short("positions")
+    ('positions', 'positions')
+    """
+    return name.rpartition("['")[2].removesuffix("']") if name.endswith("']") else name
+
+
+def cloned(found: Named) -> Named:
+    return {name: x.clone() for name, x in found.items()}
+
+
+def another_order(number: int) -> Tensor:
+    """A permutation that leaves nothing in its place.
+
+    >>> another_order(3)
+    tensor([1, 2, 0])
+    """
+    order = torch.randperm(number, generator=torch.Generator().manual_seed(2))
+    return torch.empty_like(order).scatter_(0, order, order.roll(1))
+
+
+def prefix_of(run: Run) -> str:
+    """Prefix that `torch.compile` puts before the names of a module's parameters."""
+    return "_orig_mod." if hasattr(run, "_orig_mod") else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A module with operands: tensors in float64 on the CPU, of values that its dtype can hold.
+
+    `call` runs a module, or what stands in for it, with operands of the module's dtype.
+    """
+
+    kind: str
+    title: str
+    module: nn.Module
+    call: Callable[[Run, Named], Named]
+    given: Named
+    others: Named = field(default_factory=dict)  # a second draw, where a law needs two
+    dtype: torch.dtype
+    device: torch.device
+    turns: Mapping[str, Frame] = field(default_factory=dict)  # operands and results that turn; the others stay
+    results: Mapping[str, Frame] = field(default_factory=dict)
+    linear: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # operands that it is linear in together
+    affine: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the same but for a constant
+    degrees: Mapping[str, int] = field(default_factory=dict)  # operands in which it is a polynomial, and how high
+    reference: Callable[[Named], Named] | None = None
+    moments: Moments | None = None
+    relabel: Callable[[Subject], tuple[Named, Named]] | None = None  # of rows in another order: results, and expected
+    points: str | None = None  # where a potential has its positions, energy, forces, cell and stress
+    energy: str | None = None
+    forces: str | None = None
+    cell: str | None = None
+    stress: str | None = None
+    fixed: Named = field(default_factory=dict)  # integer arguments of a network, as which atoms an edge joins
+    undeclared: bool = False  # nothing was said of how it turns
+    fresh: nn.Module | None = None  # a copy from before the first call
+    settings: str = ""
+    slack: float = 1.0  # how many products deep it is
+    backend: str = "aot_eager"  # that it is compiled with
+    exact: Callable[[], nn.Module] | None = None  # a copy in float64
+    inexact: str = ""  # why that does not run
+    reading: Any = ""  # a `Reading` of a network's arguments, or why there is none
+    outcomes: tuple[str, ...] = ()  # the names of a network's results
+    floors: Mapping[str, float] = field(default_factory=dict)  # of results: errors that rounding makes in any case
+
+    def __call__(self, operands: Named, run: Run | None = None) -> Named:
+        """The results of a call in float64."""
+        found = self.call(self.module if run is None else run, self.own(operands))
+        return {name: y.to("cpu", torch.float64) for name, y in found.items()}
+
+    def copied(self) -> nn.Module:
+        """A copy of the module from before its first call.  Raises `NotCompared` where it cannot be copied."""
+        if self.fresh is None:
+            raise NotCompared("the network cannot be copied")
+        return copy_of(self.fresh)
+
+    def in_float64(self) -> Subject:
+        """Returns the subject of a copy in float64."""
+        if self.dtype == torch.float64 and self.exact is None:
+            return self
+        if self.inexact:
+            raise NotCompared(self.inexact)
+        copy = self.exact() if self.exact else copy_of(self.module).double()
+        return replace(self, module=copy, dtype=torch.float64, exact=None)
+
+    def own(self, operands: Named) -> Named:
+        """Copies of operands for one call, which may write to them: on the module's device, numbers in its dtype."""
+        own = {n: x.to(self.device, self.dtype if x.is_floating_point() else x.dtype) for n, x in operands.items()}
+        return {name: x if x.requires_grad else x.detach().clone() for name, x in own.items()}
+
+    def arguments(self) -> Named:
+        """Copies of all tensors of a call: operands as the module takes them, and integers."""
+        return {**self.own(self.given), **cloned(self.fixed)}
+
+    def called(self, module: Run, given: Named) -> Named:
+        """The results of a call with a module's own operands, in float64, without a graph."""
+        return {name: y.detach().to("cpu", torch.float64) for name, y in self.call(module, given).items()}
+
+    def result_frame(self, name: str) -> Frame:
+        return self.results.get(name, STILL)

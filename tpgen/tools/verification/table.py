@@ -1,0 +1,124 @@
+"""The table of laws: of which modules each is, what it needs to be compared, and how nearly it must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from tpgen.tools.verification import derivatives, laws, moments, potentials, rows, runs, surroundings, systems
+from tpgen.tools.verification.laws import Law
+from tpgen.tools.verification.subject import Subject
+from tpgen.tools.verification.systems import needs
+
+
+def _has(*names: str) -> Callable[[Subject], bool]:
+    return lambda subject: all(getattr(subject, name) for name in names)
+
+
+def _is_product(subject: Subject) -> bool:
+    return subject.kind == "product"
+
+
+def is_network(subject: Subject) -> bool:
+    return subject.kind == "network"
+
+
+def _of_points_or_rows(one: Callable[[Subject], Any], other: Callable[[Subject], Any]) -> Callable[[Subject], Any]:
+    """A law that networks without points have for their rows."""
+    return lambda subject: other(subject) if is_network(subject) and subject.points is None else one(subject)
+
+
+def _lacking(*names: str) -> Callable[[Subject], str]:
+    """Say why a network is no potential: which result or points it lacks."""
+    said = {"points": "no input is said to be points", "cell": "there is no cell among the inputs"}
+
+    def lacks(subject: Subject) -> str:
+        missing = next((name for name in names if getattr(subject, name) is None), None)
+        return "" if missing is None else said.get(missing, f"no result is known to be the {missing}")
+
+    return lacks
+
+
+def _unsummed(subject: Subject) -> str:
+    found = needs()(subject) or _lacking("energy")(subject)
+    return found or ("" if systems.node_energies(subject) else "no result is known to be the energies of atoms")
+
+
+_POTENTIAL = _lacking("points", "energy")
+
+
+def _of_systems(about: str, compare: Callable[[Subject], Any], part: str) -> Law:
+    """A law of atoms, cells and edges that needs a part of a call's arguments, and to tell their axes apart."""
+    return Law(about, compare, is_network, slack=5, lacks=needs(part, "axes"))
+
+
+def _of_slopes(about: str, compare: Callable[[Subject], Any], *names: str) -> Law:
+    """A law of differences of energies that needs some points or results, by name."""
+    return Law(about, compare, is_network, limit=5e-8, lacks=_lacking(*names), slopes=True)
+
+
+LAWS: dict[str, Law] = {
+    "definition": Law("equal to the slow definition in float64", laws.definition, _has("reference")),
+    "e3nn": Law("equal to e3nn's product", laws.e3nn, _is_product),
+    "right": Law("`right` as a matrix on input 1 is the product", laws.right, _is_product, slack=2),
+    "linear": Law("linear in each operand", laws.linear, lambda s: bool(s.linear or s.affine), slack=5),
+    "degree": Law("of the right degree in each operand", laws.degree, _has("degrees"), slack=5),
+    "equivariant": Law(
+        "turned inputs give turned results",
+        laws.equivariant,
+        lambda s: bool(s.turns) or is_network(s),  # of a network, that nothing was said is a finding
+        slack=5,
+    ),
+    "translation": Law(
+        "nothing changes where all points are shifted", laws.translation, is_network, lacks=_lacking("points")
+    ),
+    "permutation": Law(
+        "rows or points in another order give results in it",
+        _of_points_or_rows(laws.permutation, rows.permuted),
+        lambda s: is_network(s) or s.relabel is not None,
+        lacks=lambda s: _of_points_or_rows(needs(), rows.lacking_rows)(s) if is_network(s) else "",
+    ),
+    "edges": _of_systems("edges in another order give results in it", systems.edges, "edges"),
+    "images": _of_systems("a point's image in another cell is as good", systems.images, "cell"),
+    "basis": _of_systems("the same lattice by other vectors is as good", systems.basis, "plane"),
+    "copies": _of_systems("two of everything have twice the energy", systems.copies, "edges or cell"),
+    "batch": _of_systems("graphs together are as each alone", systems.batch, "batch"),
+    "finite": Law(
+        "numbers without edges, on a line, and where vectors vanish",
+        _of_points_or_rows(systems.finite, rows.numbers),
+        is_network,
+        limit=0.0,
+        lacks=lambda s: needs("axes")(s) if s.points else "",
+    ),
+    "sum": Law("energies of atoms add up", systems.summed_systems, is_network, slack=5, lacks=_unsummed),
+    "normalisation": Law(
+        "mean squares are what was asked for", laws.normalisation, _has("moments"), limit=moments.MOMENT_LIMIT
+    ),
+    "first order": Law("gradients", partial(derivatives.derivative, 1), slack=2),
+    "second order": Law("gradients of gradients", partial(derivatives.derivative, 2), slack=5),
+    "third order": Law("gradients of these", partial(derivatives.derivative, 3), slack=10),
+    "Hessian": Law("second derivatives are symmetric", derivatives.hessian, slack=5),
+    "forces": _of_slopes("forces are the slope of the energy", potentials.forces, "points", "energy", "forces"),
+    "stress": _of_slopes("stress is the slope by strain over the volume", potentials.stress, "energy", "stress"),
+    "smooth": Law(
+        "no step of energy or forces where edges grow", potentials.smooth, is_network, limit=1e-5, lacks=_POTENTIAL
+    ),
+    "conservation": Law(
+        "a trajectory keeps its energy", potentials.conservation, is_network, limit=potentials.DRIFT, lacks=_POTENTIAL
+    ),
+    "parameters": Law("what results depend on has gradients", derivatives.tracked, is_network, limit=0.0),
+    "compiled": Law("equal under torch.compile", runs.compiled, slack=2),
+    "repeated": Law("the same bits at every call", runs.repeated, limit=0.0),
+    "history": Law("results do not depend on calls before", surroundings.forgets, is_network, slack=5),
+    "memory": Law("inputs are read wherever they lie", surroundings.memory, slack=5),
+    "surroundings": Law("a call leaves all else as it was", surroundings.untouched, is_network, limit=0.0),
+    "threads": Law("the same numbers on any number of threads", runs.threads, lambda s: s.device.type == "cpu"),
+    "saved": Law("the same bits after a save", runs.saved, limit=0.0),
+}
+UNSEEN = {  # what no law of a kind of subject can see
+    "network": "\nno law sees whether a network predicts what it should: another table of species, units or reference "
+    "energies, a cutoff beyond the lengths of these inputs, more neighbours than these have, branches that they do not "
+    "take, a mean over all atoms that may be meant, jumps of higher derivatives, another mode than {mode}, in which it "
+    "was given"
+}

@@ -1,0 +1,293 @@
+"""`verify`: every law that a module must obey, on its device and in its dtype, as a report with an exit status."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from tpgen.base.errors import InputError, a_kind, check_known
+from tpgen.base.notebook import Shown, lines
+from tpgen.base.progress import Told, told
+from tpgen.base.text import table
+from tpgen.compiler.backends import BACKENDS, check_backend
+from tpgen.compiler.config import Config
+from tpgen.networks.conversion.convert import conversion_report
+from tpgen.networks.conversion.operations.splines import is_splined, spline_error, without_splines
+from tpgen.networks.conversion.proof import LIMIT as PROVEN
+from tpgen.nn.modules import module_of, sizes_of
+from tpgen.planner.plan import Plan
+from tpgen.tools.verification.derivatives import DERIVATIVE_LIMIT, FREED, frees
+from tpgen.tools.verification.findings import (
+    COLUMNS,
+    FAILED,
+    NOT_COMPARED,
+    PASSED,
+    LawFinding,
+    counted,
+    finding_cells,
+    findings_html,
+    judge,
+    tolerance_of,
+)
+from tpgen.tools.verification.laws import Law
+from tpgen.tools.verification.modules import module_subject
+from tpgen.tools.verification.networks import copies_of, network_subject
+from tpgen.tools.verification.potentials import SLOPE
+from tpgen.tools.verification.subject import Subject
+from tpgen.tools.verification.table import LAWS, UNSEEN, is_network
+
+STOCK = "stock"  # the law of a conversion, which is asked of two networks
+LAW_NAMES = (*LAWS, STOCK)
+BY_DIFFERENCES = ("first order", "second order", "third order", "Hessian")
+OF_NETS = (*BY_DIFFERENCES, "parameters", "compiled")  # laws that ask for what splines of weights have not
+WITHOUT_SPLINES = "of the network without splines, which are for inference"
+
+
+@dataclass(frozen=True)
+class Verification(Shown):
+    """Verdicts of all laws on one module: the largest errors, or why it says nothing."""
+
+    kind: str
+    title: str
+    settings: str
+    dtype: str
+    device: str
+    seconds: float
+    findings: tuple[LawFinding, ...]
+    mode: str = ""  # of a network, as it was given
+    asked: tuple[str, ...] = ()  # laws that were asked for by name, and that of turning where nothing was said of it
+
+    @property
+    def passed(self) -> bool:
+        """Whether something was compared, all that was asked for by name among it, and no comparison failed."""
+        return not self.failed and not self._lacking and any(finding.status == PASSED for finding in self.findings)
+
+    @property
+    def _lacking(self) -> tuple[str, ...]:
+        """Laws that had to be compared and were not."""
+        return tuple(name for name in self.not_compared if name in self.asked)
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The laws that are broken."""
+        return tuple(dict.fromkeys(f.law for f in self.findings if f.status == FAILED))
+
+    @property
+    def not_compared(self) -> tuple[str, ...]:
+        """The laws of which nothing could be compared."""
+        compared = {f.law for f in self.findings if f.status != NOT_COMPARED}
+        return tuple(dict.fromkeys(f.law for f in self.findings if f.law not in compared))
+
+    @property
+    def said(self) -> str:
+        """The verdict in a few words."""
+        if self.failed:
+            return f"BROKEN: {', '.join(self.failed)}"
+        if not any(finding.status == PASSED for finding in self.findings):
+            return "nothing was compared"
+        if self.not_compared:
+            rest = [name for name in self.not_compared if name not in self._lacking]
+            parts = (("; not compared, and so not passed: ", self._lacking), ("; not compared: ", rest))
+            return "every law that was compared holds" + "".join(f"{said}{', '.join(n)}" for said, n in parts if n)
+        return "every law holds"
+
+    def finding(self, law: str, part: str = "") -> LawFinding:
+        return next(f for f in self.findings if (f.law, f.part) == (law, part))
+
+    def worst(self) -> tuple[LawFinding, ...]:
+        """The finding of each law that is nearest to its tolerance, or beyond it."""
+        found: dict[str, LawFinding] = {}
+        for finding in self.findings:
+            if finding.law not in found or _share(finding) > _share(found[finding.law]):
+                found[finding.law] = finding
+        return tuple(found.values())
+
+    def to_json(self) -> str:
+        """All findings as strict JSON; an error that is not a number is written as text."""
+        fields = {**asdict(self), "passed": self.passed, "failed": self.failed}
+        for finding in fields["findings"]:
+            for name in ("absolute", "relative"):
+                if finding[name] is not None and not abs(finding[name]) < float("inf"):
+                    finding[name] = str(finding[name])
+        return json.dumps(fields, allow_nan=False)
+
+    def shown(self) -> tuple[LawFinding, ...]:
+        """The worst finding of each law, followed by what the law could not compare."""
+        worst = self.worst()
+        left = [f for f in self.findings if f.status == NOT_COMPARED and f not in worst]
+        return tuple(f for one in worst for f in (one, *(also for also in left if also.law == one.law)))
+
+    def __str__(self) -> str:
+        rows = [COLUMNS, *(finding_cells(finding) for finding in self.shown())]
+        return "\n".join([*self._head(), "", table(rows), "", self._foot()])
+
+    def _repr_html_(self) -> str:
+        return lines(*self._head()) + findings_html(self.shown()) + lines(self._foot())
+
+    def _head(self) -> tuple[str, str, str]:
+        return (
+            f"{self.kind} {self.title}: {self.said}",
+            self.settings,
+            f"{self.dtype} on {self.device}, {self.seconds:.1f} s",
+        )
+
+    def _foot(self) -> str:
+        unseen = UNSEEN.get(self.kind, "").format(mode=self.mode)
+        return f"largest error of each law; of all comparisons {counted(self.findings)}{unseen}"
+
+
+def _share(finding: LawFinding) -> float:
+    """Share of its tolerance that a finding takes; failures first, what was not compared last."""
+    if finding.relative is None or finding.tolerance is None:
+        return float("inf") if finding.status == FAILED else -1.0
+    share = finding.relative / finding.tolerance if finding.tolerance else finding.relative
+    return share if share == share else float("inf")
+
+
+def verify(
+    subject: Any,
+    inputs: Sequence[Any] | None = None,
+    *,
+    irreps_in: Any = None,
+    irreps_out: Any = None,
+    only: str | Iterable[str] | None = None,
+    rows: int = 8,
+    backend: str = "aot_eager",
+    progress: Told = None,
+) -> Verification:
+    """Whether a module obeys every law that it must obey, on its own device and in its own dtype.
+
+    Parameters
+    ----------
+    subject
+        a product, convolution, linear layer, polynomial or symmetric contraction of tpgen's, the plan of one, or any
+        network.
+    inputs
+        of a network: the arguments of a call, as a tuple.
+    irreps_in, irreps_out
+        of a network: how its floating inputs and results turn.  One for each, or a mapping from names: irreps,
+        ``cartesian_points`` (which a translation moves), ``cartesian_vectors``, ``cartesian_tensors`` or None.  Tensors
+        of known names, such as ``positions`` and ``forces``, need no word.  A network of which nothing is said to turn
+        has not passed, unless ``only`` names other laws.
+    only
+        names of `LAWS`, or "stock"; all of them where it is left out.  What is asked for by name and cannot be compared
+        has not passed.
+    rows
+        of random operands, for tpgen's modules.
+    backend
+        of `torch.compile`, which the compiled module is run with.
+    progress
+        True for a bar, on stderr or in the cell of a notebook; or a function, called with the name of each law.
+
+    Raises `InputError` for what cannot be verified as asked.  A law that is broken is no error but a finding; where
+    nothing could be compared, nothing has passed.
+
+    >>> from tpgen.nn.tensor_product import TensorProduct
+    >>> product = TensorProduct("4x1o", "1o", "4x1e", [(0, 0, 0, "uvu", True)], strategy="einsum")
+    >>> report = verify(product, only=["definition", "equivariant", "third order"])
+    >>> report.passed, report.finding("equivariant", "parity").status
+    (True, 'passed')
+    """
+    chosen = _chosen(only)
+    made = _subject(subject, inputs, irreps_in, irreps_out, rows, backend)
+    tolerance_of(made.dtype)  # or nothing could be judged
+    start = time.perf_counter()
+    findings = _found(chosen, made, inputs or (), progress)
+    asked: tuple[str, ...] = ("equivariant",) if made.undeclared else ()  # without which nothing has passed
+    if only is not None:
+        why, asked = f"no law of a {made.kind} like this one", tuple(chosen)
+        findings += [LawFinding(name, "", NOT_COMPARED, why=why) for name in chosen if not _applies(name, made)]
+    took, dtype = time.perf_counter() - start, str(made.dtype).removeprefix("torch.")
+    where, mode = str(made.device), "training" if made.module.training else "evaluation"
+    return Verification(made.kind, made.title, made.settings, dtype, where, took, tuple(findings), mode, asked)
+
+
+def _chosen(only: str | Iterable[str] | None) -> list[str]:
+    chosen = list(LAW_NAMES) if only is None else [only] if isinstance(only, str) else list(only)
+    check_known("law", chosen, LAW_NAMES, InputError)
+    return chosen
+
+
+def _applies(name: str, subject: Subject) -> bool:
+    if name == STOCK:
+        return is_network(subject) and bool(conversion_report(subject.module).replaced)
+    return LAWS[name].applies(subject)
+
+
+def _subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, rows: int, backend: str) -> Subject:
+    if rows < 1:
+        raise InputError(f"rows: a verification needs one row at least, got {rows}")
+    check_known("backend", [backend], [name for name in BACKENDS if name not in ("eager", "script")], InputError)
+    check_backend(Config(backend=backend))
+    if isinstance(subject, Plan):
+        subject = module_of(subject, **sizes_of(subject))
+    if not isinstance(subject, nn.Module):
+        raise InputError(
+            f"give a torch.nn.Module or a plan, got {a_kind(subject)}: a function goes into the forward of one"
+        )
+    made = module_subject(subject, rows)
+    if made is None:
+        if inputs is None:
+            raise InputError(
+                f"{type(subject).__name__} is no module of tpgen's: give the arguments of a call, as in "
+                "verify(network, (x,))"
+            )
+        made = network_subject(subject, inputs, irreps_in, irreps_out)
+    elif (inputs, irreps_in, irreps_out) != (None, None, None):
+        raise InputError(f"inputs and irreps are for networks: a {made.kind} brings its own")
+    return replace(made, backend=backend)
+
+
+def _found(names: Sequence[str], subject: Subject, inputs: Sequence[Any], progress: Told) -> list[LawFinding]:
+    findings: list[LawFinding] = []
+    there = [name for name in names if _applies(name, subject)]
+    with told(progress, len(there)) as begin:
+        for name in there:
+            begin(name)
+            findings += _proof(subject, inputs) if name == STOCK else _findings(name, LAWS[name], subject)
+    return findings
+
+
+def _findings(name: str, law: Law, subject: Subject) -> list[LawFinding]:
+    """Findings of a law; a module that breaks down under it breaks it, and the others go on."""
+    tolerance = law.slack * subject.slack * tolerance_of(subject.dtype) if law.limit is None else law.limit
+    if name in BY_DIFFERENCES and subject.reference is None:
+        tolerance = DERIVATIVE_LIMIT
+    by_nets = name in OF_NETS and is_splined(subject.module)
+    if law.slopes:  # differences see that slopes of splines have corners
+        tolerance = max(tolerance, spline_error(subject.module))
+    if why := law.lacks(subject):
+        return [LawFinding(name, "", NOT_COMPARED, why=why)]
+    try:
+        with without_splines(subject.module) if by_nets else nullcontext():
+            outcomes: Mapping[str, Any] = law.compare(subject)
+    except Exception as error:
+        outcomes = {"": FREED if frees(error) else error}
+    found = [judge(name, part, outcome, tolerance, _floor(law, part, subject)) for part, outcome in outcomes.items()]
+    return [replace(f, why=f.why or WITHOUT_SPLINES) for f in found] if by_nets else found
+
+
+def _floor(law: Law, part: str, subject: Subject) -> float:
+    """Error that rounding alone makes of the result that a part names."""
+    if law.slopes:
+        return subject.floors.get(SLOPE, 0.0)
+    exact = 1.0 if law.limit is None else torch.finfo(torch.float64).eps / torch.finfo(subject.dtype).eps
+    return exact * subject.floors.get(part.rpartition(", ")[2], 0.0)
+
+
+def _proof(subject: Subject, inputs: Sequence[Any]) -> list[LawFinding]:
+    """A converted network against the stock one that it came from, in float64."""
+    proof = conversion_report(subject.module, prove=copies_of(inputs)).proof
+    assert proof is not None
+    found, how = [], WITHOUT_SPLINES if is_splined(subject.module) else ""
+    for d in proof.differences:
+        status, why = (PASSED, how) if d.relative <= PROVEN else (FAILED, d.where)
+        found.append(LawFinding(STOCK, d.what, status, d.absolute, d.relative, PROVEN, why))
+    return found
