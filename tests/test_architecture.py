@@ -16,40 +16,37 @@ from pathlib import Path
 import pytest
 
 from tests.cases import run_python
+from tpgen.base.public import HOMES
 
 ROOT = Path(__file__).parent.parent
-LAYERS = (
-    "locks",
-    "errors",
-    "text",
-    "drawing",
-    "notebook",
-    "progress",
-    "remember",
-    "planner",
-    "form",
-    "kernels",
-    "emitter",
-    "compiler",
-    "nn",
-    "functions",
-    "networks",
-    "inspection",
-    "conversion",
-    "deployment",
-    "verification",
-    "bench",
-    "demo",
-    "cli",
-)
-# Rooms of kernels/, in the same order.
-ROOMS = ("arguments", "sweep", "placement", "cpp", "build", "cuda", "runtime")
-FREE = {
-    "tpgen._version",
-    "tpgen.base._e3nn",
-    "tpgen.base._e3nn_constants",
-    "tpgen.base._torch",
-}  # these import nothing of the package, anybody may read them
+# Rooms of each wing, from the ground up.  A module imports from its own room and from those before it.
+WINGS = {
+    "base": (
+        *("_version", "base.locks", "base.errors", "base.text", "base.drawing", "base.notebook", "base.progress"),
+        *("base.remember", "base._torch", "base._e3nn_constants", "base._e3nn", "base.clock", "base.public"),
+    ),
+    "generator": (
+        *("planner", "form"),
+        *(f"kernels.{room}" for room in ("arguments", "sweep", "placement", "cpp", "build", "cuda", "runtime")),
+        *("emitter", "compiler", "nn", "functions"),
+    ),
+    "networks": ("networks", "networks.conversion", "networks.deployment"),
+    "tools": ("tools.inspection", "tools.verification", "tools.bench", "tools.demo", "tools.cli"),
+}
+ROOMS = [room for rooms in WINGS.values() for room in rooms]
+# Modules that load others by name: why
+LOADERS = {
+    "tpgen.base.public": "public names are loaded when somebody asks for them, a tool by a method of a module too",
+    "tpgen.base._torch": "private names of torch",
+    "tpgen.tools.cli.app": "a command is loaded when it is run",
+    "tpgen.tools.cli.networks": "a network that a user names",
+    "tpgen.networks.deployment.models": "clients, which need not be here",
+    "tpgen.networks.conversion.projects.mace": "the half of an adapter that imports MACE",
+    "tpgen.networks.conversion.projects.nequip": "the halves of adapters that import NequIP and Allegro",
+    "tpgen.networks.conversion.projects.nequip_extension": "adapters that import NequIP and Allegro",
+    "tpgen.networks.conversion.projects.sevennet": "the half of an adapter that imports SevenNet",
+    "tpgen.networks.conversion.projects.lammps": "the client that LAMMPS runs",
+}
 # (module, what it imports inside a function): why
 LATE = {
     ("tpgen.networks.deployment.files.load", "tpgen.kernels.runtime.ops"): "the file runs without "
@@ -68,16 +65,32 @@ def tree(name: str) -> ast.Module:
     return ast.parse((MODULES | BENCHMARKS)[name].read_text(encoding="utf-8"))
 
 
-def layer(name: str) -> tuple[int, int]:
-    """Number of the package that a module belongs to, and of its room there; packages have one room but for kernels."""
-    package, _, inner = name.removeprefix("tpgen.").partition(".")
-    if package != "kernels" or not inner:
-        return LAYERS.index(package), 0
-    return LAYERS.index(package), ROOMS.index(inner.split(".")[0])
+def room(name: str) -> str:
+    """Room of a module: the longest that its name begins with; that of a package's face is its first."""
+    inner = name.removeprefix("tpgen.")
+    rooms = [room for room in ROOMS if f"{inner}.".startswith(f"{room}.")]
+    return max(rooms, key=len) if rooms else next(room for room in ROOMS if room.startswith(f"{inner}."))
 
 
-def imports(name: str, *, in_functions: bool = True, for_types: bool = False) -> Iterator[str]:
-    """Modules of tpgen and benchmarks that a module imports, at the top, in functions, and for type checkers alone."""
+def wing(name: str) -> str:
+    return next(wing for wing, rooms in WINGS.items() if room(name) in rooms)
+
+
+def loaded_by_name(node: ast.AST) -> list[str] | None:
+    """Modules that a call of `import_module` may load, as far as its text tells."""
+    if not isinstance(node, ast.Call) or not ast.unparse(node.func).endswith(("import_module", "__import__")):
+        return None
+    match node.args[0]:
+        case ast.Constant(value=name):
+            return [name]
+        case ast.JoinedStr(values=[ast.Constant(value=start), *_]):
+            return [name for name in MODULES if name.startswith(start) and "." not in name.removeprefix(start)]
+        case _:
+            return []
+
+
+def imports(name: str, *, in_functions: bool = True, for_types: bool = False, by_name: bool = True) -> Iterator[str]:
+    """Modules of ours that a module imports: at the top, in functions, for type checkers alone, or by their names."""
     pending: list[ast.AST] = [tree(name)]
     while pending:
         node = pending.pop()
@@ -86,6 +99,8 @@ def imports(name: str, *, in_functions: bool = True, for_types: bool = False) ->
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not for_types:
             continue
         pending.extend(ast.iter_child_nodes(node))
+        if by_name:
+            yield from (found for found in loaded_by_name(node) or () if found.split(".")[0] in OURS and found != name)
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] in OURS)
         elif isinstance(node, ast.ImportFrom):
@@ -110,19 +125,54 @@ def dotted(name: str) -> set[str]:
     return found
 
 
-INNER = [name for name in MODULES if name not in {"tpgen", "tpgen.__main__", *FREE}]
+INNER = [name for name in MODULES if name not in {"tpgen", "tpgen.__main__"}]
 
 
-def test_every_package_has_its_place() -> None:
-    assert {name.split(".")[1] for name in INNER} <= set(LAYERS)
+def test_every_module_has_a_room() -> None:
+    assert {room(name) for name in INNER} == set(ROOMS)
+
+
+def top(name: str) -> str:
+    """The entry of `tpgen/` that a module stands in."""
+    return name.split(".")[1]
+
+
+def package(name: str) -> str:
+    return "kernels" if top(name) == "kernels" else room(name)
+
+
+def test_a_newcomer_meets_few_rooms() -> None:
+    """Entries of `tpgen/`, arrows between them, and floors: a room stands on a floor above all that it imports."""
+    arrows = {(top(n), top(i)) for n in INNER for i in set(imports(n)) if i in INNER} - {(top(n),) * 2 for n in INNER}
+    below = {room: {b for a, b in arrows if a == room} for room in {top(n) for n in INNER}}
+    floors: dict[str, int] = {}
+    for one in TopologicalSorter(below).static_order():
+        floors[one] = 1 + max((floors[under] for under in below[one]), default=0)
+    entries = [path.name for path in (ROOT / "tpgen").iterdir() if path.name != "__pycache__"]
+    assert len(entries) <= 14
+    assert len(arrows) <= 52
+    assert max(floors.values()) <= 10
+
+
+def test_modules_that_load_others_by_name_are_listed() -> None:
+    found = {n for n in INNER if any(loaded_by_name(node) is not None for node in ast.walk(tree(n)))}
+    assert found == set(LOADERS)
+
+
+def test_generator_and_networks_know_no_tool() -> None:
+    below = [name for name in INNER if wing(name) != "tools"]
+    known = {(n, i) for n in below for i in imports(n, for_types=True, by_name=n != "tpgen.base.public")}
+    assert not {(n, i) for n, i in known if i in INNER and wing(i) == "tools"}
 
 
 @pytest.mark.parametrize("name", INNER)
 def test_imports_point_to_the_left(name: str) -> None:
+    if name == "tpgen.base.public":  # loads whatever its table names
+        return
     for imported in set(imports(name)) - {late for module, late in LATE if module == name}:
         assert imported != "tpgen", f"{name} imports from the package root; import from the defining module"
-        if imported not in FREE:
-            assert layer(imported) <= layer(name), f"{name} imports {imported}, which stands to its right"
+        before = ROOMS.index(room(imported)) <= ROOMS.index(room(name))
+        assert before, f"{name} imports {imported}, which stands to its right"
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:
@@ -139,7 +189,7 @@ def test_no_module_imports_itself_in_a_circle() -> None:
 @pytest.mark.parametrize("name", INNER)
 def test_functions_import_nothing_of_the_package(name: str) -> None:
     """An import at the first call hides a cycle, or what a module is made of."""
-    late = set(imports(name)) - set(imports(name, in_functions=False))
+    late = set(imports(name, by_name=False)) - set(imports(name, in_functions=False, by_name=False))
     assert late <= {found for module, found in LATE if module == name}, f"{name} imports {late} inside a function"
 
 
@@ -256,18 +306,19 @@ def of(found: set[str], *packages: str) -> list[str]:
 
 
 def test_the_root_loads_nothing_but_itself() -> None:
-    root = ["tpgen", "tpgen.base._e3nn_constants", "tpgen._version"]
-    assert of(loaded("import tpgen"), "tpgen", "torch", "e3nn", "numpy") == root
+    assert of(loaded("import tpgen"), "tpgen", "torch", "e3nn", "numpy") == [
+        *("tpgen", "tpgen._version", "tpgen.base", "tpgen.base._e3nn_constants", "tpgen.base.public")
+    ]
 
 
 def test_beside_torch_the_root_registers_the_operators() -> None:
     code = "import torch, tpgen\ntorch.ops.tpgen.product.default, torch.ops.tpgen.form.default"
-    assert not of(loaded(code), *(f"tpgen.{layer}" for layer in LAYERS[LAYERS.index("nn") :]))
+    assert not of(loaded(code), *(f"tpgen.{room}" for room in ROOMS[ROOMS.index("nn") :]))
 
 
 def test_products_load_nothing_that_inspects_them() -> None:
     code = "import tpgen\ntpgen.TensorProduct('1o', '1o', '1e', [(0, 0, 0, 'uvw', True)])\ntpgen.TensorProductConv"
-    right = [f"tpgen.{layer}" for layer in LAYERS[LAYERS.index("networks") :]]
+    right = [f"tpgen.{room}" for room in (*WINGS["networks"], *WINGS["tools"])]
     assert not of(loaded(code), *right, "matplotlib", "rich", "click", "pygments")
 
 
@@ -279,7 +330,7 @@ def test_the_command_line_answers_without_torch(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("name", INNER)
 def test_only_the_emitter_writes_graphs(name: str) -> None:
-    if LAYERS[layer(name)[0]] not in ("emitter", "networks", "inspection"):
+    if room(name) not in ("emitter", "networks", "tools.inspection"):
         assert not {d for d in dotted(name) if d.startswith("torch.fx")}
 
 
@@ -291,9 +342,14 @@ def test_only_the_backends_compile(name: str) -> None:
         "nn": {"torch.jit", "torch.jit.is_scripting", "torch.jit.is_tracing", "torch.jit.export"},
         "functions": {"torch.jit", "torch.jit.is_tracing"},
         "kernels": {"torch.jit", "torch.jit.is_scripting"},
-        "conversion": {"torch.jit", "torch.jit.ScriptModule", "torch.jit.ScriptFunction", "torch.jit.is_scripting"},
+        "networks.conversion": {
+            "torch.jit",
+            "torch.jit.ScriptModule",
+            "torch.jit.ScriptFunction",
+            "torch.jit.is_scripting",
+        },
     }
-    allowed = asked.get(LAYERS[layer(name)[0]], set())
+    allowed = asked.get(package(name), set())
     for used in dotted(name) - allowed:
         compiles = used == "torch.compile" or used.startswith(
             ("torch.jit", "torch.cuda.CUDAGraph", "torch.cuda.graph", "torch.cuda.make_graphed_callables")
@@ -327,10 +383,10 @@ def test_the_root_exports_what_it_names() -> None:
 
     assert all(hasattr(tpgen, name) for name in tpgen.__all__)
     assert 5 <= len(tpgen.__all__) <= 32
-    assert sorted(tpgen.__all__) == sorted([*tpgen._HOMES, "__version__"])
+    assert sorted(tpgen.__all__) == sorted([*HOMES, "__version__"])
     typed = next(node for node in ast.walk(tree("tpgen")) if isinstance(node, ast.If))
     told = {a.name: i.module for i in typed.body if isinstance(i, ast.ImportFrom) for a in i.names}
-    assert told == {name: f"tpgen.{home}" for name, home in tpgen._HOMES.items()}
+    assert told == {name: f"tpgen.{home}" for name, home in HOMES.items()}
     assert set(tpgen.__all__) <= set(dir(tpgen))
     with pytest.raises(AttributeError, match="no attribute 'TensorProdukt'"):
         tpgen.TensorProdukt  # noqa: B018
@@ -353,7 +409,7 @@ def test_the_rules_can_be_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         test_only_the_backends_compile("tpgen.planner.bad")
     bad.write_text("from torch.autograd import forward_ad\nlevel = forward_ad._current_level\n")
     tree.cache_clear()
-    with pytest.raises(AssertionError, match=r"take it from tpgen\._torch"):
+    with pytest.raises(AssertionError, match="_torch"):
         test_private_names_of_torch_stand_in_one_file("tpgen.planner.bad")
     bad.write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from tpgen.kernels.cpp.text import Text\n")
     tree.cache_clear()

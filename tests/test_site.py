@@ -7,9 +7,9 @@ import re
 from importlib import import_module
 from pathlib import Path
 
-import tpgen
 from benchmarks.network_picture import COMPILED, CONVERTED, NAMES, STOCK, curves, fastest
 from docs.site.glossary import meanings, with_tooltips
+from tpgen.base.public import HOMES
 
 ROOT = Path(__file__).parent.parent
 CONFIG = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
@@ -34,7 +34,7 @@ def test_every_entry_of_the_reference_is_there() -> None:
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    homes = {f"tpgen.{home}.{name}" for name, home in tpgen._HOMES.items()}
+    homes = {f"tpgen.{home}.{name}" for name, home in HOMES.items()}
     assert not {home for home in homes if home not in ENTRIES and home.rpartition(".")[0] not in ENTRIES}
 
 

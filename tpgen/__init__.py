@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpgen._version import __version__ as __version__
 from tpgen.base._e3nn_constants import ConstantsOfE3nn
+from tpgen.base.public import HOMES, public
 
 if TYPE_CHECKING:  # names that are imported "as" themselves are this package's to type checkers
     from tpgen.base.errors import TpgenError as TpgenError
@@ -45,48 +46,14 @@ if TYPE_CHECKING:  # names that are imported "as" themselves are this package's 
     from tpgen.tools.inspection.stages.dump import dump_stage as dump_stage
     from tpgen.tools.verification.verify import verify as verify
 
-# Where each name is defined; the imports above say the same to type checkers, and a test compares the two.
-_HOMES = {
-    "EdgeOrder": "nn.edges",
-    "ElementwiseTensorProduct": "nn.products",
-    "FullTensorProduct": "nn.products",
-    "FullyConnectedTensorProduct": "nn.products",
-    "Linear": "nn.linear",
-    "Plan": "planner.plan",
-    "Polynomial": "nn.polynomial",
-    "SymmetricContraction": "nn.symmetric_contraction",
-    "TensorProduct": "nn.tensor_product",
-    "TensorProductConv": "nn.conv",
-    "TensorSquare": "nn.products",
-    "TpgenError": "base.errors",
-    "caches": "base.remember",
-    "channelwise": "planner.presets",
-    "compile_report": "tools.inspection.report.compile_report",
-    "compile_step": "networks.step",
-    "compile_training": "networks.training",
-    "conversion_report": "networks.conversion.convert",
-    "convert": "networks.conversion.convert",
-    "deploy": "networks.deployment.deploy",
-    "dump_stage": "tools.inspection.stages.dump",
-    "estimate_memory": "tools.inspection.costs.memory",
-    "explain": "tools.inspection.costs.explain",
-    "explain_network": "tools.inspection.costs.explain_network",
-    "from_e3nn": "nn.from_e3nn",
-    "make_plan": "planner.product",
-    "portable": "networks.deployment.portable",
-    "register_adapter": "networks.conversion.adapters",
-    "restore": "networks.conversion.convert",
-    "verify": "tools.verification.verify",
-    "write_explorer": "tools.inspection.explorer.page",
-}
 if not TYPE_CHECKING:  # type checkers read no list that is computed
-    __all__ = ["__version__", *_HOMES]
+    __all__ = ["__version__", *HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    found = globals()[name] = public(name)
     return found
 
 
@@ -97,4 +64,4 @@ if "torch" in sys.modules:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *HOMES})

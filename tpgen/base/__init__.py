@@ -1,1 +1,1 @@
-"""The words that every wing speaks: errors, text, pictures, caches, locks, a clock, and private names of torch and e3nn."""
+"""Tools of every wing: errors, text, pictures, caches, locks, a clock, private names of torch and e3nn."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import Self, Unpack
+from typing_extensions import Self
 
 from tpgen.base._torch import without_modes
 from tpgen.base.errors import TpgenError
+from tpgen.base.public import public
 from tpgen.compiler.autotune import choose_strategy
 from tpgen.compiler.backends import Runner, check_backend
 from tpgen.compiler.config import Choice, Config
@@ -21,10 +21,6 @@ from tpgen.emitter.leaf import keep_whole
 from tpgen.kernels.runtime.failures import failures_seen
 from tpgen.nn.checks import check_size
 from tpgen.planner.plan import Plan
-
-if TYPE_CHECKING:
-    from tpgen.tools.inspection.costs.explanation import ExplainOptions, Explanation
-    from tpgen.tools.inspection.costs.memory import MemoryEstimate
 
 
 PROGRAM = "_tpgen"  # the name of a module that computes for another, in this other
@@ -148,11 +144,11 @@ class PlannedModule(Constants):
         if nodes is not None:
             raise TpgenError(f"nodes={nodes} is for a TensorProductConv, whose rows are edges; leave it out")
 
-    def explain(self, **options: Unpack[ExplainOptions]) -> Explanation:
+    def explain(self, **options: Any) -> Any:
         """Each path's costs, its scale and how it is written: `tpgen.explain` of this module."""
-        return _inspection("explain")(self, **options)
+        return public("explain")(self, **options)
 
-    def memory(self, rows: int, nodes: int | None = None) -> MemoryEstimate:
+    def memory(self, rows: int, nodes: int | None = None) -> Any:
         """The most memory that a call of so many rows takes: `tpgen.estimate_memory` of this module.
 
         Rows of a convolution are edges, between ``nodes`` nodes (as many as edges where left out).
@@ -160,7 +156,7 @@ class PlannedModule(Constants):
         check_size("rows", rows)
         if nodes is not None:
             check_size("nodes", nodes)
-        return _inspection("estimate_memory")(_Called(self), *self.operands_of(rows, nodes))
+        return public("estimate_memory")(_Called(self), *self.operands_of(rows, nodes))
 
     # --- places and states ----------------------------------------------------------------------------------------
 
@@ -207,11 +203,6 @@ class _Called(nn.Module):
 
     def forward(self, *operands: Tensor) -> Tensor:
         return self.module.called(*operands)
-
-
-def _inspection(name: str) -> Any:
-    """The one door to inspection, which reads modules: a function of the package's root, loaded when asked for."""
-    return getattr(import_module("tpgen"), name)
 
 
 def follow(module: PlannedModule, _keys: Any = None) -> None:

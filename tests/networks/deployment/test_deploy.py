@@ -143,7 +143,7 @@ def test_a_program_in_cpp_loads_torchscript(folder: Path, tmp_path: Path) -> Non
     network, given = make()
     wanted = [x.flatten() for x in network(*given)]
     program = tmp_path / "program"
-    build_example(Path(__file__).parents[2] / "docs" / "examples" / "torchscript.cpp", program)
+    build_example(Path(__file__).parents[3] / "docs" / "examples" / "torchscript.cpp", program)
     plain = scripted(tpgen.portable(network), given, tmp_path / "plain.pt")
     torch.testing.assert_close(run_example(program, plain, folder / "inputs.pt"), wanted)
     kernels = scripted(network, given, tmp_path / "kernels.pt")

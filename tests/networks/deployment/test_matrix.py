@@ -196,7 +196,7 @@ def test_states_go_to_e3nn_and_back() -> None:
 
 
 def test_the_page_shows_this_matrix() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "deploy.md").read_text(encoding="utf-8")
     head, _, *rows = [line for line in page.splitlines() if line.startswith("|") and line.count("|") == len(KINDS) + 2]
     kinds = [cell.strip() for cell in head.strip("|").split("|")][1:]
     assert kinds == list(KINDS)

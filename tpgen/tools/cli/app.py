@@ -13,7 +13,8 @@ from typing import Any
 import click
 
 from tpgen._version import __version__
-from tpgen.base.errors import TpgenError, unknown
+from tpgen.base.errors import TpgenError
+from tpgen.tools.cli.spelling import Spelled
 
 # Every command with the first line of its help; it stands in the module of its name, if not together with others.
 COMMANDS = {
@@ -84,16 +85,6 @@ def _one_message() -> Iterator[None]:
         raise _Failure(f"{said[:1].lower()}{said[1:]} (see {where.command_path} --help)") from error
     except (TpgenError, OSError) as error:
         raise _Failure(str(error)) from error
-
-
-class Spelled(click.Group):
-    """A group that answers a mistyped command with the right word."""
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        known = self.list_commands(ctx)
-        if args[0] not in known and not args[0].startswith("-"):
-            ctx.fail(unknown("command", args[0], known))
-        return super().resolve_command(ctx, args)
 
 
 class _Commands(Spelled):

@@ -19,9 +19,9 @@ from tpgen.kernels.runtime.warm import check_capabilities, warm, warm_cuda
 from tpgen.nn.planned import PlannedModule
 from tpgen.planner.problems import Problem
 from tpgen.tools.cli import types
-from tpgen.tools.cli.app import Spelled
 from tpgen.tools.cli.networks import find_network, refuse_options
 from tpgen.tools.cli.options import json_option, run_options, subject_options
+from tpgen.tools.cli.spelling import Spelled
 from tpgen.tools.cli.terminal import working
 
 

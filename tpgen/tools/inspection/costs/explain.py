@@ -45,8 +45,8 @@ def explain(
     A row of a layer with channels, or of a polynomial, has all of them.  ``rows`` is the batch that totals are for; of
     a convolution the edges, with ``nodes`` that they run between (where left out, as many as edges).  ``measure`` runs
     it, and every path alone.  ``ceilings`` are those of another machine; without them this one's are measured once, in
-    a quarter of a second.  ``options`` are the fields of `tpgen.tools.inspection.stages.request.Request`, of a polynomial
-    its ``channels`` and ``elements`` too (32 and 1 unless given); a module brings its own.
+    a quarter of a second.  ``options`` are the fields of `tpgen.tools.inspection.stages.request.Request`, of a
+    polynomial its ``channels`` and ``elements`` too (32 and 1 unless given); a module brings its own.
 
     Raises `TpgenError` for anything else, for a batch without rows, and for nodes of what is no convolution.
     """

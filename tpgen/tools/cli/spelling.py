@@ -1,0 +1,19 @@
+"""Groups of commands that answer a mistyped name with the right one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from tpgen.base.errors import unknown
+
+
+class Spelled(click.Group):
+    """A group that answers a mistyped command with the right word."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        known = self.list_commands(ctx)
+        if args[0] not in known and not args[0].startswith("-"):
+            ctx.fail(unknown("command", args[0], known))
+        return super().resolve_command(ctx, args)
