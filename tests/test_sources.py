@@ -50,3 +50,15 @@ def test_rows_name_modules_that_there_are() -> None:
 def test_what_doctests_leave_out_is_there() -> None:
     ignored = re.findall(r"--ignore(?:-glob)?=(\S+)", (ROOT / "setup.cfg").read_text(encoding="utf-8"))
     assert [pattern for pattern in ignored if not any(ROOT.glob(pattern))] == []
+
+
+def test_the_tours_name_what_there_is() -> None:
+    """Steps of a product and of a converted network: each file defines the name beside it."""
+    steps = re.findall(r"^\| \d+\. .*? \| (`.*?`) \| (?:`(\w+)`)? ?\|", ARCHITECTURE, re.MULTILINE)
+    assert len(steps) == 19
+    for files, name in steps:
+        texts = [(PACKAGE / file).read_text(encoding="utf-8") for file in re.findall(r"`([\w/.]+)`", files)]
+        assert not name or any(re.search(rf"^(def|class) {name}\b", text, re.MULTILINE) for text in texts), (
+            files,
+            name,
+        )

@@ -22,7 +22,6 @@ from tpgen.kernels.runtime.failures import failures_seen
 from tpgen.nn.checks import check_size
 from tpgen.planner.plan import Plan
 
-
 PROGRAM = "_tpgen"  # the name of a module that computes for another, in this other
 
 
