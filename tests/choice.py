@@ -13,23 +13,10 @@ import pytest
 
 SECONDS = 0.5  # of a test on one core, before any run was measured here
 SLOW = (  # rooms and files in which a test starts a process, a compiler of torch's or a browser
-    *(
-        "benchmarks/",
-        "tpgen/",
-        "tests/attacks/",
-        "tests/benchmarks/",
-        "tests/tools/demo/",
-        "tests/networks/deployment/",
-    ),
-    *(
-        "tests/examples/",
-        "tests/kernels/build/",
-        "tests/saved/",
-        "tests/tools/inspection/report/",
-        "tests/test_docs.py",
-    ),
-    *("tests/test_examples.py", "tests/test_site", "tests/test_types.py", "tests/test_architecture.py"),
-    "tests/compiler/test_backends.py",
+    *("benchmarks/", "tpgen/", "tests/attacks/", "tests/benchmarks/", "tests/examples/", "tests/kernels/build/"),
+    *("tests/networks/deployment/", "tests/tools/demo/", "tests/tools/inspection/report/"),
+    *("tests/test_docs.py", "tests/test_examples.py", "tests/test_site", "tests/test_types.py"),
+    *("tests/test_architecture.py", "tests/test_changes.py", "tests/compiler/test_backends.py"),
 )
 _CACHE = "tpgen/seconds of a test"
 _MANY = 500  # a run of fewer is one of somebody who chose them

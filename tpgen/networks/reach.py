@@ -22,7 +22,7 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from threading import local
-from types import CellType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
+from types import CellType, CodeType, FrameType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -38,6 +38,14 @@ _LIBRARIES = ("torch", "tpgen", "numpy", "scipy", "sympy", "opt_einsum", "opt_ei
 _FIXED = frozenset({*sys.stdlib_module_names, *_LIBRARIES, "builtins"})
 _PYTHON = sysconfig.get_path("stdlib")
 _FOLDERS = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}")
+# code that runs beneath these writes kernels, and computes nothing of a network
+_BUILDERS = tuple(
+    f"{folder}{os.sep}"
+    for folder in (
+        Path(__file__).parents[1] / "kernels",
+        *(Path(torch.__file__).parent / name for name in ("_inductor", "_dynamo")),
+    )
+)
 _MOST = 20_000  # objects: with more it was no network's
 
 FUNCTION: Parts = attrgetter("__code__", "__defaults__", "__kwdefaults__")
@@ -114,8 +122,9 @@ def listening() -> Iterator[dict[CodeType, dict[str, Any]]]:
     """The code of all functions that this thread runs meanwhile, each with its globals."""
     codes: dict[CodeType, dict[str, Any]] = {}
 
-    def note(frame: Any, _event: str, _argument: Any) -> None:  # none of the lines
-        codes.setdefault(frame.f_code, frame.f_globals)
+    def note(frame: FrameType, _event: str, _argument: Any) -> None:  # none of the lines
+        if frame.f_code not in codes and not (is_fixed(frame.f_code) or _builds(frame)):
+            codes[frame.f_code] = frame.f_globals
 
     before = sys.gettrace()
     sys.settrace(note)
@@ -125,11 +134,19 @@ def listening() -> Iterator[dict[CodeType, dict[str, Any]]]:
         sys.settrace(before)
 
 
+def _builds(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_BUILDERS):
+            return True
+        frame = frame.f_back
+    return False
+
+
 class Reach:
     """Places and objects that functions reach, and tensors that are in neither parameters nor buffers of modules."""
 
     def __init__(self, codes: Mapping[CodeType, dict[str, Any]], modules: Iterable[nn.Module]) -> None:
-        self._codes = {code: names for code, names in codes.items() if not (is_fixed(code) or _is_of_library(names))}
+        self._codes = {code: names for code, names in codes.items() if not _is_of_library(names)}
         self._names = {name for code in self._codes for name in _named(code)}
         self._own = {id(module) for module in modules}
         self._seen: dict[int, Any] = {}

@@ -20,6 +20,7 @@ from torch.nn.modules import module as torch_modules
 from torch.utils.hooks import RemovableHandle
 
 from tpgen.base.errors import DeployError
+from tpgen.kernels.runtime.native.identity import functions_stand, names_stand
 from tpgen.networks.reach import CONSTANTS, FUNCTION, Place, Reach, Whole, is_fixed
 
 # modules that decide by nothing but their plan and tensors, or cannot be changed
@@ -153,10 +154,9 @@ class Watch:
 
     def _columns(self) -> None:
         """Take what stands there now, which is the same or equal, for what is looked at."""
-        self._tables, self._names = [of.table for of in self._places], [of.name for of in self._places]
-        self._values = list(map(dict.get, self._tables, self._names))
-        self._run = [whole.x for whole in self._functions]
-        self._code = list(map(FUNCTION, self._run))
+        tables, names = [of.table for of in self._places], [of.name for of in self._places]
+        self._names_stand = names_stand(tables, names, list(map(dict.get, tables, names)))
+        self._functions_stand = functions_stand([whole.x for whole in self._functions])
         self._pairs = [(whole.parts, whole.x) for whole in self._wholes]
         parts = [of(x) for of, x in self._pairs]
         self._lengths, self._flat = list(map(len, parts)), list(chain.from_iterable(parts))
@@ -174,9 +174,7 @@ class Watch:
 
     def _unmoved(self) -> bool:
         """Whether each thing is the same object; without a frame for each of some hundred names."""
-        if not all(map(is_, map(dict.get, self._tables, self._names), self._values)):
-            return False
-        if not all(map(is_, chain.from_iterable(map(FUNCTION, self._run)), chain.from_iterable(self._code))):
+        if not (self._names_stand() and self._functions_stand()):
             return False
         parts = [of(x) for of, x in self._pairs]
         return list(map(len, parts)) == self._lengths and all(map(is_, chain.from_iterable(parts), self._flat))

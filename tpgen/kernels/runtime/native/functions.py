@@ -16,10 +16,11 @@ _ARGUMENTS = {"p": ctypes.c_void_p, "i": ctypes.c_int64}  # an address, a number
 
 
 @cache
-def native_function(name: str, entry: str, arguments: str) -> Any:
+def native_function(name: str, entry: str, arguments: str, holds_gil: bool = False) -> Any:
     """A function of the header ``name`` beside this file, which returns an int64; None where nothing can be compiled.
 
-    ``arguments`` has a letter for each: ``p`` for an address, ``i`` for an int64.
+    ``arguments`` has a letter for each: ``p`` for an address, ``i`` for an int64.  A function that reads objects of
+    Python's holds the GIL.
     """
     here = Path(__file__).parent
     texts = [read_header(here.parents[1] / "cpp" / "system.h"), read_header(here / f"{name}.h")]
@@ -27,6 +28,5 @@ def native_function(name: str, entry: str, arguments: str) -> Any:
         library = load_library(Wanted("\n".join(["typedef long long i64;", *texts]), entry, (), RUNTIME))
     except BackendError:  # without a compiler there are no kernels either, and who asks for one is told
         return None
-    function = getattr(library, entry)
-    function.argtypes, function.restype = [_ARGUMENTS[letter] for letter in arguments], ctypes.c_int64
-    return function
+    prototype = ctypes.PYFUNCTYPE if holds_gil else ctypes.CFUNCTYPE
+    return prototype(ctypes.c_int64, *[_ARGUMENTS[letter] for letter in arguments])((entry, library))
