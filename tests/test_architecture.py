@@ -41,9 +41,9 @@ LOADERS = {
     "tpgen.tools.cli.app": "a command is loaded when it is run",
     "tpgen.tools.cli.networks": "a network that a user names",
     "tpgen.networks.deployment.models": "clients, which need not be here",
+    "tpgen.networks.conversion.packages": "the installed class of a class that a package brought",
     "tpgen.networks.conversion.projects.mace": "the half of an adapter that imports MACE",
     "tpgen.networks.conversion.projects.nequip": "the halves of adapters that import NequIP and Allegro",
-    "tpgen.networks.conversion.projects.nequip_extension": "adapters that import NequIP and Allegro",
     "tpgen.networks.conversion.projects.sevennet": "the half of an adapter that imports SevenNet",
     "tpgen.networks.conversion.projects.lammps": "the client that LAMMPS runs",
 }
@@ -340,6 +340,7 @@ def test_only_the_backends_compile(name: str) -> None:
         "nn": {"torch.jit", "torch.jit.is_scripting", "torch.jit.is_tracing", "torch.jit.export"},
         "functions": {"torch.jit", "torch.jit.is_tracing"},
         "kernels": {"torch.jit", "torch.jit.is_scripting"},
+        "networks": {"torch.jit", "torch.jit.ScriptFunction"},
         "networks.conversion": {
             "torch.jit",
             "torch.jit.ScriptModule",

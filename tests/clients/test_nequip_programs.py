@@ -72,4 +72,4 @@ def test_a_package_is_compiled_with_the_modifier(model: str) -> None:
 
 def test_a_package_of_allegro_is_converted_by_its_own_classes() -> None:
     rows = tpgen.conversion_report(tpgen.convert(stock("allegro", "package"))).replaced
-    assert {row.was for row in rows} >= {"allegro.Contracter", "e3nn.SphericalHarmonics"}
+    assert "allegro.Contracter" in {row.was for row in rows}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import sevenn.calculator
 import torch
+from sevenn import calculator
 
 from benchmarks.networks import sevenn
 from tests.clients.torchsim_checks import NETWORKS, check_batches, check_relaxed
@@ -15,7 +15,7 @@ from tests.clients.torchsim_checks import NETWORKS, check_batches, check_relaxed
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_batches_and_autobatchers_of_torchsim(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # a name that TorchSim 0.3 imports, and SevenNet 0.13 has no more
-    monkeypatch.setattr(sevenn.calculator, "torch_script_type", torch.jit.ScriptModule, raising=False)
+    monkeypatch.setattr(calculator, "torch_script_type", torch.jit.ScriptModule, raising=False)
     from torch_sim.models.sevennet import SevenNetModel
 
     torch.set_default_dtype(torch.float32)

@@ -16,15 +16,15 @@ from tpgen.networks.conversion.convert import convert
 from tpgen.networks.step import compile_step
 
 NETWORKS: dict[str, Callable[[nn.Module], Any]] = {
-    "converted": lambda network: convert(network),
-    "step": lambda network: compile_step(convert(network)),  # a step must be a module for TorchSim
+    "converted": convert,
+    "step": lambda network: compile_step(convert(network)),
 }
 
 
 def check_batches(wrap: Callable[[Any], Any], network: nn.Module, kind: str, limit: float = 2e-5) -> None:
     """Energy, forces and stress of several systems at once, of one alone, and in batches, against stock."""
     systems = [crystal(n, seed) for n, seed in ((27, 0), (36, 1), (27, 2))]
-    stock, model = wrap(deepcopy(network)), wrap(NETWORKS[kind](network))
+    stock, model = wrap(deepcopy(network)), wrap(NETWORKS[kind](deepcopy(network)))
     for chosen in (systems, systems[:1], systems[1:]):
         state = ts.initialize_state(chosen, stock.device, stock.dtype)
         assert_near(model(state.clone()), stock(state.clone()), limit)
@@ -38,7 +38,7 @@ def check_relaxed(wrap: Callable[[Any], Any], network: nn.Module, kind: str, lim
     """Positions of systems that come into a batch and leave it while others relax, against stock."""
     systems = [crystal(n, seed) for n, seed in ((27, 0), (36, 1), (27, 2))]
     found = []
-    for model in (wrap(deepcopy(network)), wrap(NETWORKS[kind](network))):
+    for model in (wrap(deepcopy(network)), wrap(NETWORKS[kind](deepcopy(network)))):
         batcher = InFlightAutoBatcher(model=model, memory_scales_with="n_atoms", max_memory_scaler=64, max_iterations=2)
         relaxed = ts.optimize(
             systems, model, optimizer=ts.Optimizer.gradient_descent, autobatcher=batcher, max_steps=6,

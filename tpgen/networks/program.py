@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from tpgen.base._torch import ConstantSource, FakeTensorMode, pytree, with_small_sizes
 from tpgen.base.errors import DeployError
+from tpgen.networks.copies import copy_of
 from tpgen.networks.functional import texts_as_long_as_graphs, traced
 from tpgen.networks.products import products_by_kernels
 from tpgen.networks.simplify import multiply_column, simplify_graph
@@ -43,7 +43,7 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
             "an EdgeOrder has a fixed number of nodes, which a program leaves open: let forward take its senders and "
             "receivers as tensors, and call the convolution with these"
         )
-    frozen = copy.deepcopy(network).eval().requires_grad_(False)
+    frozen = copy_of(network).eval().requires_grad_(False)
     try:
         with torch.no_grad():
             frozen(*inputs)  # what is written at a first call must not be traced

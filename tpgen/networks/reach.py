@@ -22,7 +22,18 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from threading import local
-from types import CellType, CodeType, FrameType, FunctionType, MappingProxyType, MethodType, ModuleType, SimpleNamespace
+from types import (
+    BuiltinMethodType,
+    CellType,
+    CodeType,
+    FrameType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -32,8 +43,8 @@ from torch import Tensor, nn
 
 from tpgen.base.errors import DeployError
 
-CONSTANTS = (bool, int, float, complex, str, bytes, type(None), Enum, torch.dtype, torch.device, range, slice)
-Parts = Callable[[Any], tuple]
+PLAIN_KINDS = (bool, int, float, complex, str, bytes, type(None), Enum, torch.dtype, torch.device, range, slice)
+PartsOf = Callable[[Any], tuple]
 _LIBRARIES = ("torch", "tpgen", "numpy", "scipy", "sympy", "opt_einsum", "opt_einsum_fx", "typing_extensions")
 _FIXED = frozenset({*sys.stdlib_module_names, *_LIBRARIES, "builtins"})
 _PYTHON = sysconfig.get_path("stdlib")
@@ -48,7 +59,7 @@ _BUILDERS = tuple(
 )
 _MOST = 20_000  # objects: with more it was no network's
 
-FUNCTION: Parts = attrgetter("__code__", "__defaults__", "__kwdefaults__")
+FUNCTION: PartsOf = attrgetter("__code__", "__defaults__", "__kwdefaults__")
 
 
 def _contents(cell: CellType) -> tuple:
@@ -72,7 +83,7 @@ def _slots(kind: type) -> list[str]:
 
 
 # what objects that can be changed are made of
-_CHANGED: dict[type, Parts] = {
+_CHANGED: dict[type, PartsOf] = {
     FunctionType: FUNCTION,
     CellType: _contents,
     dict: lambda x: (*x, *x.values()),
@@ -82,14 +93,18 @@ _CHANGED: dict[type, Parts] = {
     bytearray: lambda x: (bytes(x),),
     array: lambda x: (x.tobytes(),),
     np.ndarray: lambda x: (x.shape, str(x.dtype), x.tobytes() if x.dtype != object else tuple(x.flat)),
+    memoryview: lambda x: (x.tobytes(),),
+    **dict.fromkeys((type({}.keys()), type({}.values()), type({}.items())), tuple),
     ContextVar: lambda x: (x.get(None),),
     ref: lambda x: (x(),),
 }
 # and those that cannot
-_KEPT: dict[type, Parts] = {
+_KEPT: dict[type, PartsOf] = {
     tuple: lambda x: tuple(tuple.__iter__(x)),  # e3nn's irreps have no length
     frozenset: tuple,
     MethodType: attrgetter("__self__", "__func__"),
+    BuiltinMethodType: lambda x: (x.__self__,),
+    MethodWrapperType: lambda x: (x.__self__,),
     partial: attrgetter("func", "args", "keywords"),
     property: attrgetter("fget", "fset"),
     staticmethod: lambda x: (x.__func__,),
@@ -99,7 +114,7 @@ _KEPT: dict[type, Parts] = {
 _OPENED = (SimpleNamespace, Namespace, Mapping, MutableSequence, MutableSet, local)  # of Python's own classes
 
 
-class Place(NamedTuple):
+class NamedPlace(NamedTuple):
     """A name in a table, and what stands there."""
 
     table: dict[str, Any]
@@ -112,7 +127,7 @@ class Whole(NamedTuple):
 
     name: str
     x: Any
-    parts: Parts
+    parts: PartsOf
     value: tuple
     key: int
 
@@ -150,7 +165,7 @@ class Reach:
         self._names = {name for code in self._codes for name in _named(code)}
         self._own = {id(module) for module in modules}
         self._seen: dict[int, Any] = {}
-        self.places: dict[tuple[int, str], Place] = {}
+        self.places: dict[tuple[int, str], NamedPlace] = {}
         self.wholes: dict[int, Whole] = {}
         self.tensors: dict[int, tuple[str, Tensor]] = {}
         self._pending: list[tuple[str, Any]] = []
@@ -166,13 +181,13 @@ class Reach:
 
     def _place(self, what: str, table: dict[str, Any], name: str) -> None:
         if (id(table), name) not in self.places:
-            self.places[id(table), name] = Place(table, name, table.get(name))
+            self.places[id(table), name] = NamedPlace(table, name, table.get(name))
             self._pending.append((what, table.get(name)))
 
     def _follow(self) -> None:
         while self._pending:
             name, x = self._pending.pop()
-            if isinstance(x, CONSTANTS) or id(x) in self._seen:
+            if isinstance(x, PLAIN_KINDS) or id(x) in self._seen:
                 continue
             self._seen[id(x)] = x
             if len(self._seen) > _MOST:
@@ -217,7 +232,7 @@ class Reach:
         """Names of code in a file; of Python's own and torch's what is no function."""
         table, fixed = vars(module), module.__name__.split(".")[0] in _FIXED
         for name in sorted(self._names & table.keys()):
-            if not (fixed and (callable(table[name]) or isinstance(table[name], (ModuleType, *CONSTANTS)))):
+            if not (fixed and (callable(table[name]) or isinstance(table[name], (ModuleType, *PLAIN_KINDS)))):
                 self._place(f"{module.__name__}.{name}", table, name)
 
     def _object(self, name: str, x: Any) -> None:
@@ -244,7 +259,7 @@ class Reach:
         for key in sorted(self._names & vars(x).keys()):
             self._place(f"{name}.{key}", vars(x), key)
 
-    def _instance(self, name: str, x: Any, parts: Parts | None) -> None:
+    def _instance(self, name: str, x: Any, parts: PartsOf | None) -> None:
         kind = type(x)
         if hasattr(kind, "__next__"):
             raise DeployError(
@@ -253,7 +268,7 @@ class Reach:
         if _home(kind) in _FIXED and not isinstance(x, _OPENED):
             return
         if getattr(x, "__dict__", None) or _slots(kind):
-            self._whole(name, x, _attributes, key=id(x) + 1)
+            self._attributes(name, x)
         elif parts is None and not (hasattr(x, "__dict__") or callable(x)):
             raise DeployError(
                 f"{name}: forward reads an object of class {kind.__name__}, of which nobody sees when it changes: read "
@@ -261,16 +276,25 @@ class Reach:
             )
         self._pending.append((name, kind))
 
-    def _whole(self, name: str, x: Any, parts: Parts, key: int | None = None) -> None:
+    def _attributes(self, name: str, x: Any) -> None:
+        """Watch all attributes, and follow those that code names; all where code takes them from the object's dict."""
+        value = _attributes(x)
+        self.wholes[id(x) + 1] = Whole(name, x, _attributes, value, id(x) + 1)
+        if isinstance(x, _OPENED) or self._names & {"__dict__", "vars"}:
+            self._pending += [(name, part) for part in value]
+        else:
+            named = sorted(self._names & {*getattr(x, "__dict__", ()), *_slots(type(x))})
+            self._pending += [(f"{name}.{key}", getattr(x, key)) for key in named if hasattr(x, key)]
+
+    def _whole(self, name: str, x: Any, parts: PartsOf) -> None:
         value = parts(x)
-        key = id(x) if key is None else key
-        self.wholes[key] = Whole(name, x, parts, value, key)
-        names = value[: len(value) // 2] if isinstance(x, dict) and parts is not _attributes else ()
+        self.wholes[id(x)] = Whole(name, x, parts, value, id(x))
+        names = value[: len(value) // 2] if isinstance(x, dict) else ()
         keys = [f"{name}[{part!r}]" for part in names] * 2 or [name] * len(value)
         self._pending += list(zip(keys, value, strict=True))
 
 
-def _entry(table: dict[type, Parts], x: Any) -> Parts | None:
+def _entry(table: dict[type, PartsOf], x: Any) -> PartsOf | None:
     return next((table[kind] for kind in type(x).__mro__ if kind in table), None)
 
 

@@ -21,7 +21,7 @@ from torch.utils.hooks import RemovableHandle
 
 from tpgen.base.errors import DeployError
 from tpgen.kernels.runtime.native.identity import functions_stand, names_stand
-from tpgen.networks.reach import CONSTANTS, FUNCTION, Place, Reach, Whole, is_fixed
+from tpgen.networks.reach import FUNCTION, PLAIN_KINDS, NamedPlace, Reach, Whole, is_fixed
 
 # modules that decide by nothing but their plan and tensors, or cannot be changed
 _FIXED = ("tpgen.nn.", "tpgen.kernels.", "tpgen.emitter.", "torch.jit")
@@ -34,7 +34,7 @@ class Reads:
     """Names that modules were asked for, each once, and what is reached from there."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[int, str], Place] = {}
+        self._found: dict[tuple[int, str], NamedPlace] = {}
         self._opened: dict[int, nn.Module] = {}
         self._whole: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
         self._hooks: list[tuple[dict[int, Any], dict[int, Any]]] = []
@@ -52,14 +52,14 @@ class Reads:
         if name == "__dict__":
             self._opened[id(module)] = module
             for each in held.keys() - _TABLES:
-                self._found.setdefault((id(held), each), Place(held, each, held[each]))
+                self._found.setdefault((id(held), each), NamedPlace(held, each, held[each]))
         elif name == "_modules":  # as a sequence does
             self._whole.setdefault(id(table), (table, dict(table)))
         elif name in table:
-            self._found.setdefault((id(table), name), Place(table, name, table[name]))
+            self._found.setdefault((id(table), name), NamedPlace(table, name, table[name]))
         elif name in held:
             if name not in _TABLES:
-                self._found.setdefault((id(held), name), Place(held, name, held[name]))
+                self._found.setdefault((id(held), name), NamedPlace(held, name, held[name]))
         else:
             self._absent(held, name)
 
@@ -68,10 +68,10 @@ class Reads:
         for table in (held.get("_parameters", {}), held.get("_buffers", {})):
             if name in table:
                 if table[name] is None:
-                    self._found.setdefault((id(table), name), Place(table, name, None))
+                    self._found.setdefault((id(table), name), NamedPlace(table, name, None))
                 return
         if name == "forward" or not hasattr(nn.Module, name):
-            self._found.setdefault((id(held), name), Place(held, name, None))
+            self._found.setdefault((id(held), name), NamedPlace(held, name, None))
 
     def watch(self, modules: Sequence[nn.Module]) -> None:
         """Note the hooks of modules, which stand in no code."""
@@ -145,7 +145,7 @@ def _changing(what: str) -> DeployError:
 class Watch:
     """What is read of places and objects, looked at in few calls of C."""
 
-    def __init__(self, places: list[Place], wholes: list[Whole], tensors: dict[int, tuple[str, Tensor]]) -> None:
+    def __init__(self, places: list[NamedPlace], wholes: list[Whole], tensors: dict[int, tuple[str, Tensor]]) -> None:
         self._places = places
         self._functions = [whole for whole in wholes if whole.parts is FUNCTION]
         self._wholes = [whole for whole in wholes if whole.parts is not FUNCTION]
@@ -186,7 +186,7 @@ class Watch:
         return moved + [(whole.name, whole.key) for whole in wholes if not _is_whole(whole)]
 
 
-def stands(place: Place) -> bool:
+def stands(place: NamedPlace) -> bool:
     """Whether a value stands there still."""
     return _same(place.table.get(place.name), place.value)
 
@@ -219,7 +219,7 @@ def _same(one: Any, other: Any) -> bool:
         return False
     if type(one) is tuple:
         return len(one) == len(other) and all(map(_same, one, other))
-    return isinstance(one, CONSTANTS) and one == other
+    return isinstance(one, PLAIN_KINDS) and one == other
 
 
 _TABLES = frozenset(vars(nn.Module())) - {"training"}

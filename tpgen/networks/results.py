@@ -38,7 +38,7 @@ def unflatten(leaves: Iterable[Any], spec: pytree.TreeSpec) -> Any:
     return _closed(pytree.tree_unflatten(leaves, spec))
 
 
-def constants(leaves: Sequence[Any]) -> dict[int, Any]:
+def leaf_constants(leaves: Sequence[Any]) -> dict[int, Any]:
     """Leaves that are no tensors, and are the same in every call; `DeployError` for others."""
     rest = {n: x for n, x in enumerate(leaves) if not isinstance(x, Tensor)}
     for x in rest.values():
@@ -73,6 +73,11 @@ def _opened(leaf: Any) -> Any:
     if not is_dataclass(leaf) or isinstance(leaf, type):
         return leaf
     held = {field.name: getattr(leaf, field.name) for field in fields(leaf)}
+    if beside := sorted(getattr(leaf, "__dict__", {}).keys() - held.keys()):
+        raise DeployError(
+            f"the network returns a {type(leaf).__name__} with {', '.join(beside)} beside its fields, which a program "
+            "would lose: make a field of each"
+        )
     return _Fields(type(leaf), {name: pytree.tree_map(_opened, x) for name, x in held.items()})
 
 
@@ -83,9 +88,8 @@ def _closed(result: Any) -> Any:
 def _filled(x: Any) -> Any:
     if not isinstance(x, _Fields):
         return x
-    instance: Any = object.__new__(
-        x.kind
-    )  # a frozen one has no other way, and one with an __init__ has computed its fields
+    # a frozen one has no other way, and one with an __init__ has computed its fields
+    instance: Any = object.__new__(x.kind)
     for name, value in x.values.items():
         object.__setattr__(instance, name, _closed(value))
     return instance

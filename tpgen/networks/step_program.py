@@ -194,6 +194,8 @@ def _library_or_none(title: str, written: Written, inputs: list[Tensor]) -> tupl
     try:
         with torch.autocast("cpu", enabled=False):
             return library_of(written.program, written.sizes, inputs)
+    except TpgenError:  # of a kernel: the program is written again without it, or refused
+        raise
     except Exception as error:
         why = next(iter(str(error).strip().splitlines()), type(error).__name__)
         warnings.warn(

@@ -17,7 +17,7 @@ from tpgen.networks.functional import aliases, traced
 from tpgen.networks.reach import Reach, listening
 from tpgen.networks.reads import Reads, reading
 from tpgen.networks.recording import FINDINGS, Finding, Recording, recording
-from tpgen.networks.results import constants, flatten, unflatten
+from tpgen.networks.results import flatten, leaf_constants, unflatten
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.simplify import rewrite, simplify_graph
 from tpgen.networks.sizes import HeldSizes
@@ -112,7 +112,7 @@ def write(evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tenso
         held, program = slots.holding(_fresh(parameters, asked)), Recording(dict(zip(names, found, strict=True)))
         with held, recording(program), reading(slots.modules) as seen["reads"], torch.enable_grad():
             leaves, seen["spec"] = flatten(evaluate(*args, **options))
-        seen["constants"] = constants(leaves)
+        seen["constants"] = leaf_constants(leaves)
         made = [x.detach() for x in leaves if isinstance(x, Tensor)]
         asked_of = [(FINDINGS[name].wrong, program.given[name], program.sources[name]) for name in names]
         made += [wrong(known, *sources) for wrong, known, sources in asked_of if wrong]

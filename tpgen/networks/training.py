@@ -97,9 +97,11 @@ class Training(BuiltOnce, Loss):
         return found if recorded else _alone(found, [*tensors, *program.slots.tensors()])
 
     def _evaluated(self, *args: Any, **options: Any) -> Any:
-        if "_step" not in vars(self):
-            vars(self)["_step"] = Step(Loss(self.network, self.loss), None)  # no part of the module: it holds no more
-        return self._step(*args, **options)
+        step = vars(self).get("_step")
+        if step is None or step.network is not self.network or step.loss is not self.loss:
+            step = Step(Loss(self.network, self.loss), None)
+            vars(self)["_step"] = step  # no part of the module: it holds no more
+        return step(*args, **options)
 
     def _stands(self) -> bool:
         program = self._program

@@ -130,7 +130,7 @@ def outputs_of(network: nn.Module, inputs: Sequence[Any]) -> NamedTensors:
     return passed(network, inputs, tracked=False, orders=0)[0]
 
 
-def orders_of(network: nn.Module, inputs: Sequence[Any]) -> dict[str, NamedTensors]:
+def derivatives_of(network: nn.Module, inputs: Sequence[Any]) -> dict[str, NamedTensors]:
     """Outputs, gradients and second derivatives, each by name.
 
     Derivatives are taken twice: of the parameters, with inputs as they are given, and of the inputs too.  A module may

@@ -26,9 +26,9 @@ from tpgen.networks.conversion.calls import (
     GraphError,
     NamedTensors,
     called,
+    derivatives_of,
     fresh,
     of_converted,
-    orders_of,
     outputs_of,
     passed,
     trained,
@@ -134,7 +134,7 @@ def prove(stock: nn.Module, converted: nn.Module, exact: Iterable[Callable[[], N
                 refine()
         theirs, said = _orders_of_stock(stock, inputs)
         with without_splines(converted), of_converted(converted):
-            ours = _in_training(converted, inputs) if said else orders_of(converted, inputs)
+            ours = _in_training(converted, inputs) if said else derivatives_of(converted, inputs)
         splined = _splined(stock, converted, inputs) if is_splined(converted) else ()
     said += filter(None, (_without_numbers(what, found) for what, found in theirs.items()))
     differences = (_difference(what, theirs[what], ours[what], what != OUTPUTS) for what in theirs)
@@ -144,7 +144,7 @@ def prove(stock: nn.Module, converted: nn.Module, exact: Iterable[Callable[[], N
 def _orders_of_stock(stock: nn.Module, inputs: Sequence[Any]) -> tuple[dict[str, NamedTensors], list[str]]:
     """All orders of the stock network; of one that keeps no graph in evaluation, as in a calculator, in training."""
     try:
-        found = orders_of(stock, inputs)
+        found = derivatives_of(stock, inputs)
         if stock.training or any(found[what] for what in DERIVATIVES):
             return found, []
     except GraphError:
@@ -156,7 +156,7 @@ def _orders_of_stock(stock: nn.Module, inputs: Sequence[Any]) -> tuple[dict[str,
 def _in_training(network: nn.Module, inputs: Sequence[Any]) -> dict[str, NamedTensors]:
     """Outputs as the network was given, and derivatives in training."""
     outputs = outputs_of(network, inputs)
-    return {**orders_of(network.train(), inputs), OUTPUTS: outputs}
+    return {**derivatives_of(network.train(), inputs), OUTPUTS: outputs}
 
 
 def _without_numbers(what: str, theirs: NamedTensors) -> str:

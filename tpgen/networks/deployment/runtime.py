@@ -117,9 +117,10 @@ def write_runtime(kernels: Sequence[Needed], folder: Path) -> None:
     source = folder / "libtpgen.cpp"
     sums = [(file, zlib.crc32((folder / "kernels" / file).read_bytes())) for file in files]
     source.write_text(deployed_text(kernel_table(kernels, sums, features())), encoding="utf-8")
-    command = need_compiler().command([source], folder / LIBRARY, [libtorch()])
-    # without the flags of this processor: the library itself says what kernels need
-    run_command([flag for flag in command if not flag.startswith(("-march", "-mcpu"))])
+    compiler = need_compiler()
+    command = compiler.command([source], folder / LIBRARY, [libtorch()])
+    # without the flags of any instruction set: the library itself says what kernels need
+    run_command([flag for flag in command if flag not in compiler.instructions.flags])
     source.unlink()
 
 

@@ -27,12 +27,12 @@ PAIRS = (  # names of two vectors, the ends of edges
 )  # fmt: skip
 _ATOM_NAMES = {EDGE_INDEX, "neighbors", "neighbours", "neighbor_list", "nbr_list", "nbrs", "idx_k"}
 _ATOM_NAMES |= {name for pair in PAIRS for name in pair} - {"row", "col", "i", "j", "first", "second", "head", "tail"}
-SPECIES = {
+SPECIES_NAMES = {
     "z", "species", "atomic_numbers", "atomic_number", "numbers", "types", "type", "atom_types", "atom_type",
     "elements", "element", "node_type", "edge_type", "edge_types", "bond_type",
 }  # fmt: skip
-_LABEL_NAMES = {*SPECIES, "charges", "charge", "spins", "spin", "node_attrs"}
-CANDIDATES = 64  # readings that are tried
+_LABEL_NAMES = {*SPECIES_NAMES, "charges", "charge", "spins", "spin", "node_attrs"}
+_CANDIDATES = 64  # readings that are tried
 
 
 def indexes(x: Tensor, number: int) -> bool:
@@ -60,12 +60,12 @@ def kinds_of(name: str, x: Tensor, atoms: int) -> tuple[str, ...]:
 def readings_of(names: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, str]]:
     """Kinds of all integers, the likeliest together first."""
     places = product(*(range(len(kinds)) for kinds in names.values()))
-    for chosen in sorted(islice(places, 4096), key=lambda places: (sum(map(bool, places)), places))[:CANDIDATES]:
+    for chosen in sorted(islice(places, 4096), key=lambda places: (sum(map(bool, places)), places))[:_CANDIDATES]:
         yield {name: kinds[n] for (name, kinds), n in zip(names.items(), chosen, strict=True)}
 
 
 @dataclass(frozen=True)
-class Edges:
+class EdgeEnds:
     """Ends of edges, and how arguments hold a row for each edge.
 
     Without ``slots`` they hold one for each; else so many axes, in which the slots of edges are, as of neighbours of
@@ -89,7 +89,7 @@ class Edges:
         return x if self.slots is None else x.flatten(0, self.axes - 1)[self.slots]
 
 
-def edges_of(values: Named, kinds: Mapping[str, str], atoms: int) -> Edges | None:
+def edges_of(values: Named, kinds: Mapping[str, str], atoms: int) -> EdgeEnds | None:
     """The edges that indices of atoms say; None where there are none, or nobody can tell which they are."""
     names = [name for name in kinds if kinds[name] == ATOMS and is_index(values[name])]
     names.sort(key=lambda name: short(name) != EDGE_INDEX)
@@ -100,7 +100,7 @@ def edges_of(values: Named, kinds: Mapping[str, str], atoms: int) -> Edges | Non
     return None
 
 
-def _of_pairs(values: Named, names: list[str], atoms: int) -> Edges | None:
+def _of_pairs(values: Named, names: list[str], atoms: int) -> EdgeEnds | None:
     for name in names:
         x = values[name]
         if x.dim() == 2 and 2 in x.shape and (x.shape[0] == 2 or x.shape[0] != atoms or short(name) == EDGE_INDEX):
@@ -109,7 +109,7 @@ def _of_pairs(values: Named, names: list[str], atoms: int) -> Edges | None:
     return None
 
 
-def _of_vectors(values: Named, names: list[str], atoms: int) -> Edges | None:
+def _of_vectors(values: Named, names: list[str], atoms: int) -> EdgeEnds | None:
     vectors = {name: values[name] for name in names if values[name].dim() == 1}
     by_name = {short(name).lower(): name for name in vectors}
     pairs = [(by_name[a], by_name[b]) for a, b in PAIRS if a in by_name and b in by_name]
@@ -123,17 +123,17 @@ def _of_vectors(values: Named, names: list[str], atoms: int) -> Edges | None:
     return None
 
 
-def _padded(ends: Tensor, roles: Mapping[str, str], atoms: int) -> Edges:
+def _padded(ends: Tensor, roles: Mapping[str, str], atoms: int) -> EdgeEnds:
     """Edges in a list, without those that fill it up."""
     ends = ends.long()
     kept = ((ends >= 0) & (ends < atoms)).all(0)
     if bool(kept.all()):
-        return Edges(ends, roles, (ends.shape[1],))
+        return EdgeEnds(ends, roles, (ends.shape[1],))
     empty = int((~kept).nonzero()[0])
-    return Edges(ends[:, kept], roles, (ends.shape[1],), kept.nonzero().flatten(), empty)
+    return EdgeEnds(ends[:, kept], roles, (ends.shape[1],), kept.nonzero().flatten(), empty)
 
 
-def _of_neighbours(values: Named, names: list[str], atoms: int) -> Edges | None:
+def _of_neighbours(values: Named, names: list[str], atoms: int) -> EdgeEnds | None:
     """Neighbours of each atom in a row, with places that are empty: of no index, or of a mask."""
     for name in names:
         x = values[name]
@@ -146,13 +146,13 @@ def _of_neighbours(values: Named, names: list[str], atoms: int) -> Edges | None:
             empty = (~kept).flatten().nonzero().flatten()
             slots = kept.flatten().nonzero().flatten()
             ends = torch.stack([atom, x.long()[atom, place]])
-            return Edges(
+            return EdgeEnds(
                 ends, {name: "neighbours"}, tuple(x.shape), slots, int(empty[0]) if len(empty) else None, axes=2
             )
     return None
 
 
-def _of_rows(values: Named, names: list[str], atoms: int) -> Edges | None:
+def _of_rows(values: Named, names: list[str], atoms: int) -> EdgeEnds | None:
     """A vector of neighbours, and how many are each atom's, or where they begin."""
     for name in (name for name in names if values[name].dim() == 1):
         x = values[name].long()
@@ -162,11 +162,11 @@ def _of_rows(values: Named, names: list[str], atoms: int) -> Edges | None:
             if len(counts) == atoms and int(counts.min()) >= 0 and int(counts.sum()) == len(x) and len(x) > 1:
                 ends = torch.stack([torch.repeat_interleave(torch.arange(atoms), counts), x])
                 roles = {name: "second ends", other: "begins of rows" if begins else "lengths of rows"}
-                return Edges(ends, roles, (len(x),), in_order=True)
+                return EdgeEnds(ends, roles, (len(x),), in_order=True)
     return None
 
 
-def _with_doubles(edges: Edges, values: Named, names: list[str]) -> Edges:
+def _with_doubles(edges: EdgeEnds, values: Named, names: list[str]) -> EdgeEnds:
     """With further vectors that say the same ends."""
     roles = dict(edges.roles)
     for name in (name for name in names if name not in roles and edges.axes == 1 and edges.hold(values[name])):

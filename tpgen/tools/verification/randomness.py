@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 TORCH, NUMPY, PYTHON = "random numbers", "numpy's random numbers", "Python's random numbers"
 # Random numbers that a whole process shares: how their state is read, put back and begun from a seed.
-SHARED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[int], Any]]] = {
+RANDOM: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[int], Any]]] = {
     TORCH: (torch.get_rng_state, torch.set_rng_state, torch.manual_seed),
     NUMPY: (np.random.get_state, np.random.set_state, np.random.seed),
     PYTHON: (random.getstate, random.setstate, random.seed),
@@ -29,7 +29,7 @@ _DEEP = 3  # how far within attributes a generator is looked for
 
 def shared_states() -> dict[str, str]:
     """The state of each kind of random numbers that a process shares."""
-    return {name: _said(read()) for name, (read, _, _) in SHARED.items()}
+    return {name: _said(read()) for name, (read, _, _) in RANDOM.items()}
 
 
 def held_states(network: nn.Module) -> dict[str, str]:

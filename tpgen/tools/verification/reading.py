@@ -10,9 +10,9 @@ from torch import Tensor
 
 from tpgen.networks.trial import is_index
 from tpgen.tools.verification.graphs import AtomGraph, by_first_end
-from tpgen.tools.verification.indices import ATOMS, EDGES, GRAPHS, LABELS, SPECIES, Edges, edges_of
+from tpgen.tools.verification.indices import ATOMS, EDGES, GRAPHS, LABELS, SPECIES_NAMES, EdgeEnds, edges_of
 from tpgen.tools.verification.subject import STILL, Frame, Named, short
-from tpgen.tools.verification.writing import axis_of, written
+from tpgen.tools.verification.writing import axis_of, write_graph
 
 VECTORS = ("shifts", "edge_cell_shift_vectors")  # images of edges, in space
 _COUNTS = ("unit_shifts", "edge_cell_shift", "cell_shift", "cell_offsets", "pbc_shift")  # the same in cells
@@ -37,7 +37,7 @@ class Reading:
     values: Named
     roles: Mapping[str, str]
     graph: AtomGraph
-    edges: Edges | None = None
+    edges: EdgeEnds | None = None
     sign: float = 1.0
     periodic: tuple[int, ...] = ()
     unclear: str = ""
@@ -62,7 +62,7 @@ class Reading:
         counted = [
             n for n, role in self.roles.items() if role.startswith("numbers of") or role in ("batch", "pointers")
         ]
-        labels = [n for n, x in self.values.items() if short(n).lower() in SPECIES and x.dim() == 1 and _whole(x)]
+        labels = [n for n, x in self.values.items() if short(n).lower() in SPECIES_NAMES and x.dim() == 1 and _whole(x)]
         return [name for name in dict.fromkeys(counted + labels) if self.values[name].is_floating_point()]
 
     @property
@@ -73,7 +73,7 @@ class Reading:
 
     def written(self, graph: AtomGraph) -> Named:
         """The arguments of a call of another graph."""
-        return written(self, by_first_end(graph) if self.edges is not None and self.edges.in_order else graph)
+        return write_graph(self, by_first_end(graph) if self.edges is not None and self.edges.in_order else graph)
 
 
 def rows_read(x: Tensor, how: Frame) -> int | None:
@@ -134,7 +134,7 @@ def _is_size(name: str) -> bool:
     return any(part in short(name).lower() for part in _SIZES)
 
 
-def _role(name: str, x: Tensor, how: Frame, graph: AtomGraph, edges: Edges | None, kind: str) -> str:
+def _role(name: str, x: Tensor, how: Frame, graph: AtomGraph, edges: EdgeEnds | None, kind: str) -> str:
     rows, atoms = rows_read(x, how), len(graph.points)
     if short(name) == POINTERS:
         return "pointers"
@@ -200,7 +200,7 @@ def are_counts(name: str, values: Named) -> bool:
     return not any(_whole(x @ torch.linalg.pinv(cell)) for found in cells for cell in found)
 
 
-def _unclear(values: Named, roles: Mapping[str, str], graph: AtomGraph, edges: Edges | None) -> str:
+def _unclear(values: Named, roles: Mapping[str, str], graph: AtomGraph, edges: EdgeEnds | None) -> str:
     """Why it cannot be told which axis of the arguments is of what; empty where it can."""
     rows, atoms = 0 if edges is None or edges.axes > 1 else edges.shape[0], len(graph.points)
     loose = [n for n, x in values.items() if roles[n] in (ATOMS, EDGES, GRAPHS) and x.is_floating_point()]

@@ -14,8 +14,7 @@ from tpgen.tools.verification.derivatives import draws
 from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
 from tpgen.tools.verification.graphs import AtomGraph, backwards
 from tpgen.tools.verification.laws import Outcomes, named, pairs
-from tpgen.tools.verification.randomness import SHARED as RANDOM
-from tpgen.tools.verification.randomness import held_states, is_of_torch, shared_states
+from tpgen.tools.verification.randomness import RANDOM, held_states, is_of_torch, shared_states
 from tpgen.tools.verification.reading import Reading
 from tpgen.tools.verification.subject import Named, Subject, cloned
 from tpgen.tools.verification.systems import another, shorter

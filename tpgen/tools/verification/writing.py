@@ -209,7 +209,7 @@ WRITE: dict[str, Callable[[Any, AtomGraph, Tensor], Tensor]] = {
 }
 
 
-def written(reading: Any, graph: AtomGraph) -> Named:
+def write_graph(reading: Any, graph: AtomGraph) -> Named:
     """The arguments of a call of another graph, by the roles of a reading."""
     found = {}
     for name, x in reading.values.items():

@@ -9,7 +9,11 @@ from typing import Any
 
 from tpgen.kernels.runtime.native.functions import native_function
 
-_PARTS = ("PyFunction_GetCode", "PyFunction_GetDefaults", "PyFunction_GetKwDefaults")
+_PARTS = {
+    "PyFunction_GetCode": "__code__",
+    "PyFunction_GetDefaults": "__defaults__",
+    "PyFunction_GetKwDefaults": "__kwdefaults__",
+}
 
 
 def names_stand(tables: Sequence[dict], names: Sequence[str], values: Sequence[Any]) -> Callable[[], bool]:
@@ -32,12 +36,10 @@ def functions_stand(functions: Sequence[FunctionType]) -> Callable[[], bool]:
     >>> stand(), setattr(f, "__defaults__", (2,)), stand()
     (True, None, False)
     """
-    parts = [
-        [f.__code__ for f in functions],
-        [f.__defaults__ for f in functions],
-        [f.__kwdefaults__ for f in functions],
+    each = [
+        _compared("tpgen_parts_stand", "ppppi", part, functions, [getattr(f, name) for f in functions])
+        for part, name in _PARTS.items()
     ]
-    each = [_compared("tpgen_parts_stand", "ppppi", of, functions, x) for of, x in zip(_PARTS, parts, strict=True)]
     return lambda: all(stand() for stand in each)
 
 

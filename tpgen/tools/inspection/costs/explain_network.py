@@ -28,8 +28,8 @@ from tpgen.tools.inspection.costs.explain import explain
 from tpgen.tools.inspection.costs.explanation import Explanation
 from tpgen.tools.inspection.costs.roofline import Ceilings
 from tpgen.tools.inspection.costs.watched import (
+    CallWatch,
     NetworkCall,
-    Watch,
     WatchedModule,
     WatchedRun,
     as_before,
@@ -192,7 +192,7 @@ def explain_network(
         raise TpgenError(
             f"{type(network).__name__} holds no product of tpgen's; tpgen.convert(network) takes e3nn's products over"
         )
-    watch = Watch.over(held, device_of(network, inputs))
+    watch = CallWatch.over(held, device_of(network, inputs))
     run = WatchedRun(network, tuple(inputs), dict(keywords or {}), watch)
     with as_before(network), watch.on():
         try:

@@ -85,7 +85,7 @@ def modules_to_watch(network: nn.Module) -> dict[str, WatchedModule]:
 
 
 @dataclass
-class Watch:
+class CallWatch:
     """Notes each call of some modules, and the time of its forward and of the backward passes through it."""
 
     device: str
@@ -97,7 +97,7 @@ class Watch:
     passes: dict[str, int] = field(default_factory=dict)  # backwards
 
     @classmethod
-    def over(cls, modules: Mapping[str, WatchedModule], device: str) -> Watch:
+    def over(cls, modules: Mapping[str, WatchedModule], device: str) -> CallWatch:
         return cls(device, {watched.module: path for path, watched in modules.items()}, modules)
 
     def clear(self) -> None:
@@ -167,7 +167,7 @@ class WatchedRun:
     network: nn.Module
     inputs: tuple[Any, ...]
     keywords: dict[str, Any]
-    watch: Watch
+    watch: CallWatch
     inside: bool = False
 
     def __call__(self) -> None:

@@ -7,7 +7,6 @@ Sections that compile such a network give it one meanwhile.
 
 from __future__ import annotations
 
-import copy
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -28,6 +27,7 @@ from tpgen.base.text import duration, quantity, table
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
 from tpgen.compiler.probe import Capture, capture, generated_code, recompilations
+from tpgen.networks.copies import copy_of
 from tpgen.networks.trial import forward, is_floating, is_index, step
 from tpgen.tools.inspection.report.joint import Joint, joint_graph, joint_of_captured
 from tpgen.tools.inspection.report.values import reason
@@ -341,7 +341,7 @@ def _described(value: Any) -> str:
 def _exact(subject: Reported) -> Exact:
     """Results and gradients in float64; None where the module does not go there."""
     try:
-        module = copy.deepcopy(subject.module).double()
+        module = copy_of(subject.module).double()
         inputs = pytree.tree_map(lambda a: a.double() if is_floating(a) else a, list(subject.inputs))
         return step(module, inputs, tuple(module.parameters()))
     except Exception:  # a module may do anything here, and the comparison is one column of the report
