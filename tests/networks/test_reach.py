@@ -65,6 +65,16 @@ class Base(nn.Module):
         return x * 2
 
 
+@dataclass
+class SimpleOther:
+    scale: float
+    unread: Any
+
+
+def put(held: memoryview, value: int) -> None:
+    held[0] = value
+
+
 def helper(x: Tensor, by: float = 2.0, *, more: float = 1.0) -> Tensor:
     return x * by * more
 
@@ -131,6 +141,22 @@ CHANGES: dict[str, Row] = {
         lambda: OrderedDict(a=2.0, b=3.0),
         lambda n, x: x * next(iter(n.held.values())),
         lambda n: n.held.move_to_end("a"),
+    ),
+    "a method of a dict": (
+        lambda: (lambda names: (names, names.get, names.__getitem__))({"a": 2.0}),
+        lambda n, x: x * n.held[1]("a") * n.held[2]("a"),
+        lambda n: n.held[0].update(a=3.0),
+    ),
+    "a view of a dict": (
+        lambda: (lambda names: (names.values(), names))({"a": 2.0}),
+        lambda n, x: x * sum(n.held[0]),
+        lambda n: n.held[1].update(a=3.0),
+    ),
+    "memory of bytes": (lambda: memoryview(bytearray([2])), lambda n, x: x * n.held[0], lambda n: put(n.held, 3)),
+    "an object beside what nobody reads": (
+        lambda: SimpleOther(2.0, itertools.count()),
+        lambda n, x: x * n.held.scale,
+        lambda n: setattr(n.held, "scale", 3.0),
     ),
     "a list": (lambda: [2.0], lambda n, x: x * n.held[0], lambda n: n.held.__setitem__(0, 3.0)),
     "a longer list": (lambda: [2.0], lambda n, x: x * len(n.held), lambda n: n.held.append(3.0)),

@@ -98,6 +98,19 @@ def test_an_object_of_unknown_tensors_is_refused() -> None:
         tpgen.compile_step(Boxed(), torch.ones(5, 3))
 
 
+@dataclass
+class Beside:
+    energy: Tensor
+
+    def __post_init__(self) -> None:
+        self.half = self.energy / 2
+
+
+def test_attributes_beside_fields_are_refused_by_name() -> None:
+    with pytest.raises(DeployError, match="Beside with half"):
+        flatten(Beside(torch.ones(())))
+
+
 def test_results_are_put_together_as_they_were() -> None:
     for make in KINDS.values():
         result = make(torch.ones(()), torch.ones(5, 3))

@@ -244,3 +244,17 @@ def test_gradients_are_freed_as_those_of_autograd(interpreted: list[int]) -> Non
         torch.testing.assert_close(network.weight.grad, 2 * once)
         with pytest.raises(RuntimeError, match="backward through the graph a second time"):
             value.backward()
+
+
+def test_a_validation_follows_another_network_and_another_loss(interpreted: list[int]) -> None:  # noqa: F811
+    first, second = (nn.Linear(3, 1).double() for _ in range(2))
+    training, x = (
+        tpgen.compile_training(first, lambda network, x: network(x).square().sum()),
+        torch.randn(5, 3).double(),
+    )
+    with torch.no_grad():
+        training(x)
+        training.network = second
+        torch.testing.assert_close(training(x), second(x).square().sum())
+        training.loss = lambda network, x: network(x).sum()
+        torch.testing.assert_close(training(x), second(x).sum())
