@@ -130,7 +130,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     yield seen
     for adapter in ADAPTERS:
         sys.modules.pop(adapter, None)
-    del TensorProductScatter.enable_tpgen
 
 
 @pytest.fixture
