@@ -287,7 +287,7 @@ def _exported() -> torch.export.ExportedProgram:
         (lambda: torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)), "a scripted or traced network"),
         (lambda: torch.fx.symbolic_trace(nn.Linear(2, 2)), "a graph that was traced or exported"),
         (lambda: _exported().module(), "a graph that was traced or exported"),
-        (_exported, "got a ExportedProgram: an exported program: convert the network before it is exported"),
+        (_exported, "got an ExportedProgram: an exported program: convert the network before it is exported"),
         (lambda: "my.model", r"load the file first, as in torch.load\('my.model', weights_only=False\)"),
         (lambda: nn.Linear(2, 2).state_dict(), "tensors alone are no network"),
         (lambda: {"model": nn.Linear(2, 2)}, r"such as `given\['model'\]`"),

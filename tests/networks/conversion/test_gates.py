@@ -124,7 +124,7 @@ def test_scripted_traced_and_compiled() -> None:
     x = rows(stock, 3)
     wanted = stock(x)
     others = (e3nn_compile(deepcopy(ours)), torch.compile(ours, backend="aot_eager", fullgraph=True))
-    for other in (*others, trace_network(ours), torch.jit.trace(ours, x)):
+    for other in (*others, trace_network(nn.Sequential(ours)), torch.jit.trace(ours, x)):
         torch.testing.assert_close(other(x), wanted)
 
 
