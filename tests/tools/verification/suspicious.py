@@ -487,7 +487,6 @@ FAULTS: dict[str, tuple[str, Callable[[], nn.Module], Callable[[], Given]]] = {
     "sums in random order": ("repeated", Shuffled, lambda: cluster(5)),
     "neighbours that leak": ("permutation", Leaking, lambda: matrix(-1)),
     "graphs that know of the first": ("batch", Mixing, batched),
-    "edges taken for atoms": ("permutation", Swapped, angles),
     "the last place of a list that is filled up": ("edges", type("Other", (Filled,), {
         "energy": lambda self, x, z, s, d: Cluster.energy(self, x, z, s[:-1], d[:-1])}), filled),
     "a number of atoms that is fixed": ("copies", type("Other", (Numbered,), {

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.tools.verification.lattices import Lattice, triclinic
 from tests.tools.verification.messages import TURNS, Messages, skewed
-from tests.tools.verification.suspicious import FAULTS, LACKS, RIGHT, Cluster, cluster, matrix
+from tests.tools.verification.suspicious import FAULTS, LACKS, RIGHT, Cluster, Swapped, angles, cluster, matrix
 from tpgen.base.errors import InputError
 from tpgen.tools.verification.verify import LAWS, Verification, verify
 
@@ -37,6 +37,13 @@ def test_a_fault_is_caught_by_its_law(name: str) -> None:
     law, made, given = FAULTS[name]
     report = verify(made().double(), given(), only=[law])
     assert report.failed == (law,), str(report)
+
+
+def test_edges_that_are_taken_for_atoms_are_no_pass() -> None:
+    """No reading of the integers is obeyed: the report asks for their kind, and compares nothing."""
+    report = verify(Swapped().double(), angles(), only=["permutation"])
+    assert not report.passed
+    assert "indices_of_edges" in str(report)
 
 
 class Vectors(Lattice):

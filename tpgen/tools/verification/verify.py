@@ -267,7 +267,7 @@ def _findings(name: str, law: Law, subject: Subject) -> list[LawFinding]:
         return [LawFinding(name, "", NOT_COMPARED, why=why)]
     try:
         with without_splines(subject.module) if by_nets else nullcontext():
-            outcomes: Mapping[str, Any] = law.compare(subject)
+            outcomes: Mapping[str, Any] = law.compare(replace(subject, exact=None) if by_nets else subject)
     except Exception as error:
         outcomes = {"": FREED if frees(error) else error}
     found = [judge(name, part, outcome, tolerance, _floor(law, part, subject)) for part, outcome in outcomes.items()]

@@ -24,7 +24,7 @@ def test_the_command(tmp_path: Path) -> None:
 def test_the_command_takes_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(
         "import torch\ndef made():\n    return torch.nn.ReLU(), [torch.ones(2, 2)]\ndef alone():\n    return 3\n"
-        "def several():\n    return torch.nn.ReLU(), [torch.ones(2, 2)], [], [[torch.ones(5, 2)]]\n"
+        "def several():\n    return torch.nn.ReLU(), [torch.ones(2, 2)], [[torch.ones(5, 2)]]\n"
     )
     monkeypatch.chdir(tmp_path)
 
