@@ -21,6 +21,7 @@ from tpgen.compiler.config import Config
 from tpgen.networks.conversion.convert import conversion_report
 from tpgen.networks.conversion.operations.splines import is_splined, spline_error, without_splines
 from tpgen.networks.conversion.proof import LIMIT as PROVEN
+from tpgen.networks.copies import copy_of
 from tpgen.nn.modules import module_of, sizes_of
 from tpgen.planner.plan import Plan
 from tpgen.tools.verification.derivatives import DERIVATIVE_LIMIT, FREED, frees
@@ -267,11 +268,16 @@ def _findings(name: str, law: Law, subject: Subject) -> list[LawFinding]:
         return [LawFinding(name, "", NOT_COMPARED, why=why)]
     try:
         with without_splines(subject.module) if by_nets else nullcontext():
-            outcomes: Mapping[str, Any] = law.compare(replace(subject, exact=None) if by_nets else subject)
+            outcomes: Mapping[str, Any] = law.compare(_of_nets(subject) if by_nets else subject)
     except Exception as error:
         outcomes = {"": FREED if frees(error) else error}
     found = [judge(name, part, outcome, tolerance, _floor(law, part, subject)) for part, outcome in outcomes.items()]
     return [replace(f, why=f.why or WITHOUT_SPLINES) for f in found] if by_nets else found
+
+
+def _of_nets(subject: Subject) -> Subject:
+    """The subject whose copies are made of the module as it is now, without its splines."""
+    return replace(subject, exact=lambda: copy_of(subject.module).double())
 
 
 def _floor(law: Law, part: str, subject: Subject) -> float:
