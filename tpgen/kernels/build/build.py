@@ -109,12 +109,13 @@ def load_library(wanted: Wanted) -> ctypes.CDLL:
 
 
 def _tried_once(key: str, wanted: Wanted, compiler: Compiler) -> ctypes.CDLL:
-    if before := _refused.get(key):
+    tried = f"{compiler} {key}"  # two compilers of one version may be two programs
+    if before := _refused.get(tried):
         raise KernelError(str(before), before.reason)
     try:
         return _found_or_made(key, wanted, compiler)
     except KernelError as error:
-        _refused[key] = error.with_traceback(None)
+        _refused[tried] = error.with_traceback(None)
         raise
 
 
