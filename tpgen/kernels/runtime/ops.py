@@ -137,6 +137,9 @@ def _check_index(name: str, index: Tensor) -> None:
 
 def _alike(x1: Tensor, x2: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """All three in the widest dtype; no weights are an empty tensor."""
+    tensors = isinstance(x1, Tensor) and isinstance(x2, Tensor) and isinstance(w, Tensor)
+    if tensors and w is not None and x1.is_floating_point() and x1.dtype == x2.dtype == w.dtype:
+        return x1, x2, w  # usual calls, in one frame of Python
     dtype = next((x.dtype for x in (x1, x2, w) if isinstance(x, Tensor) and x.is_floating_point()), torch.float32)
     x1, x2 = given_numbers("x1", x1, dtype), given_numbers("x2", x2, dtype)
     w = x1.new_empty(0) if w is None else given_numbers("w", w, dtype)

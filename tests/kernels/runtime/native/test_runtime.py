@@ -304,7 +304,7 @@ def test_a_call_and_its_gradients_take_few_steps() -> None:
     forward_and_backward()
     sys.setprofile(None)
     assert "pull_back" in functions
-    assert len(functions) <= 27, functions
+    assert len(functions) <= 24, functions
 
 
 def test_without_the_function_behind_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
