@@ -16,6 +16,8 @@ __all__ = ["counted", "pytest_terminal_summary"]
 
 _TESTS = {"mace": "mace", "nequip": "nequip", "allegro": "nequip_allegro", "sevenn": "sevenn", "torch_sim": "*engines"}
 collect_ignore_glob = [f"test_{tests}*.py" for client, tests in _TESTS.items() if find_spec(client) is None]
+if find_spec("torch_sim") is None:
+    collect_ignore_glob.append("torchsim_checks.py")
 if lammps() is None or not any(map(find_spec, ("mace", "nequip", "sevenn"))):
     collect_ignore_glob.append("test_in_lammps.py")  # `make test-engines` says so
 

@@ -10,7 +10,7 @@ from tpgen.planner.problems import PROBLEMS
 from tpgen.tools.inspection.costs.roofline import Ceilings
 
 HERE = Path(__file__).parent
-STYLE = (Path(tpgen.__file__).parent / "inspection/explorer/explorer.css").read_text(encoding="utf-8")
+STYLE = (Path(tpgen.__file__).parent / "tools/inspection/explorer/explorer.css").read_text(encoding="utf-8")
 GIVEN = Ceilings(bandwidth=1e10, flops=1e11)
 KERNELS = ("sweep", "placement", "cpp", "cpp_backward", "cuda", "cuda_backward")
 STAGES = ("plan", "form", "graph", "code", "script", "joint", *KERNELS)
