@@ -94,7 +94,7 @@ class Timing:
         """Why no ratio can be made of these times; empty where one can.
 
         >>> Timing((1.0, 2.0, 1.0, 2.0, 3.0), 1).doubt, Timing((1.0,) * 5, 1, taken=300).doubt
-        ('its times lie 100 % apart', 'other programs took the processor 300 times a second')
+        ('its times lie 75 % apart', 'other programs took the processor 300 times a second')
         """
         if self.spread > ROUGH:
             return f"its times lie {100 * self.spread:.0f} % apart"

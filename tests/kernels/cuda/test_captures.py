@@ -26,7 +26,7 @@ from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
 
 PLAN = channelwise("4x0e+4x1o", "0e+1o", "4x0e+4x1o", shared_weights=False)
-WIDE = channelwise("16x0e+16x1o", "0e+1o+2e+3o", "16x0e+16x1o+16x2e+16x3o", shared_weights=False)
+WIDE = channelwise("64x0e+64x1o", "0e+1o+2e+3o", "64x0e+64x1o+64x2e+64x3o", shared_weights=False)
 NODES = 5
 MAKE, MAKE_BOTH = orders.order_of, orders.orders_of  # however a test counts them
 

@@ -45,6 +45,7 @@ class Case:
     opened: tuple[str, ...]
     copies: int  # how rows come to shared memory
     indexed: bool = False
+    rows: int = ROWS
     slow: bool = False  # memory, and without a cache: then gradients of x1 come by receiver
 
     @property
@@ -57,7 +58,7 @@ class Case:
     def operands(self) -> dict[str, Tensor]:
         """Random numbers that the dtype holds exactly."""
         kind = getattr(torch, self.dtype)
-        given = {name: x.to(kind).double() for name, x in operands(self.plan, ROWS).items()}
+        given = {name: x.to(kind).double() for name, x in operands(self.plan, self.rows).items()}
         if self.indexed:
             given |= {name: given[name][:NODES].clone() for name in ("x1", "out")}
         return given

@@ -5,6 +5,7 @@ without what must stand before it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import cycle
 
 import pytest
 import torch
@@ -109,8 +110,7 @@ def test_ptx_agrees_with_the_definition(kernel: Kernel, arch: int) -> None:
 
 @needs_nvrtc
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", [80, 90])
-@pytest.mark.parametrize("kernel", NAMED, ids=str)
+@pytest.mark.parametrize("kernel, arch", [*zip(NAMED, cycle((80, 90)), strict=False)], ids=str)
 def test_so_does_that_of_every_named_problem(kernel: Kernel, arch: int) -> None:
     check(kernel, arch)
 

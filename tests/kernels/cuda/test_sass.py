@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
-from itertools import product
+from itertools import cycle, product
 
 import pytest
 
@@ -49,6 +49,9 @@ def without(source: CudaSource, called: str) -> CudaSource:
 
 # The most instructions of a lane for each number that is moved; about 27 are free on an H200.
 PRODUCTS = {FORWARD: 8, BACKWARD: 17}
+CHANNELWISE = [
+    Kernel(name, opened) for name, opened in product(PROBLEMS, PRODUCTS) if PROBLEMS[name].suite == "channelwise"
+]
 # Of polynomials, whose arithmetic takes longer than memory: forward, backward, second.
 ROWS = {
     "mace-contraction": (62, 93, 157),
@@ -80,16 +83,15 @@ def test_few_instructions_for_each_number_moved(name: str, opened: tuple[str, ..
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("opened", PRODUCTS, ids="+".join)
-@pytest.mark.parametrize("name", [name for name, problem in PROBLEMS.items() if problem.suite == "channelwise"])
-def test_few_of_every_named_problem(name: str, opened: tuple[str, ...], arch: int) -> None:
-    check(Kernel(name, opened), arch)
+@pytest.mark.parametrize("kernel, arch", [*zip(CHANNELWISE, cycle(ARCHITECTURES), strict=False)], ids=str)
+def test_few_of_every_named_problem(kernel: Kernel, arch: int) -> None:
+    check(kernel, arch)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("name, call", list(product(ROWS, POLYNOMIAL_CALLS)))
+@pytest.mark.parametrize(
+    "name, call, arch", [(*row, arch) for row, arch in zip(product(ROWS, POLYNOMIAL_CALLS), cycle(ARCHITECTURES))]
+)
 def test_a_row_of_a_polynomial(name: str, call: str, arch: int) -> None:
     source = Call(name, call).source(arch)
     p = source.placement
