@@ -28,8 +28,8 @@ pytestmark = needs_compiler
 PLANS = {
     "shared": channelwise("20x0e+3x1o", "0e+1o", "0e+1o", shared_weights=True),
     "rows": channelwise("20x0e+3x1o", "0e+1o", "0e+1o", shared_weights=False),
-    # results wider than twice what they are made of: gradients come by receiver, and another kernel collects them
-    "wide": channelwise("16x0e+16x1o", "0e+1o+2e+3o", "16x0e+16x1o+16x2e+16x3o", shared_weights=False),
+    # cotangents that are long, and longer than rows of x1: gradients come by receiver, and another kernel collects them
+    "wide": channelwise("64x0e+64x1o", "0e+1o+2e+3o", "64x0e+64x1o+64x2e+64x3o", shared_weights=False),
     "mixed": fully_connected("3x0e+2x1o", "0e+1o", "4x1o", shared_weights=False),
 }
 ROWS = 7
