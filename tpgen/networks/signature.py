@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from tpgen.base._torch import is_functorch_wrapped_tensor, pytree
 from tpgen.base.errors import DeployError, InputError
+from tpgen.kernels.runtime.native.identity import names_now, standing
 from tpgen.nn.plain_tensors import writes_to
 
 _PLAIN = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device}  # nobody can write to
@@ -186,9 +187,19 @@ class ParameterSlots:
         self._places, self._names, self.gradients = list(places.values()), list(names.values()), gradients
         self._first = [held for (held, _), *_ in self._places], [name for (_, name), *_ in self._places]
         self._tied = [of for of in self._places if len(of) > 1]
+        self._unmoved: Callable[[], bool] | None = None
 
     def stand(self) -> bool:
         """Whether there is a tensor in each place, and the same one where there was."""
+        if self._unmoved is not None and self._unmoved():
+            return True
+        looked = standing((), names_now(place for of in self._places for place in of))  # before places are compared
+        if not self._stands_slowly():
+            return False
+        self._unmoved = looked
+        return True
+
+    def _stands_slowly(self) -> bool:
         if not all(map(is_not, map(dict.get, *self._first), repeat(None))):
             return False
         return all(held.get(name) is of[0][0][of[0][1]] for of in self._tied for held, name in of)
