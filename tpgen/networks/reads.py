@@ -27,6 +27,7 @@ from tpgen.networks.watch import Watch, stands
 _FIXED = ("tpgen.nn.", "tpgen.kernels.", "tpgen.emitter.", "torch.jit")
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _HOOK = "a hook"
+_HELD = ("_parameters", "_buffers", "_modules")
 _OF_ALL = [x for name, x in vars(torch_modules).items() if name.startswith("_global_") and isinstance(x, dict)]
 
 
@@ -64,7 +65,7 @@ class Reads:
 
     def _place_in_tables(self, held: dict[str, Any], name: str) -> None:
         """Note a name that a module looks up in its tables: where it is absent, and what is no input of a program."""
-        for table in (held.get(of, {}) for of in ("_parameters", "_buffers", "_modules")):
+        for table in (held.get(of, {}) for of in _HELD):
             if not isinstance(table.get(name), Tensor):
                 self._place(table, name)
             if name in table:
@@ -82,8 +83,7 @@ class Reads:
         for module in modules:
             held = object.__getattribute__(module, "__dict__")
             self._bodies.append(Whole(type(module).__name__, module, body_of, body_of(module), 0))
-            tables = (name for name in sorted(_TABLES & held.keys()) if isinstance(held[name], dict))
-            self._tables += [NamedPlace(held, name, held[name]) for name in tables]
+            self._tables += [NamedPlace(held, name, held[name]) for name in (*_HELD, *_HOOKS) if name in held]
             hooks = (held[name] for name in _HOOKS if name in held)
             self._hooks += [Whole(_HOOK, table, items_of, items_of(table), 0) for table in hooks]
 

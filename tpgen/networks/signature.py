@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
-from itertools import repeat
+from itertools import chain, repeat
 from operator import getitem, is_not
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tpgen.base._torch import is_functorch_wrapped_tensor, pytree
 from tpgen.base.errors import DeployError, InputError
-from tpgen.kernels.runtime.native.identity import names_now, standing
+from tpgen.kernels.runtime.native.identity import by_table, names_now, standing
 from tpgen.nn.plain_tensors import writes_to
 
 _PLAIN = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device}  # nobody can write to
@@ -187,13 +187,14 @@ class ParameterSlots:
         self._places, self._names, self.gradients = list(places.values()), list(names.values()), gradients
         self._first = [held for (held, _), *_ in self._places], [name for (_, name), *_ in self._places]
         self._tied = [of for of in self._places if len(of) > 1]
+        self._tables = by_table(chain.from_iterable(self._places))
         self._unmoved: Callable[[], bool] | None = None
 
     def stand(self) -> bool:
         """Whether there is a tensor in each place, and the same one where there was."""
         if self._unmoved is not None and self._unmoved():
             return True
-        looked = standing((), names_now(place for of in self._places for place in of))  # before places are compared
+        looked = standing((), names_now(self._tables))  # before places are compared
         if not self._stands_slowly():
             return False
         self._unmoved = looked

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tpgen.kernels.runtime.native.identity import ABSENT, Names, names_now, standing
+from tpgen.kernels.runtime.native.identity import ABSENT, Names, by_table, names_now, standing
 from tpgen.kernels.runtime.native.words import (
     Word,
     bases_word,
@@ -48,6 +48,7 @@ class Watch:
 
     def __init__(self, places: Sequence[NamedPlace], wholes: Sequence[Whole], tensors: Sequence[Tensor]) -> None:
         self._places, self._wholes = places, wholes
+        self._tables = by_table((of.table, of.name) for of in places)
         self._tensors = [(x, x.detach().clone(), x.requires_grad) for x in tensors]
         self._unmoved = self._looked()
 
@@ -73,7 +74,7 @@ class Watch:
     def _looked(self) -> tuple[Callable[[], bool] | None, list[Whole]]:
         """A function that says whether all is unmoved from here on, but for objects that are beside it."""
         words: list[Word] = []
-        tables, unseen = names_now((of.table, of.name) for of in self._places), []
+        tables, unseen = names_now(self._tables), []
         for whole in self._wholes:
             found, names = _SEEN.get(whole.parts, _unseen)(whole.x)
             known = [word for word in found or () if word is not None]

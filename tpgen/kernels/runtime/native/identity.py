@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, chain, repeat
 from typing import Any, NamedTuple
 
 from tpgen.kernels.runtime.native.functions import native_function
-from tpgen.kernels.runtime.native.words import Word, version_address
+from tpgen.kernels.runtime.native.words import Word, shared_words, version_address
 
 _FUNCTIONS = ("PyDict_GetItemWithError", "PyDict_Next", "PyLong_AsVoidPtr", "PyBool_FromLong")
 _WITHOUT_ARGUMENTS = 4  # METH_NOARGS
@@ -40,12 +40,17 @@ class Names(NamedTuple):
     whole: bool = False
 
 
-def names_now(places: Iterable[tuple[dict[Any, Any], Any]]) -> list[Names]:
-    """Names in dicts, each with what it stands for now, by dicts."""
+def by_table(places: Iterable[tuple[dict[Any, Any], Any]]) -> list[tuple[dict[Any, Any], list[Any]]]:
+    """Dicts, each with its names."""
     found: dict[int, tuple[dict[Any, Any], list[Any]]] = {}
     for table, name in places:
         found.setdefault(id(table), (table, []))[1].append(name)
-    return [Names(table, names, [table.get(name, ABSENT) for name in names]) for table, names in found.values()]
+    return list(found.values())
+
+
+def names_now(tables: Iterable[tuple[dict[Any, Any], list[Any]]]) -> list[Names]:
+    """Names of dicts, each with what it stands for now."""
+    return [Names(table, names, list(map(table.get, names, repeat(ABSENT)))) for table, names in tables]
 
 
 def standing(words: Sequence[Word], tables: Sequence[Names]) -> Callable[[], bool] | None:
@@ -61,7 +66,10 @@ def standing(words: Sequence[Word], tables: Sequence[Names]) -> Callable[[], boo
     method = _method()
     if method is None:
         return None
-    dicts = [of.table for of in tables]
+    dicts, told = [of.table for of in tables], False
+    shared = [shared_words(of.table, of.values) for of in tables]
+    if None not in shared:
+        told, words = _tells_of(dicts), [*words, *chain.from_iterable(filter(None, shared))]
     objects = [[*of.names, *of.values] for of in tables]
     columns: dict[str, list[Any]] = {
         "places": [word.address for word in words],
@@ -71,12 +79,12 @@ def standing(words: Sequence[Word], tables: Sequence[Names]) -> Callable[[], boo
         "seen": [-1] * len(dicts),
         "ends": list(accumulate(len(of.names) for of in tables)),
         "whole": [of.whole for of in tables],
-        "names": [id(name) for of in tables for name in of.names],
+        "names": list(map(id, chain.from_iterable(of.names for of in tables))),
         "objects": [0 if x is ABSENT else id(x) for of in tables for x in of.values],
     }
     arrays = {name: (ctypes.c_int64 * len(of))(*of) for name, of in columns.items() if None not in of}
     addresses = {name: ctypes.addressof(array) for name, array in arrays.items()}
-    watched = _Watched(count=len(words), tables=len(tables), told=_tells_of(dicts), last=-1, **addresses)
+    watched = _Watched(count=len(words), tables=len(tables), told=told, last=-1, **addresses)
     return _NEW(ctypes.addressof(method), ctypes.addressof(watched), (watched, arrays, words, dicts, objects))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from types import CellType, FunctionType
 from typing import Any, NamedTuple
@@ -84,6 +84,27 @@ def version_address(table: dict[Any, Any]) -> int | None:
     return id(table) + _version_offset() if _knows_versions() else None
 
 
+def shared_words(table: dict[Any, Any], values: Iterable[Any]) -> list[Word] | None:
+    """The words by which a dict has such values of an object's own, which Python from 3.13 on writes past the dict.
+
+    A dict that has its values itself needs none; nothing where this Python's layout is unknown.
+    """
+    if not _shares():
+        return []
+    return _in_object(table, values) if _knows_shared() else None
+
+
+def _in_object(table: dict[Any, Any], values: Iterable[Any]) -> list[Word]:
+    """The place of an object's values, how many there are, and all words that may be the values'."""
+    place = Word(id(table) + 5 * _SIZE, _read(id(table) + 5 * _SIZE))
+    if not place.value:
+        return []
+    wanted = {id(x): x for x in values}
+    most = ctypes.c_uint8.from_address(place.value).value
+    words = [Word(at, _read(at)) for at in range(place.value, place.value + (1 + most) * _SIZE, _SIZE)]
+    return [place, words[0], *(word._replace(kept=wanted[word.value]) for word in words[1:] if word.value in wanted)]
+
+
 def _read(address: int) -> int:
     return ctypes.c_size_t.from_address(address).value
 
@@ -144,6 +165,31 @@ def _knows_lists() -> bool:
     for probe in ([object()] * 3, [object()] * 7):
         size, items = _list_head(probe)
         if _read(size) != len(probe) or any(_read(_read(items) + n * _SIZE) != id(x) for n, x in enumerate(probe)):
+            return False
+    return True
+
+
+def _shares() -> bool:
+    return sys.version_info >= (3, 13)
+
+
+@cache
+def _knows_shared() -> bool:
+    class Probe:
+        def __init__(self) -> None:
+            self.first, self.last = object(), object()
+
+    probes = [Probe() for _ in range(8)]
+    for x in probes:
+        values = [x.first, x.last]
+        words = _in_object(vars(x), values)
+        if [word.value for word in words[2:]] != list(map(id, values)):
+            return False
+        x.last = x.first
+        if _read(words[3].address) != id(x.first):
+            return False
+        del x.last
+        if _read(words[1].address) == words[1].value:
             return False
     return True
 
