@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.machine import needs_compiler
-from tpgen.networks import signature, watch
+from tpgen.kernels.runtime.native import identity
 
 
 @pytest.fixture(params=[pytest.param("in one call", marks=needs_compiler), "slowly"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Look in one call of C++, or by the slow definition alone, as where nothing can be compiled."""
     if request.param == "slowly":
-        for module in (watch, signature):
-            monkeypatch.setattr(module, "standing", lambda *_: None)
+        monkeypatch.setattr(identity, "_method", lambda: None)
     return request.param

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tpgen.base._torch import is_functorch_wrapped_tensor, pytree
 from tpgen.base.errors import DeployError, InputError
-from tpgen.kernels.runtime.native.identity import by_table, names_now, standing
+from tpgen.kernels.runtime.native.identity import by_table, compares, names_now, standing
 from tpgen.nn.plain_tensors import writes_to
 
 _PLAIN = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device}  # nobody can write to
@@ -194,7 +194,7 @@ class ParameterSlots:
         """Whether there is a tensor in each place, and the same one where there was."""
         if self._unmoved is not None and self._unmoved():
             return True
-        looked = standing((), names_now(self._tables))  # before places are compared
+        looked = standing((), names_now(self._tables)) if compares() else None  # before places are compared
         if not self._stands_slowly():
             return False
         self._unmoved = looked

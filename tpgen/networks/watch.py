@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tpgen.kernels.runtime.native.identity import ABSENT, Names, by_table, names_now, standing
+from tpgen.kernels.runtime.native.identity import ABSENT, Names, by_table, compares, names_now, standing
 from tpgen.kernels.runtime.native.words import (
     Word,
     bases_word,
@@ -42,6 +42,9 @@ from tpgen.networks.reach import PLAIN_KINDS, NamedPlace, Whole
 
 _Seen = tuple[Sequence[Word | None] | None, Sequence[Names]]  # nothing where it cannot be seen as words and names
 
+# a function that says whether all is unmoved, but for objects that it does not see; None where nobody can say
+_Unmoved = tuple[Callable[[], bool] | None, Sequence[Whole]]
+
 
 class Watch:
     """What is read of places and objects."""
@@ -50,7 +53,7 @@ class Watch:
         self._places, self._wholes = places, wholes
         self._tables = by_table((of.table, of.name) for of in places)
         self._tensors = [(x, x.detach().clone(), x.requires_grad) for x in tensors]
-        self._unmoved = self._looked()
+        self._unmoved: _Unmoved = None, ()
 
     def stands(self) -> bool:
         """Whether all is as it was."""
@@ -71,10 +74,11 @@ class Watch:
         self._unmoved = looked
         return True
 
-    def _looked(self) -> tuple[Callable[[], bool] | None, list[Whole]]:
-        """A function that says whether all is unmoved from here on, but for objects that are beside it."""
+    def _looked(self) -> _Unmoved:
+        if not compares():
+            return None, ()
         words: list[Word] = []
-        tables, unseen = names_now(self._tables), []
+        tables, unseen = names_now(self._tables), list[Whole]()
         for whole in self._wholes:
             found, names = _SEEN.get(whole.parts, _unseen)(whole.x)
             known = [word for word in found or () if word is not None]

@@ -40,6 +40,11 @@ class Names(NamedTuple):
     whole: bool = False
 
 
+def compares() -> bool:
+    """Whether `standing` can say anything: without a compiler it cannot."""
+    return _method() is not None
+
+
 def by_table(places: Iterable[tuple[dict[Any, Any], Any]]) -> list[tuple[dict[Any, Any], list[Any]]]:
     """Dicts, each with its names."""
     found: dict[int, tuple[dict[Any, Any], list[Any]]] = {}
