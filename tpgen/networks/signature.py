@@ -189,6 +189,7 @@ class ParameterSlots:
         self._tied = [of for of in self._places if len(of) > 1]
         self._tables = by_table(chain.from_iterable(self._places))
         self._unmoved: Callable[[], bool] | None = None
+        self._last: list[Tensor] = []
 
     def stand(self) -> bool:
         """Whether there is a tensor in each place, and the same one where there was."""
@@ -197,7 +198,9 @@ class ParameterSlots:
         looked = standing((), names_now(self._tables)) if compares() else None  # before places are compared
         if not self._stands_slowly():
             return False
-        self._unmoved = looked
+        last = self._read()
+        if looked is not None and looked():
+            self._unmoved, self._last = looked, last
         return True
 
     def _stands_slowly(self) -> bool:
@@ -207,6 +210,9 @@ class ParameterSlots:
 
     def tensors(self) -> list[Tensor]:
         """Tensors that stand there now."""
+        return list(self._last) if self._unmoved is not None and self._unmoved() else self._read()
+
+    def _read(self) -> list[Tensor]:
         return list(map(getitem, *self._first))
 
     def asked(self) -> list[bool]:

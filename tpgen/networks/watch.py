@@ -22,6 +22,7 @@ from tpgen.kernels.runtime.native.words import (
     dict_word,
     function_words,
     list_words,
+    order_words,
     slot_words,
 )
 from tpgen.networks.parts import (
@@ -139,13 +140,13 @@ def _seen_attributes(x: Any) -> _Seen:
 
 
 def _seen_dict(x: dict[Any, Any]) -> _Seen:
-    """A dict, whose order is that of its names; of an ordered one where there is no order to change."""
-    plain = type(x) is dict or (type(x) is OrderedDict and len(x) < 2)
-    return ((), [_all(x)]) if plain else _unseen(x)
+    if type(x) is OrderedDict:
+        return order_words(x), [_all(x)]
+    return ((), [_all(x)]) if type(x) is dict else _unseen(x)
 
 
 def _all(x: dict[Any, Any]) -> Names:
-    pairs = list(x.items())
+    pairs = list(dict.items(x))  # in the order of a dict, of an ordered one too
     return Names(x, [name for name, _ in pairs], [value for _, value in pairs], whole=True)
 
 

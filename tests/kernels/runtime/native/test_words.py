@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from tpgen.kernels.runtime.native.words import (
     dict_word,
     function_words,
     list_words,
+    order_words,
     slot_words,
     version_address,
 )
@@ -102,6 +104,12 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], Sequence[Word | None
     "an item more": (lambda: [1.0, 2.0], list_words, lambda x: x.append(3.0)),
     "an item less": (lambda: [1.0, 2.0], list_words, lambda x: x.pop()),
     "an item of an empty list": (list, list_words, lambda x: x.append(3.0)),
+    "an order": (lambda: OrderedDict(a=1, b=2), order_words, lambda x: x.move_to_end("a")),
+    "an order, and back": (
+        lambda: OrderedDict(a=1, b=2),
+        order_words,
+        lambda x: (x.move_to_end("a"), x.move_to_end("b")),
+    ),
     "a slot": (Slots, lambda x: slot_words(x, ()), lambda x: setattr(x, "first", 3.0)),
     "a last slot": (Slots, lambda x: slot_words(x, ()), lambda x: setattr(x, "last", 3.0)),
 }

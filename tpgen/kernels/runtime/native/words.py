@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from functools import cache
 from types import CellType, FunctionType
@@ -69,6 +70,11 @@ def list_words(x: list[Any]) -> list[Word] | None:
         return None
     size, items = (Word(at, _read(at)) for at in _list_head(x))
     return [size, items, *(Word(items.value + n * _SIZE, id(item), item) for n, item in enumerate(x))]
+
+
+def order_words(x: OrderedDict[Any, Any]) -> list[Word] | None:
+    """The words that an ordered dict has beside those of a dict, of which a change of its order moves one."""
+    return [Word(at, _read(at)) for at in _behind_dict(x)] if _knows_order() else None
 
 
 def slot_words(x: Any, values: Sequence[Any]) -> list[Word] | None:
@@ -192,6 +198,19 @@ def _knows_shared() -> bool:
         if _read(words[1].address) == words[1].value:
             return False
     return True
+
+
+def _behind_dict(x: OrderedDict[Any, Any]) -> range:
+    return range(id(x) + dict.__basicsize__, id(x) + OrderedDict.__basicsize__, _SIZE)
+
+
+@cache
+def _knows_order() -> bool:
+    table, seen = OrderedDict(a=1, b=2), set()
+    for n in range(4):  # there and back, which is no order that was before
+        seen.add(tuple(map(_read, _behind_dict(table))))
+        table.move_to_end("ab"[n % 2])
+    return len(seen) == 4
 
 
 def _version_offset() -> int:
