@@ -20,6 +20,7 @@ import tpgen
 from tests.networks import reached
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tests.networks.test_training import squared
+from tests.networks.ways import way  # noqa: F401  a fixture
 from tpgen.base.errors import DeployError, InputError
 
 NUMBER = 2.0
@@ -294,7 +295,7 @@ def rows(count: int = 5) -> Tensor:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_whatever_forward_reads_is_followed(change: str, interpreted: list[int]) -> None:  # noqa: F811
+def test_whatever_forward_reads_is_followed(change: str, way: str, interpreted: list[int]) -> None:  # noqa: F811
     held, read, changed = CHANGES[change]
     network = Holding(held(), read)
     step = tpgen.compile_step(network, rows())

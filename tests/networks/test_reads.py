@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import tpgen
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tests.networks.test_training import squared
+from tests.networks.ways import way  # noqa: F401  a fixture
 from tpgen.base.errors import InputError
 from tpgen.networks.reach import Reach
 from tpgen.networks.reads import Reads, reading
@@ -74,7 +75,7 @@ CHANGES: dict[str, tuple[Callable[[Layers], object], bool]] = {  # whether they 
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_step_is_that_of_the_network_as_it_is(change: str, interpreted: list[int]) -> None:  # noqa: F811
+def test_a_step_is_that_of_the_network_as_it_is(change: str, way: str, interpreted: list[int]) -> None:  # noqa: F811
     network = Layers()
     step = tpgen.compile_step(network, rows())
     torch.testing.assert_close(step(rows(7)), network(rows(7)), rtol=1e-12, atol=1e-12)
@@ -154,7 +155,7 @@ def test_what_code_writes_itself_is_not_asked_for() -> None:
 
 
 @pytest.mark.parametrize("kind", ["forward", "forward_pre", "full_backward"])
-def test_hooks_that_come_and_go_are_in_the_program(kind: str, interpreted: list[int]) -> None:  # noqa: F811
+def test_hooks_that_come_and_go_are_in_the_program(kind: str, way: str, interpreted: list[int]) -> None:  # noqa: F811
     network = Layers()
     step, plain = tpgen.compile_step(network, rows()), network(rows())
     inner = next(module for module in network.modules() if isinstance(module, nn.Linear))
@@ -194,7 +195,7 @@ class Various(nn.Module):
 
 
 @pytest.mark.parametrize("change", READ)
-def test_all_that_a_network_reads_counts(change: str, interpreted: list[int]) -> None:  # noqa: F811
+def test_all_that_a_network_reads_counts(change: str, way: str, interpreted: list[int]) -> None:  # noqa: F811
     network = Various()
     step = tpgen.compile_step(network, rows())
     before = step(rows())

@@ -7,44 +7,45 @@ that their code has names for: each name in a table, and each object by its part
 from __future__ import annotations
 
 import dis
-import gc
 import os
 import sys
 import sysconfig
 from argparse import Namespace
-from array import array
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, MutableSet
+from collections.abc import Iterable, Iterator, Mapping, MutableSequence, MutableSet
 from contextlib import contextmanager
-from contextvars import ContextVar
 from enum import Enum
-from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from threading import local
 from types import (
-    BuiltinMethodType,
-    CellType,
     CodeType,
     FrameType,
     FunctionType,
-    MappingProxyType,
-    MethodType,
-    MethodWrapperType,
     ModuleType,
     SimpleNamespace,
 )
 from typing import Any, NamedTuple
-from weakref import ref
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tpgen.base.errors import DeployError
+from tpgen.kernels.runtime.native.identity import ABSENT
+from tpgen.networks.parts import (
+    CHANGED,
+    FUNCTION,
+    KEPT,
+    PartsOf,
+    attributes_of,
+    bases_of,
+    body_of,
+    content_of,
+    entry,
+    names_of_class,
+    slots_of,
+    table_of,
+)
 
 PLAIN_KINDS = (bool, int, float, complex, str, bytes, type(None), Enum, torch.dtype, torch.device, range, slice)
-PartsOf = Callable[[Any], tuple]
 _LIBRARIES = ("torch", "tpgen", "numpy", "scipy", "sympy", "opt_einsum", "opt_einsum_fx", "typing_extensions")
 _FIXED = frozenset({*sys.stdlib_module_names, *_LIBRARIES, "builtins"})
 _PYTHON = sysconfig.get_path("stdlib")
@@ -59,63 +60,11 @@ _BUILDERS = tuple(
 )
 _MOST = 20_000  # objects: with more it was no network's
 
-FUNCTION: PartsOf = attrgetter("__code__", "__defaults__", "__kwdefaults__")
-
-
-def _contents(cell: CellType) -> tuple:
-    try:
-        return (cell.cell_contents,)
-    except ValueError:  # nothing has been written into it yet
-        return ()
-
-
-def _attributes(x: Any) -> tuple:
-    """Names and values of an object's own attributes, in its ``__dict__`` and in slots."""
-    held = getattr(x, "__dict__", {})
-    slots = [name for name in _slots(type(x)) if hasattr(x, name)]
-    return (*held, *held.values(), *slots, *(getattr(x, name) for name in slots))
-
-
-def _slots(kind: type) -> list[str]:
-    names = (vars(of).get("__slots__", ()) for of in kind.__mro__)
-    every = (name for of in names for name in ((of,) if isinstance(of, str) else of))
-    return [name for name in every if name not in ("__dict__", "__weakref__") and not name.startswith("__")]
-
-
-# what objects that can be changed are made of
-_CHANGED: dict[type, PartsOf] = {
-    FunctionType: FUNCTION,
-    CellType: _contents,
-    dict: lambda x: (*x, *x.values()),
-    list: tuple,
-    set: tuple,
-    deque: tuple,
-    bytearray: lambda x: (bytes(x),),
-    array: lambda x: (x.tobytes(),),
-    np.ndarray: lambda x: (x.shape, str(x.dtype), x.tobytes() if x.dtype != object else tuple(x.flat)),
-    memoryview: lambda x: (x.tobytes(),),
-    **dict.fromkeys((type({}.keys()), type({}.values()), type({}.items())), tuple),
-    ContextVar: lambda x: (x.get(None),),
-    ref: lambda x: (x(),),
-}
-# and those that cannot
-_KEPT: dict[type, PartsOf] = {
-    tuple: lambda x: tuple(tuple.__iter__(x)),  # e3nn's irreps have no length
-    frozenset: tuple,
-    MethodType: attrgetter("__self__", "__func__"),
-    BuiltinMethodType: lambda x: (x.__self__,),
-    MethodWrapperType: lambda x: (x.__self__,),
-    partial: attrgetter("func", "args", "keywords"),
-    property: attrgetter("fget", "fset"),
-    staticmethod: lambda x: (x.__func__,),
-    classmethod: lambda x: (x.__func__,),
-    MappingProxyType: lambda x: (*x, *x.values()),
-}
 _OPENED = (SimpleNamespace, Namespace, Mapping, MutableSequence, MutableSet, local)  # of Python's own classes
 
 
 class NamedPlace(NamedTuple):
-    """A name in a table, and what stands there."""
+    """A name in a table, and what stands there, or `ABSENT`."""
 
     table: dict[str, Any]
     name: str
@@ -181,7 +130,7 @@ class Reach:
 
     def _place(self, what: str, table: dict[str, Any], name: str) -> None:
         if (id(table), name) not in self.places:
-            self.places[id(table), name] = NamedPlace(table, name, table.get(name))
+            self.places[id(table), name] = NamedPlace(table, name, table.get(name, ABSENT))
             self._pending.append((what, table.get(name)))
 
     def _follow(self) -> None:
@@ -214,8 +163,11 @@ class Reach:
 
     def _class(self, kind: type) -> None:
         """Names of code in a class and its bases, and their absence before the first that has them."""
-        tables = [(of, _table(of)) for of in kind.__mro__[:-1] if of is not nn.Module]
+        self._parts(kind.__name__, kind, bases_of, id(kind))
+        tables = [(of, table_of(of)) for of in kind.__mro__[:-1] if of is not nn.Module]
         for n, (of, table) in enumerate(tables):
+            if _home(of) not in _FIXED:
+                self._parts(of.__name__, of, names_of_class, id(of) + 1)
             for name in self._names_of(of, table):
                 for _, before in tables[: n + 1]:
                     self._place(f"{of.__name__}.{name}", before, name)
@@ -236,17 +188,17 @@ class Reach:
                 self._place(f"{module.__name__}.{name}", table, name)
 
     def _object(self, name: str, x: Any) -> None:
-        kept = _entry(_KEPT, x)
+        kept = entry(KEPT, x)
         if kept:
             self._pending += [(name, part) for part in kept(x)]
         elif isinstance(x, FunctionType):
             self._function(name, x)
-        elif parts := _entry(_CHANGED, x):
+        elif parts := entry(CHANGED, x):
             self._whole(name, x, parts)
         if "__wrapped__" in getattr(x, "__dict__", {}):
             self._pending.append((name, x.__wrapped__))
-        if type(x) not in _CHANGED and type(x) not in _KEPT:
-            self._instance(name, x, _entry(_CHANGED, x) or kept)
+        if type(x) not in CHANGED and type(x) not in KEPT:
+            self._instance(name, x, entry(CHANGED, x) or kept)
 
     def _function(self, name: str, x: FunctionType) -> None:
         """Code, defaults and closure of a function that runs; of others it counts that they stand where they do."""
@@ -255,7 +207,9 @@ class Reach:
         self._whole(name, x, FUNCTION)
         for key, cell in zip(x.__code__.co_freevars, x.__closure__ or (), strict=True):
             if key != "__class__":
-                self._whole(f"{name}.{key}", cell, _contents)
+                self._whole(f"{name}.{key}", cell, content_of)
+        if vars(x):
+            self._parts(name, x, body_of, id(x) + 1)
         for key in sorted(self._names & vars(x).keys()):
             self._place(f"{name}.{key}", vars(x), key)
 
@@ -267,9 +221,9 @@ class Reach:
             )
         if _home(kind) in _FIXED and not isinstance(x, _OPENED):
             return
-        if getattr(x, "__dict__", None) or _slots(kind):
+        if hasattr(x, "__dict__") or slots_of(kind):
             self._attributes(name, x)
-        elif parts is None and not (hasattr(x, "__dict__") or callable(x)):
+        elif parts is None and not callable(x):
             raise DeployError(
                 f"{name}: forward reads an object of class {kind.__name__}, of which nobody sees when it changes: read "
                 "its numbers when the network is made, or give them as arguments"
@@ -278,33 +232,27 @@ class Reach:
 
     def _attributes(self, name: str, x: Any) -> None:
         """Watch all attributes, and follow those that code names; all where code takes them from the object's dict."""
-        value = _attributes(x)
-        self.wholes[id(x) + 1] = Whole(name, x, _attributes, value, id(x) + 1)
+        value = self._parts(name, x, attributes_of, id(x) + 1)
         if isinstance(x, _OPENED) or self._names & {"__dict__", "vars"}:
             self._pending += [(name, part) for part in value]
         else:
-            named = sorted(self._names & {*getattr(x, "__dict__", ()), *_slots(type(x))})
+            named = sorted(self._names & {*getattr(x, "__dict__", ()), *slots_of(type(x))})
             self._pending += [(f"{name}.{key}", getattr(x, key)) for key in named if hasattr(x, key)]
 
     def _whole(self, name: str, x: Any, parts: PartsOf) -> None:
-        value = parts(x)
-        self.wholes[id(x)] = Whole(name, x, parts, value, id(x))
+        value = self._parts(name, x, parts, id(x))
         names = value[: len(value) // 2] if isinstance(x, dict) else ()
         keys = [f"{name}[{part!r}]" for part in names] * 2 or [name] * len(value)
         self._pending += list(zip(keys, value, strict=True))
 
-
-def _entry(table: dict[type, PartsOf], x: Any) -> PartsOf | None:
-    return next((table[kind] for kind in type(x).__mro__ if kind in table), None)
+    def _parts(self, name: str, x: Any, parts: PartsOf, key: int) -> tuple:
+        """Watch an object's parts."""
+        self.wholes[key] = Whole(name, x, parts, parts(x), key)
+        return self.wholes[key].value
 
 
 def _home(kind: type) -> str:
     return kind.__module__.split(".")[0]
-
-
-def _table(kind: type) -> dict[str, Any]:
-    """The dict of a class's attributes, which Python shows as a proxy alone."""
-    return gc.get_referents(vars(kind))[0]
 
 
 def is_fixed(code: CodeType) -> bool:

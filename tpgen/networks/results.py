@@ -35,6 +35,8 @@ def flatten(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
 
 def unflatten(leaves: Iterable[Any], spec: pytree.TreeSpec) -> Any:
     """The result of such leaves."""
+    if spec.type is dict and spec.num_children == spec.num_leaves == spec.num_nodes - 1:  # as most networks return
+        return dict(zip(spec.context, leaves, strict=True))
     return _closed(pytree.tree_unflatten(leaves, spec))
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
-from itertools import repeat
+from itertools import chain, repeat
 from operator import getitem, is_not
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from tpgen.base._torch import is_functorch_wrapped_tensor, pytree
 from tpgen.base.errors import DeployError, InputError
+from tpgen.kernels.runtime.native.identity import by_table, compares, names_now, standing
 from tpgen.nn.plain_tensors import writes_to
 
 _PLAIN = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device}  # nobody can write to
@@ -186,15 +187,32 @@ class ParameterSlots:
         self._places, self._names, self.gradients = list(places.values()), list(names.values()), gradients
         self._first = [held for (held, _), *_ in self._places], [name for (_, name), *_ in self._places]
         self._tied = [of for of in self._places if len(of) > 1]
+        self._tables = by_table(chain.from_iterable(self._places))
+        self._unmoved: Callable[[], bool] | None = None
+        self._last: list[Tensor] = []
 
     def stand(self) -> bool:
         """Whether there is a tensor in each place, and the same one where there was."""
+        if self._unmoved is not None and self._unmoved():
+            return True
+        looked = standing((), names_now(self._tables)) if compares() else None  # before places are compared
+        if not self._stands_slowly():
+            return False
+        last = self._read()
+        if looked is not None and looked():
+            self._unmoved, self._last = looked, last
+        return True
+
+    def _stands_slowly(self) -> bool:
         if not all(map(is_not, map(dict.get, *self._first), repeat(None))):
             return False
         return all(held.get(name) is of[0][0][of[0][1]] for of in self._tied for held, name in of)
 
     def tensors(self) -> list[Tensor]:
         """Tensors that stand there now."""
+        return list(self._last) if self._unmoved is not None and self._unmoved() else self._read()
+
+    def _read(self) -> list[Tensor]:
         return list(map(getitem, *self._first))
 
     def asked(self) -> list[bool]:

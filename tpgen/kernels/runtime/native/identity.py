@@ -1,53 +1,157 @@
-"""Names in dicts and parts of functions, each compared with the object that stood there, in one call of C++."""
+"""Whether objects of Python's are made of what they were made of, in one call of C++ that opens no frame.
+
+Names of a dict are compared where the dict has changed: its number says so until Python 3.11, and Python itself from
+3.12 on.  All else is words in memory.  What is watched is kept, so that nothing else can stand at its address.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from types import FunctionType
-from typing import Any
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from enum import Enum
+from functools import cache
+from itertools import accumulate, chain, repeat
+from typing import Any, NamedTuple
 
 from tpgen.kernels.runtime.native.functions import native_function
+from tpgen.kernels.runtime.native.words import Word, shared_words, version_address
 
-_PARTS = {
-    "PyFunction_GetCode": "__code__",
-    "PyFunction_GetDefaults": "__defaults__",
-    "PyFunction_GetKwDefaults": "__kwdefaults__",
-}
+_FUNCTIONS = ("PyDict_GetItemWithError", "PyDict_Next", "PyLong_AsVoidPtr", "PyBool_FromLong")
+_WITHOUT_ARGUMENTS = 4  # METH_NOARGS
 
 
-def names_stand(tables: Sequence[dict], names: Sequence[str], values: Sequence[Any]) -> Callable[[], bool]:
-    """A function that says whether each name of a dict stands for the same object; None stands for an absent name.
+class Absent(Enum):
+    """The value of a name that stands for nothing."""
+
+    ABSENT = 0
+
+
+ABSENT = Absent.ABSENT
+
+
+class Names(NamedTuple):
+    """A dict with names and what each stands for; ``whole``: these are all that it has, in its order."""
+
+    table: dict[Any, Any]
+    names: Sequence[Any]
+    values: Sequence[Any]
+    whole: bool = False
+
+
+def compares() -> bool:
+    """Whether `standing` can say anything: without a compiler it cannot."""
+    return _method() is not None
+
+
+def by_table(places: Iterable[tuple[dict[Any, Any], Any]]) -> list[tuple[dict[Any, Any], list[Any]]]:
+    """Dicts, each with its names."""
+    found: dict[int, tuple[dict[Any, Any], list[Any]]] = {}
+    for table, name in places:
+        found.setdefault(id(table), (table, []))[1].append(name)
+    return list(found.values())
+
+
+def names_now(tables: Iterable[tuple[dict[Any, Any], list[Any]]]) -> list[Names]:
+    """Names of dicts, each with what it stands for now."""
+    return [Names(table, names, list(map(table.get, names, repeat(ABSENT)))) for table, names in tables]
+
+
+def standing(words: Sequence[Word], tables: Sequence[Names]) -> Callable[[], bool] | None:
+    """A function that says whether words and names of dicts stand for the same objects; None without a compiler.
+
+    It may say that they do not where only the order or the identity of equal names has changed.
 
     >>> table = {"a": 1}
-    >>> stand = names_stand([table, table], ["a", "b"], [1, None])
-    >>> stand(), table.update(a=2), stand()
-    (True, None, False)
+    >>> stands = standing([], [Names(table, ["a", "b"], [1, ABSENT])])
+    >>> stands(), table.update(a=2), stands(), table.update(a=1), stands()
+    (True, None, False, None, True)
     """
-    return _compared("tpgen_names_stand", "pppppi", "PyDict_GetItemWithError", tables, names, values)
+    method = _method()
+    if method is None:
+        return None
+    dicts, told = [of.table for of in tables], False
+    shared = [shared_words(of.table, of.values) for of in tables]
+    if None not in shared:
+        told, words = _tells_of(dicts), [*words, *chain.from_iterable(filter(None, shared))]
+    objects = [[*of.names, *of.values] for of in tables]
+    columns: dict[str, list[Any]] = {
+        "places": [word.address for word in words],
+        "values": [word.value for word in words],
+        "dicts": list(map(id, dicts)),
+        "versions": [version_address(table) for table in dicts],
+        "seen": [-1] * len(dicts),
+        "ends": list(accumulate(len(of.names) for of in tables)),
+        "whole": [of.whole for of in tables],
+        "names": list(map(id, chain.from_iterable(of.names for of in tables))),
+        "objects": [0 if x is ABSENT else id(x) for of in tables for x in of.values],
+    }
+    arrays = {name: (ctypes.c_int64 * len(of))(*of) for name, of in columns.items() if None not in of}
+    addresses = {name: ctypes.addressof(array) for name, array in arrays.items()}
+    watched = _Watched(count=len(words), tables=len(tables), told=told, last=-1, **addresses)
+    return _NEW(ctypes.addressof(method), ctypes.addressof(watched), (watched, arrays, words, dicts, objects))
 
 
-def functions_stand(functions: Sequence[FunctionType]) -> Callable[[], bool]:
-    """A function that says whether functions have the code and the defaults that they have now.
+class _Watched(ctypes.Structure):
+    """What the header knows by this name."""
 
-    >>> def f(x=1):
-    ...     return x
-    >>> stand = functions_stand([f])
-    >>> stand(), setattr(f, "__defaults__", (2,)), stand()
-    (True, None, False)
-    """
-    each = [
-        _compared("tpgen_parts_stand", "ppppi", part, functions, [getattr(f, name) for f in functions])
-        for part, name in _PARTS.items()
-    ]
-    return lambda: all(stand() for stand in each)
+    _fields_ = (
+        *(("count", ctypes.c_int64), ("places", ctypes.c_void_p), ("values", ctypes.c_void_p)),
+        *(("tables", ctypes.c_int64), ("dicts", ctypes.c_void_p), ("versions", ctypes.c_void_p)),
+        *((name, ctypes.c_void_p) for name in ("seen", "ends", "whole", "names", "objects")),
+        *(("told", ctypes.c_int64), ("last", ctypes.c_int64)),
+    )
 
 
-def _compared(entry: str, arguments: str, python: str, *columns: Sequence[Any]) -> Callable[[], bool]:
-    function = native_function("identity", entry, arguments, holds_gil=True)
-    if function is None:
-        return lambda: False  # nobody can say
-    kept = [list(column) for column in columns]
-    places = [(ctypes.c_void_p * len(column))(*map(id, column)) for column in kept]
-    given = (ctypes.cast(getattr(ctypes.pythonapi, python), ctypes.c_void_p), id(None), *places, len(kept[0]))
-    return lambda kept=kept: bool(function(*given))  # type: ignore[misc]
+class _Method(ctypes.Structure):
+    """Python's PyMethodDef."""
+
+    _fields_ = (
+        *(("name", ctypes.c_char_p), ("function", ctypes.c_void_p)),
+        *(("flags", ctypes.c_int), ("text", ctypes.c_char_p)),
+    )
+
+
+_NEW = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)(
+    ("PyCFunction_NewEx", ctypes.pythonapi)
+)
+
+
+@cache
+def _method() -> _Method | None:
+    """The method that compares; its object keeps what is watched."""
+    stands, use = (
+        native_function("identity", "tpgen_stands", "pp"),
+        native_function("identity", "tpgen_use_python", "pppp"),
+    )
+    if stands is None or use is None:
+        return None
+    use(*map(_address, (getattr(ctypes.pythonapi, name) for name in _FUNCTIONS)))
+    return _Method(b"stands", _address(stands), _WITHOUT_ARGUMENTS, None)
+
+
+def _in_header(entry: str, arguments: str) -> Any:
+    return native_function("identity", entry, arguments)
+
+
+def _address(function: Any) -> int | None:
+    return ctypes.cast(function, ctypes.c_void_p).value
+
+
+def _tells_of(dicts: Iterable[dict[Any, Any]]) -> bool:
+    """Let Python tell of changes of dicts; whether it does so."""
+    watcher = _watcher()
+    watch = ctypes.pythonapi.PyDict_Watch if watcher >= 0 else None
+    return watch is not None and all(watch(watcher, ctypes.py_object(table)) == 0 for table in dicts)
+
+
+@cache
+def _watcher() -> int:
+    """The number by which Python tells the header of changes, -1 where it gives none."""
+    if sys.version_info < (3, 12):
+        return -1
+    told = _in_header("tpgen_dict_changes", "ippp")
+    with suppress(RuntimeError):  # all eight are taken
+        return ctypes.pythonapi.PyDict_AddWatcher(ctypes.c_void_p(_address(told)))
+    return -1

@@ -1,0 +1,229 @@
+"""Addresses of words in memory that change when an object of Python's does, as far as this Python's layout is known.
+
+No header of Python's is needed: each place is looked for in an object whose parts are known, and an object of which the
+word is not where it should be has no address.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from functools import cache
+from types import CellType, FunctionType
+from typing import Any, NamedTuple
+
+_SIZE = ctypes.sizeof(ctypes.c_void_p)
+_BEFORE = 3 * _SIZE  # what stands before an object: of the collector, and where its dict may be
+_OF_PYTHON = 1 << 9  # the flag of a class that code in Python has made
+_FUNCTION = ("__code__", "__defaults__", "__kwdefaults__")
+
+
+class Word(NamedTuple):
+    """An address, what stands there now, and the object whose address that is, or several that may be."""
+
+    address: int
+    value: int
+    kept: Any = None
+
+
+def class_word(x: Any) -> Word | None:
+    """The word by which an object has its class."""
+    return _word_of(x, _class_offset(), type(x))
+
+
+def dict_word(x: Any) -> Word | None:
+    """The word by which an object has its own dict."""
+    held = object.__getattribute__(x, "__dict__")
+    if _read(id(x) - _BEFORE) == id(held):  # where classes of Python's have it from 3.11 on
+        return Word(id(x) - _BEFORE, id(held), held)
+    found = [at for at in range(id(x) - _BEFORE, id(x) + object.__sizeof__(x), _SIZE) if _read(at) == id(held)]
+    return Word(found[0], id(held), held) if len(found) == 1 else None
+
+
+def bases_word(kind: type) -> Word | None:
+    """The word by which a class has the classes that its names are looked up in."""
+    return _word_of(kind, _bases_offset(), kind.__mro__)
+
+
+def function_words(function: FunctionType) -> list[Word] | None:
+    """The words by which a function has its code and defaults."""
+    found = [
+        _word_of(function, at, getattr(function, name)) for name, at in zip(_FUNCTION, _function_offsets(), strict=True)
+    ]
+    return _all(found)
+
+
+def cell_words(cell: CellType) -> list[Word] | None:
+    """The word by which a cell of a closure has its content."""
+    try:
+        content = cell.cell_contents
+    except ValueError:  # nothing has been written into it yet
+        content = None
+    return _all([_word_of(cell, _cell_offset(), content)])
+
+
+def list_words(x: list[Any]) -> list[Word] | None:
+    """The words by which a list has its length and items; an item is read only where those before it stand."""
+    if not _knows_lists():
+        return None
+    size, items = (Word(at, _read(at)) for at in _list_head(x))
+    return [size, items, *(Word(items.value + n * _SIZE, id(item), item) for n, item in enumerate(x))]
+
+
+def order_words(x: OrderedDict[Any, Any]) -> list[Word] | None:
+    """The words that an ordered dict has beside those of a dict, of which a change of its order moves one."""
+    return [Word(at, _read(at)) for at in _behind_dict(x)] if _knows_order() else None
+
+
+def slot_words(x: Any, values: Sequence[Any]) -> list[Word] | None:
+    """All words of an object of plain Python classes, which keep attributes in slots that hold such values."""
+    begin, kept = _class_offset(), (type(x), *values)
+    if begin is None or not all(kind.__flags__ & _OF_PYTHON for kind in type(x).__mro__[:-1]):
+        return None
+    return [Word(at, _read(at), kept) for at in range(id(x) + begin, id(x) + type(x).__basicsize__, _SIZE)]
+
+
+def version_address(table: dict[Any, Any]) -> int | None:
+    """The address of a number that each change of a dict moves; Python has one until 3.11."""
+    return id(table) + _version_offset() if _knows_versions() else None
+
+
+def shared_words(table: dict[Any, Any], values: Iterable[Any]) -> list[Word] | None:
+    """The words by which a dict has such values of an object's own, which Python from 3.13 on writes past the dict.
+
+    A dict that has its values itself needs none; nothing where this Python's layout is unknown.
+    """
+    if not _shares():
+        return []
+    return _in_object(table, values) if _knows_shared() else None
+
+
+def _in_object(table: dict[Any, Any], values: Iterable[Any]) -> list[Word]:
+    """The place of an object's values, how many there are, and all words that may be the values'."""
+    place = Word(id(table) + 5 * _SIZE, _read(id(table) + 5 * _SIZE))
+    if not place.value:
+        return []
+    wanted = {id(x): x for x in values}
+    most = ctypes.c_uint8.from_address(place.value).value
+    words = [Word(at, _read(at)) for at in range(place.value, place.value + (1 + most) * _SIZE, _SIZE)]
+    return [place, words[0], *(word._replace(kept=wanted[word.value]) for word in words[1:] if word.value in wanted)]
+
+
+def _read(address: int) -> int:
+    return ctypes.c_size_t.from_address(address).value
+
+
+def _word_of(x: Any, offset: int | None, value: Any) -> Word | None:
+    """The word at an offset where it is of a value; None can be written as no object."""
+    if offset is None:
+        return None
+    found = _read(id(x) + offset)
+    return Word(id(x) + offset, found, value) if found == id(value) or (value is None and not found) else None
+
+
+def _all(words: Sequence[Word | None]) -> list[Word] | None:
+    found = [word for word in words if word is not None]
+    return found if len(found) == len(words) else None
+
+
+# -- where an object has what ------------------------------------------------------------------------------------------
+
+
+def _offset(x: Any, part: Any) -> int | None:
+    """The one offset at which an object has a part."""
+    found = [at for at in range(0, type(x).__basicsize__, _SIZE) if _read(id(x) + at) == id(part)]
+    return found[0] if len(found) == 1 else None
+
+
+@cache
+def _class_offset() -> int | None:
+    return _offset(object(), object)
+
+
+@cache
+def _bases_offset() -> int | None:
+    kind = type("probe", (), {})
+    return _offset(kind, kind.__mro__)
+
+
+@cache
+def _function_offsets() -> tuple[int | None, ...]:
+    def probe(_x: Any = object(), *, _y: Any = None) -> None:  # noqa: B008
+        """Have one of each."""
+
+    return tuple(_offset(probe, getattr(probe, name)) for name in _FUNCTION)
+
+
+@cache
+def _cell_offset() -> int | None:
+    content = object()
+    return _offset(CellType(content), content)
+
+
+def _list_head(x: list[Any]) -> tuple[int, int]:
+    return id(x) + 2 * _SIZE, id(x) + 3 * _SIZE
+
+
+@cache
+def _knows_lists() -> bool:
+    for probe in ([object()] * 3, [object()] * 7):
+        size, items = _list_head(probe)
+        if _read(size) != len(probe) or any(_read(_read(items) + n * _SIZE) != id(x) for n, x in enumerate(probe)):
+            return False
+    return True
+
+
+def _shares() -> bool:
+    return sys.version_info >= (3, 13)
+
+
+@cache
+def _knows_shared() -> bool:
+    class Probe:
+        def __init__(self) -> None:
+            self.first, self.last = object(), object()
+
+    probes = [Probe() for _ in range(8)]
+    for x in probes:
+        values = [x.first, x.last]
+        words = _in_object(vars(x), values)
+        if [word.value for word in words[2:]] != list(map(id, values)):
+            return False
+        x.last = x.first
+        if _read(words[3].address) != id(x.first):
+            return False
+        del x.last
+        if _read(words[1].address) == words[1].value:
+            return False
+    return True
+
+
+def _behind_dict(x: OrderedDict[Any, Any]) -> range:
+    return range(id(x) + dict.__basicsize__, id(x) + OrderedDict.__basicsize__, _SIZE)
+
+
+@cache
+def _knows_order() -> bool:
+    table, seen = OrderedDict(a=1, b=2), set()
+    for n in range(4):  # there and back, which is no order that was before
+        seen.add(tuple(map(_read, _behind_dict(table))))
+        table.move_to_end("ab"[n % 2])
+    return len(seen) == 4
+
+
+def _version_offset() -> int:
+    return 3 * _SIZE
+
+
+@cache
+def _knows_versions() -> bool:
+    if sys.version_info >= (3, 12):  # other ways to write pass the number by
+        return False
+    table: dict[str, Any] = {"a": 1}
+    seen = []
+    for change in (lambda: None, lambda: table.update(b=2), lambda: table.update(b=3), lambda: table.pop("b")):
+        change()
+        seen.append(_read(id(table) + _version_offset()))
+    return seen == sorted(set(seen)) and _read(id(table) + _version_offset()) == seen[-1]

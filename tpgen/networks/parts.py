@@ -1,0 +1,117 @@
+"""What objects are made of, by their kinds: an object is as it was where its parts are the same."""
+
+from __future__ import annotations
+
+import gc
+from array import array
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from functools import partial
+from operator import attrgetter
+from types import (
+    BuiltinMethodType,
+    CellType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    MethodWrapperType,
+)
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+PartsOf = Callable[[Any], tuple]
+
+FUNCTION: PartsOf = attrgetter("__code__", "__defaults__", "__kwdefaults__")
+LIST: PartsOf = tuple
+_READING = ("__call__", "__getattr__", "__getattribute__")  # what attributes and calls of an object go through
+
+
+def bases_of(kind: type) -> tuple:
+    """The classes that names of a class are looked up in."""
+    return kind.__mro__
+
+
+def names_of_class(kind: type) -> tuple[str, ...]:
+    """Names of a class's own attributes, but for those that Python itself may write at any time."""
+    return tuple(name for name in vars(kind) if not name.startswith("__") or name in _READING)
+
+
+def table_of(kind: type) -> dict[str, Any]:
+    """The dict of a class's attributes, which Python shows as a proxy alone."""
+    return gc.get_referents(vars(kind))[0]
+
+
+def body_of(x: Any) -> tuple:
+    """The class of an object and the dict of its attributes."""
+    return type(x), object.__getattribute__(x, "__dict__")
+
+
+def names_of(x: Any) -> tuple[str, ...]:
+    """Names of an object's own attributes."""
+    return tuple(object.__getattribute__(x, "__dict__"))
+
+
+def items_of(x: Mapping[Any, Any]) -> tuple:
+    """Names and values of a dict."""
+    return (*x, *x.values())
+
+
+def content_of(cell: CellType) -> tuple:
+    """What a cell of a closure holds."""
+    try:
+        return (cell.cell_contents,)
+    except ValueError:  # nothing has been written into it yet
+        return ()
+
+
+def attributes_of(x: Any) -> tuple:
+    """Names and values of an object's own attributes, in its ``__dict__`` and in slots, and its class."""
+    held = getattr(x, "__dict__", {})
+    slots = [name for name in slots_of(type(x)) if hasattr(x, name)]
+    return (*held, *held.values(), *slots, *(getattr(x, name) for name in slots), type(x))
+
+
+def slots_of(kind: type) -> list[str]:
+    """Names of attributes that a class keeps outside a dict."""
+    names = (vars(of).get("__slots__", ()) for of in kind.__mro__)
+    every = (name for of in names for name in ((of,) if isinstance(of, str) else of))
+    return [name for name in every if name not in ("__dict__", "__weakref__") and not name.startswith("__")]
+
+
+# what objects that can be changed are made of
+CHANGED: dict[type, PartsOf] = {
+    FunctionType: FUNCTION,
+    CellType: content_of,
+    dict: items_of,
+    list: LIST,
+    set: tuple,
+    deque: tuple,
+    bytearray: lambda x: (bytes(x),),
+    array: lambda x: (x.tobytes(),),
+    np.ndarray: lambda x: (x.shape, str(x.dtype), x.tobytes() if x.dtype != object else tuple(x.flat)),
+    memoryview: lambda x: (x.tobytes(),),
+    **dict.fromkeys((type({}.keys()), type({}.values()), type({}.items())), tuple),
+    ContextVar: lambda x: (x.get(None),),
+    ref: lambda x: (x(),),
+}
+# and those that cannot
+KEPT: dict[type, PartsOf] = {
+    tuple: lambda x: tuple(tuple.__iter__(x)),  # e3nn's irreps have no length
+    frozenset: tuple,
+    MethodType: attrgetter("__self__", "__func__"),
+    BuiltinMethodType: lambda x: (x.__self__,),
+    MethodWrapperType: lambda x: (x.__self__,),
+    partial: attrgetter("func", "args", "keywords"),
+    property: attrgetter("fget", "fset"),
+    staticmethod: lambda x: (x.__func__,),
+    classmethod: lambda x: (x.__func__,),
+    MappingProxyType: items_of,
+}
+
+
+def entry(table: dict[type, PartsOf], x: Any) -> PartsOf | None:
+    """The parts that a table names for an object's class, or for the first base that has any."""
+    return next((table[kind] for kind in type(x).__mro__ if kind in table), None)

@@ -1,0 +1,167 @@
+"""Whether what a program knows of places and objects still stands: in one call of C++, and by a slow definition.
+
+The slow definition decides.  The fast way asks for more, the same objects where equal constants would do, so that what
+it finds unmoved stands; where something has moved, the slow definition says whether it stands all the same.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tpgen.kernels.runtime.native.identity import ABSENT, Names, by_table, compares, names_now, standing
+from tpgen.kernels.runtime.native.words import (
+    Word,
+    bases_word,
+    cell_words,
+    class_word,
+    dict_word,
+    function_words,
+    list_words,
+    order_words,
+    slot_words,
+)
+from tpgen.networks.parts import (
+    FUNCTION,
+    LIST,
+    PartsOf,
+    attributes_of,
+    bases_of,
+    body_of,
+    content_of,
+    items_of,
+    names_of,
+    names_of_class,
+    slots_of,
+    table_of,
+)
+from tpgen.networks.reach import PLAIN_KINDS, NamedPlace, Whole
+
+_Seen = tuple[Sequence[Word | None] | None, Sequence[Names]]  # nothing where it cannot be seen as words and names
+
+# a function that says whether all is unmoved, but for objects that it does not see; None where nobody can say
+_Unmoved = tuple[Callable[[], bool] | None, Sequence[Whole]]
+
+
+class Watch:
+    """What is read of places and objects."""
+
+    def __init__(self, places: Sequence[NamedPlace], wholes: Sequence[Whole], tensors: Sequence[Tensor]) -> None:
+        self._places, self._wholes = places, wholes
+        self._tables = by_table((of.table, of.name) for of in places)
+        self._tensors = [(x, x.detach().clone(), x.requires_grad) for x in tensors]
+        self._unmoved: _Unmoved = None, ()
+
+    def stands(self) -> bool:
+        """Whether all is as it was."""
+        unmoved, unseen = self._unmoved
+        if unmoved is not None and unmoved() and not unseen and not self._tensors:
+            return True
+        return self._stands_slowly()
+
+    def _stands_slowly(self) -> bool:
+        unmoved, unseen = self._unmoved
+        if self._tensors and not all(map(_is_same_tensor, self._tensors)):
+            return False
+        if unmoved is not None and unmoved():
+            return all(map(_is_whole, unseen))
+        looked = self._looked()  # before the rest is compared: what changes meanwhile has moved, or is compared
+        if not (all(map(stands, self._places)) and all(map(_is_whole, self._wholes))):
+            return False
+        self._unmoved = looked
+        return True
+
+    def _looked(self) -> _Unmoved:
+        if not compares():
+            return None, ()
+        words: list[Word] = []
+        tables, unseen = names_now(self._tables), list[Whole]()
+        for whole in self._wholes:
+            found, names = _SEEN.get(whole.parts, _unseen)(whole.x)
+            known = [word for word in found or () if word is not None]
+            if found is None or len(known) < len(found):
+                unseen.append(whole)
+            else:
+                words += known
+                tables += names
+        return standing(words, tables), unseen
+
+    def changed(self) -> list[tuple[str, int]]:
+        """The names of objects that are not as they were, with their numbers in what was reached."""
+        moved = [(place.name, 0) for place in self._places if not stands(place)]
+        return moved + [(whole.name, whole.key) for whole in self._wholes if not _is_whole(whole)]
+
+
+def stands(place: NamedPlace) -> bool:
+    """Whether a value stands there still."""
+    return _same(place.table.get(place.name, ABSENT), place.value)
+
+
+def _is_whole(whole: Whole) -> bool:
+    return _same(whole.parts(whole.x), whole.value)
+
+
+def _is_same_tensor(of: tuple[Tensor, Tensor, bool]) -> bool:
+    """Whether a tensor has its numbers, bit by bit: writes by ``data`` are counted by nobody."""
+    x, before, asks = of
+    if x.requires_grad is not asks or x.dtype != before.dtype or x.shape != before.shape:
+        return False
+    return torch.equal(x, before) or torch.equal(_bits(x), _bits(before))
+
+
+def _bits(x: Tensor) -> Tensor:
+    return x.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether values are one object, or equal constants; tensors are never compared."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if type(one) is tuple:
+        return len(one) == len(other) and all(map(_same, one, other))
+    return isinstance(one, PLAIN_KINDS) and one == other
+
+
+# -- objects as words and names ----------------------------------------------------------------------------------------
+
+
+def _seen_attributes(x: Any) -> _Seen:
+    held = getattr(x, "__dict__", None)
+    names, slots = [] if held is None else [_all(held)], slots_of(type(x))
+    values = [getattr(x, name) for name in slots if hasattr(x, name)]
+    own: list[Word | None] = list((slot_words(x, values) or (None,)) if slots else ())
+    return (*own, class_word(x), *([] if held is None else [dict_word(x)])), names
+
+
+def _seen_dict(x: dict[Any, Any]) -> _Seen:
+    if type(x) is OrderedDict:
+        return order_words(x), [_all(x)]
+    return ((), [_all(x)]) if type(x) is dict else _unseen(x)
+
+
+def _all(x: dict[Any, Any]) -> Names:
+    pairs = list(dict.items(x))  # in the order of a dict, of an ordered one too
+    return Names(x, [name for name, _ in pairs], [value for _, value in pairs], whole=True)
+
+
+def _unseen(_x: Any) -> _Seen:
+    return None, ()
+
+
+_SEEN: dict[PartsOf, Callable[[Any], _Seen]] = {
+    FUNCTION: lambda x: (function_words(x), ()),
+    LIST: lambda x: (list_words(x), ()) if type(x) is list else _unseen(x),
+    content_of: lambda x: (cell_words(x), ()),
+    bases_of: lambda x: ([bases_word(x)], ()),
+    names_of_class: lambda x: ((), [_all(table_of(x))]),
+    body_of: lambda x: ([class_word(x), dict_word(x)], ()),
+    names_of: lambda x: _seen_dict(object.__getattribute__(x, "__dict__")),
+    items_of: _seen_dict,
+    attributes_of: _seen_attributes,
+}
