@@ -63,12 +63,6 @@ def test_kernels_agree_with_the_definition(tmp_path: Path) -> None:
 
 
 @needs_compiler
-@pytest.mark.slow
-@pytest.mark.parametrize("way", dict.fromkeys((dtype, layout) for dtype, layout, _ in WAYS), ids="-".join)
-def test_so_they_do_in_every_dtype_and_layout(way: tuple[str, str], tmp_path: Path) -> None:
-    check([(*way, copies) for copies in (2, 1, 0)], tmp_path)
-
-
 def check(ways: Iterable[tuple[str, str, int]], folder: Path) -> None:
     """All plans, weights and open slots; dtypes, layouts and ways to copy take turns with them."""
     turns = cycle(ways)

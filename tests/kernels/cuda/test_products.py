@@ -120,13 +120,6 @@ def test_turns_leave_no_mode_without_a_dtype(indexed: bool) -> None:
     assert {(case.opened, case.dtype) for _, case in every} >= set(product(opened, TOLERANCES))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", dict.fromkeys((dtype, layout) for dtype, layout, _ in WAYS), ids="-".join)
-@pytest.mark.parametrize("indexed", [False, True], ids=["rows", "edges"])
-def test_so_they_do_in_every_dtype_and_layout(indexed: bool, way: tuple[str, str], tmp_path: Path) -> None:
-    check(cases(indexed, [(*way, copies) for copies in (2, 1)]), tmp_path)
-
-
 def check(every: list[Case], folder: Path) -> None:
     stand_in = StandIn([case.source for case in every], [case.copies for case in every], folder)
     gather = edges() if every[0].indexed else None

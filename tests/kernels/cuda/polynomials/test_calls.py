@@ -117,15 +117,6 @@ def test_kernels_agree_with_the_sweep(at_once: int, every: tuple[list[Case], Pol
     check(*every, at_once)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("name", PLANS)
-def test_so_they_do_in_every_dtype_and_with_all_weights(name: str, dtype: str, tmp_path: Path) -> None:
-    turns = zip(product(CALLS, ("elements", "one", "rows")), cycle((33, 5, 1, 33)), strict=False)
-    whole = [Case(name, PLANS[name](), call, dtype, channels, weights) for (call, weights), channels in turns]
-    check(whole, PolynomialStandIn([case.source for case in whole], tmp_path), 1)
-
-
 def check(cases: list[Case], stand_in: PolynomialStandIn, at_once: int) -> None:
     for n, case in enumerate(cases):
         given = case.given
