@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from itertools import cycle, product
 from pathlib import Path
 
-import pytest
 import torch
 from torch import Tensor
 

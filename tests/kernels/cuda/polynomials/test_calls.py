@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import cycle, product
-from pathlib import Path
 
 import pytest
 import torch
