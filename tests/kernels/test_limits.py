@@ -260,8 +260,10 @@ def polynomial(plan: Plan, rows: int) -> None:
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.parametrize("paths", [pytest.param(32, marks=SLOW), 33, pytest.param(120, marks=SLOW)])
-@pytest.mark.parametrize("mode", ["uuu", pytest.param("uvu", marks=SLOW)])
+@pytest.mark.parametrize(
+    "mode, paths",
+    [("uuu", 33), *(pytest.param(*case, marks=SLOW) for case in [("uuu", 32), ("uvu", 32), ("uvu", 33), ("uuu", 120)])],
+)
 def test_many_paths(mode: str, paths: int, patched) -> None:
     patched({})
     entries = zip(multiplicities(mode, True, 2, 2), ("1o", "0e", "1o"), strict=True)
