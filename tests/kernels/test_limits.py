@@ -337,6 +337,7 @@ BESIDE: dict[str, str] = {
     "kernels.build.build._UNITS_PER_CORE": "units of one source, tests/kernels/build/test_units.py",
     "kernels.build.compiler._OLDEST_GCC": "tests/kernels/test_build.py",
     "kernels.build.compiler._WHOLE_GCC": "compilers on both sides build kernels, tests/kernels/test_compilers.py",
+    "kernels.build.processor._GET_VECTOR_LENGTH": "a question to Linux",
     "kernels.placement.planning.MAX_ENTRIES": "test_what_is_too_large_is_a_graph",
     "kernels.placement.planning.MAX_PAIRS": "test_what_is_too_large_is_a_graph",
     "kernels.runtime.launched._CALLS": GPU,

@@ -46,12 +46,12 @@ class Case:
     copies: int  # how rows come to shared memory
     indexed: bool = False
     rows: int = ROWS
-    slow: bool = False  # memory, and without a cache: then gradients of x1 come by receiver
+    uncached: bool = False  # then gradients of x1 come by receiver
 
     @property
     def source(self) -> CudaSource:
         chip = chip_of(ARCHITECTURES[self.copies])
-        chip = replace(chip, bandwidth=1e9, cache=1) if self.slow else chip
+        chip = replace(chip, cache=1) if self.uncached else chip
         return generate_cuda(place_form(form_of(self.plan, self.layout), self.dtype, self.opened, chip, self.indexed))
 
     @property

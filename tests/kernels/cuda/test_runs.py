@@ -29,9 +29,9 @@ CASES = [
     Case(mode_plan("uvu", True, True, 5, 3), "ir_mul", "float64", ("x1", "x2", "w"), 1, True),
     Case(mode_plan("uvw", True, False, 5, 3), "mul_ir", "bfloat16", ("x1", "x2", "w"), 2, True),
     Case(mode_plan("uvw", True, True, 3, 2), "mul_ir", "float32", ("x2", "w", "out"), 0, True),
-    Case(mode_plan("uvu", True, False, 34, 1), "mul_ir", "float32", ("x1", "x2", "w"), 2, True, slow=True),
-    Case(mode_plan("uvu", True, False, 2, 3), "ir_mul", "float64", ("x1", "x2", "w"), 1, True, slow=True),
-    Case(mode_plan("uvu", True, True, 10, 2), "mul_ir", "bfloat16", ("x1", "w"), 0, True, slow=True),
+    Case(mode_plan("uvu", True, False, 34, 1), "mul_ir", "float32", ("x1", "x2", "w"), 2, True, uncached=True),
+    Case(mode_plan("uvu", True, False, 2, 3), "ir_mul", "float64", ("x1", "x2", "w"), 1, True, uncached=True),
+    Case(mode_plan("uvu", True, True, 10, 2), "mul_ir", "bfloat16", ("x1", "w"), 0, True, uncached=True),
 ]
 TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "bfloat16": 1.2e-2}
 
@@ -45,7 +45,7 @@ def numbers(case: Case, receivers: Tensor) -> tuple[dict[str, Tensor], tuple[Ten
     rows = {name for name in ("x2", "w") if given[name].dim() == 2}
     given |= {name: given[name][:edges].clone() for name in rows}
     mixed, others = receivers[torch.randperm(edges)], torch.randint(NODES, (edges,))
-    return given, (mixed, others) if "x1" in case.opened and not case.slow else (others, mixed)
+    return given, (mixed, others) if "x1" in case.opened and not case.uncached else (others, mixed)
 
 
 def check(found: dict[str, Tensor], case: Case, given: dict[str, Tensor], edges: tuple[Tensor, Tensor]) -> None:
@@ -66,13 +66,13 @@ def test_every_edge_is_added_once(tmp_path: Path) -> None:
                 assert all(torch.equal(found[name], again[name]) for name in found)
 
 
-def test_where_memory_is_slow_gradients_come_by_receiver() -> None:
-    assert all(case.source.placement.held == ("out" if case.slow else None) for case in CASES)
+def test_without_a_cache_gradients_come_by_receiver() -> None:
+    assert all(case.source.placement.held == ("out" if case.uncached else None) for case in CASES)
 
 
 @needs_nvrtc
 @pytest.mark.parametrize(
-    "case", [CASES[0], *(case for case in CASES if case.slow and case.copies)], ids=lambda case: case.dtype
+    "case", [CASES[0], *(case for case in CASES if case.uncached and case.copies)], ids=lambda case: case.dtype
 )
 @pytest.mark.parametrize("receivers", ["any", "two long ones"])
 def test_the_ptx_finds_the_same_owners(receivers: str, case: Case) -> None:
