@@ -207,6 +207,11 @@ FACTS = {
     "tpgen.kernels.build.compiler": {"_find", "openmp_runtime"},
     "tpgen.kernels.build.processor": {"cpu_features"},
     "tpgen.kernels.runtime.native.functions": {"native_function"},
+    "tpgen.kernels.runtime.native.identity": {"_method", "_watcher"},
+    "tpgen.kernels.runtime.native.words": {
+        *("_class_offset", "_bases_offset", "_function_offsets", "_cell_offset"),
+        *("_knows_lists", "_knows_shared", "_knows_order", "_knows_versions"),
+    },
     "tpgen.kernels.runtime.native.runtime": {"_runtime"},
     "tpgen.kernels.runtime.native.source": {"process_text"},
     "tpgen.kernels.runtime.call": {"opening_text", "slots_of", "sweeps_of"},

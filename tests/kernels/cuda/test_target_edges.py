@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.kernels.cuda.fakes import Products
-from tests.kernels.cuda.test_captures import count_sorts
+from tests.kernels.cuda.test_captures import WIDE, count_sorts
 from tests.kernels.plans import operands
 from tpgen.base.errors import InputError
 from tpgen.form.reference import reference_product
@@ -17,7 +17,6 @@ from tpgen.kernels.cuda import orders
 from tpgen.kernels.cuda.product_kernel import _DESTINATIONS, ordered_edges
 from tpgen.kernels.runtime.ops import describe, kernel_conv
 from tpgen.planner.presets import channelwise, fully_connected
-from tpgen.planner.problems import PROBLEMS
 
 PLAN = channelwise("20x0e+3x1o", "0e+1o", "0e+1o", shared_weights=False)
 
@@ -62,7 +61,7 @@ def test_nodes_of_very_many_edges_lie_across_runs(shared: bool, gpu: Products) -
 
 def test_a_backward_pass_by_receiver_adds_up_gradients_of_senders(gpu: Products) -> None:
     """Of long rows, by a launch that follows; of a sender without an edge zeros, and of no edge at all."""
-    plan, nodes = PROBLEMS["mace-medium"].plan, 3
+    plan, nodes = WIDE, 3
     given, text = operands(plan, 7), describe(plan)
     x1, x2, w = given["x1"][:4].clone().requires_grad_(), given["x2"].requires_grad_(), given["w"].requires_grad_()
     src, dst = torch.tensor([0, 3, 3, 1, 0, 3, 0]), torch.tensor([2, 0, 2, 0, 0, 2, 2])
