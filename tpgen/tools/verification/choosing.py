@@ -72,6 +72,6 @@ def _obeyed(subject: Subject, reading: Reading) -> int:
 
 def _equal(subject: Subject, found: dict[str, Pair]) -> bool:
     """Whether results are equal, beside the largest of all: forces may vanish."""
-    scale = max((float(y.abs().max()) for _, y in found.values() if y.numel()), default=0.0)
+    scale = max((float(y.detach().abs().max()) for _, y in found.values() if y.numel()), default=0.0)
     limit = SLACK * subject.slack * tolerance_of(subject.dtype) * scale
     return all(x.shape == y.shape and bool(((x - y).abs() <= limit).all()) for x, y in found.values())

@@ -62,6 +62,14 @@ def with_edges(graph: AtomGraph, kept: Tensor) -> AtomGraph:
     return replace(graph, ends=graph.ends[:, kept], counts=counts, **rows)
 
 
+def crowded(graph: AtomGraph) -> AtomGraph:
+    """As many edges, which are those of the first atoms twice."""
+    assert graph.ends is not None
+    number = graph.ends.shape[1]
+    order = torch.argsort(graph.ends[0], stable=True)[: (number + 1) // 2]
+    return with_edges(graph, torch.cat([order, order])[:number])
+
+
 def by_first_end(graph: AtomGraph) -> AtomGraph:
     """Edges in the order of the atoms that they begin at."""
     assert graph.ends is not None

@@ -162,6 +162,8 @@ class Subject:
     forces: str | None = None
     cell: str | None = None
     stress: str | None = None
+    is_virial: bool = False  # it is no stress, but this times the volume, of the other sign
+    unsaid: str = ""  # why forces cannot be told among the results
     fixed: Named = field(default_factory=dict)  # integer arguments of a network, as which atoms an edge joins
     undeclared: bool = False  # nothing was said of how it turns
     fresh: nn.Module | None = None  # a copy from before the first call
@@ -175,9 +177,9 @@ class Subject:
     floors: Mapping[str, float] = field(default_factory=dict)  # of results: errors that rounding makes in any case
 
     def __call__(self, operands: Named, run: Run | None = None) -> Named:
-        """The results of a call in float64."""
+        """The results of a call in float64, in memory of their own: a network may write into its own again."""
         found = self.call(self.module if run is None else run, self.own(operands))
-        return {name: y.to("cpu", torch.float64) for name, y in found.items()}
+        return {name: y.to("cpu", torch.float64, copy=True) for name, y in found.items()}
 
     def copied(self) -> nn.Module:
         """A copy of the module from before its first call.  Raises `NotCompared` where it cannot be copied."""
@@ -205,7 +207,7 @@ class Subject:
 
     def called(self, module: Run, given: Named) -> Named:
         """The results of a call with a module's own operands, in float64, without a graph."""
-        return {name: y.detach().to("cpu", torch.float64) for name, y in self.call(module, given).items()}
+        return {name: y.detach().to("cpu", torch.float64, copy=True) for name, y in self.call(module, given).items()}
 
     def result_frame(self, name: str) -> Frame:
         return self.results.get(name, STILL)

@@ -182,11 +182,16 @@ def _expected_twice(subject: Subject, straight: Named, twice: AtomGraph) -> Name
     """The results of a system and its copy, as far as it is known how they grow."""
     atoms, found = len(twice.atoms) // 2, {}
     for name, y in straight.items():
-        if name == subject.energy or name in VIRIALS:
+        of_atoms = rows_read(y, subject.result_frame(name)) == atoms
+        if (
+            (name == subject.energy and not of_atoms)
+            or name in VIRIALS
+            or (name == subject.stress and subject.is_virial)
+        ):
             found[name] = 2 * y
         elif name == subject.stress:
             found |= {name: y} if read(subject).periodic else {}
-        elif rows_read(y, subject.result_frame(name)) == atoms and (atoms != twice.number or name == subject.forces):
+        elif of_atoms and (atoms != twice.number or name == subject.forces):
             found[name] = y[twice.atoms]
     return found
 

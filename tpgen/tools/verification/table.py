@@ -6,7 +6,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tpgen.tools.verification import derivatives, laws, moments, potentials, rows, runs, surroundings, systems
+from tpgen.tools.verification import (
+    derivatives,
+    history,
+    laws,
+    moments,
+    parameters,
+    potentials,
+    rows,
+    runs,
+    surroundings,
+    systems,
+)
 from tpgen.tools.verification.laws import Law
 from tpgen.tools.verification.subject import Subject
 from tpgen.tools.verification.systems import needs
@@ -35,6 +46,8 @@ def _lacking(*names: str) -> Callable[[Subject], str]:
 
     def lacks(subject: Subject) -> str:
         missing = next((name for name in names if getattr(subject, name) is None), None)
+        if missing in ("energy", "forces") and subject.unsaid:
+            return subject.unsaid
         return "" if missing is None else said.get(missing, f"no result is known to be the {missing}")
 
     return lacks
@@ -107,10 +120,13 @@ LAWS: dict[str, Law] = {
     "conservation": Law(
         "a trajectory keeps its energy", potentials.conservation, is_network, limit=potentials.DRIFT, lacks=_POTENTIAL
     ),
-    "parameters": Law("what results depend on has gradients", derivatives.tracked, is_network, limit=0.0),
+    "parameters": Law(
+        "results have gradients by what they depend on", parameters.by_parameters, is_network, limit=parameters.LIMIT
+    ),
     "compiled": Law("equal under torch.compile", runs.compiled, slack=2),
     "repeated": Law("the same bits at every call", runs.repeated, limit=0.0),
-    "history": Law("results do not depend on calls before", surroundings.forgets, is_network, slack=5),
+    "history": Law("results do not depend on calls before", history.forgets, is_network, slack=5),
+    "no_grad": Law("the same values whether or not gradients are taken", surroundings.same_values, slack=5),
     "memory": Law("inputs are read wherever they lie", surroundings.memory, slack=5),
     "surroundings": Law("a call leaves all else as it was", surroundings.untouched, is_network, limit=0.0),
     "threads": Law("the same numbers on any number of threads", runs.threads, lambda s: s.device.type == "cpu"),

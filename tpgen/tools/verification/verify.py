@@ -159,6 +159,7 @@ def verify(
     irreps_in: Any = None,
     irreps_out: Any = None,
     only: str | Iterable[str] | None = None,
+    without: str | Iterable[str] = (),
     rows: int = 8,
     backend: str = "aot_eager",
     progress: Told = None,
@@ -180,6 +181,8 @@ def verify(
     only
         names of `LAWS`, or "stock"; all of them where it is left out.  What is asked for by name and cannot be compared
         has not passed.
+    without
+        names of laws that are left out, as "compiled", which takes longest.
     rows
         of random operands, for tpgen's modules.
     backend
@@ -196,12 +199,13 @@ def verify(
     >>> report.passed, report.finding("equivariant", "parity").status
     (True, 'passed')
     """
-    chosen = _chosen(only)
+    chosen = _chosen(only, without)
     made = _subject(subject, inputs, irreps_in, irreps_out, rows, backend)
     tolerance_of(made.dtype)  # or nothing could be judged
     start = time.perf_counter()
     findings = _found(chosen, made, inputs or (), progress)
-    asked: tuple[str, ...] = ("equivariant",) if made.undeclared else ()  # without which nothing has passed
+    # laws without which nothing has passed
+    asked: tuple[str, ...] = ("equivariant",) * made.undeclared + ("forces",) * bool(made.unsaid)
     if only is not None:
         why, asked = f"no law of a {made.kind} like this one", tuple(chosen)
         findings += [LawFinding(name, "", NOT_COMPARED, why=why) for name in chosen if not _applies(name, made)]
@@ -210,10 +214,10 @@ def verify(
     return Verification(made.kind, made.title, made.settings, dtype, where, took, tuple(findings), mode, asked)
 
 
-def _chosen(only: str | Iterable[str] | None) -> list[str]:
-    chosen = list(LAW_NAMES) if only is None else [only] if isinstance(only, str) else list(only)
-    check_known("law", chosen, LAW_NAMES, InputError)
-    return chosen
+def _chosen(only: str | Iterable[str] | None, without: str | Iterable[str]) -> list[str]:
+    chosen, left_out = ([n] if isinstance(n, str) else list(n) for n in (LAW_NAMES if only is None else only, without))
+    check_known("law", [*chosen, *left_out], LAW_NAMES, InputError)
+    return [name for name in chosen if name not in left_out]
 
 
 def _applies(name: str, subject: Subject) -> bool:
