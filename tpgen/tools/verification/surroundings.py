@@ -29,6 +29,9 @@ SHARED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], tuple[Any, Any]
 SEEDS = (1, 2)
 DRAWN = "a call in training goes on with random numbers of torch's, as dropout does"
 
+# What torch says where a network takes gradients, as of an energy, and no graph is kept.
+UNTRACKED = ("does not require grad", "nference tensor")
+
 
 class Touched(Exception):
     """State outside of a module that a call changed."""
@@ -176,7 +179,7 @@ def same_values(subject: Subject) -> Outcomes:
         try:
             got = called()
         except Exception as error:
-            if "does not require grad" not in str(error):  # as it must where no graph is kept
+            if not any(said in str(error) for said in UNTRACKED):
                 found[part] = f"it does not run so: {reason(error)}"
             continue
         found |= named(part, pairs(got, expected))

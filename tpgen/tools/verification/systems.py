@@ -23,6 +23,7 @@ from tpgen.tools.verification.graphs import (
     with_atoms,
     with_edges,
 )
+from tpgen.tools.verification.indices import GRAPHS
 from tpgen.tools.verification.laws import Outcomes, pairs, tried
 from tpgen.tools.verification.potentials import at_points
 from tpgen.tools.verification.reading import Reading, rows_read
@@ -33,8 +34,9 @@ VIRIALS = ("virial", "virials")
 FAR = 100.0  # how many times as far as their size two copies of a system are from each other
 ALIKE = 1e-11  # how alike results are that do not depend on how far
 STRAIN = 0.06  # of another graph's cell
-UNLIKE, ONE_SPECIES = "graphs of unlike sizes", "beside a graph of one species"
+UNLIKE, ONE_SPECIES = "graphs of unlike sizes", "beside a graph of the {} species"
 
+APART = "energies do not add up: atoms know of others that no edge joins, which may be meant"
 NO_BATCH = "no tensor named batch says which graph an atom is in"
 NO_EDGES = "no integers say which atoms edges join: call them edge_index, or src and dst, or say so by irreps_in"
 _HAVE: dict[str, tuple[Callable[[Reading], bool], str]] = {
@@ -150,7 +152,24 @@ def copies(subject: Subject) -> Outcomes:
     near, further = (_compared_copies(exact, straight, apart(reading.graph, n * far)) for n in (1, 2))
     if any(_differ(near[name][0], further[name][0]) for name in near):
         raise NotCompared("the network sees points that no edge joins")
-    return near
+    return near | _beside_another(exact, far)
+
+
+def _beside_another(subject: Subject, far: float) -> dict[str, Outcome]:
+    """A system and a far one, without an edge between, of a single species: the sum of both energies, or a word."""
+    reading, energy = read(subject), subject.energy
+    if energy is None or reading.named("batch") or GRAPHS in reading.roles.values() or reading.graph.number > 1:
+        return {}  # of graphs, the law of batches says so
+    found: dict[str, Outcome] = {}
+    for part, pure in _of_one_species(reading, reading.graph).items():
+        parts = [reading.graph, replace(pure, points=pure.points + far)]
+        try:
+            together = _joined(subject, parts)[energy].sum()
+            alone = sum(taken(subject, reading.written(one))[energy].sum() for one in parts)
+        except NotCompared as why:
+            return {part: str(why)}
+        found[part] = APART if _differ(together, torch.as_tensor(alone)) else (together, torch.as_tensor(alone))
+    return found
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
@@ -279,8 +298,9 @@ def batch(subject: Subject) -> Outcomes:
     found = _together(subject, given)
     if len({len(one.points) for one in given}) == 1:
         found |= tried(UNLIKE, lambda: _together(subject, [parts[0], _unlike(reading, parts[0])]))
-    pure = _of_one_species(reading, parts[0])
-    return found if pure is None else found | tried(ONE_SPECIES, lambda: _together(subject, [parts[0], pure]))
+    for part, pure in _of_one_species(reading, parts[0]).items():
+        found |= tried(part, lambda other=pure: _together(subject, [parts[0], other]))  # type: ignore[misc]
+    return found
 
 
 def _together(subject: Subject, parts: list[AtomGraph]) -> dict[str, Outcome]:
@@ -320,13 +340,25 @@ def _unlike(reading: Reading, graph: AtomGraph) -> AtomGraph:
     return found if fewer or not reading.periodic else repeated_graph(graph, reading.periodic[0])
 
 
-def _of_one_species(reading: Reading, graph: AtomGraph) -> AtomGraph | None:
-    """The graph with the atom of the largest species in all places; None where all are of one, or nobody says it."""
+def _of_one_species(reading: Reading, graph: AtomGraph) -> dict[str, AtomGraph]:
+    """The graph with an atom of the largest, or smallest, species in all places; none where all are of one."""
     for name in reading.named("atoms"):
-        kinds = reading.values[name]
-        if kinds.is_floating_point() or kinds.numel() != len(reading.graph.points):
+        kinds = _species(reading.values[name])
+        if kinds is None or len(kinds) != len(reading.graph.points):
             continue
-        own = kinds.flatten()[graph.atoms]
+        own = kinds[graph.atoms]
         if bool((own != own[0]).any()):
-            return replace(graph, atoms=graph.atoms[own.argmax()].expand_as(graph.atoms))
-    return None
+            places = {"largest": own.argmax(), "smallest": own.argmin()}
+            return {
+                ONE_SPECIES.format(which): replace(graph, atoms=graph.atoms[place].expand_as(graph.atoms))
+                for which, place in places.items()
+            }
+    return {}
+
+
+def _species(x: Tensor) -> Tensor | None:
+    """What each atom is, as integers or as rows with a single one; None where a tensor says no such thing."""
+    if not x.is_floating_point():
+        return x.flatten()
+    single = x.dim() == 2 and bool(((x == 0) | (x == 1)).all()) and bool((x.sum(1) == 1).all())
+    return x.argmax(1) if single else None

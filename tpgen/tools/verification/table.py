@@ -99,7 +99,7 @@ LAWS: dict[str, Law] = {
     "batch": _of_systems("graphs together are as each alone", systems.batch, "batch"),
     "finite": Law(
         "numbers without edges, on a line, and where vectors vanish",
-        _of_points_or_rows(systems.finite, rows.numbers),
+        _of_points_or_rows(rows.numbers_of_points, rows.numbers),
         is_network,
         limit=0.0,
         lacks=lambda s: needs("axes")(s) if s.points else "",
