@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,6 +19,8 @@ from tpgen.networks.trial import is_floating, is_index
 from tpgen.tools.verification.choosing import choose_reading
 from tpgen.tools.verification.indices import EDGE_INDEX, INDEX_WORDS
 from tpgen.tools.verification.potentials import floors
+from tpgen.tools.verification.precision import Casts, double_of
+from tpgen.tools.verification.randomness import drawn_by, steady
 from tpgen.tools.verification.reading import CELLS, Reading, are_counts
 from tpgen.tools.verification.roles import said_roles, seen_forces, seen_stress, with_roles
 from tpgen.tools.verification.subject import FRAMES, STILL, Frame, Named, Run, Subject, frame, short
@@ -62,9 +65,11 @@ def network_subject(
         dtype=like.dtype,
         device=like.device,
         slack=20.0,
-        exact=lambda: copy_of(network if fresh is None else fresh).double(),
+        exact=lambda: double_of(network if fresh is None else fresh),
         fresh=fresh,
     )
+    if drawn_by(network, lambda: base(given)):
+        base = replace(base, call=steady(base.call), drawing=base.call)
     straight = base(given)
     values = {**{n: x.cpu() for n, x in zip(names, leaves, strict=True) if isinstance(x, Tensor)}, **given}
     irreps_in, indices = _index_words(irreps_in, names, leaves)
@@ -81,7 +86,7 @@ def network_subject(
         "undeclared": not turns,
         "relabel": None if points is None else permuted_atoms,
         "outcomes": tuple(straight),
-        "inexact": _inexact(base),
+        **_in_float64(base),
     }
     named = with_roles(replace(base, **fields), straight, roles)
     named = named if roles else seen_forces(named, straight)
@@ -153,14 +158,21 @@ def _declared(
     return turns, results
 
 
-def _inexact(subject: Subject) -> str:
-    """Why a network does not run in float64; empty where it does."""
-    try:
-        exact = subject.in_float64()
-        exact(exact.given)
-    except Exception as error:
-        return f"a copy in float64 does not run: {(str(error).strip().splitlines() or [''])[0][:120]}"
-    return ""
+def _in_float64(subject: Subject) -> dict[str, Any]:
+    """How a network runs in float64: as it is, with float64 where its code names other dtypes, or why not at all."""
+    why, wide = "", subject.dtype == torch.float64
+    for narrow in (False,) if wide else (False, True):
+        casts = Casts()
+        try:
+            exact = replace(subject, narrow=narrow).in_float64()
+            with nullcontext() if wide else casts:
+                exact(exact.given)
+            if narrow or not casts.named:
+                return {"narrow": narrow}
+        except Exception as error:
+            said = (str(error).strip().splitlines() or [""])[0][:120]
+            why = f"a copy in float64 does not run: {said}"
+    return {"inexact": why}
 
 
 def _copied(network: nn.Module) -> nn.Module | None:

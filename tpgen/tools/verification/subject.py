@@ -18,6 +18,7 @@ from tpgen.networks.copies import copy_of
 from tpgen.planner.equivariance import representation
 from tpgen.planner.instruction import parse_irreps
 from tpgen.tools.verification.findings import NotCompared
+from tpgen.tools.verification.precision import double_of, in_double
 
 Named = dict[str, Tensor]
 Turn = Callable[[Tensor, Tensor], Tensor]  # a tensor and an orthogonal matrix of three rows
@@ -172,8 +173,10 @@ class Subject:
     backend: str = "aot_eager"  # that it is compiled with
     exact: Callable[[], nn.Module] | None = None  # a copy in float64
     inexact: str = ""  # why that does not run
+    narrow: bool = False  # the module's code names narrower dtypes, which are float64 in that copy
     reading: Any = ""  # a `Reading` of a network's arguments, or why there is none
     outcomes: tuple[str, ...] = ()  # the names of a network's results
+    drawing: Callable[[Run, Named], Named] | None = None  # the call that goes on with random numbers, if it draws some
     floors: Mapping[str, float] = field(default_factory=dict)  # of results: errors that rounding makes in any case
 
     def __call__(self, operands: Named, run: Run | None = None) -> Named:
@@ -193,8 +196,18 @@ class Subject:
             return self
         if self.inexact:
             raise NotCompared(self.inexact)
-        copy = self.exact() if self.exact else copy_of(self.module).double()
-        return replace(self, module=copy, dtype=torch.float64, exact=None)
+        copy = self.exact() if self.exact else double_of(self.module)
+        call = in_double(self.call) if self.narrow else self.call
+        return replace(self, module=copy, dtype=torch.float64, exact=None, call=call, narrow=False)
+
+    def going_on(self) -> Subject:
+        """The subject whose calls go on with random numbers, where others draw the same again."""
+        return self if self.drawing is None else replace(self, call=self.drawing, drawing=None)
+
+    def evaluated(self) -> Subject:
+        """The subject in evaluation."""
+        module, fresh = copy_of(self.module).eval(), self.copied().eval()
+        return replace(self, module=module, fresh=fresh, exact=lambda: double_of(fresh))
 
     def own(self, operands: Named) -> Named:
         """Copies of operands for one call, which may write to them: on the module's device, numbers in its dtype."""

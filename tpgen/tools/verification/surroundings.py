@@ -39,6 +39,7 @@ class Touched(Exception):
 
 def untouched(subject: Subject) -> Outcomes:
     """Parameters, their gradients, the state of random numbers, and what a process shares, after a call and before."""
+    subject = subject.going_on()
     module, given = subject.copied(), subject.arguments()
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
     for parameter in module.parameters():

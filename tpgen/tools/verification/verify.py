@@ -21,7 +21,6 @@ from tpgen.compiler.config import Config
 from tpgen.networks.conversion.convert import conversion_report
 from tpgen.networks.conversion.operations.splines import is_splined, spline_error, without_splines
 from tpgen.networks.conversion.proof import LIMIT as PROVEN
-from tpgen.networks.copies import copy_of
 from tpgen.nn.modules import module_of, sizes_of
 from tpgen.planner.plan import Plan
 from tpgen.tools.verification.derivatives import DERIVATIVE_LIMIT, FREED, frees
@@ -41,6 +40,8 @@ from tpgen.tools.verification.laws import Law
 from tpgen.tools.verification.modules import module_subject
 from tpgen.tools.verification.networks import copies_of, network_subject
 from tpgen.tools.verification.potentials import SLOPE
+from tpgen.tools.verification.precision import double_of
+from tpgen.tools.verification.runs import is_random, is_random_in_training_alone
 from tpgen.tools.verification.subject import Subject
 from tpgen.tools.verification.table import LAWS, UNSEEN, is_network
 
@@ -48,6 +49,21 @@ STOCK = "stock"  # the law of a conversion, which is asked of two networks
 LAW_NAMES = (*LAWS, STOCK)
 BY_DIFFERENCES = ("first order", "second order", "third order", "Hessian")
 OF_NETS = (*BY_DIFFERENCES, "parameters", "compiled")  # laws that ask for what splines of weights have not
+# Laws under which random numbers of a call stand elsewhere, as those of dropout do.
+BY_PLACE = (
+    "permutation",
+    "edges",
+    "images",
+    "basis",
+    "copies",
+    "batch",
+    "smooth",
+    "conservation",
+    "compiled",
+    "history",
+)
+IN_EVALUATION = "in evaluation: calls in training draw random numbers"
+ELSEWHERE = "results follow random numbers, of which the law `repeated` tells: under this one they stand elsewhere"
 WITHOUT_SPLINES = "of the network without splines, which are for inference"
 
 
@@ -205,7 +221,9 @@ def verify(
     start = time.perf_counter()
     findings = _found(chosen, made, inputs or (), progress)
     # laws without which nothing has passed
-    asked: tuple[str, ...] = ("equivariant",) * made.undeclared + ("forces",) * bool(made.unsaid)
+    asked: tuple[str, ...] = ("equivariant",) * made.undeclared + ("forces",) * bool(
+        made.unsaid or (made.inexact and made.forces)
+    )
     if only is not None:
         why, asked = f"no law of a {made.kind} like this one", tuple(chosen)
         findings += [LawFinding(name, "", NOT_COMPARED, why=why) for name in chosen if not _applies(name, made)]
@@ -270,18 +288,22 @@ def _findings(name: str, law: Law, subject: Subject) -> list[LawFinding]:
         tolerance = max(tolerance, spline_error(subject.module))
     if why := law.lacks(subject):
         return [LawFinding(name, "", NOT_COMPARED, why=why)]
+    if name in BY_PLACE and is_random_in_training_alone(subject):
+        return [replace(f, why=f.why or IN_EVALUATION) for f in _findings(name, law, subject.evaluated())]
     try:
         with without_splines(subject.module) if by_nets else nullcontext():
             outcomes: Mapping[str, Any] = law.compare(_of_nets(subject) if by_nets else subject)
     except Exception as error:
         outcomes = {"": FREED if frees(error) else error}
     found = [judge(name, part, outcome, tolerance, _floor(law, part, subject)) for part, outcome in outcomes.items()]
+    if name in BY_PLACE and any(f.status == FAILED for f in found) and is_random(subject):
+        return [LawFinding(name, "", NOT_COMPARED, why=ELSEWHERE)]
     return [replace(f, why=f.why or WITHOUT_SPLINES) for f in found] if by_nets else found
 
 
 def _of_nets(subject: Subject) -> Subject:
     """The subject whose copies are made of the module as it is now, without its splines."""
-    return replace(subject, exact=lambda: copy_of(subject.module).double())
+    return replace(subject, exact=lambda: double_of(subject.module))
 
 
 def _floor(law: Law, part: str, subject: Subject) -> float:
