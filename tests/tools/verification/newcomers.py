@@ -169,7 +169,7 @@ def _layer(law: str, made: Any, why: str = "", given: Any = rows, said: dict | N
 
 FAULTS: dict[str, Planted] = {
     "forces without a graph in training": Planted("parameters", Cut, cluster, "forces has no graph in train()"),
-    "a graph that is freed in training": Planted("parameters", of(keeps=lambda self: False), cluster, "frees the graph"),
+    "a graph that is freed in training": Planted("parameters", of(keeps=lambda self: False), cluster, "frees the g"),
     "an energy that is cut off": Planted(
         "parameters", of(told=lambda self, e, f: {"energy": e.detach(), "forces": f}), cluster, "energy has no graph"),
     "nothing with a graph in training": Planted(

@@ -11,11 +11,14 @@ differences of :math:`s_{k-1}` in float64.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tpgen.base._torch import instead
 from tpgen.tools.verification.findings import Noted, Outcome, Pair
 from tpgen.tools.verification.laws import Outcomes
 from tpgen.tools.verification.subject import STILL, Named, Subject
@@ -26,9 +29,41 @@ STEP, DIRECTIONS = 5e-5, 3
 DERIVATIVE_LIMIT = 1e-6  # of derivatives that are compared with differences in float64
 ASIDE, AWAY = 2, 3e-3  # operands that are moved a little, and how far relative to the largest entry
 KINK = "on a kink: it holds where points are moved a little, and not where derivatives jump, as at a cutoff"
+OF_TORCH = "torch's own third derivatives of layer and batch norms are wrong: with their formula the law holds"
 FREED = "the network frees its graph: give it in the mode, and with the arguments, of a training step"
 DETACHED = "the network detaches {name}, by its own choice, and its energy has no gradient by the caller's"
 NOT_DIFFERENTIABLE = "nothing of the results can be differentiated"
+
+
+@contextmanager
+def with_own_norms() -> Iterator[None]:
+    """Layer norms, and batch norms in training, by their formula: third derivatives of torch's own are wrong."""
+
+    def layer_norm(x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
+        return _normed(x, tuple(range(-len(shape), 0)), (), weight, bias, eps)
+
+    def batch_norm(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def found(
+            x: Tensor, mean: Any, var: Any, weight: Any = None, bias: Any = None, training: bool = False,
+            momentum: float = 0.1, eps: float = 1e-5,
+        ) -> Tensor:  # fmt: skip
+            if not training:
+                return own(x, mean, var, weight, bias, training, momentum, eps)
+            axes = (0, *range(2, x.dim()))
+            return _normed(x, axes, (1,) * (x.dim() - 2), weight, bias, eps)
+
+        return found
+
+    functions = nn.functional
+    with instead(functions, "layer_norm", lambda own: layer_norm), instead(functions, "batch_norm", batch_norm):
+        yield
+
+
+def _normed(x: Tensor, axes: tuple[int, ...], after: tuple[int, ...], weight: Any, bias: Any, eps: float) -> Tensor:
+    centred = x - x.mean(axes, keepdim=True)
+    found = centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
+    found = found if weight is None else found * weight.reshape(*weight.shape, *after)
+    return found if bias is None else found + bias.reshape(*bias.shape, *after)
 
 
 def frees(error: Exception) -> bool:

@@ -61,6 +61,7 @@ def network_subject(
         title=type(network).__name__,
         module=network,
         call=partial(_called, names, leaves, spec),
+        handed=partial(_handed, names, leaves, spec),
         given=given,
         dtype=like.dtype,
         device=like.device,
@@ -137,8 +138,12 @@ def copies_of(inputs: Any) -> Any:
 
 def _called(names: list[str], values: list[Any], spec: Any, run: Run, named: Named) -> Named:
     """Results of a call with some of its arguments by name, and the others as they were given."""
+    return _results(run(*_handed(names, values, spec, named)))
+
+
+def _handed(names: list[str], values: list[Any], spec: Any, named: Named) -> Any:
     given = [_as_given(named[n], x) if n in named else copies_of(x) for n, x in zip(names, values, strict=True)]
-    return _results(run(*pytree.tree_unflatten(given, spec)))
+    return pytree.tree_unflatten(given, spec)
 
 
 def _as_given(named: Tensor, x: Any) -> Any:

@@ -26,7 +26,7 @@ from tpgen.tools.inspection.report.values import reason
 from tpgen.tools.verification.derivatives import contracted, draws, frees, gradients
 from tpgen.tools.verification.findings import Outcome, Pair, tolerance_of
 from tpgen.tools.verification.laws import Outcomes, named, pairs
-from tpgen.tools.verification.precision import plain_tensors
+from tpgen.tools.verification.precision import Place, plain_tensors
 from tpgen.tools.verification.randomness import drawn_by, is_of_torch
 from tpgen.tools.verification.subject import Named, Run, Subject
 
@@ -157,8 +157,8 @@ def repeated(subject: Subject) -> Outcomes:
 
 
 RANDOM_LAWS = (
-    "calls in training draw random numbers, as dropout does: for other laws they draw the same again, and laws in which "
-    "these would stand elsewhere are compared in evaluation"
+    "calls in training draw random numbers, as dropout does: for other laws they draw the same again, and laws under "
+    "which these would stand elsewhere are compared in evaluation"
 )
 
 

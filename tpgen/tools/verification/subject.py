@@ -175,6 +175,7 @@ class Subject:
     inexact: str = ""  # why that does not run
     narrow: bool = False  # the module's code names narrower dtypes, which are float64 in that copy
     reading: Any = ""  # a `Reading` of a network's arguments, or why there is none
+    handed: Callable[[Named], Any] | None = None  # the arguments of a network's call, in their tuples and dicts
     outcomes: tuple[str, ...] = ()  # the names of a network's results
     drawing: Callable[[Run, Named], Named] | None = None  # the call that goes on with random numbers, if it draws some
     floors: Mapping[str, float] = field(default_factory=dict)  # of results: errors that rounding makes in any case

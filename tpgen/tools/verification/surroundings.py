@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tpgen.base._torch import pytree
 from tpgen.tools.inspection.report.values import reason
 from tpgen.tools.verification.findings import Outcome
 from tpgen.tools.verification.laws import Outcomes, named, pairs
@@ -29,6 +30,7 @@ SHARED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], tuple[Any, Any]
 SEEDS = (1, 2)
 DRAWN = "a call in training goes on with random numbers of torch's, as dropout does"
 
+ADDED = "a call adds or removes this entry of its caller's, as some networks mean to"
 # What torch says where a network takes gradients, as of an energy, and no graph is kept.
 UNTRACKED = ("does not require grad", "nference tensor")
 
@@ -58,9 +60,11 @@ def untouched(subject: Subject) -> Outcomes:
     found += [f"the state of {name}" for name in drawn if name not in meant]
     found += [f"the gradient of {name}" for name, p in module.named_parameters() if p.grad is not None]
     found += [f"the {what} of {name}" for name, what in _written(subject, module)]
+    exchanged, added = _exchanged(subject, module)
+    found += [f"{name} of its caller's" for name in exchanged]
     touched = Touched(f"a call changes {', '.join(dict.fromkeys(found))}")
     outcomes: dict = {"": touched if found else (torch.zeros(1), torch.zeros(1))}
-    outcomes |= dict.fromkeys(meant, DRAWN)
+    outcomes |= dict.fromkeys(meant, DRAWN) | dict.fromkeys(added, ADDED)
     after = dict(module.named_parameters())
     same = pairs({n: after[n].detach().double() for n in before}, {n: x.double() for n, x in before.items()})
     return outcomes | _asked(subject, module) | {name: pair for name, pair in same.items() if pair[0].numel()}
@@ -95,6 +99,27 @@ def _written(subject: Subject, module: Any) -> list[tuple[str, str]]:
     other = [name for name, x in given.items() if x._version != before[name] or not _same_bits(x, expected[name])]
     written = [(name, "memory") for name in other]
     return written + [(name, "gradient") for name, x in given.items() if x.is_leaf and x.grad is not None]
+
+
+def _exchanged(subject: Subject, module: Any) -> tuple[list[str], list[str]]:
+    """What a call puts into dicts and lists of its caller's: other values, and entries that are new or gone."""
+    if subject.handed is None:
+        return [], []
+    given, before = (subject.handed(subject.arguments()) for _ in range(2))
+    with suppress(Exception):
+        module(*given)
+    after = _entries(given)
+    known = {name: x for name, x in _entries(before).items() if isinstance(x, Tensor)}
+    other = [name for name, x in known.items() if name in after and not _same_entry(after[name], x)]
+    return other, sorted(after.keys() ^ _entries(before).keys())
+
+
+def _entries(given: Any) -> dict[str, Any]:
+    return {pytree.keystr(path[1:]): x for path, x in pytree.tree_flatten_with_path(list(given))[0] if len(path) > 1}
+
+
+def _same_entry(x: Any, y: Tensor) -> bool:
+    return isinstance(x, Tensor) and _same_bits(x.to(y), y)
 
 
 def _same_bits(x: Tensor, y: Tensor) -> bool:

@@ -23,7 +23,7 @@ from tpgen.networks.conversion.operations.splines import is_splined, spline_erro
 from tpgen.networks.conversion.proof import LIMIT as PROVEN
 from tpgen.nn.modules import module_of, sizes_of
 from tpgen.planner.plan import Plan
-from tpgen.tools.verification.derivatives import DERIVATIVE_LIMIT, FREED, frees
+from tpgen.tools.verification.derivatives import DERIVATIVE_LIMIT, FREED, OF_TORCH, frees, with_own_norms
 from tpgen.tools.verification.findings import (
     COLUMNS,
     FAILED,
@@ -278,7 +278,7 @@ def _found(names: Sequence[str], subject: Subject, inputs: Sequence[Any], progre
     return findings
 
 
-def _findings(name: str, law: Law, subject: Subject) -> list[LawFinding]:
+def _findings(name: str, law: Law, subject: Subject, own_norms: bool = False) -> list[LawFinding]:
     """Findings of a law; a module that breaks down under it breaks it, and the others go on."""
     tolerance = law.slack * subject.slack * tolerance_of(subject.dtype) if law.limit is None else law.limit
     if name in BY_DIFFERENCES and subject.reference is None:
@@ -296,8 +296,14 @@ def _findings(name: str, law: Law, subject: Subject) -> list[LawFinding]:
     except Exception as error:
         outcomes = {"": FREED if frees(error) else error}
     found = [judge(name, part, outcome, tolerance, _floor(law, part, subject)) for part, outcome in outcomes.items()]
-    if name in BY_PLACE and any(f.status == FAILED for f in found) and is_random(subject):
+    if not any(f.status == FAILED for f in found):
+        return [replace(f, why=f.why or WITHOUT_SPLINES) for f in found] if by_nets else found
+    if name in BY_PLACE and is_random(subject):
         return [LawFinding(name, "", NOT_COMPARED, why=ELSEWHERE)]
+    if name == "third order" and not own_norms and is_network(subject):
+        with with_own_norms():
+            again = _findings(name, law, subject, own_norms=True)
+        return found if any(f.status == FAILED for f in again) else [replace(f, why=OF_TORCH) for f in again]
     return [replace(f, why=f.why or WITHOUT_SPLINES) for f in found] if by_nets else found
 
 
