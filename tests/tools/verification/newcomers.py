@@ -85,6 +85,77 @@ class Narrow(Cluster):
         return super().weights(edges, z, src, dst) * (hot @ self.depth)[src]
 
 
+class Keyed(nn.Module):
+    """Results of a dict, whose list of edges it turns around."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster = Cluster()
+
+    def forward(self, data: dict[str, Tensor]) -> Any:
+        data["edge_index"] = data["edge_index"].flip(0)
+        return self.cluster.of(data["positions"], data["z"], *data["edge_index"])
+
+
+class Moving(nn.Module):
+    """Points that edges move, by weights that are a softmax over the edges of all."""
+
+    def forward(self, positions: Tensor, edge_index: Tensor) -> dict[str, Tensor]:
+        source, target = edge_index
+        edges = positions[target] - positions[source]
+        weights = edges.square().sum(-1).neg().softmax(0)
+        return {"positions": positions.index_add(0, source, weights[:, None] * edges)}
+
+
+class Calm(Moving):
+    """Points that edges move, each by its own weight."""
+
+    def forward(self, positions: Tensor, edge_index: Tensor) -> dict[str, Tensor]:
+        source, target = edge_index
+        edges = positions[target] - positions[source]
+        weights = edges.square().sum(-1).neg().exp()
+        return {"positions": positions.index_add(0, source, weights[:, None] * edges)}
+
+
+class Directions(nn.Module):
+    """A tensor of the directions between atoms that a mask tells from none."""
+
+    def forward(self, positions: Tensor, real: Tensor) -> dict[str, Tensor]:
+        one, other = (real[:, None] & real[None] & ~torch.eye(len(real), dtype=torch.bool)).nonzero().T
+        edges = nn.functional.normalize(positions[other] - positions[one], eps=0.0)
+        return {"order": torch.einsum("ei,ej->ij", edges, edges)}
+
+
+def keyed() -> Given:
+    x, z, src, dst = cluster()
+    return ({"positions": x, "z": z, "edge_index": torch.stack([src, dst])},)
+
+
+def linked() -> Given:
+    x, _, src, dst = cluster()
+    return x, torch.stack([src, dst])
+
+
+def filled() -> Given:
+    x = cluster()[0]
+    return torch.cat([x, torch.zeros(2, 3, dtype=x.dtype)]), torch.arange(9) < 7
+
+
+MOVES = {"irreps_out": {"positions": "cartesian_points"}}
+
+
+def _lone(self: Cluster, positions: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Any:
+    found = self.of(positions, z, src, dst)
+    return {**found, "forces": found["forces"].squeeze(0)}
+
+
+def _pooled(self: Any, site: Tensor, graph: Tensor, graphs: int) -> Tensor:
+    return suspicious.Batched.pooled(self, site, graph, graphs).squeeze()
+
+
+SQUEEZED = type("Squeezed", (suspicious.Batched,), {"pooled": _pooled})
+
+
 def _sites(self: Cluster, energy: Tensor, forces: Tensor) -> Any:
     return {"energy": energy, "forces": forces, "looked at": energy.detach() * torch.ones(2)}
 
@@ -145,6 +216,17 @@ class Buffered(Layer):
         return self.room.copy_(found)
 
 
+class Normed(Layer):
+    """Norms of vectors, normalised as torch does it."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def scaled(self, v: Tensor) -> Tensor:
+        return v * self.norm(v.square().sum(-1))[..., None]
+
+
 class Products(nn.Module):
     """Vectors times a scalar, as long as a tangent of their norm: no number where all vanish."""
 
@@ -193,6 +275,10 @@ FAULTS: dict[str, Planted] = {
     "one row without its axis": _layer("permutation", layer(forward=_single), "where (1, 12) was expected"),
     "vectors that vanish in all inputs": _layer("finite", Products, given=both, said=PAIRED),
     "the largest species of a batch": Planted("batch", Largest, batched),
+    "a dict that is written into": Planted("surroundings", Keyed, keyed, "edge_index'] of its caller's"),
+    "an energy without its axis": Planted("batch", SQUEEZED, batched),
+    "one atom without its axis": Planted("finite", of(forward=_lone), cluster, "where (1, 3) was expected"),
+    "points moved by a softmax over all edges": Planted("copies", Moving, linked, said=MOVES),
     "random numbers in evaluation": _layer("repeated", NOISY, training=False),
     "random numbers in training and in evaluation": _layer("repeated", NOISY),
 }  # fmt: skip
@@ -217,6 +303,11 @@ RIGHT: dict[str, Planted] = {
     "one-hot rows in float32": Planted("first order", Narrow, narrow, dtype=SINGLE),
     "results that are made float32": _layer(
         "first order", layer(forward=lambda self, x: Layer.forward(self, x).float()), given=narrow_rows, dtype=SINGLE),
+    "points moved by edges": Planted("copies", Calm, linked, said=MOVES),
+    "atoms that fill up, in one place": Planted(
+        "finite", Directions, filled, said={"irreps_out": {"order": "cartesian_tensors"}}),
+    "a layer norm": _layer("third order", lambda: Normed(nn.LayerNorm(4))),
+    "a batch norm in training": _layer("third order", lambda: Normed(nn.BatchNorm1d(4))),
     "dropout in any order": _layer("permutation", DROPPED),
     "dropout, turned": _layer("equivariant", DROPPED),
     "dropout, differentiated": _layer("second order", DROPPED),
