@@ -86,11 +86,11 @@ class Narrow(Cluster):
 
 
 class Keyed(nn.Module):
-    """Results of a dict, whose list of edges it turns around."""
+    """Results of a dict, whose list of edges it turns around; a parameter is called as a result may be."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.cluster = Cluster()
+        self.cluster, self.out = Cluster(), nn.Parameter(torch.ones(2))
 
     def forward(self, data: dict[str, Tensor]) -> Any:
         data["edge_index"] = data["edge_index"].flip(0)

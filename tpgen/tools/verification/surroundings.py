@@ -66,8 +66,8 @@ def untouched(subject: Subject) -> Outcomes:
     outcomes: dict = {"": touched if found else (torch.zeros(1), torch.zeros(1))}
     outcomes |= dict.fromkeys(meant, DRAWN) | dict.fromkeys(added, ADDED)
     after = dict(module.named_parameters())
-    same = pairs({n: after[n].detach().double() for n in before}, {n: x.double() for n, x in before.items()})
-    return outcomes | _asked(subject, module) | {name: pair for name, pair in same.items() if pair[0].numel()}
+    same = {name: (after[name].detach().double(), x.double()) for name, x in before.items() if x.numel()}
+    return outcomes | _asked(subject, module) | same
 
 
 def _drawn(subject: Subject, module: Any) -> tuple[list[str], list[str]]:
