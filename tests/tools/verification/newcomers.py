@@ -69,6 +69,13 @@ class Largest(suspicious.Batched):
         return super().energy(x, z, src, dst) * (1 + 0.1 * z.max())
 
 
+class Lone(suspicious.Batched):
+    """Another energy of an atom that no other is beside."""
+
+    def energy(self, x: Tensor, z: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        return super().energy(x, z, src, dst) + 0.1 * (len(x) == 1)
+
+
 class Asking(Cluster):
     """Another energy where its caller asks for gradients."""
 
@@ -275,6 +282,7 @@ FAULTS: dict[str, Planted] = {
     "one row without its axis": _layer("permutation", layer(forward=_single), "where (1, 12) was expected"),
     "vectors that vanish in all inputs": _layer("finite", Products, given=both, said=PAIRED),
     "the largest species of a batch": Planted("batch", Largest, batched),
+    "a lone atom": Planted("batch", Lone, batched),
     "a dict that is written into": Planted("surroundings", Keyed, keyed, "edge_index'] of its caller's"),
     "an energy without its axis": Planted("batch", SQUEEZED, batched),
     "one atom without its axis": Planted("finite", of(forward=_lone), cluster, "where (1, 3) was expected"),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
-from tpgen.tools.verification.graphs import AtomGraph, alone, apart, joined, repeated_graph
+from tpgen.tools.verification.graphs import AtomGraph, alone, apart, joined, repeated_graph, with_atoms
 from tpgen.tools.verification.indices import GRAPHS
 from tpgen.tools.verification.laws import Outcomes, pairs, tried
 from tpgen.tools.verification.reading import Reading, rows_read
@@ -19,7 +19,7 @@ from tpgen.tools.verification.systems import another, read, taken
 VIRIALS = ("virial", "virials")
 FAR = 100.0  # how many times as far as their size two copies of a system are from each other
 ALIKE = 1e-11  # how alike results are that do not depend on how far
-UNLIKE, ONE_SPECIES = "graphs of unlike sizes", "beside a graph of the {} species"
+UNLIKE, ONE_SPECIES, LONE = "graphs of unlike sizes", "beside a graph of the {} species", "beside a lone atom"
 APART = "energies do not add up: atoms know of others that no edge joins, which may be meant"
 
 
@@ -122,8 +122,11 @@ def batch(subject: Subject) -> Outcomes:
     found = _together(subject, given)
     if len({len(one.points) for one in given}) == 1:
         found |= tried(UNLIKE, lambda: _together(subject, [parts[0], _unlike(reading, parts[0])]))
-    for part, pure in _of_one_species(reading, parts[0]).items():
-        found |= tried(part, lambda other=pure: _together(subject, [parts[0], other]))  # type: ignore[misc]
+    others = _of_one_species(reading, parts[0])
+    if len(parts[0].points) > 1:
+        others[LONE] = with_atoms(parts[0], torch.zeros(1, dtype=torch.int64))
+    for part, other in others.items():
+        found |= tried(part, lambda other=other: _together(subject, [parts[0], other]))  # type: ignore[misc]
     return found
 
 
