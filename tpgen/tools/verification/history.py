@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tpgen.tools.verification.derivatives import draws
 from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
