@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -372,12 +374,12 @@ class Empty(Crystal):
         self.none = nn.Parameter(torch.empty(0))
 
 
-AWKWARD: dict[str, type[Crystal]] = {
+AWKWARD: dict[str, Callable[[], Crystal]] = {
     "right": Crystal,
     "a parameter that nothing depends on": Unused,
     "a parameter behind a ReLU that is off": Dead,
     "a parameter of slope zero": Flat,
-    "results without a graph": Evaluated,
+    "results without a graph, in evaluation": lambda: Evaluated().eval(),
     "a cache that is asked": Remembering,
     "a count that nothing reads": Observed,
     "frozen parameters": Frozen,

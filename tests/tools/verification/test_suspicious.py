@@ -39,11 +39,11 @@ def test_a_fault_is_caught_by_its_law(name: str) -> None:
     assert report.failed == (law,), str(report)
 
 
-def test_edges_that_are_taken_for_atoms_are_no_pass() -> None:
-    """No reading of the integers is obeyed: the report asks for their kind, and compares nothing."""
-    report = verify(Swapped().double(), angles(), only=["permutation"])
-    assert not report.passed
-    assert "indices_of_edges" in str(report)
+def test_edges_that_are_taken_for_atoms_are_caught() -> None:
+    """No reading of the integers is obeyed, and they reach to the last edge."""
+    report = verify(Swapped().double(), angles(), only=["permutation", "edges"])
+    assert report.failed == ("permutation", "edges"), str(report)
+    assert "one: indices of edges" in report.settings
 
 
 class Vectors(Lattice):

@@ -31,6 +31,7 @@ from tpgen.tools.verification.verify import verify as verification
     "cartesian_tensors, or none for what stays; repeat.  Of names such as positions and forces it is known.",
 )
 @click.option("--only", type=OneOf("law", LAW_NAMES), multiple=True, help="One law; repeat for more.")
+@click.option("--without", type=OneOf("law", LAW_NAMES), multiple=True, help="A law to leave out; repeat for more.")
 @click.option("--compile-with", default="aot_eager", show_default=True, help="The backend of torch.compile.")
 @json_option
 @click.pass_context
@@ -60,9 +61,11 @@ def _verified(
     rows: int,
     turns: tuple[str, ...],
     only: tuple[str, ...],
+    without: tuple[str, ...],
     **options: Any,
 ) -> Verification:
-    shared = {"only": only or None, "backend": options.pop("compile_with"), "progress": options.pop("progress")}
+    shared: dict[str, Any] = {"only": only or None, "without": without}
+    shared |= {"backend": options.pop("compile_with"), "progress": options.pop("progress")}
     if problem is not None:
         if turns:
             raise click.UsageError("--turns is for networks: a product brings its irreps")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tpgen.networks.trial import is_index
 from tpgen.tools.verification import systems
 from tpgen.tools.verification.findings import Pair, tolerance_of
-from tpgen.tools.verification.indices import kinds_of, readings_of
+from tpgen.tools.verification.indices import EDGES, kinds_of, readings_of
 from tpgen.tools.verification.reading import BATCHES, PERIODIC, POINTERS, Reading, read_call
 from tpgen.tools.verification.subject import Named, Subject, short
 
@@ -24,16 +24,19 @@ def choose_reading(subject: Subject, values: Named, said: Mapping[str, str], gra
     """The likeliest reading under which the network lets atoms and edges stand in another order.
 
     Where there is none, the likeliest of all: the network breaks a law then, unless integers are left that no reading
-    takes for an index.  ``said`` is what its caller says that integers index; ``graphs`` have an energy each.
+    takes for an index.  Those that reach to the last edge are taken for indices of edges.  ``said`` is what its caller
+    says that integers index; ``graphs`` have an energy each.
     """
     points = subject.points or ""
     kinds = _kinds(values, said, len(values[points]) if values[points].dim() else 0)
     chosen: Reading | None = None
+    clear: Reading | None = None
     most = -1
     for one in readings_of(kinds):
         reading = read_call(points, values, subject.turns, one, graphs)
         if isinstance(reading, str) or (all(len(found) == 1 for found in kinds.values()) and not reading.unread):
             return reading
+        clear = clear or (reading if _runs_through_edges(reading, one, kinds) else None)
         obeyed = _obeyed(subject, reading)
         if obeyed > most:
             chosen, most = reading, obeyed
@@ -41,7 +44,19 @@ def choose_reading(subject: Subject, values: Named, said: Mapping[str, str], gra
             break
     assert chosen is not None
     unread = [name for name in chosen.unread if name not in said]
+    if unread and most < OF_ATOMS and clear is not None:
+        return clear
     return replace(chosen, unreadable=UNREAD.format(name=short(unread[0]))) if unread and most < OF_ATOMS else chosen
+
+
+def _runs_through_edges(reading: Reading, one: Mapping[str, str], kinds: Mapping[str, tuple[str, ...]]) -> bool:
+    """Whether no integers are left unread, and all that may be edges, and reach to the last of these, are read so."""
+    ends = reading.graph.ends
+    if ends is None or reading.unread:
+        return False
+    may_be = [name for name, found in kinds.items() if EDGES in found]
+    last = [one[name] == EDGES for name in may_be if int(reading.values[name].max()) + 1 == ends.shape[1]]
+    return bool(last) and all(last)
 
 
 def _kinds(values: Named, said: Mapping[str, str], atoms: int) -> dict[str, tuple[str, ...]]:
@@ -72,6 +87,6 @@ def _obeyed(subject: Subject, reading: Reading) -> int:
 
 def _equal(subject: Subject, found: dict[str, Pair]) -> bool:
     """Whether results are equal, beside the largest of all: forces may vanish."""
-    scale = max((float(y.abs().max()) for _, y in found.values() if y.numel()), default=0.0)
+    scale = max((float(y.detach().abs().max()) for _, y in found.values() if y.numel()), default=0.0)
     limit = SLACK * subject.slack * tolerance_of(subject.dtype) * scale
     return all(x.shape == y.shape and bool(((x - y).abs() <= limit).all()) for x, y in found.values())

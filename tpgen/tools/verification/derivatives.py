@@ -1,4 +1,4 @@
-r"""The laws of derivatives: first to third order, the symmetry of the Hessian, and parameters.
+r"""The laws of derivatives: first to third order, and the symmetry of the Hessian.
 
 With a cotangent c and directions v, the orders are gradients of one another:
 
@@ -10,12 +10,15 @@ differences of :math:`s_{k-1}` in float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tpgen.base._torch import instead
 from tpgen.tools.verification.findings import Noted, Outcome, Pair
 from tpgen.tools.verification.laws import Outcomes
 from tpgen.tools.verification.subject import STILL, Named, Subject
@@ -24,13 +27,43 @@ NamedFunction = Callable[[Named], Named]
 PARAMETER = "parameter "  # before the names of parameters among operands
 STEP, DIRECTIONS = 5e-5, 3
 DERIVATIVE_LIMIT = 1e-6  # of derivatives that are compared with differences in float64
-PARAMETER_STEP = 1e-3  # relative to its largest entry or to one
-PARAMETER_NOISE = 1e-13  # of a result: what depends less on a parameter may be rounding
 ASIDE, AWAY = 2, 3e-3  # operands that are moved a little, and how far relative to the largest entry
 KINK = "on a kink: it holds where points are moved a little, and not where derivatives jump, as at a cutoff"
+OF_TORCH = "torch's own third derivatives of layer and batch norms are wrong: with their formula the law holds"
 FREED = "the network frees its graph: give it in the mode, and with the arguments, of a training step"
 DETACHED = "the network detaches {name}, by its own choice, and its energy has no gradient by the caller's"
 NOT_DIFFERENTIABLE = "nothing of the results can be differentiated"
+
+
+@contextmanager
+def with_own_norms() -> Iterator[None]:
+    """Layer norms, and batch norms in training, by their formula: third derivatives of torch's own are wrong."""
+
+    def layer_norm(x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
+        return _normed(x, tuple(range(-len(shape), 0)), (), weight, bias, eps)
+
+    def batch_norm(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def found(
+            x: Tensor, mean: Any, var: Any, weight: Any = None, bias: Any = None, training: bool = False,
+            momentum: float = 0.1, eps: float = 1e-5,
+        ) -> Tensor:  # fmt: skip
+            if not training:
+                return own(x, mean, var, weight, bias, training, momentum, eps)
+            axes = (0, *range(2, x.dim()))
+            return _normed(x, axes, (1,) * (x.dim() - 2), weight, bias, eps)
+
+        return found
+
+    functions = nn.functional
+    with instead(functions, "layer_norm", lambda own: layer_norm), instead(functions, "batch_norm", batch_norm):
+        yield
+
+
+def _normed(x: Tensor, axes: tuple[int, ...], after: tuple[int, ...], weight: Any, bias: Any, eps: float) -> Tensor:
+    centred = x - x.mean(axes, keepdim=True)
+    found = centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
+    found = found if weight is None else found * weight.reshape(*weight.shape, *after)
+    return found if bias is None else found + bias.reshape(*bias.shape, *after)
 
 
 def frees(error: Exception) -> bool:
@@ -150,7 +183,7 @@ def _of_detached(order: int, subject: Subject, function: NamedFunction, leaves: 
     directions = [draws({name: leaves[name]}, seed=100 + seed) for seed in range(DIRECTIONS)]
 
     def slope(result: str, along: Named) -> Tensor:
-        return _difference(lambda t: function(_moved(leaves, along, t))[result].detach())
+        return difference(lambda t: function(_moved(leaves, along, t))[result].detach())
 
     if order == 1:
         forces = {name: -function(leaves)[subject.forces or ""].detach()}
@@ -182,7 +215,7 @@ def _along(gradient: Named, function: Callable[[Named], Tensor], leaves: Named, 
     for seed in range(DIRECTIONS):
         along = draws({name: leaves[name] for name in names}, seed=100 + seed)
         got.append(contracted({name: gradient[name] for name in names}, along))
-        expected.append(_difference(lambda t, v=along: function(_moved(leaves, v, t))))  # type: ignore[misc]
+        expected.append(difference(lambda t, v=along: function(_moved(leaves, v, t))))  # type: ignore[misc]
     return torch.stack(got), torch.stack(expected)
 
 
@@ -190,7 +223,7 @@ def _moved(leaves: Named, along: Named, step: float) -> Named:
     return leaves | {name: leaves[name] + step * v for name, v in along.items()}
 
 
-def _difference(function: Callable[[float], Tensor]) -> Tensor:
+def difference(function: Callable[[float], Tensor]) -> Tensor:
     """The slope of a function at zero, by a central difference of fourth order."""
     at = [function(n * STEP) for n in (-2, -1, 1, 2)]
     return (8 * (at[2] - at[1]) - (at[3] - at[0])) / (12 * STEP)
@@ -270,63 +303,3 @@ def _crossed(function: NamedFunction, given: Named) -> Pair:
             got.append(contracted(products[a], directions[b]))
             expected.append(contracted(products[b], directions[a]))
     return torch.stack(got), torch.stack(expected)
-
-
-def tracked(subject: Subject) -> Outcomes:
-    """Compare the parameters that move a result with those that it has gradients of, for each result.
-
-    A parameter moves a result where steps in opposite directions make a difference, so that one which has no slope, as
-    the side of a ReLU that is off or a square at zero, need have no gradient.
-    """
-    function, leaves = with_parameters(subject)
-    names = [name for name in leaves if name.startswith(PARAMETER)]
-    if not names:
-        return {"": "the network has no parameters"}
-    cotangents = draws(function(leaves), seed=7)
-    results = tracked_results(function, leaves)
-    if not results:
-        return {"": NOT_DIFFERENTIABLE}
-    found: dict = {}
-    moved = {name: _moves_results(function, leaves, name, cotangents, subject.floors) for name in names}
-    for result in results:
-        gradients = _has_gradients(function, leaves, names, result, cotangents[result])
-        depends = [name for name in names if moved[name][result]]
-        lacking = [name.removeprefix(PARAMETER) for name in depends if not gradients[name]]
-        if lacking:
-            found[result] = MissingGradient(f"no gradient of {', '.join(lacking)}, which {result} depends on")
-        elif depends:
-            found[result] = (torch.ones(len(depends)), torch.ones(len(depends)))
-    return found or {"": "no result depends on a parameter"}
-
-
-class MissingGradient(Exception):
-    """A parameter without a gradient where it should have one."""
-
-
-def _moves_results(
-    function: Callable[[Named], Named], leaves: Named, name: str, cotangents: Named, floors: Mapping[str, float]
-) -> dict[str, bool]:
-    """Whether a parameter moves each result by more than rounding, along a direction drawn at random."""
-    x = leaves[name]
-    step = PARAMETER_STEP * max(1.0, float(x.abs().max())) * draws({name: x}, seed=11)[name] if x.numel() else x
-    up, down = (
-        {result: y.detach() for result, y in function({**leaves, name: x + sign * step}).items()}
-        for sign in (1.0, -1.0)
-    )
-    return {
-        result: bool(
-            ((up[result] - down[result]) * c).sum().abs()
-            > PARAMETER_NOISE * (up[result] * c).abs().sum() + floors.get(result, 0.0) * c.abs().sum()
-        )
-        for result, c in cotangents.items()
-    }
-
-
-def _has_gradients(
-    function: Callable[[Named], Named], leaves: Named, names: list[str], result: str, cotangent: Tensor
-) -> dict[str, bool]:
-    """Whether a result has a gradient that is not zero, for each parameter."""
-    given = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
-    scalar = (function(given)[result] * cotangent).sum()
-    found = torch.autograd.grad(scalar, [given[name] for name in names], allow_unused=True)
-    return {name: g is not None and bool(g.ne(0).any()) for name, g in zip(names, found, strict=True)}

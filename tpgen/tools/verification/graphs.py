@@ -62,6 +62,14 @@ def with_edges(graph: AtomGraph, kept: Tensor) -> AtomGraph:
     return replace(graph, ends=graph.ends[:, kept], counts=counts, **rows)
 
 
+def crowded(graph: AtomGraph) -> AtomGraph:
+    """As many edges, which are those of the first atoms twice."""
+    assert graph.ends is not None
+    number = graph.ends.shape[1]
+    order = torch.argsort(graph.ends[0], stable=True)[: (number + 1) // 2]
+    return with_edges(graph, torch.cat([order, order])[:number])
+
+
 def by_first_end(graph: AtomGraph) -> AtomGraph:
     """Edges in the order of the atoms that they begin at."""
     assert graph.ends is not None
@@ -186,7 +194,11 @@ def on_a_line(graph: AtomGraph, axis: int, spacing: float) -> AtomGraph:
 
 
 def spacing(graph: AtomGraph) -> float:
-    """The length of the shortest edge, or the distance of the nearest points; one where there is neither."""
-    if graph.ends is not None and graph.ends.shape[1]:
-        return float(graph.vectors.norm(dim=-1).min())
-    return float(torch.pdist(graph.points).min()) if len(graph.points) > 1 else 1.0
+    """The length of the shortest edge, or the distance of the nearest points; one where there is neither.
+
+    Points in one place, as those that fill a batch up, are no nearest.
+    """
+    edges = graph.ends is not None and graph.ends.shape[1] > 0
+    lengths = graph.vectors.norm(dim=-1) if edges else torch.pdist(graph.points)
+    lengths = lengths[lengths > 0]
+    return float(lengths.min()) if len(lengths) else 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,7 +19,10 @@ from tpgen.networks.trial import is_floating, is_index
 from tpgen.tools.verification.choosing import choose_reading
 from tpgen.tools.verification.indices import EDGE_INDEX, INDEX_WORDS
 from tpgen.tools.verification.potentials import floors
+from tpgen.tools.verification.precision import Casts, double_of
+from tpgen.tools.verification.randomness import drawn_by, steady
 from tpgen.tools.verification.reading import CELLS, Reading, are_counts
+from tpgen.tools.verification.roles import said_roles, seen_forces, seen_stress, with_roles
 from tpgen.tools.verification.subject import FRAMES, STILL, Frame, Named, Run, Subject, frame, short
 from tpgen.tools.verification.systems import permuted_atoms
 
@@ -31,9 +35,6 @@ KNOWN: dict[str, str | None] = {
     **dict.fromkeys(("energy", "total_energy", "potential_energy", "interaction_energy"), None),
     **dict.fromkeys(("node_energy", "atomic_energy", "contributions"), None),
 }
-ENERGIES = ("energy", "total_energy", "potential_energy")
-FORCES = ("forces", "force")
-STRESSES = ("stress", "virials", "virial")
 NO_POINTS = "no input is said to be points"
 
 
@@ -60,37 +61,39 @@ def network_subject(
         title=type(network).__name__,
         module=network,
         call=partial(_called, names, leaves, spec),
+        handed=partial(_handed, names, leaves, spec),
         given=given,
         dtype=like.dtype,
         device=like.device,
         slack=20.0,
-        exact=lambda: copy_of(network if fresh is None else fresh).double(),
+        exact=lambda: double_of(network if fresh is None else fresh),
         fresh=fresh,
     )
+    if drawn_by(network, lambda: base(given)):
+        base = replace(base, call=steady(base.call), drawing=base.call)
     straight = base(given)
     values = {**{n: x.cpu() for n, x in zip(names, leaves, strict=True) if isinstance(x, Tensor)}, **given}
     irreps_in, indices = _index_words(irreps_in, names, leaves)
+    irreps_out, roles = said_roles(irreps_out, list(straight))
     turns, results = _declared(values, given, straight, irreps_in, irreps_out)
     counted = {**values, **_numbers(names, leaves)}
-    alone, points = next(iter(straight)), next((name for name, found in turns.items() if found.moves), None)
+    points = next((name for name, found in turns.items() if found.moves), None)
     fields: dict[str, Any] = {
         "turns": turns,
         "results": results,
         "points": points,
-        # the one number that a network returns can only be an energy where there are points
-        "energy": _named(straight, ENERGIES) or (alone if straight[alone].numel() == 1 == len(straight) else None),
-        "forces": _named(straight, FORCES),
         "cell": next((name for name in given if short(name) in CELLS), None),
-        "stress": _named(straight, STRESSES),
         "fixed": {name: x for name, x in zip(names, leaves, strict=True) if isinstance(x, Tensor) and is_index(x)},
         "undeclared": not turns,
         "relabel": None if points is None else permuted_atoms,
         "outcomes": tuple(straight),
-        "inexact": _inexact(base),
+        **_in_float64(base),
     }
-    named = replace(base, **fields)
+    named = with_roles(replace(base, **fields), straight, roles)
+    named = named if roles else seen_forces(named, straight)
     reading = NO_POINTS if points is None else choose_reading(named, counted, indices, _graphs(named, straight))
     made = _with_reading(named, reading)
+    made = made if roles else seen_stress(made, straight)
     return replace(made, settings=_said(made), floors=floors(made, straight))
 
 
@@ -103,8 +106,9 @@ def _with_reading(subject: Subject, reading: Reading | str) -> Subject:
 
 
 def _graphs(subject: Subject, found: Named) -> int:
-    """Number of energies."""
-    return 0 if subject.energy is None else found[subject.energy].numel()
+    """Number of energies of graphs."""
+    number = 0 if subject.energy is None else found[subject.energy].numel()
+    return 0 if number == len(subject.given[subject.points or ""]) > 1 else number
 
 
 def _index_words(given: Any, names: Sequence[str], leaves: Sequence[Any]) -> tuple[Any, dict[str, str]]:
@@ -134,8 +138,12 @@ def copies_of(inputs: Any) -> Any:
 
 def _called(names: list[str], values: list[Any], spec: Any, run: Run, named: Named) -> Named:
     """Results of a call with some of its arguments by name, and the others as they were given."""
+    return _results(run(*_handed(names, values, spec, named)))
+
+
+def _handed(names: list[str], values: list[Any], spec: Any, named: Named) -> Any:
     given = [_as_given(named[n], x) if n in named else copies_of(x) for n, x in zip(names, values, strict=True)]
-    return _results(run(*pytree.tree_unflatten(given, spec)))
+    return pytree.tree_unflatten(given, spec)
 
 
 def _as_given(named: Tensor, x: Any) -> Any:
@@ -155,14 +163,21 @@ def _declared(
     return turns, results
 
 
-def _inexact(subject: Subject) -> str:
-    """Why a network does not run in float64; empty where it does."""
-    try:
-        exact = subject.in_float64()
-        exact(exact.given)
-    except Exception as error:
-        return f"a copy in float64 does not run: {(str(error).strip().splitlines() or [''])[0][:120]}"
-    return ""
+def _in_float64(subject: Subject) -> dict[str, Any]:
+    """How a network runs in float64: as it is, with float64 where its code names other dtypes, or why not at all."""
+    why, wide = "", subject.dtype == torch.float64
+    for narrow in (False,) if wide else (False, True):
+        casts = Casts()
+        try:
+            exact = replace(subject, narrow=narrow).in_float64()
+            with nullcontext() if wide else casts:
+                exact(exact.given)
+            if narrow or not casts.named:
+                return {"narrow": narrow}
+        except Exception as error:
+            said = (str(error).strip().splitlines() or [""])[0][:120]
+            why = f"a copy in float64 does not run: {said}"
+    return {"inexact": why}
 
 
 def _copied(network: nn.Module) -> nn.Module | None:
@@ -182,14 +197,15 @@ def _flat(network: nn.Module, inputs: Sequence[Any]) -> tuple[list[str], list[An
 
 def _arguments(network: nn.Module, number: int) -> list[str]:
     """The names of the arguments; of a ``forward(*given)``, those of the class whose `forward` it overrides."""
-    forwards = [network.forward, *(vars(cls)["forward"] for cls in type(network).__mro__ if "forward" in vars(cls))]
+    own = (vars(cls)["forward"] for cls in type(network).__mro__ if "forward" in vars(cls))
+    forwards = [network.forward, *(forward.__get__(network) for forward in own)]
     named = next(filter(None, map(_named_arguments, forwards)), [])
     return (named + [f"input{n}" for n in range(len(named), number)])[:number]
 
 
 def _named_arguments(forward: Callable) -> list[str]:
     try:
-        return [p.name for p in inspect.signature(forward).parameters.values() if p.kind < 2 and p.name != "self"]
+        return [p.name for p in inspect.signature(forward).parameters.values() if p.kind < 2]
     except (TypeError, ValueError):
         return []
 
@@ -246,22 +262,28 @@ def _check_declared(found: Named, turns: Mapping[str, Frame], results: Mapping[s
     if missing:
         raise InputError(
             f"irreps_out: say how {', '.join(map(repr, missing))} turns, as inputs do: "
-            f"irreps_out={{{missing[0]!r}: '1o'}}, None for what stays (--turns out:{missing[0]}=1o)"
+            f"irreps_out={{{missing[0]!r}: '1o'}}, None for what stays (--turns out:{missing[0]}=1o), or by the words "
+            "'energy', 'forces', 'stress' and 'virial'"
         )
-
-
-def _named(found: Named, known: Sequence[str]) -> str | None:
-    return next((name for name in known if name in found), None)
 
 
 def _said(subject: Subject) -> str:
     """Turns of inputs and results, which inputs count cells, and what integers index."""
     turns = (*subject.turns.items(), *subject.results.items())
     said = [f"{name}: {found.said}" for name, found in turns if found is not STILL]
+    said += [f"{name}: {role}" for role, name in _seen(subject).items() if short(name) not in KNOWN]
     if isinstance(subject.reading, Reading):
         said += [f"{name}: counts of cells" for name in subject.reading.named("counts")]
         said += _read_indices(subject.reading)
     return "; ".join(said) or f"nothing is said to turn: name irreps_in and irreps_out, such as {next(iter(FRAMES))!r}"
+
+
+def _seen(subject: Subject) -> dict[str, str]:
+    """Results by what they are in a potential."""
+    stress = "virial" if subject.is_virial else "stress"
+    roles = {"energy": subject.energy, "forces": subject.forces, stress: subject.stress}
+    several = len(subject.outcomes) > 1  # one alone needs no name
+    return {role: name for role, name in roles.items() if name is not None and several}
 
 
 def _read_indices(reading: Reading) -> list[str]:

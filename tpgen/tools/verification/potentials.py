@@ -195,19 +195,19 @@ def stress(subject: Subject) -> Outcomes:
     found = exact(exact.given)[name].detach()
     if found.shape[-2:] != (3, 3):
         return {"": f"{name} has shape {tuple(found.shape)}, where (3, 3) or one for each graph is compared"}
-    if name == "stress" and (cell is None or cell.shape[-1] != 3 or cell.numel() % 9):
+    if not subject.is_virial and (cell is None or cell.shape[-1] != 3 or cell.numel() % 9):
         return {"": "there is no cell among the inputs, whose volume the stress is for"}
     each = found.reshape(-1, 3, 3)
-    if name == "stress":
+    if not subject.is_virial:
         assert cell is not None
         volumes = torch.linalg.det(cell.reshape(-1, 3, 3)).abs()
         got = (each * volumes.reshape(-1, 1, 1)).sum(0)
     else:
         got = -each.sum(0)
-    return {"": (got, _by_strain(exact, got)), "symmetric": (each, each.transpose(-1, -2))}
+    return {"": (got, by_strain(exact, got)), "symmetric": (each, each.transpose(-1, -2))}
 
 
-def _by_strain(subject: Subject, claimed: Tensor) -> Tensor:
+def by_strain(subject: Subject, claimed: Tensor) -> Tensor:
     """The derivative of the energy by symmetric strain, beside what it is claimed to be."""
     found = torch.zeros(3, 3, dtype=torch.float64)
     for i in range(3):
@@ -233,7 +233,7 @@ def smooth(subject: Subject) -> Outcomes:
     is left of it is the jump, and goes to zero where the function has none.
     """
     exact = subject.in_float64()
-    found = _along_a_way(exact, partial(_stretched, exact), torch.linspace(1.0, STRETCH, GRID, dtype=torch.float64))
+    found = _along_a_way(exact, partial(stretched, exact), torch.linspace(1.0, STRETCH, GRID, dtype=torch.float64))
     if (pair := nearest(exact)) is None:
         return found
     way = torch.linspace(0.0, 1.0, GRID // 2, dtype=torch.float64)
@@ -255,7 +255,7 @@ def _along_a_way(subject: Subject, way: Callable[[float], Named], places: Tensor
     return found
 
 
-def _stretched(subject: Subject, by: float) -> Named:
+def stretched(subject: Subject, by: float) -> Named:
     """The operands with all lengths so much larger."""
     return strained(subject, (by - 1.0) * torch.eye(3, dtype=torch.float64))
 

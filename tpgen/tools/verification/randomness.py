@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from types import FunctionType
 from typing import Any
 
@@ -18,11 +19,12 @@ RANDOM: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[int],
     NUMPY: (np.random.get_state, np.random.set_state, np.random.seed),
     PYTHON: (random.getstate, random.setstate, random.seed),
 }
-_STATES: dict[type, Callable[[Any], Any]] = {  # of objects that draw random numbers
-    torch.Generator: lambda x: x.get_state(),
-    np.random.Generator: lambda x: x.bit_generator.state,
-    np.random.RandomState: lambda x: x.get_state(),
-    random.Random: lambda x: x.getstate(),
+# States of objects that draw random numbers: how they are read, and put back.
+_STATES: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
+    torch.Generator: (lambda x: x.get_state(), lambda x, state: x.set_state(state)),
+    np.random.Generator: (lambda x: x.bit_generator.state, lambda x, state: setattr(x.bit_generator, "state", state)),
+    np.random.RandomState: (lambda x: x.get_state(), lambda x, state: x.set_state(state)),
+    random.Random: (lambda x: x.getstate(), lambda x, state: x.setstate(state)),
 }
 _DEEP = 3  # how far within attributes a generator is looked for
 
@@ -34,18 +36,19 @@ def shared_states() -> dict[str, str]:
 
 def held_states(network: nn.Module) -> dict[str, str]:
     """The state of each generator that a network holds, or that functions of its classes name."""
-    return {name: _said(_state(one)) for name, one in _generators(network).items()}
+    return {name: _said(_of(one)[0](one)) for name, one in _generators(network).items()}
 
 
 def is_of_torch(network: nn.Module, name: str) -> bool:
     return name == TORCH or isinstance(_generators(network).get(name), torch.Generator)
 
 
-def draws_numbers(network: nn.Module, call: Callable[[], Any]) -> bool:
-    """Whether a call goes on with random numbers of any kind."""
-    before = shared_states(), held_states(network)
+def drawn_by(network: nn.Module, call: Callable[[], Any]) -> list[str]:
+    """Names of the random numbers, of any kind, with which a call goes on."""
+    before = shared_states() | held_states(network)
     call()
-    return before != (shared_states(), held_states(network))
+    after = shared_states() | held_states(network)
+    return [name for name, state in after.items() if before.get(name) != state]
 
 
 def _said(state: Any) -> str:
@@ -56,8 +59,26 @@ def _said(state: Any) -> str:
     return str([x.tolist() if isinstance(x, (Tensor, np.ndarray)) else x for x in parts])
 
 
-def _state(generator: Any) -> Any:
-    return next(read(generator) for kind, read in _STATES.items() if isinstance(generator, kind))
+def _of(generator: Any) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]:
+    return next(functions for kind, functions in _STATES.items() if isinstance(generator, kind))
+
+
+def steady(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A call after which all random numbers are as before, so that the next one draws the same."""
+
+    def called(run: Any, named: Any) -> Any:
+        shared = [(put_back, read()) for read, put_back, _ in RANDOM.values()]
+        generators = list(_generators(run).values()) if isinstance(run, nn.Module) else []
+        held = [(one, _of(one)[1], deepcopy(_of(one)[0](one))) for one in generators]
+        try:
+            return call(run, named)
+        finally:
+            for put_back, state in shared:
+                put_back(state)
+            for one, write, state in held:
+                write(one, state)
+
+    return called
 
 
 def _generators(network: nn.Module) -> dict[str, Any]:

@@ -15,12 +15,14 @@ from tpgen.tools.verification.derivatives import (
     with_parameters,
 )
 from tpgen.tools.verification.findings import NotCompared, Outcome
-from tpgen.tools.verification.laws import Outcomes, named, pairs
-from tpgen.tools.verification.reading import CELLS, rows_read
+from tpgen.tools.verification.laws import Outcomes, named, pairs, tried
+from tpgen.tools.verification.potentials import SPACE
+from tpgen.tools.verification.reading import CELLS, Reading, rows_read
 from tpgen.tools.verification.subject import STILL, Frame, Named, Subject, another_order, short
-from tpgen.tools.verification.systems import are_numbers, taken
+from tpgen.tools.verification.systems import are_numbers, finite, taken
 
 NO_ROWS = "no input is said to be points, and inputs and results do not share a first length"
+KNOW = "rows know of each other, as by a mean over them that may be meant"
 OWN = 1e-6  # of results: what a row changes more in another, it knows of it
 
 
@@ -39,20 +41,31 @@ def lacking_rows(subject: Subject) -> str:
 
 
 def permuted(subject: Subject) -> Outcomes:
-    """Rows in another order, and some of them alone: the results of each."""
+    """Rows in another order; some of them, and one, alone: the results of each.
+
+    Where rows know of each other, results still come in their order, and one row still has a row of results.
+    """
     number = rows(subject) or 0
-    straight = _of_rows(subject, subject(subject.given), number)
+    found = subject(subject.given)
+    straight = _of_rows(subject, found, number)
     first, order = number // 2, another_order(number)
     alone = _of_rows(subject, _some(subject, torch.arange(first)), first)
     if alone.keys() != straight.keys():
         raise NotCompared(NO_ROWS)
+    moved = pairs(_some(subject, order), {name: y[order] if name in straight else y for name, y in found.items()})
     # the others in another order, and smaller
     mixed = {name: torch.cat([x[:first], 0.8 * x[first:].flip(0)]) for name, x in subject.given.items()}
     beside = _of_rows(subject, taken(subject, mixed), number)
-    if any(bool((beside[n][:first] - y[:first]).abs().max() > OWN * y.abs().max()) for n, y in straight.items()):
-        raise NotCompared("rows know of each other, as by a mean over them that may be meant")
-    moved = pairs(_some(subject, order), {name: y[order] for name, y in straight.items()})
-    return {**moved, **named("some rows alone", pairs(alone, {name: y[:first] for name, y in straight.items()}))}
+    know = any(bool((beside[n][:first] - y[:first]).abs().max() > OWN * y.abs().max()) for n, y in straight.items())
+
+    def one() -> Outcomes:
+        got, expected = _some(subject, torch.arange(1)), {name: y[:1] for name, y in straight.items()}
+        return pairs(*({name: 0 * y if know else y for name, y in one.items()} for one in (got, expected)))
+
+    some: dict[str, Outcome] = {"some rows alone": KNOW}
+    if not know:
+        some = named("some rows alone", pairs(alone, {name: y[:first] for name, y in straight.items()}))
+    return {**moved, **some, **tried("one row alone", one)}
 
 
 def _of_rows(subject: Subject, found: Named, number: int) -> Named:
@@ -68,17 +81,30 @@ def _some(subject: Subject, index: Tensor) -> Named:
 
 def numbers(subject: Subject) -> Outcomes:
     """Results and gradients are numbers where vectors vanish, as by symmetry; and a call without rows is taken."""
+    return _vanishing(subject, list(subject.turns)) | _without_rows(subject) or {"": NO_ROWS}
+
+
+def numbers_of_points(subject: Subject) -> Outcomes:
+    """The same of vectors that are given beside points, and of atoms without edges or on a line."""
+    roles = subject.reading.roles if isinstance(subject.reading, Reading) else {}
+    others = [name for name in subject.turns if roles.get(name) not in SPACE]
+    return {**finite(subject), **_vanishing(subject, others)}
+
+
+def _vanishing(subject: Subject, names: list[str]) -> dict[str, Outcome]:
+    """Features vanish, and directions, which need not be allowed to; where they are, all vanish together."""
     found: dict[str, Outcome] = {}
-    features, directions = (
-        [name for name in subject.turns if _is_direction(subject, name) is how] for how in (False, True)
-    )
+    features, directions = ([name for name in names if _is_direction(subject, name) is how] for how in (False, True))
     if features:
         found |= named("vectors that vanish", _finite(subject, features))
     if directions:
         ends = ", ".join(directions)
         wrong = [name for name, (got, _) in _finite(subject, directions).items() if not bool(got.all())]
-        found |= {"directions": f"no numbers where {ends} vanish, which may be directions"} if wrong else {}
-    return found | _without_rows(subject) or {"": NO_ROWS}
+        if wrong:
+            return found | {"directions": f"no numbers where {ends} vanish, which may be directions"}
+        if features:
+            found |= named("all vectors that vanish", _finite(subject, features + directions))
+    return found
 
 
 def _is_direction(subject: Subject, name: str) -> bool | None:

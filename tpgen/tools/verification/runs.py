@@ -26,12 +26,12 @@ from tpgen.tools.inspection.report.values import reason
 from tpgen.tools.verification.derivatives import contracted, draws, frees, gradients
 from tpgen.tools.verification.findings import Outcome, Pair, tolerance_of
 from tpgen.tools.verification.laws import Outcomes, named, pairs
-from tpgen.tools.verification.randomness import draws_numbers
+from tpgen.tools.verification.precision import Place, plain_tensors
+from tpgen.tools.verification.randomness import drawn_by, is_of_torch
 from tpgen.tools.verification.subject import Named, Run, Subject
 
 REPEATS, DRAWING = 3, 16  # calls, and how many of a network that draws random numbers
 NEAR, PLACES = 1e-2, 4  # how far inputs are moved, relative to the largest entry, and how often: sums round otherwise
-Place = tuple[str, ...]  # names of a module, of its attribute, and of what that holds
 CHANGE = 0.1  # of an attribute's entries, relative to the largest or to one
 NUMBERS = (2, 3, 5)  # of threads: work that is cut into equal parts may lose what is left over by one of them
 
@@ -145,12 +145,38 @@ def _needs_default(subject: Subject, compared: Callable[[Subject], Named]) -> bo
 
 def repeated(subject: Subject) -> Outcomes:
     """Calls give equal bits, a few times over, also of inputs that were moved a little."""
+    if is_random_in_training_alone(subject):
+        return {**repeated(subject.evaluated()), "training": RANDOM_LAWS}
+    subject = subject.going_on()
     compared = _all_there_is(subject)
     bits: dict[str, Outcome] = dict(_alike([compared(subject) for _ in range(REPEATS)]))
-    number = DRAWING if draws_numbers(subject.module, lambda: _values(subject)) else REPEATS
+    number = DRAWING if drawn_by(subject.module, lambda: _values(subject)) else REPEATS
     for place in range(PLACES if subject.kind == "network" else 0):
         bits |= _near(subject, place, number)
     return {**bits, **_of_modes(subject), **_of_default(subject, compared)}
+
+
+RANDOM_LAWS = (
+    "calls in training draw random numbers, as dropout does: for other laws they draw the same again, and laws under "
+    "which these would stand elsewhere are compared in evaluation"
+)
+
+
+def is_random_in_training_alone(subject: Subject) -> bool:
+    """Whether calls draw random numbers of torch's in training, as dropout does, and none in evaluation."""
+    if subject.drawing is None or not subject.module.training:
+        return False
+    calm, drawn = subject.evaluated().going_on(), subject.going_on()
+    of_torch = all(is_of_torch(subject.module, name) for name in drawn_by(drawn.module, lambda: _values(drawn)))
+    return of_torch and not drawn_by(calm.module, lambda: _values(calm))
+
+
+def is_random(subject: Subject) -> bool:
+    """Whether two calls with the same inputs give other results, as they draw random numbers."""
+    if subject.drawing is None:
+        return False
+    one, other = (_values(subject.going_on()) for _ in range(2))
+    return any(not torch.equal(y, other[name]) for name, y in one.items() if name in other)
 
 
 def _near(subject: Subject, place: int, number: int) -> dict[str, Pair]:
@@ -261,7 +287,7 @@ def _plain_tensors(subject: Subject) -> list[str]:
     """Names of attributes that results depend on, tensors that are neither parameters nor buffers."""
     if subject.fresh is None:
         return []
-    places = [place for place, _ in _plain(subject.fresh)]
+    places = [place for place, _ in plain_tensors(subject.fresh)]
     if not places or not _moves(subject, places):
         return []
     return [".".join(filter(None, place)) for place in places if _moves(subject, [place])]
@@ -271,7 +297,7 @@ def _moves(subject: Subject, places: list[Place]) -> bool:
     """Whether results are others when these tensors are."""
     changed = subject.copied()
     with torch.no_grad():
-        for place, x in _plain(changed):
+        for place, x in plain_tensors(changed):
             if place in places:
                 x.data.add_(CHANGE * max(1.0, float(x.abs().max())))
     fresh = subject.copied()
@@ -281,28 +307,3 @@ def _moves(subject: Subject, places: list[Place]) -> bool:
         return True
     expected = subject.called(fresh, subject.arguments())
     return any(not torch.equal(found[name], y) for name, y in expected.items())
-
-
-def _plain(network: nn.Module) -> list[tuple[Place, Tensor]]:
-    """Floating tensors among the attributes of modules, also those in lists and dicts."""
-    held = {x.data_ptr() for x in (*network.parameters(), *network.buffers()) if x.numel()}
-    found: dict[int, tuple[Place, Tensor]] = {}
-    for path, module in network.named_modules():
-        for name, value in vars(module).items():
-            if name in ("_parameters", "_buffers", "_modules"):
-                continue
-            for place, x in _tensors((path, name), value):
-                if x.is_floating_point() and x.numel() and x.data_ptr() not in held:
-                    found.setdefault(id(x), (place, x))
-    return list(found.values())
-
-
-def _tensors(place: Place, value: Any) -> Iterator[tuple[Place, Tensor]]:
-    if isinstance(value, Tensor):
-        yield place, value
-    elif isinstance(value, (list, tuple)):
-        for n, one in enumerate(value):
-            yield from _tensors((*place, str(n)), one)
-    elif isinstance(value, dict):
-        for key, one in value.items():
-            yield from _tensors((*place, str(key)), one)

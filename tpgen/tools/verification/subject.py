@@ -18,6 +18,7 @@ from tpgen.networks.copies import copy_of
 from tpgen.planner.equivariance import representation
 from tpgen.planner.instruction import parse_irreps
 from tpgen.tools.verification.findings import NotCompared
+from tpgen.tools.verification.precision import double_of, in_double
 
 Named = dict[str, Tensor]
 Turn = Callable[[Tensor, Tensor], Tensor]  # a tensor and an orthogonal matrix of three rows
@@ -162,6 +163,8 @@ class Subject:
     forces: str | None = None
     cell: str | None = None
     stress: str | None = None
+    is_virial: bool = False  # it is no stress, but this times the volume, of the other sign
+    unsaid: str = ""  # why forces cannot be told among the results
     fixed: Named = field(default_factory=dict)  # integer arguments of a network, as which atoms an edge joins
     undeclared: bool = False  # nothing was said of how it turns
     fresh: nn.Module | None = None  # a copy from before the first call
@@ -170,14 +173,17 @@ class Subject:
     backend: str = "aot_eager"  # that it is compiled with
     exact: Callable[[], nn.Module] | None = None  # a copy in float64
     inexact: str = ""  # why that does not run
+    narrow: bool = False  # the module's code names narrower dtypes, which are float64 in that copy
     reading: Any = ""  # a `Reading` of a network's arguments, or why there is none
+    handed: Callable[[Named], Any] | None = None  # the arguments of a network's call, in their tuples and dicts
     outcomes: tuple[str, ...] = ()  # the names of a network's results
+    drawing: Callable[[Run, Named], Named] | None = None  # the call that goes on with random numbers, if it draws some
     floors: Mapping[str, float] = field(default_factory=dict)  # of results: errors that rounding makes in any case
 
     def __call__(self, operands: Named, run: Run | None = None) -> Named:
-        """The results of a call in float64."""
+        """The results of a call in float64, in memory of their own: a network may write into its own again."""
         found = self.call(self.module if run is None else run, self.own(operands))
-        return {name: y.to("cpu", torch.float64) for name, y in found.items()}
+        return {name: y.to("cpu", torch.float64, copy=True) for name, y in found.items()}
 
     def copied(self) -> nn.Module:
         """A copy of the module from before its first call.  Raises `NotCompared` where it cannot be copied."""
@@ -191,8 +197,18 @@ class Subject:
             return self
         if self.inexact:
             raise NotCompared(self.inexact)
-        copy = self.exact() if self.exact else copy_of(self.module).double()
-        return replace(self, module=copy, dtype=torch.float64, exact=None)
+        copy = self.exact() if self.exact else double_of(self.module)
+        call = in_double(self.call) if self.narrow else self.call
+        return replace(self, module=copy, dtype=torch.float64, exact=None, call=call, narrow=False)
+
+    def going_on(self) -> Subject:
+        """The subject whose calls go on with random numbers, where others draw the same again."""
+        return self if self.drawing is None else replace(self, call=self.drawing, drawing=None)
+
+    def evaluated(self) -> Subject:
+        """The subject in evaluation."""
+        module, fresh = copy_of(self.module).eval(), self.copied().eval()
+        return replace(self, module=module, fresh=fresh, exact=lambda: double_of(fresh))
 
     def own(self, operands: Named) -> Named:
         """Copies of operands for one call, which may write to them: on the module's device, numbers in its dtype."""
@@ -205,7 +221,7 @@ class Subject:
 
     def called(self, module: Run, given: Named) -> Named:
         """The results of a call with a module's own operands, in float64, without a graph."""
-        return {name: y.detach().to("cpu", torch.float64) for name, y in self.call(module, given).items()}
+        return {name: y.detach().to("cpu", torch.float64, copy=True) for name, y in self.call(module, given).items()}
 
     def result_frame(self, name: str) -> Frame:
         return self.results.get(name, STILL)

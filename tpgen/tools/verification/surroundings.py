@@ -1,23 +1,20 @@
-"""The laws of calls: results follow from inputs, wherever these lie and whatever was called before; all else stays."""
+"""The laws of calls: results follow from inputs, wherever these lie and whether gradients are taken; all else stays."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from tpgen.tools.verification.derivatives import draws
-from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
-from tpgen.tools.verification.graphs import AtomGraph, backwards
+from tpgen.base._torch import pytree
+from tpgen.tools.inspection.report.values import reason
+from tpgen.tools.verification.findings import Outcome
 from tpgen.tools.verification.laws import Outcomes, named, pairs
 from tpgen.tools.verification.randomness import RANDOM, held_states, is_of_torch, shared_states
-from tpgen.tools.verification.reading import Reading
-from tpgen.tools.verification.subject import Named, Subject, cloned
-from tpgen.tools.verification.systems import another, shorter
+from tpgen.tools.verification.subject import Named, Subject
 
 # What a whole process shares: how it is read and set, and two values, of which one call finds the one, one the other.
 SHARED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], tuple[Any, Any]]] = {
@@ -31,9 +28,11 @@ SHARED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], tuple[Any, Any]
     ),
 }
 SEEDS = (1, 2)
-_CALLS = 12
 DRAWN = "a call in training goes on with random numbers of torch's, as dropout does"
-MOVE = 1e-2  # of other inputs, relative to the largest entry
+
+ADDED = "a call adds or removes this entry of its caller's, as some networks mean to"
+# What torch says where a network takes gradients, as of an energy, and no graph is kept.
+UNTRACKED = ("does not require grad", "nference tensor")
 
 
 class Touched(Exception):
@@ -42,6 +41,7 @@ class Touched(Exception):
 
 def untouched(subject: Subject) -> Outcomes:
     """Parameters, their gradients, the state of random numbers, and what a process shares, after a call and before."""
+    subject = subject.going_on()
     module, given = subject.copied(), subject.arguments()
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
     for parameter in module.parameters():
@@ -60,12 +60,14 @@ def untouched(subject: Subject) -> Outcomes:
     found += [f"the state of {name}" for name in drawn if name not in meant]
     found += [f"the gradient of {name}" for name, p in module.named_parameters() if p.grad is not None]
     found += [f"the {what} of {name}" for name, what in _written(subject, module)]
+    exchanged, added = _exchanged(subject, module)
+    found += [f"{name} of its caller's" for name in exchanged]
     touched = Touched(f"a call changes {', '.join(dict.fromkeys(found))}")
     outcomes: dict = {"": touched if found else (torch.zeros(1), torch.zeros(1))}
-    outcomes |= dict.fromkeys(meant, DRAWN)
+    outcomes |= dict.fromkeys(meant, DRAWN) | dict.fromkeys(added, ADDED)
     after = dict(module.named_parameters())
-    same = pairs({n: after[n].detach().double() for n in before}, {n: x.double() for n, x in before.items()})
-    return outcomes | _asked(subject, module) | {name: pair for name, pair in same.items() if pair[0].numel()}
+    same = {name: (after[name].detach().double(), x.double()) for name, x in before.items() if x.numel()}
+    return outcomes | _asked(subject, module) | same
 
 
 def _drawn(subject: Subject, module: Any) -> tuple[list[str], list[str]]:
@@ -97,6 +99,27 @@ def _written(subject: Subject, module: Any) -> list[tuple[str, str]]:
     other = [name for name, x in given.items() if x._version != before[name] or not _same_bits(x, expected[name])]
     written = [(name, "memory") for name in other]
     return written + [(name, "gradient") for name, x in given.items() if x.is_leaf and x.grad is not None]
+
+
+def _exchanged(subject: Subject, module: Any) -> tuple[list[str], list[str]]:
+    """What a call puts into dicts and lists of its caller's: other values, and entries that are new or gone."""
+    if subject.handed is None:
+        return [], []
+    given, before = (subject.handed(subject.arguments()) for _ in range(2))
+    with suppress(Exception):
+        module(*given)
+    after = _entries(given)
+    known = {name: x for name, x in _entries(before).items() if isinstance(x, Tensor)}
+    other = [name for name, x in known.items() if name in after and not _same_entry(after[name], x)]
+    return other, sorted(after.keys() ^ _entries(before).keys())
+
+
+def _entries(given: Any) -> dict[str, Any]:
+    return {pytree.keystr(path[1:]): x for path, x in pytree.tree_flatten_with_path(list(given))[0] if len(path) > 1}
+
+
+def _same_entry(x: Any, y: Tensor) -> bool:
+    return isinstance(x, Tensor) and _same_bits(x.to(y), y)
 
 
 def _same_bits(x: Tensor, y: Tensor) -> bool:
@@ -161,120 +184,33 @@ def memory(subject: Subject) -> Outcomes:
     return found
 
 
-def forgets(subject: Subject) -> Outcomes:
-    """Compare a network that was called often with a fresh copy: it remembers nothing that changes a result.
+def _requiring(subject: Subject) -> Named:
+    given = subject.arguments()
+    return {name: x.requires_grad_() if x.is_floating_point() else x for name, x in given.items()}
 
-    Inputs vary, also in the same memory, and weights are renewed.  Calls leave inputs and kept results as they were.
-    """
-    first, found = subject.arguments(), dict[str, Outcome]()
-    cases: dict[str, Callable[[str], Mapping[str, Outcome]]] = {
-        **{part: partial(_often, subject, first, second) for part, second in _others(subject, first).items()},
-        **_with_other_edges(subject, first),
-        "new weights": partial(_with_new_weights, subject, first, None),
+
+def same_values(subject: Subject) -> Outcomes:
+    """Whether gradients are taken, and of what, changes no value."""
+    expected = subject.called(subject.module, subject.arguments())
+    frozen = None if subject.fresh is None else subject.copied().requires_grad_(False)
+    cases: dict[str, Callable[[], Named]] = {
+        "no_grad": lambda: torch.no_grad()(subject.called)(subject.module, subject.arguments()),
+        "inference_mode": lambda: torch.inference_mode()(_called_anew)(subject),
+        "inputs with gradients": lambda: subject.called(subject.module, _requiring(subject)),
     }
-    if any(module.training for module in subject.module.modules()):
-        cases["new weights in evaluation"] = partial(_with_new_weights, subject, first, False)
-    for part, compared in cases.items():
-        try:
-            found |= compared(part)
-        except NotCompared as why:
-            found[part] = str(why)
-    return found
-
-
-def _expected(what: str, result: Callable[[], Named]) -> Named:
-    """Results of a fresh copy.  Raises `NotCompared` where it does not take its inputs, or gives no numbers."""
-    try:
-        found = cloned(result())
-    except Exception as error:
-        raise NotCompared(f"the network does not take {what}: {type(error).__name__}") from error
-    if not all(bool(y.isfinite().all()) for y in found.values()):
-        raise NotCompared("a fresh copy gives no numbers")
-    return found
-
-
-def _often(subject: Subject, first: Named, second: Named, part: str) -> dict[str, Outcome]:
-    """After many calls, of other inputs in the same memory, and back: as a fresh copy."""
-    wanted = [_expected("them", partial(subject.called, subject.copied(), given)) for given in (first, second)]
+    if frozen is not None:
+        cases["frozen parameters"] = lambda: subject.called(frozen, subject.arguments())
     found: dict[str, Outcome] = {}
-    used, held = subject.copied(), cloned(first)
-    for _ in range(_CALLS):
-        last = subject.called(used, held)
-    found |= named(f"{part}, {_CALLS} calls", pairs(cloned(last), wanted[0]))
-    found |= named("inputs after calls", {n: (held[n].double(), x.double()) for n, x in first.items()})
-    for given, expected, when in ((second, wanted[1], "the same memory"), (first, wanted[0], "and back")):
-        with torch.no_grad():
-            for name, x in given.items():
-                held[name].copy_(x)
-        found |= named(f"{part}, {when}", pairs(cloned(subject.called(used, held)), expected))
-        if given is second:
-            found |= named(f"{part}, a result that was kept", pairs(cloned(last), wanted[0]))
+    for part, called in cases.items():
+        try:
+            got = called()
+        except Exception as error:
+            if not any(said in str(error) for said in UNTRACKED):
+                found[part] = f"it does not run so: {reason(error)}"
+            continue
+        found |= named(part, pairs(got, expected))
     return found
 
 
-def _others(subject: Subject, first: Named) -> dict[str, Named]:
-    """Other inputs of the same shapes: numbers moved a little, and other integers."""
-    draw = draws({name: x for name, x in first.items() if x.is_floating_point()}, seed=21)
-    moved = {
-        name: x + (MOVE * x.abs().max() * draw[name]).to(x) if name in draw and x.numel() else x
-        for name, x in first.items()
-    }
-    mixed = _mixed(subject, first)
-    return {"other numbers": moved, **({"other indices": {**first, **mixed}} if mixed else {})}
-
-
-def _mixed(subject: Subject, first: Named) -> Named:
-    """Other integers; where edges are known, with their images, and each graph keeps its atoms."""
-    whole = {name: x for name, x in first.items() if not x.is_floating_point() and x.numel()}
-    reading = subject.reading
-    if not isinstance(reading, Reading):
-        return {name: x.flip(-1) if x.dim() > 1 else x.min() + x.max() - x for name, x in whole.items()}
-    mixed = {name: x.flip(0) for name, x in whole.items() if reading.roles[name] == "atoms"}
-    if reading.graph.ends is None or reading.unclear:
-        return mixed
-    try:
-        turned = subject.own(reading.written(backwards(reading.graph)))
-    except NotCompared:  # of neighbours in rows without an empty place
-        return mixed
-    moved = {name: turned[name] for name in first if reading.roles[name] not in ("atoms", "points", "cell")}
-    return mixed | moved if all(x.shape == first[name].shape for name, x in moved.items()) else mixed
-
-
-def _with_other_edges(subject: Subject, first: Named) -> dict[str, Callable[[str], Mapping[str, Outcome]]]:
-    """After a call of another graph, and one with fewer edges: as a fresh copy, of each."""
-    reading = subject.reading
-    if not isinstance(reading, Reading) or reading.graph.ends is None or reading.unclear:
-        return {}
-    used = subject.copied()
-
-    def compared(graph: AtomGraph, part: str) -> dict[str, Pair]:
-        given = {**first, **subject.own(reading.written(graph))}
-        wanted = _expected("it", partial(subject.called, subject.copied(), given))
-        straight = cloned(subject.called(used, first))
-        found = named(part, pairs(cloned(subject.called(used, given)), wanted))
-        return found | named(f"after {part}", pairs(cloned(subject.called(used, first)), straight))
-
-    graphs = {"another graph": another(reading.graph), "fewer edges": shorter(reading.graph)}
-    return {part: partial(compared, graph) for part, graph in graphs.items()}
-
-
-def _with_new_weights(subject: Subject, first: Named, mode: bool | None, part: str) -> dict[str, Pair]:
-    """After a call and a step of its parameters: as a fresh copy with those, as given or in a mode."""
-    used, fresh = (copy if mode is None else copy.train(mode) for copy in (subject.copied(), subject.copied()))
-
-    def stepped() -> Named:
-        subject.called(used, cloned(first))
-        for network in (used, fresh):
-            _step(network)
-        return subject.called(fresh, cloned(first))
-
-    wanted = _expected("them", stepped)
-    return named(part, pairs(cloned(subject.called(used, cloned(first))), wanted))
-
-
-def _step(network: nn.Module) -> None:
-    """Change all parameters in their memory, as an optimizer does."""
-    with torch.no_grad():
-        for p in network.parameters():
-            if p.is_floating_point() and p.numel():
-                p.add_(MOVE * p.abs().max() * torch.linspace(-1.0, 0.5, p.numel()).reshape(p.shape).to(p))
+def _called_anew(subject: Subject) -> Named:
+    return subject.called(subject.module, subject.arguments())

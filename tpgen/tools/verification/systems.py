@@ -1,10 +1,9 @@
-"""The laws of systems: the same atoms, cells and edges said otherwise, twice, or beside others give what they must."""
+"""The laws of systems: the same atoms, cells and edges said otherwise give what they must."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import reduce
 
 import torch
 from torch import Tensor
@@ -12,12 +11,8 @@ from torch import Tensor
 from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
 from tpgen.tools.verification.graphs import (
     AtomGraph,
-    alone,
-    apart,
     exchanged,
-    joined,
     on_a_line,
-    repeated_graph,
     sheared,
     spacing,
     with_atoms,
@@ -26,14 +21,10 @@ from tpgen.tools.verification.graphs import (
 from tpgen.tools.verification.laws import Outcomes, pairs, tried
 from tpgen.tools.verification.potentials import at_points
 from tpgen.tools.verification.reading import Reading, rows_read
-from tpgen.tools.verification.subject import STILL, Named, Subject, another_order
+from tpgen.tools.verification.subject import Named, Subject, another_order
 
 NODE_ENERGIES = ("node_energy", "node_energies", "atomic_energy", "atomic_energies")
-VIRIALS = ("virial", "virials")
-FAR = 100.0  # how many times as far as their size two copies of a system are from each other
-ALIKE = 1e-11  # how alike results are that do not depend on how far
 STRAIN = 0.06  # of another graph's cell
-UNLIKE, ONE_SPECIES = "graphs of unlike sizes", "beside a graph of one species"
 
 NO_BATCH = "no tensor named batch says which graph an atom is in"
 NO_EDGES = "no integers say which atoms edges join: call them edge_index, or src and dst, or say so by irreps_in"
@@ -137,60 +128,6 @@ def basis(subject: Subject) -> Outcomes:
     return pairs(subject(reading.written(sheared(reading.graph, axis, other))), subject(subject.given))
 
 
-def copies(subject: Subject) -> Outcomes:
-    """A cell twice as long, or two copies without an edge between: twice the energy, and the forces of each atom."""
-    reading, straight = read(subject), taken(subject, subject.given)
-    if reading.periodic:
-        if reading.indices:
-            raise NotCompared(f"nobody can tell in which of two cells the indices {', '.join(reading.indices)} are")
-        return _compared_copies(subject, straight, repeated_graph(reading.graph, reading.periodic[0]))
-    exact = subject.in_float64()
-    points = reading.graph.points
-    far, straight = FAR * (1.0 + float((points - points[:1]).norm(dim=-1).max())), taken(exact, exact.given)
-    near, further = (_compared_copies(exact, straight, apart(reading.graph, n * far)) for n in (1, 2))
-    if any(_differ(near[name][0], further[name][0]) for name in near):
-        raise NotCompared("the network sees points that no edge joins")
-    return near
-
-
-def _differ(one: Tensor, other: Tensor) -> bool:
-    return one.shape != other.shape or bool((one - other).abs().max() > ALIKE * (1.0 + other.abs().max()))
-
-
-def _compared_copies(subject: Subject, straight: Named, twice: AtomGraph) -> dict[str, Pair]:
-    expected = _expected_twice(subject, straight, twice)
-    once = read(subject).written(twice)
-    found = [taken(subject, values) for values in _grown(subject, once)]
-    missing = [name for name in expected if found[0][name].shape != expected[name].shape]
-    if missing or not expected:
-        return {name: (found[0][name], expected[name]) for name in expected}
-    errors = [sum(float((one[name] - y).abs().max()) for name, y in expected.items() if y.numel()) for one in found]
-    best = found[errors.index(min(errors))]
-    return pairs({name: best[name] for name in expected}, expected)
-
-
-def _grown(subject: Subject, values: Named) -> list[Named]:
-    """Arguments whose numbers of a whole graph stay, and grow with it, as a charge does: nobody says which."""
-    roles = read(subject).roles
-    whole = [
-        name for name in subject.given if roles[name] in ("graphs", "") and subject.turns.get(name, STILL) is STILL
-    ]
-    return [values, {**values, **{name: 2 * values[name] for name in whole}}] if whole else [values]
-
-
-def _expected_twice(subject: Subject, straight: Named, twice: AtomGraph) -> Named:
-    """The results of a system and its copy, as far as it is known how they grow."""
-    atoms, found = len(twice.atoms) // 2, {}
-    for name, y in straight.items():
-        if name == subject.energy or name in VIRIALS:
-            found[name] = 2 * y
-        elif name == subject.stress:
-            found |= {name: y} if read(subject).periodic else {}
-        elif rows_read(y, subject.result_frame(name)) == atoms and (atoms != twice.number or name == subject.forces):
-            found[name] = y[twice.atoms]
-    return found
-
-
 def another(graph: AtomGraph) -> AtomGraph:
     """A graph of other numbers: a cell of another shape, an atom less, and the shorter half of the edges."""
     strain = torch.eye(3, dtype=graph.points.dtype)
@@ -210,25 +147,32 @@ def shorter(graph: AtomGraph) -> AtomGraph:
 
 def finite(subject: Subject) -> Outcomes:
     """Results are numbers for atoms without edges, and for points on a line."""
-    reading, graph = read(subject), read(subject).graph
+    graph = read(subject).graph
     cases: dict[str, AtomGraph] = {}
     if graph.ends is not None:
         cases["an atom without edges"] = with_edges(graph, (graph.ends != 0).all(0))
+        cases["one atom alone"] = with_atoms(graph, torch.zeros(1, dtype=torch.int64))
         cases["no edges"] = with_edges(graph, torch.zeros(graph.ends.shape[1], dtype=torch.bool))
     if len(graph.points) > 2:
         cases |= {f"on a line along {'xyz'[axis]}": on_a_line(graph, axis, spacing(graph)) for axis in range(3)}
     found: dict[str, Outcome] = {}
     for name, case in cases.items():
-        found |= tried(name, lambda graph=case: _numbers(subject, reading.written(graph)))  # type: ignore[misc]
+        found |= tried(name, lambda graph=case: _numbers(subject, graph))  # type: ignore[misc]
     return found or {"": "there are no edges, and less than three points"}
 
 
-def _numbers(subject: Subject, values: Named) -> dict[str, Pair]:
-    """Whether the entries of results are numbers; of a potential without forces, whether slopes are."""
-    found = taken(subject, values)
+def _numbers(subject: Subject, graph: AtomGraph) -> dict[str, Pair]:
+    """Whether results are numbers, as many as there are atoms; of a potential without forces, whether slopes are."""
+    values = read(subject).written(graph)
+    found, straight, atoms = taken(subject, values), subject(subject.given), len(read(subject).graph.points)
+    pairs = are_numbers(found)
+    for name, y in straight.items():
+        if rows_read(y, subject.result_frame(name)) == atoms not in (1, read(subject).graph.number):
+            wanted = (len(graph.points), *y.shape[1:])
+            pairs[name] = (found[name].isfinite().double(), torch.ones(wanted).double())
     if subject.energy is not None and subject.forces is None:
-        found = {**found, "slopes": at_points(subject, values)[1]}
-    return are_numbers(found)
+        pairs |= are_numbers({"slopes": at_points(subject, values)[1]})
+    return {name: pair for name, pair in pairs.items() if pair[1].numel()}
 
 
 def are_numbers(found: Named) -> dict[str, Pair]:
@@ -254,74 +198,3 @@ def summed_systems(subject: Subject) -> Outcomes:
 def node_energies(subject: Subject) -> list[str]:
     """Results that are the energies of atoms."""
     return [name for name in subject.outcomes if name in NODE_ENERGIES]
-
-
-class Refused(Exception):
-    """Graphs that a network takes alone, and not together, although it takes others so."""
-
-
-def batch(subject: Subject) -> Outcomes:
-    """Graphs together, and each alone: those that are given, of unlike sizes, and beside one of a single species."""
-    reading = read(subject)
-    cell = next((reading.values[name] for name in reading.named("cell")), None)
-    if cell is not None and cell.shape == (3, 3) and not reading.named("pointers"):
-        raise NotCompared("a cell (3, 3) is of one graph: give it as (1, 3, 3), or two graphs")
-    graph = reading.graph
-    if graph.ends is None and graph.number == 1:
-        raise NotCompared("the network makes its own edges: give two graphs")
-    parts = [alone(graph, n) for n in range(graph.number)]
-    given = parts if len(parts) > 1 else [graph, another(graph)]
-    found = _together(subject, given)
-    if len({len(one.points) for one in given}) == 1:
-        found |= tried(UNLIKE, lambda: _together(subject, [parts[0], _unlike(reading, parts[0])]))
-    pure = _of_one_species(reading, parts[0])
-    return found if pure is None else found | tried(ONE_SPECIES, lambda: _together(subject, [parts[0], pure]))
-
-
-def _together(subject: Subject, parts: list[AtomGraph]) -> dict[str, Outcome]:
-    each = [taken(subject, read(subject).written(one)) for one in parts]
-    try:
-        together = _joined(subject, parts)
-    except NotCompared as why:
-        try:
-            _joined(subject, [parts[0], parts[0]])
-        except NotCompared:
-            raise why from None
-        return {"": Refused(f"of two graphs each is taken alone, and two that are alike together; {why}")}
-    return _side_by_side(subject, together, each)
-
-
-def _joined(subject: Subject, parts: list[AtomGraph]) -> Named:
-    return taken(subject, read(subject).written(reduce(joined, parts)))
-
-
-def _side_by_side(subject: Subject, together: Named, each: list[Named]) -> dict[str, Outcome]:
-    found: dict[str, Outcome] = {}
-    for name, y in together.items():
-        ys = [one[name] for one in each]
-        if y.numel() == 1 and name == subject.energy:
-            found[name] = (y.reshape(1), torch.stack([one.sum() for one in ys]).sum().reshape(1))
-        elif y.numel() == sum(one.numel() for one in ys):
-            found[name] = (y.flatten(), torch.cat([one.flatten() for one in ys]))
-        else:
-            found[name] = f"its shape is {tuple(y.shape)}: nobody can tell of which graph it is"
-    return found
-
-
-def _unlike(reading: Reading, graph: AtomGraph) -> AtomGraph:
-    """A graph of another number of atoms, as far as one can be made."""
-    found = another(graph)
-    fewer = len(found.points) < len(graph.points)
-    return found if fewer or not reading.periodic else repeated_graph(graph, reading.periodic[0])
-
-
-def _of_one_species(reading: Reading, graph: AtomGraph) -> AtomGraph | None:
-    """The graph with the atom of the largest species in all places; None where all are of one, or nobody says it."""
-    for name in reading.named("atoms"):
-        kinds = reading.values[name]
-        if kinds.is_floating_point() or kinds.numel() != len(reading.graph.points):
-            continue
-        own = kinds.flatten()[graph.atoms]
-        if bool((own != own[0]).any()):
-            return replace(graph, atoms=graph.atoms[own.argmax()].expand_as(graph.atoms))
-    return None

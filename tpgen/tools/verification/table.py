@@ -6,7 +6,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tpgen.tools.verification import derivatives, laws, moments, potentials, rows, runs, surroundings, systems
+from tpgen.tools.verification import (
+    derivatives,
+    history,
+    laws,
+    moments,
+    parameters,
+    potentials,
+    rows,
+    runs,
+    several,
+    surroundings,
+    systems,
+)
 from tpgen.tools.verification.laws import Law
 from tpgen.tools.verification.subject import Subject
 from tpgen.tools.verification.systems import needs
@@ -35,6 +47,8 @@ def _lacking(*names: str) -> Callable[[Subject], str]:
 
     def lacks(subject: Subject) -> str:
         missing = next((name for name in names if getattr(subject, name) is None), None)
+        if missing in ("energy", "forces") and subject.unsaid:
+            return subject.unsaid
         return "" if missing is None else said.get(missing, f"no result is known to be the {missing}")
 
     return lacks
@@ -82,11 +96,11 @@ LAWS: dict[str, Law] = {
     "edges": _of_systems("edges in another order give results in it", systems.edges, "edges"),
     "images": _of_systems("a point's image in another cell is as good", systems.images, "cell"),
     "basis": _of_systems("the same lattice by other vectors is as good", systems.basis, "plane"),
-    "copies": _of_systems("two of everything have twice the energy", systems.copies, "edges or cell"),
-    "batch": _of_systems("graphs together are as each alone", systems.batch, "batch"),
+    "copies": _of_systems("two of everything have twice the energy", several.copies, "edges or cell"),
+    "batch": _of_systems("graphs together are as each alone", several.batch, "batch"),
     "finite": Law(
         "numbers without edges, on a line, and where vectors vanish",
-        _of_points_or_rows(systems.finite, rows.numbers),
+        _of_points_or_rows(rows.numbers_of_points, rows.numbers),
         is_network,
         limit=0.0,
         lacks=lambda s: needs("axes")(s) if s.points else "",
@@ -107,10 +121,13 @@ LAWS: dict[str, Law] = {
     "conservation": Law(
         "a trajectory keeps its energy", potentials.conservation, is_network, limit=potentials.DRIFT, lacks=_POTENTIAL
     ),
-    "parameters": Law("what results depend on has gradients", derivatives.tracked, is_network, limit=0.0),
+    "parameters": Law(
+        "results have gradients by what they depend on", parameters.by_parameters, is_network, limit=parameters.LIMIT
+    ),
     "compiled": Law("equal under torch.compile", runs.compiled, slack=2),
     "repeated": Law("the same bits at every call", runs.repeated, limit=0.0),
-    "history": Law("results do not depend on calls before", surroundings.forgets, is_network, slack=5),
+    "history": Law("results do not depend on calls before", history.forgets, is_network, slack=5),
+    "no_grad": Law("the same values whether or not gradients are taken", surroundings.same_values),
     "memory": Law("inputs are read wherever they lie", surroundings.memory, slack=5),
     "surroundings": Law("a call leaves all else as it was", surroundings.untouched, is_network, limit=0.0),
     "threads": Law("the same numbers on any number of threads", runs.threads, lambda s: s.device.type == "cpu"),

@@ -1,0 +1,174 @@
+"""The law of history: results do not depend on calls before, and what a caller keeps of these stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from tpgen.tools.verification.derivatives import draws
+from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
+from tpgen.tools.verification.graphs import AtomGraph, backwards, crowded
+from tpgen.tools.verification.laws import Outcomes, named, pairs
+from tpgen.tools.verification.potentials import stretched
+from tpgen.tools.verification.reading import Reading
+from tpgen.tools.verification.subject import Named, Subject, cloned
+from tpgen.tools.verification.systems import another, shorter
+
+_CALLS = 12
+MOVE = 1e-2  # of other inputs, relative to the largest entry
+OTHER = "other numbers"
+FURTHER = 1.6  # times as long are the edges of points that are further apart
+
+
+def forgets(subject: Subject) -> Outcomes:
+    """Compare a network that was called often with a fresh copy: it remembers nothing that changes a result.
+
+    Inputs vary, also in the same memory, and weights are renewed.  Calls leave inputs and kept results as they were.
+    """
+    first, found = subject.arguments(), dict[str, Outcome]()
+    others = _others(subject, first)
+    cases: dict[str, Callable[[str], Mapping[str, Outcome]]] = {
+        **{part: partial(_often, subject, *given) for part, given in others.items()},
+        "without gradients": partial(torch.no_grad()(_often), subject, *others[OTHER]),
+        **_with_other_edges(subject, first),
+        "new weights": partial(_with_new_weights, subject, first, None),
+    }
+    if any(module.training for module in subject.module.modules()):
+        cases["new weights in evaluation"] = partial(_with_new_weights, subject, first, False)
+    for part, compared in cases.items():
+        try:
+            found |= compared(part)
+        except NotCompared as why:
+            found[part] = str(why)
+    return found
+
+
+def _expected(what: str, result: Callable[[], Named]) -> Named:
+    """Results of a fresh copy.  Raises `NotCompared` where it does not take its inputs, or gives no numbers."""
+    try:
+        found = cloned(result())
+    except Exception as error:
+        raise NotCompared(f"the network does not take {what}: {type(error).__name__}") from error
+    if not all(bool(y.isfinite().all()) for y in found.values()):
+        raise NotCompared("a fresh copy gives no numbers")
+    return found
+
+
+def _often(subject: Subject, first: Named, second: Named, part: str) -> dict[str, Outcome]:
+    """After many calls, of other inputs in the same memory, and back: as a fresh copy."""
+    wanted = [_expected("them", partial(subject.called, subject.copied(), given)) for given in (first, second)]
+    found: dict[str, Outcome] = {}
+    used, held = subject.copied(), cloned(first)
+    for _ in range(_CALLS):
+        last = subject.call(used, held)
+    found |= named(f"{part}, {_CALLS} calls", pairs(_numbers(last), wanted[0]))
+    found |= named("inputs after calls", {n: (held[n].double(), x.double()) for n, x in first.items()})
+    for given, expected, when in ((second, wanted[1], "the same memory"), (first, wanted[0], "and back")):
+        with torch.no_grad():
+            for name, x in given.items():
+                held[name].copy_(x)
+        found |= named(f"{part}, {when}", pairs(subject.called(used, held), expected))
+        if given is second:
+            kept = {
+                name: y for name, y in _numbers(last).items() if _memory(last[name]) not in map(_memory, held.values())
+            }
+            found |= named(f"{part}, a result that was kept", pairs(kept, {name: wanted[0][name] for name in kept}))
+    return found
+
+
+def _memory(x: Tensor) -> int:
+    """Where a tensor lies: a result that lies in its caller's own changes with it."""
+    return x.untyped_storage().data_ptr()
+
+
+def _numbers(found: Named) -> Named:
+    return {name: y.detach().to("cpu", torch.float64, copy=True) for name, y in found.items()}
+
+
+def _others(subject: Subject, first: Named) -> dict[str, tuple[Named, Named]]:
+    """Inputs of the same shapes, the second after the first.
+
+    Numbers moved a little, points that come from further apart, other integers, and other edges.
+    """
+    floating = {name: x for name, x in first.items() if x.is_floating_point() and x.numel()}
+    draw = draws(floating, seed=21)
+    moved = {name: x + (MOVE * x.abs().max() * draw[name]).to(x) for name, x in floating.items()}
+    found = {OTHER: (first, {**first, **moved})}
+    if subject.points is not None:
+        found["points from further apart"] = ({**first, **subject.own(stretched(subject, FURTHER))}, first)
+    for part, mixed in (("other indices", _mixed(subject, first)), ("other edges", _crowded(subject, first))):
+        found |= {part: (first, {**first, **mixed})} if mixed else {}
+    return found
+
+
+def _crowded(subject: Subject, first: Named) -> Named:
+    """As many edges, half of them twice: atoms have other numbers of neighbours."""
+    reading = subject.reading
+    if not isinstance(reading, Reading) or reading.graph.ends is None or reading.unclear:
+        return {}
+    try:
+        found = subject.own(reading.written(crowded(reading.graph)))
+    except NotCompared:
+        return {}
+    same = found.keys() >= first.keys() and all(found[name].shape == x.shape for name, x in first.items())
+    return {name: found[name] for name in first} if same else {}
+
+
+def _mixed(subject: Subject, first: Named) -> Named:
+    """Other integers; where edges are known, with their images, and each graph keeps its atoms."""
+    whole = {name: x for name, x in first.items() if not x.is_floating_point() and x.numel()}
+    reading = subject.reading
+    if not isinstance(reading, Reading):
+        return {name: x.flip(-1) if x.dim() > 1 else x.min() + x.max() - x for name, x in whole.items()}
+    mixed = {name: x.flip(0) for name, x in whole.items() if reading.roles[name] == "atoms"}
+    if reading.graph.ends is None or reading.unclear:
+        return mixed
+    try:
+        turned = subject.own(reading.written(backwards(reading.graph)))
+    except NotCompared:  # of neighbours in rows without an empty place
+        return mixed
+    moved = {name: turned[name] for name in first if reading.roles[name] not in ("atoms", "points", "cell")}
+    return mixed | moved if all(x.shape == first[name].shape for name, x in moved.items()) else mixed
+
+
+def _with_other_edges(subject: Subject, first: Named) -> dict[str, Callable[[str], Mapping[str, Outcome]]]:
+    """After a call of another graph, and one with fewer edges: as a fresh copy, of each."""
+    reading = subject.reading
+    if not isinstance(reading, Reading) or reading.graph.ends is None or reading.unclear:
+        return {}
+    used = subject.copied()
+
+    def compared(graph: AtomGraph, part: str) -> dict[str, Pair]:
+        given = {**first, **subject.own(reading.written(graph))}
+        wanted = _expected("it", partial(subject.called, subject.copied(), given))
+        straight = cloned(subject.called(used, first))
+        found = named(part, pairs(cloned(subject.called(used, given)), wanted))
+        return found | named(f"after {part}", pairs(cloned(subject.called(used, first)), straight))
+
+    graphs = {"another graph": another(reading.graph), "fewer edges": shorter(reading.graph)}
+    return {part: partial(compared, graph) for part, graph in graphs.items()}
+
+
+def _with_new_weights(subject: Subject, first: Named, mode: bool | None, part: str) -> dict[str, Pair]:
+    """After a call and a step of its parameters: as a fresh copy with those, as given or in a mode."""
+    used, fresh = (copy if mode is None else copy.train(mode) for copy in (subject.copied(), subject.copied()))
+
+    def stepped() -> Named:
+        subject.called(used, cloned(first))
+        for network in (used, fresh):
+            _step(network)
+        return subject.called(fresh, cloned(first))
+
+    wanted = _expected("them", stepped)
+    return named(part, pairs(cloned(subject.called(used, cloned(first))), wanted))
+
+
+def _step(network: nn.Module) -> None:
+    """Change all parameters in their memory, as an optimizer does."""
+    with torch.no_grad():
+        for p in network.parameters():
+            if p.is_floating_point() and p.numel():
+                p.add_(MOVE * p.abs().max() * torch.linspace(-1.0, 0.5, p.numel()).reshape(p.shape).to(p))

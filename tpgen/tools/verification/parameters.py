@@ -1,0 +1,163 @@
+"""The law of parameters: every result has the gradient by each of them that differences say it has.
+
+Steps in opposite directions tell whether a parameter moves a result, and about how much.  One that has no slope, as the
+side of a ReLU that is off or a square at zero, need have no gradient.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tpgen.tools.verification.derivatives import (
+    NOT_DIFFERENTIABLE,
+    PARAMETER,
+    NamedFunction,
+    difference,
+    draws,
+    frees,
+    with_parameters,
+)
+from tpgen.tools.verification.findings import Outcome
+from tpgen.tools.verification.laws import Outcomes
+from tpgen.tools.verification.subject import STILL, Named, Subject
+
+LIMIT = 1e-3  # of a slope along a parameter: differences of long steps are as near
+STEP = 1e-3  # relative to its largest entry or to one
+NOISE = 1e-13  # of a result: what depends less on a parameter may be rounding
+_Claims = dict[str, Tensor | None]  # gradients by parameters
+FLAGS = ("train", "graph", "grad")  # parts of names of arguments that may ask for a graph
+WAY_OUT = "create_graph=self.training keeps one, and what is for inference alone is given in eval()"
+FREED = f"a call in train() frees the graph of its results: {WAY_OUT}"
+MEANT = "{result} has no graph in train(), as numbers that are only looked at"
+
+
+class MissingGradient(Exception):
+    """A result without a gradient by a parameter where it should have one."""
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """How much results change along a direction of a parameter, each with a cotangent, and what may be rounding."""
+
+    along: Tensor
+    change: Mapping[str, Tensor]
+    noise: Mapping[str, Tensor]
+    size: float
+
+    def move(self, result: str) -> bool:
+        return bool(self.change[result].abs() > self.noise[result])
+
+    def slope(self, result: str) -> Tensor:
+        return self.change[result] / (2 * self.size)
+
+
+def by_parameters(subject: Subject) -> Outcomes:
+    """The gradient of each result along a direction of each parameter, and differences along it."""
+    function, leaves = with_parameters(subject)
+    names = [name for name in leaves if name.startswith(PARAMETER)]
+    if not names:
+        return {"": "the network has no parameters"}
+    given = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
+    found = function(given)
+    cotangents, trains = draws(found, seed=7), _trains(subject)
+    tracked = {result: y for result, y in found.items() if y.requires_grad}
+    if not trains and not tracked:
+        return {"": NOT_DIFFERENTIABLE}
+    claims: dict[str, _Claims] = {}  # before another call: a checkpoint runs once more in the backward
+    for result, y in tracked.items():
+        slopes = _slopes((y * cotangents[result]).sum(), [given[name] for name in names])
+        if slopes is None:
+            return {"": MissingGradient(FREED) if trains else NOT_DIFFERENTIABLE}
+        claims[result] = dict(zip(names, slopes, strict=True))
+    steps = {name: _steps(function, leaves, name, cotangents, subject.floors) for name in names}
+    outcomes: dict[str, Outcome] = {}
+    for result, c in cotangents.items():
+        depends = [name for name in names if steps[name].move(result)]
+        if depends and result in claims:
+            outcomes[result] = _compared(
+                lambda given, n=result, c=c: (function(given)[n].detach() * c).sum(),  # type: ignore[misc]
+                leaves,
+                {name: claims[result][name] for name in depends},
+                {name: (steps[name].along, steps[name].slope(result)) for name in depends},
+                result,
+            )
+        elif depends and trains:
+            outcomes[result] = _without_graph(subject, result, depends)
+    return outcomes or {"": "no result depends on a parameter"}
+
+
+def _trains(subject: Subject) -> bool:
+    """Whether a network is in training, and no argument of its call may ask for a graph."""
+    return subject.module.training and not any(part in name for name in _arguments(subject.module) for part in FLAGS)
+
+
+def _arguments(module: nn.Module) -> list[str]:
+    try:
+        return list(inspect.signature(module.forward).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _steps(function: NamedFunction, leaves: Named, name: str, cotangents: Named, floors: Mapping[str, float]) -> _Steps:
+    x = leaves[name]
+    size, along = STEP * max(1.0, float(x.abs().max())) if x.numel() else 1.0, draws({name: x}, seed=11)[name]
+    up, down = (function({**leaves, name: x + sign * size * along}) for sign in (1.0, -1.0))
+    change, noise = {}, {}
+    for result, c in cotangents.items():
+        one, other = up[result].detach(), down[result].detach()
+        change[result] = ((one - other) * c).sum()
+        noise[result] = NOISE * (one * c).abs().sum() + floors.get(result, 0.0) * c.abs().sum()
+    return _Steps(along, change, noise, size)
+
+
+def _slopes(scalar: Tensor, parameters: list[Tensor]) -> list[Tensor | None] | None:
+    """The gradients by parameters; None where the network has given its graph back."""
+    try:
+        return list(torch.autograd.grad(scalar, parameters, retain_graph=True, allow_unused=True))
+    except RuntimeError as error:
+        if not frees(error):
+            raise
+        return None
+
+
+def _without_graph(subject: Subject, result: str, depends: list[str]) -> Outcome:
+    """A result that is trained on must have a graph; of a number that has no known role, nobody can tell."""
+    known = result in (subject.energy, subject.forces, subject.stress)
+    if known or len(subject.outcomes) == 1 or subject.result_frame(result) is not STILL:
+        return MissingGradient(f"{result} has no graph in train(), and depends on {_said(depends)}: {WAY_OUT}")
+    return MEANT.format(result=result)
+
+
+def _compared(
+    value: Callable[[Named], Tensor],
+    leaves: Named,
+    claims: _Claims,
+    slopes: Mapping[str, tuple[Tensor, Tensor]],
+    result: str,
+) -> Outcome:
+    """Slopes along parameters, each relative to itself; ``slopes`` are directions, and differences of long steps."""
+    if lacking := [name for name, g in claims.items() if g is None or not bool(g.ne(0).any())]:
+        return MissingGradient(f"no gradient of {_said(lacking)}, which {result} depends on")
+    got, expected = [], []
+    for name, g in claims.items():
+        along, slope = slopes[name]
+        claimed = (g * along).sum()  # type: ignore[operator]
+        if not _near(claimed, slope):  # a long step sees bends too
+            slope = difference(lambda t, n=name, v=along: value({**leaves, n: leaves[n] + t * v}))  # type: ignore[misc]
+        scale = torch.maximum(slope.abs(), claimed.abs())
+        got.append(claimed / scale)
+        expected.append(slope / scale)
+    return torch.stack(got), torch.stack(expected)
+
+
+def _near(one: Tensor, other: Tensor) -> bool:
+    return bool((one - other).abs() <= LIMIT * torch.maximum(one.abs(), other.abs()))
+
+
+def _said(names: list[str]) -> str:
+    return ", ".join(name.removeprefix(PARAMETER) for name in names)

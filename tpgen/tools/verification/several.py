@@ -1,0 +1,193 @@
+"""The laws of several systems: two of everything have twice the energy, and graphs together are as each alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
+from tpgen.tools.verification.graphs import AtomGraph, alone, apart, joined, repeated_graph, with_atoms
+from tpgen.tools.verification.indices import GRAPHS
+from tpgen.tools.verification.laws import Outcomes, pairs, tried
+from tpgen.tools.verification.reading import Reading, rows_read
+from tpgen.tools.verification.subject import STILL, Named, Subject
+from tpgen.tools.verification.systems import another, read, taken
+
+VIRIALS = ("virial", "virials")
+FAR = 100.0  # how many times as far as their size two copies of a system are from each other
+ALIKE = 1e-11  # how alike results are that do not depend on how far
+UNLIKE, ONE_SPECIES, LONE = "graphs of unlike sizes", "beside a graph of the {} species", "beside a lone atom"
+APART = "energies do not add up: atoms know of others that no edge joins, which may be meant"
+
+
+def copies(subject: Subject) -> Outcomes:
+    """A cell twice as long, or two copies without an edge between: twice the energy, and the forces of each atom."""
+    reading, straight = read(subject), taken(subject, subject.given)
+    if reading.periodic:
+        if reading.indices:
+            raise NotCompared(f"nobody can tell in which of two cells the indices {', '.join(reading.indices)} are")
+        return _compared_copies(subject, straight, repeated_graph(reading.graph, reading.periodic[0]))
+    exact = subject.in_float64()
+    points = reading.graph.points
+    far, straight = FAR * (1.0 + float((points - points[:1]).norm(dim=-1).max())), taken(exact, exact.given)
+    near, further = (_compared_copies(exact, straight, apart(reading.graph, n * far)) for n in (1, 2))
+    if any(_differ(*(one[name][0] - one[name][1] for one in (near, further))) for name in near if _alike(near[name])):
+        raise NotCompared("the network sees points that no edge joins")
+    return near | _beside_another(exact, far)
+
+
+def _beside_another(subject: Subject, far: float) -> dict[str, Outcome]:
+    """A system and a far one, without an edge between, of a single species: the sum of both energies, or a word."""
+    reading, energy = read(subject), subject.energy
+    if energy is None or reading.named("batch") or GRAPHS in reading.roles.values() or reading.graph.number > 1:
+        return {}  # of graphs, the law of batches says so
+    found: dict[str, Outcome] = {}
+    for part, pure in _of_one_species(reading, reading.graph).items():
+        parts = [reading.graph, replace(pure, points=pure.points + far)]
+        try:
+            together = _joined(subject, parts)[energy].sum()
+            alone = sum(taken(subject, reading.written(one))[energy].sum() for one in parts)
+        except NotCompared as why:
+            return {part: str(why)}
+        found[part] = APART if _differ(together, torch.as_tensor(alone)) else (together, torch.as_tensor(alone))
+    return found
+
+
+def _alike(pair: Pair) -> bool:
+    return pair[0].shape == pair[1].shape
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    return one.shape != other.shape or bool((one - other).abs().max() > ALIKE * (1.0 + other.abs().max()))
+
+
+def _compared_copies(subject: Subject, straight: Named, twice: AtomGraph) -> dict[str, Pair]:
+    expected = _expected_twice(subject, straight, twice)
+    once = read(subject).written(twice)
+    found = [taken(subject, values) for values in _grown(subject, once)]
+    missing = [name for name in expected if found[0][name].shape != expected[name].shape]
+    if missing or not expected:
+        return {name: (found[0][name], expected[name]) for name in expected}
+    errors = [sum(float((one[name] - y).abs().max()) for name, y in expected.items() if y.numel()) for one in found]
+    best = found[errors.index(min(errors))]
+    return pairs({name: best[name] for name in expected}, expected)
+
+
+def _grown(subject: Subject, values: Named) -> list[Named]:
+    """Arguments whose numbers of a whole graph stay, and grow with it, as a charge does: nobody says which."""
+    roles = read(subject).roles
+    whole = [
+        name for name in subject.given if roles[name] in ("graphs", "") and subject.turns.get(name, STILL) is STILL
+    ]
+    return [values, {**values, **{name: 2 * values[name] for name in whole}}] if whole else [values]
+
+
+def _expected_twice(subject: Subject, straight: Named, twice: AtomGraph) -> Named:
+    """The results of a system and its copy, as far as it is known how they grow."""
+    atoms, points, found = len(twice.atoms) // 2, read(subject).graph.points, {}
+    for name, y in straight.items():
+        of_atoms = rows_read(y, subject.result_frame(name)) == atoms
+        if (
+            (name == subject.energy and not of_atoms)
+            or name in VIRIALS
+            or (name == subject.stress and subject.is_virial)
+        ):
+            found[name] = 2 * y
+        elif name == subject.stress:
+            found |= {name: y} if read(subject).periodic else {}
+        elif of_atoms and (atoms != twice.number or name == subject.forces):
+            moves = subject.result_frame(name).moves
+            found[name] = y[twice.atoms] + (twice.points - points[twice.atoms] if moves else 0.0)
+    return found
+
+
+class Refused(Exception):
+    """Graphs that a network takes alone, and not together, although it takes others so."""
+
+
+def batch(subject: Subject) -> Outcomes:
+    """Graphs together, and each alone: those that are given, of unlike sizes, and beside one of a single species."""
+    reading = read(subject)
+    cell = next((reading.values[name] for name in reading.named("cell")), None)
+    if cell is not None and cell.shape == (3, 3) and not reading.named("pointers"):
+        raise NotCompared("a cell (3, 3) is of one graph: give it as (1, 3, 3), or two graphs")
+    graph = reading.graph
+    if graph.ends is None and graph.number == 1:
+        raise NotCompared("the network makes its own edges: give two graphs")
+    parts = [alone(graph, n) for n in range(graph.number)]
+    given = parts if len(parts) > 1 else [graph, another(graph)]
+    found = _together(subject, given)
+    if len({len(one.points) for one in given}) == 1:
+        found |= tried(UNLIKE, lambda: _together(subject, [parts[0], _unlike(reading, parts[0])]))
+    others = _of_one_species(reading, parts[0])
+    if len(parts[0].points) > 1:
+        others[LONE] = with_atoms(parts[0], torch.zeros(1, dtype=torch.int64))
+    for part, other in others.items():
+        found |= tried(part, lambda other=other: _together(subject, [parts[0], other]))  # type: ignore[misc]
+    return found
+
+
+def _together(subject: Subject, parts: list[AtomGraph]) -> dict[str, Outcome]:
+    each = [taken(subject, read(subject).written(one)) for one in parts]
+    try:
+        together = _joined(subject, parts)
+    except NotCompared as why:
+        try:
+            _joined(subject, [parts[0], parts[0]])
+        except NotCompared:
+            raise why from None
+        return {"": Refused(f"of two graphs each is taken alone, and two that are alike together; {why}")}
+    return _side_by_side(subject, together, each)
+
+
+def _joined(subject: Subject, parts: list[AtomGraph]) -> Named:
+    return taken(subject, read(subject).written(reduce(joined, parts)))
+
+
+def _side_by_side(subject: Subject, together: Named, each: list[Named]) -> dict[str, Outcome]:
+    found: dict[str, Outcome] = {}
+    for name, y in together.items():
+        ys = [one[name] for one in each]
+        if y.numel() == 1 and name == subject.energy:
+            found[name] = (y.reshape(1), torch.stack([one.sum() for one in ys]).sum().reshape(1))
+        elif y.numel() == sum(one.numel() for one in ys):
+            rows = [one if one.dim() == y.dim() else one.unsqueeze(0) for one in ys]
+            lost = next((one for one, row in zip(ys, rows, strict=True) if row is not one), None)
+            found[name] = (y, torch.cat(rows)) if lost is None else (lost, y[:1])
+        else:
+            found[name] = f"its shape is {tuple(y.shape)}: nobody can tell of which graph it is"
+    return found
+
+
+def _unlike(reading: Reading, graph: AtomGraph) -> AtomGraph:
+    """A graph of another number of atoms, as far as one can be made."""
+    found = another(graph)
+    fewer = len(found.points) < len(graph.points)
+    return found if fewer or not reading.periodic else repeated_graph(graph, reading.periodic[0])
+
+
+def _of_one_species(reading: Reading, graph: AtomGraph) -> dict[str, AtomGraph]:
+    """The graph with an atom of the largest, or smallest, species in all places; none where all are of one."""
+    for name in reading.named("atoms"):
+        kinds = _species(reading.values[name])
+        if kinds is None or len(kinds) != len(reading.graph.points):
+            continue
+        own = kinds[graph.atoms]
+        if bool((own != own[0]).any()):
+            places = {"largest": own.argmax(), "smallest": own.argmin()}
+            return {
+                ONE_SPECIES.format(which): replace(graph, atoms=graph.atoms[place].expand_as(graph.atoms))
+                for which, place in places.items()
+            }
+    return {}
+
+
+def _species(x: Tensor) -> Tensor | None:
+    """What each atom is, as integers or as rows with a single one; None where a tensor says no such thing."""
+    if not x.is_floating_point():
+        return x.flatten()
+    single = x.dim() == 2 and bool(((x == 0) | (x == 1)).all()) and bool((x.sum(1) == 1).all())
+    return x.argmax(1) if single else None
