@@ -37,6 +37,7 @@ def is_plain_call() -> bool:
         or is_tracing()
         or torch.compiler.is_compiling()
         or recorded_program() is not None
+        or _torch.transform_level() is not None
         or _torch.dispatch_modes() > 0
         or _torch.function_modes() > 0
         or torch.is_inference_mode_enabled()

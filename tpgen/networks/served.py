@@ -81,8 +81,8 @@ class Calls:
             signature, tensors = Signature.of(args, options)
         except InputError:  # an object: nobody sees what it holds
             return network._call_impl(*args, **options)
-        kind = self._kind(network, signature, tensors)
-        if kind.refused or is_recorded(tensors):
+        kind = None if is_recorded(tensors) else self._kind(network, signature, tensors)
+        if kind is None or kind.refused:
             with self._gate.calling():
                 return network._call_impl(*args, **options)
         if kind.program is not None:
