@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import pickle
 import threading
@@ -11,6 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from e3nn import o3
 from torch import Tensor, nn
 
 import tpgen
@@ -204,3 +206,18 @@ def test_a_forked_process_begins_anew(forked: Any, builders: list[_Builder]) -> 
     assert kinds == 1
     torch.testing.assert_close(torch.tensor(forces).double(), stock(given(7))["forces"])
     assert not builders[0].done
+
+
+def test_convert_takes_no_other_words() -> None:
+    network = nn.ModuleDict({"tp": o3.FullTensorProduct("1o", "1o")})
+    with pytest.raises(tpgen.TpgenError, match='program: give "auto", True or False'):
+        tpgen.convert(network, program="always")  # type: ignore[arg-type]
+    assert vars(tpgen.restore(tpgen.convert(network, program=True))).keys() == vars(nn.ModuleDict()).keys()
+
+
+def test_a_shallow_copy_builds_nothing() -> None:
+    _, own = twins()
+    own(given(), forces=False)
+    other = copy.copy(own)
+    tpgen.ready(other)
+    assert kind_of(own).program is None

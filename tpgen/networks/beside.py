@@ -75,6 +75,7 @@ class Builder:
 
 def _end(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
     if owner != os.getpid():
+        process.returncode = 0  # a forked process has none of its parent's
         return
     if process.poll() is None:
         with contextlib.suppress(OSError):
@@ -100,6 +101,7 @@ def _main(folder: Path) -> None:
     from tpgen.networks.served import evaluation
 
     held = torch.load(folder / _NAMES[0], weights_only=False)
+    (folder / _NAMES[0]).unlink()  # it may be large, and who began this may be gone
     network = held["network"]
     build(network, evaluation(network, held["grad"]), held["args"], held["options"])
 

@@ -33,9 +33,9 @@ def without_programs() -> Iterator[None]:
 def is_plain_call() -> bool:
     """Whether a call is the network's own: inside another one, or where somebody watches each operation."""
     return (
-        _thread.inside
+        torch.compiler.is_compiling()
+        or _thread.inside
         or is_tracing()
-        or torch.compiler.is_compiling()
         or recorded_program() is not None
         or _torch.transform_level() is not None
         or _torch.dispatch_modes() > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
+from threading import Lock
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ class Kind:
         self.tensors = [x.detach().requires_grad_(asks) for x, (asks, *_) in zip(tensors, kinds, strict=True)]
         self.count, self.need, self.seconds = 0, float(CALLS), inf
         self.refused = ""  # why there is no program, and will be none
+        self.busy = Lock()  # while a program is asked for
         self.builder: Builder | None = None
         self.program: Program | None = None
         self._graphs: Graphs | None = None
@@ -47,7 +49,12 @@ class Kind:
 
     def watch(self, result: Any) -> bool:
         """Note when somebody differentiates a result of the network's own; whether some result has no graph."""
-        tensors = [x for x in flatten(result)[0] if isinstance(x, Tensor) and x.is_floating_point()]
+        try:
+            leaves, _ = flatten(result)
+        except DeployError as error:
+            self.refuse(str(error))
+            return False
+        tensors = [x for x in leaves if isinstance(x, Tensor) and x.is_floating_point()]
         led = [x.grad_fn for x in tensors if x.grad_fn is not None]
         for node in led:
             node.register_prehook(self._differentiated)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_modules
 
-from tpgen.base.errors import DeployError, InputError, a_kind
+from tpgen.base.errors import DeployError, InputError, OptionError, a_kind
 from tpgen.base.progress import announce
 from tpgen.networks.beside import Builder, build
 from tpgen.networks.bypass import is_plain_call, without_programs
@@ -127,23 +127,36 @@ class Calls:
         valued = kind.watch(result)
         if versions != [x._version for x in tensors]:
             kind.refuse("the network writes into a tensor that it is given")
-        elif kind.builder is not None:
-            if not kind.builder.works():
-                self._build(network, kind, only_cached)
-        elif (self.when is True and valued) or kind.count >= kind.need:
-            self._begin(network, kind)
+        elif kind.busy.acquire(blocking=False):  # of several threads, one builds
+            try:
+                self._go_on(network, kind, valued)
+            finally:
+                kind.busy.release()
         return result
 
+    def _go_on(self, network: nn.Module, kind: Kind, valued: bool) -> None:
+        """Take the next step towards a program."""
+        if kind.builder is not None:
+            if not kind.builder.works():
+                self._build(network, kind, only_cached)
+        elif kind.program is None and ((self.when is True and valued) or kind.count >= kind.need):
+            self._begin(network, kind)
+
     # -- programs ------------------------------------------------------------------------------------------------------
+
+    def serves(self, network: nn.Module) -> bool:
+        """Whether these are calls of this network, and not of one that a shallow copy was made of."""
+        return self._network() is network
 
     def ready(self, network: nn.Module) -> None:
         """Build what calls until now ask for."""
         for kind in [kind for kinds in self._kinds.values() for kind in kinds]:
-            if kind.builder is not None:
-                kind.builder.wait()
-                self._build(network, kind, only_cached)
-            elif not (kind.refused or kind.program) and self._is_wanted(network, kind):
-                self._build(network, kind)
+            with kind.busy:
+                if kind.builder is not None:
+                    kind.builder.wait()
+                    self._build(network, kind, only_cached)
+                elif not kind.refused and kind.program is None and self._is_wanted(network, kind):
+                    self._build(network, kind)
 
     def _is_wanted(self, network: nn.Module, kind: Kind) -> bool:
         return not is_hooked(network) and (self.when is True or kind.seconds < SECONDS)
@@ -164,7 +177,7 @@ class Calls:
             kind.builder = Builder(network, {"args": args, "options": options, "grad": kind.grad})
         except Exception as error:
             kind.need = inf
-            _log.info("%s cannot be pickled, so tpgen.ready builds its program: %s", type(network).__name__, error)
+            _log.info("no other process can build the program of %s: %s", type(network).__name__, error)
             return
         self._say(
             f"builds a program for calls of {type(network).__name__}, beside them: they will be several times as fast "
@@ -178,7 +191,7 @@ class Calls:
             self._refuse(network, kind, failure)
             return
         with self._gate.writing() as free:
-            if not free:
+            if not free or kind.program is not None:
                 return
             try:
                 graphs = self._graphs(network, kind)
@@ -233,6 +246,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_all)
 
 
+def check_when(when: Any) -> None:
+    """Raise `OptionError` for what says nothing of programs."""
+    if when not in ("auto", True, False):
+        raise OptionError(f'program: give "auto", True or False, got {when!r}')
+
+
 def serve(network: nn.Module, when: When) -> None:
     """Let calls of a network take a program of their own where there is one."""
     if when is not False:
@@ -259,5 +278,5 @@ def ready(network: nn.Module) -> None:
         raise InputError(f"network: ready takes a torch.nn.Module, got {a_kind(network)}")
     for module in network.modules():
         calls = vars(module).get(_PLACE)
-        if calls is not None:
+        if calls is not None and calls.serves(module):
             calls.ready(module)

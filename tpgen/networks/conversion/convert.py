@@ -35,7 +35,7 @@ from tpgen.networks.conversion.swap import (
     undo_all,
     what_computes,
 )
-from tpgen.networks.served import When, serve, serve_no_more
+from tpgen.networks.served import When, check_when, serve, serve_no_more
 from tpgen.nn.checks import check_options
 from tpgen.nn.planned import PlannedModule
 
@@ -86,9 +86,8 @@ def convert(
         ``"spline"`` computes weights of edges by cubic splines of lengths in the place of their nets, on a CPU, for
         inference: slopes err by a millionth of the largest at most, and gradients of parameters are an error.
     program
-        whether calls take the network as one program where there is one, as `compile_step` writes it down: ``"auto"``
-        builds it in another process, of calls that have come ten times and take less than 50 ms; True builds it here,
-        at the first call; False never.  Results that have a graph have one still: `tpgen.ready` waits for a program.
+        whether calls take the network as one program: ``"auto"`` builds it in another process, of calls that have come
+        ten times and take less than 50 ms; True builds it at the first call.  `tpgen.ready` waits for it.
     prove
         arguments of a call: outputs, gradients and second derivatives are compared with the stock network's in float64,
         without splines; how far outputs of these are from stock's is said too.
@@ -106,8 +105,7 @@ def convert(
     if report is not None and not callable(report):
         raise InputError(f"report: give a function of the Conversion, as in report=print, got {report!r}")
     check_known("radial", [radial], _RADIAL, OptionError)
-    if program not in ("auto", True, False):
-        raise OptionError(f"program: give \"auto\", True or False, got {program!r}")
+    check_when(program)
     change = _RADIAL[radial]
     adopted = adopt(network)
     try:
