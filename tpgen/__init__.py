@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # names that are imported "as" themselves are this package's 
     from tpgen.networks.conversion.convert import restore as restore
     from tpgen.networks.deployment.deploy import deploy as deploy
     from tpgen.networks.deployment.portable import portable as portable
+    from tpgen.networks.served import ready as ready
     from tpgen.networks.step import compile_step as compile_step
     from tpgen.networks.training import compile_training as compile_training
     from tpgen.nn.conv import TensorProductConv as TensorProductConv

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from tests.clients.checks import check_step, check_training
+from tests.clients.served_checks import check_served
 
 from benchmarks.networks import mace  # isort: skip  (after tpgen, which lets torch load the constants of e3nn 0.4.4)
 
@@ -29,3 +30,7 @@ def mixed(rows: Tensor) -> Tensor:
 def test_gradients_of_a_loss_of_all_three_are_those_of_stock() -> None:
     cases = (mace(atoms, torch.float64, "8x0e+8x1o") for atoms in (27, 36))
     check_training(*cases, outputs=["energy", "forces", "stress"])
+
+
+def test_a_converted_model_takes_a_program_by_itself() -> None:
+    check_served(*(mace(atoms, torch.float64, "8x0e+8x1o") for atoms in (27, 36)))

@@ -7,6 +7,7 @@ from nequip.data import AtomicDataDict as keys
 
 from benchmarks.networks import nequip
 from tests.clients.checks import check_step, check_training
+from tests.clients.served_checks import check_served
 
 OUTPUTS = [keys.TOTAL_ENERGY_KEY, keys.FORCE_KEY, keys.STRESS_KEY]
 
@@ -20,3 +21,7 @@ def test_energies_forces_and_stress_are_those_of_stock_at_other_sizes() -> None:
 def test_gradients_of_a_loss_of_all_three_are_those_of_stock() -> None:
     cases = (nequip(atoms, torch.float64, features=4, l_max=1, layers=1) for atoms in (27, 36))
     check_training(*cases, outputs=OUTPUTS)
+
+
+def test_a_converted_model_takes_a_program_by_itself() -> None:
+    check_served(*(nequip(atoms, torch.float64, features=4, l_max=1, layers=2) for atoms in (27, 36)))

@@ -6,6 +6,7 @@ import torch
 
 from benchmarks.networks import sevenn
 from tests.clients.checks import check_step, check_training
+from tests.clients.served_checks import check_served
 
 OUTPUTS = ["inferred_total_energy", "inferred_force", "inferred_stress"]
 
@@ -17,3 +18,7 @@ def test_energies_forces_and_stress_are_those_of_stock_at_other_sizes() -> None:
 def test_gradients_of_a_loss_of_all_three_are_those_of_stock() -> None:
     cases = (sevenn(atoms, torch.float64, "8x0e+4x1e") for atoms in (27, 36))
     check_training(*cases, outputs=OUTPUTS)
+
+
+def test_a_converted_model_takes_a_program_by_itself() -> None:
+    check_served(*(sevenn(atoms, torch.float64, "8x0e+4x1e") for atoms in (27, 36)))

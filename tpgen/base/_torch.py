@@ -46,6 +46,8 @@ NAMES: dict[str, Private] = {
     "transform_level": Private("torch._C._functorch", "maybe_current_level", _TRANSFORMS),
     "is_tracing": Private("torch._C", "_is_tracing", _TRANSFORMS),
     "dispatch_modes": Private("torch._C", "_len_torch_dispatch_stack", _TRANSFORMS),
+    "function_modes": Private("torch._C", "_len_torch_function_stack", _TRANSFORMS),
+    "saved_tensor_hooks": Private("torch._C._autograd", "_top_saved_tensors_default_hooks", _TRANSFORMS),
     "dispatch_mode": Private("torch._C", "_get_dispatch_mode", _TRANSFORMS),
     "DispatchModeKey": Private("torch._C", "_TorchDispatchModeKey", _TRANSFORMS),
     "DispatchKey": Private("torch._C", "DispatchKey", _OPERATORS),

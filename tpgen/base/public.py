@@ -36,6 +36,7 @@ HOMES = {
     "from_e3nn": "nn.from_e3nn",
     "make_plan": "planner.product",
     "portable": "networks.deployment.portable",
+    "ready": "networks.served",
     "register_adapter": "networks.conversion.adapters",
     "restore": "networks.conversion.convert",
     "verify": "tools.verification.verify",

@@ -14,6 +14,18 @@ from tpgen.base.errors import DeployError
 from tpgen.networks.signature import is_plain
 
 
+class Given:
+    """In a result: the n-th tensor of the call, given back as it is."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+    def __repr__(self) -> str:
+        return f"Given({self.place})"
+
+
 class _Fields:
     """A dataclass of a result, which pytree takes for a leaf, as its class and the values of its fields."""
 
@@ -48,7 +60,7 @@ def leaf_constants(leaves: Sequence[Any]) -> dict[int, Any]:
             raise DeployError(
                 "the network returns a size of a tensor as a number, which a program cannot: return tensors"
             )
-        if not (is_plain(x) or isinstance(x, (type, torch.Size)) or callable(x)):
+        if not (is_plain(x) or isinstance(x, (type, torch.Size, Given)) or callable(x)):
             raise DeployError(
                 f"the network returns an object of class {type(x).__name__}, whose tensors a program does not see: "
                 "return tensors, in tuples, lists, dicts or dataclasses"

@@ -84,7 +84,7 @@ class HeldSizes:
                 return True
             if [(x.dtype, x.device, x.shape) for x in inputs] != wanted:
                 return False
-            like_last = _like(inputs)
+            like_last = alike(inputs)
             return True
 
         return begun
@@ -132,7 +132,7 @@ def written(expression: Any) -> str:
     return _torch.PythonPrinter().doprint(expression)
 
 
-def _like(tensors: Sequence[Tensor]) -> Any:
+def alike(tensors: Sequence[Tensor]) -> Any:
     """A check in C++ that tensors are like these; none without tensors, or where torch has none."""
     guards = getattr(_torch, "TensorGuards", None) if tensors else None
     if guards is None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen.base.errors import InputError
+from tpgen.networks.bypass import without_programs
 from tpgen.networks.results import values
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step_program import WRITING, BuiltOnce, Program, is_recorded
@@ -105,7 +106,8 @@ class Step(BuiltOnce, nn.Module):
         return [] if self._program is None else self._program.slots.tensors()
 
     def _evaluate(self, *args: Any, **options: Any) -> Any:
-        found = self._network(*args, **options)
+        with without_programs():
+            found = self._network(*args, **options)
         if self._outputs is None:
             return found
         missing = [name for name in self._outputs if name not in found]

@@ -9,7 +9,9 @@ import hashlib
 import io
 import json
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
@@ -35,6 +37,8 @@ from tpgen.networks.sizes import HeldSizes
 from tpgen.networks.step_trace import Evaluate, GraphPart, Written, write
 
 WRITING = ForkedLock(RLock)  # while a network is written down, other tensors stand in the places of its own
+
+_only_cached: ContextVar[bool] = ContextVar("programs are taken from the cache", default=False)
 
 RunLibrary = Callable[[list[Tensor]], "list[Tensor] | None"]
 # one file is compiled, for which headers are not worth to be compiled before; torch writes into what it is given
@@ -110,17 +114,28 @@ class Program:
         signature.need(self.signature)
         if recorded:
             return None
-        with WRITING.lock:
-            inputs = [*self.slots.tensors(), *tensors]
-        if torch.is_autocast_enabled("cpu") or not self.before.hold(inputs):
-            return None
         if signature.beside != self.signature.beside:
-            other = self._other(signature, tensors)
+            other = self._other(signature, tensors) if self._holds(self._inputs(tensors)) else None
             return None if other is None else other.run(signature, tensors, recorded)
+        made = self.made(tensors)
+        return None if made is None else self.written.results(made)
+
+    def made(self, tensors: list[Tensor]) -> list[Tensor] | None:
+        """The tensors of the results for those of a call like the example's, as `run`."""
+        inputs = self._inputs(tensors)
+        if not self._holds(inputs):
+            return None
         made = self._made(inputs, len(tensors), again=False)
         if made is not None and not self.written.right(made):
             made = self._made(inputs, len(tensors), again=True)
-        return None if made is None else self.written.results(made)
+        return made
+
+    def _inputs(self, tensors: list[Tensor]) -> list[Tensor]:
+        with WRITING.lock:
+            return [*self.slots.tensors(), *tensors]
+
+    def _holds(self, inputs: list[Tensor]) -> bool:
+        return not torch.is_autocast_enabled("cpu") and self.before.hold(inputs)
 
     def _other(self, signature: Signature, tensors: Sequence[Tensor]) -> Program | None:
         """The program of calls whose inputs require other gradients, as those that a network itself has asked for.
@@ -186,6 +201,16 @@ class BuiltOnce:
         return self._program
 
 
+@contextmanager
+def only_cached() -> Iterator[None]:
+    """Compile no program meanwhile: one that the cache has not is a `DeployError`."""
+    token = _only_cached.set(True)
+    try:
+        yield
+    finally:
+        _only_cached.reset(token)
+
+
 # -- libraries ---------------------------------------------------------------------------------------------------------
 
 
@@ -231,6 +256,8 @@ def _made(key: str, graph: fx.GraphModule, inputs: tuple) -> cache.Entry:
     entry = cache.Entry(cache.current_directory(), key, cache.PROGRAM)
     with entry.locked():
         if not entry.intact():
+            if _only_cached.get():
+                raise DeployError("the program is not in the cache of kernels")
             announce("compiles a network as one program, once for this machine: some half a minute")
             built = entry.new_file(cache.PROGRAM)
             try:

@@ -90,11 +90,14 @@ class Written:
         count = sum(search.finding.wrong is not None for search in self.searches.values())
         return all(float(x) <= 0 for x in made[len(made) - count :])
 
+    def leaves(self, made: Sequence[Tensor]) -> list[Any]:
+        """Leaves of the network's result: tensors that a program made, and its constants."""
+        rest = iter(made)
+        return [self.constants[n] if n in self.constants else next(rest) for n in range(self.result.num_leaves)]
+
     def results(self, made: Sequence[Tensor]) -> Any:
         """Put tensors that a program made into the network's result, with its constants."""
-        rest = iter(made)
-        leaves = [self.constants[n] if n in self.constants else next(rest) for n in range(self.result.num_leaves)]
-        return unflatten(leaves, self.result)
+        return unflatten(self.leaves(made), self.result)
 
 
 def write(evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]) -> Written:

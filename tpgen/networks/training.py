@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from tpgen.base._torch import foreach_mul
 from tpgen.base.errors import InputError, TpgenError
+from tpgen.networks.bypass import without_programs
 from tpgen.networks.results import flatten, unflatten, values
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step import Step
@@ -56,7 +57,8 @@ class Loss(nn.Module):
         self.network, self.loss = network, loss
 
     def forward(self, *args: Any, **options: Any) -> Any:
-        return self.loss(self.network, *args, **options)
+        with without_programs():
+            return self.loss(self.network, *args, **options)
 
 
 class Training(BuiltOnce, Loss):

@@ -35,6 +35,7 @@ from tpgen.networks.conversion.swap import (
     undo_all,
     what_computes,
 )
+from tpgen.networks.served import When, check_when, serve, serve_no_more
 from tpgen.nn.checks import check_options
 from tpgen.nn.planned import PlannedModule
 
@@ -53,6 +54,7 @@ def convert(
     keep: Names = (),
     only: Names | None = None,
     radial: Literal["net", "spline"] = "net",
+    program: When = False,
     prove: _Inputs | None = None,
     measure: _Inputs | None = None,
     report: Callable[[Conversion], object] | None = None,
@@ -83,6 +85,9 @@ def convert(
     radial
         ``"spline"`` computes weights of edges by cubic splines of lengths in the place of their nets, on a CPU, for
         inference: slopes err by a millionth of the largest at most, and gradients of parameters are an error.
+    program
+        whether calls take the network as one program: ``"auto"`` builds it in another process, of calls that have come
+        ten times and take less than 50 ms; True builds it at the first call.  `tpgen.ready` waits for it.
     prove
         arguments of a call: outputs, gradients and second derivatives are compared with the stock network's in float64,
         without splines; how far outputs of these are from stock's is said too.
@@ -100,6 +105,7 @@ def convert(
     if report is not None and not callable(report):
         raise InputError(f"report: give a function of the Conversion, as in report=print, got {report!r}")
     check_known("radial", [radial], _RADIAL, OptionError)
+    check_when(program)
     change = _RADIAL[radial]
     adopted = adopt(network)
     try:
@@ -107,6 +113,7 @@ def convert(
         swaps, kept = _chosen_swaps(network, given, chosen, change)
         compared = _compared(network, given, chosen, prove, measure, change)
         _swap_all(network, swaps, kept, compared, report)
+        serve(network, program)
     except BaseException:
         give_back(adopted)
         raise
@@ -179,6 +186,7 @@ def restore(network: _Network) -> _Network:
             f"{type(network).__name__} holds nothing that tpgen.convert has converted: nothing to restore "
             "(of a scripted network, restore the one that it was scripted from)"
         )
+    serve_no_more(network)
     return network
 
 

@@ -1,0 +1,56 @@
+"""What models keep whose calls take programs by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.networks import Case
+from tests.clients.checks import assert_same, results
+from tpgen.networks.conversion.convert import convert
+from tpgen.networks.kinds import Kind
+
+
+def check_served(case: Case, *others: Case) -> None:
+    """A model converted with programs: results and their graphs are stock's, for several systems and while it trains.
+
+    The first of two calls is the network's, as a program is built of it.
+    """
+    stock, model = deepcopy(case.model).eval(), convert(case.model, program=True).eval()
+    with _served_calls() as calls:
+        for other in (case, case, *others):
+            wanted, found = other.run(stock, False), other.run(model, False)
+            for name, x in wanted.items():
+                assert (found[name] - x).abs().max() <= 1e-12 * x.abs().max(), name
+                assert (found[name].requires_grad, found[name].is_leaf) == (x.requires_grad, x.is_leaf), name
+        assert len(calls) == 1 + len(others)
+        assert_same(results(case, model.train()), results(case, stock.train()))
+        assert len(calls) == 1 + len(others), "training is the network's"
+        with torch.no_grad():
+            for p in (*stock.parameters(), *model.parameters()):
+                p.mul_(1.1)
+        wanted, found = case.run(stock.eval(), False), case.run(model.eval(), False)
+        assert len(calls) == 2 + len(others)
+    for name, x in wanted.items():
+        assert (found[name] - x).abs().max() <= 1e-12 * x.abs().max(), name
+
+
+@contextmanager
+def _served_calls() -> Iterator[list[int]]:
+    """An entry for each call that a program serves."""
+    calls: list[int] = []
+    run = Kind.served
+
+    def served(self: Kind, *rest: Any) -> Any:
+        found = run(self, *rest)
+        calls.extend([0] * (found is not None))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Kind, "served", served)
+        yield calls

@@ -1,0 +1,7 @@
+"""Fixtures that several tests of networks share."""
+
+from __future__ import annotations
+
+from tests.networks.served import counted
+
+__all__ = ["counted"]

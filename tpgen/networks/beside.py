@@ -1,0 +1,110 @@
+"""Programs compiled by another process, on cores that nobody needs: this one finds them in the cache of kernels.
+
+Nothing of this process is touched meanwhile: no lock is held, torch is as it was, and Python runs as fast as before.
+What the other process needs is pickled: the network and a call of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+from weakref import finalize
+
+import torch
+from torch import nn
+
+from tpgen.networks.signature import ParameterSlots, Signature
+from tpgen.networks.step_program import Program
+from tpgen.networks.step_trace import Evaluate
+
+_NAMES = ("call.pt", "said.txt")
+
+
+class Builder:
+    """Another process that builds a program; it ends with this process at the latest."""
+
+    def __init__(self, network: nn.Module, held: dict[str, Any]) -> None:
+        """Begin.  Raises whatever a network raises that cannot be pickled."""
+        self._folder = Path(tempfile.mkdtemp(prefix="tpgen-"))
+        self._owner = os.getpid()
+        try:
+            call, said = (self._folder / name for name in _NAMES)
+            here = {"path": sys.path, "threads": torch.get_num_threads(), "dtype": torch.get_default_dtype()}
+            torch.save(here, self._folder / "here.pt")
+            torch.save({"network": network, **held}, call)
+            with said.open("wb") as file:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-W", "ignore", "-m", __name__, str(self._folder)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=file,
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(x for x in sys.path if x)},
+                    start_new_session=True,  # a Ctrl-C is this process's
+                )
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        self._end = finalize(self, _end, self._process, self._folder, self._owner)
+
+    def works(self) -> bool:
+        """Whether it has not ended yet; a forked process has no part in it."""
+        return self._owner == os.getpid() and self._process.poll() is None
+
+    def wait(self) -> None:
+        """Wait until it has ended."""
+        if self._owner == os.getpid():
+            self._process.wait()
+
+    def failure(self) -> str:
+        """What it said last if it has built nothing; empty if it has."""
+        if not self._process.returncode:
+            return ""
+        lines = (self._folder / _NAMES[1]).read_text(errors="replace").strip().splitlines()
+        return next(reversed(lines), f"exit status {self._process.returncode}")
+
+    def end(self) -> None:
+        """End it, and forget its files."""
+        self._end()
+
+
+def _end(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
+    if owner != os.getpid():
+        process.returncode = 0  # a forked process has none of its parent's
+        return
+    if process.poll() is None:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, 9)  # the compilers that it runs, too
+    process.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def build(network: nn.Module, evaluate: Evaluate, args: tuple, options: dict[str, Any]) -> Program:
+    """The program of an evaluation of a network, for calls like this one."""
+    signature, tensors = Signature.of(args, options)
+    slots = ParameterSlots(network, gradients=False)
+    return Program.of(type(network).__name__, evaluate, slots, signature, tensors)
+
+
+def _main(folder: Path) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        os.nice(19)
+    here = torch.load(folder / "here.pt", weights_only=False)
+    sys.path[:] = here["path"]
+    torch.set_num_threads(here["threads"])
+    torch.set_default_dtype(here["dtype"])
+    from tpgen.networks.served import evaluation
+
+    held = torch.load(folder / _NAMES[0], weights_only=False)
+    (folder / _NAMES[0]).unlink()  # it may be large, and who began this may be gone
+    network = held["network"]
+    build(network, evaluation(network, held["grad"]), held["args"], held["options"])
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))

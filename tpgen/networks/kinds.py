@@ -1,0 +1,122 @@
+"""A kind of calls of a network: the same names, constants and gradients that are required."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tpgen.base._torch import is_functorch_wrapped_tensor
+from tpgen.base.errors import DeployError
+from tpgen.networks.beside import Builder
+from tpgen.networks.later import Again, with_graph
+from tpgen.networks.outcome import Graphs
+from tpgen.networks.results import Given, flatten, unflatten
+from tpgen.networks.signature import Signature
+from tpgen.networks.sizes import alike
+from tpgen.networks.step_program import Program
+
+CALLS = 10  # that a program is built after
+_MORE = 4  # times as many, before the next program is built of calls whose network has changed
+DIFFERENTIATED = "its results are differentiated"
+
+
+class Kind:
+    """Calls of one kind: how many came, how long they take, and the program of them."""
+
+    def __init__(self, signature: Signature, tensors: Sequence[Tensor]) -> None:
+        _, _, *kinds = signature.beside
+        self.signature, self.grad = signature, torch.is_grad_enabled()
+        # an example, on the memory of the caller's
+        self.tensors = [x.detach().requires_grad_(asks) for x, (asks, *_) in zip(tensors, kinds, strict=True)]
+        self.count, self.need, self.seconds = 0, float(CALLS), inf
+        self.refused = ""  # why there is no program, and will be none
+        self.busy = Lock()  # while a program is asked for
+        self.builder: Builder | None = None
+        self.program: Program | None = None
+        self._graphs: Graphs | None = None
+        self._alike: Any = None  # a check that parameters require gradients as they did
+        self._asks: list[bool] = []
+
+    def example(self) -> tuple[tuple, dict[str, Any], list[Tensor]]:
+        """Arguments of a call, of which nobody else has the dicts or the tensors, and these tensors."""
+        tensors = [x.detach().requires_grad_(x.requires_grad) for x in self.tensors]
+        return *self.signature.arguments(tensors), tensors
+
+    def watch(self, result: Any) -> bool:
+        """Note when somebody differentiates a result of the network's own; whether some result has no graph."""
+        try:
+            leaves, _ = flatten(result)
+        except DeployError as error:
+            self.refuse(str(error))
+            return False
+        tensors = [x for x in leaves if isinstance(x, Tensor) and x.is_floating_point()]
+        led = [x.grad_fn for x in tensors if x.grad_fn is not None]
+        for node in led:
+            node.register_prehook(self._differentiated)
+        return len(led) < len(tensors)
+
+    def _differentiated(self, _gradients: Any) -> None:
+        self.refuse(DIFFERENTIATED)
+
+    def refuse(self, why: str) -> None:
+        """Let the network serve such calls from here on."""
+        self.refused, self.tensors = why, []
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget the program, and count calls anew."""
+        if self.builder is not None:
+            self.builder.end()
+        self.builder = self.program = None
+        self.count = 0
+
+    def put_off(self) -> None:
+        """Count more calls than before."""
+        self.need *= _MORE
+        self.drop()
+
+    def adopt(self, program: Program, graphs: Graphs) -> None:
+        """Take a program if it returns what the network does."""
+        if program.written.result != graphs.spec:
+            raise DeployError("its program returns something else")
+        self._asks, self._alike = [x.requires_grad for x in program.slots.tensors()], None
+        self.program, self._graphs = program, graphs
+
+    def holds(self, parameters: list[Tensor]) -> bool:
+        """Whether parameters are what they were, but for numbers: of nobody's graph, and asking for gradients alike."""
+        if self._alike is not None and self._alike.check(*parameters):
+            return True
+        if any(x.grad_fn is not None or is_functorch_wrapped_tensor(x) for x in parameters):
+            return False
+        if [x.requires_grad for x in parameters] != self._asks:
+            self.drop()
+            return False
+        self._alike = alike(parameters)
+        return True
+
+    def served(self, tensors: list[Tensor], again: Callable[[Program, tuple[int, ...]], Again]) -> Any:
+        """The outcome of a call by the program; None where it does not hold for the call."""
+        program, graphs = self.program, self._graphs
+        assert program is not None
+        assert graphs is not None
+        with torch.no_grad():
+            if not program.stands():
+                return self.put_off()
+            parameters = program.slots.tensors()
+            made = program.made(tensors) if self.holds(parameters) else None
+        if made is None:
+            return None
+        leaves = [tensors[x.place] if type(x) is Given else x for x in program.written.leaves(made)]
+        for x in (*(leaves[n] for n in graphs.asking), *(tensors[n] for n in graphs.asked)):
+            x.requires_grad_()
+        if graphs.led:
+            sources = [x for x in (*parameters, *tensors) if x.requires_grad]
+            found = with_graph([leaves[n] for n in graphs.led], again(program, graphs.led), sources)
+            for n, x in zip(graphs.led, found, strict=True):
+                leaves[n] = x
+        return unflatten(leaves, program.written.result)

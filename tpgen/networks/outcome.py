@@ -1,0 +1,93 @@
+"""What a call of a network does beside its result, so that a program does the same.
+
+Networks write into the dicts that they are given, return one of these, or hand a tensor of the call back; they let
+positions require a gradient.  All that is part of the outcome of a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from tpgen.base._torch import pytree
+from tpgen.networks.results import Given, flatten, unflatten
+from tpgen.networks.signature import Signature
+
+
+def outcome_of(call: Callable[..., Any], args: tuple, options: dict[str, Any]) -> tuple[Any, tuple]:
+    """The result of a call, and its outcome: a value of tensors and constants that `take_effect` undoes.
+
+    >>> def add(data):
+    ...     data["y"] = 2 * data["x"]
+    ...     return data
+    >>> given = {"x": torch.ones(1)}
+    >>> _, outcome = outcome_of(add, (given,), {})
+    >>> outcome
+    (0, None, [{'y': tensor([2.])}], [()])
+    """
+    dicts, (_, tensors) = _dicts(args, options), Signature.of(args, options)
+    before, places = [dict(x) for x in dicts], {id(x): Given(n) for n, x in enumerate(tensors)}
+    found = call(*args, **options)
+    whole = next((n for n, x in enumerate(dicts) if x is found), None)
+    changes = [
+        {name: value for name, value in now.items() if name not in was or was[name] is not value}
+        for now, was in zip(dicts, before, strict=True)
+    ]
+    lost = [tuple(name for name in was if name not in now) for now, was in zip(dicts, before, strict=True)]
+    leaves, spec = flatten((whole, None if whole is not None else found, changes, lost))
+    marked = [places.get(id(x), x) if isinstance(x, Tensor) else x for x in leaves]
+    return found, unflatten(marked, spec)
+
+
+def take_effect(outcome: tuple, args: tuple, options: dict[str, Any]) -> Any:
+    """Change the arguments of a call as its outcome says; returns the result."""
+    whole, found, changes, lost = outcome
+    if whole is not None or any(changes) or any(lost):
+        dicts = _dicts(args, options)
+        for x, change, names in zip(dicts, changes, lost, strict=True):
+            x.update(change)
+            for name in names:
+                del x[name]
+        if whole is not None:
+            return dicts[whole]
+    return found
+
+
+def _dicts(args: tuple, options: dict[str, Any]) -> list[dict]:
+    """The dicts of a call, each once, with those inside of others."""
+    found: dict[int, dict] = {}
+    pending: list[Any] = [*args, *options.values()]
+    while pending:
+        x = pending.pop(0)
+        if isinstance(x, dict):
+            if id(x) not in found:
+                found[id(x)] = x
+                pending += x.values()
+        elif isinstance(x, (list, tuple)):
+            pending += x
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """Which leaves of an outcome have a graph in the network's own calls, and which tensors of a call require one."""
+
+    spec: pytree.TreeSpec
+    led: tuple[int, ...]  # leaves that were computed of what requires a gradient
+    asking: tuple[int, ...]  # leaves that require one themselves
+    asked: tuple[int, ...]  # tensors of a call that the network lets require one
+
+    @staticmethod
+    def of(outcome: tuple, flags: Sequence[bool], tensors: Sequence[Tensor]) -> Graphs:
+        """Those of an outcome; ``flags`` say which tensors required a gradient before."""
+        leaves, spec = flatten(outcome)
+        live = {n: x for n, x in enumerate(leaves) if isinstance(x, Tensor) and x.requires_grad}
+        return Graphs(
+            spec,
+            tuple(n for n, x in live.items() if x.grad_fn is not None),
+            tuple(n for n, x in live.items() if x.grad_fn is None),
+            tuple(n for n, (x, asks) in enumerate(zip(tensors, flags, strict=True)) if x.requires_grad and not asks),
+        )

@@ -1,0 +1,282 @@
+"""Calls of a converted network: by a program of its own where there is one, else by the network.
+
+Calls of one kind (the same names, constants and gradients that are required) are counted and timed.  A kind whose
+results nobody differentiates gets a program.  Results are as the network's: what has a graph there has one here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from logging import getLogger
+from math import inf
+from time import perf_counter
+from typing import Any, Literal
+from weakref import WeakSet, ref
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_modules
+
+from tpgen.base.errors import DeployError, InputError, OptionError, a_kind
+from tpgen.base.progress import announce
+from tpgen.networks.beside import Builder, build
+from tpgen.networks.bypass import is_plain_call, without_programs
+from tpgen.networks.gate import Gate
+from tpgen.networks.kinds import DIFFERENTIATED, Kind
+from tpgen.networks.outcome import Graphs, outcome_of, take_effect
+from tpgen.networks.results import flatten
+from tpgen.networks.signature import Signature
+from tpgen.networks.step_program import Program, is_recorded, only_cached
+from tpgen.networks.step_trace import Evaluate
+
+When = Literal["auto"] | bool
+
+SECONDS = 0.05  # a program is built of calls that take no longer
+_KINDS = 64  # of calls of a network
+_PLACE = "_tpgen_calls"
+_log = getLogger("tpgen")
+
+
+def evaluation(network: nn.Module, grad: bool) -> Evaluate:
+    """A call of a network as a function of its arguments to the outcome, with gradients or without."""
+
+    def evaluate(*args: Any, **options: Any) -> tuple:
+        with torch.set_grad_enabled(grad), without_programs():
+            return outcome_of(network, args, options)[1]
+
+    return evaluate
+
+
+class Calls:
+    """What a network is called by, in torch's own place for another way to call a module; copies get one each."""
+
+    def __init__(self, network: nn.Module, when: When) -> None:
+        self.__setstate__({"network": network, "when": when})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"network": self._network(), "when": self.when}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.when: When = state["when"]
+        self._network = ref(state["network"])
+        self._said = False
+        self._renew()
+        _all.add(self)
+        vars(state["network"]).update({_PLACE: self, "_compiled_call_impl": self})
+
+    def _renew(self) -> None:
+        """Begin anew, as in a forked process, whose other threads are gone."""
+        self._kinds: dict[tuple, list[Kind]] = {}
+        self._gate = Gate()
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """As the network."""
+        network: Any = self._network()
+        if is_plain_call():
+            return network._call_impl(*args, **options)
+        try:
+            signature, tensors = Signature.of(args, options)
+        except InputError:  # an object: nobody sees what it holds
+            return network._call_impl(*args, **options)
+        kind = None if is_recorded(tensors) else self._kind(network, signature, tensors)
+        if kind is None or kind.refused:
+            with self._gate.calling():
+                return network._call_impl(*args, **options)
+        if kind.program is not None:
+            outcome = kind.served(tensors, partial(partial, self._again, kind, tensors))
+            if outcome is not None:
+                return take_effect(outcome, args, options)
+        return self._counted(network, kind, tensors, args, options)
+
+    def _kind(self, network: nn.Module, signature: Signature, tensors: Sequence[Tensor]) -> Kind:
+        key = signature.constants, signature.beside, torch.is_grad_enabled(), network.training
+        for kind in self._kinds.get(key, ()):
+            if kind.signature.spec == signature.spec:
+                return kind
+        if len(self._kinds) >= _KINDS:
+            self._kinds.clear()
+        kind = Kind(signature, tensors)
+        self._kinds.setdefault(key, []).append(kind)
+        return kind
+
+    def _again(self, kind: Kind, tensors: list[Tensor], program: Program, led: Sequence[int]) -> list[Tensor | None]:
+        """The results that have a graph, computed by the network for somebody who differentiates them."""
+        kind.refuse(DIFFERENTIATED)
+        network: Any = self._network()
+        if not program.stands():
+            raise DeployError(
+                f"{type(network).__name__} has changed since it was called, and a result of that call is "
+                "differentiated now: differentiate before you change it, or convert it with program=False"
+            )
+        args, options = kind.signature.arguments(tensors)
+        with without_programs(), self._gate.calling():
+            leaves, _ = flatten(outcome_of(network, args, options)[1])
+        return [leaves[n] if isinstance(leaves[n], Tensor) else None for n in led]
+
+    def _counted(self, network: Any, kind: Kind, tensors: list[Tensor], args: tuple, options: dict[str, Any]) -> Any:
+        """A call of the network, which may be the last one that it takes before a program is built."""
+        versions, begun = [x._version for x in tensors], perf_counter()
+        with self._gate.calling(), without_programs():
+            result = network._call_impl(*args, **options)
+        if kind.program is not None:  # it does not hold for this call
+            return result
+        kind.count, kind.seconds = kind.count + 1, perf_counter() - begun
+        valued = kind.watch(result)
+        if versions != [x._version for x in tensors]:
+            kind.refuse("the network writes into a tensor that it is given")
+        elif kind.busy.acquire(blocking=False):  # of several threads, one builds
+            try:
+                self._go_on(network, kind, valued)
+            finally:
+                kind.busy.release()
+        return result
+
+    def _go_on(self, network: nn.Module, kind: Kind, valued: bool) -> None:
+        """Take the next step towards a program."""
+        if kind.builder is not None:
+            if not kind.builder.works():
+                self._build(network, kind, only_cached)
+        elif kind.program is None and ((self.when is True and valued) or kind.count >= kind.need):
+            self._begin(network, kind)
+
+    # -- programs ------------------------------------------------------------------------------------------------------
+
+    def serves(self, network: nn.Module) -> bool:
+        """Whether these are calls of this network, and not of one that a shallow copy was made of."""
+        return self._network() is network
+
+    def ready(self, network: nn.Module) -> None:
+        """Build what calls until now ask for."""
+        for kind in [kind for kinds in self._kinds.values() for kind in kinds]:
+            with kind.busy:
+                if kind.builder is not None:
+                    kind.builder.wait()
+                    self._build(network, kind, only_cached)
+                elif not kind.refused and kind.program is None and self._is_wanted(network, kind):
+                    self._build(network, kind)
+
+    def _is_wanted(self, network: nn.Module, kind: Kind) -> bool:
+        return not is_hooked(network) and (self.when is True or kind.seconds < SECONDS)
+
+    def _begin(self, network: nn.Module, kind: Kind) -> None:
+        if self.when == "auto" and os.environ.get("TPGEN_PROGRAM") == "0":
+            kind.refuse("TPGEN_PROGRAM=0 asks for none")
+        elif not self._is_wanted(network, kind):
+            kind.put_off()
+        elif self.when is True:
+            self._build(network, kind)
+        else:
+            self._build_beside(network, kind)
+
+    def _build_beside(self, network: nn.Module, kind: Kind) -> None:
+        args, options, _ = kind.example()
+        try:
+            kind.builder = Builder(network, {"args": args, "options": options, "grad": kind.grad})
+        except Exception as error:
+            kind.need = inf
+            _log.info("no other process can build the program of %s: %s", type(network).__name__, error)
+            return
+        self._say(
+            f"builds a program for calls of {type(network).__name__}, beside them: they will be several times as fast "
+            "(program=False leaves it)"
+        )
+
+    def _build(self, network: nn.Module, kind: Kind, how: Callable[[], Any] = nullcontext) -> None:
+        """Write a program down here, and compile it if the cache has not got it."""
+        failure = kind.builder.failure() if kind.builder is not None else ""
+        if failure:
+            self._refuse(network, kind, failure)
+            return
+        with self._gate.writing() as free:
+            if not free or kind.program is not None:
+                return
+            try:
+                graphs = self._graphs(network, kind)
+                args, options, _ = kind.example()
+                with how():
+                    program = build(network, evaluation(network, kind.grad), args, options)
+                kind.drop()
+                kind.adopt(program, graphs)
+            except Exception as error:
+                self._refuse(network, kind, str(error))
+                return
+        _log.info("a program serves calls of %s", type(network).__name__)
+
+    def _graphs(self, network: nn.Module, kind: Kind) -> Graphs:
+        """Which results have a graph, as the network says of an example."""
+        args, options, tensors = kind.example()
+        flags, numbers = [x.requires_grad for x in tensors], torch.get_rng_state()
+        with without_programs(), torch.set_grad_enabled(kind.grad):
+            outcome = outcome_of(network, args, options)[1]
+        if not torch.equal(numbers, torch.get_rng_state()):
+            torch.set_rng_state(numbers)
+            raise DeployError("it takes random numbers")
+        return Graphs.of(outcome, flags, tensors)
+
+    def _refuse(self, network: nn.Module, kind: Kind, why: str) -> None:
+        kind.refuse(why)
+        _log.info("the network %s serves its calls itself: %s", type(network).__name__, why)
+
+    def _say(self, what: str) -> None:
+        _log.info("tpgen %s", what)
+        if not self._said:
+            self._said = True
+            announce(what)
+
+
+def is_hooked(network: nn.Module) -> bool:
+    """Whether somebody listens to calls of modules of a network, or of all modules."""
+    return any(_OF_ALL) or any(vars(module).get(name) for module in network.modules() for name in _HOOKS)
+
+
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+_OF_ALL = [x for name, x in vars(torch_modules).items() if name.startswith("_global_") and isinstance(x, dict)]
+_all: WeakSet[Calls] = WeakSet()
+
+
+def _renew_all() -> None:
+    for calls in list(_all):
+        calls._renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)
+
+
+def check_when(when: Any) -> None:
+    """Raise `OptionError` for what says nothing of programs."""
+    if when not in ("auto", True, False):
+        raise OptionError(f'program: give "auto", True or False, got {when!r}')
+
+
+def serve(network: nn.Module, when: When) -> None:
+    """Let calls of a network take a program of their own where there is one."""
+    if when is not False:
+        Calls(network, when)
+
+
+def serve_no_more(network: nn.Module) -> None:
+    """Let all modules of a network be called as they are."""
+    for module in network.modules():
+        calls = vars(module).pop(_PLACE, None)
+        if calls is not None and vars(module).get("_compiled_call_impl") is calls:
+            del vars(module)["_compiled_call_impl"]
+
+
+def ready(network: nn.Module) -> None:
+    """Wait until programs serve the calls of a converted network that have come until now.
+
+    A program that is being built is waited for; others are built here and now, of calls that `tpgen.convert` with
+    ``program="auto"`` would build one of after some more of them.
+
+    >>> ready(nn.Linear(1, 1))  # calls of others have no program
+    """
+    if not isinstance(network, nn.Module):
+        raise InputError(f"network: ready takes a torch.nn.Module, got {a_kind(network)}")
+    for module in network.modules():
+        calls = vars(module).get(_PLACE)
+        if calls is not None and calls.serves(module):
+            calls.ready(module)
