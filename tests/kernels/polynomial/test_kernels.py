@@ -10,10 +10,11 @@ import torch
 from e3nn.o3 import Irreps
 from torch import Tensor
 
+import tpgen
 from tests.interpreter import INTERPRETER
 from tests.machine import needs_compiler
 from tests.polynomials import PLANS, mixed, operands_of, slow, symmetric
-from tpgen.base.errors import BackendError, InputError, PlanError
+from tpgen.base.errors import InputError, PlanError
 from tpgen.form.call import Call
 from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.runtime import targets
@@ -234,21 +235,22 @@ def test_bad_tensors_say_what_is_wrong() -> None:
     with pytest.raises(InputError, match="float32, float64 or bfloat16"):
         kernel(plan, index, x.half(), *(w.half() for w in weights))
     with pytest.raises(InputError, match="is given 5 tensors, got 1"):
-        torch.ops.tpgen.polynomial([x], index, plan.to_json(), str(forward_call(plan)))
+        kernel_polynomial([x], index, plan.to_json(), str(forward_call(plan)))
 
 
 def test_bad_calls_say_what_is_wrong() -> None:
     plan = mixed(weighted=False)
     tensors = operands_of(plan, 2, 1, 3, grad=False)
+    mixed_up = [tensors[0], tensors[1].float(), tensors[2]]
     with pytest.raises(InputError, match=r"float64.*float32"):
-        torch.ops.tpgen.polynomial([tensors[0], tensors[1].float(), tensors[2]], None, plan.to_json(), "a b y -> out")
+        torch.ops.tpgen.form(mixed_up, None, None, plan.to_json(), "a b y -> out")
     with pytest.raises(InputError, match="a: must have rows"):
-        torch.ops.tpgen.polynomial([torch.ones(())], None, plan.to_json(), "a -> out")
+        kernel_polynomial([torch.ones(())], None, plan.to_json(), "a -> out")
     with pytest.raises(InputError, match="y: a row must have 9 numbers"):
-        torch.ops.tpgen.polynomial([torch.ones(2, 8)], None, plan.to_json(), "y -> out")
+        kernel_polynomial([torch.ones(2, 8)], None, plan.to_json(), "y -> out")
     for call in ["a", "a -> ", "a a -> out", "a.0 -> out", "a -> out.1", "z -> out", "a.21 -> a"]:
         with pytest.raises(PlanError, match="call"):
-            torch.ops.tpgen.polynomial([tensors[0]], None, plan.to_json(), call)
+            kernel_polynomial([tensors[0]], None, plan.to_json(), call)
 
 
 def test_calls_open_what_has_a_shape() -> None:
@@ -256,7 +258,7 @@ def test_calls_open_what_has_a_shape() -> None:
     x = operands_of(plan, 4, 1, 5, grad=False)[0]
     for call in ("x -> w0_1", "x out.1 -> w0_1 out"):
         with pytest.raises(PlanError, match="w0_1 is opened and nothing says its shape: give w0_1 too"):
-            torch.ops.tpgen.polynomial([x, x.flatten(1)][: call.count(" ") - 1], None, plan.to_json(), call)
+            kernel_polynomial([x, x.flatten(1)][: call.count(" ") - 1], None, plan.to_json(), call)
 
 
 def test_derivatives_have_an_end() -> None:
@@ -275,11 +277,16 @@ def test_what_compiles_for_long_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_too_large_for_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpgen.kernels.runtime.polynomials.LARGEST", 10)
-    kernels_of.cache_clear()
+    """The call is a graph's, and says so once."""
     plan = symmetric()
-    with pytest.raises(BackendError, match="use strategy='einsum'"):
-        kernel(plan, None, *operands_of(plan, 2, 1, 3))
+    tensors = operands_of(plan, 2, 1, 3)
+    wanted = kernel(plan, None, *tensors)
+    monkeypatch.setattr("tpgen.kernels.runtime.polynomials.LARGEST", 10)
+    tpgen.caches().clear()
+    with pytest.warns(UserWarning, match="more than 10: use strategy='einsum'"):
+        found = kernel(plan, None, *tensors)
+    torch.testing.assert_close(found, wanted)
+    tpgen.caches().clear()
 
 
 @pytest.mark.parametrize("index", [None, INDEX])
