@@ -50,7 +50,7 @@ def choose_reading(subject: Subject, values: Named, said: Mapping[str, str], gra
 
 
 def _runs_through_edges(reading: Reading, one: Mapping[str, str], kinds: Mapping[str, tuple[str, ...]]) -> bool:
-    """Whether no integers are left unread, and all that may be edges, and reach to the last of these, are read so."""
+    # Whether no integers are left unread, and all that may be edges, and reach to the last of these, are read so.
     ends = reading.graph.ends
     if ends is None or reading.unread:
         return False
@@ -60,14 +60,14 @@ def _runs_through_edges(reading: Reading, one: Mapping[str, str], kinds: Mapping
 
 
 def _kinds(values: Named, said: Mapping[str, str], atoms: int) -> dict[str, tuple[str, ...]]:
-    """What each integer tensor may index, the likeliest first."""
+    # What each integer tensor may index, the likeliest first.
     reserved = {*BATCHES, POINTERS, PERIODIC}
     free = {name: x for name, x in values.items() if is_index(x) and short(name) not in reserved}
     return {name: kinds_of(name, x, atoms) for name, x in free.items()} | {name: (kind,) for name, kind in said.items()}
 
 
 def _obeyed(subject: Subject, reading: Reading) -> int:
-    """How much of a reading a network obeys, by copies from before its first call."""
+    # How much of a reading a network obeys, by copies from before its first call.
     try:
         trial = replace(subject, reading=reading, module=subject.copied())
         got, expected = systems.permuted_atoms(trial)
@@ -86,7 +86,7 @@ def _obeyed(subject: Subject, reading: Reading) -> int:
 
 
 def _equal(subject: Subject, found: dict[str, Pair]) -> bool:
-    """Whether results are equal, beside the largest of all: forces may vanish."""
+    # Whether results are equal, beside the largest of all: forces may vanish.
     scale = max((float(y.detach().abs().max()) for _, y in found.values() if y.numel()), default=0.0)
     limit = SLACK * subject.slack * tolerance_of(subject.dtype) * scale
     return all(x.shape == y.shape and bool(((x - y).abs() <= limit).all()) for x, y in found.values())

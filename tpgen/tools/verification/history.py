@@ -47,7 +47,7 @@ def forgets(subject: Subject) -> Outcomes:
 
 
 def _expected(what: str, result: Callable[[], Named]) -> Named:
-    """Results of a fresh copy.  Raises `NotCompared` where it does not take its inputs, or gives no numbers."""
+    # Results of a fresh copy.  Raises `NotCompared` where it does not take its inputs, or gives no numbers.
     try:
         found = cloned(result())
     except Exception as error:
@@ -58,7 +58,7 @@ def _expected(what: str, result: Callable[[], Named]) -> Named:
 
 
 def _often(subject: Subject, first: Named, second: Named, part: str) -> dict[str, Outcome]:
-    """After many calls, of other inputs in the same memory, and back: as a fresh copy."""
+    # After many calls, of other inputs in the same memory, and back: as a fresh copy.
     wanted = [_expected("them", partial(subject.called, subject.copied(), given)) for given in (first, second)]
     found: dict[str, Outcome] = {}
     used, held = subject.copied(), cloned(first)
@@ -80,7 +80,7 @@ def _often(subject: Subject, first: Named, second: Named, part: str) -> dict[str
 
 
 def _memory(x: Tensor) -> int:
-    """Where a tensor lies: a result that lies in its caller's own changes with it."""
+    # Where a tensor lies: a result that lies in its caller's own changes with it.
     return x.untyped_storage().data_ptr()
 
 
@@ -105,7 +105,7 @@ def _others(subject: Subject, first: Named) -> dict[str, tuple[Named, Named]]:
 
 
 def _crowded(subject: Subject, first: Named) -> Named:
-    """As many edges, half of them twice: atoms have other numbers of neighbours."""
+    # As many edges, half of them twice: atoms have other numbers of neighbours.
     reading = subject.reading
     if not isinstance(reading, Reading) or reading.graph.ends is None or reading.unclear:
         return {}
@@ -118,7 +118,7 @@ def _crowded(subject: Subject, first: Named) -> Named:
 
 
 def _mixed(subject: Subject, first: Named) -> Named:
-    """Other integers; where edges are known, with their images, and each graph keeps its atoms."""
+    # Other integers; where edges are known, with their images, and each graph keeps its atoms.
     whole = {name: x for name, x in first.items() if not x.is_floating_point() and x.numel()}
     reading = subject.reading
     if not isinstance(reading, Reading):
@@ -135,7 +135,7 @@ def _mixed(subject: Subject, first: Named) -> Named:
 
 
 def _with_other_edges(subject: Subject, first: Named) -> dict[str, Callable[[str], Mapping[str, Outcome]]]:
-    """After a call of another graph, and one with fewer edges: as a fresh copy, of each."""
+    # After a call of another graph, and one with fewer edges: as a fresh copy, of each.
     reading = subject.reading
     if not isinstance(reading, Reading) or reading.graph.ends is None or reading.unclear:
         return {}
@@ -153,7 +153,7 @@ def _with_other_edges(subject: Subject, first: Named) -> dict[str, Callable[[str
 
 
 def _with_new_weights(subject: Subject, first: Named, mode: bool | None, part: str) -> dict[str, Pair]:
-    """After a call and a step of its parameters: as a fresh copy with those, as given or in a mode."""
+    # After a call and a step of its parameters: as a fresh copy with those, as given or in a mode.
     used, fresh = (copy if mode is None else copy.train(mode) for copy in (subject.copied(), subject.copied()))
 
     def stepped() -> Named:
@@ -167,7 +167,7 @@ def _with_new_weights(subject: Subject, first: Named, mode: bool | None, part: s
 
 
 def _step(network: nn.Module) -> None:
-    """Change all parameters in their memory, as an optimizer does."""
+    # Change all parameters in their memory, as an optimizer does.
     with torch.no_grad():
         for p in network.parameters():
             if p.is_floating_point() and p.numel():

@@ -98,7 +98,7 @@ def network_subject(
 
 
 def _with_reading(subject: Subject, reading: Reading | str) -> Subject:
-    """The subject with a reading of its arguments; floating tensors of whole numbers are no operands."""
+    # The subject with a reading of its arguments; floating tensors of whole numbers are no operands.
     whole = reading.whole if isinstance(reading, Reading) else []
     given = {name: x for name, x in subject.given.items() if name not in whole}
     own = subject.own({name: subject.given[name] for name in whole})
@@ -106,13 +106,13 @@ def _with_reading(subject: Subject, reading: Reading | str) -> Subject:
 
 
 def _graphs(subject: Subject, found: Named) -> int:
-    """Number of energies of graphs."""
+    # Number of energies of graphs.
     number = 0 if subject.energy is None else found[subject.energy].numel()
     return 0 if number == len(subject.given[subject.points or ""]) > 1 else number
 
 
 def _index_words(given: Any, names: Sequence[str], leaves: Sequence[Any]) -> tuple[Any, dict[str, str]]:
-    """What was said of floating tensors, and what integers index, of which the same mapping may speak."""
+    # What was said of floating tensors, and what integers index, of which the same mapping may speak.
     if not isinstance(given, Mapping):
         return given, {}
     integers = {name: name for name, x in zip(names, leaves, strict=True) if is_index(x)}
@@ -126,7 +126,7 @@ def _index_words(given: Any, names: Sequence[str], leaves: Sequence[Any]) -> tup
 
 
 def _numbers(names: Sequence[str], leaves: Sequence[Any]) -> Named:
-    """Python's whole numbers among arguments, as tensors: they may count atoms or edges."""
+    # Python's whole numbers among arguments, as tensors: they may count atoms or edges.
     whole = {name: x for name, x in zip(names, leaves, strict=True) if type(x) is int}
     return {name: torch.tensor(x) for name, x in whole.items()}
 
@@ -137,7 +137,7 @@ def copies_of(inputs: Any) -> Any:
 
 
 def _called(names: list[str], values: list[Any], spec: Any, run: Run, named: Named) -> Named:
-    """Results of a call with some of its arguments by name, and the others as they were given."""
+    # Results of a call with some of its arguments by name, and the others as they were given.
     return _results(run(*_handed(names, values, spec, named)))
 
 
@@ -153,7 +153,7 @@ def _as_given(named: Tensor, x: Any) -> Any:
 def _declared(
     values: Named, given: Named, straight: Named, irreps_in: Any, irreps_out: Any
 ) -> tuple[dict[str, Frame], dict[str, Frame]]:
-    """Turns of inputs and results, as was said or is known of them."""
+    # Turns of inputs and results, as was said or is known of them.
     known = {name: how for name, how in _known(given).items() if not are_counts(name, values)}
     turns = _frames(irreps_in, known, given, "irreps_in")
     results = _frames(irreps_out, _known(straight), straight, "irreps_out")
@@ -164,7 +164,7 @@ def _declared(
 
 
 def _in_float64(subject: Subject) -> dict[str, Any]:
-    """How a network runs in float64: as it is, with float64 where its code names other dtypes, or why not at all."""
+    # How a network runs in float64: as it is, with float64 where its code names other dtypes, or why not at all.
     why, wide = "", subject.dtype == torch.float64
     for narrow in (False,) if wide else (False, True):
         casts = Casts()
@@ -188,7 +188,7 @@ def _copied(network: nn.Module) -> nn.Module | None:
 
 
 def _flat(network: nn.Module, inputs: Sequence[Any]) -> tuple[list[str], list[Any], Any]:
-    """The leaves of the arguments by name: that of the argument, or the key in a dict."""
+    # The leaves of the arguments by name: that of the argument, or the key in a dict.
     found, spec = pytree.tree_flatten_with_path(list(inputs))
     arguments = _arguments(network, len(inputs))
     names = [arguments[path[0].idx] + pytree.keystr(path[1:]) for path, _ in found]  # ``data['positions']``
@@ -196,7 +196,7 @@ def _flat(network: nn.Module, inputs: Sequence[Any]) -> tuple[list[str], list[An
 
 
 def _arguments(network: nn.Module, number: int) -> list[str]:
-    """The names of the arguments; of a ``forward(*given)``, those of the class whose `forward` it overrides."""
+    # The names of the arguments; of a ``forward(*given)``, those of the class whose `forward` it overrides.
     own = (vars(cls)["forward"] for cls in type(network).__mro__ if "forward" in vars(cls))
     forwards = [network.forward, *(forward.__get__(network) for forward in own)]
     named = next(filter(None, map(_named_arguments, forwards)), [])
@@ -225,7 +225,7 @@ def _known(tensors: Named) -> dict[str, str | None]:
 
 
 def _check_shapes(turns: Mapping[str, Frame], tensors: Named) -> None:
-    """Raise `InputError` for a tensor whose shape does not turn so."""
+    # Raise `InputError` for a tensor whose shape does not turn so.
     for name, how in turns.items():
         try:
             how.turn(tensors[name], torch.eye(3, dtype=torch.float64))
@@ -234,7 +234,7 @@ def _check_shapes(turns: Mapping[str, Frame], tensors: Named) -> None:
 
 
 def _frames(given: Any, known: dict[str, str | None], tensors: Named, what: str) -> dict[str, Frame]:
-    """The frame of each name: from a mapping, from a list in the order of the names, or what is known of them."""
+    # The frame of each name: from a mapping, from a list in the order of the names, or what is known of them.
     names = list(tensors)
     if given is None:
         return {name: frame(found) for name, found in known.items()}
@@ -255,7 +255,7 @@ def _frames(given: Any, known: dict[str, str | None], tensors: Named, what: str)
 
 
 def _check_declared(found: Named, turns: Mapping[str, Frame], results: Mapping[str, Frame]) -> None:
-    """Raise `InputError` where inputs turn, and of a result nobody said how: a single number can only stay."""
+    # Raise `InputError` where inputs turn, and of a result nobody said how: a single number can only stay.
     if all(how is STILL for how in turns.values()):
         return
     missing = [name for name, y in found.items() if name not in results and y.numel() > 1]
@@ -268,7 +268,7 @@ def _check_declared(found: Named, turns: Mapping[str, Frame], results: Mapping[s
 
 
 def _said(subject: Subject) -> str:
-    """Turns of inputs and results, which inputs count cells, and what integers index."""
+    # Turns of inputs and results, which inputs count cells, and what integers index.
     turns = (*subject.turns.items(), *subject.results.items())
     said = [f"{name}: {found.said}" for name, found in turns if found is not STILL]
     said += [f"{name}: {role}" for role, name in _seen(subject).items() if short(name) not in KNOWN]
@@ -279,7 +279,7 @@ def _said(subject: Subject) -> str:
 
 
 def _seen(subject: Subject) -> dict[str, str]:
-    """Results by what they are in a potential."""
+    # Results by what they are in a potential.
     stress = "virial" if subject.is_virial else "stress"
     roles = {"energy": subject.energy, "forces": subject.forces, stress: subject.stress}
     several = len(subject.outcomes) > 1  # one alone needs no name
@@ -287,7 +287,7 @@ def _seen(subject: Subject) -> dict[str, str]:
 
 
 def _read_indices(reading: Reading) -> list[str]:
-    """What integers index, but for `edge_index`, which everybody knows."""
+    # What integers index, but for `edge_index`, which everybody knows.
     ends = ", ".join(name for name in reading.ends if short(name) != EDGE_INDEX)
     kinds = {name: reading.roles[name].split()[0] for name in reading.indices}
     return [f"{ends}: ends of edges"] * bool(ends) + [f"{name}: indices of {kind}" for name, kind in kinds.items()]

@@ -92,7 +92,7 @@ def by_parameters(subject: Subject) -> Outcomes:
 
 
 def _trains(subject: Subject) -> bool:
-    """Whether a network is in training, and no argument of its call may ask for a graph."""
+    # Whether a network is in training, and no argument of its call may ask for a graph.
     return subject.module.training and not any(part in name for name in _arguments(subject.module) for part in FLAGS)
 
 
@@ -116,7 +116,7 @@ def _steps(function: NamedFunction, leaves: Named, name: str, cotangents: Named,
 
 
 def _slopes(scalar: Tensor, parameters: list[Tensor]) -> list[Tensor | None] | None:
-    """The gradients by parameters; None where the network has given its graph back."""
+    # The gradients by parameters; None where the network has given its graph back.
     try:
         return list(torch.autograd.grad(scalar, parameters, retain_graph=True, allow_unused=True))
     except RuntimeError as error:
@@ -126,7 +126,7 @@ def _slopes(scalar: Tensor, parameters: list[Tensor]) -> list[Tensor | None] | N
 
 
 def _without_graph(subject: Subject, result: str, depends: list[str]) -> Outcome:
-    """A result that is trained on must have a graph; of a number that has no known role, nobody can tell."""
+    # A result that is trained on must have a graph; of a number that has no known role, nobody can tell.
     known = result in (subject.energy, subject.forces, subject.stress)
     if known or len(subject.outcomes) == 1 or subject.result_frame(result) is not STILL:
         return MissingGradient(f"{result} has no graph in train(), and depends on {_said(depends)}: {WAY_OUT}")
@@ -140,7 +140,7 @@ def _compared(
     slopes: Mapping[str, tuple[Tensor, Tensor]],
     result: str,
 ) -> Outcome:
-    """Slopes along parameters, each relative to itself; ``slopes`` are directions, and differences of long steps."""
+    # Slopes along parameters, each relative to itself; ``slopes`` are directions, and differences of long steps.
     if lacking := [name for name, g in claims.items() if g is None or not bool(g.ne(0).any())]:
         return MissingGradient(f"no gradient of {_said(lacking)}, which {result} depends on")
     got, expected = [], []

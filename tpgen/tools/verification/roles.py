@@ -101,7 +101,7 @@ def _may_be_energy(y: Tensor, atoms: int) -> bool:
 
 
 def _along_ways(subject: Subject, energies: list[str], fields: list[str]) -> tuple[Named, Named]:
-    """Slopes of energies along directions, and the components of fields along them."""
+    # Slopes of energies along directions, and the components of fields along them.
     name = subject.points or ""
     x = subject.given[name]
     at = subject(subject.given)
@@ -118,7 +118,7 @@ def _along_ways(subject: Subject, energies: list[str], fields: list[str]) -> tup
 
 
 def _cosine(one: Tensor, other: Tensor) -> float:
-    """The cosine of the angle between lines."""
+    # The cosine of the angle between lines.
     return float((one @ other).abs() / (one.norm() * other.norm()).clamp(min=1e-300))
 
 

@@ -92,7 +92,7 @@ def numbers_of_points(subject: Subject) -> Outcomes:
 
 
 def _vanishing(subject: Subject, names: list[str]) -> dict[str, Outcome]:
-    """Features vanish, and directions, which need not be allowed to; where they are, all vanish together."""
+    # Features vanish, and directions, which need not be allowed to; where they are, all vanish together.
     found: dict[str, Outcome] = {}
     features, directions = ([name for name in names if _is_direction(subject, name) is how] for how in (False, True))
     if features:
@@ -108,13 +108,13 @@ def _vanishing(subject: Subject, names: list[str]) -> dict[str, Outcome]:
 
 
 def _is_direction(subject: Subject, name: str) -> bool | None:
-    """Whether an input is one vector for each row, which need not be allowed to vanish; None of what does not turn."""
+    # Whether an input is one vector for each row, which need not be allowed to vanish; None of what does not turn.
     how = subject.turns[name]
     return None if how is STILL else how.axes == 1 and subject.given[name].shape[-1] == 3
 
 
 def _finite(subject: Subject, names: list[str]) -> dict[str, tuple[Tensor, Tensor]]:
-    """Whether the entries of results, and of gradients by inputs and parameters, are numbers."""
+    # Whether the entries of results, and of gradients by inputs and parameters, are numbers.
     given = {**subject.given, **{name: _symmetric(subject.turns[name], subject.given[name]) for name in names}}
     found = taken(subject, given)
     function, leaves = with_parameters(subject)
@@ -127,7 +127,7 @@ def _finite(subject: Subject, names: list[str]) -> dict[str, tuple[Tensor, Tenso
 
 
 def _symmetric(how: Frame, x: Tensor) -> Tensor:
-    """The first row with zeros for all that turns, and the others as they are."""
+    # The first row with zeros for all that turns, and the others as they are.
     turn = rotation_of(torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(3)))
     one = torch.ones_like(x)
     still = torch.isclose(how.turn(one, turn), one) & torch.isclose(how.turn(one, -torch.eye(3).double()), one)

@@ -60,7 +60,7 @@ _RUNNERS = tuple(f"{_OURS}/{name}" for name in ("verification", "compiler"))  # 
 
 
 def _is_of_torch(error: Exception) -> bool:
-    """Whether an error was raised within torch, where nothing of tpgen's was at work: stock networks fail alike."""
+    # Whether an error was raised within torch, where nothing of tpgen's was at work: stock networks fail alike.
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     ours = any(name.startswith(_OURS) and not name.startswith(_RUNNERS) for name in files)
     return files[-1].startswith(_TORCH) and not ours and "tpgen::" not in str(error)
@@ -73,7 +73,7 @@ WITHIN = (
 
 
 def _differentiates(subject: Subject) -> bool:
-    """Whether the module takes gradients within, as potentials do for forces."""
+    # Whether the module takes gradients within, as potentials do for forces.
     taken = []
 
     def counting(own: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,7 +94,7 @@ def _values(subject: Subject, run: Run | None = None) -> Named:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what Dynamo says of the code around: what it cannot take is a finding."""
+    # Without what Dynamo says of the code around: what it cannot take is a finding.
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -106,7 +106,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _with_gradients(subject: Subject, run: Run | None = None) -> Named:
-    """Results, and the gradients of their combination with a cotangent, if the network keeps its graph."""
+    # Results, and the gradients of their combination with a cotangent, if the network keeps its graph.
 
     def scalar(leaves: Named, cotangents: Named) -> Tensor:
         return contracted({name: y for name, y in subject(leaves, run).items() if y.requires_grad}, cotangents)
@@ -180,7 +180,7 @@ def is_random(subject: Subject) -> bool:
 
 
 def _near(subject: Subject, place: int, number: int) -> dict[str, Pair]:
-    """Results of several calls near the inputs, unless the network does not take these, or gives no numbers."""
+    # Results of several calls near the inputs, unless the network does not take these, or gives no numbers.
     names = [subject.points] if subject.points else list(subject.given)
     draw = draws({name: subject.given[name] for name in names}, seed=600 + place)
     moved = {n: x + NEAR * x.abs().max() * draw[n] if n in draw and x.numel() else x for n, x in subject.given.items()}
@@ -196,14 +196,14 @@ def _near(subject: Subject, place: int, number: int) -> dict[str, Pair]:
 
 
 def _alike(found: list[Named]) -> dict[str, Pair]:
-    """Results of several calls, each beside those of the first."""
+    # Results of several calls, each beside those of the first.
     first, *again = found
     got = {name: torch.stack([one[name] for one in again]) for name in first}
     return pairs(got, {name: torch.stack([x] * len(again)) for name, x in first.items()})
 
 
 def _of_default(subject: Subject, compared: Callable[[Subject], Named]) -> dict[str, str]:
-    """Errors of torch in the default dtype of the process."""
+    # Errors of torch in the default dtype of the process.
     if compared in (_values, _with_gradients):
         return {}
     default = str(torch.get_default_dtype()).removeprefix("torch.")
@@ -211,7 +211,7 @@ def _of_default(subject: Subject, compared: Callable[[Subject], Named]) -> dict[
 
 
 def _of_modes(subject: Subject) -> dict[str, str]:
-    """Results that training and evaluation give otherwise, as dropout means to and another energy may not."""
+    # Results that training and evaluation give otherwise, as dropout means to and another energy may not.
     if subject.fresh is None or subject.kind != "network" or is_splined(subject.module):
         return {}
     try:
@@ -265,7 +265,7 @@ def saved(subject: Subject) -> Outcomes:
 
 
 def _from_state(module: nn.Module) -> nn.Module:
-    """A copy with zeros for parameters, and then with the state; what only copies hold, as of e3nn's squares, stays."""
+    # A copy with zeros for parameters, and then with the state; what only copies hold, as of e3nn's squares, stays.
     copy, saved = copy_of(module), module.state_dict()
     with torch.no_grad():
         for parameter in copy.parameters():
@@ -284,7 +284,7 @@ def from_file(saved: Any, weights_only: bool = False) -> Any:
 
 
 def _plain_tensors(subject: Subject) -> list[str]:
-    """Names of attributes that results depend on, tensors that are neither parameters nor buffers."""
+    # Names of attributes that results depend on, tensors that are neither parameters nor buffers.
     if subject.fresh is None:
         return []
     places = [place for place, _ in plain_tensors(subject.fresh)]
@@ -294,7 +294,7 @@ def _plain_tensors(subject: Subject) -> list[str]:
 
 
 def _moves(subject: Subject, places: list[Place]) -> bool:
-    """Whether results are others when these tensors are."""
+    # Whether results are others when these tensors are.
     changed = subject.copied()
     with torch.no_grad():
         for place, x in plain_tensors(changed):

@@ -40,7 +40,7 @@ def copies(subject: Subject) -> Outcomes:
 
 
 def _beside_another(subject: Subject, far: float) -> dict[str, Outcome]:
-    """A system and a far one, without an edge between, of a single species: the sum of both energies, or a word."""
+    # A system and a far one, without an edge between, of a single species: the sum of both energies, or a word.
     reading, energy = read(subject), subject.energy
     if energy is None or reading.named("batch") or GRAPHS in reading.roles.values() or reading.graph.number > 1:
         return {}  # of graphs, the law of batches says so
@@ -77,7 +77,7 @@ def _compared_copies(subject: Subject, straight: Named, twice: AtomGraph) -> dic
 
 
 def _grown(subject: Subject, values: Named) -> list[Named]:
-    """Arguments whose numbers of a whole graph stay, and grow with it, as a charge does: nobody says which."""
+    # Arguments whose numbers of a whole graph stay, and grow with it, as a charge does: nobody says which.
     roles = read(subject).roles
     whole = [
         name for name in subject.given if roles[name] in ("graphs", "") and subject.turns.get(name, STILL) is STILL
@@ -86,7 +86,7 @@ def _grown(subject: Subject, values: Named) -> list[Named]:
 
 
 def _expected_twice(subject: Subject, straight: Named, twice: AtomGraph) -> Named:
-    """The results of a system and its copy, as far as it is known how they grow."""
+    # The results of a system and its copy, as far as it is known how they grow.
     atoms, points, found = len(twice.atoms) // 2, read(subject).graph.points, {}
     for name, y in straight.items():
         of_atoms = rows_read(y, subject.result_frame(name)) == atoms
@@ -163,14 +163,14 @@ def _side_by_side(subject: Subject, together: Named, each: list[Named]) -> dict[
 
 
 def _unlike(reading: Reading, graph: AtomGraph) -> AtomGraph:
-    """A graph of another number of atoms, as far as one can be made."""
+    # A graph of another number of atoms, as far as one can be made.
     found = another(graph)
     fewer = len(found.points) < len(graph.points)
     return found if fewer or not reading.periodic else repeated_graph(graph, reading.periodic[0])
 
 
 def _of_one_species(reading: Reading, graph: AtomGraph) -> dict[str, AtomGraph]:
-    """The graph with an atom of the largest, or smallest, species in all places; none where all are of one."""
+    # The graph with an atom of the largest, or smallest, species in all places; none where all are of one.
     for name in reading.named("atoms"):
         kinds = _species(reading.values[name])
         if kinds is None or len(kinds) != len(reading.graph.points):
@@ -186,7 +186,7 @@ def _of_one_species(reading: Reading, graph: AtomGraph) -> dict[str, AtomGraph]:
 
 
 def _species(x: Tensor) -> Tensor | None:
-    """What each atom is, as integers or as rows with a single one; None where a tensor says no such thing."""
+    # What each atom is, as integers or as rows with a single one; None where a tensor says no such thing.
     if not x.is_floating_point():
         return x.flatten()
     single = x.dim() == 2 and bool(((x == 0) | (x == 1)).all()) and bool((x.sum(1) == 1).all())

@@ -92,7 +92,7 @@ def _drawn(subject: Subject, module: Any) -> tuple[list[str], list[str]]:
 
 
 def _written(subject: Subject, module: Any) -> list[tuple[str, str]]:
-    """Writes of a call into its inputs: their memory, which may not count them, or gradients."""
+    # Writes of a call into its inputs: their memory, which may not count them, or gradients.
     given, expected = subject.arguments(), subject.arguments()
     before = {name: x._version for name, x in given.items()}
     subject.call(module, given)
@@ -102,7 +102,7 @@ def _written(subject: Subject, module: Any) -> list[tuple[str, str]]:
 
 
 def _exchanged(subject: Subject, module: Any) -> tuple[list[str], list[str]]:
-    """What a call puts into dicts and lists of its caller's: other values, and entries that are new or gone."""
+    # What a call puts into dicts and lists of its caller's: other values, and entries that are new or gone.
     if subject.handed is None:
         return [], []
     given, before = (subject.handed(subject.arguments()) for _ in range(2))
@@ -127,7 +127,7 @@ def _same_bits(x: Tensor, y: Tensor) -> bool:
 
 
 def _asked(subject: Subject, module: Any) -> dict[str, str]:
-    """Gradients that a call asks for of tensors of its caller's, as some potentials mean to."""
+    # Gradients that a call asks for of tensors of its caller's, as some potentials mean to.
     given = subject.arguments()
     subject.call(module, given)
     names = [name for name, x in given.items() if x.requires_grad]
@@ -137,7 +137,7 @@ def _asked(subject: Subject, module: Any) -> dict[str, str]:
 
 @contextmanager
 def _kept() -> Iterator[None]:
-    """Give state that a process shares back as it was before."""
+    # Give state that a process shares back as it was before.
     before = [(write, read()) for read, write, *_ in (*SHARED.values(), *RANDOM.values())]
     try:
         yield
@@ -147,18 +147,18 @@ def _kept() -> Iterator[None]:
 
 
 def _spread(x: Tensor) -> Tensor:
-    """With a gap after each entry, which holds no number."""
+    # With a gap after each entry, which holds no number.
     room = x.new_full((*x.shape, 2), float("nan") if x.is_floating_point() else 0)
     return room[..., 0].copy_(x)
 
 
 def _turned(x: Tensor) -> Tensor:
-    """With the axes in another order."""
+    # With the axes in another order.
     return x.clone() if x.dim() < 2 else x.movedim(-1, 0).contiguous().movedim(0, -1)
 
 
 def _shifted(x: Tensor) -> Tensor:
-    """One entry behind the beginning of its memory."""
+    # One entry behind the beginning of its memory.
     room = x.new_full((x.numel() + 1,), float("nan") if x.is_floating_point() else 0)
     return room[1:].view(x.shape).copy_(x)
 

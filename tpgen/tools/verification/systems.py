@@ -77,7 +77,7 @@ def taken(subject: Subject, values: Named) -> Named:
 
 
 def _moved(subject: Subject, name: str, y: Tensor, rows: int, order: Tensor) -> Tensor:
-    """A result in another order of atoms or edges, if it has a row for each."""
+    # A result in another order of atoms or edges, if it has a row for each.
     return y[order] if rows_read(y, subject.result_frame(name)) == rows else y
 
 
@@ -91,7 +91,7 @@ def permuted_atoms(subject: Subject) -> tuple[Named, Named]:
 
 
 def _of_atoms(subject: Subject, name: str, y: Tensor, got: Tensor, order: Tensor) -> Tensor:
-    """A result in another order of atoms: its rows, or rows and columns where it has both for each atom."""
+    # A result in another order of atoms: its rows, or rows and columns where it has both for each atom.
     moved = _moved(subject, name, y, len(order), order)
     if y.shape[:2] != (len(order), len(order)) or subject.result_frame(name).axes or got.shape != y.shape:
         return moved
@@ -162,7 +162,7 @@ def finite(subject: Subject) -> Outcomes:
 
 
 def _numbers(subject: Subject, graph: AtomGraph) -> dict[str, Pair]:
-    """Whether results are numbers, as many as there are atoms; of a potential without forces, whether slopes are."""
+    # Whether results are numbers, as many as there are atoms; of a potential without forces, whether slopes are.
     values = read(subject).written(graph)
     found, straight, atoms = taken(subject, values), subject(subject.given), len(read(subject).graph.points)
     pairs = are_numbers(found)
