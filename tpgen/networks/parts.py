@@ -39,7 +39,7 @@ def names_of_class(kind: type) -> tuple[str, ...]:
     return tuple(name for name in vars(kind) if not name.startswith("__") or name in _READING)
 
 
-def table_of(kind: type) -> dict[str, Any]:
+def class_table(kind: type) -> dict[str, Any]:
     """The dict of a class's attributes, which Python shows as a proxy alone."""
     return gc.get_referents(vars(kind))[0]
 
@@ -49,7 +49,7 @@ def body_of(x: Any) -> tuple:
     return type(x), object.__getattribute__(x, "__dict__")
 
 
-def names_of(x: Any) -> tuple[str, ...]:
+def attribute_names(x: Any) -> tuple[str, ...]:
     """Names of an object's own attributes."""
     return tuple(object.__getattribute__(x, "__dict__"))
 
@@ -70,11 +70,11 @@ def content_of(cell: CellType) -> tuple:
 def attributes_of(x: Any) -> tuple:
     """Names and values of an object's own attributes, in its ``__dict__`` and in slots, and its class."""
     held = getattr(x, "__dict__", {})
-    slots = [name for name in slots_of(type(x)) if hasattr(x, name)]
+    slots = [name for name in slot_names(type(x)) if hasattr(x, name)]
     return (*held, *held.values(), *slots, *(getattr(x, name) for name in slots), type(x))
 
 
-def slots_of(kind: type) -> list[str]:
+def slot_names(kind: type) -> list[str]:
     """Names of attributes that a class keeps outside a dict."""
     names = (vars(of).get("__slots__", ()) for of in kind.__mro__)
     every = (name for of in names for name in ((of,) if isinstance(of, str) else of))

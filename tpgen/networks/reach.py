@@ -38,11 +38,11 @@ from tpgen.networks.parts import (
     attributes_of,
     bases_of,
     body_of,
+    class_table,
     content_of,
     entry,
     names_of_class,
-    slots_of,
-    table_of,
+    slot_names,
 )
 
 PLAIN_KINDS = (bool, int, float, complex, str, bytes, type(None), Enum, torch.dtype, torch.device, range, slice)
@@ -164,7 +164,7 @@ class Reach:
     def _class(self, kind: type) -> None:
         """Names of code in a class and its bases, and their absence before the first that has them."""
         self._parts(kind.__name__, kind, bases_of, id(kind))
-        tables = [(of, table_of(of)) for of in kind.__mro__[:-1] if of is not nn.Module]
+        tables = [(of, class_table(of)) for of in kind.__mro__[:-1] if of is not nn.Module]
         for n, (of, table) in enumerate(tables):
             if _home(of) not in _FIXED:
                 self._parts(of.__name__, of, names_of_class, id(of) + 1)
@@ -221,7 +221,7 @@ class Reach:
             )
         if _home(kind) in _FIXED and not isinstance(x, _OPENED):
             return
-        if hasattr(x, "__dict__") or slots_of(kind):
+        if hasattr(x, "__dict__") or slot_names(kind):
             self._attributes(name, x)
         elif parts is None and not callable(x):
             raise DeployError(
@@ -236,7 +236,7 @@ class Reach:
         if isinstance(x, _OPENED) or self._names & {"__dict__", "vars"}:
             self._pending += [(name, part) for part in value]
         else:
-            named = sorted(self._names & {*getattr(x, "__dict__", ()), *slots_of(type(x))})
+            named = sorted(self._names & {*getattr(x, "__dict__", ()), *slot_names(type(x))})
             self._pending += [(f"{name}.{key}", getattr(x, key)) for key in named if hasattr(x, key)]
 
     def _whole(self, name: str, x: Any, parts: PartsOf) -> None:

@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from tpgen.base.errors import DeployError
 from tpgen.kernels.runtime.native.identity import ABSENT
-from tpgen.networks.parts import PartsOf, body_of, items_of, names_of
+from tpgen.networks.parts import PartsOf, attribute_names, body_of, items_of
 from tpgen.networks.reach import NamedPlace, Reach, Whole, is_fixed
 from tpgen.networks.watch import Watch, stands
 
@@ -50,7 +50,7 @@ class Reads:
         held = object.__getattribute__(module, "__dict__")
         table = held.get("_modules", {})
         if name == "__dict__":
-            self._whole(module, names_of)
+            self._whole(module, attribute_names)
             for each in held.keys() - _TABLES:
                 self._place(held, each)
         elif name == "_modules":  # as a sequence does

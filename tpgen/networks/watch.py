@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tpgen.kernels.runtime.native.identity import ABSENT, Names, by_table, compares, names_now, standing
+from tpgen.kernels.runtime.native.identity import ABSENT, WatchedNames, by_table, compares, names_now, standing
 from tpgen.kernels.runtime.native.words import (
     Word,
     bases_word,
@@ -29,19 +29,19 @@ from tpgen.networks.parts import (
     FUNCTION,
     LIST,
     PartsOf,
+    attribute_names,
     attributes_of,
     bases_of,
     body_of,
+    class_table,
     content_of,
     items_of,
-    names_of,
     names_of_class,
-    slots_of,
-    table_of,
+    slot_names,
 )
 from tpgen.networks.reach import PLAIN_KINDS, NamedPlace, Whole
 
-_Seen = tuple[Sequence[Word | None] | None, Sequence[Names]]  # nothing where it cannot be seen as words and names
+_Seen = tuple[Sequence[Word | None] | None, Sequence[WatchedNames]]  # nothing where nobody can say
 
 # a function that says whether all is unmoved, but for objects that it does not see; None where nobody can say
 _Unmoved = tuple[Callable[[], bool] | None, Sequence[Whole]]
@@ -133,7 +133,7 @@ def _same(one: Any, other: Any) -> bool:
 
 def _seen_attributes(x: Any) -> _Seen:
     held = getattr(x, "__dict__", None)
-    names, slots = [] if held is None else [_all(held)], slots_of(type(x))
+    names, slots = [] if held is None else [_all(held)], slot_names(type(x))
     values = [getattr(x, name) for name in slots if hasattr(x, name)]
     own: list[Word | None] = list((slot_words(x, values) or (None,)) if slots else ())
     return (*own, class_word(x), *([] if held is None else [dict_word(x)])), names
@@ -145,9 +145,9 @@ def _seen_dict(x: dict[Any, Any]) -> _Seen:
     return ((), [_all(x)]) if type(x) is dict else _unseen(x)
 
 
-def _all(x: dict[Any, Any]) -> Names:
+def _all(x: dict[Any, Any]) -> WatchedNames:
     pairs = list(dict.items(x))  # in the order of a dict, of an ordered one too
-    return Names(x, [name for name, _ in pairs], [value for _, value in pairs], whole=True)
+    return WatchedNames(x, [name for name, _ in pairs], [value for _, value in pairs], whole=True)
 
 
 def _unseen(_x: Any) -> _Seen:
@@ -159,9 +159,9 @@ _SEEN: dict[PartsOf, Callable[[Any], _Seen]] = {
     LIST: lambda x: (list_words(x), ()) if type(x) is list else _unseen(x),
     content_of: lambda x: (cell_words(x), ()),
     bases_of: lambda x: ([bases_word(x)], ()),
-    names_of_class: lambda x: ((), [_all(table_of(x))]),
+    names_of_class: lambda x: ((), [_all(class_table(x))]),
     body_of: lambda x: ([class_word(x), dict_word(x)], ()),
-    names_of: lambda x: _seen_dict(object.__getattribute__(x, "__dict__")),
+    attribute_names: lambda x: _seen_dict(object.__getattribute__(x, "__dict__")),
     items_of: _seen_dict,
     attributes_of: _seen_attributes,
 }

@@ -26,13 +26,13 @@ from tpgen.tools.verification.findings import Outcome
 from tpgen.tools.verification.laws import Outcomes
 from tpgen.tools.verification.subject import STILL, Named, Subject
 
-LIMIT = 1e-3  # of a slope along a parameter: differences of long steps are as near
+SLOPE_LIMIT = 1e-3  # of a slope along a parameter: differences of long steps are as near
 STEP = 1e-3  # relative to its largest entry or to one
 NOISE = 1e-13  # of a result: what depends less on a parameter may be rounding
 _Claims = dict[str, Tensor | None]  # gradients by parameters
-FLAGS = ("train", "graph", "grad")  # parts of names of arguments that may ask for a graph
+_FLAGS = ("train", "graph", "grad")  # parts of names of arguments that may ask for a graph
 WAY_OUT = "create_graph=self.training keeps one, and what is for inference alone is given in eval()"
-FREED = f"a call in train() frees the graph of its results: {WAY_OUT}"
+_FREED = f"a call in train() frees the graph of its results: {WAY_OUT}"
 MEANT = "{result} has no graph in train(), as numbers that are only looked at"
 
 
@@ -72,7 +72,7 @@ def by_parameters(subject: Subject) -> Outcomes:
     for result, y in tracked.items():
         slopes = _slopes((y * cotangents[result]).sum(), [given[name] for name in names])
         if slopes is None:
-            return {"": MissingGradient(FREED) if trains else NOT_DIFFERENTIABLE}
+            return {"": MissingGradient(_FREED) if trains else NOT_DIFFERENTIABLE}
         claims[result] = dict(zip(names, slopes, strict=True))
     steps = {name: _steps(function, leaves, name, cotangents, subject.floors) for name in names}
     outcomes: dict[str, Outcome] = {}
@@ -93,7 +93,7 @@ def by_parameters(subject: Subject) -> Outcomes:
 
 def _trains(subject: Subject) -> bool:
     # Whether a network is in training, and no argument of its call may ask for a graph.
-    return subject.module.training and not any(part in name for name in _arguments(subject.module) for part in FLAGS)
+    return subject.module.training and not any(part in name for name in _arguments(subject.module) for part in _FLAGS)
 
 
 def _arguments(module: nn.Module) -> list[str]:
@@ -156,7 +156,7 @@ def _compared(
 
 
 def _near(one: Tensor, other: Tensor) -> bool:
-    return bool((one - other).abs() <= LIMIT * torch.maximum(one.abs(), other.abs()))
+    return bool((one - other).abs() <= SLOPE_LIMIT * torch.maximum(one.abs(), other.abs()))
 
 
 def _said(names: list[str]) -> str:

@@ -26,7 +26,7 @@ TURNS: dict[str, str | None] = {  # how results of these roles turn
     STRESS: "cartesian_tensors",
     VIRIAL: "cartesian_tensors",
 }
-NAMES: dict[str, tuple[str, ...]] = {
+_NAMES: dict[str, tuple[str, ...]] = {
     ENERGY: ("energy", "total_energy", "potential_energy"),
     FORCES: ("forces", "force"),
     STRESS: ("stress",),
@@ -61,7 +61,7 @@ def said_roles(given: Any, names: Sequence[str]) -> tuple[Any, dict[str, str]]:
 
 def with_roles(subject: Subject, straight: Named, said: Mapping[str, str]) -> Subject:
     """The subject with the results that are its energy, forces and stress by word or name."""
-    by_name = {role: next((n for n in names if n in straight), None) for role, names in NAMES.items()}
+    by_name = {role: next((n for n in names if n in straight), None) for role, names in _NAMES.items()}
     found = dict(said) if said else {role: name for role, name in by_name.items() if name is not None}
     alone = next(iter(straight))
     if ENERGY not in found and straight[alone].numel() == 1 == len(straight):

@@ -122,7 +122,10 @@ LAWS: dict[str, Law] = {
         "a trajectory keeps its energy", potentials.conservation, is_network, limit=potentials.DRIFT, lacks=_POTENTIAL
     ),
     "parameters": Law(
-        "results have gradients by what they depend on", parameters.by_parameters, is_network, limit=parameters.LIMIT
+        "results have gradients by what they depend on",
+        parameters.by_parameters,
+        is_network,
+        limit=parameters.SLOPE_LIMIT,
     ),
     "compiled": Law("equal under torch.compile", runs.compiled, slack=2),
     "repeated": Law("the same bits at every call", runs.repeated, limit=0.0),

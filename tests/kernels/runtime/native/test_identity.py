@@ -11,7 +11,7 @@ import pytest
 
 from tests.machine import needs_compiler
 from tpgen.kernels.runtime.native import identity
-from tpgen.kernels.runtime.native.identity import ABSENT, Names, by_table, names_now, standing
+from tpgen.kernels.runtime.native.identity import ABSENT, WatchedNames, by_table, names_now, standing
 from tpgen.kernels.runtime.native.words import Word, list_words
 
 pytestmark = needs_compiler
@@ -50,7 +50,7 @@ ONE = float("1.25")
 def test_names_of_a_dict(change: str) -> None:
     table = {"a": ONE, "c": "text"}
     some = standing((), names_now(by_table([(table, "a"), (table, "b")])))
-    every = standing((), [Names(table, list(table), list(table.values()), whole=True)])
+    every = standing((), [WatchedNames(table, list(table), list(table.values()), whole=True)])
     assert some is not None
     assert every is not None
     assert some() is True
@@ -67,7 +67,10 @@ def test_names_of_many_dicts_and_words() -> None:
     items = [1.0, 2.0]
     words = list_words(items)
     assert words is not None
-    names = [*names_now(by_table((table, name) for table in tables for name in ("0", "3"))), Names({}, [], [], True)]
+    names = [
+        *names_now(by_table((table, name) for table in tables for name in ("0", "3"))),
+        WatchedNames({}, [], [], True),
+    ]
     stands = standing(words, names)
     assert stands is not None
     for table in tables:
@@ -125,7 +128,7 @@ def test_writes_of_code_that_python_has_made_faster(kind: str, monkeypatch: pyte
 def test_attributes_that_come_and_go() -> None:
     x: Any = Plain()
     x.beside, x.again = 2.0, 3.0
-    stands = standing((), [Names(vars(x), list(vars(x)), list(vars(x).values()), whole=True)])
+    stands = standing((), [WatchedNames(vars(x), list(vars(x)), list(vars(x).values()), whole=True)])
     some = standing((), names_now(by_table([(vars(x), "scale"), (vars(x), "later")])))
     assert stands is not None
     assert some is not None
@@ -149,7 +152,7 @@ def test_what_is_watched_is_kept_as_long_as_the_function() -> None:
 
     x = Kept()
     table, seen = {"a": x}, ref(x)
-    stands = standing([Word(id(x), 0, x)], [Names(table, ["a"], [x])])
+    stands = standing([Word(id(x), 0, x)], [WatchedNames(table, ["a"], [x])])
     del x
     table.clear()
     gc.collect()

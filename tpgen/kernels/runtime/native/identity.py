@@ -31,7 +31,7 @@ class Absent(Enum):
 ABSENT = Absent.ABSENT
 
 
-class Names(NamedTuple):
+class WatchedNames(NamedTuple):
     """A dict with names and what each stands for; ``whole``: these are all that it has, in its order."""
 
     table: dict[Any, Any]
@@ -53,18 +53,18 @@ def by_table(places: Iterable[tuple[dict[Any, Any], Any]]) -> list[tuple[dict[An
     return list(found.values())
 
 
-def names_now(tables: Iterable[tuple[dict[Any, Any], list[Any]]]) -> list[Names]:
+def names_now(tables: Iterable[tuple[dict[Any, Any], list[Any]]]) -> list[WatchedNames]:
     """Names of dicts, each with what it stands for now."""
-    return [Names(table, names, list(map(table.get, names, repeat(ABSENT)))) for table, names in tables]
+    return [WatchedNames(table, names, list(map(table.get, names, repeat(ABSENT)))) for table, names in tables]
 
 
-def standing(words: Sequence[Word], tables: Sequence[Names]) -> Callable[[], bool] | None:
+def standing(words: Sequence[Word], tables: Sequence[WatchedNames]) -> Callable[[], bool] | None:
     """A function that says whether words and names of dicts stand for the same objects; None without a compiler.
 
     It may say that they do not where only the order or the identity of equal names has changed.
 
     >>> table = {"a": 1}
-    >>> stands = standing([], [Names(table, ["a", "b"], [1, ABSENT])])
+    >>> stands = standing([], [WatchedNames(table, ["a", "b"], [1, ABSENT])])
     >>> stands(), table.update(a=2), stands(), table.update(a=1), stands()
     (True, None, False, None, True)
     """
