@@ -65,7 +65,6 @@ def html_table(
 
 
 def _shares(values: Sequence[float]) -> list[float]:
-    """Each value in percent of the largest."""
     finite = [value if isfinite(value) else 0.0 for value in values]
     most = max(finite, default=0.0) or 1.0
     return [100 * value / most for value in finite]

@@ -112,6 +112,5 @@ def _notebook_bar(total: int) -> Iterator[Callable[[str, float], None]]:
 
 
 def _in_notebook() -> bool:
-    """Whether a kernel runs this: IPython in a terminal has none."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     return hasattr(shell, "kernel")

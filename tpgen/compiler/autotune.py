@@ -85,7 +85,6 @@ def _why_no_kernel(plan: Plan, config: Config) -> str | None:
 
 
 def _products(plan: Plan, config: Config) -> Choice:
-    """Matrix products over the monomials, whatever the backend."""
     return Choice("einsum", _why_no_kernel(plan, config) or "")
 
 

@@ -180,7 +180,6 @@ class Chunked(Differentiable[Any]):
     # --- how many -----------------------------------------------------------------------------------------------
 
     def _size(self, function: RowFunction, arguments: Sequence[Tensor], batch: Batch) -> int:
-        """Rows that are computed at once."""
         key = self._number, *function.key, *self._shapes(function, arguments, batch, _FEW)
         taken = _measured.get(key)
         if taken is None:
@@ -215,14 +214,12 @@ class Chunked(Differentiable[Any]):
     def _shapes(
         function: RowFunction, arguments: Sequence[Tensor], batch: Batch, rows: int
     ) -> Iterator[tuple[int, ...]]:
-        """Yield the shape of each argument cut to a number of rows."""
         for x, depth in zip(arguments, function.given, strict=True):
             axis = batch.axis_of(x, depth)
             yield tuple(rows if n == axis else size for n, size in enumerate(x.shape))
 
 
 def _batch(function: RowFunction, arguments: Sequence[Tensor]) -> Batch | None:
-    """None where there is nothing to cut."""
     given = zip(arguments, function.given, strict=True)
     shape = torch.broadcast_shapes(*(x.shape[: x.dim() - depth] for x, depth in given if depth is not None))
     if not shape or max(shape) < 2:

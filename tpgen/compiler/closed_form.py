@@ -133,7 +133,6 @@ class ClosedForm(Differentiable[Any]):
         return written(opened, read)(*given, *rows.indices, *(rows.sizes[index] for index in indices))
 
     def _plain(self, opened: _Slots, read: _Slots) -> nn.Module:
-        """The program as a graph of torch's operators, which every transform knows."""
         key = (opened, read)
         if key not in self._graphs:
             with without_modes():  # its constants have values, also where a call has none
@@ -178,7 +177,6 @@ class Rows:
 
 
 def _like(gradient: Tensor, operand: Tensor | None) -> Tensor:
-    """A gradient summed over the batch dimensions that broadcast its operand."""
     if operand is None or gradient.shape == operand.shape:
         return gradient
     return gradient.sum_to_size(operand.shape)

@@ -124,7 +124,6 @@ def _frame(frame: Any) -> str:
 
 
 def _first_lines(reason: str) -> str:
-    """A reason without the links and the advice to developers below it."""
     lines = [line.rstrip() for line in reason.strip().splitlines() if line.strip()]
     kept = [
         line for line in lines if not line.lstrip().startswith(("For more details", "Developer debug", "User code"))

@@ -160,7 +160,6 @@ class ContractionStep:
 
 @remembered("cheapest orders of contraction")
 def _optimal(factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int], ...]) -> tuple[list, float]:
-    """opt_einsum's cheapest path and its operations, for a batch of `PLANNING_ROWS`."""
     known = {BATCH: PLANNING_ROWS, **dict(sizes)}
     shapes = [tuple(known[a] for a in letters) for letters in factors]
     equation = ",".join(factors) + "->" + output

@@ -86,7 +86,6 @@ def pull_back(
 def _first(
     count: int, given: tuple[int, ...], raised: tuple[int, ...], opened: tuple[int, ...]
 ) -> tuple[CallPart, ...]:
-    """The parts of a first derivative, for cotangents at level 1."""
     names = [f"x{n}" for n in range(count)]
     slots = (*(Slot(names[n]) for n in given), *(Slot(names[n], 1) for n in raised))
     return parts_of(Call(slots, tuple(Slot(names[n]) for n in opened)), names)

@@ -51,7 +51,6 @@ def reference_product(plan: Plan, *tensors: Tensor | None, layout: Layout = "mul
 
 
 def _axes(x: Tensor, layout: str, segment: Segment) -> Tensor:
-    """A segment as (z, mul, ir)."""
     flat = x[:, segment.start : segment.stop]
     if layout == "mul_ir":
         return flat.reshape(x.shape[0], segment.mul, segment.ir.dim)

@@ -87,7 +87,6 @@ def _envelope(r: Tensor, shape: CutBessel) -> Tensor:
 
 
 def _waves(r: Tensor, w: Tensor, shape: CutBessel) -> Tensor:
-    """The functions without the cutoff, of lengths in a column."""
     w = w.reshape(1, -1)
     return shape.prefactor * (w * torch.sinc(w * r / torch.pi) if shape.limit else torch.sin(w * r) / r)
 
@@ -117,7 +116,6 @@ _recorded = apply_of(_CutBessel)
 
 
 def _slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Tensor | None) -> Tensor:
-    """`bessel_slope` in torch's operations."""
     fall = _envelope_slope(r, shape)
     by_alone = fall * (0 if h is None else h)
     if g is None:
@@ -132,7 +130,6 @@ def _slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Tensor |
 
 
 def _envelope_slope(r: Tensor, shape: CutBessel) -> Tensor:
-    """The slope of the cutoff."""
     x, p = r / shape.cutoff, shape.power
     fall = x ** (p - 1) * (1 - x) ** 2 * (-p * (p + 1) * (p + 2) / 2 / shape.cutoff)
     return fall * (r < shape.cutoff) if shape.ends else fall
@@ -191,7 +188,6 @@ def _call(r: Tensor, w: Tensor, shape: CutBessel, *others: Tensor | None) -> boo
 
 @remembered("constants of Bessel functions", entries=64)
 def _constants(shape: CutBessel, functions: int, dtype: torch.dtype) -> ctypes.Array:
-    """`Shape` in C++."""
     end = shape.cutoff if shape.ends else math.inf
     least = torch.finfo(dtype).tiny ** 0.5 if shape.limit else 0.0  # whose square is a number too
     return constants(dtype, shape.prefactor, shape.cutoff, shape.power, end, least, functions)

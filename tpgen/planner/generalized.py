@@ -98,7 +98,6 @@ def _paths_to(factors: tuple[Irreps, ...], output: Irrep, natural: bool) -> Iter
 
 @remembered("couplings of several factors")
 def _chained(factors: tuple[str, ...], natural: bool) -> tuple[_Path, ...]:
-    """All paths through some factors, sorted by the irrep that they reach."""
     last = Irreps(factors[-1])
     if len(factors) == 1:
         return tuple(_identity(last))
@@ -111,7 +110,6 @@ def _identity(irreps: Irreps) -> Iterator[_Path]:
 
 
 def _extended(paths: Iterable[_Path], last: Irreps, natural: bool, output: Irrep | None) -> Iterator[_Path]:
-    """Couple one irrep of one more factor to every path."""
     for left, map_ in paths:
         for mul, ir, start in _blocks(last):
             for out in left * ir:

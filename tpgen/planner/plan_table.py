@@ -40,7 +40,6 @@ def table_html(title: str, rows: Sequence[PlanRow], totals: str, shown: PathMap)
 
 
 def _cells(rows: Sequence[PlanRow]) -> tuple[list[list[str]], list[int]]:
-    """Heads and cells, and which columns are set to the left."""
     names = dict.fromkeys(name for row in rows for name in row.cells)
     order = sorted(names, key=lambda name: (name not in _RIGHT[:2], not name.startswith("in")))
     heads = [name for name in order if any(row.cells.get(name) for row in rows)]

@@ -214,7 +214,6 @@ def _allowed(filter_ir_out: Iterable[object] | None) -> set[Irrep] | None:
 
 
 def _sorted(segments: list[tuple[int, Irrep]]) -> tuple[Irreps, tuple[int, ...]]:
-    """Sorted irreps, and for each segment the position it moves to."""
     out, position, _ = Irreps(segments).sort()
     return out, position
 

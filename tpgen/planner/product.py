@@ -129,8 +129,6 @@ def _check_not_built(asked: list[Instruction], built: bool) -> None:
 
 @dataclass(frozen=True)
 class _Bound:
-    """An instruction with its segments and axis sizes looked up."""
-
     mode: Mode
     sizes: dict[str, int]
     legs: tuple[Segment, Segment, Segment]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -276,7 +277,7 @@ def test_what_compiles_for_long_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -
     assert "kernels of more than 10 take long to compile" in str(kernel_supported(symmetric()))
 
 
-def test_too_large_for_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_for_a_kernel(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call is a graph's, and says so once."""
     plan = symmetric()
     tensors = operands_of(plan, 2, 1, 3)

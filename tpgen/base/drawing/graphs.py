@@ -79,8 +79,6 @@ _NARROW = 0.5  # room of a line that passes a rank, of that of a node
 
 @dataclass(frozen=True)
 class _Bend:
-    """The place where the line between two nodes passes a rank."""
-
     source: Hashable
     target: Hashable
     rank: int

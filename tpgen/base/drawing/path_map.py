@@ -93,7 +93,6 @@ def _spread(count: int, top: float, bottom: float) -> list[float]:
 
 
 def _side(name: str, x: float, top: float, anchor: str) -> str:
-    """The name of an operand, above its segments."""
     return f'<text class="side" x="{x}" y="{top + 11:.0f}" {_text(11, anchor)} font-weight="600">{escape(name)}</text>'
 
 

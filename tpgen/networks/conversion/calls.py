@@ -47,7 +47,6 @@ def of_converted(network: nn.Module) -> Iterator[None]:
 
 
 def _failing(network: nn.Module, error: BaseException) -> str:
-    """The name of the converted module within which an error was raised."""
     names = {id(module): name for name, module in network.named_modules() if mark_of(module) is not None}
     found, trace = "", error.__traceback__
     while trace is not None:

@@ -154,7 +154,6 @@ def _swap_all(
 
 
 def _warn(kept: Sequence[Kept], names: dict[nn.Module, tuple[str, ...]]) -> None:
-    """That some modules stay as they are, although nobody asked for it."""
     if kept:
         many = len(kept) > 1
         warnings.warn(
@@ -165,7 +164,6 @@ def _warn(kept: Sequence[Kept], names: dict[nn.Module, tuple[str, ...]]) -> None
 
 
 def _report(report: Callable[[Conversion], object], found: Conversion, swaps: Iterable[Swap]) -> None:
-    """Report what was done; an error there undoes it."""
     try:
         report(found)
     except BaseException:
@@ -313,7 +311,6 @@ def _split(findings: Iterable[SwapOrKept]) -> tuple[list[Swap], list[Kept]]:
 
 
 def _names(network: nn.Module) -> dict[nn.Module, tuple[str, ...]]:
-    """All names of each module: one that is shared has several."""
     names: dict[nn.Module, tuple[str, ...]] = {}
     for name, module in network.named_modules(remove_duplicate=False):
         names[module] = (*names.get(module, ()), name)
@@ -336,7 +333,6 @@ def _stayed(kept: Iterable[Kept], names: dict[nn.Module, tuple[str, ...]]) -> tu
 
 
 def _in_order(findings: Iterable[_Found], names: dict[nn.Module, tuple[str, ...]]) -> list[_Found]:
-    """As their modules stand in the network, whoever found them."""
     places = {module: place for place, module in enumerate(names)}
     return sorted(findings, key=lambda finding: places[finding.module])
 

@@ -98,7 +98,6 @@ def _now(module: nn.Module, extra: Mapping[str, Any]) -> str:
 
 
 def _obstacle(module: Any) -> str | None:
-    """Why a gate must stay."""
     for name, kinds in _PARTS.items():
         part = getattr(module, name, None)
         if type(part) not in kinds:

@@ -116,8 +116,6 @@ def _ramp(count: int, end: int, dtype: torch.dtype) -> Tensor:
 
 
 class _Joined(torch.autograd.Function):
-    """Matrices as a function of the weights that they were made of."""
-
     @staticmethod
     def forward(
         ctx: Any, made: Tensor, layers: JoinedLayers, there: Tensor, factor: float, first: Tensor, second: Tensor

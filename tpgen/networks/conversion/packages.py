@@ -199,7 +199,6 @@ def _same_maps(theirs: Any, ours: Any, seen: _Seen) -> bool:
 
 
 def _same_by(part: Callable[[Any], Any]) -> Callable[[Any, Any, _Seen], bool]:
-    """Compare what something holds, in the place of itself."""
     return lambda theirs, ours, seen: _same(part(theirs), part(ours), seen)
 
 

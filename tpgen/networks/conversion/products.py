@@ -40,8 +40,6 @@ def floating(name: str, x: Tensor, like: Tensor) -> Tensor:
 
 
 class _TwoOperands(o3.TensorProduct):
-    """The forward of every product of two operands."""
-
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's, computed by tpgen."""
         x, y = floating("x", x, self.output_mask), floating("y", y, self.output_mask)
@@ -127,7 +125,6 @@ def _scripted(module: nn.Module, name: str) -> Kept | None:
 
 
 def _planned(product: nn.Module) -> Plan | Kept:
-    """The plan of a product, or why it must stay."""
     if why := why_not_swapped(product, CONVERTED, STOCK_PROGRAM):
         return Kept(product, why)
     try:
@@ -162,7 +159,6 @@ def convolving(
 
 
 def _chosen(_module: nn.Module, extra: Mapping[str, Any]) -> str:
-    """Text of the report: what the convolution computes with."""
     choice = extra[PROGRAM].choice
     how = "gather, product and sum in one" if choice.strategy == "kernel" else choice.reason
     return f"tpgen convolution, {choice.strategy} ({how}){idle_kernel(extra[PROGRAM])}"

@@ -156,13 +156,11 @@ def _orders_of_stock(stock: nn.Module, inputs: Sequence[Any]) -> tuple[dict[str,
 
 
 def _in_training(network: nn.Module, inputs: Sequence[Any]) -> dict[str, NamedTensors]:
-    """Outputs as the network was given, and derivatives in training."""
     outputs = outputs_of(network, inputs)
     return {**derivatives_of(network.train(), inputs), OUTPUTS: outputs}
 
 
 def _without_numbers(what: str, theirs: NamedTensors) -> str:
-    """Whether results of the stock network are no numbers."""
     names = [name for name, x in theirs.items() if not bool(x.isfinite().all())]
     return NO_NUMBERS.format(what=what, number=len(names), of=len(theirs), first=names[0]) if names else ""
 
@@ -199,7 +197,6 @@ _TASKS: dict[str, Callable[[nn.Module, Sequence[Any]], Any]] = {
 
 
 def _splined(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any]) -> tuple[Difference, ...]:
-    """The difference of each result that splines are for."""
     theirs, ours = (_inferred(network.requires_grad_(False), inputs) for network in (stock, converted))
     floor = _floor(theirs)
     return tuple(Difference(name, 1, *_apart(theirs[name], ours[name], floor), name) for name in ours if name in theirs)
@@ -229,7 +226,6 @@ def _difference(what: str, theirs: NamedTensors, ours: NamedTensors, leniently: 
 
 
 def _one_sided(wanted: Tensor, got: Tensor) -> str:
-    """Which of two networks has numbers where the other has none."""
     sides = {"stock": bool((~wanted.isfinite() & got.isfinite()).any())}
     sides["converted"] = bool((wanted.isfinite() & ~got.isfinite()).any())
     said = [f"no numbers in the {side} network alone" for side, lacks in sides.items() if lacks]

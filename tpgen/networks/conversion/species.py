@@ -128,7 +128,6 @@ class SpeciesProduct:
         return [(x if every else x.index_select(1, there)).flatten(1) for x in found]
 
     def _recorded(self, program: Recording, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
-        """The product in a program for one-hot rows."""
         groups = program.groups(y) if x.dim() == y.dim() == 2 and x.shape[0] == y.shape[0] else None
         if groups is None or y.requires_grad:
             return None
@@ -138,7 +137,6 @@ class SpeciesProduct:
         return kernel_layer(x, matrices, species, describe(self.plan))
 
     def _summed(self, weight: Tensor, table: Tensor, one_hot: Tensor | None) -> Tensor:
-        """The matrices of each species, paths of the same segments added up."""
         found: dict[int, Tensor] = {}
         weights = weight.split([prod(block.shape) for block in self.blocks])
         for block, own in zip(self.blocks, weights, strict=True):

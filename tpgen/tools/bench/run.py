@@ -98,8 +98,6 @@ def run_benchmarks(
 
 @dataclass(frozen=True)
 class _Entry:
-    """A contender that is built, with operands in its layout."""
-
     contender: Contender
     product: TimedProduct
     operands: Operands
@@ -112,8 +110,6 @@ class _Entry:
 
 @dataclass(frozen=True)
 class _Absent:
-    """A contender that is not there, and why."""
-
     contender: Contender
     status: str
     reason: str
@@ -121,8 +117,6 @@ class _Absent:
 
 @dataclass(frozen=True)
 class _Stage:
-    """All tasks of one problem on a machine."""
-
     problem: Problem
     rows: int
     dtype: torch.dtype
@@ -170,7 +164,6 @@ class _Stage:
         return list(records.values())
 
     def _admit(self, task: Task, entry: _Entry | _Absent, expected: Sequence[Tensor]) -> Record:
-        """The gate: first call, comparison, warm-up and memory."""
         contender = entry.contender
         layout = contender.layout if isinstance(contender.layout, str) else ",".join(contender.layout)
         record = Record(self.problem.name, task.name, contender.name, "ok", self.rows, layout)
@@ -227,7 +220,6 @@ def peak_bytes(call: TimedCall, device: torch.device) -> int:
 
 
 def _allocations(call: TimedCall) -> list[int]:
-    """Bytes of every allocation (positive) and release (negative), in order."""
     with (
         no_collection(),
         _quiet_stderr(),

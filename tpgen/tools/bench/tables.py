@@ -128,7 +128,6 @@ def reason_cells(report: Report) -> Cells | None:
 
 
 def _where(report: Report, records: Sequence[Record]) -> str:
-    """Problems and tasks in few words."""
     problems = list(dict.fromkeys(r.problem for r in records))
     tasks = list(dict.fromkeys(r.task for r in records))
     names = "all problems" if len(problems) == len(report.problems) else ", ".join(problems)

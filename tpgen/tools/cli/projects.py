@@ -78,7 +78,6 @@ def _check_new(target: Path, force: bool) -> None:
 
 
 def _to_lammps(source: Path, target: Path, project: str | None, radial: str, force: bool) -> None:
-    """Write the file, and say for what it is."""
     _check_new(target, force)
     with working("lammps: read the model, convert it, write the file"):
         write_for_lammps(source, target, project, radial=radial)

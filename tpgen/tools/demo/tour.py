@@ -155,7 +155,6 @@ def _shown(
 
 
 def _verified(report: Verification, what: str, folder: Path, console: Console) -> list[str]:
-    """Write a verification into a folder; returns what is wrong."""
     (folder / "verify.txt").write_text(f"{report}\n", encoding="utf-8")
     (folder / "verify.json").write_text(report.to_json() + "\n", encoding="utf-8")
     console.print(f"   {what}: verified ({counted(report.findings)})")

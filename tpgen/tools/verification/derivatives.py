@@ -88,7 +88,6 @@ def _by_definition(order: int, subject: Subject) -> Outcomes:
 
 
 def _dotted(function: NamedFunction, leaves: Named, cotangents: Named) -> Tensor:
-    """The results with their cotangents, which are leaves themselves."""
     found = function({name: x for name, x in leaves.items() if not name.startswith("cotangent ")})
     return contracted(found, {name: leaves[f"cotangent {name}"] for name in cotangents})
 
@@ -210,7 +209,6 @@ def _beside(subject: Subject, leaves: Named) -> Iterator[Named]:
 
 
 def _along(gradient: Named, function: Callable[[Named], Tensor], leaves: Named, names: list[str]) -> Pair:
-    """Slopes along a few directions, and central differences of fourth order."""
     got, expected = [], []
     for seed in range(DIRECTIONS):
         along = draws({name: leaves[name] for name in names}, seed=100 + seed)

@@ -124,7 +124,6 @@ def _of_vectors(values: Named, names: list[str], atoms: int) -> EdgeEnds | None:
 
 
 def _padded(ends: Tensor, roles: Mapping[str, str], atoms: int) -> EdgeEnds:
-    """Edges in a list, without those that fill it up."""
     ends = ends.long()
     kept = ((ends >= 0) & (ends < atoms)).all(0)
     if bool(kept.all()):
@@ -167,7 +166,6 @@ def _of_rows(values: Named, names: list[str], atoms: int) -> EdgeEnds | None:
 
 
 def _with_doubles(edges: EdgeEnds, values: Named, names: list[str]) -> EdgeEnds:
-    """With further vectors that say the same ends."""
     roles = dict(edges.roles)
     for name in (name for name in names if name not in roles and edges.axes == 1 and edges.hold(values[name])):
         for end, role in zip(edges.ends, ("first ends", "second ends"), strict=True):

@@ -27,7 +27,6 @@ _NODES = 5
 
 
 def _draw(dtype: torch.dtype, generator: torch.Generator, *shape: int) -> Tensor:
-    """Numbers that the dtype can hold, in float64."""
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).double()
 
 
@@ -250,7 +249,6 @@ def _call_polynomial(
 
 
 def _polynomial_reference(module: PolynomialModule, x: Named) -> Tensor:
-    """The form itself: every monomial on its own."""
     plan = module.plan
     values = {o.name: read_operand(o, x[o.name]).movedim(-1, 0) for o in plan.operands if o.name != OUT}
     gradient = polynomial_of(plan).gradient(OUT)

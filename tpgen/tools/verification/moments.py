@@ -116,7 +116,6 @@ def _mean_squares(draw: Callable[[], Tensor], irreps: Irreps, segments: list[int
 
 
 def _error(values: list[float]) -> float:
-    """The relative standard error of a mean."""
     x = torch.tensor(values, dtype=torch.float64)
     return float(x.std() / len(values) ** 0.5 / x.mean().clamp(min=1e-300))
 

@@ -114,7 +114,6 @@ def _difference(f: Callable[[float], Tensor], step: float) -> Tensor:
 
 
 def _total_energy(subject: Subject, found: Named) -> Tensor:
-    """The energy among a call's results, summed and detached."""
     return found[subject.energy or ""].sum().detach()
 
 
@@ -241,8 +240,6 @@ def smooth(subject: Subject) -> Outcomes:
 
 
 def _along_a_way(subject: Subject, way: Callable[[float], Named], places: Tensor) -> dict[str, Pair]:
-    """The steps of energy and forces on a way of operands."""
-
     def at(place: float) -> tuple[Tensor, ...]:
         return tuple(x.flatten() for x in at_points(subject, way(place)))
 

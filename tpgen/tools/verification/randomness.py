@@ -52,7 +52,6 @@ def drawn_by(network: nn.Module, call: Callable[[], Any]) -> list[str]:
 
 
 def _said(state: Any) -> str:
-    """A state of random numbers in full."""
     if isinstance(state, dict):
         return str({name: _said(x) for name, x in state.items()})
     parts = state if isinstance(state, tuple) else (state,)
@@ -93,7 +92,6 @@ def _generators(network: nn.Module) -> dict[str, Any]:
 
 
 def _globals(cls: type) -> dict[str, Any]:
-    """Values of a file that methods of a class name."""
     methods = [f for f in vars(cls).values() if isinstance(f, FunctionType)]
     return {n: f.__globals__[n] for f in methods for n in f.__code__.co_names if n in f.__globals__}
 

@@ -153,7 +153,6 @@ def _role(name: str, x: Tensor, how: Frame, graph: AtomGraph, edges: EdgeEnds | 
 
 
 def _counted_role(name: str, x: Tensor, graph: AtomGraph) -> str:
-    """Numbers of atoms, edges and graphs, of each graph or of all."""
     counts = torch.bincount(graph.batch, minlength=graph.number)
     of_edges = counts if graph.ends is None else torch.bincount(graph.batch[graph.ends[0]], minlength=graph.number)
     for role, numbers in (("numbers of atoms", counts), ("numbers of edges", of_edges)):
@@ -178,7 +177,6 @@ def _role_of_edges(name: str, x: Tensor, how: Frame, graph: AtomGraph, kind: str
 
 
 def _companions(values: Named, roles: Mapping[str, str]) -> dict[str, str]:
-    """Roles of what stands in rows of tuples of indices, beside these."""
     lengths = {len(values[n].movedim(axis_of(values[n]), 0)) for n, role in roles.items() if role.endswith("by tuples")}
     return {n: "tuples" for n, role in roles.items() if not role and values[n].dim() and len(values[n]) in lengths}
 

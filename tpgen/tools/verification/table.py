@@ -37,7 +37,6 @@ def is_network(subject: Subject) -> bool:
 
 
 def _of_points_or_rows(one: Callable[[Subject], Any], other: Callable[[Subject], Any]) -> Callable[[Subject], Any]:
-    """A law that networks without points have for their rows."""
     return lambda subject: other(subject) if is_network(subject) and subject.points is None else one(subject)
 
 

@@ -88,7 +88,6 @@ class Verification(Shown):
 
     @property
     def _lacking(self) -> tuple[str, ...]:
-        """Laws that had to be compared and were not."""
         return tuple(name for name in self.not_compared if name in self.asked)
 
     @property
@@ -313,7 +312,6 @@ def _of_nets(subject: Subject) -> Subject:
 
 
 def _floor(law: Law, part: str, subject: Subject) -> float:
-    """Error that rounding alone makes of the result that a part names."""
     if law.slopes:
         return subject.floors.get(SLOPE, 0.0)
     exact = 1.0 if law.limit is None else torch.finfo(torch.float64).eps / torch.finfo(subject.dtype).eps

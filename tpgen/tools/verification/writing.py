@@ -35,7 +35,6 @@ def _laid(reading: Any, graph: AtomGraph, x: Tensor, rows: Tensor) -> Tensor:
 
 
 def _places(graph: AtomGraph, width: int) -> tuple[tuple[int, int], Tensor]:
-    """The place of each edge in a row for each atom."""
     assert graph.ends is not None
     first, number = graph.ends[0], len(graph.points)
     counts = torch.bincount(first, minlength=number)
@@ -153,7 +152,6 @@ def _vectors(reading: Any, graph: AtomGraph, x: Tensor) -> Tensor:
 
 
 def _rows(reading: Any, graph: AtomGraph, x: Tensor, name: str) -> Tensor:
-    """Rows of an argument that a graph names."""
     rows = getattr(graph, name)
     if rows is None:
         return x
@@ -161,7 +159,6 @@ def _rows(reading: Any, graph: AtomGraph, x: Tensor, name: str) -> Tensor:
 
 
 def _by_graph(graph: AtomGraph, of_edges: bool = False) -> Tensor:
-    """How many atoms, or edges, each graph has."""
     batch = graph.batch[graph.ends[0]] if of_edges and graph.ends is not None else graph.batch
     return torch.bincount(batch, minlength=graph.number)
 

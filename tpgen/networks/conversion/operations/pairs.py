@@ -112,7 +112,6 @@ def _pairs_among(edge_index: Tensor, vectors: Tensor, x: Tensor) -> EdgePairs | 
 
 
 def _are_alike(x: Tensor, pairs: EdgePairs) -> bool:
-    """Whether both rows of each pair are the same but for rounding."""
     apart = (x.index_select(0, pairs.first[: pairs.pairs]) - x.index_select(0, pairs.second)).abs()
     limit = max(2**8 * torch.finfo(x.dtype).eps, 1e-11)  # an image 1,000 away is off by 1e-13, a net's slope times that
     return bool((apart <= limit * x.abs().amax(0)).all()) if pairs.pairs else True
@@ -237,7 +236,6 @@ def _means_of(x: Tensor, pairs: EdgePairs) -> Tensor:
 
 
 def _shared_out(y: Tensor, pairs: EdgePairs) -> Tensor:
-    """Half of each row of a pair, all of the others."""
     if pairs.numbers == pairs.pairs:
         return y * 0.5
     shares = y.new_ones(pairs.numbers, 1)
@@ -246,14 +244,12 @@ def _shared_out(y: Tensor, pairs: EdgePairs) -> Tensor:
 
 
 def _spread(y: Tensor, pairs: EdgePairs) -> Tensor:
-    """The row of its number for each edge."""
     if not _has_rules(y):
         return y.index_select(0, pairs.number)
     return _linear_map(y, lambda y: _selected(y, pairs.number), lambda g: _gathered(g, pairs))
 
 
 def _gathered(x: Tensor, pairs: EdgePairs) -> Tensor:
-    """The sum of the rows of each number's edges."""
     if _has_rules(x):
         return _linear_map(x, lambda x: _summed(x, pairs), lambda g: _spread(g, pairs))
     into = torch.arange(pairs.pairs, device=x.device)

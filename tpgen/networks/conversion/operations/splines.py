@@ -74,7 +74,6 @@ def _splined(swap: Swap) -> Swap:
 
 
 def _now(net: nn.Module, _extra: Any) -> str:
-    """Name what computes weights, for the report."""
     _, spline = _made.get(net, (None, None))
     if spline is None:
         return (
@@ -130,8 +129,6 @@ def _fingerprint(x: Tensor) -> tuple:
 
 
 class _OfLengths(nn.Module):
-    """A net as a function of lengths."""
-
     def __init__(self, net: nn.Module, compute: _Net, rows: _Net) -> None:
         super().__init__()
         self.net, self.compute, self.rows = net, compute, rows

@@ -90,7 +90,6 @@ class TpgenContracter(Contracter):
 
 
 def _now(module: Any, extra: Mapping[str, Any]) -> str:
-    """Name what computes a contracter, for the report."""
     if not extra["_tpgen_planned"]:
         return _OWN
     like = module.w3j

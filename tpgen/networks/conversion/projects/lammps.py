@@ -76,7 +76,6 @@ class Converted:
 
     @cached_property
     def _takes_pairs(self) -> bool:
-        """Whether the model has convolutions of pairs of edges."""
         model: Any = self.model  # type: ignore[attr-defined]
         return any(getattr(module, "takes_pairs", False) for module in model.modules())
 

@@ -105,7 +105,6 @@ def _signed(weight: Tensor, signs: list[float]) -> Tensor:
 
 
 def _now(module: Any, extra: Mapping[str, Any]) -> str:
-    """Name what computes a contraction, for the report."""
     like = module.contractions[0].weights_max
     if not extra["_tpgen_signs"]:
         return _OWN
@@ -164,7 +163,6 @@ def _changed(module: Any) -> str | None:
 
 
 def _unreadable(module: Any) -> str | None:
-    """Why couplings do not say which of tpgen's they are."""
     held = [module.get_buffer(name) for _, _, name in _couplings(module)]
     if any(u.is_meta for u in held):
         return "on the device meta, where its couplings have no numbers: give it memory and weights, then convert it"

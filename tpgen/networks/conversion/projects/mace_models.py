@@ -128,7 +128,6 @@ def _by_kernel(embedding: Any, lengths: Tensor) -> tuple[Tensor, None] | None:
 
 
 def _are_cut_bessel(embedding: Any) -> bool:
-    """Whether functions are Bessel's of the lengths themselves, times the cutoff."""
     return (
         type(embedding.bessel_fn) is BesselBasis
         and type(embedding.cutoff_fn) is PolynomialCutoff
@@ -138,7 +137,6 @@ def _are_cut_bessel(embedding: Any) -> bool:
 
 
 def _now(embedding: Any, extra: Mapping[str, Any]) -> str:
-    """Name what computes an embedding, for the report."""
     return now_cut_bessel() if extra["_tpgen_kernels"] and _are_cut_bessel(embedding) else "its own code"
 
 
@@ -237,7 +235,6 @@ def _summed(
 
 
 def _local(lammps: Mapping[str, Any]) -> int | None:
-    """The number of local atoms; None outside LAMMPS."""
     return None if lammps.get("lammps_class") is None else lammps["lammps_natoms"][0]
 
 

@@ -94,7 +94,6 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
         return data
 
     def _is_asked(self, data: dict[str, Tensor]) -> bool:
-        """Whether somebody may ask for gradients by single edges."""
         if count_in_pairs():
             return False
         given = [name for name in _VECTORS if name in data and data[name] not in _computed]
@@ -120,12 +119,10 @@ def _is_finite(cutoff: Any, lengths: Tensor) -> bool:
 
 
 def _are_cut_bessel(encoding: Any) -> bool:
-    """Whether functions are multiplied by a polynomial cutoff of a whole power."""
     return type(encoding.cutoff) is PolynomialCutoff and float(encoding.cutoff.p).is_integer()
 
 
 def _now(encoding: Any, extra: Mapping[str, Any]) -> str:
-    """Name what computes rows of edges, for the report."""
     own = now_cut_bessel() if extra["_tpgen_kernels"] and _are_cut_bessel(encoding) else "its own code"
     return f"{own}; {FEEDS}"
 

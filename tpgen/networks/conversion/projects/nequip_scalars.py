@@ -58,7 +58,6 @@ def scalar_layers(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapO
 
 
 def _product(layer: nn.Module, _extra: Mapping[str, Any]) -> str:
-    """Name what computes a radial layer, for the report."""
     why = why_no_matmul(*layer.parameters())
     return f"torch product ({why})" if why else "tpgen product"
 

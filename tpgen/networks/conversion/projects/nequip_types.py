@@ -160,7 +160,6 @@ def _by_type(module: nn.Module, extra: Mapping[str, Any]) -> str:
 
 
 def _is_plain_table(module: nn.Module) -> bool:
-    """Whether a module looks rows up, and does nothing else."""
     return (
         type(module) is nn.Embedding
         and module.max_norm is None

@@ -73,7 +73,6 @@ def _are_cut_bessel(embedding: Any) -> bool:
 
 
 def _now(embedding: Any, extra: Mapping[str, Any]) -> str:
-    """Name what computes an edge embedding, for the report."""
     own = now_cut_bessel() if extra["_tpgen_kernels"] and _are_cut_bessel(embedding) else "its own code"
     return f"{own}; {FEEDS}"
 

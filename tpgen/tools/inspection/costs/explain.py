@@ -105,7 +105,6 @@ def _costs(request: Request, nodes: int | None, seconds: Mapping[int, float]) ->
 
 
 def _reason(subject: Inspected, request: Request, options: RequestOptions) -> str:
-    """Why the plan is written as it is."""
     if isinstance(subject, PlannedModule) and "strategy" not in options:
         return subject.choice.reason
     return replace(request, strategy=options.get("strategy", "auto")).choice.reason
@@ -120,7 +119,6 @@ def _nodes(subject: Inspected, rows: int, nodes: int | None) -> int | None:
 
 
 def _memory(request: Request, nodes: int | None) -> MemoryEstimate:
-    """Memory of the module that runs the plan as it is written."""
     there = torch.device(request.device).type != "cuda" or torch.cuda.is_available()
     module = module_for(replace(request, backend="eager", device=request.device if there else "cpu"), nodes is not None)
     return module.memory(request.rows, nodes)

@@ -97,7 +97,6 @@ class NetworkExplanation(Shown):
         return json.dumps({**asdict(self), "share": self.share}, indent=1)
 
     def _rows(self) -> list[list[str]]:
-        """The cells, heads first."""
         columns = ["module", "product", "paths", "strategy", "calls", "backward", "rows"]
         columns += ["FLOP", "bytes", "bound by", "predicted"]
         rows = [_row(p) for p in self.products]
@@ -227,7 +226,6 @@ def explain_network(
 def _explained(
     path: str, watched: WatchedModule, calls: Sequence[NetworkCall], ceilings: Ceilings | None
 ) -> ProductInNetwork:
-    """The largest call explained, and the costs of all summed."""
     largest = max(calls, key=lambda call: call.rows)
     subject, options = watched.subject(largest)
     found = explain(subject, rows=max(largest.rows, 1), nodes=largest.nodes, ceilings=ceilings, **options)

@@ -50,7 +50,6 @@ class Explanation(Shown, Explained):
         return "\n".join([*_head(self), "", table(*_rows(self)), "", *_aligned(totals(self))])
 
     def _repr_html_(self) -> str:
-        """Bars say how operations, bytes and time divide among the paths."""
         rows, left = _rows(self)
         bars: dict[str, Sequence[float]] = {
             "flops": [p.flops for p in self.paths],
@@ -94,7 +93,6 @@ def _head(found: Explanation) -> list[str]:
 
 
 def _rows(found: Explanation) -> tuple[list[list[str]], list[int]]:
-    """The cells, heads first, and which columns are set to the left."""
     cells = {name: [cell(path) for path in found.paths] for name, cell in _COLUMNS.items()}
     columns = {name: column for name, column in cells.items() if any(column) or not (column or name in _NOT_SAID)}
     heads = [found.noun if name == "path" else name for name in columns]

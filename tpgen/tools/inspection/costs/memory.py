@@ -65,8 +65,6 @@ def estimate_memory(module: nn.Module, *operands: Any) -> MemoryEstimate:
 
 
 class _Call:
-    """One call on tensors without values."""
-
     def __init__(self, module: nn.Module, operands: Sequence[Any], taken: Footprint) -> None:
         self.module, self.taken = module, taken
         self.operands = [_like(x) if isinstance(x, Tensor) else x for x in operands]
@@ -92,7 +90,6 @@ class _Call:
         return [x for x in pytree.tree_leaves(found) if isinstance(x, Tensor)]
 
     def _train(self) -> int:
-        """Run forward and backward; returns what is held between them."""
         with torch.enable_grad():
             results = [x for x in self._results() if x.requires_grad]
         held = self.taken.now - self.before

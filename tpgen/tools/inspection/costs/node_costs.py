@@ -86,8 +86,6 @@ def operations(function: OpOverload, args: tuple, kwargs: Mapping[str, Any], res
 
 
 class _Watch(fx.Interpreter):
-    """Runs a graph and notes what each of its nodes makes."""
-
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
         self.found: dict[str, NodeCost] = {}
@@ -103,8 +101,6 @@ class _Watch(fx.Interpreter):
 
 
 class _Counted(DispatchMode):
-    """Adds up the operations of the calls inside."""
-
     flops = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -239,7 +239,6 @@ def _dot(panel: Any, x: float, y: float, color: Any, number: str) -> None:
 
 
 def _title(panel: Any, dot: Dot, at: tuple[float, float], away: tuple[int, int], **style: Any) -> None:
-    """A title beside its dot, in front of whatever line passes there."""
     box = {"fc": "white", "ec": "none", "pad": 0.6}
     style = {"fontsize": 8, "zorder": 1.5, "bbox": box, **style}
     panel.annotate(dot.title, at, xytext=away, textcoords="offset points", **style)

@@ -122,7 +122,6 @@ def _page(sheets: Mapping[str, Sheet], first: str, title: str, labels: Mapping[s
 
 
 def _choice(labels: Mapping[str, str], first: str) -> str:
-    """The list of products."""
     options = "".join(
         f'<option value="{escape(name)}"{" selected" * (name == first)}>{escape(label)}</option>'
         for name, label in labels.items()

@@ -262,7 +262,6 @@ def _costliest(found: Explanation) -> int | None:
 
 
 def _facts(path: PathExplanation) -> dict[str, str]:
-    """Facts of a chosen path."""
     shape = "" if path.constant else f" as {'×'.join(map(str, path.weight_shape))}"
     facts = {
         "couples": path.couples + (f", mode {path.mode}" if path.mode else ""),

@@ -98,7 +98,6 @@ def compile_report(
 
 
 def _section(name: str, subject: Reported) -> Section:
-    """One section; a failure is its content, whatever it was."""
     part = SECTIONS[name]
     logger = logging.getLogger("torch._guards")  # says at length what the section says in a line
     level = logger.level

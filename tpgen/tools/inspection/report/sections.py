@@ -178,7 +178,6 @@ def _built(subject: Reported, backend: str, exact: Exact) -> Built:
 
 
 def _timed(subject: Reported, built: dict[str, Built]) -> list[dict[str, Any]]:
-    """All backends in turn, task by task."""
     device = device_of(subject.module, subject.inputs)
     times: dict[str, dict[str, Timing]] = {}
     for task in ("forward", "step"):

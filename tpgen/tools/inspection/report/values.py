@@ -108,7 +108,6 @@ def figures(found: Found) -> dict[str, list[Bar]]:
 
 
 def _counts(*names: str) -> Callable[[Data], Iterator[Bar]]:
-    """Bars that count lists of a section."""
     return lambda data: ((name, float(len(data[name])), str(len(data[name]))) for name in names)
 
 

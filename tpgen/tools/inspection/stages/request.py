@@ -161,7 +161,6 @@ class Request(Config):
 
     @property
     def _on_edges(self) -> bool:
-        """Whether rows are edges."""
         return any(index != ELEMENT for index in self.form.indices)
 
     @property
@@ -244,7 +243,6 @@ class Request(Config):
 
     @property
     def _biases(self) -> int:
-        """Numbers of biases, of all channels."""
         return self.plan.bias_numel * (self.plan.arguments.get("f_out") or 1)
 
     def bytes(self, nodes: int | None = None) -> int:
