@@ -73,7 +73,7 @@ class Kind:
         if self.builder is not None:
             self.builder.end()
         self.builder = self.program = None
-        self.count = 0
+        self.count, self.seconds = 0, inf
 
     def put_off(self) -> None:
         """Count more calls than before."""
