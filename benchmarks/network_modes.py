@@ -27,6 +27,11 @@ def converted(case: Case) -> nn.Module:
     return convert(deepcopy(case.model))
 
 
+def by_itself(case: Case) -> nn.Module:
+    """Converted, with programs that calls take by themselves; the first of them builds one."""
+    return convert(deepcopy(case.model), program=True)
+
+
 def spline(case: Case) -> nn.Module:
     """Converted, with splines in the place of radial networks."""
     return convert(deepcopy(case.model), radial="spline")
@@ -139,6 +144,7 @@ MODES: dict[str, dict[str, tuple[Callable[[Case], nn.Module], bool]]] = {
         "scripted": (scripted, True),
         "compiled": (mace_compiled, False),
         "program": (Programs, True),
+        "by itself": (by_itself, False),
         "spline": (spline, False),
         "symmetrix": (Symmetrix, False),
     },
@@ -146,7 +152,13 @@ MODES: dict[str, dict[str, tuple[Callable[[Case], nn.Module], bool]]] = {
         "compiled": (nequip_compiled, False),
         OURS_COMPILED: (nequip_converted_compiled, False),
         "program": (Programs, True),
+        "by itself": (by_itself, False),
         "spline": (spline, False),
     },
-    "sevenn": {"scripted": (scripted, True), "program": (Programs, True), "spline": (spline, False)},
+    "sevenn": {
+        "scripted": (scripted, True),
+        "program": (Programs, True),
+        "by itself": (by_itself, False),
+        "spline": (spline, False),
+    },
 }

@@ -116,18 +116,30 @@ def test_functional_calls_use_the_parameters_that_they_are_given() -> None:
     assert_same(found, wanted)
 
 
-def test_objects_that_nobody_can_look_into_go_to_the_network() -> None:
-    class Held:
-        positions = given()["positions"]
+class Held:
+    """An object that holds tensors."""
 
-    class OfObjects(nn.Module):
-        def forward(self, held: Any) -> Tensor:
-            return held.positions.sum()
+    def __init__(self, atoms: int) -> None:
+        self.data = given(atoms)
 
-    network = OfObjects()
-    serve(network, True)
-    assert network(Held()) == Held.positions.sum()
-    assert not calls_of(network)._kinds
+
+class Wrapper(nn.Module):
+    """As engines wrap networks: it takes objects, and the network inside gets tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Field()
+
+    def forward(self, held: Held) -> Tensor:
+        return self.model(held.data)["forces"]
+
+
+def test_the_network_in_a_wrapper_of_objects_is_served(counted: list[int]) -> None:
+    stock, own = twins(Wrapper)
+    for atoms in (5, 6):
+        torch.testing.assert_close(own(Held(atoms)), stock(Held(atoms)), rtol=1e-12, atol=1e-12)
+    assert not calls_of(own)._kinds
+    assert len(counted) == 1
 
 
 def test_the_network_itself_is_called_where_somebody_asks_for_it(counted: list[int]) -> None:

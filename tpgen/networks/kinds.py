@@ -48,17 +48,17 @@ class Kind:
         return *self.signature.arguments(tensors), tensors
 
     def watch(self, result: Any) -> bool:
-        """Note when somebody differentiates a result of the network's own; whether some result has no graph."""
+        """Note when somebody differentiates a result of the network's own; whether some result is a value."""
         try:
             leaves, _ = flatten(result)
         except DeployError as error:
             self.refuse(str(error))
             return False
         tensors = [x for x in leaves if isinstance(x, Tensor) and x.is_floating_point()]
-        led = [x.grad_fn for x in tensors if x.grad_fn is not None]
-        for node in led:
-            node.register_prehook(self._differentiated)
-        return len(led) < len(tensors)
+        for x in tensors:
+            if x.grad_fn is not None:
+                x.grad_fn.register_prehook(self._differentiated)
+        return not all(x.requires_grad for x in tensors)
 
     def _differentiated(self, _gradients: Any) -> None:
         self.refuse(DIFFERENTIATED)
@@ -73,7 +73,7 @@ class Kind:
         if self.builder is not None:
             self.builder.end()
         self.builder = self.program = None
-        self.count = 0
+        self.count, self.seconds = 0, inf
 
     def put_off(self) -> None:
         """Count more calls than before."""

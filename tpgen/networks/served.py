@@ -62,7 +62,7 @@ class Calls:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.when: When = state["when"]
         self._network = ref(state["network"])
-        self._said = False
+        self._said = self._handed = False
         self._renew()
         _all.add(self)
         vars(state["network"]).update({_PLACE: self, "_compiled_call_impl": self})
@@ -80,6 +80,7 @@ class Calls:
         try:
             signature, tensors = Signature.of(args, options)
         except InputError:  # an object: nobody sees what it holds
+            self._hand_over(network)
             return network._call_impl(*args, **options)
         kind = None if is_recorded(tensors) else self._kind(network, signature, tensors)
         if kind is None or kind.refused:
@@ -90,6 +91,14 @@ class Calls:
             if outcome is not None:
                 return take_effect(outcome, args, options)
         return self._counted(network, kind, tensors, args, options)
+
+    def _hand_over(self, network: nn.Module) -> None:
+        """Let calls of the network inside of a wrapper be served, where the wrapper takes objects."""
+        if not self._handed:
+            self._handed, own = True, len(list(network.parameters()))
+            for child in network.children():
+                if len(list(child.parameters())) == own and _PLACE not in vars(child):
+                    Calls(child, self.when)
 
     def _kind(self, network: nn.Module, signature: Signature, tensors: Sequence[Tensor]) -> Kind:
         key = signature.constants, signature.beside, torch.is_grad_enabled(), network.training
@@ -123,7 +132,7 @@ class Calls:
             result = network._call_impl(*args, **options)
         if kind.program is not None:  # it does not hold for this call
             return result
-        kind.count, kind.seconds = kind.count + 1, perf_counter() - begun
+        kind.count, kind.seconds = kind.count + 1, min(kind.seconds, perf_counter() - begun)
         valued = kind.watch(result)
         if versions != [x._version for x in tensors]:
             kind.refuse("the network writes into a tensor that it is given")

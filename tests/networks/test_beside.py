@@ -1,0 +1,101 @@
+"""Programs that another process compiles: it finds what it needs, says why it failed, and ends with this one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+import tpgen
+from tests.machine import needs_compiler
+from tests.networks.served import Field, compare, given, twins
+from tpgen.networks import served, step_program
+from tpgen.networks.beside import Builder
+from tpgen.networks.kinds import CALLS
+from tpgen.networks.served import Calls
+
+
+class Decides(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.sum() > 0 else -x
+
+
+def _held() -> dict[str, Any]:
+    return {"args": (given(),), "options": {}, "grad": True}
+
+
+def test_a_process_that_is_ended_leaves_nothing() -> None:
+    builder = Builder(Field().double(), _held())
+    folder, process = builder._folder, builder._process
+    assert builder.works()
+    assert folder.exists()
+    builder.end()
+    assert process.returncode
+    assert not folder.exists()
+
+
+def test_what_cannot_be_pickled_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    network = Field()
+    network.inner = lambda: 0  # type: ignore[assignment]
+    with pytest.raises(Exception, match="lambda"):
+        Builder(network, _held())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_process_says_why_it_failed() -> None:
+    builder = Builder(Decides(), {"args": (given()["positions"],), "options": {}, "grad": True})
+    builder.wait()
+    assert "Decides cannot be written as one program" in builder.failure()
+    builder.end()
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_program_that_another_process_compiled_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TPGEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(served, "SECONDS", float("inf"))
+    stock, own = twins(when="auto")
+    for _ in range(CALLS):
+        own(given())
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("compiled here")
+
+    monkeypatch.setattr(step_program, "_compiled", refuse)
+    tpgen.ready(own)
+    calls: Calls = vars(own)["_tpgen_calls"]
+    ((kind,),) = calls._kinds.values()
+    assert kind.program is not None, kind.refused
+    compare(stock, own)
+
+
+_ENDS = """
+import sys
+import torch
+from tests.networks.served import Field, given
+from tpgen.networks import served
+served.SECONDS = float("inf")
+network = Field().double()
+served.serve(network, "auto")
+for _ in range(10):
+    network(given())
+((kind,),) = vars(network)["_tpgen_calls"]._kinds.values()
+print(kind.builder._process.pid, kind.builder._folder)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_ends_with_the_one_that_began_it() -> None:
+    done = subprocess.run([sys.executable, "-c", _ENDS], capture_output=True, text=True, check=True)
+    number, folder = done.stdout.split()
+    assert not Path(folder).exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(number), 0)
+    assert not done.stderr
