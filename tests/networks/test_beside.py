@@ -15,8 +15,8 @@ import tpgen
 from tests.machine import needs_compiler
 from tests.networks.served import Field, compare, given, twins
 from tpgen.networks import served, step_program
-from tpgen.networks.beside import Builder
-from tpgen.networks.kinds import CALLS
+from tpgen.networks.beside import ProgramBuilder
+from tpgen.networks.kinds import ENOUGH_CALLS
 from tpgen.networks.served import Calls
 
 
@@ -30,7 +30,7 @@ def _held() -> dict[str, Any]:
 
 
 def test_a_process_that_is_ended_leaves_nothing() -> None:
-    builder = Builder(Field().double(), _held())
+    builder = ProgramBuilder(Field().double(), _held())
     folder, process = builder._folder, builder._process
     assert builder.works()
     assert folder.exists()
@@ -44,13 +44,13 @@ def test_what_cannot_be_pickled_leaves_nothing(tmp_path: Path, monkeypatch: pyte
     network = Field()
     network.inner = lambda: 0  # type: ignore[assignment]
     with pytest.raises(Exception, match="lambda"):
-        Builder(network, _held())
+        ProgramBuilder(network, _held())
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
 def test_a_process_says_why_it_failed() -> None:
-    builder = Builder(Decides(), {"args": (given()["positions"],), "options": {}, "grad": True})
+    builder = ProgramBuilder(Decides(), {"args": (given()["positions"],), "options": {}, "grad": True})
     builder.wait()
     assert "Decides cannot be written as one program" in builder.failure()
     builder.end()
@@ -60,9 +60,9 @@ def test_a_process_says_why_it_failed() -> None:
 @pytest.mark.slow
 def test_a_program_that_another_process_compiled_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPGEN_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(served, "SECONDS", float("inf"))
+    monkeypatch.setattr(served, "LONGEST_CALL", float("inf"))
     stock, own = twins(when="auto")
-    for _ in range(CALLS):
+    for _ in range(ENOUGH_CALLS):
         own(given())
 
     def refuse(*_: Any) -> None:
@@ -81,7 +81,7 @@ import sys
 import torch
 from tests.networks.served import Field, given
 from tpgen.networks import served
-served.SECONDS = float("inf")
+served.LONGEST_CALL = float("inf")
 network = Field().double()
 served.serve(network, "auto")
 for _ in range(10):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import tpgen
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tests.networks.served import compare, given, kind_of, ready, twins
-from tpgen.networks.kinds import CALLS
+from tpgen.networks.kinds import ENOUGH_CALLS
 from tpgen.networks.served import serve
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -60,7 +60,7 @@ def test_a_kind_of_call_that_is_differentiated_is_the_networks(counted: list[int
     assert len(counted) == 1
     assert "differentiated" in kind_of(own).refused
     _, own = twins(when="auto")
-    for _ in range(2 * CALLS):
+    for _ in range(2 * ENOUGH_CALLS):
         own(given(), training=True)["forces"].sum().backward()
     assert "differentiated" in kind_of(own).refused
 

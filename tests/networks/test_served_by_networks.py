@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import tpgen
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tests.networks.served import Field, assert_same, calls_of, given, kind_of, ready, twins
-from tpgen.networks.bypass import without_programs
+from tpgen.networks.bypass import by_networks
 from tpgen.networks.served import serve
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -145,7 +145,7 @@ def test_the_network_in_a_wrapper_of_objects_is_served(counted: list[int]) -> No
 def test_the_network_itself_is_called_where_somebody_asks_for_it(counted: list[int]) -> None:
     _, own = twins()
     ready(own)
-    with without_programs():
+    with by_networks():
         own(given())
     assert not counted
     step = tpgen.compile_step(own)

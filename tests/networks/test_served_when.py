@@ -20,7 +20,7 @@ import tpgen
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tests.networks.served import Field, assert_same, calls_of, compare, given, kind_of, twins
 from tpgen.networks import served as module
-from tpgen.networks.kinds import CALLS
+from tpgen.networks.kinds import ENOUGH_CALLS
 from tpgen.networks.served import serve
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -51,15 +51,15 @@ class _Builder:
 
 @pytest.fixture
 def builders(monkeypatch: pytest.MonkeyPatch) -> list[_Builder]:
-    monkeypatch.setattr(module, "Builder", _Builder)
-    monkeypatch.setattr(module, "SECONDS", inf)  # however busy the machine is
+    monkeypatch.setattr(module, "ProgramBuilder", _Builder)
+    monkeypatch.setattr(module, "LONGEST_CALL", inf)  # however busy the machine is
     monkeypatch.setattr(_Builder, "begun", [])
     return _Builder.begun
 
 
 def test_a_program_is_built_beside_calls_that_come_often(builders: list[_Builder], counted: list[int]) -> None:
     stock, own = twins(when="auto")
-    for n in range(CALLS):
+    for n in range(ENOUGH_CALLS):
         assert len(builders) == 0, n
         own(given())
     (builder,) = builders
@@ -75,10 +75,10 @@ def test_a_program_is_built_beside_calls_that_come_often(builders: list[_Builder
 
 def test_a_process_that_fails_leaves_calls_to_the_network(builders: list[_Builder]) -> None:
     stock, own = twins(when="auto")
-    for _ in range(CALLS):
+    for _ in range(ENOUGH_CALLS):
         own(given())
     builders[0].done, builders[0].why = True, "no compiler"
-    for _ in range(2 * CALLS):
+    for _ in range(2 * ENOUGH_CALLS):
         own(given())
     compare(stock, own)
     assert kind_of(own).refused == "no compiler"
@@ -87,7 +87,7 @@ def test_a_process_that_fails_leaves_calls_to_the_network(builders: list[_Builde
 
 def test_ready_waits_for_the_process(builders: list[_Builder], counted: list[int]) -> None:
     _, own = twins(when="auto")
-    for _ in range(CALLS):
+    for _ in range(ENOUGH_CALLS):
         own(given())
     tpgen.ready(own)
     own(given())
@@ -95,9 +95,9 @@ def test_ready_waits_for_the_process(builders: list[_Builder], counted: list[int
 
 
 def test_what_takes_long_gets_no_program(builders: list[_Builder], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SECONDS", 0.0)
+    monkeypatch.setattr(module, "LONGEST_CALL", 0.0)
     _, own = twins(when="auto")
-    for _ in range(CALLS):
+    for _ in range(ENOUGH_CALLS):
         own(given())
     tpgen.ready(own)
     assert not builders
@@ -107,7 +107,7 @@ def test_what_takes_long_gets_no_program(builders: list[_Builder], monkeypatch: 
 def test_the_environment_asks_for_none(builders: list[_Builder], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPGEN_PROGRAM", "0")
     _, own = twins(when="auto")
-    for _ in range(CALLS):
+    for _ in range(ENOUGH_CALLS):
         own(given())
     assert not builders
     assert "TPGEN_PROGRAM" in kind_of(own).refused
@@ -115,14 +115,14 @@ def test_the_environment_asks_for_none(builders: list[_Builder], monkeypatch: py
 
 def test_a_network_that_changes_is_counted_anew_and_longer(builders: list[_Builder]) -> None:
     _, own = twins(when="auto")
-    for _ in range(CALLS):
+    for _ in range(ENOUGH_CALLS):
         own(given())
     tpgen.ready(own)
     own.scale = 3.0
-    for _ in range(3 * CALLS):
+    for _ in range(3 * ENOUGH_CALLS):
         own(given())
     assert len(builders) == 1
-    for _ in range(2 * CALLS):
+    for _ in range(2 * ENOUGH_CALLS):
         own(given())
     assert len(builders) == 2
 
@@ -132,7 +132,7 @@ def test_what_cannot_be_pickled_is_built_by_ready(builders: list[_Builder], coun
         pass
 
     stock, own = twins(Local, when="auto")
-    for _ in range(2 * CALLS):
+    for _ in range(2 * ENOUGH_CALLS):
         own(given())
     assert not builders
     tpgen.ready(own)
@@ -198,7 +198,7 @@ def _called(network: nn.Module, queue: Any) -> None:
 @pytest.mark.filterwarnings("ignore:.*fork.*")
 def test_a_forked_process_begins_anew(forked: Any, builders: list[_Builder]) -> None:
     stock, own = twins(when="auto")
-    for _ in range(CALLS):
+    for _ in range(ENOUGH_CALLS):
         own(given())
     queue = forked.Queue()
     child = forked.Process(target=_called, args=(own, queue))

@@ -19,6 +19,7 @@ from weakref import finalize
 import torch
 from torch import nn
 
+from tpgen.networks.outcome import evaluation
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step_program import Program
 from tpgen.networks.step_trace import Evaluate
@@ -26,7 +27,7 @@ from tpgen.networks.step_trace import Evaluate
 _NAMES = ("call.pt", "said.txt")
 
 
-class Builder:
+class ProgramBuilder:
     """Another process that builds a program; it ends with this process at the latest."""
 
     def __init__(self, network: nn.Module, held: dict[str, Any]) -> None:
@@ -98,8 +99,6 @@ def _main(folder: Path) -> None:
     sys.path[:] = here["path"]
     torch.set_num_threads(here["threads"])
     torch.set_default_dtype(here["dtype"])
-    from tpgen.networks.served import evaluation
-
     held = torch.load(folder / _NAMES[0], weights_only=False)
     (folder / _NAMES[0]).unlink()  # it may be large, and who began this may be gone
     network = held["network"]

@@ -21,7 +21,7 @@ _thread = _Thread()
 
 
 @contextmanager
-def without_programs() -> Iterator[None]:
+def by_networks() -> Iterator[None]:
     """Let this thread call networks themselves for a while, and count none of these calls."""
     before, _thread.inside = _thread.inside, True
     try:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tpgen.base._torch import is_functorch_wrapped_tensor
 from tpgen.base.errors import DeployError
-from tpgen.networks.beside import Builder
+from tpgen.networks.beside import ProgramBuilder
 from tpgen.networks.later import Again, with_graph
 from tpgen.networks.outcome import Graphs
 from tpgen.networks.results import Given, flatten, unflatten
@@ -20,7 +20,7 @@ from tpgen.networks.signature import Signature
 from tpgen.networks.sizes import alike
 from tpgen.networks.step_program import Program
 
-CALLS = 10  # that a program is built after
+ENOUGH_CALLS = 10  # that a program is built after
 _MORE = 4  # times as many, before the next program is built of calls whose network has changed
 DIFFERENTIATED = "its results are differentiated"
 
@@ -33,10 +33,10 @@ class Kind:
         self.signature, self.grad = signature, torch.is_grad_enabled()
         # an example, on the memory of the caller's
         self.tensors = [x.detach().requires_grad_(asks) for x, (asks, *_) in zip(tensors, kinds, strict=True)]
-        self.count, self.need, self.seconds = 0, float(CALLS), inf
+        self.count, self.need, self.seconds = 0, float(ENOUGH_CALLS), inf
         self.refused = ""  # why there is no program, and will be none
         self.busy = Lock()  # while a program is asked for
-        self.builder: Builder | None = None
+        self.builder: ProgramBuilder | None = None
         self.program: Program | None = None
         self._graphs: Graphs | None = None
         self._alike: Any = None  # a check that parameters require gradients as they did

@@ -10,11 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from tpgen.base._torch import pytree
+from tpgen.networks.bypass import by_networks
 from tpgen.networks.results import Given, flatten, unflatten
 from tpgen.networks.signature import Signature
+from tpgen.networks.step_trace import Evaluate
 
 
 def outcome_of(call: Callable[..., Any], args: tuple, options: dict[str, Any]) -> tuple[Any, tuple]:
@@ -91,3 +94,13 @@ class Graphs:
             tuple(n for n, x in live.items() if x.grad_fn is None),
             tuple(n for n, (x, asks) in enumerate(zip(tensors, flags, strict=True)) if x.requires_grad and not asks),
         )
+
+
+def evaluation(network: nn.Module, grad: bool) -> Evaluate:
+    """A call of a network as a function of its arguments to the outcome, with gradients or without."""
+
+    def evaluate(*args: Any, **options: Any) -> tuple:
+        with torch.set_grad_enabled(grad), by_networks():
+            return outcome_of(network, args, options)[1]
+
+    return evaluate

@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from tpgen.base._torch import ConstantSource, FakeTensorMode, pytree, with_small_sizes
 from tpgen.base.errors import DeployError
-from tpgen.networks.bypass import without_programs
+from tpgen.networks.bypass import by_networks
 from tpgen.networks.copies import copy_of
 from tpgen.networks.functional import texts_as_long_as_graphs, traced
 from tpgen.networks.products import products_by_kernels
@@ -46,7 +46,7 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
         )
     frozen = copy_of(network).eval().requires_grad_(False)
     try:
-        with torch.no_grad(), without_programs():
+        with torch.no_grad(), by_networks():
             frozen(*inputs)  # what is written at a first call must not be traced
     except Exception as error:
         raise DeployError(

@@ -22,32 +22,21 @@ from torch.nn.modules import module as torch_modules
 
 from tpgen.base.errors import DeployError, InputError, OptionError, a_kind
 from tpgen.base.progress import announce
-from tpgen.networks.beside import Builder, build
-from tpgen.networks.bypass import is_plain_call, without_programs
+from tpgen.networks.beside import ProgramBuilder, build
+from tpgen.networks.bypass import by_networks, is_plain_call
 from tpgen.networks.gate import Gate
 from tpgen.networks.kinds import DIFFERENTIATED, Kind
-from tpgen.networks.outcome import Graphs, outcome_of, take_effect
+from tpgen.networks.outcome import Graphs, evaluation, outcome_of, take_effect
 from tpgen.networks.results import flatten
 from tpgen.networks.signature import Signature
 from tpgen.networks.step_program import Program, is_recorded, only_cached
-from tpgen.networks.step_trace import Evaluate
 
 When = Literal["auto"] | bool
 
-SECONDS = 0.05  # a program is built of calls that take no longer
+LONGEST_CALL = 0.05  # a program is built of calls that take no longer
 _KINDS = 64  # of calls of a network
 _PLACE = "_tpgen_calls"
 _log = getLogger("tpgen")
-
-
-def evaluation(network: nn.Module, grad: bool) -> Evaluate:
-    """A call of a network as a function of its arguments to the outcome, with gradients or without."""
-
-    def evaluate(*args: Any, **options: Any) -> tuple:
-        with torch.set_grad_enabled(grad), without_programs():
-            return outcome_of(network, args, options)[1]
-
-    return evaluate
 
 
 class Calls:
@@ -121,14 +110,14 @@ class Calls:
                 "differentiated now: differentiate before you change it, or convert it with program=False"
             )
         args, options = kind.signature.arguments(tensors)
-        with without_programs(), self._gate.calling():
+        with by_networks(), self._gate.calling():
             leaves, _ = flatten(outcome_of(network, args, options)[1])
         return [leaves[n] if isinstance(leaves[n], Tensor) else None for n in led]
 
     def _counted(self, network: Any, kind: Kind, tensors: list[Tensor], args: tuple, options: dict[str, Any]) -> Any:
         """A call of the network, which may be the last one that it takes before a program is built."""
         versions, begun = [x._version for x in tensors], perf_counter()
-        with self._gate.calling(), without_programs():
+        with self._gate.calling(), by_networks():
             result = network._call_impl(*args, **options)
         if kind.program is not None:  # it does not hold for this call
             return result
@@ -168,7 +157,7 @@ class Calls:
                     self._build(network, kind)
 
     def _is_wanted(self, network: nn.Module, kind: Kind) -> bool:
-        return not is_hooked(network) and (self.when is True or kind.seconds < SECONDS)
+        return not is_hooked(network) and (self.when is True or kind.seconds < LONGEST_CALL)
 
     def _begin(self, network: nn.Module, kind: Kind) -> None:
         if self.when == "auto" and os.environ.get("TPGEN_PROGRAM") == "0":
@@ -183,7 +172,7 @@ class Calls:
     def _build_beside(self, network: nn.Module, kind: Kind) -> None:
         args, options, _ = kind.example()
         try:
-            kind.builder = Builder(network, {"args": args, "options": options, "grad": kind.grad})
+            kind.builder = ProgramBuilder(network, {"args": args, "options": options, "grad": kind.grad})
         except Exception as error:
             kind.need = inf
             _log.info("no other process can build the program of %s: %s", type(network).__name__, error)
@@ -218,7 +207,7 @@ class Calls:
         """Which results have a graph, as the network says of an example."""
         args, options, tensors = kind.example()
         flags, numbers = [x.requires_grad for x in tensors], torch.get_rng_state()
-        with without_programs(), torch.set_grad_enabled(kind.grad):
+        with by_networks(), torch.set_grad_enabled(kind.grad):
             outcome = outcome_of(network, args, options)[1]
         if not torch.equal(numbers, torch.get_rng_state()):
             torch.set_rng_state(numbers)

@@ -19,7 +19,7 @@ from tpgen.base._e3nn import default_dtype
 from tpgen.base.clock import ROUGH, device_of, time_in_turns
 from tpgen.base.errors import TpgenError
 from tpgen.base.text import duration, ratio, table
-from tpgen.networks.bypass import without_programs
+from tpgen.networks.bypass import by_networks
 from tpgen.networks.conversion.adapters import cast_further
 from tpgen.networks.conversion.calls import (
     DERIVATIVES,
@@ -125,7 +125,7 @@ class Times:
         return f"{shown}\n{BUSY}" if any(t.spread > ROUGH for t in self.tasks) else shown
 
 
-@without_programs()
+@by_networks()
 def prove(stock: nn.Module, converted: nn.Module, exact: Iterable[Callable[[], None]], inputs: Sequence[Any]) -> Proof:
     """Compare two networks, which become float64; ``exact`` brings the stock one's constants to full precision."""
     for network in (stock, converted):
@@ -175,7 +175,7 @@ def _to_float64(network: nn.Module) -> None:
     cast_further(network)
 
 
-@without_programs()
+@by_networks()
 def measure(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any], rounds: int = 7) -> Times:
     """Time a call, and a call with its gradients, of both networks in turn."""
     both = {"stock": stock, "converted": converted}
