@@ -56,7 +56,6 @@ def framed(body: Body) -> Strategy:
 
 
 def _gathered(writer: GraphWriter, form: Form, given: GivenOperands) -> dict[SlotNames, Traced]:
-    """Every operand with a row for each row of the product."""
     found = dict(given.operands)
     for slot, x in found.items():
         index = form.index(slot)

@@ -42,8 +42,6 @@ class NodeOrigin:
 
 
 class _Recorder(GraphAppendingTracer):
-    """fx's tracer, with provenance and hash-consing."""
-
     def __init__(self, graph: fx.Graph) -> None:
         super().__init__(graph)
         self.current = NodeOrigin((), "broadcast")

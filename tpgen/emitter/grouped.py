@@ -119,7 +119,6 @@ def _open_tables(
 def _before_coupling(
     writer: GraphWriter, inputs: Inputs, term: Term, c: Contraction, given: dict[str, Labelled]
 ) -> Traced:
-    """A term without its coupling, as ``(row, i * k)``."""
     coupling = c.find(Coupling)
     assert coupling is not None
     bare = c.without(coupling, output=BATCH + "ik", coefficient=1.0)

@@ -161,7 +161,6 @@ def cross_vectors(
 
 
 def _scaled(writer: GraphWriter, c: Contraction, given: list[Labelled]) -> list[Labelled]:
-    """Multiply the coefficient into the operand with the fewest entries."""
     if c.coefficient == 1.0:
         return given
     # the batch is long: operands without it come first

@@ -71,7 +71,6 @@ def _deal(graph: fx.Graph, count: int) -> dict[int, int]:
 def _partition(
     graph: fx.Graph, stream_of: dict[int, int]
 ) -> tuple[list[fx.Node], dict[int, list[fx.Node]], list[fx.Node]]:
-    """Nodes before the streams, on each stream, and after them."""
     place: dict[fx.Node, int | str] = {}
     for node in graph.nodes:
         streams = {stream_of[i] for i in node.meta["tpgen"].instructions}

@@ -106,7 +106,6 @@ def _term(writer: GraphWriter, plan: Plan, n: int, flat: _Given) -> Traced:
 
 
 def _unrolled(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
-    """The sweep of the forward call, statement by statement."""
     flat = _operands(writer, plan, given)
     kernels = describe_polynomial(plan)
     components: dict[Value, Traced] = {
@@ -123,12 +122,10 @@ def _unrolled(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
 
 
 def _some_shared(plan: Plan) -> bool:
-    """Whether some term has one value for all channels."""
     return any(not (t.weight or any(plan.operand(name).channels for name in t.inputs)) for t in plan.terms)
 
 
 def _zero(flat: _Given) -> Traced:
-    """Zero for every row and channel, whatever stands there."""
     return sum(x.narrow(-1, 0, 0).sum(-1) for x in flat.values())
 
 

@@ -46,8 +46,6 @@ def unrolled_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -
 
 
 class _Unrolled:
-    """One contraction with a coupling, one of its three letters open."""
-
     def __init__(
         self, writer: GraphWriter, c: Contraction, given: dict[str, Labelled], coupling: Factor, closed: list[Factor]
     ) -> None:
@@ -126,6 +124,5 @@ class _Unrolled:
 
 
 def _linear(terms: list[tuple[float, Traced]]) -> Traced | None:
-    """``sum of value * tensor``; nothing for no terms."""
     parts = [tensor if value == 1.0 else tensor * value for value, tensor in terms]
     return reduce(add, parts) if parts else None

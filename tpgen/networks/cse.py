@@ -56,7 +56,6 @@ def dce(graph: fx.Graph, module: nn.Module) -> None:
 
 
 def _note(kept: fx.Node, dropped: fx.Node) -> None:
-    """The node that stays says whose work it does as well."""
     paths = (*_served(kept), *_served(dropped))
     kept.meta["shared_by"] = tuple(dict.fromkeys(paths))
 
@@ -120,7 +119,6 @@ def _name(node: fx.Node) -> str:
 
 @cache
 def _is_random(name: str) -> bool:
-    """Whether torch draws random numbers in a function of this name."""
     if "dropout" in name or name in ("gumbel_softmax", "multi_head_attention_forward", "rrelu"):
         return True
     packet = getattr(torch.ops.aten, name, None) if name.isidentifier() and not name.startswith("__") else None

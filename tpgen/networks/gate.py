@@ -8,7 +8,7 @@ from threading import Condition, get_ident
 
 
 class Gate:
-    """Calls of a network, which wait while it is written down; they are waited for, but not for long."""
+    """Calls of a network wait while a program is written down, and the writer waits for running calls for a second."""
 
     def __init__(self) -> None:
         self._changed = Condition()

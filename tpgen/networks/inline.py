@@ -134,8 +134,6 @@ def _check(graph_module: object, inputs: Sequence[Any] | None) -> None:
 
 
 class _Inliner:
-    """One pass over a traced graph that writes the flat one."""
-
     def __init__(
         self, original: fx.GraphModule, predicate: Callable[[TensorProduct, str], bool], strategy: str | None
     ) -> None:
@@ -192,7 +190,6 @@ class _Inliner:
         return out
 
     def _operands(self, product: TensorProduct, given: dict[str, Any]) -> list[Any]:
-        """Operands of a product's program, from the arguments of a call."""
         operands = [given["x"], given["y"], given["weight"]]
         if "edge_index" in given:
             ends = (self.graph.call_function(operator.getitem, (given["edge_index"], end)) for end in (0, 1))
@@ -205,7 +202,6 @@ class _Inliner:
         return operands
 
     def _program(self, product: TensorProduct, operands: list[Any], path: str) -> fx.Node:
-        """The nodes of a product's program on its operands."""
         strategy = self.strategy or product.choice.strategy
         emission = emit_plan(product.plan, product.directions["forward"], strategy, product.layout)
         copies: dict[fx.Node, Any] = dict(zip(emission.graph.find_nodes(op="placeholder"), operands, strict=True))
@@ -243,7 +239,6 @@ class _Inliner:
 
 
 def _bound(module: nn.Module, path: str, args: Any, kwargs: Any) -> dict[str, Any]:
-    """The arguments of a call by the names of `TensorProduct.forward` and `TensorProductConv.forward`."""
     bound = inspect.signature(type(module).forward).bind(module, *args, **kwargs)
     bound.apply_defaults()
     names = [*bound.arguments][1:]

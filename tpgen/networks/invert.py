@@ -128,8 +128,6 @@ def invert(graph_module: fx.GraphModule, inverses: Mapping[Any, Inverse] | None 
 
 
 class _Inversion:
-    """One walk over a graph, from its output back to its input."""
-
     def __init__(self, original: fx.GraphModule, given: Mapping[Any, Inverse]) -> None:
         self.original = original
         self.given = given

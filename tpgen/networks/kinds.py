@@ -26,7 +26,7 @@ DIFFERENTIATED = "its results are differentiated"
 
 
 class Kind:
-    """Calls of one kind: how many came, how long they take, and the program of them."""
+    """Calls of one kind: their number, their seconds, and their program."""
 
     def __init__(self, signature: Signature, tensors: Sequence[Tensor]) -> None:
         _, _, *kinds = signature.beside

@@ -19,8 +19,6 @@ def with_graph(made: Sequence[Tensor], again: Again, sources: Sequence[Tensor]) 
 
 
 class _Later(torch.autograd.Function):
-    """Results whose gradients are those of the results that ``again`` computes."""
-
     @staticmethod
     def forward(ctx: Any, made: list[Tensor], again: Again, *sources: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)

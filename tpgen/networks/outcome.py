@@ -60,7 +60,6 @@ def take_effect(outcome: tuple, args: tuple, options: dict[str, Any]) -> Any:
 
 
 def _dicts(args: tuple, options: dict[str, Any]) -> list[dict]:
-    """The dicts of a call, each once, with those inside of others."""
     found: dict[int, dict] = {}
     pending: list[Any] = [*args, *options.values()]
     while pending:

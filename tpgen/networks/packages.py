@@ -124,8 +124,6 @@ def _of_conditions(checks: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 class _Sizes:
-    """An input of a package as its checks see it: without strides."""
-
     def __init__(self, held: Any) -> None:
         self._held = held
 

@@ -246,7 +246,6 @@ class Reach:
         self._pending += list(zip(keys, value, strict=True))
 
     def _parts(self, name: str, x: Any, parts: PartsOf, key: int) -> tuple:
-        """Watch an object's parts."""
         self.wholes[key] = Whole(name, x, parts, parts(x), key)
         return self.wholes[key].value
 

@@ -57,7 +57,6 @@ class Calls:
         vars(state["network"]).update({_PLACE: self, "_compiled_call_impl": self})
 
     def _renew(self) -> None:
-        """Begin anew, as in a forked process, whose other threads are gone."""
         self._kinds: dict[tuple, list[Kind]] = {}
         self._gate = Gate()
 
@@ -133,7 +132,6 @@ class Calls:
         return result
 
     def _go_on(self, network: nn.Module, kind: Kind, valued: bool) -> None:
-        """Take the next step towards a program."""
         if kind.builder is not None:
             if not kind.builder.works():
                 self._build(network, kind, only_cached)
@@ -204,7 +202,6 @@ class Calls:
         _log.info("a program serves calls of %s", type(network).__name__)
 
     def _graphs(self, network: nn.Module, kind: Kind) -> Graphs:
-        """Which results have a graph, as the network says of an example."""
         args, options, tensors = kind.example()
         flags, numbers = [x.requires_grad for x in tensors], torch.get_rng_state()
         with by_networks(), torch.set_grad_enabled(kind.grad):

@@ -175,7 +175,6 @@ def _of_example(evaluate: Evaluate, signature: Signature, tensors: Sequence[Tens
 
 
 def _fresh(tensors: Sequence[Tensor], asked: Sequence[bool]) -> list[Tensor]:
-    """Tensors of a call's own, of which some require a gradient."""
     return [x.detach().requires_grad_(yes) for x, yes in zip(tensors, asked, strict=True)]
 
 
@@ -210,7 +209,6 @@ def _shorten(graph: fx.Graph, count: int) -> int:
 
 
 def _ending(graph: fx.GraphModule, begin: int, end: int | None) -> GraphPart:
-    """The part of a graph that makes some of its results."""
     made = fx.Graph()
     copied: Any = made.graph_copy(graph.graph, {})
     made.output(copied[begin:end])

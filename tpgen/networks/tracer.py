@@ -179,8 +179,6 @@ def _is_scripted(module: nn.Module) -> bool:
 
 
 def _recording(function: Callable) -> Callable:
-    """The function, which becomes a node where an argument is a proxy."""
-
     @functools.wraps(function)
     def record(*args: Any, **kwargs: Any) -> Any:
         tracers: list[Any] = []

@@ -118,7 +118,6 @@ def _bits(x: Tensor) -> Tensor:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether values are one object, or equal constants; tensors are never compared."""
     if one is other:
         return True
     if type(one) is not type(other):

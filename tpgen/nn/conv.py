@@ -149,7 +149,6 @@ class TensorProductConv(TensorProduct):
     def _ordered(
         self, x: Tensor, y: Tensor, weight: Any, edges: EdgeOrder, edge_dst: Any, num_nodes: int | None, check: bool
     ) -> Tensor:
-        """The sum over edges that are sorted already."""
         src, dst, nodes = edges.ends(edge_dst, num_nodes)
         if isinstance(x, Tensor) and x.dim() and x.shape[0] != edges.num_nodes:
             raise InputError(f"x: must have a row for each of the {edges.num_nodes} nodes, got {tuple(x.shape)}")

@@ -126,7 +126,6 @@ class FormModule(PlannedModule):
     # --- weights ------------------------------------------------------------------------------------------------
 
     def _given(self, value: Tensor | None, own: Tensor, numel: int) -> Tensor:
-        """Return what a call gives, else what the module has."""
         if value is None and numel > 0 and not self.internal_weights:
             raise InputError(self._lack())
         if value is not None and not isinstance(value, Tensor):
@@ -134,7 +133,6 @@ class FormModule(PlannedModule):
         return own if value is None else value
 
     def _scripted_given(self, value: Optional[Tensor], own: Tensor, numel: int) -> Tensor:  # noqa: UP045 (TorchScript reads it)
-        """`_given`, as TorchScript can run it."""
         if value is None:
             if numel > 0 and not self.internal_weights:
                 raise RuntimeError("this module has no weights of its own: give weight, and bias where it has biases")

@@ -176,7 +176,6 @@ class Linear(FormModule):
         self._configure(config)
 
     def _shapes(self, plan: Plan) -> None:
-        """Set what a call needs to know, as TorchScript can read it."""
         self._in_dim, self._out_dim = plan.irreps_in.dim, plan.irreps_out.dim
         self._channels = plan.f_in is not None
         self._f_out = plan.f_out or 1
@@ -266,7 +265,6 @@ class Linear(FormModule):
         return unrounded(self._evaluate, x, w, b, *elements)
 
     def _quick(self, features: Tensor, weight: Any, bias: Any, index: Any = None) -> Optional[Tensor]:  # noqa: UP045
-        """The result of a usual call by a kernel, or None."""
         if torch.compiler.is_compiling() or not self._quick_text:
             return None
         biased = bias is not None and not (isinstance(bias, Tensor) and bias.numel() == 0)
@@ -294,7 +292,6 @@ class Linear(FormModule):
         return self.num_elements or max([x.shape[0] for x in (w, b) if x.dim() > 1], default=1)
 
     def _elements(self, x: Tensor, w: Tensor, b: Tensor, index: Any) -> tuple[Tensor, ...]:
-        """The element of every row, on one axis, where there are elements."""
         if not self._by_element:
             if index is not None:
                 raise InputError("index: this layer has no elements: leave it out, or construct it with num_elements")

@@ -65,7 +65,6 @@ class PlannedModule(Constants):
         self.backend = config.backend
 
     def _emission(self, direction: str) -> Emission:
-        """Emit the program of a direction."""
         raise NotImplementedError
 
     def _program(self, direction: str) -> nn.Module:
@@ -82,7 +81,6 @@ class PlannedModule(Constants):
         return self._choice
 
     def _look_again(self) -> None:
-        """Choose again where a kernel could not be built since."""
         if torch.compiler.is_compiling() or self._failures == failures_seen():
             return
         self._failures = failures_seen()
@@ -96,7 +94,6 @@ class PlannedModule(Constants):
         self._write_programs()
 
     def _run_by(self, direction: str, program: nn.Module, config: Config) -> Runner:
-        """Return what runs the program of a direction."""
         raise NotImplementedError
 
     def _runner(self, direction: str = "forward") -> Runner:
@@ -194,8 +191,6 @@ class PlannedModule(Constants):
 
 
 class _Called(nn.Module):
-    """A module that takes its operands in their order."""
-
     def __init__(self, module: PlannedModule) -> None:
         super().__init__()
         self.module = module

@@ -206,7 +206,6 @@ class Polynomial(PolynomialModule):
         return self._of_tensors(tensors, index, weights, edge_src, edge_dst, num_nodes, check_index)
 
     def _in_order(self, tensors: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """The tensors of a call that gives some by name."""
         rest = [*self.irreps_in][len(tensors) :]
         if sorted(rest) != sorted(named):
             raise InputError(
@@ -219,7 +218,6 @@ class Polynomial(PolynomialModule):
         return list(self.weights.values())
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
-        """Load as usual; weights of other shapes are named."""
         for name, ours in self.weights.items():
             check_stored(f"{prefix}weights.{name}", state_dict.get(f"{prefix}weights.{name}"), ours)
         super()._load_from_state_dict(state_dict, prefix, *args)
@@ -265,7 +263,6 @@ def _operand(name: str, irreps: Irreps, channels: int, layout: str | Mapping[str
 
 
 def _copied(o: Operand, channels: int) -> Irreps:
-    """The irreps of a tensor with all its channels."""
     return Irreps([(channels if o.channels else 1, ir) for _, ir in o.irreps])
 
 

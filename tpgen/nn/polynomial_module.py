@@ -114,7 +114,6 @@ class PolynomialModule(PlannedModule):
 
     @property
     def _arguments(self) -> list[str]:
-        """Names of the ends of edges that a call takes."""
         return [name for end, name in EDGE_ARGUMENTS.items() if end in dict(self._ends).values()]
 
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:

@@ -42,7 +42,6 @@ class WeightlessOptions(PresetOptions, total=False):
 
 
 def _split(options: Mapping[str, Any], irrep_normalization: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Keyword arguments of the planner, and those of the module."""
     options = {name: value for name, value in options.items() if name not in _E3NN_FLAGS}
     planning = {name: options.pop(name) for name in _TO_PLAN if name in options}
     planning["irrep_normalization"] = irrep_normalization
@@ -86,8 +85,6 @@ class FullyConnectedTensorProduct(_Preset):
 
 
 class _Filtered(_Preset):
-    """Products without weights whose outputs may be filtered."""
-
     _preset: ClassVar[Callable[..., Plan]]
 
     def __init__(

@@ -30,8 +30,6 @@ from tpgen.planner.product import PRODUCT, make_plan
 
 
 class _Unwritten(nn.Module):
-    """Stands where a program will be written at first use."""
-
     def forward(self, y: Tensor, w: Tensor) -> Tensor:
         raise RuntimeError("this program was not written: construct the product with compile_right=True")
 
@@ -178,7 +176,6 @@ class TensorProduct(FormModule):
     # --- programs -----------------------------------------------------------------------------------------------
 
     def _write_programs(self) -> None:
-        """Write the forward program, and `right` again where it was written."""
         super()._write_programs()
         kernel = self.choice.strategy == "kernel" and self.backend != "script" and not self.streams
         self._quick_text = describe(self.plan, self.layout) if kernel else ""
@@ -286,7 +283,6 @@ class TensorProduct(FormModule):
         )
 
     def _given_weight(self, weight: Tensor | Sequence[Tensor] | None) -> Tensor:
-        """The flat weight of a call, checked."""
         if weight is None:
             return self._given(None, self.weight, self.weight_numel)
         if not isinstance(weight, Tensor):

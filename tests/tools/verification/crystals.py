@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 CUTOFF = 2.5
 Found = dict[str, Tensor]
@@ -173,12 +174,8 @@ class Scaling(Crystal):
 
 
 class Dropping(Crystal):
-    def __init__(self):
-        super().__init__()
-        self.drop = nn.Dropout(0.1)
-
     def well(self, r):
-        return self.drop(super().well(r))
+        return functional.dropout(super().well(r), 0.1, training=True)
 
 
 class Further(Crystal):
@@ -275,7 +272,7 @@ FAULTS: dict[str, tuple[str, type[Crystal]]] = {
     "a result that the next call overwrites": ("history", OneResult),
     "positions of the caller that are wrapped": ("history", Wrapping),
     "shifts of the caller that are scaled": ("history", Scaling),
-    "dropout that is left on": ("repeated", Dropping),
+    "dropout that is left on": ("repeated", lambda: Dropping().eval()),
     "noise of some last bits": (
         "repeated", of(energy=lambda self, *g: Crystal.energy(self, *g) * (1 + 1e-13 * torch.rand(()).double()))),
     "a small parameter without gradient": ("parameters", Tiny),

@@ -388,7 +388,7 @@ AWKWARD: dict[str, Case] = {
     "images of the other end": Case(OtherSide, "other side"),
     "a list of its own": Case(All, "bare"),
     "a dict": Case(Dict, "a dict"),
-    "arguments without names": Case(Passing),
+    "arguments without names": Case(Passing, training=False),
     "single precision inside": Case(Single, dtype=torch.float32),
     "a field of three, and three atoms": Case(Field, "in a field", said={"irreps_in": {"field": "cartesian_vectors"}}),
     "a charge of all atoms": Case(Charged, "charged"),
