@@ -60,14 +60,14 @@ $(CLIENTS:%=test-client-%): test-client-%:
 	        tests/clients/test_$**.py $(MORE) || exit 1; \
 	else echo "*** $* IS NOT TESTED: it could not be installed"; fi
 
-# The same on the last e3nn between MACE's and the one in .venv, where modules are scripted as they are built.
+# The first cases on the last e3nn between MACE's and the one in .venv, where modules are scripted as they are built.
 E3NN_BETWEEN := 0.5.9
 
 test-e3nn: $(INSTALLED)
 	@test -e .e3nn/$(E3NN_BETWEEN)/e3nn || timeout 300 $(BIN)/python -m pip --retries 1 --timeout 15 install --quiet --no-deps \
 	    --target .e3nn/$(E3NN_BETWEEN) e3nn==$(E3NN_BETWEEN) || true
 	@if test -e .e3nn/$(E3NN_BETWEEN)/e3nn; then \
-	    PYTHONPATH=$(CURDIR)/.e3nn/$(E3NN_BETWEEN) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -p no:cacheprovider $(MEETS_E3NN); \
+	    PYTHONPATH=$(CURDIR)/.e3nn/$(E3NN_BETWEEN) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -p no:cacheprovider --short $(MEETS_E3NN); \
 	else echo "*** E3NN $(E3NN_BETWEEN) IS NOT TESTED: it could not be installed within 300 s"; fi
 
 # Recipes of docs/engines.md for ASE and TorchSim, and for LAMMPS where one is found that can call models in Python.
