@@ -23,7 +23,7 @@ from tests.networks.deployment.network import products_of_rows
 from tpgen.base.errors import TpgenError
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
 from tpgen.networks.conversion.operations import pairs
-from tpgen.networks.deployment import deploy as deploying
+from tpgen.networks.deployment import runtime as deployed
 from tpgen.networks.deployment.models import OfStructures, model_of
 from tpgen.networks.deployment.runtime import kernels_in
 from tpgen.networks.step import compile_step
@@ -216,7 +216,7 @@ def check_deployed(
 def deployed_programs(monkeypatch: pytest.MonkeyPatch) -> list[ExportedProgram]:
     """Programs that are deployed from here on."""
     seen: list[ExportedProgram] = []
-    monkeypatch.setattr(deploying, "kernels_in", lambda program: (seen.append(program), kernels_in(program))[1])
+    monkeypatch.setattr(deployed, "kernels_in", lambda program: (seen.append(program), kernels_in(program))[1])
     return seen
 
 
