@@ -16,10 +16,10 @@ from tpgen.networks.conversion.convert import convert
 from tpgen.networks.kinds import Kind
 
 
-def check_served(case: Case, *others: Case) -> None:
+def check_served(case: Case, *others: Case, served: bool = True) -> None:
     """A model converted with programs: results and their graphs are stock's, for several systems and while it trains.
 
-    The first of two calls is the network's, as a program is built of it.
+    The first of two calls is the network's, as a program is built of it; all are where a model has no program.
     """
     stock, model = deepcopy(case.model).eval(), convert(case.model, program=True).eval()
     with _served_calls() as calls:
@@ -28,14 +28,14 @@ def check_served(case: Case, *others: Case) -> None:
             for name, x in wanted.items():
                 assert (found[name] - x).abs().max() <= 1e-12 * x.abs().max(), name
                 assert (found[name].requires_grad, found[name].is_leaf) == (x.requires_grad, x.is_leaf), name
-        assert len(calls) == 1 + len(others)
+        assert len(calls) == served * (1 + len(others))
         assert_same(results(case, model.train()), results(case, stock.train()))
-        assert len(calls) == 1 + len(others), "training is the network's"
+        assert len(calls) == served * (1 + len(others)), "training is the network's"
         with torch.no_grad():
             for p in (*stock.parameters(), *model.parameters()):
                 p.mul_(1.1)
         wanted, found = case.run(stock.eval(), False), case.run(model.eval(), False)
-        assert len(calls) == 2 + len(others)
+        assert len(calls) == served * (2 + len(others))
     for name, x in wanted.items():
         assert (found[name] - x).abs().max() <= 1e-12 * x.abs().max(), name
 
