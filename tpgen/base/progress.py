@@ -112,5 +112,6 @@ def _notebook_bar(total: int) -> Iterator[Callable[[str, float], None]]:
 
 
 def _in_notebook() -> bool:
+    # whether a kernel runs this: IPython in a terminal has none
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     return hasattr(shell, "kernel")

@@ -133,6 +133,7 @@ class ClosedForm(Differentiable[Any]):
         return written(opened, read)(*given, *rows.indices, *(rows.sizes[index] for index in indices))
 
     def _plain(self, opened: _Slots, read: _Slots) -> nn.Module:
+        # the program as a graph of torch's operators, which every transform knows
         key = (opened, read)
         if key not in self._graphs:
             with without_modes():  # its constants have values, also where a call has none
@@ -177,6 +178,7 @@ class Rows:
 
 
 def _like(gradient: Tensor, operand: Tensor | None) -> Tensor:
+    # a gradient summed over the batch dimensions that broadcast its operand
     if operand is None or gradient.shape == operand.shape:
         return gradient
     return gradient.sum_to_size(operand.shape)

@@ -34,6 +34,7 @@ class Constants(nn.Module):
         return next((p for p in self.parameters() if p.is_floating_point()), None)
 
     def _settle(self, anchor: Tensor | None) -> None:
+        # make the constants anew: at an anchor, or each where it is
         exact: dict[str, np.ndarray] = self.__dict__.get("_exact", {})
         for name, values in exact.items():
             held = self._buffers[name]

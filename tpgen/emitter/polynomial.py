@@ -122,6 +122,7 @@ def _unrolled(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
 
 
 def _some_shared(plan: Plan) -> bool:
+    # whether some term has one value for all channels
     return any(not (t.weight or any(plan.operand(name).channels for name in t.inputs)) for t in plan.terms)
 
 

@@ -162,6 +162,7 @@ def _spread(call: Call, operands: Sequence[str], levels: int) -> Iterator[dict[s
 
 
 def _union(slots: Iterable[Slot]) -> int | None:
+    # all levels of some slots, None where two of them share one
     found = 0
     for slot in slots:
         if found & slot.levels:

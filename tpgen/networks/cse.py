@@ -56,6 +56,7 @@ def dce(graph: fx.Graph, module: nn.Module) -> None:
 
 
 def _note(kept: fx.Node, dropped: fx.Node) -> None:
+    # the node that stays says whose work it does as well
     paths = (*_served(kept), *_served(dropped))
     kept.meta["shared_by"] = tuple(dict.fromkeys(paths))
 

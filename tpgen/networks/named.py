@@ -96,6 +96,7 @@ def _as_memory(graph: fx.Graph, x: Any) -> Any:
 
 @cache
 def _operators() -> Any:
+    # the operators in C++, whose results' shapes are known from here on
     if runtime() is None:
         raise BackendError(
             "compiled programs call kernels by the runtime in C++, which is not there: unset TPGEN_NATIVE"

@@ -65,6 +65,7 @@ def _sizes(node: fx.Node) -> tuple[Any, Any]:
 
 
 def _untransposed(node: fx.Node) -> tuple[fx.Node, bool]:
+    # the matrix behind transposes, and whether it is transposed
     turned = False
     while node.op == "call_function" and node.target in _TRANSPOSES and len(_sizes(node)) == 2:
         node, turned = node.args[0], turned is not _turns(node)  # type: ignore[assignment]
@@ -72,6 +73,7 @@ def _untransposed(node: fx.Node) -> tuple[fx.Node, bool]:
 
 
 def _turns(node: fx.Node) -> bool:
+    # whether a permutation of a matrix's axes exchanges them
     if node.target is _aten.t.default:
         return True
     exchanges = node.target is _aten.transpose.int  # else the axes that come first and second
@@ -102,6 +104,7 @@ _WRITERS = {"out": _product, "x1": _rows_gradient, "w": _weights_gradient}
 
 
 def _nothing(graph: fx.Graph, rows: fx.Node) -> fx.Node:
+    # rows of the second input, which a linear layer has not
     return insert(graph, _aten.slice.Tensor, rows, 1, 0, 0)
 
 

@@ -116,6 +116,7 @@ def _written(path: Sequence[Any]) -> str:
 
 
 def _flat(args: tuple, options: dict[str, Any]) -> tuple[list[Any], pytree.TreeSpec]:
+    # leaves and structure of arguments, as `tree_flatten` finds them in more time
     leaves: list[Any] = []
     nested: list[Any] = []
     if _gathered((args, options), leaves, nested):

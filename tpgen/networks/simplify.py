@@ -50,6 +50,7 @@ def rewrite(graph: fx.Graph) -> None:
 
 
 def _is_zero(node: fx.Node, zeros: set[fx.Node]) -> bool:
+    # whether a result is zero wherever it is finite
     first = node.args[0] if node.args else None
     if node.target in _ZEROS:
         return True
@@ -134,6 +135,7 @@ def multiply_column(_graph: fx.Graph, node: fx.Node) -> None:
 
 
 def _silu(graph: fx.Graph, node: fx.Node) -> None:
+    # by its sigmoid, as its derivatives are, so that they share it
     x = node.args[0]
     with graph.inserting_before(node):
         node.replace_all_uses_with(insert(graph, _aten.mul.Tensor, x, insert(graph, _aten.sigmoid.default, x)))

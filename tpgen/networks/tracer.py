@@ -179,6 +179,7 @@ def _is_scripted(module: nn.Module) -> bool:
 
 
 def _recording(function: Callable) -> Callable:
+    # the function, which becomes a node where an argument is a proxy
     @functools.wraps(function)
     def record(*args: Any, **kwargs: Any) -> Any:
         tracers: list[Any] = []

@@ -163,6 +163,7 @@ class _Served:
 
 
 def _alone(found: Any, owned: Sequence[Tensor]) -> Any:
+    # results of which the loss alone, the first, has gradients
     (leaves, _), (beside, spec) = flatten(found), flatten(values(found, owned))
     place = next((n for n, x in enumerate(leaves) if isinstance(x, Tensor)), None)
     if place is not None:

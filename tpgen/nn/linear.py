@@ -292,6 +292,7 @@ class Linear(FormModule):
         return self.num_elements or max([x.shape[0] for x in (w, b) if x.dim() > 1], default=1)
 
     def _elements(self, x: Tensor, w: Tensor, b: Tensor, index: Any) -> tuple[Tensor, ...]:
+        # the element of every row, on one axis, where there are elements
         if not self._by_element:
             if index is not None:
                 raise InputError("index: this layer has no elements: leave it out, or construct it with num_elements")

@@ -81,6 +81,7 @@ class PlannedModule(Constants):
         return self._choice
 
     def _look_again(self) -> None:
+        # choose again where a kernel could not be built since
         if torch.compiler.is_compiling() or self._failures == failures_seen():
             return
         self._failures = failures_seen()

@@ -187,6 +187,7 @@ def _check_operands(operands: Sequence[Operand]) -> dict[str, Operand]:
 
 
 def _names(text: Any) -> bool:
+    # whether a text can name an operand, in programs too
     plain = isinstance(text, str) and text.isidentifier() and text.isascii()
     return plain and not keyword.iskeyword(text) and text not in _TAKEN
 

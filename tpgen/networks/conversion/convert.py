@@ -164,6 +164,7 @@ def _warn(kept: Sequence[Kept], names: dict[nn.Module, tuple[str, ...]]) -> None
 
 
 def _report(report: Callable[[Conversion], object], found: Conversion, swaps: Iterable[Swap]) -> None:
+    # report what was done; an error there undoes it
     try:
         report(found)
     except BaseException:
@@ -333,6 +334,7 @@ def _stayed(kept: Iterable[Kept], names: dict[nn.Module, tuple[str, ...]]) -> tu
 
 
 def _in_order(findings: Iterable[_Found], names: dict[nn.Module, tuple[str, ...]]) -> list[_Found]:
+    # as their modules stand in the network, whoever found them
     places = {module: place for place, module in enumerate(names)}
     return sorted(findings, key=lambda finding: places[finding.module])
 

@@ -156,6 +156,7 @@ def _orders_of_stock(stock: nn.Module, inputs: Sequence[Any]) -> tuple[dict[str,
 
 
 def _in_training(network: nn.Module, inputs: Sequence[Any]) -> dict[str, NamedTensors]:
+    # outputs as the network was given, and derivatives in training
     outputs = outputs_of(network, inputs)
     return {**derivatives_of(network.train(), inputs), OUTPUTS: outputs}
 

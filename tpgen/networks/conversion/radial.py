@@ -125,6 +125,7 @@ def convolves(net: nn.Module) -> bool:
 
 
 def _changed(layer: Any) -> str | None:
+    # why a net with this layer must stay
     if parametrize.is_parametrized(layer):
         return "of a layer that is parametrised: convert first, then parametrise"
     if type(layer) is not _Layer:

@@ -137,6 +137,7 @@ class SpeciesProduct:
         return kernel_layer(x, matrices, species, describe(self.plan))
 
     def _summed(self, weight: Tensor, table: Tensor, one_hot: Tensor | None) -> Tensor:
+        # the matrices of each species, paths of the same segments added up
         found: dict[int, Tensor] = {}
         weights = weight.split([prod(block.shape) for block in self.blocks])
         for block, own in zip(self.blocks, weights, strict=True):

@@ -99,6 +99,7 @@ def _let_go(program: ExportedProgram) -> None:
 
 @contextmanager
 def _made_whole(folder: Path) -> Iterator[Path]:
+    # a folder beside it, which takes its name when all is written
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:

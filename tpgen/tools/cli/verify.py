@@ -80,6 +80,7 @@ def _verified(
 
 
 def _turns(turns: tuple[str, ...]) -> tuple[dict[str, str | None] | None, dict[str, str | None] | None]:
+    # irreps of inputs, and of results; None where nothing is said
     ends: tuple[dict[str, str | None], dict[str, str | None]] = ({}, {})
     for text in turns:
         name, equals, irreps = text.partition("=")

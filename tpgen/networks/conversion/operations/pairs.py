@@ -236,6 +236,7 @@ def _means_of(x: Tensor, pairs: EdgePairs) -> Tensor:
 
 
 def _shared_out(y: Tensor, pairs: EdgePairs) -> Tensor:
+    # half of each row of a pair, all of the others
     if pairs.numbers == pairs.pairs:
         return y * 0.5
     shares = y.new_ones(pairs.numbers, 1)
@@ -244,12 +245,14 @@ def _shared_out(y: Tensor, pairs: EdgePairs) -> Tensor:
 
 
 def _spread(y: Tensor, pairs: EdgePairs) -> Tensor:
+    # the row of its number for each edge
     if not _has_rules(y):
         return y.index_select(0, pairs.number)
     return _linear_map(y, lambda y: _selected(y, pairs.number), lambda g: _gathered(g, pairs))
 
 
 def _gathered(x: Tensor, pairs: EdgePairs) -> Tensor:
+    # the sum of the rows of each number's edges
     if _has_rules(x):
         return _linear_map(x, lambda x: _summed(x, pairs), lambda g: _spread(g, pairs))
     into = torch.arange(pairs.pairs, device=x.device)

@@ -50,6 +50,7 @@ def of_factors(plan: Plan, factors: Sequence[Variable]) -> tuple[int, ...]:
 
 
 def _reaching(plan: Plan, component: int) -> list[int]:
+    # the terms without weights that write a component of the output
     slices = plan.out.irreps.slices()
     free = [(n, term) for n, term in enumerate(plan.terms) if term.weight is None]
     return [n for n, t in free if t.i_out is None or component in range(*slices[t.i_out].indices(plan.out.dim))]
