@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any
 
-import pytest
 import torch
 
 from benchmarks.networks import Case
 from tests.clients.checks import assert_same, results
+from tests.networks.served import served_calls
 from tpgen.networks.conversion.convert import convert
-from tpgen.networks.kinds import Kind
 
 
 def check_served(case: Case, *others: Case, served: bool = True) -> None:
@@ -22,7 +18,7 @@ def check_served(case: Case, *others: Case, served: bool = True) -> None:
     The first of two calls is the network's, as a program is built of it; all are where a model has no program.
     """
     stock, model = deepcopy(case.model).eval(), convert(case.model, program=True).eval()
-    with _served_calls() as calls:
+    with served_calls() as calls:
         for other in (case, case, *others):
             wanted, found = other.run(stock, False), other.run(model, False)
             for name, x in wanted.items():
@@ -38,19 +34,3 @@ def check_served(case: Case, *others: Case, served: bool = True) -> None:
         assert len(calls) == served * (2 + len(others))
     for name, x in wanted.items():
         assert (found[name] - x).abs().max() <= 1e-12 * x.abs().max(), name
-
-
-@contextmanager
-def _served_calls() -> Iterator[list[int]]:
-    """An entry for each call that a program serves."""
-    calls: list[int] = []
-    run = Kind.served
-
-    def served(self: Kind, *rest: Any) -> Any:
-        found = run(self, *rest)
-        calls.extend([0] * (found is not None))
-        return found
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Kind, "served", served)
-        yield calls

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -46,9 +47,9 @@ def given(atoms: int = 5, seed: int = 0) -> dict[str, Tensor]:
     }
 
 
-@pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """An entry for each call that a program has served."""
+@contextmanager
+def served_calls() -> Iterator[list[int]]:
+    """A list that gets an entry for each call that a program serves."""
     calls: list[int] = []
     run = Kind.served
 
@@ -57,8 +58,16 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         calls.extend([0] * (found is not None))
         return found
 
-    monkeypatch.setattr(Kind, "served", served)
-    return calls
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Kind, "served", served)
+        yield calls
+
+
+@pytest.fixture
+def counted() -> Iterator[list[int]]:
+    """An entry for each call that a program has served."""
+    with served_calls() as calls:
+        yield calls
 
 
 def twins(network: Callable[[], nn.Module] = Field, when: Any = True) -> tuple[nn.Module, nn.Module]:
