@@ -20,5 +20,10 @@ def test_gradients_of_a_loss_of_all_three_are_those_of_stock() -> None:
     check_training(*cases, outputs=OUTPUTS)
 
 
-def test_a_model_without_a_program_of_its_own_computes_the_same() -> None:
+def test_a_converted_model_takes_a_program_by_itself() -> None:
+    check_served(*(sevenn(atoms, torch.float32, "8x0e+4x1e") for atoms in (27, 36)), limit=1e-5)
+
+
+def test_the_network_serves_a_model_with_a_hook() -> None:
+    """In float64 the case's one-hot rows become float64 by a hook."""
     check_served(*(sevenn(atoms, torch.float64, "8x0e+4x1e") for atoms in (27, 36)), served=False)
