@@ -21,8 +21,9 @@ from benchmarks.gpu_clock import seconds_of
 from tests.kernels.cuda.silent import silent_gpu
 from tests.polynomials import operands_of, symmetric
 from tpgen.base.text import table
-from tpgen.kernels.runtime.call import OUT, FormCall, ProductCall
-from tpgen.kernels.runtime.forms import forms, product_operator
+from tpgen.kernels.rows import DESTINATIONS, ELEMENTS, SOURCES, RowIndex
+from tpgen.kernels.runtime.call import FormCall, call_of
+from tpgen.kernels.runtime.forms import forms
 from tpgen.kernels.runtime.ops import describe
 from tpgen.kernels.runtime.polynomials import named_call
 from tpgen.kernels.runtime.runtime import kernels_of
@@ -32,7 +33,7 @@ from tpgen.planner.presets import channelwise
 PLAN = channelwise("32x0e+32x1o", "0e+1o", "32x0e+32x1o", shared_weights=False)
 # results wider than twice what they are made of, whose gradients come by receiver
 WIDE = channelwise("16x0e+16x1o", "0e+1o+2e+3o", "16x0e+16x1o+16x2e+16x3o", shared_weights=False)
-BACKWARD = 7  # the mask of x1, x2 and w
+BACKWARD = ("x1", "x2", "w")
 ROWS, NODES = 40, 8
 HEADS = ("call", "user", "runtime", "Python", "launches")
 
@@ -46,16 +47,13 @@ class Launch(NamedTuple):
     python: Callable[[], Sequence[Tensor]]
 
 
-def of_product(name: str, plan: Plan, mask: int, indexed: bool) -> Launch:
+def of_product(name: str, plan: Plan, opened: tuple[str, ...], indexed: bool) -> Launch:
     """A product, or its gradients, on rows or on edges."""
     rows = {operand.name: (NODES if indexed and operand.name in ("x1", "out") else ROWS) for operand in plan.operands}
-    x1, x2, w, g = (torch.randn(rows[o.name], o.dim) for o in plan.operands)
-    src, dst = torch.randint(NODES, (2, ROWS)) if indexed else (None, None)
-    call = ProductCall(x1, x2, w, None if mask == OUT else g, src, dst, describe(plan), mask, NODES if indexed else 0)
-    kernels = kernels_of(call.description)
-    return Launch(
-        name, partial(product_operator.form, call), partial(kernels.quick, call), partial(kernels._run, call.listed())
-    )
+    tensors, slots = [torch.randn(rows[o.name], o.dim) for o in plan.operands], call_of(opened)
+    src, dst = torch.randint(NODES, (2, ROWS))
+    edges = (RowIndex(SOURCES, src), RowIndex(DESTINATIONS, dst, NODES)) if indexed else ()
+    return _launch(name, FormCall(tensors[: len(slots.given)], edges, describe(plan), str(slots)))
 
 
 def of_polynomial(name: str, plan: Plan, slots: str) -> Launch:
@@ -65,15 +63,19 @@ def of_polynomial(name: str, plan: Plan, slots: str) -> Launch:
     operands = [*there, torch.randn(ROWS, out.dim * (32 if out.channels else 1))]
     by_name = dict(zip([o.name for o in plan.operands], operands, strict=True))
     tensors = [by_name[slot.operand] for slot in named.given]
-    call = FormCall(tensors, None, None, plan.to_json(), str(named), torch.randint(3, (ROWS,)))
+    index = RowIndex(ELEMENTS, torch.randint(3, (ROWS,)))
+    return _launch(name, FormCall(tensors, (index,), plan.to_json(), str(named)))
+
+
+def _launch(name: str, call: FormCall) -> Launch:
     kernels = kernels_of(call.description)
-    return Launch(name, partial(forms.form, call), partial(kernels.quick_form, call), partial(kernels._run, call))
+    return Launch(name, partial(forms.form, call), partial(kernels.quick, call), partial(kernels._run, call))
 
 
 def launches() -> Iterator[Launch]:
-    for direction, mask in (("", OUT), (", gradients", BACKWARD)):
-        yield of_product(f"product{direction}", PLAN, mask, indexed=False)
-        yield of_product(f"convolution{direction}", PLAN, mask, indexed=True)
+    for direction, opened in (("", ("out",)), (", gradients", BACKWARD)):
+        yield of_product(f"product{direction}", PLAN, opened, indexed=False)
+        yield of_product(f"convolution{direction}", PLAN, opened, indexed=True)
     yield of_product("convolution, gradients collected", WIDE, BACKWARD, indexed=True)
     yield of_polynomial("polynomial", symmetric(), "forward")
     yield of_polynomial("polynomial, gradients", symmetric(), "backward")

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from tpgen.form.form import Form, LetteredLeg, Term
 from tpgen.form.polynomial import read_operand, write_operand
-from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, Sizes, by_form
+from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, by_form
+from tpgen.kernels.runtime.pairs import found_rows, sums_of_found
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, KernelTarget
 from tpgen.kernels.sweep.evaluate import ValueMemory, run_statements, summed
 from tpgen.kernels.sweep.monomials import PolynomialSweep, reads, stored_value
@@ -179,18 +180,14 @@ def interpreted(spec: KernelSpec) -> Kernel:
     names = [str(slot) for slot in spec.call.given]
 
     def run(call: KernelCall) -> int:
-        edges = call.edges
-        index = {} if edges is None else {"x1": edges.src.long(), "out": edges.dst.long()}
+        index = {one.rule.operand: one for one in call.indices}
         gathered = {
-            slot: x[index[operand_of(slot)]] if operand_of(slot) in index else x
+            slot: found_rows(index[operand_of(slot)], x, call.rows) if operand_of(slot) in index else x
             for slot, x in zip(names, call.given, strict=True)
         }
         found = interpret(sweep, form, gathered)
         for name, result in zip(opened, call.opened, strict=True):
-            if name in index:
-                result.copy_(torch.zeros_like(result, dtype=torch.float64).index_add_(0, index[name], found[name]))
-            else:
-                result.copy_(found[name])
+            result.copy_(sums_of_found(index[name], found[name]) if name in index else found[name])
         return 0
 
     return run
@@ -201,14 +198,14 @@ def interpreted_polynomial(spec: KernelSpec) -> Kernel:
     plan, slots, sweep = spec.description.plan, spec.call, spec.description.sweep(spec.call)
 
     def run(call: KernelCall) -> int:
-        sizes, index = call.sizes, call.elements
+        index = call.indices[0].tensor
         pairs = zip(slots.given, call.given, strict=True)
         tensors = {str(slot): _components(plan.operand(slot.operand), x.double()) for slot, x in pairs}
         results = [plan.operand(slot.operand) for slot in slots.opened]
-        shapes = {str(slot): _shape(o, sizes) for slot, o in zip(slots.opened, results, strict=True)}
+        shapes = {str(slot): _shape(o, call) for slot, o in zip(slots.opened, results, strict=True)}
         if index is None:
-            index = torch.arange(sizes.rows) if sizes.elements == sizes.rows else torch.zeros(sizes.rows).long()
-        elif index.numel() and not 0 <= int(index.min()) <= int(index.max()) < sizes.elements:
+            index = torch.arange(call.rows) if call.elements == call.rows else torch.zeros(call.rows).long()
+        elif index.numel() and not 0 <= int(index.min()) <= int(index.max()) < call.elements:
             return 2
         found = interpret_polynomial(sweep, tensors, shapes, index)
         for slot, o, x in zip(slots.opened, results, call.opened, strict=True):
@@ -224,8 +221,8 @@ def _components(o: Operand, x: Tensor) -> Tensor:
     return read_operand(o, x).transpose(1, 2)
 
 
-def _shape(o: Operand, sizes: Sizes) -> tuple[int, int, int]:
-    return sizes.elements if o.weights else sizes.rows, o.dim, sizes.channels if o.channels else 1
+def _shape(o: Operand, call: KernelCall) -> tuple[int, int, int]:
+    return call.elements if o.weights else call.rows, o.dim, call.channels if o.channels else 1
 
 
 INTERPRETER = KernelTarget(

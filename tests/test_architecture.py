@@ -214,8 +214,8 @@ FACTS = {
     },
     "tpgen.kernels.runtime.native.runtime": {"_runtime"},
     "tpgen.kernels.runtime.native.source": {"process_text"},
-    "tpgen.kernels.runtime.call": {"opening_text", "slots_of", "sweeps_of"},
-    "tpgen.networks.named": {"_operators"},
+    "tpgen.kernels.runtime.call": {"opening"},
+    "tpgen.networks.named": {"_named_form"},
     "tpgen.kernels.runtime.targets": {"target_of"},
     "tpgen.networks.cse": {"_is_random"},
     "tpgen.networks.signature": {"_structure"},
@@ -315,7 +315,7 @@ def test_the_root_loads_nothing_but_itself() -> None:
 
 
 def test_beside_torch_the_root_registers_the_operators() -> None:
-    code = "import torch, tpgen\ntorch.ops.tpgen.product.default, torch.ops.tpgen.form.default"
+    code = "import torch, tpgen\ntorch.ops.tpgen.order.default, torch.ops.tpgen.form.default"
     assert not of(loaded(code), *(f"tpgen.{room}" for room in ROOMS[ROOMS.index("nn") :]))
 
 

@@ -24,6 +24,7 @@ from tpgen.kernels.build.compiler import need_compiler, target
 from tpgen.kernels.cpp.generate import generate
 from tpgen.kernels.placement.place import place
 from tpgen.kernels.placement.planning import plan_schedule
+from tpgen.kernels.rows import EDGES
 from tpgen.kernels.runtime.native.source import process_text
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.presets import channelwise, fully_connected
@@ -51,20 +52,20 @@ CORPUS = [
 ]
 SLOTS = ("x1", "x2", "w", "out")
 _CALL = """
-extern "C" int kernel_{n}({parameters});
-static int call_{n}(float** x, float** y, i64 rows, i64* src, i64* dst, i64 nodes) {{ return kernel_{n}({arguments}); }}
+extern "C" int kernel_{n}(float**, float**, const void*, i64, i64);
+static int call_{n}(float** x, float** y, i64 rows, i64* src, i64* dst, i64 nodes) {{
+  float* opened[] = {{{places}}};
+  const struct {{ const void* at; i64 size, how; }} indices[] = {{{{src, nodes, 1}}, {{dst, nodes, 1}}}};
+  return kernel_{n}(x, opened, indices, rows, 1);
+}}
 """
 
 
 def case(n: int, name: str, opened: tuple[str, ...], indexed: bool) -> tuple[str, str, str]:
     """The text of a kernel, how the harness calls it, and its row in the harness's table."""
     form = form_of(PLANS[name], "mul_ir")
-    text = generate(place(plan_schedule(form, target(torch.float32)), opened, indexed)).text
-    pointers = ["void*"] * 8
-    parameters, arguments = [*pointers, "i64"], [*(f"x[{k}]" for k in range(4)), *(f"y[{k}]" for k in range(4)), "rows"]
-    if indexed:
-        parameters += ["void*", "void*", "i64", "i64", "i64"]
-        arguments += ["src", "dst", "nodes", "nodes", "1"]
+    text = generate(place(plan_schedule(form, target(torch.float32)), opened, EDGES if indexed else ())).text
+    places = ", ".join(f"y[{SLOTS.index(slot)}]" for slot in opened)
     dims = {o.name: o.dim for o in form.operands}
     rows = {"x1": NODES if indexed else ROWS, "x2": ROWS, "w": ROWS if name == "channelwise" else 1,
             "out": NODES if indexed else ROWS}  # fmt: skip
@@ -73,7 +74,7 @@ def case(n: int, name: str, opened: tuple[str, ...], indexed: bool) -> tuple[str
     room = [size if slot in opened else 0 for slot, size in zip(SLOTS, sizes, strict=True)]
     title = f"{name} {'*'.join(opened)}{' of edges' if indexed else ''}"
     row = f'{{"{title}", call_{n}, {{{numbers(given)}}}, {{{numbers(room)}}}, {ROWS}, {NODES}}}'
-    return text, _CALL.format(n=n, parameters=", ".join(parameters), arguments=", ".join(arguments)), row
+    return text, _CALL.format(n=n, places=places), row
 
 
 def numbers(values: list[int]) -> str:

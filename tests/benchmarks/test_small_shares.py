@@ -21,7 +21,7 @@ def test_what_is_shown_is_a_size_that_there_is() -> None:
 
 def test_what_the_profiler_slows_down_is_scaled_to_the_step() -> None:
     events = [
-        ("tpgen_native::named_form", 2.0),
+        ("tpgen_native::form", 2.0),
         ("aten::bmm", 0.25),
         ("aoti_torch_cpu_addmm_out", 0.75),
         ("graph_0_cpp_fused_add_0", 1.0),

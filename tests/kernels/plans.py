@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import comb
 
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor
 
 from tpgen.form.sampling import random_operands
 from tpgen.kernels.arguments import KernelSpec
-from tpgen.kernels.runtime.call import ProductCall, call_of
+from tpgen.kernels.rows import DESTINATIONS, SOURCES, RowIndex
+from tpgen.kernels.runtime.call import FormCall, call_of
 from tpgen.kernels.runtime.description import described
 from tpgen.planner.modes import MODES
 from tpgen.planner.plan import Plan
@@ -65,6 +67,30 @@ def forward_spec(plan: Plan, dtype: torch.dtype = torch.float32) -> KernelSpec:
     return KernelSpec(described(plan), call_of(("out",)), dtype)
 
 
-def call(mask: int, x1: Tensor, x2: Tensor, w: Tensor, out: Tensor | None = None) -> ProductCall:
-    """A call of rows that opens the slots of a mask."""
-    return ProductCall(x1, x2, w, out, None, None, "", mask)
+NAMES = ("x1", "x2", "w", "out")
+
+
+def slots_of(mask: int) -> str:
+    """Names of the slots in a mask: bits of x1, x2, w and out.
+
+    >>> slots_of(9)
+    'x1 out'
+    """
+    return " ".join(name for n, name in enumerate(NAMES) if mask >> n & 1)
+
+
+def call(
+    opened: str, *tensors: Tensor, text: str = "", edges: Sequence[Tensor | None] = (), nodes: int = 0
+) -> FormCall:
+    """A call that opens some slots, given as many of x1, x2, w and the cotangent as it reads."""
+    slots = call_of(tuple(opened.split()))
+    src, dst = edges or (None, None)
+    indices = (RowIndex(SOURCES, src), RowIndex(DESTINATIONS, dst, nodes)) if edges else ()
+    return FormCall(tensors[: len(slots.given)], indices, text, str(slots))
+
+
+def gradients(
+    text: str, *tensors: Tensor, opened: str = "x1 x2 w", edges: Sequence[Tensor | None] = ()
+) -> list[Tensor]:
+    """The gradients of a product, by the operator."""
+    return torch.ops.tpgen.form(*call(opened, *tensors, text=text, edges=edges).arguments())

@@ -19,6 +19,7 @@ from tpgen.base.errors import BackendError, EmitError, InputError, KernelError, 
 from tpgen.kernels.build import build, cache, compiler
 from tpgen.kernels.build.compiler import openmp_runtime
 from tpgen.kernels.placement.place import place
+from tpgen.kernels.rows import EDGES
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import Description, read_description
 from tpgen.kernels.runtime.ops import describe, kernel_conv, kernel_product, kernel_source, kernel_supported
@@ -35,7 +36,7 @@ TEXT = describe(PLAN)
 def run_product() -> torch.Tensor:
     """A forward product whose kernel is looked up anew."""
     x1, x2, w, _ = operands(PLAN, 5, torch.float32).values()
-    return Kernels(TEXT).run(call(8, x1, x2, w))[0]
+    return Kernels(TEXT).run(call("out", x1, x2, w))[0]
 
 
 def libraries(directory: Path) -> list[Path]:
@@ -75,7 +76,7 @@ def test_warm_builds_what_a_convolution_with_forces_needs(fresh: Path) -> None:
 
 def test_a_new_thread_takes_torchs_number_of_threads() -> None:
     given, product = operands(PLAN, 5, torch.float32), Kernels(TEXT)
-    forward = call(8, given["x1"], given["x2"], given["w"])
+    forward = call("out", given["x1"], given["x2"], given["w"])
     product.run(forward)  # built here: the thread is to do nothing but call the kernel
     runtime, before = ctypes.CDLL(openmp_runtime() or None), torch.get_num_threads()
     torch.set_num_threads(1)
@@ -91,11 +92,9 @@ def test_products_without_paths_have_text_and_nothing_to_build(fresh: Path) -> N
     for irreps in (("4x0e", "0e", "3x0e"), ("0x0e", "0x0e", "0x0e")):
         plan = make_plan(*irreps, [])
         for opened in (("out",), ("x1", "x2", "w")):
-            for indexed in (False, True):
-                assert (
-                    "tpgen_kernel"
-                    in Description(plan, ("mul_ir",) * 3).source(call_of(opened), torch.float32, indexed).text
-                )
+            for rules in ((), EDGES):
+                source = Description(plan, ("mul_ir",) * 3).source(call_of(opened), torch.float32, rules)
+                assert "tpgen_kernel" in source.text
         assert warm([plan]) == 0
 
 
@@ -238,8 +237,8 @@ def test_unknown_direction_and_slots() -> None:
     schedule = Description(PLAN, ("mul_ir",) * 3).schedule(torch.float32)
     with pytest.raises(EmitError, match="unknown slot 'y'; known slots: x1, x2, w, out"):
         place(schedule, ("y",))
-    with pytest.raises(EmitError, match="an indexed one x1 or out but not both"):
-        place(schedule, ("x1", "out"), indexed=True)
+    with pytest.raises(EmitError, match="one of those that are found by an index"):
+        place(schedule, ("x1", "out"), EDGES)
 
 
 def test_what_kernels_do_not_do() -> None:
@@ -309,13 +308,6 @@ def test_tensors_that_do_not_fit(change: dict, message: str) -> None:
         given = {name: x.to(given["x1"].dtype) for name, x in given.items()}
     with pytest.raises(InputError, match=message):
         kernel_product(given["x1"], given["x2"], given["w"], TEXT)
-
-
-def test_a_mask_opens_one_to_four_slots() -> None:
-    x1, x2, w, g = operands(PLAN, 5).values()
-    for mask in (0, 16):
-        with pytest.raises(InputError, match="mask must have one to four of the bits"):
-            torch.ops.tpgen.gradients(x1, x2, w, g, TEXT, mask)
 
 
 def test_a_product_is_prepared_once() -> None:

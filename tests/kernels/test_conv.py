@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.kernels.plans import call, gradients
 from tests.kernels.test_products import identical, on_threads
 from tpgen.base.errors import InputError
 from tpgen.form.reference import reference_product
-from tpgen.kernels.build import build
-from tpgen.kernels.runtime.call import OUT, ProductCall
+from tpgen.kernels.rows import RowIndex
+from tpgen.kernels.runtime import load
 from tpgen.kernels.runtime.native.runtime import runtime
 from tpgen.kernels.runtime.ops import describe, kernel_conv
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
@@ -82,13 +83,12 @@ def test_the_runtime_takes_indices_of_32_bits(monkeypatch: pytest.MonkeyPatch) -
     plan = PLANS["channel"]
     x1, x2, w, src, dst = (x.detach() for x in graph(plan))
     product = kernels_of(describe(plan))
-    call = ProductCall(x1, x2, w, None, src, dst, describe(plan), OUT, NODES)
-    wanted = product.run(call)
+    wanted = product.run(call("out", x1, x2, w, text=describe(plan), edges=(src, dst), nodes=NODES))
     if runtime() is None:
         pytest.skip("no runtime on this machine")
-    (found,) = product.quick(call._replace(src=src.int(), dst=dst.int()))
-    assert torch.equal(found, *wanted)
-    assert not product.quick(call._replace(src=src.short()))
+    narrow = call("out", x1, x2, w, text=describe(plan), edges=(src.int(), dst.int()), nodes=NODES)
+    assert torch.equal(*product.quick(narrow), *wanted)
+    assert not product.quick(call("out", x1, x2, w, text=describe(plan), edges=(src.short(), dst), nodes=NODES))
 
 
 @ALL
@@ -116,9 +116,11 @@ def test_second_derivatives_and_forward_mode(name: str) -> None:
 def test_torch_accepts_the_operators(name: str) -> None:
     plan = PLANS[name]
     *inputs, src, dst = graph(plan, 9)
-    torch.library.opcheck(torch.ops.tpgen.product.default, (*inputs, describe(plan), src, dst, NODES))
+    forward = call("out", *inputs, text=describe(plan), edges=(src, dst), nodes=NODES)
+    torch.library.opcheck(torch.ops.tpgen.form.default, forward.arguments())
     g = torch.randn(NODES, plan.irreps_out.dim, dtype=torch.float64, requires_grad=True)
-    torch.library.opcheck(torch.ops.tpgen.gradients.default, (*inputs, g, describe(plan), 15, src, dst))
+    backward = call("x1 x2 w out", *inputs, g, text=describe(plan), edges=(src, dst))
+    torch.library.opcheck(torch.ops.tpgen.form.default, backward.arguments())
 
 
 @pytest.mark.parametrize("name", ["channel", "batch, shared"])
@@ -231,22 +233,23 @@ def test_nothing_checks_trusted_edges(name: str) -> None:
     with pytest.raises(InputError, match="edge_src holds an index out of range"):
         kernel_conv(x1[:-1], x2, w, src, dst, NODES, describe(plan))
     g = torch.randn(NODES, plan.irreps_out.dim, dtype=x1.dtype)
-    wanted = torch.ops.tpgen.gradients(x1, x2, w, g, describe(plan), 6, src, dst)
-    assert identical(torch.ops.tpgen.gradients(x1[:-1], x2, w, g[:-1], trusting(plan), 6, src, dst), wanted)
+    wanted = gradients(describe(plan), x1, x2, w, g, opened="x2 w", edges=(src, dst))
+    found = gradients(trusting(plan), x1[:-1], x2, w, g[:-1], opened="x2 w", edges=(src, dst))
+    assert identical(found, wanted)
 
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Whether each kernel that runs is told to check its edges."""
     heard: list[bool] = []
-    load = build.load_kernel
+    told = load._indices
 
-    def listening(text: str, indexed: bool):
-        kernel = load(text, indexed)
-        return lambda *values: (heard.append(values[-1]), kernel(*values))[1]
+    def listening(indices: Sequence[RowIndex]):
+        heard.extend(index.check for index in indices)
+        return told(indices)
 
     kernels_of.cache_clear()
-    monkeypatch.setattr(build, "load_kernel", listening)
+    monkeypatch.setattr(load, "_indices", listening)
     yield heard
     kernels_of.cache_clear()
 

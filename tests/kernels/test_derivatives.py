@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.kernels.plans import VARIANTS, mode_plan, operands
+from tests.kernels.plans import VARIANTS, call, mode_plan, operands
 from tpgen.form.reference import reference_product
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
 from tpgen.kernels.runtime import forms
-from tpgen.kernels.runtime.call import OUT, X1, X2, ProductCall, W
+from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.ops import describe, kernel_conv, kernel_product
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.planner.linear import make_linear_plan
@@ -79,14 +79,14 @@ def test_third_derivative(name: str) -> None:
 def test_only_the_gradients_that_are_asked_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x1, x2, w = differentiable(PLANS[name])
     kernel, definition = both(PLANS[name])
-    masks: list[int] = []
+    opened: list[str] = []
 
-    def listening(self: object, call: ProductCall) -> list[Tensor]:
-        masks.append(call.mask)
-        return kernels_of(call.description).run(call)
+    def listening(self: object, one: FormCall) -> list[Tensor]:
+        opened.append(one.call.partition(" -> ")[2])
+        return kernels_of(one.description).run(one)
 
     monkeypatch.setattr(forms, "_WORTH_ASKING", 0)
-    monkeypatch.setattr(forms._Products, "quick", listening)
+    monkeypatch.setattr(forms._Forms, "quick", listening)
 
     def force_step(product):
         inner = x2 * 1.0  # no leaf, as the edges' harmonics are in a network
@@ -95,12 +95,12 @@ def test_only_the_gradients_that_are_asked_for(name: str, monkeypatch: pytest.Mo
 
     torch.testing.assert_close(force_step(kernel), force_step(definition))
     # the product, its gradient of x2; then of that the gradients of w and the cotangent, whose path leads to w again
-    assert masks == [OUT, X2, W | OUT, W]
-    masks.clear()
+    assert opened == ["out", "x2", "w out", "w"]
+    opened.clear()
     product = kernel(x1, x2, w)
     product.sum().backward(inputs=[w], retain_graph=True)
     product.sum().backward()
-    assert masks == [OUT, W, X1 | X2 | W]
+    assert opened == ["out", "w", "x1 x2 w"]
 
 
 @ALL
@@ -115,9 +115,10 @@ def test_forward_mode(name: str) -> None:
 def test_torch_accepts_the_operators(name: str) -> None:
     plan = PLANS[name]
     inputs = differentiable(plan)
-    torch.library.opcheck(torch.ops.tpgen.product.default, (*inputs, describe(plan)))
+    torch.library.opcheck(torch.ops.tpgen.form.default, call("out", *inputs, text=describe(plan)).arguments())
     g = torch.randn(3, plan.irreps_out.dim, dtype=torch.float64, requires_grad=True)
-    torch.library.opcheck(torch.ops.tpgen.gradients.default, (*inputs, g, describe(plan), 7))
+    given = call("x1 x2 w", *inputs, g, text=describe(plan)).arguments()
+    torch.library.opcheck(torch.ops.tpgen.form.default, given)
 
 
 @ALL

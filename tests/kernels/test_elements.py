@@ -15,6 +15,8 @@ from tpgen.form.reference import reference_product
 from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.target import kernel_obstacle
+from tpgen.kernels.rows import ELEMENTS as ELEMENTS_RULE
+from tpgen.kernels.rows import RowIndex
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.description import describe, described
 from tpgen.kernels.runtime.ops import kernel_layer
@@ -100,7 +102,7 @@ def test_a_third_derivative() -> None:
 def test_without_an_index_rows_share_one_set_or_have_their_own() -> None:
     text, (x, w) = describe(PLAN), operands()
     for sets, elements in ((w[:1], torch.zeros(7, dtype=torch.int64)), (w[ELEMENTS], torch.arange(7))):
-        call = FormCall((x, x[:, :0], sets), None, None, text, FORWARD)
+        call = FormCall((x, x[:, :0], sets), (RowIndex(ELEMENTS_RULE),), text, FORWARD)
         torch.testing.assert_close(kernels_of(text).run(call)[0], by_definition(x, sets, elements))
 
 
@@ -157,15 +159,14 @@ def test_a_plan_says_so_and_is_read_back() -> None:
 def test_a_gpu_has_no_kernel_of_it() -> None:
     reason = kernel_obstacle(KernelSpec(described(PLAN), described(PLAN).calls()[0], torch.float32), chip_of(90))
     assert reason is not None
-    assert "weights of elements have kernels in linear layers, on vectors" in reason
+    assert "weights of elements have kernels on a CPU alone" in reason
 
 
 @needs_compiler
 def test_bytes_of_a_call_hold_the_lists_of_rows() -> None:
-    text, (x, w) = describe(PLAN), operands(rows=1000)
+    (x, w), text, index = operands(rows=1000), describe(PLAN), torch.zeros(1000, dtype=torch.int64)
     few, many = (
-        call_workspace(FormCall((x, x[:, :0], w[:n]), None, None, text, FORWARD, torch.zeros(1000, dtype=torch.int64)))
-        for n in (1, 4)
+        call_workspace(FormCall((x, x[:, :0], w[:n]), (RowIndex(ELEMENTS_RULE, index),), text, FORWARD)) for n in (1, 4)
     )
     assert many > few > 8 * 1000
 
@@ -176,10 +177,16 @@ def test_bytes_of_a_call_hold_the_lists_of_rows() -> None:
     [
         ((torch.zeros(7, 19), None, ELEMENTS), r"x1 must have shape \(7, 20\), got \(7, 19\)"),
         ((torch.zeros(7, 20), torch.zeros(4, 3), ELEMENTS), r"w must have shape \(elements, \d+\), got \(4, 3\)"),
-        ((torch.zeros(7, 20), None, ELEMENTS.int()), r"index: must be int64 of shape \(7,\), the element of every row"),
-        ((torch.zeros(7, 20), None, ELEMENTS[1:]), r"index: must be int64 of shape \(7,\), the element of every row"),
-        ((torch.zeros(7, 20), None, ELEMENTS + 1), r"index: elements run from 0 to 3, got 1 to 4"),
-        ((torch.zeros(7, 20), None, ELEMENTS - 1), r"index: elements run from 0 to 3, got -1 to 2"),
+        ((torch.zeros(7, 20), None, ELEMENTS.int()), "index must be int64, got torch.int32"),
+        ((torch.zeros(7, 20), None, ELEMENTS[1:]), r"index must have shape \(7,\), one index for every row"),
+        (
+            (torch.zeros(7, 20), None, ELEMENTS + 1),
+            r"index holds an index out of range: elements run from 0 to 3, got 1 to 4",
+        ),
+        (
+            (torch.zeros(7, 20), None, ELEMENTS - 1),
+            r"index holds an index out of range: elements run from 0 to 3, got -1 to 2",
+        ),
     ],
 )
 def test_bad_input(given: tuple, message: str) -> None:

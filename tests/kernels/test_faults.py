@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tests.kernels.plans import operands
+from tests.kernels.plans import gradients, operands
 from tests.kernels.test_build import PLAN, TEXT, libraries, run_product
 from tpgen.base.errors import BackendError, InputError, PlanError
 from tpgen.kernels.build import build, cache
@@ -147,7 +147,7 @@ def test_a_product_without_paths_is_zero_and_needs_no_compiler(fresh: Path, monk
     text = describe(make_plan("4x0e", "0e", "3x0e", []))
     x1, x2, w = torch.ones(2, 4), torch.ones(2, 1), torch.ones(0)
     assert kernel_product(x1, x2, None, text).eq(0).all()
-    found = torch.ops.tpgen.gradients(x1, x2, w, torch.ones(2, 3), text, 7)
+    found = gradients(text, x1, x2, w, torch.ones(2, 3))
     assert [tuple(x.shape) for x in found] == [(2, 4), (2, 1), (0,)]
     assert all(x.eq(0).all() for x in found)
 
@@ -173,12 +173,19 @@ def test_cotangents_and_edges_that_do_not_fit() -> None:
     x1, x2, w, _ = operands(PLAN, 5).values()
     rows = torch.zeros(5, dtype=torch.int64)
     with pytest.raises(InputError, match=r"\(5, 64\), got \(\)"):
-        torch.ops.tpgen.gradients(x1, x2, w, torch.tensor(1.0).double(), TEXT, 7)
+        gradients(TEXT, x1, x2, w, torch.tensor(1.0).double())
     with pytest.raises(InputError, match=r"out must have shape .*got \(\)"):
-        torch.ops.tpgen.gradients(x1, x2, w, torch.tensor(1.0).double(), TEXT, 7, rows, rows)
-    for edges in ((rows, None), (None, rows)):
-        with pytest.raises(InputError, match="edge_src needs edge_dst"):
-            torch.ops.tpgen.product(x1, x2, w, TEXT, *edges, 3)
+        gradients(TEXT, x1, x2, w, torch.tensor(1.0).double(), edges=(rows, rows))
+    for indices, message in (([rows], "edge_dst: give it too"), ([rows] * 3, "1 indices more than rules")):
+        with pytest.raises(InputError, match=message):
+            torch.ops.tpgen.form([x1, x2, w], indices, TEXT, "x1 x2 w -> out", "src dst", 3)
+    for names, message in (
+        ("dst src", "in the order of src, dst"),
+        ("element pair", "one rule"),
+        ("scr", "unknown rule"),
+    ):
+        with pytest.raises(PlanError, match=message):
+            torch.ops.tpgen.form([x1, x2, w], [rows, rows], TEXT, "x1 x2 w -> out", names, 3)
 
 
 HOSTILE = (
@@ -241,9 +248,8 @@ def test_operands_on_another_device_are_named(name: str) -> None:
 
 
 def test_other_devices_have_an_operator_that_says_what_to_do() -> None:
-    for operator in ("tpgen::product", "tpgen::gradients"):
-        for key in ("CPU", "CUDA", "XPU", "MPS", "Meta"):
-            assert torch._C._dispatch_has_kernel_for_dispatch_key(operator, key)
+    for key in ("CPU", "CUDA", "XPU", "MPS", "Meta"):
+        assert torch._C._dispatch_has_kernel_for_dispatch_key("tpgen::form", key)
     with FakeTensorMode():
         given = [torch.empty(x.shape, device="xpu") for x in operands(PLAN, 5, torch.float32).values()]
         with pytest.raises(InputError, match=r"x1.*CPU or CUDA GPUs"):
@@ -257,12 +263,11 @@ def test_nan_propagates_through_gradients_and_convolutions(plan: Plan, dtype: to
     x1, x2, w, g = (x.to(dtype) for x in operands(plan, 20, torch.float32).values())
     x1[3], x2[5], w[7], g[11] = (float("nan"),) * 4
     text, order = describe(plan), torch.arange(20)
-    gradients = torch.ops.tpgen.gradients(x1, x2, w, g, text, 7)
-    for found, rows in zip(gradients, ({5, 7, 11}, {3, 7, 11}, {3, 5, 11}), strict=True):
+    for found, rows in zip(gradients(text, x1, x2, w, g), ({5, 7, 11}, {3, 7, 11}, {3, 5, 11}), strict=True):
         assert set(found.isnan().any(1).nonzero().flatten().tolist()) == rows
     nodes = kernel_conv(x1, x2, w, order, order % 4, 4, text)
     assert nodes.isnan().any(1).tolist() == [False, True, False, True]
-    summed = torch.ops.tpgen.gradients(x1, x2, w, g[:4], text, 1, order % 5, order % 4)[0]
+    summed = gradients(text, x1, x2, w, g[:4], opened="x1", edges=(order % 5, order % 4))[0]
     assert summed.isnan().any(1).nonzero().flatten().tolist() == [0, 2]
 
 

@@ -19,6 +19,7 @@ from tpgen.kernels.cpp.prelude import prelude
 from tpgen.kernels.placement.place import place
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import Target
+from tpgen.kernels.rows import EDGES, ELEMENTS, Rules
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, elementwise, fully_connected
@@ -70,7 +71,7 @@ class Kernel:
     opened: tuple[str, ...] = ("out",)
     target: Target = SINGLE
     layout: str = "mul_ir"
-    indexed: bool = False
+    rules: Rules = ()
 
 
 GOLDEN = {
@@ -82,18 +83,18 @@ GOLDEN = {
     "channel-elementwise": Kernel(lambda: elementwise("16x1o", "16x1o", ["1e"]), ("x1",), DOUBLE),
     "channel-narrow-neon": Kernel(narrow, target=NEON),
     "channel-mixed-modes": Kernel(mixed_modes),
-    "conv-forward": Kernel(dots, target=NEON, indexed=True),
-    "conv-backward": Kernel(dots, ("x1", "x2", "w"), indexed=True, target=DOUBLE),
+    "conv-forward": Kernel(dots, target=NEON, rules=EDGES),
+    "conv-backward": Kernel(dots, ("x1", "x2", "w"), rules=EDGES, target=DOUBLE),
     "batch-forward": Kernel(connected),
     "batch-backward": Kernel(vectors, ("x1", "x2", "w"), DOUBLE),
     "batch-row-weights": Kernel(lambda: vectors(shared=False), ("w",), layout="ir_mul"),
-    "batch-conv-bfloat16": Kernel(vectors, target=HALF, indexed=True),
+    "batch-conv-bfloat16": Kernel(vectors, target=HALF, rules=EDGES),
     "batch-pairs": Kernel(pairs, ("w",), DOUBLE),
     "matrix-forward": Kernel(linear),
     "matrix-forward-neon": Kernel(linear, target=NEON),
     "matrix-backward": Kernel(linear, ("x1", "w"), DOUBLE, "ir_mul"),
-    "matrix-elements-forward": Kernel(lambda: linear(shared="element")),
-    "matrix-elements-backward": Kernel(lambda: linear(shared="element"), ("x1", "w"), DOUBLE),
+    "matrix-elements-forward": Kernel(lambda: linear(shared="element"), rules=(ELEMENTS,)),
+    "matrix-elements-backward": Kernel(lambda: linear(shared="element"), ("x1", "w"), DOUBLE, rules=(ELEMENTS,)),
     "matrix-row-weights": Kernel(lambda: linear(shared=False), ("x1", "w", "out"), HALF),
 }
 
@@ -102,7 +103,7 @@ GOLDEN = {
 def test_generated_text(name: str, request: pytest.FixtureRequest) -> None:
     kernel = GOLDEN[name]
     schedule = plan_schedule(form_of(kernel.plan(), kernel.layout), kernel.target)
-    p = place(schedule, kernel.opened, kernel.indexed)
+    p = place(schedule, kernel.opened, kernel.rules)
     before = prelude(schedule.target, p.tiles, getattr(schedule, "rows", 0), p.tails)
     text = without_headers(without_prelude(generate(p).text, before), "cpp")
     check_golden(FOLDER / f"{name}.cpp", text, request)

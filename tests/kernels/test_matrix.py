@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from tests.form.test_linear import LAYOUTS
+from tests.kernels.plans import call
 from tpgen.base.errors import EmitError, PlanError
 from tpgen.form.form import form_of
 from tpgen.form.reference import reference_product
-from tpgen.kernels.runtime.call import ProductCall, call_of
+from tpgen.kernels.rows import EDGES
+from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import Description, describe, kernel_source, read_description
 from tpgen.kernels.runtime.ops import kernel_product, kernel_supported
 from tpgen.kernels.runtime.runtime import kernels_of
@@ -78,11 +80,10 @@ def test_any_slots_open_together(opened: tuple[str, ...], rows: int) -> None:
     """Whatever set is asked for, each slot is as if it were open alone."""
     plan = make_linear_plan(*ENDS["rests"])
     x, w, g = operands(plan, rows)
-    text, bits = describe(plan), {"x1": 1, "w": 4, "out": 8}
-    call = ProductCall(x, x.narrow(-1, 0, 0), w, g, None, None, text, sum(bits[o] for o in opened))
-    together = kernels_of(text).run(call)
+    text, given = describe(plan), (x, x.narrow(-1, 0, 0), w, g)
+    together = kernels_of(text).run(call(" ".join(opened), *given, text=text))
     for slot, found in zip(opened, together, strict=True):
-        (alone,) = kernels_of(text).run(call._replace(mask=bits[slot]))
+        (alone,) = kernels_of(text).run(call(slot, *given, text=text))
         assert_near(found, alone, 1e-13)
 
 
@@ -156,7 +157,7 @@ def test_descriptions() -> None:
 def test_no_edges() -> None:
     description = Description(make_linear_plan("2x0e", "3x0e"), ("mul_ir", "mul_ir"))
     with pytest.raises(EmitError, match="a linear layer has no edges"):
-        description.source(call_of(("out",)), torch.float32, indexed=True)
+        description.source(call_of(("out",)), torch.float32, EDGES)
 
 
 def test_what_has_no_kernel_says_why() -> None:

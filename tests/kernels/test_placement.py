@@ -10,14 +10,15 @@ from tpgen.kernels.placement.channel import ChannelPlacement
 from tpgen.kernels.placement.place import Placement, place
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import Target
+from tpgen.kernels.rows import EDGES, Rules
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, fully_connected
 
 TARGET = Target("float32", 16, 32)
 
 
-def placed(plan: Plan, *opened: str, indexed: bool = False) -> Placement:
-    return place(plan_schedule(form_of(plan), TARGET), opened, indexed)
+def placed(plan: Plan, *opened: str, rules: Rules = ()) -> Placement:
+    return place(plan_schedule(form_of(plan), TARGET), opened, rules)
 
 
 def test_a_form_is_scheduled_once_for_a_target() -> None:
@@ -64,6 +65,6 @@ def test_rows_form_groups_where_there_are_many_paths() -> None:
 
 def test_owners_are_named() -> None:
     plan = channelwise("16x0e", "0e", "0e", shared_weights=False)
-    assert "summed by the owner of out" in str(placed(plan, "out", indexed=True))
+    assert "summed by the owner of out" in str(placed(plan, "out", rules=EDGES))
     with pytest.raises(EmitError, match="x1 or out but not both"):
-        placed(plan, "x1", "out", indexed=True)
+        placed(plan, "x1", "out", rules=EDGES)

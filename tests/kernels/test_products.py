@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.cases import random_arguments
 from tests.forms import reference_form
-from tests.kernels.plans import VARIANTS, call, mode_plan, operands
+from tests.kernels.plans import VARIANTS, call, mode_plan, operands, slots_of
 from tpgen.form.form import Layout, form_of
 from tpgen.form.reference import reference_product
 from tpgen.kernels.build.compiler import target
@@ -36,10 +36,9 @@ def errors(plan: Plan, layout: Layout, rows: int, dtype: torch.dtype, mask: int)
     given = operands(plan, rows, dtype)
     exact = {name: x.double() for name, x in given.items()}
     product, form = kernels_of(describe(plan, layout)), form_of(plan, layout)
-    results = product.run(call(mask, *given.values()))
-    slots = [name for n, name in enumerate(("x1", "x2", "w", "out")) if mask >> n & 1]
+    results = product.run(call(slots_of(mask), *given.values()))
     found = {}
-    for name, value in zip(slots, results, strict=True):
+    for name, value in zip(slots_of(mask).split(), results, strict=True):
         if not rows:
             assert value.abs().sum() == 0.0
         elif value.numel():
@@ -103,7 +102,7 @@ def test_more_copies_than_components_beside_the_channels(layout: str, copies: st
         fenced[name][1:-1] = x
     inside = {name: x[1:-1] for name, x in fenced.items()}
     for mask in (8, 7):
-        results = kernels_of(text).run(call(mask, *inside.values()))
+        results = kernels_of(text).run(call(slots_of(mask), *inside.values()))
         assert all(x.isfinite().all() for x in results)
 
 
@@ -180,7 +179,7 @@ def test_results_do_not_depend_on_threads() -> None:
 
 
 def all_slots(product, given: dict[str, Tensor]) -> list[Tensor]:
-    return product.run(call(15, *given.values()))
+    return product.run(call(slots_of(15), *given.values()))
 
 
 def on_threads(threads: int, compute) -> list[Tensor]:

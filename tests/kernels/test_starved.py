@@ -16,6 +16,7 @@ from tpgen.kernels.cpp.generate import generate
 from tpgen.kernels.placement.place import place
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import Target
+from tpgen.kernels.rows import EDGES
 from tpgen.planner.presets import fully_connected
 
 pytestmark = needs_compiler
@@ -40,7 +41,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """Weights in scratch, sums of their gradient, rows in order: a kernel that asks for all that there is."""
     plan = fully_connected("2x0e + 2x1o", "1x0e + 1x1o", "2x0e + 2x1o")
     schedule = plan_schedule(form_of(plan, "mul_ir"), Target("float32", 4, 16))
-    text = generate(place(schedule, ("x1", "x2", "w"), indexed=True)).text
+    text = generate(place(schedule, ("x1", "x2", "w"), EDGES)).text
     assert DECLARED in text
     source = Path(tmp_path_factory.mktemp("starved")) / "kernel.cpp"
     source.write_text(text.replace(DECLARED, COUNTED), encoding="utf-8")
@@ -51,13 +52,17 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 def call(kernel: ctypes.CDLL, granted: int) -> tuple[int, int]:
     """What the kernel answers when it is granted so many requests, and how many it has not given back."""
-    given, held = (ctypes.c_int.in_dll(kernel, name) for name in ("granted", "held"))
-    given.value, held.value = granted, 0
-    room = [torch.zeros(256) for _ in range(8)]
-    index = [torch.zeros(1, dtype=torch.int64) for _ in range(2)]
-    pointers = [ctypes.c_void_p(t.data_ptr()) for t in (*room, *index)]
-    sizes = [ctypes.c_int64(1) for _ in range(3)]  # sources, destinations, check
-    return kernel.tpgen_kernel(*pointers[:8], ctypes.c_int64(1), *pointers[8:], *sizes), held.value
+    allowed, held = (ctypes.c_int.in_dll(kernel, name) for name in ("granted", "held"))
+    allowed.value, held.value = granted, 0
+    room, index = [torch.zeros(256) for _ in range(7)], torch.zeros(1, dtype=torch.int64)
+    given, opened = pointers_to(room[:4]), pointers_to(room[4:])
+    indices = (ctypes.c_int64 * 6)(*[index.data_ptr(), 1, 1] * 2)  # of one row each, and checked
+    one = ctypes.c_int64(1)
+    return kernel.tpgen_kernel(given, opened, indices, one, one), held.value
+
+
+def pointers_to(tensors: list[torch.Tensor]) -> ctypes.Array:
+    return (ctypes.c_void_p * len(tensors))(*[x.data_ptr() for x in tensors])
 
 
 def test_every_request_can_fail(kernel: ctypes.CDLL) -> None:

@@ -10,7 +10,7 @@ from tests.forms import reference_form
 from tests.kernels.plans import operands
 from tests.machine import needs_compiler
 from tpgen.form.form import Layout, form_of, layouts_of
-from tpgen.kernels.arguments import KernelCall, KernelSpec, Sizes
+from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import Description
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS
@@ -43,7 +43,7 @@ def check(plan: Plan, layout: Layout, dtype: torch.dtype, opened: tuple[str, ...
     results = {name: surrounded(torch.zeros_like(given[name]), 7.0) for name in opened}
     spec = KernelSpec(Description(plan, layouts_of(plan, layout)), call_of(opened), dtype)
     taken = [given[slot.operand] for slot in spec.call.given]
-    assert KERNEL_TARGETS["cpp"].load(spec)(KernelCall(taken, [*results.values()], Sizes(ROWS))) == 0
+    assert KERNEL_TARGETS["cpp"].load(spec)(KernelCall(taken, [*results.values()], ROWS)) == 0
     for name, found in results.items():
         wanted = reference_form(form.open(name), {o: x for o, x in exact.items() if o != name}, ROWS)
         error = (found.double() - wanted).abs().max() / wanted.abs().max()

@@ -13,9 +13,10 @@ from tests.kernels.plans import VARIANTS, call, mode_plan, operands
 from tests.machine import needs_compiler
 from tpgen.base.errors import InputError
 from tpgen.form.reference import reference_product
-from tpgen.kernels.arguments import Edges, KernelCall, KernelSpec, Sizes
+from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.placement import channel, planning
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
+from tpgen.kernels.rows import DESTINATIONS, SOURCES, RowIndex
 from tpgen.kernels.runtime import targets
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import Description
@@ -29,17 +30,20 @@ HERE = ("cpp", "interpreter")  # what runs without a GPU; tests/kernels/cuda hol
 OPENED = (("out",), ("x1", "x2", "w"), ("x2", "w"))
 
 
-def edges() -> Edges:
+Indices = tuple[RowIndex, ...]
+
+
+def edges() -> Indices:
     src, dst = torch.randint(NODES, (2, ROWS))
-    return Edges(src, dst, NODES, NODES, True)
+    return RowIndex(SOURCES, src, NODES), RowIndex(DESTINATIONS, dst, NODES)
 
 
-def run(target: str, description: Description, opened: tuple[str, ...], given: dict, gather: Edges | None) -> list:
+def run(target: str, description: Description, opened: tuple[str, ...], given: dict, gather: Indices = ()) -> list:
     """The open slots, by one target."""
     results = [torch.empty(given[name].shape, dtype=torch.float64) for name in opened]
-    spec = KernelSpec(description, call_of(opened), torch.float64, gather is not None)
+    spec = KernelSpec(description, call_of(opened), torch.float64, tuple(index.rule for index in gather))
     taken = [given[slot.operand] for slot in spec.call.given]
-    assert TARGETS[target].load(spec)(KernelCall(taken, results, Sizes(ROWS), gather)) == 0
+    assert TARGETS[target].load(spec)(KernelCall(taken, results, ROWS, 1, gather)) == 0
     return results
 
 
@@ -49,7 +53,7 @@ def run(target: str, description: Description, opened: tuple[str, ...], given: d
 def test_targets_agree(mode: str, weighted: bool, shared: bool, gathered: bool) -> None:
     description = Description(mode_plan(mode, weighted, shared, 5, 3), ("mul_ir",) * 3)
     given = operands(description.plan, ROWS)
-    gather = edges() if gathered else None
+    gather = edges() if gathered else ()
     if gathered:
         given |= {name: given[name][:NODES].clone() for name in ("x1", "out")}
     for opened in OPENED:
@@ -92,7 +96,7 @@ def test_groups_of_rows_agree(shared: bool, gathered: bool, monkeypatch: pytest.
     wide = "8x0e+9x1o+8x2e"
     description = Description(channelwise(wide, "0e+1o", wide, shared_weights=shared), ("mul_ir",) * 3)
     given = operands(description.plan, ROWS)
-    gather = edges() if gathered else None
+    gather = edges() if gathered else ()
     if gathered:
         given |= {name: given[name][:NODES].clone() for name in ("x1", "out")}
     for opened in OPENED:

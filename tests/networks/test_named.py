@@ -8,16 +8,16 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.machine import needs_compiler
-from tpgen.kernels.runtime.call import OUT, X1, X2, W
+from tpgen.kernels.runtime.call import opening
 from tpgen.kernels.runtime.description import describe
 from tpgen.networks.named import _as_memory, call_by_name
 from tpgen.planner.presets import channelwise
 
 
 @needs_compiler
-@pytest.mark.parametrize("mask", [W, X1 | X2, X1 | OUT, X1 | W | OUT])
+@pytest.mark.parametrize("opened", ["w", "x1 x2", "x1 out", "x1 w out"])
 @pytest.mark.parametrize("on_edges", [False, True])
-def test_gradients_by_name_are_those_of_the_operator(mask: int, on_edges: bool) -> None:
+def test_gradients_by_name_are_those_of_the_operator(opened: str, on_edges: bool) -> None:
     """On edges x1 and out are results of two kernels, of which one is given no cotangent that says how many rows."""
     plan = channelwise("4x0e+4x1o", "0e+1o", "0e+1o")
     text, rows, nodes = describe(plan), 7, 3 if on_edges else 7
@@ -26,7 +26,8 @@ def test_gradients_by_name_are_those_of_the_operator(mask: int, on_edges: bool) 
     edges = [torch.randint(nodes, (rows,)) for _ in range(2)] if on_edges else []
 
     def call(*tensors: Tensor) -> list[Tensor]:
-        return torch.ops.tpgen.gradients(*tensors[:4], text, mask, *tensors[4:])
+        names = "src dst" if on_edges else ""
+        return torch.ops.tpgen.form([*tensors[:4]], [*tensors[4:]], text, opening(*opened.split()), names)
 
     traced = make_fx(call, tracing_mode="symbolic")(*given, *edges)
     call_by_name(traced.graph)

@@ -11,11 +11,10 @@ from torch import Tensor
 import tpgen
 from tests.machine import needs_compiler
 from tpgen import TensorProductConv
-from tpgen.base.errors import InputError, PlanError
-from tpgen.kernels.runtime.call import call_of
-from tpgen.kernels.runtime.description import describe, read_description
-from tpgen.kernels.runtime.ops import kernel_conv
-from tpgen.kernels.runtime.runtime import kernels_of
+from tpgen.base.errors import InputError
+from tpgen.kernels.runtime.description import describe
+from tpgen.kernels.runtime.ops import kernel_conv, kernel_product
+from tpgen.kernels.runtime.pairs import rows_of_edges
 from tpgen.planner.presets import channelwise
 from tpgen.planner.product import make_plan
 
@@ -199,22 +198,6 @@ def test_a_program_exports_with_pairs_and_any_number_of_edges() -> None:
     )
 
 
-def test_descriptions_with_pairs_are_read_strictly() -> None:
-    plan = channelwise(*PLANS["odd"])
-    text = describe(plan, pairs=True)
-    assert read_description(text).pairs
-    assert not read_description(describe(plan)).pairs
-    for wrong in ('"pairs":false', '"pairs":1', '"pairs":"yes"'):
-        with pytest.raises(PlanError, match="pairs must be true"):
-            read_description(text.replace('"pairs":true', wrong))
-
-
-def test_targets_without_shared_rows_say_so() -> None:
-    kernels = kernels_of(describe(channelwise(*PLANS["odd"]), pairs=True))
-    with pytest.raises(InputError, match="on CUDA GPUs each edge takes a row of weights of its own"):
-        kernels.kernel(call_of(("out",)), torch.float32, indexed=True, device="cuda")
-
-
 NARROW = ("8x0e+2x1o", "0e+1o", "8x0e+2x1o", [(0, 0, 0, "uvu", False), (1, 0, 1, "uvu", True)])
 
 
@@ -230,9 +213,10 @@ def test_weighted_paths_may_be_narrower_than_the_others(dtype: torch.dtype) -> N
     found, expected = (torch.func.jvp(lambda w, way=way: way(x, y, w, *ends), (w,), (w,)) for way in ways)
     torch.testing.assert_close(found, expected)
     given = [t.requires_grad_() for t in (x, y, w)]
-    text = describe(plan, pairs=True)
+    text = describe(plan)
     made, other = (
-        derivatives(out, given) for out in (kernel_conv(x, y, w, *ends, NODES, text), per_edge(conv, x, y, w, *ends))
+        derivatives(out, given)
+        for out in (kernel_conv(x, y, w, *ends, NODES, text, paired=True), per_edge(conv, x, y, w, *ends))
     )
     torch.testing.assert_close(made, other, rtol=1e-4, atol=1e-4)
 
@@ -244,8 +228,8 @@ def test_products_that_mix_copies_repeat_the_rows() -> None:
     conv = TensorProductConv.from_plan(plan, strategy="kernel").double()
     given, ends = operands(conv, 7, 12)
     expected = derivatives(per_edge(conv, *given, *ends), given)
-    text = describe(plan, pairs=True)
-    for made in (conv.forward_pairs(*given, *ends), kernel_conv(*given, *ends, NODES, text)):
+    text = describe(plan)
+    for made in (conv.forward_pairs(*given, *ends), kernel_conv(*given, *ends, NODES, text, paired=True)):
         torch.testing.assert_close(derivatives(made, given), expected)
 
 
@@ -257,23 +241,19 @@ def test_coefficients_beyond_float32_are_no_obstacle_in_float64() -> None:
     torch.testing.assert_close(conv.forward_pairs(*given, *ends), per_edge(conv, *given, *ends))
 
 
-def test_weights_that_all_rows_share_are_refused_in_a_description() -> None:
-    plan = make_plan("8x0e", "0e", "8x0e", [(0, 0, 0, "uvu", True)], shared_weights=True)
-    with pytest.raises(PlanError, match="one set for all rows"):
-        describe(plan, pairs=True)
-    with pytest.raises(PlanError, match="one set for all rows"):
-        read_description(describe(plan).replace('"paths"', '"pairs":true,"paths"'))
+def test_weights_that_all_rows_share_have_no_rule() -> None:
+    text = describe(make_plan("8x0e", "0e", "8x0e", [(0, 0, 0, "uvu", True)], shared_weights=True))
+    index = torch.zeros(3, dtype=torch.int64)
+    with pytest.raises(InputError, match="rows share one set of weights"):
+        kernel_conv(torch.ones(1, 8), torch.ones(3, 1), torch.ones(8), index, index, 1, text, paired=True)
 
 
 @needs_compiler
-def test_a_call_without_edges_has_a_row_for_each_row() -> None:
-    plan = channelwise(*PLANS["odd"])
-    conv = conv_of("odd").float()
-    (x, y, w), _ = operands(conv, 7, 7, nodes=7)
-    given = [t.detach().float() for t in (x, y, w)]
-    torch.testing.assert_close(
-        torch.ops.tpgen.product(*given, describe(plan, pairs=True)), torch.ops.tpgen.product(*given, describe(plan))
-    )
+def test_rows_without_edges_may_share_weights_too() -> None:
+    (x, y, w), _ = operands(conv_of("odd").float(), 7, 12, nodes=12)
+    given, text = [t.detach().float() for t in (x, y)], describe(channelwise(*PLANS["odd"]))
+    found = torch.ops.tpgen.form([*given, w.detach().float()], [], text, "x1 x2 w -> out", "pair")[0]
+    torch.testing.assert_close(found, kernel_product(*given, rows_of_edges(w.detach().float(), 12), text))
 
 
 @pytest.mark.parametrize("strategy", ["grouped", "kernel"])

@@ -14,10 +14,12 @@ from tpgen.emitter.grouped import grouped
 from tpgen.emitter.lowering import Inputs, Result, cross_vectors, lower, read_term, traced_operand, write_result
 from tpgen.emitter.unrolled import unrolled_term
 from tpgen.form.form import Form
+from tpgen.kernels.rows import RULES
 from tpgen.kernels.runtime.batched import batched_product, run_layer
+from tpgen.kernels.runtime.call import opening
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.sweep.terms import SLOTS
-from tpgen.planner.plan import ELEMENT
+from tpgen.planner.plan import ELEMENT, OUT
 
 
 def einsum(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
@@ -52,27 +54,28 @@ def _product(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
     x1, x2, w = (given.operands.get((name,)) for name in SLOTS[:3])
     text = describe(form.plan, form.layout)
     with writer.serving(tuple(term.path for term in form.terms), "kernel"):
-        if ELEMENT in form.indices:
+        if x2 is None and ELEMENT in form.indices:
             return writer.call(run_layer, x1, w, given.indices[ELEMENT], text)
         if x2 is None:
             assert x1 is not None
             x2 = x1.detach().narrow(-1, 0, 0)  # no second input is one without entries
         if form.indices:
-            edges = [given.indices[index] for index in form.indices]
-            return torch.ops.tpgen.product(x1, x2, w, text, *edges, given.sizes["dst"])
+            names = [name for name in RULES if name in form.indices]
+            indices = [given.indices[name] for name in names]
+            nodes = given.sizes.get("dst", 0)
+            return torch.ops.tpgen.form([x1, x2, w], indices, text, opening(OUT), " ".join(names), nodes)[0]
         return writer.call(batched_product, x1, x2, w, text, not form.operand("w").row)
 
 
 def _gradient(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
     """The gradient of one operand; the kernel reads of that operand only its shape."""
     (opened,) = form.opened
-    slot = SLOTS.index(opened)
     shape = (inputs.rows,) if form.row(form.opened) else ()
     every = tuple(term.path for term in form.terms)
     with writer.serving(every, "kernel"):
         like = next(iter(inputs.flat.values())).new_empty((*shape, form.operand(opened).dim))
         operands = [inputs.flat.get(name, like) for name in SLOTS]
-        gradients = torch.ops.tpgen.gradients(*operands, describe(form.plan, form.layout), 1 << slot)
+        gradients = torch.ops.tpgen.form(operands, [], describe(form.plan, form.layout), opening(opened))
         return [Result((), gradients[0], every)]
 
 

@@ -13,15 +13,15 @@ import tpgen.kernels.runtime.ops  # noqa: F401  registers what programs call
 from tpgen.base.errors import BackendError
 from tpgen.base.remember import Shelf
 from tpgen.form.call import Slot
-from tpgen.kernels.runtime.call import CALLS, FormCall
+from tpgen.kernels.rows import Rules, index_at, names_of
+from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.native.runtime import runtime
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
 from tpgen.kernels.runtime.signature import CallSignature
 from tpgen.networks.simplify import insert
 from tpgen.planner.plan import OUT
 
-_CALLS = {getattr(torch.ops.tpgen, name).default: call for name, call in CALLS.items()}
-_named: Shelf[int, tuple[Kernels, str, bool]] = Shelf("calls of programs by name")
+_named: Shelf[int, tuple[Kernels, str, Rules]] = Shelf("calls of programs by name")
 
 
 def call_by_name(graph: fx.Graph) -> None:
@@ -30,29 +30,27 @@ def call_by_name(graph: fx.Graph) -> None:
     Raises `BackendError` where there is no runtime in C++, and for a call without a kernel of its own.
     """
     for node in list(graph.nodes):
-        if node.target in _CALLS:
-            _name_call(graph, node, _CALLS[node.target](*node.args).listed())
+        if node.target is torch.ops.tpgen.form.default:
+            _name_call(graph, node, FormCall.read(*node.args, **node.kwargs))
     graph.eliminate_dead_code()
 
 
 def _name_call(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
     """Write a call as one by name for each of its kernels, whose results stand in order."""
     signature, names = _built(call)
-    value, found = node.meta["val"], list[fx.Node]()
-    values = dict(zip(signature.call.opened, [value] if isinstance(value, Tensor) else value, strict=True))
+    found, values = list[fx.Node](), dict(zip(signature.call.opened, node.meta["val"], strict=True))
+    indices = [index.tensor for index in call.indices if index.tensor is not None]
     with graph.inserting_before(node):
         given = {slot: _as_memory(graph, x) for slot, x in zip(signature.call.given, call.tensors, strict=True)}
-        g = given.get(Slot(OUT)) if call.indexed else None
+        g = given.get(Slot(OUT)) if index_at(call.indices, OUT) else None
         nodes = call.nodes if g is None else insert(graph, torch.ops.aten.sym_size.int, g, 0)
         for part, name in zip(signature.parts, names, strict=True):
-            arguments = ([given[slot] for slot in part.given], call.elements, name, call.src, call.dst, nodes)
-            made = graph.call_function(_operators().named_form.default, arguments)
+            arguments = ([*(given[slot] for slot in part.given), *indices], name, nodes)
+            made = graph.call_function(_named_form(), arguments)
             made.meta.update(node.meta, val=[values[slot] for slot in part.opened])
             for n, slot in enumerate(part.opened):
                 found.append(graph.call_function(operator.getitem, (made, n)))
                 found[-1].meta.update(node.meta, val=values[slot])
-    if isinstance(value, Tensor):
-        node.replace_all_uses_with(found[0])
     for user in list(node.users):
         if user.target is operator.getitem:
             user.replace_all_uses_with(found[user.args[1]])  # type: ignore[index]
@@ -65,15 +63,15 @@ def _built(call: FormCall) -> tuple[CallSignature, list[int]]:
         raise BackendError(
             f"call {call.call[:60]!r} has no kernel of its own: use fewer paths, or a mode that keeps copies"
         )
-    signature = kernels.signature(call.call, call.indexed)
+    signature = kernels.signature(call.call, call.rules)
     if not kernels.description.live:
         raise BackendError(f"call {call.call[:60]!r} has no path that contributes: leave the product out")
-    if kernels.widens(signature.call, first.dtype, call.indexed, "cpu"):
+    if kernels.widens(signature.call, first.dtype, call.rules, "cpu"):
         raise BackendError(f"a call in {first.dtype} has no kernel of its own: use float32 or float64")
     names = []
     for part in map(str, signature.parts):
-        names.append(kernels.named(part, first.dtype, call.indexed))
-        _named[names[-1]] = kernels, part, call.indexed
+        names.append(kernels.named(part, first.dtype, call.rules))
+        _named[names[-1]] = kernels, part, call.rules
     return signature, names
 
 
@@ -95,25 +93,20 @@ def _as_memory(graph: fx.Graph, x: Any) -> Any:
 
 
 @cache
-def _operators() -> Any:
-    # the operators in C++, whose results' shapes are known from here on
+def _named_form() -> Any:
+    # the operator in C++, whose results' shapes are known from here on
     if runtime() is None:
         raise BackendError(
             "compiled programs call kernels by the runtime in C++, which is not there: unset TPGEN_NATIVE"
         )
-    torch.library.register_fake("tpgen_native::named_form", _shapes)
-    return torch.ops.tpgen_native
+    operator = torch.ops.tpgen_native.form.named
+    torch.library.register_fake(operator, _shapes)
+    return operator
 
 
-def _shapes(
-    tensors: list[Tensor],
-    index: Tensor | None,
-    name: int,
-    src: Tensor | None = None,
-    dst: Tensor | None = None,
-    nodes: int = 0,
-) -> list[Tensor]:
-    kernels, call, indexed = _named[name]
-    signature = kernels.signature(call, indexed)
-    _, counts = signature.sizes(FormCall(tensors, src, dst, "", call, index, nodes))
+def _shapes(tensors: list[Tensor], name: int, nodes: int = 0, _sorted: int = -1, _stream: int = -1) -> list[Tensor]:
+    kernels, text, rules = _named[name]
+    signature = kernels.signature(text, rules)
+    count = len(signature.given)
+    counts = signature.sizes(FormCall.read(tensors[:count], tensors[count:], "", text, names_of(rules), nodes))
     return [tensors[0].new_empty(shape) for shape in signature.shapes(tensors, counts)]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import fx
 
-from tpgen.kernels.runtime.call import X1, W
+from tpgen.kernels.runtime.call import opening
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.networks.simplify import insert
@@ -82,22 +82,27 @@ def _turns(node: fx.Node) -> bool:
 
 
 def _product(graph: fx.Graph, layer: _Layer, text: str) -> fx.Node:
-    return insert(graph, _tpgen.product.default, layer.rows, _nothing(graph, layer.rows), _flat(graph, layer), text)
+    x = layer.rows
+    return _called(graph, [x, _nothing(graph, x), _flat(graph, layer)], text, "out")
 
 
 def _rows_gradient(graph: fx.Graph, layer: _Layer, text: str) -> fx.Node:
     g = layer.rows
     rows = insert(graph, _aten.sym_size.int, g, 0)
     x = insert(graph, _aten.new_empty.default, g, [rows, layer.sizes[0]])  # of which the shape alone is read
-    made = insert(graph, _tpgen.gradients.default, x, _nothing(graph, g), _flat(graph, layer), g, text, X1)
-    return insert(graph, _getitem, made, 0)
+    return _called(graph, [x, _nothing(graph, g), _flat(graph, layer), g], text, "x1")
 
 
 def _weights_gradient(graph: fx.Graph, layer: _Layer, text: str) -> fx.Node:
     x, g = layer.rows, layer.other
     w = insert(graph, _aten.new_empty.default, x, [layer.sizes[0] * layer.sizes[1]])  # of which the shape alone is read
-    made = insert(graph, _tpgen.gradients.default, x, _nothing(graph, x), w, g, text, W)
-    return insert(graph, _aten.view.default, insert(graph, _getitem, made, 0), list(layer.sizes))
+    made = _called(graph, [x, _nothing(graph, x), w, g], text, "w")
+    return insert(graph, _aten.view.default, made, list(layer.sizes))
+
+
+def _called(graph: fx.Graph, tensors: list[fx.Node], text: str, opened: str) -> fx.Node:
+    """A call of the kernel that opens one operand."""
+    return insert(graph, _getitem, insert(graph, _tpgen.form.default, tensors, [], text, opening(opened)), 0)
 
 
 _WRITERS = {"out": _product, "x1": _rows_gradient, "w": _weights_gradient}

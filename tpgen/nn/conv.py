@@ -11,6 +11,8 @@ from torch import Tensor
 
 from tpgen.base.errors import InputError
 from tpgen.emitter.leaf import leaf_call
+from tpgen.kernels.rows import PAIRS, RowIndex
+from tpgen.kernels.runtime.batched import FORWARD
 from tpgen.kernels.runtime.description import describe, takes_pairs
 from tpgen.kernels.runtime.ops import kernel_conv
 from tpgen.kernels.runtime.pairs import rows_of_edges
@@ -107,7 +109,8 @@ class TensorProductConv(TensorProduct):
         >>> conv.forward_pairs(x, y, w, torch.cat([src, dst]), torch.cat([dst, src])).shape
         torch.Size([5, 32])
         """
-        made = self._quick_call(self._paired, x, y, weight, edge_src, edge_dst, num_nodes)
+        text = self._checked if self._takes_pairs else ""
+        made = self._quick_call(text, x, y, weight, edge_src, edge_dst, num_nodes, (RowIndex(PAIRS),))
         if made is not None:
             return made
         self._look_again()
@@ -115,10 +118,10 @@ class TensorProductConv(TensorProduct):
         if self.shared_weights or not self.weight_numel:  # no rows that edges could share
             return self.forward(x, y, weight, edge_src, edge_dst, num_nodes)
         here = isinstance(x, Tensor) and x.device.type == "cpu" and not torch.jit.is_tracing()
-        if self._paired and here and isinstance(edge_src, Tensor) and isinstance(edge_dst, Tensor):
+        if self._takes_pairs and here and isinstance(edge_src, Tensor) and isinstance(edge_dst, Tensor):
             nodes = x.shape[0] if num_nodes is None else num_nodes
             x, y, weight = self._fit({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, weight)
-            return kernel_conv(x, y, weight, edge_src, edge_dst, nodes, self._paired)
+            return kernel_conv(x, y, weight, edge_src, edge_dst, nodes, self._checked, paired=True)
         return self.forward(x, y, rows_of_edges(weight, y.shape[0]), edge_src, edge_dst, num_nodes)
 
     def _by_ends(
@@ -161,15 +164,14 @@ class TensorProductConv(TensorProduct):
         kernel = self._by_kernel = self.choice.strategy == "kernel"
         self._checked = describe(self.plan, self.layout, check_index=True) if kernel else ""
         self._trusting = describe(self.plan, self.layout, check_index=False) if kernel else ""
-        pairs = kernel and takes_pairs(self.plan, self.layout, self.output_mask.dtype)
-        self._paired = describe(self.plan, self.layout, pairs=True) if pairs else ""
+        self._takes_pairs = kernel and takes_pairs(self.plan, self.layout, self.output_mask.dtype)
 
     def __prepare_scriptable__(self) -> "TensorProductConv":
         return self  # without `right`, which a convolution has not
 
     def _traced(self, x: Tensor, y: Tensor, w: Tensor, src: Tensor, dst: Tensor, nodes: int) -> Tensor:
         """For `torch.jit.trace`, which would record the number of nodes that it saw as an operator's argument."""
-        messages = torch.ops.tpgen.product(x.index_select(0, src), y, w, self._checked)
+        messages = torch.ops.tpgen.form([x.index_select(0, src), y, w], [], self._checked, FORWARD)[0]
         return messages.new_zeros(nodes, messages.shape[1]).index_add(0, dst, messages)
 
     def _scripted(
@@ -185,7 +187,7 @@ class TensorProductConv(TensorProduct):
         nodes = x.size(0) if num_nodes is None else num_nodes
         if self._by_kernel:  # alone, so that TorchScript can rule it out
             if not check_index:
-                return torch.ops.tpgen.product(x, y, w, self._trusting, src, dst, nodes)
+                return torch.ops.tpgen.form([x, y, w], [src, dst], self._trusting, FORWARD, "src dst", nodes)[0]
         else:
             src, dst = src.long(), dst.long()
         return self._forward_program(x, y, w, src, dst, nodes)

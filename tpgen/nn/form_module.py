@@ -18,10 +18,13 @@ from tpgen.compiler.config import Config
 from tpgen.compiler.run import run_form
 from tpgen.emitter.emit import DIRECTIONS, Emission, emit_plan
 from tpgen.form.form import layouts_of
-from tpgen.kernels.runtime.call import OUT, ProductCall
-from tpgen.kernels.runtime.forms import product_operator
+from tpgen.kernels.rows import DESTINATIONS, SOURCES, RowIndex
+from tpgen.kernels.runtime.call import FormCall, opening
+from tpgen.kernels.runtime.forms import forms
 from tpgen.nn.planned import PlannedModule
 from tpgen.planner.plan import Plan
+
+_FORWARD = opening("out")
 
 
 class FormModule(PlannedModule):
@@ -83,12 +86,21 @@ class FormModule(PlannedModule):
         return run_form(form, program, config, self.output_mask)
 
     def _quick_call(
-        self, text: str, x: Any, y: Any, weight: Any, src: Tensor | None = None, dst: Any = None, nodes: Any = 0
+        self,
+        text: str,
+        x: Any,
+        y: Any,
+        weight: Any,
+        src: Tensor | None = None,
+        dst: Any = None,
+        nodes: Any = 0,
+        more: tuple[RowIndex, ...] = (),
     ) -> Tensor | None:
         """The result of a usual call by the kernel of a description; None for any other, and where it does not fit.
 
-        Edges have as many nodes as x has rows where nothing is said.  Of small products so many calls are made that
-        steps show: weights and mask are read past what `Module` does to find a parameter or a buffer.
+        Edges have as many nodes as x has rows where nothing is said; ``more`` are indices besides theirs.  Of small
+        products so many calls are made that steps show: weights and mask are read past what `Module` does to find a
+        parameter or a buffer.
         """
         if weight is not None:
             w = weight if self.weight_numel else None
@@ -99,11 +111,14 @@ class FormModule(PlannedModule):
         like = self._buffers["output_mask"]
         if like is None or x.dtype != like.dtype or (weight is None and w.numel() != self.weight_numel):
             return None
-        if nodes is None and x.dim():
-            nodes = x.shape[0]
-        if type(nodes) is not int or not (src is None or (isinstance(src, Tensor) and isinstance(dst, Tensor))):
-            return None  # a size that a trace must not be asked, or no tensors
-        made = product_operator.at_once(ProductCall(x, y, w, None, src, dst, text, OUT, nodes))
+        indices = more
+        if src is not None:
+            if nodes is None and x.dim():
+                nodes = x.shape[0]
+            if type(nodes) is not int or not isinstance(src, Tensor) or not isinstance(dst, Tensor):
+                return None  # a size that a trace must not be asked, or no tensors
+            indices = (RowIndex(SOURCES, src), RowIndex(DESTINATIONS, dst, nodes), *more)
+        made = forms.at_once(FormCall((x, y, w), indices, text, _FORWARD))
         return made[0] if made else None
 
     # --- inspection ---------------------------------------------------------------------------------------------

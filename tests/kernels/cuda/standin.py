@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tpgen.kernels.arguments import Sizes
+from tpgen.kernels.arguments import CallSizes
 from tpgen.kernels.build.compiler import need_compiler
 from tpgen.kernels.cuda.generate import CudaSource
 from tpgen.kernels.cuda.launch import EdgeRows, Launch, launches_of
@@ -159,7 +159,7 @@ class StandIn:
     ) -> dict[str, Tensor]:
         """The open slots of one kernel, on so many blocks or as many as have work."""
         p, rows = self.sources[n].placement, len(operands["x2"])
-        launches, dtype = launches_of(p, Sizes(rows), blocks), getattr(torch, p.dtype)
+        launches, dtype = launches_of(p, CallSizes(torch.device("cpu"), rows), blocks), getattr(torch, p.dtype)
         given = {s: _inside(operands[s].to(dtype)) for s in p.given}
         room = {s: _inside(torch.full_like(operands[s], float("nan"), dtype=dtype)) for s in p.opened}
         scratch = {name: x.fill_(float("nan")) for name, x in launches.scratch("cpu").items()}

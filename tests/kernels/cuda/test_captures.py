@@ -16,9 +16,9 @@ from tests.kernels.cuda.fakes import STREAMS, Products
 from tests.kernels.plans import operands
 from tpgen.base import _torch
 from tpgen.form.reference import reference_product
-from tpgen.kernels.arguments import Edges
 from tpgen.kernels.cuda import captures, driver, orders
 from tpgen.kernels.cuda.product_kernel import ordered_edges
+from tpgen.kernels.rows import DESTINATIONS, SOURCES, RowIndex
 from tpgen.kernels.runtime.ops import describe, kernel_conv
 from tpgen.nn import edges as module
 from tpgen.nn.edges import EdgeOrder
@@ -117,7 +117,7 @@ def test_what_is_known_in_a_graph_is_known_there_alone(gpu: Products, monkeypatc
     found = list[Tensor]()
     for gpu.capture in (0, 1, 1, 2, 0):
         monkeypatch.setattr(orders, "in_range", None if gpu.capture else lambda i, n: True)  # which would wait
-        fault, rows = ordered_edges("out", Edges(src, dst, 2, 3, True), 0)
+        fault, rows = ordered_edges("out", [RowIndex(SOURCES, src, 2), RowIndex(DESTINATIONS, dst, 3)], 0)
         assert not fault
         assert rows is not None
         assert rows.order is not None

@@ -11,11 +11,11 @@ from torch.fx.experimental.proxy_tensor import DecompositionInterpreter, make_fx
 
 from tests.kernels.cuda.fakes import Products
 from tests.kernels.cuda.test_captures import NODES, PLAN, WIDE, Network, count_sorts
-from tests.kernels.plans import operands
+from tests.kernels.plans import call, operands
 from tests.machine import needs_compiler
 from tpgen.kernels.cuda import orders
 from tpgen.kernels.runtime import ops
-from tpgen.kernels.runtime.call import OUT
+from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.ops import describe
 from tpgen.nn.conv import TensorProductConv
 from tpgen.planner.plan import Plan
@@ -166,11 +166,15 @@ def test_operators_on_sorted_edges_are_operators() -> None:
     by_src, by_dst = (torch.ops.tpgen.order(end, NODES) for end in (src, dst))
     for index in (src, dst.int(), dst[:0]):
         torch.library.opcheck(torch.ops.tpgen.order, (index, NODES), test_utils=UTILITIES)
-        torch.library.opcheck(torch.ops.tpgen.orders, (index, index.flip(0), NODES, 7), test_utils=UTILITIES)
-    for cotangent, mask in ((None, OUT), (g, 7), (g, 15)):
-        call = x1, given["x2"], given["w"], cotangent, describe(PLAN), mask, src, dst, NODES
-        torch.library.opcheck(torch.ops.tpgen.sorted, (*call, by_src, by_dst), test_utils=UTILITIES)
+        torch.library.opcheck(torch.ops.tpgen.order, (index, NODES, index.flip(0), 7), test_utils=UTILITIES)
+    for opened in ("out", "x1 x2 w", "x1 x2 w out"):
+        plain = call(opened, x1, given["x2"], given["w"], g, text=describe(PLAN), edges=(src, dst), nodes=NODES)
+        orders = (by_src, by_dst)
+        indices = tuple(x._replace(order=order) for x, order in zip(plain.indices, orders, strict=True))
+        arguments = plain._replace(indices=indices).arguments()
+        assert FormCall.read(*arguments).indices == indices
+        torch.library.opcheck(torch.ops.tpgen.form, arguments, test_utils=UTILITIES)
         for found, wanted in zip(
-            torch.ops.tpgen.sorted(*call, by_src, by_dst), torch.ops.tpgen.sorted(*call, None, None), strict=True
+            torch.ops.tpgen.form(*arguments), torch.ops.tpgen.form(*plain.arguments()), strict=True
         ):
             assert torch.equal(found, wanted)

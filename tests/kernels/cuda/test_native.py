@@ -12,13 +12,15 @@ from torch import Tensor
 
 from tests.kernels.cuda.fakes import Products
 from tests.kernels.cuda.silent import silent_driver, use
+from tests.kernels.plans import call as call_on
 from tests.kernels.plans import operands
 from tests.machine import needs_compiler
 from tpgen.base.errors import BackendError
 from tpgen.form.reference import reference_product
 from tpgen.kernels.cuda.orders import order_of
+from tpgen.kernels.rows import DESTINATIONS, SOURCES, RowIndex
 from tpgen.kernels.runtime import forms
-from tpgen.kernels.runtime.call import OUT, ProductCall, W, opening_text
+from tpgen.kernels.runtime.call import FormCall, opening
 from tpgen.kernels.runtime.native import runtime as native
 from tpgen.kernels.runtime.ops import describe, kernel_product
 from tpgen.kernels.runtime.runtime import Kernels
@@ -35,21 +37,41 @@ PLANS = {
 ROWS = 7
 
 
-def call_of(name: str, mask: int = OUT, rows: int = ROWS) -> ProductCall:
-    x1, x2, w, g = operands(PLANS[name], rows).values()
-    return ProductCall(x1, x2, w, None if mask == OUT else g, None, None, describe(PLANS[name]), mask)
+OUT, ALL, GRADIENTS = "out", "x1 x2 w out", "x1 x2 w"
 
 
-def on_edges(call: ProductCall, dtype: torch.dtype = torch.int64, nodes: int = 4) -> ProductCall:
-    src, dst = torch.randint(nodes, (2, call.x2.shape[0]), generator=torch.Generator().manual_seed(1)).to(dtype)
-    g = None if call.g is None else call.g[:nodes].clone()
-    return call._replace(x1=call.x1[:nodes].clone(), g=g, src=src, dst=dst, nodes=nodes)
+def call_of(name: str, opened: str = OUT, rows: int = ROWS) -> FormCall:
+    return call_on(opened, *operands(PLANS[name], rows).values(), text=describe(PLANS[name]))
 
 
-def both(call: ProductCall) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+def on_edges(call: FormCall, dtype: torch.dtype = torch.int64, nodes: int = 4) -> FormCall:
+    x1, x2, w, *g = call.tensors
+    ends = torch.randint(nodes, (2, x2.shape[0]), generator=torch.Generator().manual_seed(1)).to(dtype)
+    tensors = [x1[:nodes].clone(), x2, w, *(x[:nodes].clone() for x in g)]
+    return with_ends(call._replace(tensors=tensors), *ends, nodes=nodes)
+
+
+def with_ends(call: FormCall, src: Tensor | None, dst: Tensor | None, nodes: int = 4) -> FormCall:
+    return call._replace(indices=(RowIndex(SOURCES, src), RowIndex(DESTINATIONS, dst, nodes)))
+
+
+def ends_of(call: FormCall) -> tuple[Tensor, Tensor]:
+    src, dst = (index.tensor for index in call.indices)
+    assert src is not None
+    assert dst is not None
+    return src, dst
+
+
+def number_of(call: FormCall) -> int:
+    """The number by which the runtime knows the only kernel of a call."""
+    entered = forms.kernels_of(call.description)._entered[call.call, call.tensors[0].dtype, call.rules]
+    return entered[0][0]
+
+
+def both(call: FormCall) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
     """By Python, which enters the kernel, and then by C++ alone."""
     kernels = forms.kernels_of(call.description)
-    return kernels._run(call.listed()), kernels.quick(call)
+    return kernels._run(call), kernels.quick(call)
 
 
 def same(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> bool:
@@ -57,19 +79,24 @@ def same(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("name", PLANS)
-@pytest.mark.parametrize("mask", [OUT, 7, W, 15])
-def test_rows(name: str, mask: int, native_gpu: Products) -> None:
-    by_python, by_runtime = both(call_of(name, mask))
+@pytest.mark.parametrize("opened", [OUT, GRADIENTS, "w", ALL])
+def test_rows(name: str, opened: str, native_gpu: Products) -> None:
+    by_python, by_runtime = both(call_of(name, opened))
     assert same(by_runtime, by_python)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 @pytest.mark.parametrize(
-    "name, mask", [("rows", OUT), ("shared", 7), ("rows", 15), ("rows", W), ("mixed", 15), ("wide", 7), ("wide", 15)]
+    "name, opened",
+    [
+        *(("rows", opened) for opened in (OUT, ALL, "w")),
+        *(("wide", opened) for opened in (GRADIENTS, ALL)),
+        *(("shared", GRADIENTS), ("mixed", ALL)),
+    ],
 )
-def test_edges(name: str, mask: int, dtype: torch.dtype, native_gpu: Products) -> None:
+def test_edges(name: str, opened: str, dtype: torch.dtype, native_gpu: Products) -> None:
     """Every kind of owner; as many edges as take a second launch for those that lie across runs."""
-    by_python, by_runtime = both(on_edges(call_of(name, mask, 300), dtype))
+    by_python, by_runtime = both(on_edges(call_of(name, opened, 300), dtype))
     assert same(by_runtime, by_python)
     collects = any(source.placement.scattered for source in native_gpu.sources)
     assert collects == (name == "wide")
@@ -78,12 +105,10 @@ def test_edges(name: str, mask: int, dtype: torch.dtype, native_gpu: Products) -
 @pytest.mark.parametrize("edges, nodes", [(0, 4), (0, 0), (5, 4)])
 def test_gradients_are_collected_of_senders_without_edges(edges: int, nodes: int, native_gpu: Products) -> None:
     """Zeros; of no sender at all nothing is launched, which the driver would refuse."""
-    call = on_edges(call_of("wide", 7))
-    assert call.src is not None
-    assert call.dst is not None
-    assert call.g is not None
-    fewer = call._replace(x1=call.x1[:nodes].clone(), g=call.g[:nodes].clone(), nodes=nodes)
-    fewer = fewer._replace(**{name: getattr(call, name)[:edges].clone() for name in ("x2", "w", "src", "dst")})
+    call = on_edges(call_of("wide", GRADIENTS))
+    sizes = (nodes, edges, edges, nodes)
+    fewer = call._replace(tensors=[x[:n].clone() for x, n in zip(call.tensors, sizes, strict=True)])
+    fewer = with_ends(fewer, *(end[:edges].clone() for end in ends_of(call)), nodes=nodes)
     by_python, by_runtime = both(fewer)
     assert same(by_runtime, by_python)
 
@@ -109,50 +134,44 @@ def frames(call: Any, *arguments: object) -> list[str]:
 
 
 def test_no_frame_of_python_between_an_operator_and_the_driver(silent: Any) -> None:
-    rows, edges = call_of("shared", 7), on_edges(call_of("rows", 7))
+    rows, edges = call_of("shared", GRADIENTS), on_edges(call_of("rows", GRADIENTS))
     for call in (rows, edges):
         forms.kernels_of(call.description).run(call)
-    numbers = [forms.kernels_of(call.description)._number for call in (rows, edges)]
     use(silent)
-    x1, x2, w, g, *_ = rows
-    assert frames(torch.ops.tpgen_native.run.default._op, x1, x2, w, numbers[0], 7, g) == []
+    operator = torch.ops.tpgen_native.form.default._op
+    assert frames(operator, list(rows.tensors), number_of(rows)) == []
     assert silent.fake_count(0) == 2  # the rows, and the sum of their parts of the weights' gradient
-    x1, x2, w, g, src, dst, *_ = edges
-    assert src is not None
-    given = x1, x2, w, numbers[1], 7, g, src, dst, 4, order_of(src, 4).whole, None, 7
-    assert frames(torch.ops.tpgen_native.sorted.default._op, *given) == []
+    src, dst = ends_of(edges)
+    given = [*edges.tensors, src, dst, order_of(src, 4).whole]
+    assert frames(operator, given, number_of(edges), 4, 1, 7) == []
     assert silent.fake_count(0) == 4  # edges by sender, and the sums of runs that lie across blocks
     assert silent.fake_count(1) == 0
 
 
 def test_no_frame_of_python_in_a_convolution_that_collects(silent: Any) -> None:
-    call = on_edges(call_of("wide", 7))
+    call = on_edges(call_of("wide", GRADIENTS))
     forms.kernels_of(call.description).run(call)
     use(silent)
-    x1, x2, w, g, src, dst, *_ = call
-    assert src is not None
-    assert dst is not None
-    by_src, by_dst = (order_of(end, 4).whole for end in (src, dst))
-    number, operator = forms.kernels_of(call.description)._number, torch.ops.tpgen_native.sorted.default._op
-    assert frames(operator, x1, x2, w, number, 7, g, src, dst, 4, by_src, by_dst) == []
+    by_src, by_dst = (order_of(end, 4).whole for end in ends_of(call))
+    given, number, operator = [*call.tensors, *ends_of(call)], number_of(call), torch.ops.tpgen_native.form.default._op
+    assert frames(operator, [*given, by_src, by_dst], number, 4, 3) == []
     assert silent.fake_count(0) == 2  # the gradients by edge, and their sums
-    for orders in ((None, by_dst), (by_dst[1:], by_dst), (by_src, by_src[1:]), (by_src.int(), by_dst)):
-        assert not operator(x1, x2, w, number, 7, g, src, dst, 4, *orders)
+    assert not operator([*given, by_dst], number, 4, 2)
+    for orders in ((by_dst[1:], by_dst), (by_src, by_src[1:]), (by_src.int(), by_dst)):
+        assert not operator([*given, *orders], number, 4, 3)
 
 
 class Ends:
     """Calls on rows of an ``edge_index`` that each takes anew."""
 
-    def __init__(self, name: str = "wide", mask: int = 15) -> None:
-        self.call = on_edges(call_of(name, mask))
-        assert self.call.src is not None
-        assert self.call.dst is not None
-        self.edge_index = torch.stack([self.call.src, self.call.dst])
+    def __init__(self, name: str = "wide", opened: str = ALL) -> None:
+        self.call = on_edges(call_of(name, opened))
+        self.edge_index = torch.stack(ends_of(self.call))
         self.kernels = forms.kernels_of(self.call.description)
 
-    def taken(self, first: int = 0) -> ProductCall:
+    def taken(self, first: int = 0) -> FormCall:
         src, dst = self.edge_index.unbind() if first == 0 else (self.edge_index[1], self.edge_index[0])
-        return self.call._replace(src=src, dst=dst)
+        return with_ends(self.call, src, dst)
 
     def known(self) -> int:
         assert self.kernels._launched is not None
@@ -160,7 +179,7 @@ class Ends:
 
 
 def test_frames_of_python_on_a_users_call(silent: Any) -> None:
-    """Edges take one more than rows, where tensors have an identity and a version, whoever takes them out of what."""
+    """Edges take as many as rows, where tensors have an identity and a version, whoever takes them out of what."""
     rows, ends = call_of("rows"), Ends()
     calls = {"rows": lambda: rows, "edges": lambda: ends.call, "edge_index": ends.taken}
     counted = {}
@@ -171,7 +190,7 @@ def test_frames_of_python_on_a_users_call(silent: Any) -> None:
         assert kernels.quick(take())
         counted[name] = len(frames(kernels.quick, take()))
         assert silent.fake_count(0) == 2 * (1 if name == "rows" else 4)  # by receiver, collected, and forward in runs
-    assert counted == {"rows": 1, "edges": 2, "edge_index": 2}
+    assert counted == {"rows": 3, "edges": 3, "edge_index": 3}  # with what starts one or several kernels
 
 
 def test_known_edges_are_those_of_a_version_a_part_and_a_size(native_gpu: Products) -> None:
@@ -180,7 +199,8 @@ def test_known_edges_are_those_of_a_version_a_part_and_a_size(native_gpu: Produc
     ends.kernels.run(ends.taken())
     assert ends.kernels.quick(ends.taken())
     assert same(*both(ends.taken(1)))  # the other way round
-    more = ends.taken()._replace(x1=ends.call.x1.repeat(2, 1))
+    x1, *rest = ends.call.tensors
+    more = ends.taken()._replace(tensors=[x1.repeat(2, 1), *rest])
     assert not ends.kernels.quick(more)
     assert same(*both(more))
     ends.edge_index[1] = ends.edge_index[1].flip(0)
@@ -207,7 +227,7 @@ def test_known_edges_are_those_of_a_stream_and_of_no_graph(change: dict[str, int
             known = [known for seen in launched._seen.values() for known in seen.known.values()]
             made = ends.kernels.quick(ends.taken())
         assert bool(made)
-        assert (len(frames(ends.kernels.quick, ends.taken())) == 2) == (not again)
+        assert (len(frames(ends.kernels.quick, ends.taken())) == 3) == (not again)
         assert len(known) == 1
 
 
@@ -223,24 +243,22 @@ def test_the_default_stream_alone_needs_a_context(silent: Any) -> None:
 
 
 def test_what_does_not_fit_is_left_to_python(silent: Any) -> None:
-    call = on_edges(call_of("shared", 7))
+    call = on_edges(call_of("shared", GRADIENTS))
     kernels = forms.kernels_of(call.description)
     kernels.run(call)
     use(silent)
     assert kernels.quick(call)
-    assert call.src is not None
-    assert call.g is not None
-    wrong: dict[str, tuple[object, ...]] = {
-        "x1": (call.x1[:, 1:], call.x1.float(), call.x1[0, 0]),
-        "x2": (call.x2[1:],),
-        "w": (call.w[1:],),
-        "g": (None, call.g[:, 1:], call.g[0, 0]),
-        "src": (None, call.src[1:], call.src.clone()),
-        "mask": (0, 3),
-    }
-    for field, values in wrong.items():
-        for value in values:
-            assert not kernels.quick(call._replace(**{field: value})), (field, value)
+    (x1, x2, w, g), (src, dst) = call.tensors, ends_of(call)
+    wrong = [
+        *([x, x2, w, g] for x in (x1[:, 1:], x1.float(), x1[0, 0])),
+        *([x1, x2[1:], w, g], [x1, x2, w[1:], g]),
+        *([x1, x2, w, x] for x in (g[:, 1:], g[0, 0])),
+    ]
+    changed = [call._replace(tensors=tensors) for tensors in (*wrong, [x1, x2, w])]
+    changed += [with_ends(call, x, dst) for x in (None, src[1:], src.clone())]
+    changed.append(call._replace(call=opening("x1", "x2")))
+    for one in changed:
+        assert not kernels.quick(one), one
     assert silent.fake_count(0) == 3
 
 
@@ -256,18 +274,18 @@ def test_what_the_driver_refuses_is_said_by_python(silent: Any, native_gpu: Prod
 
 
 def test_no_rows_and_rows_that_begin_anywhere(native_gpu: Products) -> None:
-    call = call_of("shared", 7)
-    x1 = torch.cat([call.x1.flatten()[:1], call.x1.flatten()])[1:].view_as(call.x1)
-    none = {name: getattr(call, name)[:0] for name in ("x1", "x2", "g")}
-    wide = torch.stack([call.x2, call.x2], dim=-1)[..., 0]
-    for one in (call._replace(x1=x1), call._replace(x2=wide), call._replace(**none)):
-        by_python, by_runtime = both(one)
+    call = call_of("shared", GRADIENTS)
+    x1, x2, w, g = call.tensors
+    shifted = torch.cat([x1.flatten()[:1], x1.flatten()])[1:].view_as(x1)
+    wide = torch.stack([x2, x2], dim=-1)[..., 0]
+    for tensors in ([shifted, x2, w, g], [x1, wide, w, g], [x1[:0], x2[:0], w, g[:0]]):
+        by_python, by_runtime = both(call._replace(tensors=tensors))
         assert same(by_runtime, by_python)
 
 
 def test_derivatives_of_two_orders_are_launched_in_cpp(native_gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
     call = call_of("rows")
-    leaves = [x.requires_grad_() for x in (call.x1, call.x2, call.w)]
+    leaves = [x.requires_grad_() for x in call.tensors]
 
     def second(product: Any) -> list[Tensor]:
         first = torch.autograd.grad(product().sin().sum(), leaves, create_graph=True)
@@ -283,14 +301,14 @@ def test_derivatives_of_two_orders_are_launched_in_cpp(native_gpu: Products, mon
 
 def test_a_gpu_has_operators_of_its_own() -> None:
     """Those of C++: what they do not take, they leave to Python; no tensor of another device gets there."""
-    for name in ("run", "sorted", "form", "sorted_form"):
-        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"tpgen_native::{name}", "CUDA")
+    assert torch._C._dispatch_has_kernel_for_dispatch_key("tpgen_native::form", "CUDA")
     assert native.entry_points() is None or torch.version.cuda
 
 
 def test_gradients_are_compiled_beside_the_forward(native_gpu: Products) -> None:
     call = call_of("rows")
-    kernel_product(call.x1.requires_grad_(), call.x2, call.w, call.description)
+    x1, *rest = call.tensors
+    kernel_product(x1.requires_grad_(), *rest, call.description)
     opened = [source.placement.opened for source in native_gpu.sources]
     assert sorted(opened) == [("out",), ("x1",)]
     assert native_gpu.calls.count("cuLibraryLoadData") == 1
@@ -298,7 +316,7 @@ def test_gradients_are_compiled_beside_the_forward(native_gpu: Products) -> None
 
 def test_a_gradient_alone_is_compiled_ahead(native_gpu: Products) -> None:
     call = call_of("rows")
-    Kernels(call.description).build_together([opening_text(W)], call.x1, False)
+    Kernels(call.description).build_together([opening("w")], call.tensors[0], ())
     assert [source.placement.opened for source in native_gpu.sources] == [("w",)]
     assert "cuLibraryLoadData" not in native_gpu.calls
 
@@ -306,7 +324,7 @@ def test_a_gradient_alone_is_compiled_ahead(native_gpu: Products) -> None:
 def test_a_first_call_inside_a_capture_is_refused(native_gpu: Products) -> None:
     call, native_gpu.capture = call_of("rows"), 1
     with pytest.raises(BackendError, match="cannot be part of a CUDA graph: call it once before you capture, with its"):
-        kernel_product(call.x1, call.x2, call.w, call.description)
+        kernel_product(*call.tensors, call.description)
     assert "cuLibraryLoadData" not in native_gpu.calls
 
 

@@ -15,11 +15,12 @@ from tests.interpreter import INTERPRETER, interpret
 from tests.kernels.cuda.standin import StandIn
 from tests.kernels.plans import VARIANTS, mode_plan, operands
 from tpgen.form.form import form_of
-from tpgen.kernels.arguments import Edges, KernelCall, KernelSpec, Sizes
+from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.placement import place_form
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
+from tpgen.kernels.rows import DESTINATIONS, EDGES, SOURCES, RowIndex
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import Description
 from tpgen.kernels.sweep.sweep import make_sweep
@@ -97,11 +98,12 @@ def wanted(case: Case, given: dict[str, Tensor], gather: tuple[Tensor, Tensor] |
         form = form_of(case.plan, case.layout)
         return interpret(make_sweep(path_terms(form), case.opened), form, given)
     description = Description(case.plan, (case.layout,) * 3)
-    spec = KernelSpec(description, call_of(case.opened), torch.float64, True)
+    spec = KernelSpec(description, call_of(case.opened), torch.float64, EDGES)
     results = {name: torch.empty_like(given[name]) for name in case.opened}
-    edges = Edges(*gather, *(given[name].shape[0] for name in ("x1", "out")), True)
+    src, dst = gather
+    edges = RowIndex(SOURCES, src, len(given["x1"])), RowIndex(DESTINATIONS, dst, len(given["out"]))
     taken = [given[slot.operand] for slot in spec.call.given]
-    INTERPRETER.load(spec)(KernelCall(taken, [*results.values()], Sizes(len(given["x2"])), edges))
+    INTERPRETER.load(spec)(KernelCall(taken, [*results.values()], len(given["x2"]), 1, edges))
     return results
 
 

@@ -12,13 +12,19 @@ from tests.kernels.cuda.test_captures import WIDE, count_sorts
 from tests.kernels.plans import operands
 from tpgen.base.errors import InputError
 from tpgen.form.reference import reference_product
-from tpgen.kernels.arguments import Edges
+from tpgen.kernels.cpp.generate import BEYOND
 from tpgen.kernels.cuda import orders
-from tpgen.kernels.cuda.product_kernel import _DESTINATIONS, ordered_edges
+from tpgen.kernels.cuda.product_kernel import ordered_edges
+from tpgen.kernels.rows import DESTINATIONS, SOURCES, RowIndex
 from tpgen.kernels.runtime.ops import describe, kernel_conv
 from tpgen.planner.presets import channelwise, fully_connected
 
 PLAN = channelwise("20x0e+3x1o", "0e+1o", "0e+1o", shared_weights=False)
+
+
+def edges_of(src: torch.Tensor, dst: torch.Tensor) -> list[RowIndex]:
+    """Edges from two nodes to three."""
+    return [RowIndex(SOURCES, src, 2), RowIndex(DESTINATIONS, dst, 3)]
 
 
 def test_a_convolution_sorts_its_edges_once(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +176,7 @@ def test_int32_is_widened_once(gpu: Products) -> None:
     edge_index = torch.tensor([[0, 1, 1], [1, 0, 2]], dtype=torch.int32)
 
     def gathered() -> list[torch.Tensor]:
-        found = ordered_edges("out", Edges(edge_index[0], edge_index[1], 2, 3, True), 0)[1]
+        found = ordered_edges("out", edges_of(*edge_index), 0)[1]
         assert found is not None
         assert [found.src.tolist(), found.dst.tolist()] == edge_index.tolist()
         assert found.src.dtype == found.dst.dtype == torch.int64
@@ -207,7 +213,7 @@ def test_whether_edges_are_in_range_is_asked_once(
     src, dst = torch.tensor([0, 1, 1]), torch.tensor([1, 0, 2])
     with torch.no_grad():
         for _ in range(3):
-            assert ordered_edges("out", Edges(src, dst, 2, 3, True), 0)[0] == 0
+            assert ordered_edges("out", edges_of(src, dst), 0)[0] == 0
             if written:
                 src[0] = 1
     assert asked == ([2, 3, 2, 2] if written else [2, 3])
@@ -216,8 +222,8 @@ def test_whether_edges_are_in_range_is_asked_once(
 def test_nothing_is_kept_of_what_counts_no_writes(gpu: Products) -> None:
     with torch.inference_mode():
         src, dst = torch.tensor([0, 1, 1]), torch.tensor([1, 0, 2])
-        for wanted in (0, _DESTINATIONS):
-            assert ordered_edges("out", Edges(src, dst, 2, 3, True), 0)[0] == wanted
+        for wanted in (0, BEYOND + 1):
+            assert ordered_edges("out", edges_of(src, dst), 0)[0] == wanted
             dst[0] = 3
 
 

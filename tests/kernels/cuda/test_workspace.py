@@ -11,12 +11,14 @@ from torch._subclasses import FakeTensorMode
 from tests.kernels.cuda.fakes import Products
 from tests.kernels.plans import operands
 from tpgen.form.form import form_of
-from tpgen.kernels.arguments import CallSizes, Sizes
+from tpgen.kernels.arguments import CallSizes
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.launch import RowLaunches, launches_of, order_bytes, workspace_of
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda, place_polynomial
 from tpgen.kernels.placement.planning import plan_schedule
-from tpgen.kernels.runtime.call import OUT, X1, X2, FormCall, ProductCall, W
+from tpgen.kernels.rows import DESTINATIONS, ELEMENTS, SOURCES, RowIndex
+from tpgen.kernels.runtime.call import FormCall
+from tpgen.kernels.runtime.call import call_of as slots_of
 from tpgen.kernels.runtime.ops import describe, kernel_product
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.kernels.runtime.workspace import call_workspace
@@ -28,33 +30,35 @@ SHARED = channelwise("20x0e+3x1o", "0e+1o", "0e+1o", shared_weights=True)
 ROWS, NODES = 4000, 100
 
 
-def call_of(plan: Plan, mask: int, device: str, index: torch.dtype | None = None) -> ProductCall:
+def call_of(plan: Plan, opened: str, device: str, index: torch.dtype | None = None) -> FormCall:
     """A call on tensors without values."""
     number = {"dtype": torch.float32, "device": device}
     w = torch.empty(plan.weight_numel if plan.shared_weights else (ROWS, plan.weight_numel), **number)
     x1 = torch.empty(NODES if index else ROWS, plan.irreps_in1.dim, **number)
     x2 = torch.empty(ROWS, plan.irreps_in2.dim, **number)
-    g = None if mask == OUT else torch.empty(NODES if index else ROWS, plan.irreps_out.dim, **number)
-    ends = [None if index is None else torch.empty(ROWS, dtype=index, device=device) for _ in range(2)]
-    return ProductCall(x1, x2, w, g, *ends, describe(plan), mask, NODES if index else 0)
+    g, slots = torch.empty(NODES if index else ROWS, plan.irreps_out.dim, **number), slots_of(tuple(opened.split()))
+    src, dst = (torch.empty(ROWS, dtype=index or torch.int64, device=device) for _ in range(2))
+    edges = (RowIndex(SOURCES, src), RowIndex(DESTINATIONS, dst, NODES)) if index else ()
+    return FormCall([x1, x2, w, g][: len(slots.given)], edges, describe(plan), str(slots))
 
 
-def bytes_of(mask: int, device: str, index: torch.dtype | None = None) -> int:
-    return call_workspace(call_of(SHARED, mask, device, index).listed())
+def bytes_of(opened: str, device: str, index: torch.dtype | None = None) -> int:
+    return call_workspace(call_of(SHARED, opened, device, index))
 
 
 def test_what_a_call_takes_is_asked_of_the_device_of_its_tensors() -> None:
     """Nothing for a forward pass of rows on a GPU, where threads of a CPU have scratch."""
     with FakeTensorMode():
-        assert bytes_of(OUT, "cuda") == 0 < bytes_of(OUT, "cpu")
-        assert bytes_of(OUT, "xpu") == 0
-        wide, narrow = (bytes_of(OUT, "cuda", index) for index in (torch.int64, torch.int32))
+        assert bytes_of("out", "cuda") == 0 < bytes_of("out", "cpu")
+        assert bytes_of("out", "xpu") == 0
+        wide, narrow = (bytes_of("out", "cuda", index) for index in (torch.int64, torch.int32))
     assert narrow - wide == 2 * 8 * ROWS
     assert wide >= 8 * (ROWS + NODES)
 
 
-def sizes_of(rows: int, **ends: int) -> CallSizes:
-    return CallSizes(torch.device("cuda"), Sizes(rows), ends or None)
+def sizes_of(rows: int, sources: int = 0, destinations: int = 0) -> CallSizes:
+    edges = (RowIndex(SOURCES, None, sources), RowIndex(DESTINATIONS, None, destinations))
+    return CallSizes(torch.device("cuda"), rows, 1, edges if destinations else ())
 
 
 def test_room_for_sums_over_blocks_is_what_a_launch_makes(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +81,7 @@ def test_there_is_room_for_owners_at_the_ends_of_runs() -> None:
     placement = place_cuda(schedule, ("out",), chip_of(90), indexed=True)
     few = replace(placement, chip=replace(placement.chip, processors=2))
     ends = 2 * (2 * few.blocks_at_once) * few.dim["out"] * 4
-    assert workspace_of(few, sizes_of(ROWS, out=NODES)) == order_bytes(ROWS, [NODES], ends)
+    assert workspace_of(few, sizes_of(ROWS, destinations=NODES)) == order_bytes(ROWS, [NODES], ends)
     assert order_bytes(10, [3], 5_000) == 8 * (10 + 3 + 1) + 5_000
     assert order_bytes(10, [3], 0) == 8 * 6 * 10  # while it is sorted
 
@@ -86,33 +90,33 @@ def test_there_is_room_for_gradients_of_edges_and_both_orders() -> None:
     schedule = plan_schedule(form_of(PROBLEMS["mace-large"].plan, "mul_ir"), cuda_target("float32"))
     placement = place_cuda(schedule, ("x1", "x2", "w"), chip_of(90), indexed=True)
     orders = 8 * ((ROWS + 30 + 1) + (ROWS + NODES + 1))
-    assert workspace_of(placement, sizes_of(ROWS, x1=30, out=NODES)) == orders + ROWS * placement.row_bytes("x1")
+    assert workspace_of(placement, sizes_of(ROWS, 30, NODES)) == orders + ROWS * placement.row_bytes("x1")
     assert order_bytes(10, [3, 2], 0) == 8 * 2 * 6 * 10  # while both are sorted
 
 
 def test_both_gradients_of_a_convolution_take_room_one_after_the_other() -> None:
     with FakeTensorMode():
-        both, one, other = (bytes_of(mask, "cuda", torch.int64) for mask in (X1 | OUT, X1, OUT))
-        weights = bytes_of(X1 | X2 | W, "cuda", torch.int64)
+        both, one, other = (bytes_of(opened, "cuda", torch.int64) for opened in ("x1 out", "x1", "out"))
+        weights = bytes_of("x1 x2 w", "cuda", torch.int64)
     assert both == max(one, other)
     assert weights >= one
 
 
 def test_polynomials_have_sums_of_tasks() -> None:
     problem = POLYNOMIALS["mace-contraction"]
-    plan, sizes = problem.plan, Sizes(512, problem.elements, problem.channels)
+    plan, elements = problem.plan, RowIndex(ELEMENTS, None, problem.elements)
+    sizes = CallSizes(torch.device("cuda"), 512, problem.channels, (elements,))
     call = named_call(plan, "backward")
     sweep, parts = describe_polynomial(plan).sweep(call), list[int]()
     for dtype in ("float32", "bfloat16"):  # computed in float32
         launches = launches_of(place_polynomial(plan, sweep, dtype, chip_of(90)), sizes)
         parts.append(launches.tasks * launches.placement.added * problem.channels * 4)
-        asked = CallSizes(torch.device("cuda"), sizes)
-        assert workspace_of(launches.placement, asked) == parts[-1]
+        assert workspace_of(launches.placement, sizes) == parts[-1]
     with FakeTensorMode():
         given = [plan.operand(slot.operand) for slot in call.given]
         counts = [sizes.elements if o.weights else sizes.rows for o in given]
         widths = [o.dim * (sizes.channels if o.channels else 1) for o in given]
         tensors = [torch.empty(shape, device="cuda") for shape in zip(counts, widths, strict=True)]
         index = torch.empty(sizes.rows, dtype=torch.int64, device="cuda")
-        found = call_workspace(FormCall(tensors, None, None, plan.to_json(), str(call), index))
+        found = call_workspace(FormCall(tensors, (RowIndex(ELEMENTS, index),), plan.to_json(), str(call)))
     assert found == 8 * (512 + sizes.elements + 1) + parts[0]

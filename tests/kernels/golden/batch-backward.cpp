@@ -54,7 +54,14 @@ static void tile(int n, const real* const* p_x1, const real* const* p_x2, const 
   unstage_rows(a_x1 + 0 * R, q_x1, n, 0, 6, 1);
   unstage_rows(a_x2 + 0 * R, q_x2, n, 0, 3, 1);
 }
-extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x1, const real* x2, const real* w, const real* out, real* d_x1, real* d_x2, real* d_w, real* d_out, i64 rows) {
+extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const void*, i64 rows, i64 channels) {
+  const real* const x1 = given[0];
+  const real* const x2 = given[1];
+  const real* const w = given[2];
+  const real* const out = given[3];
+  real* const d_x1 = opened[0];
+  real* const d_x2 = opened[1];
+  real* const d_w = opened[2];
   int fault = 0;
   expect_writes(d_x1, rows * 6 * (i64)sizeof(real));
   expect_writes(d_x2, rows * 3 * (i64)sizeof(real));

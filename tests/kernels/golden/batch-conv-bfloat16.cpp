@@ -1,6 +1,6 @@
 // batch schedule: tiles of 8 rows, 8 lanes of bfloat16
 //   path 0: 2x1o x 1x1o -> 3x0e (uvw); matrix products, 3 non-zeros
-// opens out of gathered rows
+// opens out with x1 @ src, out @ dst
 // prelude 1886e805bca6
 // path 0: 2x1o x 1x1o -> 3x0e (uvw)
 static void path_0(int n, num* s_x1, num* s_x2, num* a_out, num* P, const num* weights) {
@@ -28,15 +28,20 @@ static void tile(int n, const real* const* p_x1, const real* const* p_x2, real* 
   path_0(n, s_x1, s_x2, a_out, P, weights);
   add_rows(a_out + 0 * R, q_out, n, 0, 3, 1);
 }
-// edges.h
+// indices.h
 // order.h
-extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x1, const real* x2, const real* w, const real* out, real* d_x1, real* d_x2, real* d_w, real* d_out, i64 rows, const void* src_at, const void* dst_at, i64 sources, i64 destinations, i64 how) {
+extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const RowIndex* indices, i64 rows, i64 channels) {
+  const real* const x1 = given[0];
+  const real* const x2 = given[1];
+  const real* const w = given[2];
+  real* const d_out = opened[0];
   int fault = 0;
-  expect_writes(d_out, destinations * 3 * (i64)sizeof(real));
-  const Ends src = {src_at, bool(how & NARROW_SRC)}, dst = {dst_at, bool(how & NARROW_DST)};
-  if (how & CHECKED && !inside(src, rows, sources)) return 2;
-  if (how & CHECKED && !inside(dst, rows, destinations)) return 3;
-  const i64 owners = destinations;
+  const RowIndex src = indices[0];
+  const RowIndex dst = indices[1];
+  expect_writes(d_out, dst.size * 3 * (i64)sizeof(real));
+  if (src.how & CHECKED && !inside(src, rows, src.size)) return 2;
+  if (dst.how & CHECKED && !inside(dst, rows, dst.size)) return 3;
+  const i64 owners = dst.size;
   const Room<i64> first_room(owners + 1); i64* const first = first_room.at; if (!first) return 1;
   const Room<i64> order_room(rows + 1); i64* const order = order_room.at; if (!order) return 1;
   sort_rows(dst, rows, owners, first, order);

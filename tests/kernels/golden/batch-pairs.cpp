@@ -82,7 +82,11 @@ static void tile(int n, const real* const* p_x1, const real* const* p_x2, const 
   path_1(n, s_x1, s_x2, s_out, P, a_w);
   path_2(n, s_x1, s_x2, s_out, P, a_w);
 }
-extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x1, const real* x2, const real* w, const real* out, real* d_x1, real* d_x2, real* d_w, real* d_out, i64 rows) {
+extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const void*, i64 rows, i64 channels) {
+  const real* const x1 = given[0];
+  const real* const x2 = given[1];
+  const real* const out = given[3];
+  real* const d_w = opened[0];
   int fault = 0;
   const i64 room = 524288;  // blocks that fit into 64 MB of sums
   const i64 most = room < 32 ? room : 32;

@@ -42,7 +42,11 @@ static void tile(int n, const real* const* p_x1, const real* const* p_x2, const 
   stage_rows(p_out, n, 0, 3, s_out + 0 * R, 1);
   path_0(n, s_x1, s_x2, s_out, P, a_w, q_w);
 }
-extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x1, const real* x2, const real* w, const real* out, real* d_x1, real* d_x2, real* d_w, real* d_out, i64 rows) {
+extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const void*, i64 rows, i64 channels) {
+  const real* const x1 = given[0];
+  const real* const x2 = given[1];
+  const real* const out = given[3];
+  real* const d_w = opened[0];
   int fault = 0;
   expect_writes(d_w, rows * 6 * (i64)sizeof(real));
   const i64 span = 896;

@@ -27,7 +27,11 @@ static void row(const real* x2, const real* w, const real* out, real* d_x1) {
     }
   }
 }
-extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x1, const real* x2, const real* w, const real* out, real* d_x1, real* d_x2, real* d_w, real* d_out, i64 rows) {
+extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const void*, i64 rows, i64 channels) {
+  const real* const x2 = given[1];
+  const real* const w = given[2];
+  const real* const out = given[3];
+  real* const d_x1 = opened[0];
   int fault = 0;
   expect_writes(d_x1, rows * 48 * (i64)sizeof(real));
   const i64 span = 112;

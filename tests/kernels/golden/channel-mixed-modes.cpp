@@ -86,7 +86,11 @@ static void tile(int n, const real* const* p_x1, const real* const* p_x2, real* 
   unstage_rows(a_out + 0 * R, q_out, n, 0, 256, 1);
   unstage_rows(a_out + 256 * R, q_out, n, 256, 48, 1);
 }
-extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x1, const real* x2, const real* w, const real* out, real* d_x1, real* d_x2, real* d_w, real* d_out, i64 rows) {
+extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const void*, i64 rows, i64 channels) {
+  const real* const x1 = given[0];
+  const real* const x2 = given[1];
+  const real* const w = given[2];
+  real* const d_out = opened[0];
   int fault = 0;
   expect_writes(d_out, rows * 304 * (i64)sizeof(real));
   const i64 span = 16;

@@ -1,6 +1,6 @@
 // channel schedule: 4 lanes of float64, 1 tables
 //   path 0: 16x1o x 1x1o -> 16x0e (uvu); x1[16], w[16], out[16]; 3 non-zeros
-// opens x1, x2, w of gathered rows
+// opens x1, x2, w with x1 @ src, out @ dst
 // prelude d9604a219b0c
 static void tabulate(int n, num* T, const real* const* p_x2, num* t_x2) {
   for (int r = 0; r < W; ++r) {
@@ -54,17 +54,25 @@ static void row(const real* x1, const real* x2, const real* w, const real* out, 
 static void finish(real* d_x1, const num* a_x1) {
   unstage<1, 16, 3>(a_x1 + 0, d_x1 + 0);
 }
-// edges.h
+// indices.h
 // order.h
-extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x1, const real* x2, const real* w, const real* out, real* d_x1, real* d_x2, real* d_w, real* d_out, i64 rows, const void* src_at, const void* dst_at, i64 sources, i64 destinations, i64 how) {
+extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const RowIndex* indices, i64 rows, i64 channels) {
+  const real* const x1 = given[0];
+  const real* const x2 = given[1];
+  const real* const w = given[2];
+  const real* const out = given[3];
+  real* const d_x1 = opened[0];
+  real* const d_x2 = opened[1];
+  real* const d_w = opened[2];
   int fault = 0;
-  expect_writes(d_x1, sources * 48 * (i64)sizeof(real));
+  const RowIndex src = indices[0];
+  const RowIndex dst = indices[1];
+  expect_writes(d_x1, src.size * 48 * (i64)sizeof(real));
   expect_writes(d_x2, rows * 3 * (i64)sizeof(real));
   expect_writes(d_w, rows * 16 * (i64)sizeof(real));
-  const Ends src = {src_at, bool(how & NARROW_SRC)}, dst = {dst_at, bool(how & NARROW_DST)};
-  if (how & CHECKED && !inside(src, rows, sources)) return 2;
-  if (how & CHECKED && !inside(dst, rows, destinations)) return 3;
-  const i64 owners = sources;
+  if (src.how & CHECKED && !inside(src, rows, src.size)) return 2;
+  if (dst.how & CHECKED && !inside(dst, rows, dst.size)) return 3;
+  const i64 owners = src.size;
   const Room<i64> first_room(owners + 1); i64* const first = first_room.at; if (!first) return 1;
   const Room<i64> order_room(rows + 1); i64* const order = order_room.at; if (!order) return 1;
   sort_rows(src, rows, owners, first, order);

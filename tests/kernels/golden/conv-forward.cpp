@@ -1,6 +1,6 @@
 // channel schedule: 4 lanes of float32, 1 tables
 //   path 0: 16x1o x 1x1o -> 16x0e (uvu); x1[16], w[16], out[16]; 3 non-zeros
-// opens out of gathered rows
+// opens out with x1 @ src, out @ dst
 // prelude 8613321e1f04
 static void tabulate(int n, num* T, const real* const* p_x2, num* t_x2) {
   for (int r = 0; r < W; ++r) {
@@ -34,15 +34,20 @@ static void row(const real* x1, const real* x2, const real* w, real* d_out, num*
 static void finish(real* d_out, const num* a_out) {
   unstage<1, 16, 1>(a_out + 0, d_out + 0);
 }
-// edges.h
+// indices.h
 // order.h
-extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x1, const real* x2, const real* w, const real* out, real* d_x1, real* d_x2, real* d_w, real* d_out, i64 rows, const void* src_at, const void* dst_at, i64 sources, i64 destinations, i64 how) {
+extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const RowIndex* indices, i64 rows, i64 channels) {
+  const real* const x1 = given[0];
+  const real* const x2 = given[1];
+  const real* const w = given[2];
+  real* const d_out = opened[0];
   int fault = 0;
-  expect_writes(d_out, destinations * 16 * (i64)sizeof(real));
-  const Ends src = {src_at, bool(how & NARROW_SRC)}, dst = {dst_at, bool(how & NARROW_DST)};
-  if (how & CHECKED && !inside(src, rows, sources)) return 2;
-  if (how & CHECKED && !inside(dst, rows, destinations)) return 3;
-  const i64 owners = destinations;
+  const RowIndex src = indices[0];
+  const RowIndex dst = indices[1];
+  expect_writes(d_out, dst.size * 16 * (i64)sizeof(real));
+  if (src.how & CHECKED && !inside(src, rows, src.size)) return 2;
+  if (dst.how & CHECKED && !inside(dst, rows, dst.size)) return 3;
+  const i64 owners = dst.size;
   const Room<i64> first_room(owners + 1); i64* const first = first_room.at; if (!first) return 1;
   const Room<i64> order_room(rows + 1); i64* const order = order_room.at; if (!order) return 1;
   sort_rows(dst, rows, owners, first, order);

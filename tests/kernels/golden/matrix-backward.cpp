@@ -15,7 +15,13 @@ static void tile(int n, const real* p_x1, const real* p_out, real* q_x1, const n
   multiply<true>(a_w + 512, 4, s_x1 + 0 * (i64)R, 1, 8, s_out + 0 * (i64)R, 4, 6, n * 3, 4);
   for (i64 r = 0; r < n; ++r) unstage<3, 6, 1>(a_x1 + 0 * (i64)R + r * 24, q_x1 + r * 34 + 16);
 }
-extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x1, const real* x2, const real* w, const real* out, real* d_x1, real* d_x2, real* d_w, real* d_out, i64 rows) {
+extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const void*, i64 rows, i64 channels) {
+  const real* const x1 = given[0];
+  const real* const x2 = given[1];
+  const real* const w = given[2];
+  const real* const out = given[3];
+  real* const d_x1 = opened[0];
+  real* const d_w = opened[1];
   int fault = 0;
   expect_writes(d_x1, rows * 34 * (i64)sizeof(real));
   const i64 room = 30840;  // blocks that fit into 64 MB of sums

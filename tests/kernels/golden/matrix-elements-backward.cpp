@@ -1,7 +1,7 @@
 // matrix schedule: tiles of 96 rows of one element, 4 lanes of float64
 //   path 0: 16x0e -> 32x0e; a matrix product
 //   path 1: 6x1o -> 4x1o; a matrix product
-// opens x1, w
+// opens x1, w with w @ element
 // prelude 729155eedbf2
 // matrices.h
 static void tile(int n, const i64* at, const real* p_x1, const real* p_out, real* q_x1, num* a_w, num* s_x1, num* s_out, num* a_x1, num* weights) {
@@ -18,9 +18,10 @@ static void tile(int n, const i64* at, const real* p_x1, const real* p_out, real
   for (i64 r = 0; r < n; ++r) unstage<1, 16, 1>(a_x1 + 0 * (i64)R + r * 16, q_x1 + at[r] * 34 + 0);
   for (i64 r = 0; r < n; ++r) unstage<1, 6, 3>(a_x1 + 16 * (i64)R + r * 24, q_x1 + at[r] * 34 + 16);
 }
+// indices.h
 // order.h
 // tasks.h
-extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const i64* index, const i64* sizes, void*, void*, void*, void*, i64 rows) {
+extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const RowIndex* indices, i64 rows, i64 channels) {
   const real* const x1 = given[0];
   const real* const x2 = given[1];
   const real* const w = given[2];
@@ -28,14 +29,15 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
   real* const d_x1 = opened[0];
   real* const d_w = opened[1];
   int fault = 0;
+  const RowIndex element = indices[0];
   expect_writes(d_x1, rows * 34 * (i64)sizeof(real));
-  const i64 elements = sizes[0];
-  if (index && !inside(index, rows, elements)) return 2;
+  if (element.at && !inside(element, rows, element.size)) return 2;
+  const i64 elements = element.size;
   const i64 room = 31300;  // blocks that fit into 64 MB of sums
   const i64 most = room < 32 ? room : 32;
   const i64 span = ((rows + most - 1) / most + 96) / 96 * 96;
   const Room<i64> tasks_room(tasks_size(rows, elements, span)); i64* const tasks = tasks_room.at; if (!tasks) return 1;
-  const Tasks t = make_tasks(tasks, index, rows, elements, span);
+  const Tasks t = make_tasks(tasks, (const i64*)element.at, rows, elements, span);
   const i64 blocks = t.count;
   const Room<num> sums_room((blocks + 1) * 536); num* const sums = sums_room.at; if (!sums) return 1;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;

@@ -1,7 +1,7 @@
 // matrix schedule: tiles of 96 rows of one element, 16 lanes of float32
 //   path 0: 16x0e -> 32x0e; a matrix product
 //   path 1: 6x1o -> 4x1o; a matrix product
-// opens out
+// opens out with w @ element
 // prelude 07e628d7c8d9
 // matrices.h
 static void tile(int n, const i64* at, const real* p_x1, real* q_out, num* s_x1, num* a_out, num* weights) {
@@ -15,20 +15,22 @@ static void tile(int n, const i64* at, const real* p_x1, real* q_out, num* s_x1,
   for (i64 r = 0; r < n; ++r) unstage<1, 4, 3>(a_out + 32 * (i64)R + r * 48, q_out + at[r] * 45 + 32);
   for (int r = 0; r < n; ++r) zero(q_out + at[r] * 45 + 44, 1);
 }
+// indices.h
 // order.h
 // tasks.h
-extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const i64* index, const i64* sizes, void*, void*, void*, void*, i64 rows) {
+extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const RowIndex* indices, i64 rows, i64 channels) {
   const real* const x1 = given[0];
   const real* const x2 = given[1];
   const real* const w = given[2];
   real* const d_out = opened[0];
   int fault = 0;
+  const RowIndex element = indices[0];
   expect_writes(d_out, rows * 45 * (i64)sizeof(real));
-  const i64 elements = sizes[0];
-  if (index && !inside(index, rows, elements)) return 2;
+  if (element.at && !inside(element, rows, element.size)) return 2;
+  const i64 elements = element.size;
   const i64 span = 96;
   const Room<i64> tasks_room(tasks_size(rows, elements, span)); i64* const tasks = tasks_room.at; if (!tasks) return 1;
-  const Tasks t = make_tasks(tasks, index, rows, elements, span);
+  const Tasks t = make_tasks(tasks, (const i64*)element.at, rows, elements, span);
   const i64 blocks = t.count;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
   on_threads(rows * 615 > 65536, [=]() __attribute__((always_inline)) {

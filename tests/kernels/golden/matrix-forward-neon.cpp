@@ -13,7 +13,11 @@ static void tile(int n, const real* p_x1, real* q_out, const num* weights, num* 
   for (i64 r = 0; r < n; ++r) unstage<1, 4, 3>(a_out + 0 * (i64)R + r * 12, q_out + r * 45 + 32);
   for (int r = 0; r < n; ++r) zero(q_out + r * 45 + 44, 1);
 }
-extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* x1, const real* x2, const real* w, const real* out, real* d_x1, real* d_x2, real* d_w, real* d_out, i64 rows) {
+extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const void*, i64 rows, i64 channels) {
+  const real* const x1 = given[0];
+  const real* const x2 = given[1];
+  const real* const w = given[2];
+  real* const d_out = opened[0];
   int fault = 0;
   expect_writes(d_out, rows * 45 * (i64)sizeof(real));
   const i64 span = 96;

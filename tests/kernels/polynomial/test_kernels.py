@@ -18,6 +18,7 @@ from tests.polynomials import PLANS, mixed, operands_of, slow, symmetric
 from tpgen.base.errors import InputError, PlanError
 from tpgen.form.call import Call
 from tpgen.kernels.arguments import KernelCall, KernelSpec
+from tpgen.kernels.rows import ELEMENTS, RowIndex
 from tpgen.kernels.runtime import targets
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.ops import kernel_polynomial
@@ -225,7 +226,7 @@ def test_bad_tensors_say_what_is_wrong() -> None:
             kernel(plan, wrong, x, *weights)
     with pytest.raises(InputError, match="3 elements need the element of each of the 4 rows"):
         kernel(plan, None, x, *weights)
-    with pytest.raises(InputError, match=r"int64 of shape \(4,\)"):
+    with pytest.raises(InputError, match=r"index must be int64, got torch.int32"):
         kernel(plan, index.int(), x, *weights)
     with pytest.raises(InputError, match="x: a row must be whole channels of 4"):
         kernel(plan, index, x[:, :, :3], *weights)
@@ -236,7 +237,7 @@ def test_bad_tensors_say_what_is_wrong() -> None:
     with pytest.raises(InputError, match="float32, float64 or bfloat16"):
         kernel(plan, index, x.half(), *(w.half() for w in weights))
     with pytest.raises(InputError, match="is given 5 tensors, got 1"):
-        kernel_polynomial([x], index, plan.to_json(), str(forward_call(plan)))
+        torch.ops.tpgen.form([x], [index], plan.to_json(), str(forward_call(plan)), "element")
 
 
 def test_bad_calls_say_what_is_wrong() -> None:
@@ -244,14 +245,14 @@ def test_bad_calls_say_what_is_wrong() -> None:
     tensors = operands_of(plan, 2, 1, 3, grad=False)
     mixed_up = [tensors[0], tensors[1].float(), tensors[2]]
     with pytest.raises(InputError, match=r"float64.*float32"):
-        torch.ops.tpgen.form(mixed_up, None, None, plan.to_json(), "a b y -> out")
+        torch.ops.tpgen.form(mixed_up, [], plan.to_json(), "a b y -> out", "element")
     with pytest.raises(InputError, match="a: must have rows"):
-        kernel_polynomial([torch.ones(())], None, plan.to_json(), "a -> out")
+        torch.ops.tpgen.form([torch.ones(())], [], plan.to_json(), "a -> out", "element")
     with pytest.raises(InputError, match="y: a row must have 9 numbers"):
-        kernel_polynomial([torch.ones(2, 8)], None, plan.to_json(), "y -> out")
+        torch.ops.tpgen.form([torch.ones(2, 8)], [], plan.to_json(), "y -> out", "element")
     for call in ["a", "a -> ", "a a -> out", "a.0 -> out", "a -> out.1", "z -> out", "a.21 -> a"]:
         with pytest.raises(PlanError, match="call"):
-            kernel_polynomial([tensors[0]], None, plan.to_json(), call)
+            torch.ops.tpgen.form([tensors[0]], [], plan.to_json(), call, "element")
 
 
 def test_calls_open_what_has_a_shape() -> None:
@@ -259,7 +260,7 @@ def test_calls_open_what_has_a_shape() -> None:
     x = operands_of(plan, 4, 1, 5, grad=False)[0]
     for call in ("x -> w0_1", "x out.1 -> w0_1 out"):
         with pytest.raises(PlanError, match="w0_1 is opened and nothing says its shape: give w0_1 too"):
-            kernel_polynomial([x, x.flatten(1)][: call.count(" ") - 1], None, plan.to_json(), call)
+            torch.ops.tpgen.form([x, x.flatten(1)][: call.count(" ") - 1], [], plan.to_json(), call, "element")
 
 
 def test_derivatives_have_an_end() -> None:
@@ -307,14 +308,16 @@ def test_targets_agree(name: str, index: Tensor | None) -> None:
     ]
     for call in calls:
         kernels = kernels_of(plan.to_json())
-        signature = kernels.signature(str(call), False)
+        signature = kernels.signature(str(call), (ELEMENTS,))
         tensors += [torch.randn(s, dtype=torch.float64) for s in _more(plan, call, tensors)]
-        sizes, counts = signature.sizes(FormCall(tensors, None, None, plan.to_json(), str(call), index))
-        spec = KernelSpec(kernels.description, call, torch.float64)
+        own = FormCall(tensors, (RowIndex(ELEMENTS, index),), plan.to_json(), str(call))
+        counts = signature.sizes(own)
+        spec = KernelSpec(kernels.description, call, torch.float64, (ELEMENTS,))
+        indices = kernels.indices(own, counts)
         found = []
         for target in (KERNEL_TARGETS["cpp"], INTERPRETER):
             results = [torch.empty(s, dtype=torch.float64) for s in signature.shapes(tensors, counts)]
-            assert target.load(spec)(KernelCall(tensors, results, sizes, None, index)) == 0
+            assert target.load(spec)(KernelCall(tensors, results, counts["rows"], counts["channels"], indices)) == 0
             found.append(results)
         torch.testing.assert_close(*found)
 
@@ -334,7 +337,7 @@ def test_a_device_without_a_target() -> None:
     try:
         assert kernel_supported(symmetric(), device="cpu") == "kernels run on CUDA GPUs, not on cpu"
         plan = mixed(weighted=False)
-        call = FormCall(operands_of(plan, 2, 1, 3, grad=False), None, None, plan.to_json(), "a b y -> out")
+        call = FormCall(operands_of(plan, 2, 1, 3, grad=False), (RowIndex(ELEMENTS),), plan.to_json(), "a b y -> out")
         with pytest.raises(InputError, match="a must be on CUDA GPUs, where the kernels run, got cpu; move it"):
             Kernels(call.description).run(call)
     finally:

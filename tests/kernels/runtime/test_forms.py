@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.interpreter import INTERPRETER
 from tests.kernels.plans import VARIANTS, mode_plan
 from tpgen.base.errors import InputError, PlanError
-from tpgen.kernels.arguments import KernelCall, KernelSpec, Sizes
+from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.forms import forms
@@ -101,24 +101,24 @@ def test_any_cotangents_and_slots(opened: tuple[str, ...], raised: tuple[str, ..
     shapes = {"x1": (ROWS, 32), "x2": (ROWS, 4), "w": (plan.weight_numel,), "out": (ROWS, plan.irreps_out.dim)}
     draw = torch.Generator().manual_seed(2)
     tensors = [torch.randn(shapes[o], generator=draw, dtype=torch.float64) for o in (*SLOTS, *raised)]
-    found = forms.run(FormCall(tensors, None, None, text, call))
+    found = forms.run(FormCall(tensors, (), text, call))
     with expanding():
-        torch.testing.assert_close(found, forms.run(FormCall(tensors, None, None, text, call)))
+        torch.testing.assert_close(found, forms.run(FormCall(tensors, (), text, call)))
     spec = KernelSpec(kernels_of(text).description, raised_call(opened, raised), torch.float64)
     results = [torch.empty_like(x) for x in found]
-    INTERPRETER.load(spec)(KernelCall(tensors, results, Sizes(ROWS)))
+    INTERPRETER.load(spec)(KernelCall(tensors, results, ROWS))
     torch.testing.assert_close(found, results)
 
 
 def test_force_training_takes_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: set[tuple[str, ...]] = set()
-    run = Kernels.quick_form
+    run = Kernels.quick
 
     def counted(self: Kernels, call: FormCall) -> Sequence[Tensor]:
         calls.add(self.description.read(call.slots)[1])
         return run(self, call)
 
-    monkeypatch.setattr(Kernels, "quick_form", counted)
+    monkeypatch.setattr(Kernels, "quick", counted)
     derivatives(SMALL, edges=True, third=False)
     assert calls - {()} == {("x1", "x2", "w")}
 
@@ -151,7 +151,7 @@ def test_a_batch_over_the_operator(batched: tuple[str, ...], opens_weights: bool
     src, dst = (torch.randint(NODES, (ROWS,), generator=draw) for _ in range(2))
 
     def run(*tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(torch.ops.tpgen.form(list(tensors), src, dst, describe(plan), str(call)))
+        return tuple(torch.ops.tpgen.form(list(tensors), [src, dst], describe(plan), str(call), "src dst"))
 
     found = torch.vmap(run, in_dims=tuple(0 if b else None for b in own))(*tensors)
     each = [run(*(x[n] if b else x for x, b in zip(tensors, own, strict=True))) for n in range(3)]
@@ -161,13 +161,13 @@ def test_a_batch_over_the_operator(batched: tuple[str, ...], opens_weights: bool
 def test_shapes_without_values_and_in_a_graph() -> None:
     text, call = describe(SMALL), str(raised_call(("x1", "out"), ("x2", "w")))
     tensors = [torch.randn(ROWS, n) for n in (32, 4, SMALL.weight_numel, SMALL.irreps_out.dim, 4, SMALL.weight_numel)]
-    inputs = (tensors, None, None, text, call)
+    inputs = (tensors, [], text, call)
     torch.library.opcheck(torch.ops.tpgen.form, inputs, test_utils=("test_schema", "test_faketensor"))
 
 
 def refused(call: str, tensors: int = 6) -> None:
     x = [torch.ones(2, 32), torch.ones(2, 4), torch.ones(2, 32), torch.ones(2, 32)]
-    torch.ops.tpgen.form([*x, *x[:2]][:tensors], None, None, describe(SMALL), call)
+    torch.ops.tpgen.form([*x, *x[:2]][:tensors], [], describe(SMALL), call)
 
 
 def test_calls_from_a_file_are_checked() -> None:

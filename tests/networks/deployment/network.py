@@ -80,5 +80,5 @@ def products_of_rows(graph: fx.Graph) -> tuple[list[tuple], int]:
         sizes = [n for x in node.args for n in x.meta["val"].shape]
         known = [n for n in sizes if type(n) is int]
         left += [tuple(sizes)] * (type(sizes[0]) is not int and min(known) >= 4)
-    ours = (torch.ops.tpgen.product.default, torch.ops.tpgen.gradients.default)
-    return left, sum(len(graph.find_nodes(op="call_function", target=target)) for target in ours)
+    calls = graph.find_nodes(op="call_function", target=torch.ops.tpgen.form.default)
+    return left, sum(node.args[3].startswith("x1 x2 w") for node in calls)

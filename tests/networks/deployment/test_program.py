@@ -14,7 +14,7 @@ import tpgen
 from tests.machine import needs_compiler
 from tests.networks.deployment.network import FEW, Potential, inputs, make, products_of_rows
 from tpgen.base.errors import DeployError
-from tpgen.kernels.runtime.call import MASKS
+from tpgen.form.call import Call
 from tpgen.networks.deployment.deploy import deploy
 from tpgen.networks.deployment.portable import portable
 from tpgen.networks.deployment.runtime import kernels_in
@@ -30,7 +30,7 @@ def test_a_potential_is_one_program_of_any_size() -> None:
     for each in (*map(inputs, (5, 3, 8)), *FEW):
         torch.testing.assert_close(program.module()(*each), network(*each), rtol=1e-12, atol=1e-12)
     needed = kernels_in(program)
-    opened = [(each.call.partition(" -> ")[2], each.indexed) for each in needed if each.call in MASKS]
+    opened = [(each.call.partition(" -> ")[2], bool(each.rows)) for each in needed if each.call.startswith("x1 x2 w")]
     net = [("x1", False), ("out", False)]  # the net's product with a matrix that is transposed, and its gradient
     # the convolution, layer and product; gradients of the product in both inputs, of the layer, of the convolution
     rest = [("out", False), ("out", False), ("x1 x2", False), ("x1", False), ("x2 w", True)]
@@ -96,7 +96,7 @@ def test_second_derivatives_in_a_program_are_fused() -> None:
     for atoms in (5, 3, 8):
         found = program.module()(*inputs(atoms))
         torch.testing.assert_close(found, network(*inputs(atoms)), rtol=1e-12, atol=1e-12)
-    second = {each.call for each in kernels_in(program) if each.indexed and each.call not in MASKS}
+    second = {each.call for each in kernels_in(program) if each.rows == "src dst" and Call.parse(each.call).levels}
     assert second == {"x1 x2 w out x2.1 w.1 -> x2 w out"}  # x1 does not depend on positions
 
 
@@ -138,7 +138,7 @@ class Harmonics(nn.Module):
 def test_what_is_converted_calls_kernels_of_polynomials() -> None:
     network, vectors = Harmonics(), torch.randn(5, 3)
     program = network_program(network, [vectors])
-    assert [needed.call in MASKS for needed in kernels_in(program)] == [False] * 2  # values and gradients
+    assert ["x1 x2 w" in needed.call for needed in kernels_in(program)] == [False] * 2  # values and gradients
     torch.testing.assert_close(program.module()(vectors), network(vectors))
 
 

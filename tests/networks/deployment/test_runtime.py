@@ -11,9 +11,10 @@ import pytest
 import torch
 from e3nn.o3 import Irreps
 
-from tests.kernels.plans import operands
+from tests.kernels.plans import gradients, operands
 from tests.machine import needs_compiler
-from tpgen.kernels.runtime.call import opening_text
+from tpgen.kernels.rows import rules_of
+from tpgen.kernels.runtime.call import opening
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.ops import kernel_conv, kernel_product
 from tpgen.kernels.runtime.polynomials import forward_call
@@ -29,20 +30,19 @@ PLAN = channelwise("4x0e+4x1o", "0e+1o", "0e+1o")
 TEXT = describe(PLAN)
 
 
-def product(mask: int, indexed: bool = False) -> Needed:
-    return Needed(TEXT, torch.float64, opening_text(mask), opening_text(mask), indexed)
+def listed(text: str, call: str, rows: str = "") -> list[Needed]:
+    """Kernels of a call."""
+    parts = forms(text).signature(call, rules_of(rows)).parts
+    return [Needed(text, torch.float64, call, str(part), rows) for part in parts]
 
 
-def listed(text: str, call: str, indexed: bool = False) -> list[Needed]:
-    """Kernels of a call that takes its tensors as a list."""
-    parts = forms(text).signature(call, indexed).parts
-    return [Needed(text, torch.float64, call, str(part), indexed) for part in parts]
+FORWARD, BACKWARD = opening("out"), opening("x1", "x2", "w")
 
 
 UNKNOWN = (
     "tpgen: a call or a dtype that was not deployed; deploy the network that calls it, one network for each process"
 )
-KERNELS = [product(8), product(8, indexed=True), product(7)]
+KERNELS = [*listed(TEXT, FORWARD), *listed(TEXT, FORWARD, "src dst"), *listed(TEXT, BACKWARD)]
 
 # folder and file of operands; prints the message of each error, writes results
 ELSEWHERE = """
@@ -50,19 +50,22 @@ import sys, torch
 sys.modules["tpgen"] = None
 torch.ops.load_library(sys.argv[1] + "/libtpgen.so")
 x1, x2, w, g, src, dst, text = torch.load(sys.argv[2])
-product, gradients = torch.ops.tpgen.product, torch.ops.tpgen.gradients
+def product(x1, x2, w, text, *edges, nodes=0):
+    return torch.ops.tpgen.form([x1, x2, w], [*edges], text, "x1 x2 w -> out", "src dst" if edges else "", nodes)[0]
+def gradients(x1, x2, w, g, text, opened):
+    return torch.ops.tpgen.form([x1, x2, w, g], [], text, "x1 x2 w out -> " + opened)
 def tried(call):
     try:
         return call()
     except RuntimeError as error:
         print(str(error).splitlines()[0])
-results = [tried(lambda: product(x1, x2, w, text)), tried(lambda: product(x1[:3], x2, w, text, src, dst, 4))]
-results += [tried(lambda: product(x1[:3], x2, w, text, src.int(), dst, 4))]
-results += tried(lambda: gradients(x1, x2, w, g.T.contiguous().T, text, 7)) or []
+results = [tried(lambda: product(x1, x2, w, text)), tried(lambda: product(x1[:3], x2, w, text, src, dst, nodes=4))]
+results += [tried(lambda: product(x1[:3], x2, w, text, src.int(), dst, nodes=4))]
+results += tried(lambda: gradients(x1, x2, w, g.T.contiguous().T, text, "x1 x2 w")) or []
 tried(lambda: product(x1[:, 1:], x2, w, text))
-tried(lambda: product(x1[:3], x2, w, text, src + 3, dst, 4))
+tried(lambda: product(x1[:3], x2, w, text, src + 3, dst, nodes=4))
 tried(lambda: product(x1, x2, w, text[1:]))
-tried(lambda: gradients(x1, x2, w, g, text, 1))
+tried(lambda: gradients(x1, x2, w, g, text, "x1"))
 torch.save(results, sys.argv[2])
 """
 
@@ -82,7 +85,7 @@ def test_operators_without_python_compute_the_same(tmp_path: Path) -> None:
     runtime.write_runtime(KERNELS, tmp_path)
     said, results, (x1, x2, w, g, src, dst, _) = elsewhere(tmp_path)
     wanted = [kernel_product(x1, x2, w, TEXT), kernel_conv(x1[:3], x2, w, src, dst, 4, TEXT)]
-    wanted += [wanted[-1], *torch.ops.tpgen.gradients(x1, x2, w, g, TEXT, 7)]
+    wanted += [wanted[-1], *gradients(TEXT, x1, x2, w, g)]
     assert len(results) == 6
     assert all(map(torch.equal, results, wanted))
     numel = PLAN.weight_numel
@@ -130,11 +133,11 @@ sys.modules["tpgen"] = None
 torch.ops.load_library(sys.argv[1] + "/libtpgen.so")
 calls = torch.load(sys.argv[2])
 torch.save([torch.ops.tpgen.form(*call) for call in calls], sys.argv[2])
-tensors, _, _, text, call, index = calls[0]
+tensors, (index,), text, call, rows = calls[0]
 for tensors, text, index in ((tensors[:1], text, index), ([tensors[0][:, 1:], *tensors[1:]], text, index),
                              (tensors, text, index + 2), (tensors, text[1:], index)):
     try:
-        torch.ops.tpgen.form(tensors, None, None, text, call, index)
+        torch.ops.tpgen.form(tensors, [index], text, call, rows)
     except RuntimeError as error:
         print(str(error).splitlines()[0])
 """
@@ -148,10 +151,10 @@ def test_polynomials_and_their_gradients(tmp_path: Path) -> None:
     x, index = torch.randn(5, 16, dtype=torch.float64)[:, ::2], torch.tensor([0, 1, 1, 0, 1])
     weights = [torch.randn(2, 2 * plan.operand(slot.operand).dim).double() for slot in forward.given[1:]]
     g = torch.randn(5, 2, dtype=torch.float64)
-    calls = [([x, *weights], None, None, plan.to_json(), str(forward), index)]
-    calls += [([x, *weights, g], None, None, plan.to_json(), str(backward), index)]
+    calls = [([x, *weights], [index], plan.to_json(), str(forward), "element")]
+    calls += [([x, *weights, g], [index], plan.to_json(), str(backward), "element")]
     wanted = [torch.ops.tpgen.form(*call) for call in calls]
-    kernels = [needed for _, _, _, text, call, _ in calls for needed in listed(text, call)]
+    kernels = [needed for _, _, *called in calls for needed in listed(*called)]
     runtime.write_runtime(kernels, tmp_path)
     torch.save(calls, tmp_path / "calls.pt")
     command = [sys.executable, "-c", POLYNOMIAL, str(tmp_path), str(tmp_path / "calls.pt")]
@@ -161,7 +164,7 @@ def test_polynomials_and_their_gradients(tmp_path: Path) -> None:
         assert len(found) == len(expected) > 0
         assert all(map(torch.equal, found, expected))
     said = done.stdout.splitlines()
-    assert said == [UNKNOWN, said[1], "tpgen: index: an element is out of range", UNKNOWN]
+    assert said == [UNKNOWN, said[1], "tpgen: index holds an index out of range", UNKNOWN]
     assert said[1].startswith(f"tpgen: tensors do not fit the call '{forward}': shapes (5, 7)")
 
 
@@ -172,7 +175,7 @@ torch.ops.load_library(sys.argv[1] + "/libtpgen.so")
 calls = torch.load(sys.argv[2])
 torch.save([torch.ops.tpgen.form(*call) for call in calls], sys.argv[2])
 try:
-    torch.ops.tpgen.form(calls[0][0], calls[0][1] + 9, *calls[0][2:])
+    torch.ops.tpgen.form(calls[0][0], [calls[0][1][0] + 9, calls[0][1][1]], *calls[0][2:])
 except RuntimeError as error:
     print(str(error).splitlines()[0])
 """
@@ -187,10 +190,10 @@ def test_second_derivatives_of_a_convolution(tmp_path: Path) -> None:
     polynomial = make_contraction_plan(Irreps("2x0e+2x1o"), Irreps("2x0e"), [2])
     forward = forward_call(polynomial)
     tensors = [torch.randn(3, 2 * polynomial.operand(slot.operand).dim).double() for slot in forward.given]
-    calls = [(nodes + [x.flip(0) for x in nodes[:3]], src, dst, TEXT, second)]
-    calls += [(tensors, None, None, polynomial.to_json(), str(forward), torch.tensor([2, 0, 1]))]
+    calls = [(nodes + [x.flip(0) for x in nodes[:3]], [src, dst], TEXT, second, "src dst")]
+    calls += [(tensors, [torch.tensor([2, 0, 1])], polynomial.to_json(), str(forward), "element")]
     wanted = [torch.ops.tpgen.form(*call) for call in calls]
-    runtime.write_runtime([*listed(TEXT, second, indexed=True), *listed(*calls[1][3:5])], tmp_path)
+    runtime.write_runtime([*listed(*calls[0][2:]), *listed(*calls[1][2:])], tmp_path)
     torch.save(calls, tmp_path / "calls.pt")
     command = [sys.executable, "-c", FORMS, str(tmp_path), str(tmp_path / "calls.pt")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -207,7 +210,8 @@ from torch.autograd import forward_ad
 sys.modules["tpgen"] = None
 torch.ops.load_library(sys.argv[1] + "/libtpgen.so")
 (x1, x2, w, g, text), polynomial = torch.load(sys.argv[2])
-product, gradients = torch.ops.tpgen.product, torch.ops.tpgen.gradients
+def product(x1, x2, w, text):
+    return torch.ops.tpgen.form([x1, x2, w], [], text, "x1 x2 w -> out")[0]
 leaf, ones = x1.clone().requires_grad_(), torch.ones_like(x1)
 (*inputs, last), *described = polynomial
 def energy(x):
@@ -219,8 +223,8 @@ calls = dict(
     leaf=lambda: torch.autograd.grad(energy(leaf), leaf),
     result=lambda: product(leaf * 2, x2, w, text),
     weights=lambda: product(x1, x2, w.clone().requires_grad_(), text),
-    gradients=lambda: gradients(x1, x2, w, g.clone().requires_grad_(), text, 7),
-    polynomial=lambda: torch.ops.tpgen.form([*inputs, last.requires_grad_()], None, None, *described),
+    gradients=lambda: torch.ops.tpgen.form([x1, x2, w, g.clone().requires_grad_()], [], text, "x1 x2 w out -> x1 x2 w"),
+    polynomial=lambda: torch.ops.tpgen.form([*inputs, last.requires_grad_()], [], *described, "element"),
     dual=dual,
     grad=lambda: torch.func.grad(energy)(x1),
     jvp=lambda: torch.func.jvp(energy, (x1,), (ones,)),
@@ -245,7 +249,7 @@ def test_what_is_to_be_differentiated_is_refused(tmp_path: Path) -> None:
     polynomial = make_contraction_plan(Irreps("2x0e+2x1o"), Irreps("2x0e"), [2])
     call = forward_call(polynomial)
     tensors = [torch.randn(1, 2 * polynomial.operand(slot.operand).dim).double() for slot in call.given]
-    needed = [product(mask) for mask in (7, 8)]
+    needed = [*listed(TEXT, BACKWARD), *listed(TEXT, FORWARD)]
     text = polynomial.to_json()
     runtime.write_runtime([*needed, *listed(text, str(call))], tmp_path)
     torch.save(((x1, x2, w, g, TEXT), (tensors, text, str(call))), tmp_path / "given.pt")

@@ -56,13 +56,8 @@ _refused: Shelf[str, KernelError] = Shelf("kernels that cannot be built")  # by 
 watched(Watched("libraries loaded", _loaded.__len__, None, None))
 _alone = True  # whether this process had a single thread when it was last forked
 
-_POINTERS = [ctypes.c_void_p] * 8
-# operands, gradients, rows; then for an indexed kernel its two indices, how many rows they point into, and flags: their
-# dtypes, and whether to check them
-_ARGUMENTS = {
-    False: [*_POINTERS, ctypes.c_int64],
-    True: [*_POINTERS, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3],
-}
+# tensors given and opened, indices; rows and channels
+_ARGUMENTS = (*[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 2)
 
 
 @dataclass(frozen=True)
@@ -78,14 +73,14 @@ class Wanted:
         return hashlib.sha256(json.dumps([self.text, *compiler.identity]).encode()).hexdigest()[:32]
 
 
-def load_kernel(text: str, indexed: bool = False) -> Callable[..., int]:
+def load_kernel(text: str) -> Callable[..., int]:
     """The entry point of a kernel's source, compiled if the cache has it not.
 
     Raises `BackendError` where there is no compiler, and its `KernelError` where that fails: now and from then on, as
     nothing that this process has seen fail is compiled again.
     """
     function = getattr(load_library(Wanted(text)), ENTRY)
-    function.argtypes, function.restype = _ARGUMENTS[indexed], ctypes.c_int
+    function.argtypes, function.restype = _ARGUMENTS, ctypes.c_int
     return function
 
 
@@ -195,10 +190,10 @@ def _opened(library: Path, wanted: Wanted) -> ctypes.CDLL:
         ) from error
 
 
-def load_all(texts: Sequence[tuple[str, bool]]) -> None:
+def load_all(texts: Sequence[str]) -> None:
     """Load several sources, compiling those that are missing side by side."""
     with ThreadPoolExecutor(max_workers=min(max(1, len(texts)), cores())) as pool:
-        for future in [pool.submit(load_kernel, text, indexed) for text, indexed in texts]:
+        for future in [pool.submit(load_kernel, text) for text in texts]:
             future.result()
 
 

@@ -14,7 +14,7 @@ from functools import partial
 
 from tpgen.form.form import Term
 from tpgen.kernels.cpp.expressions import Spelling, Sums
-from tpgen.kernels.cpp.text import Writer, add_block_sums
+from tpgen.kernels.cpp.text import Writer, add_block_sums, found_row
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.values import ScratchSegment
 from tpgen.kernels.sweep.statements import Accumulate, Statement, SweepStage
@@ -23,6 +23,11 @@ from tpgen.kernels.sweep.terms import BETWEEN, INDEX, D, P
 
 LOCAL = {"x1": "x", "x2": "y", "w": "weight", "out": "g", P: "c", D: "d"}
 _ROWS = "for (int r = 0; r < R; r += W)"
+
+
+def stores_rows(p: BatchPlacement, operand: str) -> str:
+    """The function of C++ by which a tile writes its rows of an open slot, or adds them to those of their owners."""
+    return "add_rows" if operand == p.owner else "unstage_rows"
 
 
 class BatchVectors:
@@ -102,7 +107,7 @@ class BatchVectors:
             with self.w.block(f"for (int {first} = {first}2; {first} < {first}3; ++{first})"):
                 yield
             if "w" in self.p.opened:
-                self.w.line(f"unstage_rows(a_w, q_w, {place}, 1);")
+                self.w.line(f"{stores_rows(self.p, 'w')}(a_w, q_w, {place}, 1);")
 
 
 class MixingText:
@@ -255,9 +260,8 @@ class BatchText:
                 self._write_out(o, segments.get(o, ()))
 
     def _write_out(self, o: str, segments: tuple[ScratchSegment, ...]) -> None:
-        verb = "add_rows" if o == self.p.owner else "unstage_rows"
         for s in segments:
-            self._move(verb + "(a_{0} + {3} * R, q_{0}, n, {1}, {2}, {4});", o, s)
+            self._move(stores_rows(self.p, o) + "(a_{0} + {3} * R, q_{0}, n, {1}, {2}, {4});", o, s)
         if o == self.p.owner or (o == "w" and not self.p.row_weights):
             return
         for start, size in self.p.unreached(o):
@@ -338,5 +342,4 @@ class BatchText:
         with self.w.block("for (int r = 0; r < n; ++r)"):
             self.w.line(f"const i64 e = {'order[q + r]' if self.p.owner else 'q + r'};")
             for _, name, base, o in pointers:
-                index = {"x1": "src[e]", "out": "dst[e]"}.get(o, "e") if self.p.indexed else "e"
-                self.w.line(f"{name}[r] = {base} + {index} * {self.p.dim[o]};")
+                self.w.line(f"{name}[r] = {base} + {found_row(self.p.rule(o))} * {self.p.dim[o]};")

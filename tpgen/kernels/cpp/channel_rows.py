@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from tpgen.kernels.cpp.parts import Arguments
-from tpgen.kernels.cpp.text import Writer
+from tpgen.kernels.cpp.text import Writer, found_row
 from tpgen.kernels.placement.channel import ChannelPlacement, identifier, weights_area
 from tpgen.kernels.sweep.terms import SLOTS
 
@@ -54,7 +54,6 @@ class RowBlocks:
     def __init__(self, placement: ChannelPlacement, w: Writer) -> None:
         self.p, self.w = placement, w
         self.arguments = row_arguments(placement)
-        self.weights = "(e < weights ? e : e - weights)" if placement.paired else "e"
 
     def write(self) -> None:
         if self.p.owner:
@@ -94,8 +93,7 @@ class RowBlocks:
         operand = name.removeprefix("d_").partition("_")[0]
         if operand == "w" and self.p.schedule.shared_weights:
             return name
-        index = {"x1": "src[e]", "out": "dst[e]", "w": self.weights}.get(operand, "e") if self.p.indexed else "e"
-        return f"{name} + {index} * {self.p.dim[operand]}"
+        return f"{name} + {found_row(self.p.rule(operand))} * {self.p.dim[operand]}"
 
     def declare(self) -> None:
         """Declare what outlives a row: nothing here."""
@@ -136,7 +134,7 @@ class RowBlocks:
         values = self.areas(lane) | {name: self.place(name) for name in names}
         claim = Claim("state", "gradient", "second_w", self.p.dim["w"])
         if self.p.second_weights:
-            self.w.line(f"char* const state = states + {self.weights};")
+            self.w.line(f"char* const state = states + {found_row(self.p.rule('w'))};")
             self.w.line(f"real* const gradient = {values['d_w']};")
             self.w.line(claim.asked)
             values["d_w"] = claim.place

@@ -1,9 +1,8 @@
 """Schedule to C++: one source per direction, deterministic, with a C entry point and no includes.
 
-The entry point takes the four operands, the four gradients (null where a slot is not open) and the number of rows;
-that of an *indexed* kernel also the indices of the gather (x1) and of the scatter (out), how many rows each of them
-points into, and whether to check that it does.  Where weights are those of elements, it takes what a polynomial's does.
-It returns 0, or one of `FAULTS`.
+The entry point takes arrays of pointers: to the given tensors, and to those that are opened; for each rule of
+`tpgen.kernels.rows` the index, how many rows it points into, and whether to check that; the number of rows, and of
+channels.  It returns 0 or a fault: 1 for no memory, n + 2 where index n points beyond its rows.
 """
 
 from __future__ import annotations
@@ -17,21 +16,17 @@ from tpgen.kernels.cpp.channel import ChannelText
 from tpgen.kernels.cpp.matrix import MatrixText
 from tpgen.kernels.cpp.parts import in_unit
 from tpgen.kernels.cpp.prelude import header, prelude
-from tpgen.kernels.cpp.text import GeneratedSource, Writer, each_task, room, scratch_areas
+from tpgen.kernels.cpp.text import GeneratedSource, Writer, each_task, entry, room, scratch_areas
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.blocks import MOST_BLOCKS, WORTH_THREADS
 from tpgen.kernels.placement.channel import ChannelPlacement, identifier, weights_area
 from tpgen.kernels.placement.matrix import MatrixPlacement
 from tpgen.kernels.placement.place import Placement
 from tpgen.kernels.sweep.sweep import raised_text
-from tpgen.kernels.sweep.terms import SLOTS, operand_of
+from tpgen.kernels.sweep.terms import operand_of
 
 ENTRY = "tpgen_kernel"
-FAULTS = {
-    1: "out of memory for scratch space",
-    2: "edge_src holds an index out of range",
-    3: "edge_dst holds an index out of range",
-}
+NO_MEMORY, BEYOND = 1, 2  # faults: no scratch space; of the first index, then of the next
 
 
 class KernelText(Protocol):
@@ -50,8 +45,8 @@ def generate(placement: Placement) -> GeneratedSource:
         for line, paths in schedule.lines:
             with w.paths(*paths):
                 w.line(f"// {line}")
-        rows = (" of gathered rows" + ", two to a row of weights" * placement.paired) if placement.indexed else ""
-        w.line(f"// opens {', '.join(placement.opened)}{raised_text(placement.raised)}{rows}")
+        rules = f" with {', '.join(map(str, placement.rules))}" if placement.rules else ""
+        w.line(f"// opens {', '.join(placement.opened)}{raised_text(placement.raised)}{rules}")
     w.raw(prelude(schedule.target, placement.tiles, getattr(schedule, "rows", 0), placement.tails))
     if isinstance(placement, MatrixPlacement):
         w.raw(header("matrices"))
@@ -72,44 +67,36 @@ _TEXTS: dict[type[Placement], Callable[[Any, Writer], KernelText]] = {
 
 # -- the entry point ---------------------------------------------------------------------------------------------------
 
-_INDEXED_ARGUMENTS = ", const void* src_at, const void* dst_at, i64 sources, i64 destinations, i64 how"
-
 
 def _driver(w: Writer, p: Placement, text: KernelText) -> None:
     """Write the entry point: threads, scratch space, blocks of rows, and the order in which sums are added.
 
     What is summed over rows (gradients of shared weights) is summed inside each block in row order, then over blocks in
-    block order, so results do not depend on the threads.  Where rows are gathered, they are sorted by their owner first
-    (a stable counting sort) and an owner's rows stay in one block, in their order.
+    block order, so results do not depend on the threads.  Where an index finds the rows of what is open, rows are
+    sorted by their owner first (a stable counting sort) and an owner's rows stay in one block, in their order.
     """
-    indexed, by_element = p.indexed, p.by_element
-    needed = {"edges": indexed, "order": indexed or by_element, "tasks": by_element, "paired": p.second_weights}
+    sorts, by_element = bool(p.owner) or p.by_element, p.by_element
+    checks = any(rule.takes_index for rule in p.rules)
+    needed = {"indices": p.rules, "order": checks or sorts, "tasks": by_element, "paired": p.second_weights}
     for name in (name for name, yes in needed.items() if yes):
         w.raw(header(name))
-    extra = _INDEXED_ARGUMENTS if p.indexed else ""
-    head = f"int tpgen_kernel({_arguments(p)}, i64 rows{extra})"
-    with w.block(f'extern "C" __attribute__((visibility("default"))) {head}'):
-        if p.raised or p.by_element:
-            for slot in p.given:
-                w.line(f"const real* const {identifier(slot)} = given[{p.call_slots.index(slot)}];")
-            for n, operand in enumerate(p.opened):
-                w.line(f"real* const d_{operand} = opened[{n}];")
+    with w.block(entry(bool(p.rules))):
+        for slot in p.given:
+            w.line(f"const real* const {identifier(slot)} = given[{p.call_slots.index(slot)}];")
+        for n, operand in enumerate(p.opened):
+            w.line(f"real* const d_{operand} = opened[{n}];")
         w.line("int fault = 0;")
-        if p.paired:
-            w.line("const i64 weights = how >> 3;  // rows of them: edges behind take them from the first on")
-        counts = {"x1": "sources", "out": "destinations", "w": "weights" if p.paired else "rows"} if p.indexed else {}
+        for n, rule in enumerate(p.rules):
+            w.line(f"const RowIndex {rule.name} = indices[{n}];")
         for operand in p.opened:
-            rows = counts.get(operand, "rows")
+            found = p.rule(operand)
+            rows = f"{found.name}.size" if found else "rows"
             if not (operand == "w" and p.sums_weights):
                 w.line(f"expect_writes(d_{operand}, {rows} * {p.dim[operand]} * (i64)sizeof(real));")
-        if p.indexed:
-            _ownership(w, p)
-        if p.by_element:
-            w.line("const i64 elements = sizes[0];")
-            w.line("if (index && !inside(index, rows, elements)) return 2;")
+        _indices(w, p)
         if p.second_weights:
-            room(w, "char", "states", "weights + 1")
-            w.line("__builtin_memset(states, 0, weights);")
+            room(w, "char", "states", "pair.size + 1")
+            w.line("__builtin_memset(states, 0, pair.size);")
         _blocks(w, p)
         _weights(w, p, text)
         _parallel(w, p, text)
@@ -118,24 +105,21 @@ def _driver(w: Writer, p: Placement, text: KernelText) -> None:
         w.line("return fault;")
 
 
-def _arguments(p: Placement) -> str:
-    """Operands and open slots one by one; at levels or by element as two arrays of pointers."""
-    if not (p.raised or p.by_element):
-        return ", ".join([f"const real* {o}" for o in SLOTS] + [f"real* d_{o}" for o in SLOTS])
-    indices = ["const i64* index", "const i64* sizes"] if p.by_element else ["const void*"] * 2
-    return ", ".join(["const real* const* given", "real* const* opened", *indices, *["void*"] * 4])
-
-
-def _ownership(w: Writer, p: Placement) -> None:
-    w.line("const Ends src = {src_at, bool(how & NARROW_SRC)}, dst = {dst_at, bool(how & NARROW_DST)};")
-    w.line("if (how & CHECKED && !inside(src, rows, sources)) return 2;")
-    w.line("if (how & CHECKED && !inside(dst, rows, destinations)) return 3;")
+def _indices(w: Writer, p: Placement) -> None:
+    """Write the checks of indices, and the order of rows by who owns their sums."""
+    for n, rule in enumerate(p.rules):
+        if rule.takes_index:
+            given = f"{rule.name}.at" if p.by_element else f"{rule.name}.how & CHECKED"
+            w.line(f"if ({given} && !inside({rule.name}, rows, {rule.name}.size)) return {BEYOND + n};")
+    if p.by_element:
+        w.line("const i64 elements = element.size;")
     if p.owner:
-        key, owners = ("src", "sources") if p.owner == "x1" else ("dst", "destinations")
-        w.line(f"const i64 owners = {owners};")
+        owner = p.rule(p.owner)
+        assert owner is not None
+        w.line(f"const i64 owners = {owner.name}.size;")
         room(w, "i64", "first", "owners + 1")
         room(w, "i64", "order", "rows + 1")
-        w.line(f"sort_rows({key}, rows, owners, first, order);")
+        w.line(f"sort_rows({owner.name}, rows, owners, first, order);")
 
 
 def _blocks(w: Writer, p: Placement) -> None:
@@ -148,7 +132,7 @@ def _blocks(w: Writer, p: Placement) -> None:
         w.line(f"const i64 span = {p.blocks.span};")
     if p.by_element:
         room(w, "i64", "tasks", "tasks_size(rows, elements, span)")
-        w.line("const Tasks t = make_tasks(tasks, index, rows, elements, span);")
+        w.line("const Tasks t = make_tasks(tasks, (const i64*)element.at, rows, elements, span);")
         w.line("const i64 blocks = t.count;")
     elif p.owner:
         w.line("const i64 blocks = rows / span + 1;")

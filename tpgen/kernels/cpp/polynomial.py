@@ -11,13 +11,12 @@ from typing import NamedTuple
 
 from tpgen.kernels.cpp.expressions import Spelling
 from tpgen.kernels.cpp.prelude import header, prelude
-from tpgen.kernels.cpp.text import GeneratedSource, Writer, each_task, room, scratch_areas
+from tpgen.kernels.cpp.text import GeneratedSource, Writer, each_task, entry, room, scratch_areas
 from tpgen.kernels.placement.polynomial import PolynomialPlacement, component_runs, slot_name
 from tpgen.kernels.sweep.monomials import gathered, stored_value
 from tpgen.kernels.sweep.statements import Component, Local, Statement
 from tpgen.planner.polynomial_plan import terms_text
 
-POLYNOMIAL_FAULTS = {1: "out of memory for scratch space", 2: "the index holds an element out of range"}
 _WORTH = 1 << 17  # operations on vectors that are worth a second thread
 
 
@@ -90,8 +89,8 @@ class RowText:
 def generate_polynomial(placement: PolynomialPlacement) -> GeneratedSource:
     """The source of a sweep that has its place: deterministic, with a C entry point and no includes.
 
-    The entry takes arrays of pointers to the given tensors and to the opened ones, the element of every row (null:
-    all rows are of element 0, or each of its own), the number of elements and of channels, and the number of rows.
+    The entry is that of all kernels.  Its one index is the element of every row (null: all rows are of element 0, or
+    each of its own).
     """
     return _Text(placement).write()
 
@@ -112,7 +111,7 @@ class _Text:
         for line in [*terms_text(self.at.plan).split("\n"), str(self.sweep.call)]:
             self.w.line(f"// {line}")
         self.w.raw(prelude(self.at.target, self.at.tiles, self.at.target.lanes))
-        for name in ("order", "tasks", "channels"):
+        for name in ("indices", "order", "tasks", "channels"):
             self.w.raw(header(name))
         if self.at.coefficients:
             self._prologue()
@@ -155,12 +154,10 @@ class _Text:
                 self.w.line(f"set_some(o_{slot_name(slot)} + {i} * C, n, {text});")
 
     def _entry(self) -> None:
-        arguments = "const real* const* given, real* const* opened, const i64* index, const i64* sizes"
-        unused = ", const void*, const void*, const void*, const void*"
-        head = 'extern "C" __attribute__((visibility("default"))) int tpgen_kernel'
         sums = [(f"s_{slot_name(s)}", f"rows * {self.dim[s]}", self.at.opened.index(s)) for s in self.at.summed]
-        with self.w.block(f"{head}({arguments}{unused}, i64 rows)"):
-            self.w.line("const i64 elements = sizes[0], C = sizes[1], vectors = (C + W - 1) / W;")
+        with self.w.block(entry()):
+            self.w.line("const i64 elements = indices[0].size, C = channels, vectors = (C + W - 1) / W;")
+            self.w.line("const i64* const index = (const i64*)indices[0].at;")
             self.w.line("if (index && !inside(index, rows, elements)) return 2;")
             room(self.w, "i64", "tasks", f"tasks_size(rows, elements, {self.at.span})")
             self.w.line(f"const Tasks t = make_tasks(tasks, index, rows, elements, {self.at.span});")

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tpgen.kernels.rows import GROUPED, INDEXED, PAIRED, RowRule
+
 
 @cache
 def read_header(path: Path) -> str:
@@ -122,6 +124,31 @@ def times(value: float, text: str, dtype: str) -> str:
 def total(terms: list[str]) -> str:
     """A sum, in the order given."""
     return " + ".join(terms).replace("+ -", "- ")
+
+
+# the row of an operand that row ``e`` of a call finds, by what says it
+_FOUND = {INDEXED: "{0}[e]", GROUPED: "{0}[e]", PAIRED: "(e < {0}.size ? e : e - {0}.size)"}
+
+
+def found_row(rule: RowRule | None) -> str:
+    """C++ of the row of an operand that row ``e`` finds.
+
+    >>> from tpgen.kernels.rows import PAIRS, SOURCES
+    >>> found_row(None), found_row(SOURCES), found_row(PAIRS)
+    ('e', 'src[e]', '(e < pair.size ? e : e - pair.size)')
+    """
+    return "e" if rule is None else _FOUND[rule.way].format(rule.name)
+
+
+def entry(indices: bool = True) -> str:
+    """The head of a kernel's entry: tensors given and opened, how rows are found, rows and channels.
+
+    >>> entry().partition("tpgen_kernel")[2]
+    '(const real* const* given, real* const* opened, const RowIndex* indices, i64 rows, i64 channels)'
+    """
+    how = "const RowIndex* indices" if indices else "const void*"
+    arguments = f"const real* const* given, real* const* opened, {how}, i64 rows, i64 channels"
+    return f'extern "C" __attribute__((visibility("default"))) int tpgen_kernel({arguments})'
 
 
 def add_block_sums(w: Writer, size: int) -> None:

@@ -19,6 +19,7 @@ from tpgen.kernels.cuda.driver import Function, function, need_driver
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.launch import launches_of
 from tpgen.kernels.cuda.prelude import ENTRY
+from tpgen.kernels.rows import RowIndex
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,14 @@ class Loaded(NamedTuple):
         return self.functions[name].address if name in self.functions else 0
 
 
+class KnownRows(NamedTuple):
+    """Rows that are sorted and in range: indices in int64, and the order of each, none of one that ascends."""
+
+    indices: Sequence[Tensor]
+    orders: Sequence[Tensor | None]
+    stream: int | None  # to which that stays known; None: it is of this call alone
+
+
 class CudaKernel(ABC):
     """A call of a form; compiled for a device when it is first met there."""
 
@@ -70,6 +79,10 @@ class CudaKernel(ABC):
     @abstractmethod
     def fields(self, loaded: Loaded) -> list[int]:
         """List what the runtime in C++ launches the kernels by."""
+
+    @abstractmethod
+    def recall(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
+        """What is known of the indices of a call; nothing where they are new."""
 
     @abstractmethod
     def order(self, loaded: Loaded, call: KernelCall) -> tuple[int, Any]:
@@ -109,7 +122,7 @@ class CudaKernel(ABC):
         slots, opened = ([*map(str, part)] for part in (self.spec.call.given, self.spec.call.opened))
         given = [_aligned(x, loaded.placement.alignment) for x in call.given]
         tensors = dict(zip(slots, given, strict=True)), dict(zip(opened, call.opened, strict=True))
-        launches = launches_of(loaded.placement, call.sizes, loaded.at_once)
+        launches = launches_of(loaded.placement, call, loaded.at_once)
         scratch = launches.scratch(given[0].device)  # which must live until all is launched
         for one in launches.made(*tensors, scratch, order):
             loaded.functions[one.entry].launch(one.blocks, loaded.stream, *one.arguments)

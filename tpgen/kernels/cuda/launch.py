@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from tpgen.base.locks import cached_property
-from tpgen.kernels.arguments import CallSizes, Sizes
+from tpgen.kernels.arguments import CallSizes, KernelCall
 from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.groups import power_of_two
 from tpgen.kernels.cuda.orders import Order
 from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
 from tpgen.kernels.cuda.polynomial_text import COUNT_ARGUMENTS
 from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
+from tpgen.kernels.rows import GROUPED, NARROW
 from tpgen.kernels.sweep.terms import SLOTS
 
 SPAN = 64  # rows of a warp in one task, at most
@@ -52,7 +53,7 @@ class Launches(ABC):
     """Launches of a call on so many rows, where so many blocks of the first kernel run at once."""
 
     placement: Any
-    sizes: Sizes
+    sizes: CallSizes | KernelCall
     at_once: int
 
     @abstractmethod
@@ -167,14 +168,16 @@ class TaskLaunches(Launches):
         return {"sums of tasks": (self.tasks, p.added, sizes.channels), **channels}
 
     def made(self, given: Tensors, opened: Tensors, scratch: Tensors, order: Order | None) -> list[Launch]:
-        known = {**self.sizes._asdict(), "width": self.width, "span": self.span}
+        sizes = self.sizes
+        known = {"rows": sizes.rows, "elements": sizes.elements, "channels": sizes.channels}
+        known |= {"width": self.width, "span": self.span}
         rows = order[:2] if order else (None, None)
         tensors = (*given.values(), *opened.values(), *scratch.values(), *rows)
         struct = _struct(*tensors, *(known[name] for name in COUNT_ARGUMENTS))
         return [Launch(name, blocks, (struct,)) for name, blocks in self.blocks.items()]
 
 
-def launches_of(placement: Any, sizes: Sizes, at_once: int = 0) -> Any:
+def launches_of(placement: Any, sizes: CallSizes | KernelCall, at_once: int = 0) -> Any:
     """Launches of a placement; where nobody has asked the driver, of as many blocks at once as should have room."""
     kind = TaskLaunches if isinstance(placement, CudaPolynomialPlacement) else RowLaunches
     return kind(placement, sizes, at_once or placement.blocks_at_once * placement.chip.processors)
@@ -204,13 +207,14 @@ def workspace_of(placement: Any, sizes: CallSizes) -> int:
     >>> from tpgen.kernels.cuda.placement import place_form
     >>> from tpgen.planner.problems import find_problem
     >>> placement = place_form(form_of(find_problem("mace-large").plan), "float32", ("out",), chip_of(90))
-    >>> workspace_of(placement, CallSizes(torch.device("cuda"), Sizes(40_000)))
+    >>> workspace_of(placement, CallSizes(torch.device("cuda"), 40_000))
     0
     """
-    parts = sum(x.nbytes for x in launches_of(placement, sizes.counts).scratch("meta").values())
-    owners = [*map(sizes.owners, placement.sorted_by), *[sizes.counts.elements] * sizes.by_element]
-    rows = sizes.counts.rows
-    return order_bytes(rows, owners, parts) + sizes.int32_indices * rows * _INDEX
+    parts = sum(x.nbytes for x in launches_of(placement, sizes).scratch("meta").values())
+    grouped = [x.size for x in sizes.indices if x.rule.way == GROUPED and x.tensor is not None]
+    narrow = sum(x.how & NARROW > 0 for x in sizes.indices)
+    owners = [*map(sizes.owners, placement.sorted_by), *grouped]
+    return order_bytes(sizes.rows, owners, parts) + narrow * sizes.rows * _INDEX
 
 
 def order_bytes(rows: int, owners: Sequence[int], working: int) -> int:

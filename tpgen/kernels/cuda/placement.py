@@ -22,6 +22,7 @@ from tpgen.kernels.placement.matrix import AnySchedule, MatrixPlacement
 from tpgen.kernels.placement.place import place
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import Target
+from tpgen.kernels.rows import EDGES
 from tpgen.kernels.sweep.monomials import PolynomialSweep
 from tpgen.planner.plan import Plan
 
@@ -50,10 +51,11 @@ def place_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, index
 
     Raises `EmitError` where it has no room, and as `place` does.
     """
-    base = place(schedule, opened, indexed)
+    rules = EDGES if indexed else ()
+    base = place(schedule, opened, rules)
     assert not isinstance(base, MatrixPlacement)  # which is for vectors
     kind = CudaPlacement if isinstance(base, ChannelPlacement) else GatherPlacement
-    one: AnyPlacement = kind(base.schedule, base.opened, base.owner, chip, indexed=indexed)  # type: ignore[arg-type]
+    one: AnyPlacement = kind(base.schedule, base.opened, base.owner, chip, rules=rules)  # type: ignore[arg-type]
     best = _fitting(_by_receiver(one) or one)
     check_room(best)
     return best

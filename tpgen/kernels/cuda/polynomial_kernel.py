@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from torch import Tensor
 
 from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
+from tpgen.kernels.cpp.generate import BEYOND
 from tpgen.kernels.cuda import captures, driver
 from tpgen.kernels.cuda.chips import LANES, Chip
-from tpgen.kernels.cuda.kernel import CudaKernel, Loaded, cuda_device_of
+from tpgen.kernels.cuda.kernel import CudaKernel, KnownRows, Loaded, cuda_device_of
 from tpgen.kernels.cuda.launch import SPAN
 from tpgen.kernels.cuda.orders import Order, is_inside, is_kept, known_order, recall_inside, recall_order
 from tpgen.kernels.cuda.placement import place_polynomial
 from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
 from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY
+from tpgen.kernels.rows import RowIndex
 
 _MOST_SLOTS = 64  # as form.h has it
-_ELEMENTS = 2  # the fault of an index out of range
-
-
-class KnownRows(NamedTuple):
-    """Rows whose elements are sorted and in range."""
-
-    order: Tensor
-    stream: int | None  # to which that stays known; None: it is of this call alone
 
 
 class PolynomialKernel(CudaKernel):
@@ -55,26 +49,28 @@ class PolynomialKernel(CudaKernel):
         }
         return [*fields.values(), *dims, *[0] * (_MOST_SLOTS - len(dims))]
 
-    def recall(self, index: Tensor, elements: int, like: Tensor) -> KnownRows | None:
+    def recall(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
         """The order of rows that is known of an index in range, which a recorded graph does not ask."""
-        device = cuda_device_of([like])
-        capture = captures.capture_of(device)
-        order = recall_order(index, elements, capture) if capture or recall_inside(index, elements) else None
+        (index,), device = indices, cuda_device_of([like])
+        capture, x = captures.capture_of(device), index.tensor
+        if x is None:
+            return None
+        order = recall_order(x, index.size, capture) if capture or recall_inside(x, index.size) else None
         if order is None:
             return None
-        return KnownRows(order.whole, None if capture or not is_kept(index) else driver.stream_of(device))
+        return KnownRows([x], [order.whole], None if capture or not is_kept(x) else driver.stream_of(device))
 
     def __call__(self, call: KernelCall) -> int:
-        if call.sizes.rows:
+        if call.rows:
             return super().__call__(call)
         for x in call.opened:
             x.zero_()
         return 0
 
     def order(self, loaded: Loaded, call: KernelCall) -> tuple[int, Order | None]:
-        index, elements = call.elements, call.sizes.elements
-        if index is None:
+        index = call.indices[0]
+        if index.tensor is None:
             return 0, None
         capture = captures.capture_of(loaded.device)
-        order = known_order(index, elements, capture)
-        return (0 if capture or is_inside(index, elements) else _ELEMENTS), order
+        order = known_order(index.tensor, index.size, capture)
+        return (0 if capture or is_inside(index.tensor, index.size) else BEYOND), order

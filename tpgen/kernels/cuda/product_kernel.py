@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from torch import Tensor
 
-from tpgen.kernels.arguments import Edges, KernelCall, KernelSpec
+from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
+from tpgen.kernels.cpp.generate import BEYOND
 from tpgen.kernels.cuda import captures
 from tpgen.kernels.cuda.chips import Chip
-from tpgen.kernels.cuda.kernel import CudaKernel, Loaded, cuda_device_of
+from tpgen.kernels.cuda.kernel import CudaKernel, KnownRows, Loaded, cuda_device_of
 from tpgen.kernels.cuda.launch import EdgeRows
 from tpgen.kernels.cuda.orders import (
     Order,
@@ -25,19 +26,8 @@ from tpgen.kernels.cuda.orders import (
 )
 from tpgen.kernels.cuda.placement import AnyPlacement, place_form
 from tpgen.kernels.cuda.prelude import COLLECT_ENTRY, ENTRY, JOIN_ENTRY, SUM_ENTRY
+from tpgen.kernels.rows import RowIndex, index_at
 from tpgen.kernels.sweep.terms import SLOTS
-
-_SOURCES, _DESTINATIONS = 2, 3  # faults
-
-
-class KnownEdges(NamedTuple):
-    """Edges that are sorted and in range: both ends in int64, and their orders, none of an end that ascends."""
-
-    src: Tensor
-    dst: Tensor
-    by_src: Tensor | None
-    by_dst: Tensor | None
-    stream: int | None  # to which that stays known; None: it is of this call alone
 
 
 class ProductKernel(CudaKernel):
@@ -46,7 +36,7 @@ class ProductKernel(CudaKernel):
     @staticmethod
     def place(spec: KernelSpec, chip: Chip) -> AnyPlacement:
         description = spec.description
-        return place_form(description.form, DTYPES[spec.dtype], description.read(spec.call)[0], chip, spec.indexed)
+        return place_form(description.form, DTYPES[spec.dtype], description.read(spec.call)[0], chip, bool(spec.rules))
 
     def fields(self, loaded: Loaded) -> list[int]:
         p = loaded.placement
@@ -71,48 +61,58 @@ class ProductKernel(CudaKernel):
         }
         return [*fields.values()]
 
-    def recall(self, edges: Edges, like: Tensor) -> KnownEdges | None:
+    def recall(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
         """The edges, where they are sorted and known to be in range, which a recorded graph does not ask."""
         device = cuda_device_of([like])
         loaded, capture = self._loaded.get(device), captures.capture_of(device)
-        ends = {"x1": (edges.src, edges.sources), "out": (edges.dst, edges.destinations)}
-        if loaded is None or (edges.check and not capture and not all(recall_inside(*end) for end in ends.values())):
+        if loaded is None:
             return None
-        given = {"x1": edges.by_src, "out": edges.by_dst}
-        orders = {slot: given[slot] for slot in loaded.placement.sorted_by}
-        for slot in (slot for slot, order in orders.items() if order is None):
-            found = recall_order(*ends[slot], capture)
-            if found is None and not ascends(ends[slot][0]):
+        wide, orders = list[Tensor](), list[Tensor | None]()
+        for index in indices:
+            x, order = index.tensor, index.order
+            if x is None or (index.check and not capture and not recall_inside(x, index.size)):
                 return None
-            orders[slot] = found and found.whole
-        src, dst = recall_wide(edges.src, capture), recall_wide(edges.dst, capture)
-        if src is None or dst is None:
-            return None
-        by_src, by_dst = map(orders.get, ends)
-        keeps = not capture and is_kept(edges.src) and is_kept(edges.dst)
-        return KnownEdges(src, dst, by_src, by_dst, loaded.stream if keeps else None)
+            sorts = index.rule.operand in loaded.placement.sorted_by
+            if sorts and order is None:
+                found = recall_order(x, index.size, capture)
+                if found is None and not ascends(x):
+                    return None
+                order = found and found.whole
+            known = recall_wide(x, capture)
+            if known is None:
+                return None
+            wide.append(known)
+            orders.append(order if sorts else None)
+        keeps = not capture and all(is_kept(index.tensor) for index in indices if index.tensor is not None)
+        return KnownRows(wide, orders, loaded.stream if keeps else None)
 
     def order(self, loaded: Loaded, call: KernelCall) -> tuple[int, EdgeRows | None]:
-        p, edges = loaded.placement, call.edges
-        return (0, None) if edges is None else ordered_edges(p.by, edges, loaded.device, bool(p.scattered))
+        p = loaded.placement
+        return ordered_edges(p.by, call.indices, loaded.device, bool(p.scattered)) if call.indices else (0, None)
 
 
-def ordered_edges(owner: str | None, edges: Edges, device: int, scattered: bool = False) -> tuple[int, EdgeRows | None]:
+def ordered_edges(
+    owner: str | None, indices: Sequence[RowIndex], device: int, scattered: bool = False
+) -> tuple[int, EdgeRows | None]:
     """The edges by owner, or the fault of one that points nowhere; a CUDA graph that is captured cannot ask."""
     capture = captures.capture_of(device)
-    index, owners = (edges.src, edges.sources) if owner == "x1" else (edges.dst, edges.destinations)
-    given = {"x1": edges.by_src, "out": edges.by_dst}
-    order = _order(index, owners, given[owner], capture).order if owner and not ascends(index) else None
-    if edges.check and not capture:
-        if not is_inside(edges.src, edges.sources):
-            return _SOURCES, None
-        if not is_inside(edges.dst, edges.destinations):
-            return _DESTINATIONS, None
-    src, dst = (known_wide(end, capture) for end in (edges.src, edges.dst))
-    collected = _order(edges.src, edges.sources, edges.by_src, capture) if scattered else None
-    return 0, EdgeRows(order, src, dst, owners if owner else 0, collected)
+    own = index_at(indices, owner) if owner else None
+    order = _order(own, capture).order if own and not ascends(_tensor(own)) else None
+    for place, index in enumerate(indices):
+        if index.check and not capture and not is_inside(_tensor(index), index.size):
+            return BEYOND + place, None
+    src, dst = (known_wide(_tensor(index), capture) for index in indices)
+    collected = _order(indices[0], capture) if scattered else None
+    return 0, EdgeRows(order, src, dst, own.size if own else 0, collected)
 
 
-def _order(index: Tensor, owners: int, given: Tensor | None, capture: int) -> Order:
+def _tensor(index: RowIndex) -> Tensor:
+    assert index.tensor is not None
+    return index.tensor
+
+
+def _order(index: RowIndex, capture: int) -> Order:
     """Take the order that is given, or find it."""
-    return known_order(index, owners, capture) if given is None else Order.of(given, owners)
+    if index.order is not None:
+        return Order.of(index.order, index.size)
+    return known_order(_tensor(index), index.size, capture)

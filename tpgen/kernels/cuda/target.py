@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from tpgen.base.errors import TpgenError
@@ -18,6 +20,7 @@ from tpgen.kernels.cuda.polynomial_kernel import PolynomialKernel
 from tpgen.kernels.cuda.product_kernel import ProductKernel
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import BatchSchedule
+from tpgen.kernels.rows import EDGES, Rules
 from tpgen.kernels.sweep.terms import SLOTS
 
 # The most that a kernel can open at once: where these have room, all others have.
@@ -59,6 +62,8 @@ def workspace(spec: KernelSpec, sizes: CallSizes, chip: Chip | None = None) -> i
 
 
 def _product_obstacle(spec: KernelSpec, chip: Chip) -> str | None:
+    if spec.description.plan.by_element:
+        return "weights of elements have kernels on a CPU alone: use strategy='grouped'"
     if spec.call.levels:
         return "second derivatives are expanded into calls without levels on a GPU"
     try:
@@ -81,7 +86,7 @@ def _product_text(spec: KernelSpec, chip: Chip) -> str:
     opened = tuple(name for name in spec.description.read(spec.call)[0] if name in there)
     if spec.call.levels or not opened:
         return ""
-    return generate_cuda(place_form(form, DTYPES[spec.dtype], opened, chip, spec.indexed)).text
+    return generate_cuda(place_form(form, DTYPES[spec.dtype], opened, chip, bool(spec.rules))).text
 
 
 def _large_matrices(spec: KernelSpec, _chip: Chip) -> str | None:
@@ -95,6 +100,13 @@ def _large_matrices(spec: KernelSpec, _chip: Chip) -> str | None:
     return (
         f"a path has {largest} weights that all rows share: above {_MATRIX} they are for the library's matrix products"
     )
+
+
+def taken_rules(description: Any, rules: Rules) -> Rules:
+    """The rules by which kernels here find rows: both ends of edges, and elements of polynomials."""
+    if description.any_level:
+        return rules
+    return EDGES if set(EDGES) <= set(rules) else ()
 
 
 load_gpu_kernel = by_form(ProductKernel, PolynomialKernel)

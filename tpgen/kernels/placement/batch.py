@@ -10,6 +10,7 @@ from tpgen.form.form import Term
 from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.placement.values import BatchSchedule
+from tpgen.kernels.rows import Rules
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep
 
 _BLOCK = 48 * 1024  # numbers in a block of P
@@ -23,7 +24,7 @@ class BatchPlacement(OpenedSlots):
     schedule: BatchSchedule
     opened: tuple[str, ...]
     owner: str | None
-    indexed: bool = field(default=False, kw_only=True)
+    rules: Rules = field(default=(), kw_only=True)
 
     @cached_property
     def sweep(self) -> Sweep:

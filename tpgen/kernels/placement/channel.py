@@ -12,6 +12,7 @@ from tpgen.form.form import Term
 from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.placement.values import ChannelSchedule, PlacedTable, View
+from tpgen.kernels.rows import Rules
 from tpgen.kernels.sweep.statements import Load, Tabulate
 from tpgen.kernels.sweep.sweep import PathSweep, Sweep, make_sweep, raised_text
 from tpgen.kernels.sweep.terms import INDEX, SLOTS, given_slots, operand_of
@@ -30,8 +31,7 @@ class ChannelPlacement(OpenedSlots):
     opened: tuple[str, ...]
     owner: str | None
     raised: tuple[str, ...] = field(default=(), kw_only=True)
-    indexed: bool = field(default=False, kw_only=True)
-    paired: bool = field(default=False, kw_only=True)
+    rules: Rules = field(default=(), kw_only=True)
 
     @cached_property
     def sweep(self) -> Sweep:

@@ -16,6 +16,7 @@ from tpgen.form.form import Form, Term
 from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.placement.values import Schedule, ScratchSegment, Target, touched_segments
+from tpgen.kernels.rows import Rules
 from tpgen.kernels.sweep.statements import TextOfPaths
 from tpgen.kernels.sweep.terms import path_terms, row_lengths
 from tpgen.planner.plan import ELEMENT, SHARED
@@ -165,6 +166,7 @@ class MatrixPlacement(OpenedSlots):
     schedule: MatrixSchedule
     opened: tuple[str, ...]
     owner: None = None
+    rules: Rules = ()
 
     @property
     def sweep(self) -> MatrixSweep:

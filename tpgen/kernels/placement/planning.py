@@ -13,7 +13,6 @@ from tpgen.kernels.placement.matrix import AnySchedule, is_linear, matrix_schedu
 from tpgen.kernels.placement.values import BatchSchedule, ChannelSchedule, PlacedTable, Target, View, touched_segments
 from tpgen.kernels.sweep.tables import Table, make_tables
 from tpgen.kernels.sweep.terms import INDEX, SLOTS, path_terms, row_lengths
-from tpgen.planner.plan import ELEMENT
 
 # The letter that vectors run over, by mode; ``uvuv`` takes the longer of its two.
 CHANNEL_LETTER = {"uvu": "u", "uvv": "v", "uuu": "u", "uvuv": "uv"}
@@ -34,8 +33,6 @@ def plan_schedule(form: Form, target: Target) -> AnySchedule:
     """
     if is_linear(form) and target.lanes > 1:
         return matrix_schedule(form, target)
-    if form.operand("w").rows == ELEMENT:
-        raise EmitError("weights of elements have kernels in linear layers, on vectors: use strategy='grouped'")
     terms = path_terms(form)
     nonzeros = sum(len(t.entries) for t in terms)
     if nonzeros > MAX_ENTRIES:

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from typing import Any
 
 from tpgen.base.locks import cached_property
+from tpgen.kernels.rows import PAIRS, SOURCES, RowRule, Rules
 from tpgen.kernels.sweep.statements import TextOfPaths
 from tpgen.kernels.sweep.terms import SLOTS, given_slots, operand_of, raised_call
 
@@ -17,8 +18,21 @@ class OpenedSlots(TextOfPaths):
     opened: tuple[str, ...]
     owner: str | None  # the open slot that is summed over the rows of a gather
     raised: tuple[str, ...] = ()  # operands that are given at level 1 too: cotangents of gradients
-    indexed = False  # whether rows are edges, which find those of x1 and out
-    paired = False  # whether two edges may share a row of weights
+    rules: Rules = ()  # by which rows find those of operands
+
+    def rule(self, operand: str) -> RowRule | None:
+        """The rule by which rows find those of an operand; none where they have their own, or all share one."""
+        return next((rule for rule in self.rules if rule.operand == operand), None)
+
+    @property
+    def indexed(self) -> bool:
+        """Whether rows are edges, which find those of x1 and out."""
+        return SOURCES in self.rules
+
+    @property
+    def paired(self) -> bool:
+        """Whether two rows may share a row of weights."""
+        return PAIRS in self.rules
 
     @cached_property
     def call_slots(self) -> tuple[str, ...]:
@@ -33,7 +47,7 @@ class OpenedSlots(TextOfPaths):
 
     @property
     def by_element(self) -> bool:
-        """Whether an index says which weights a row has."""
+        """Whether rows of one element stand together, and a thread has its weights at hand."""
         return getattr(self.schedule, "by_element", False)
 
     @property

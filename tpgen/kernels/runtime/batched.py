@@ -9,6 +9,8 @@ from torch import Tensor
 
 from tpgen.kernels.runtime.ops import kernel_layer, kernel_polynomial
 
+FORWARD = "x1 x2 w -> out"  # a constant, as TorchScript has it
+
 
 def batched_product(x1: Tensor, x2: Tensor, w: Tensor, description: str, shared: bool) -> Tensor:
     """The product of ``x1 (…, in1)`` and ``x2 (…, in2)`` with ``w (numel,)`` shared or ``(…, numel)``.
@@ -17,7 +19,7 @@ def batched_product(x1: Tensor, x2: Tensor, w: Tensor, description: str, shared:
     """
     alike = x1.dim() == 2 and x2.dim() == 2 and x1.size(0) == x2.size(0)
     if alike and (shared or w.size(-1) == 0 or (w.dim() == 2 and w.size(0) == x1.size(0))):
-        return torch.ops.tpgen.product(x1, x2, w, description)
+        return torch.ops.tpgen.form([x1, x2, w], [], description, FORWARD)[0]
     batch = torch.broadcast_tensors(_first_entry(x1), _first_entry(x2))[0]
     if not shared and w.size(-1) > 0:
         batch = torch.broadcast_tensors(batch, w.narrow(-1, 0, 1))[0]
@@ -27,7 +29,7 @@ def batched_product(x1: Tensor, x2: Tensor, w: Tensor, description: str, shared:
     x2 = torch.broadcast_tensors(x2, batch)[0].flatten(0, -2)
     if not shared and w.size(-1) > 0:
         w = torch.broadcast_tensors(w, batch)[0].flatten(0, -2)
-    out = torch.ops.tpgen.product(x1, x2, w, description)
+    out = torch.ops.tpgen.form([x1, x2, w], [], description, FORWARD)[0]
     return out.unflatten(0, batch.shape[:-1]).squeeze(0)
 
 
@@ -36,7 +38,7 @@ def run_layer(x: Tensor, w: Tensor, elements: Tensor, description: str) -> Tenso
     if not torch.jit.is_scripting():
         return kernel_layer(x, w, elements, description)
     none = x.detach().narrow(-1, 0, 0)
-    return torch.ops.tpgen.form([x, none, w], None, None, description, "x1 x2 w -> out", elements)[0]
+    return torch.ops.tpgen.form([x, none, w], [elements], description, FORWARD, "element")[0]
 
 
 def run_polynomial(tensors: list[Tensor], index: Optional[Tensor], description: str, call: str) -> Tensor:  # noqa: UP045
@@ -44,7 +46,8 @@ def run_polynomial(tensors: list[Tensor], index: Optional[Tensor], description: 
     if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
         if not torch.compiler.is_compiling():
             return kernel_polynomial(tensors, index, description, call)
-    return torch.ops.tpgen.form(tensors, None, None, description, call, index)[0]
+    indices: list[Tensor] = [] if index is None else [index]
+    return torch.ops.tpgen.form(tensors, indices, description, call, "element")[0]
 
 
 def _first_entry(x: Tensor) -> Tensor:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tpgen.kernels.runtime.call import DESTINATIONS, ELEMENTS, PAIRS, ROWS, SHARED, SOURCES, FormCall, OperandShape
+from tpgen.kernels.rows import DESTINATIONS, GROUPED, PAIRED, ROWS, SHARED, RowIndex
+from tpgen.kernels.runtime.call import FormCall, OperandShape
 from tpgen.kernels.runtime.pairs import rows_of_edges, sums_of_pairs
 from tpgen.kernels.runtime.registration import Unfold
 from tpgen.kernels.runtime.runtime import kernels_of
@@ -18,29 +19,30 @@ Dims = Sequence[int | None]  # the batch dimension of each tensor; None where it
 def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
     """A call with the batch folded into the rows, and what unfolds its results.
 
-    ``dims`` are those of the tensors, then of src, dst and index.  Weights that rows share stay one copy where none has
-    a batch of its own and no gradient is asked for.  Otherwise those of elements become more elements; those that all
-    rows of a product share become weights of each row, and gradients are summed over the rows of each sample.
+    ``dims`` are those of the tensors, then of each index and its order.  Weights that rows share stay one copy where
+    none has a batch of its own and no gradient is asked for.  Otherwise those of elements become more elements; those
+    that all rows of a product share become weights of each row, and gradients are summed over the rows of each sample.
     """
-    if kernels_of(call.description).description.pairs:
+    if any(rule.way == PAIRED for rule in call.rules):
         return _fold_pairs(size, dims, call)
     kernels, count = kernels_of(call.description), len(call.tensors)
-    signature = kernels.signature(call.call, call.indexed)
-    shapes = [g.shape for g in signature.given]
+    signature = kernels.signature(call.call, call.rules)
+    shapes, kept = [g.shape for g in signature.given], _kept(call)
     counts = {s.counts: _rows(x, d) for s, x, d in reversed([*zip(shapes, call.tensors, dims, strict=False)])}
-    counts.setdefault(DESTINATIONS, call.nodes)
-    each = call.elements is None and counts.get(ELEMENTS, 1) == counts[ROWS] != 1  # a set of weights for each row
+    counts.setdefault(DESTINATIONS.into, call.nodes)
+    # a set of weights for each row
+    each = any(i.tensor is None and counts.get(i.rule.into, 1) == counts[ROWS] != 1 for i in call.indices)
     asked = [s for s, d in zip(shapes, dims, strict=False) if d is not None] + [s for _, s in signature.opened]
-    spread = each or any(_is_kept(s) and s.dim for s in asked)
+    spread = each or any(s.counts in kept and s.dim for s in asked)
 
     def folded(shape: OperandShape, x: Tensor, dim: int | None) -> Tensor:
-        if _is_kept(shape) and not (spread and shape.dim):
+        if shape.counts in kept and not (spread and shape.dim):
             return x if dim is None else x.select(dim, 0)  # empty ones alone have a batch here
         x = _first(x, dim, size)
         return (_of_rows(x, counts[ROWS]) if shape.counts == SHARED else x).flatten(0, 1)
 
     def unfolded(shape: OperandShape, x: Tensor) -> Tensor:
-        if _is_kept(shape) and not (spread and shape.dim):
+        if shape.counts in kept and not (spread and shape.dim):
             return x.expand(size, *x.shape)
         if shape.counts == SHARED:
             return x.reshape(size, counts[ROWS], *x.shape[1:]).sum(1)
@@ -49,56 +51,55 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
     def unfold(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
         return tuple(unfolded(shape, x) for (_, shape), x in zip(signature.opened, results, strict=True))
 
-    src, dst, index = dims[count : count + 3]
+    def found(index: RowIndex, dim: int | None) -> RowIndex:
+        into, apart = index.rule.into, index.rule.into not in kept or (spread and not each)
+        if index.tensor is None and into in counts and apart:
+            samples = torch.arange(size, device=call.tensors[0].device)
+            return index._replace(tensor=samples.repeat_interleave(counts[ROWS]), order=None)
+        tensor = _offset(index.tensor, dim, size, counts.get(into, 0) if apart else 0)
+        return RowIndex(index.rule, tensor, index.size * size)  # whose order is another: there are more rows
+
     shared = any(s.counts == SHARED and s.dim for s in shapes)
-    made = call._replace(
-        tensors=[folded(*one) for one in zip(shapes, call.tensors, dims, strict=False)],
-        src=_offset(call.src, src, size, counts.get(SOURCES, 0)),
-        dst=_offset(call.dst, dst, size, counts[DESTINATIONS]),
-        elements=_elements(call, index, size, counts if spread and not each else {}),
-        description=kernels.product.per_row if spread and shared else call.description,
-        nodes=call.nodes * size,
-        by_src=None,  # there are more edges
-        by_dst=None,
+    made = FormCall(
+        [folded(*one) for one in zip(shapes, call.tensors, dims, strict=False)],
+        tuple(found(*one) for one in zip(call.indices, dims[count::2], strict=True)),
+        kernels.product.per_row if spread and shared else call.description,
+        call.call,
     )
     return made, unfold
 
 
 def _fold_pairs(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
-    """Fold a call in which two edges share a row of weights: by a row for each edge, whose gradients are added."""
-    kernels = kernels_of(call.description)
-    signature = kernels.signature(call.call, call.indexed)
-    given = [*zip(signature.given, call.tensors, dims[: len(call.tensors)], strict=True)]
+    """Fold a call in which two rows share one of weights: by one for each row, whose gradients are added."""
+    signature = kernels_of(call.description).signature(call.call, call.rules)
+    count = len(call.tensors)
+    given = [*zip(signature.given, call.tensors, dims[:count], strict=True)]
     counts = {g.shape.counts: _rows(x, d) for g, x, d in reversed(given)}
-    tensors = [rows_of_edges(x, counts[ROWS], int(d == 0)) if g.shape.counts == PAIRS else x for g, x, d in given]
-    text = kernels.product.per_edge
-    made, unfold_edges = fold_batch(size, dims, call._replace(tensors=tensors, description=text))
+    pairs = {rule.into for rule in call.rules if rule.way == PAIRED}
+    tensors = [rows_of_edges(x, counts[ROWS], int(d == 0)) if g.shape.counts in pairs else x for g, x, d in given]
+    kept = [n for n, rule in enumerate(call.rules) if rule.way != PAIRED]
+    rest = [dim for n in kept for dim in dims[count + 2 * n : count + 2 * n + 2]]
+    below = call._replace(tensors=tensors, indices=tuple(call.indices[n] for n in kept))
+    made, unfold_edges = fold_batch(size, [*dims[:count], *rest], below)
 
     def unfold(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
         found = unfold_edges(results)
         return tuple(
-            sums_of_pairs(x, counts[PAIRS], axis=1) if shape.counts == PAIRS else x
+            sums_of_pairs(x, counts[shape.counts], axis=1) if shape.counts in pairs else x
             for (_, shape), x in zip(signature.opened, found, strict=True)
         )
 
     return made, unfold
 
 
-def _is_kept(shape: OperandShape) -> bool:
-    """Whether a tensor may stay as it is, since rows share it."""
-    return shape.counts in (SHARED, ELEMENTS)
+def _kept(call: FormCall) -> set[str]:
+    """Axes of tensors that may stay as they are, since rows share them."""
+    return {SHARED} | {rule.into for rule in call.rules if rule.way == GROUPED}
 
 
 def _of_rows(x: Tensor, rows: int) -> Tensor:
     """A copy for each row of what all rows of a sample share."""
     return x.unsqueeze(1).expand(x.shape[0], rows, *x.shape[1:])
-
-
-def _elements(call: FormCall, dim: int | None, size: int, counts: dict[str, int]) -> Tensor | None:
-    """Elements of sample n stand from n * elements on, where each sample has its own."""
-    if call.elements is None and ELEMENTS in counts:
-        return torch.arange(size, device=call.tensors[0].device).repeat_interleave(counts[ROWS])
-    return _offset(call.elements, dim, size, counts.get(ELEMENTS, 0))
 
 
 def _first(x: Tensor, dim: int | None, size: int) -> Tensor:

@@ -19,32 +19,22 @@ from tpgen.base.remember import Shelf, remembered
 from tpgen.form.call import Call
 from tpgen.form.form import Form, Layout, Term, form_of, layouts_of
 from tpgen.kernels.build.compiler import DTYPES, target
-from tpgen.kernels.cpp.generate import FAULTS, generate
+from tpgen.kernels.cpp.generate import generate
 from tpgen.kernels.cpp.text import GeneratedSource
-from tpgen.kernels.placement.matrix import AnySchedule
+from tpgen.kernels.placement.matrix import AnySchedule, is_linear
 from tpgen.kernels.placement.place import Placement, place
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import ChannelSchedule
-from tpgen.kernels.runtime.call import (
-    DESTINATIONS,
-    ELEMENTS,
-    PAIRS,
-    ROWS,
-    SHARED,
-    SOURCES,
-    OperandShape,
-    call_of,
-    mask_of,
-)
+from tpgen.kernels.rows import ELEMENTS, PAIRS, ROWS, SHARED, RowRule, Rules, summed_by
+from tpgen.kernels.runtime.call import OperandShape, call_of
 from tpgen.kernels.runtime.polynomials import PolynomialDescription, describe_polynomial
 from tpgen.kernels.sweep.terms import SLOTS, raised_call, row_lengths
-from tpgen.planner.plan import ELEMENT, OF_MONOMIALS, OF_PATHS, Plan
+from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, OUT, Plan
 from tpgen.planner.read import read_plan
 from tpgen.planner.strict import MAX_TEXT
 
 _FORMAT = "tpgen.kernel/1"
 _FIELDS = ("check_index", "format", "layout", "paths", "plan")
-_FIELDS_OF_PAIRS = ("check_index", "format", "layout", "pairs", "paths", "plan")
 
 # Which paths of a plan a kernel computes.
 PATHS: dict[str, Callable[[Term], bool]] = {
@@ -58,10 +48,7 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "layout": ("be a list of names", lambda x: isinstance(x, list) and all(isinstance(name, str) for name in x)),
     "paths": (f"be one of {', '.join(PATHS)}", lambda x: isinstance(x, str) and x in PATHS),
     "check_index": ("be true or false", lambda x: isinstance(x, bool)),
-    "pairs": ("be true, or left out", lambda x: x is True),
 }
-
-_COUNTS = {"shared": SHARED, "row": ROWS, ELEMENT: ELEMENTS}  # rows of weights
 
 OPENED_BY_DIRECTION: dict[str, tuple[str, ...]] = {"forward": ("out",), "backward": ("x1", "x2", "w")}
 # Further calls of training on forces: the gradient of x2, the gradients of that, and those of all gradients together.
@@ -76,8 +63,6 @@ class Description:
     layout: tuple[str, ...]
     paths: str = "all"
     check_index: bool = True  # whether a convolution refuses edges out of range; its derivatives do as it does
-    # whether rows of weights are fewer than edges: those behind the last row take them from the first on
-    pairs: bool = False
 
     format = _FORMAT
     any_level = False  # kernels take calls without levels, and some at one
@@ -105,18 +90,18 @@ class Description:
             )
         return plan_schedule(self.form, target(dtype))
 
-    def placement(self, call: Call, dtype: torch.dtype, indexed: bool = False) -> Placement:
+    def placement(self, call: Call, dtype: torch.dtype, rules: Rules = ()) -> Placement:
         """Decide what stands in registers, scratch and memory in the C++ of a call.  Raises `EmitError` as `place`."""
         opened, raised = self.read(call)
-        return place(self.schedule(dtype), opened, indexed, raised, self.pairs and indexed)
+        return place(self.schedule(dtype), opened, rules, raised)
 
     def calls(self, forces: bool = False) -> tuple[Call, ...]:
         """The forward call and its gradients, with ``forces`` those that training on gradients of inputs needs too."""
         return (*map(call_of, OPENED_BY_DIRECTION.values()), *(_FORCES if forces else ()))
 
-    def source(self, call: Call, dtype: torch.dtype, indexed: bool = False) -> GeneratedSource:
+    def source(self, call: Call, dtype: torch.dtype, rules: Rules = ()) -> GeneratedSource:
         """The source of a kernel that computes a call."""
-        return generate(self.placement(call, dtype, indexed))
+        return generate(self.placement(call, dtype, rules))
 
     def read(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Read the operands that a call opens, and those that it is given cotangents for, at level 1.
@@ -134,34 +119,46 @@ class Description:
             )
         return opened, raised
 
-    def mask(self, call: Call) -> int:
-        """Bits of the slots that a call opens, where its kernel takes tensors one by one.
+    def places(self, call: Call) -> int:
+        """Bits of the operands that a call without levels opens: kernels on GPUs take each operand in its place."""
+        return 0 if call.levels else sum(1 << SLOTS.index(slot.operand) for slot in call.opened)
 
-        0 where it takes arrays of them: at levels, and with weights of elements.
-        """
-        return 0 if call.levels or self.plan.by_element else mask_of(call)
-
-    def parts(self, call: Call, indexed: bool) -> tuple[Call, ...]:
-        """Calls of a kernel each: x1 and out are two ends of a gather, which takes a sweep in each order."""
+    def parts(self, call: Call, rules: Rules) -> tuple[Call, ...]:
+        """Calls of a kernel each: sums over rows that an index finds take a sweep in each order."""
         opened, raised = self.read(call)
-        if not (indexed and "x1" in opened and "out" in opened):
-            return (call,)
-        rest = tuple(o for o in opened if o != "out")
-        return tuple(raised_call(o, raised) if raised else call_of(o) for o in (rest, ("out",)))
+        groups: list[tuple[str, ...]] = [()]
+        for slot in opened:
+            if len(summed_by((*groups[-1], slot), rules)) > 1:
+                groups.append(())
+            groups[-1] += (slot,)
+        return tuple(raised_call(group, raised) if raised else call_of(group) for group in groups)
 
-    def shapes(self, indexed: bool) -> dict[str, OperandShape]:
-        """Shapes of the operands' tensors, those first that say how many rows there are."""
-        (d1, d2, dw, dout), weights = self.dims, _COUNTS[self.plan.operand("w").rows]
-        weights = PAIRS if self.pairs and indexed else weights
-        return {
-            "x2": OperandShape(d2),
-            "x1": OperandShape(d1, SOURCES if indexed else ROWS),
-            "w": OperandShape(dw, weights if dw else SHARED),
-            "out": OperandShape(dout, DESTINATIONS if indexed else ROWS),
-        }
+    def shapes(self, rules: Rules) -> dict[str, OperandShape]:
+        """Shapes of the operands' tensors, those first that say how many rows there are.
 
-    def shares(self, dtype: torch.dtype) -> bool:
-        """Whether two edges may share a row of weights in kernels on a CPU: vectors must run over channels."""
+        Weights of rows may be found by their element in any call.  Raises `InputError` where a call has no rule for
+        weights that a plan has by element, or has one for weights that all rows share.
+        """
+        (d1, d2, dw, dout), shared = self.dims, self.plan.operand("w").rows == SHARED
+        if self.plan.by_element and ELEMENTS not in rules:
+            raise InputError("index: weights of this plan are by element: give the element of each row")
+        dims = {"x2": d2, "x1": d1, "w": dw, OUT: dout}
+        if shared and dw and any(rule.operand == "w" for rule in rules):
+            raise InputError("w: rows share one set of weights, so no rule says which are whose: leave it out")
+        counts = dict.fromkeys(dims, ROWS) | ({"w": SHARED} if shared else {}) | {r.operand: r.into for r in rules}
+        if not dw:  # weights without numbers may have any shape
+            counts["w"] = SHARED
+        return {operand: OperandShape(dim, counts[operand]) for operand, dim in dims.items()}
+
+    @cached_property
+    def groups(self) -> bool:
+        """Whether rows of one element stand together, as in layers on vectors: they may be called without an index."""
+        return is_linear(self.form) and target(torch.float32).lanes > 1
+
+    def takes(self, rule: RowRule, dtype: torch.dtype) -> bool:
+        """Whether kernels on a CPU find rows by a rule: two rows share one of weights where vectors are channels."""
+        if rule is not PAIRS:
+            return True
         try:
             return isinstance(self.schedule(dtype), ChannelSchedule)
         except TpgenError:  # too large, or no number of the dtype
@@ -172,21 +169,15 @@ class Description:
         """Whether any path contributes."""
         return bool(self.form.live_terms)
 
-    def rounds(self, call: Call, indexed: bool) -> bool:
-        """Whether sums over edges go through memory, where bfloat16 would round each part."""
-        ends = indexed and any(slot.operand in ("x1", "out") for slot in call.opened)
-        return ends and self.schedule(torch.bfloat16).name == "batch"
+    def rounds(self, call: Call, rules: Rules) -> bool:
+        """Whether sums over rows go through memory, where bfloat16 would round each part."""
+        sums = summed_by(tuple(slot.operand for slot in call.opened), rules)
+        return bool(sums) and self.schedule(torch.bfloat16).name == "batch"
 
     @cached_property
     def per_row(self) -> str:
         """The description of the same product with weights for every row."""
-        plan = self.plan.remade(shared_weights=False)
-        return describe(plan, self.layout, self.paths, self.check_index)
-
-    @cached_property
-    def per_edge(self) -> str:
-        """The description of the same product with a row of weights for each edge."""
-        return describe(self.plan, self.layout, self.paths, self.check_index)
+        return describe(self.plan.remade(shared_weights=False), self.layout, self.paths, self.check_index)
 
     @cached_property
     def weighted(self) -> str:
@@ -195,12 +186,10 @@ class Description:
         The form is linear in the weights only there; an unweighted path has no slot for them.
         """
         everything = all(term.leg("w") for term in form_of(self.plan, self.layout).terms)
-        paths = self.paths if everything else "weighted"
-        return describe(self.plan, self.layout, paths, self.check_index, self.pairs)
+        return describe(self.plan, self.layout, self.paths if everything else "weighted", self.check_index)
 
     other_dtypes = "convert it with .float() or .bfloat16() (a module with its operands), or use strategy='grouped'"
     other_devices = "strategy='unrolled'"
-    faults = FAULTS  # an index out of range has its name there
 
 
 AnyDescription = Description | PolynomialDescription
@@ -221,13 +210,11 @@ def describe(
     layout: str | tuple[str, ...] = "mul_ir",
     paths: str = "all",
     check_index: bool = True,
-    pairs: bool = False,
 ) -> str:
     """The product as a string that `kernel_product` takes; ``paths`` may restrict it to the ``weighted`` ones.
 
     Without ``check_index`` a convolution, and every derivative of it, trusts its edges: an index out of range is
-    undefined behaviour.  With ``pairs`` two edges of a convolution may share a row of weights: of n rows, edge e takes
-    row e, or row e - n where there is none.
+    undefined behaviour.
 
     >>> from tpgen.planner.product import make_plan
     >>> plan = make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)])
@@ -238,13 +225,11 @@ def describe(
         "check_index": check_index,
         "format": _FORMAT,
         "layout": list(layouts_of(plan, layout)),
-        **({"pairs": True} if pairs else {}),
         "paths": paths,
         "plan": json.loads(plan.to_json()),
     }
-    _check_pairs(plan, pairs)
     text = json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    _made[text] = Description(plan, layouts_of(plan, layout), paths, check_index, pairs)
+    _made[text] = Description(plan, layouts_of(plan, layout), paths, check_index)
     return text
 
 
@@ -269,24 +254,17 @@ def read_description(text: str) -> AnyDescription:
         raise PlanError(f"kernel description: not valid JSON ({error}); make one with describe(plan, layout)") from None
     if isinstance(fields, dict) and fields.get("format") == PolynomialDescription.format:
         return describe_polynomial(read_plan(text))
-    if not isinstance(fields, dict) or tuple(fields) not in (_FIELDS, _FIELDS_OF_PAIRS):
+    if not isinstance(fields, dict) or tuple(fields) != _FIELDS:
         raise PlanError(f"kernel description: must be an object with the fields {', '.join(_FIELDS)}, in this order")
     for name, (rule, keeps) in _RULES.items():
         if name in fields and not keeps(fields[name]):
             raise PlanError(f"kernel description: {name} must {rule}, got {str(fields[name])[:40]!r}")
-    pairs = "pairs" in fields
     try:
         plan = _read_plan(fields["plan"])
-        _check_pairs(plan, pairs)
         layout = layouts_of(plan, tuple(fields["layout"]))
-        return Description(plan, layout, fields["paths"], fields["check_index"], pairs)
+        return Description(plan, layout, fields["paths"], fields["check_index"])
     except EmitError as error:
         raise PlanError(f"kernel description: {error}") from None
-
-
-def _check_pairs(plan: Plan, pairs: bool) -> None:
-    if pairs and plan.shared_weights:
-        raise PlanError("kernel description: pairs share rows of weights, and this plan has one set for all rows")
 
 
 def _read_plan(fields: Any) -> Plan:
@@ -300,8 +278,8 @@ def takes_pairs(plan: Plan, layout: Layout, dtype: torch.dtype) -> bool:
     """Whether kernels let two edges of a convolution share a row of weights, in derivatives of any order too."""
     if plan.shared_weights or not plan.weight_numel or dtype not in DTYPES:
         return False
-    own = Description(plan, layouts_of(plan, layout), pairs=True)
-    return all(d.shares(dtype) for d in (own, Description(own.plan, own.layout, "weighted")) if d.live)
+    own = Description(plan, layouts_of(plan, layout))
+    return all(d.takes(PAIRS, dtype) for d in (own, Description(own.plan, own.layout, "weighted")) if d.live)
 
 
 def kernel_source(

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from tpgen.base.errors import InputError
 from tpgen.kernels.cpp.text import GeneratedSource
-from tpgen.kernels.runtime.call import OUT, FormCall, ProductCall, opening_text
+from tpgen.kernels.rows import DESTINATIONS, ELEMENTS, PAIRS, SOURCES, RowIndex
+from tpgen.kernels.runtime.call import FormCall, opening
 from tpgen.kernels.runtime.description import describe, kernel_source
-from tpgen.kernels.runtime.forms import forms, product_operator
+from tpgen.kernels.runtime.forms import forms
 from tpgen.kernels.runtime.given import given_numbers
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, kernel_supported
 
@@ -31,14 +32,17 @@ __all__ = [
 ]
 
 
-_FORWARD = opening_text(OUT)
+_FORWARD = opening("out")
 SORTED_ON = {target.device for target in KERNEL_TARGETS.values() if target.sorts}
 
 
-def kernel_product(x1: Tensor, x2: Tensor, w: Tensor | None, description: str) -> Tensor:
+def kernel_product(
+    x1: Tensor, x2: Tensor, w: Tensor | None, description: str, elements: Tensor | None = None
+) -> Tensor:
     """The product of rows by a generated kernel.
 
-    ``x1 (z, in1)``, ``x2 (z, in2)``, ``w (numel,)`` shared or ``(z, numel)``; the result is ``(z, out)``.
+    ``x1 (z, in1)``, ``x2 (z, in2)``, ``w (numel,)`` shared or ``(z, numel)``; the result is ``(z, out)``.  With
+    ``elements (z,)`` of int64, ``w`` is ``(elements, numel)``, and row n has the weights ``w[elements[n]]``.
 
     Computed in the widest dtype among the operands; differentiable to any order in all three.  ``description`` is what
     `describe` returns.  Raises `InputError` for tensors that do not fit, `BackendError` where no kernel can be built.
@@ -49,7 +53,8 @@ def kernel_product(x1: Tensor, x2: Tensor, w: Tensor | None, description: str) -
     torch.Size([2, 24])
     """
     x1, x2, w = _alike(x1, x2, w)
-    return product_operator.form(ProductCall(x1, x2, w, None, None, None, description, OUT))[0]
+    indices = () if elements is None else (RowIndex(ELEMENTS, elements),)
+    return forms.form(FormCall((x1, x2, w), indices, description, _FORWARD))[0]
 
 
 def kernel_layer(x: Tensor, w: Tensor, elements: Tensor, description: str) -> Tensor:
@@ -68,11 +73,19 @@ def kernel_layer(x: Tensor, w: Tensor, elements: Tensor, description: str) -> Te
     if x.dim() != 2:
         raise InputError(f"x1 must have shape (rows, in), got {tuple(x.shape)}")
     none = x.detach()[:, :0]  # no second input is one without entries
-    return forms.form(FormCall((x, none, w), None, None, description, _FORWARD, elements))[0]
+    return forms.form(FormCall((x, none, w), (RowIndex(ELEMENTS, elements),), description, _FORWARD))[0]
 
 
 def kernel_conv(
-    x1: Tensor, x2: Tensor, w: Tensor | None, edge_src: Tensor, edge_dst: Tensor, num_nodes: int, description: str
+    x1: Tensor,
+    x2: Tensor,
+    w: Tensor | None,
+    edge_src: Tensor,
+    edge_dst: Tensor,
+    num_nodes: int,
+    description: str,
+    elements: Tensor | None = None,
+    paired: bool = False,
 ) -> Tensor:
     r"""Products of edges summed over their destination, no edge's product ever stored.
 
@@ -85,6 +98,8 @@ def kernel_conv(
         edge_src, edge_dst: rows of x1 and of the result for every edge, in any order; int64 or int32.
         num_nodes: rows of the result.
         description: what `describe` returns.
+        elements: the row of w of each edge, int64, where weights are ``(elements, numel)``.
+        paired: whether two edges share a row of w: of n rows, edge e takes row e, or row e - n where there is none.
 
     The sum runs over a node's edges in their order, whatever the number of threads.  Indices are checked on each call
     and in each derivative, unless the description was made with ``check_index=False``.
@@ -93,24 +108,29 @@ def kernel_conv(
     x1, x2, w = _alike(x1, x2, w)
     _check_index("edge_src", edge_src)
     _check_index("edge_dst", edge_dst)
+    indices = [RowIndex(SOURCES, edge_src), RowIndex(DESTINATIONS, edge_dst, num_nodes)]
     if torch.compiler.is_compiling() and x1.device.type in SORTED_ON and not torch.compiler.is_exporting():
-        return _sorted_conv(x1, x2, w, edge_src.long(), edge_dst.long(), num_nodes, description)
-    call = ProductCall(x1, x2, w, None, edge_src, edge_dst, description, OUT, num_nodes)
-    return product_operator.form(call)[0]
+        both = torch.is_grad_enabled() and (x1.requires_grad or x2.requires_grad or w.requires_grad)
+        indices = [*_sorted_edges(x1, both, edge_src.long(), edge_dst.long(), num_nodes)]
+    if elements is not None:
+        indices.append(RowIndex(ELEMENTS, elements))
+    if paired:
+        indices.append(RowIndex(PAIRS))
+    return forms.form(FormCall((x1, x2, w), tuple(indices), description, _FORWARD))[0]
 
 
-def _sorted_conv(x1: Tensor, x2: Tensor, w: Tensor, src: Tensor, dst: Tensor, nodes: int, description: str) -> Tensor:
-    """A convolution in a graph that sorts its edges: equal sorts of many layers and directions are one there.
+def _sorted_edges(x1: Tensor, needs_both: bool, src: Tensor, dst: Tensor, nodes: int) -> tuple[RowIndex, RowIndex]:
+    """Edges in a graph that sorts them: equal sorts of many layers and directions are one there.
 
     Outside of graphs an order is kept with its tensor; Inductor lends memory for one call, in which nothing may stay.
     """
-    if torch.is_grad_enabled() and (x1.requires_grad or x2.requires_grad or w.requires_grad):
+    if needs_both:
         # of the first layer too, whose x1 may have no gradient: what layers share is one sort then
-        both, size = torch.ops.tpgen.orders(src, dst, x1.shape[0], nodes), nodes + 1 + dst.shape[0]
+        both, size = torch.ops.tpgen.order(dst, nodes, src, x1.shape[0]), nodes + 1 + dst.shape[0]
         by_dst, by_src = both[:size], both[size:]
     else:
         by_dst, by_src = torch.ops.tpgen.order(dst, nodes), None
-    return product_operator.form(ProductCall(x1, x2, w, None, src, dst, description, OUT, nodes, by_src, by_dst))[0]
+    return RowIndex(SOURCES, src, 0, by_src), RowIndex(DESTINATIONS, dst, nodes, by_dst)
 
 
 def kernel_polynomial(tensors: Sequence[Tensor], index: Tensor | None, description: str, call: str) -> Tensor:
@@ -126,7 +146,7 @@ def kernel_polynomial(tensors: Sequence[Tensor], index: Tensor | None, descripti
         for x in tensors:
             dtype = torch.promote_types(dtype, x.dtype)
         tensors = [x.to(dtype) for x in tensors]
-    return forms.form(FormCall(tensors, None, None, description, call, index))[0]
+    return forms.form(FormCall(tensors, (RowIndex(ELEMENTS, index),), description, call))[0]
 
 
 def _check_index(name: str, index: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Weights of pairs of edges, of which two may share a row, where kernels take a row for each edge."""
+"""Rows of an operand as a rule finds them, and the sums of gradients back: where kernels take a row for each row."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from tpgen.base.errors import InputError
+from tpgen.kernels.rows import PAIRED, RowIndex
 
 
 def check_pairs(edges: int, pairs: int) -> None:
@@ -34,3 +35,23 @@ def sums_of_pairs(rows: Tensor, pairs: int, axis: int = 0) -> Tensor:
     more = rows.shape[axis] - pairs
     both = rows.narrow(axis, 0, more) + rows.narrow(axis, pairs, more)
     return torch.cat([both, rows.narrow(axis, more, pairs - more)], axis)
+
+
+def found_rows(index: RowIndex, x: Tensor, rows: int) -> Tensor:
+    """A row of an operand for each row of a call, by a rule."""
+    if index.rule.way == PAIRED:
+        return rows_of_edges(x, rows)
+    if index.tensor is None:  # one for all, or each its own
+        return x if x.shape[0] == rows else x.expand(rows, *x.shape[1:])
+    return x.index_select(0, index.tensor)
+
+
+def sums_of_found(index: RowIndex, rows: Tensor) -> Tensor:
+    """The transposed map: rows of a call that find the same row of an operand are added."""
+    if index.rule.way == PAIRED:
+        return sums_of_pairs(rows, index.size)
+    if index.tensor is None:
+        return rows if index.size == len(rows) else rows.sum(0, keepdim=True)
+    wide = rows.float() if rows.dtype == torch.bfloat16 else rows
+    sums = wide.new_zeros(index.size, *rows.shape[1:]).index_add_(0, index.tensor, wide)
+    return sums.to(rows.dtype)

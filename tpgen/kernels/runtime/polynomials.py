@@ -12,10 +12,11 @@ from tpgen.base.remember import remembered
 from tpgen.form.call import Call, Slot
 from tpgen.form.polynomial import PolynomialForm, polynomial_of
 from tpgen.kernels.build.compiler import target
-from tpgen.kernels.cpp.polynomial import POLYNOMIAL_FAULTS, generate_polynomial
+from tpgen.kernels.cpp.polynomial import generate_polynomial
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.polynomial import PolynomialPlacement
-from tpgen.kernels.runtime.call import ELEMENTS, ROWS, OperandShape
+from tpgen.kernels.rows import ELEMENTS, ROWS, RowRule, Rules
+from tpgen.kernels.runtime.call import OperandShape
 from tpgen.kernels.sweep.monomials import PolynomialSweep, make_polynomial_sweep
 from tpgen.planner.plan import OUT, Plan
 from tpgen.planner.polynomial_plan import POLYNOMIAL
@@ -35,8 +36,7 @@ class PolynomialDescription:
     other_devices = "strategy='einsum'"
     live = True
     any_level = True  # kernels take calls at any levels
-    pairs = False  # each row has weights of its own, those of its element, or those of all
-    faults = POLYNOMIAL_FAULTS
+    groups = True  # rows of one element stand together; without an index all are of one, or each of its own
 
     @cached_property
     def form(self) -> PolynomialForm:
@@ -47,8 +47,8 @@ class PolynomialDescription:
         """The forward call and its gradients; with ``forces`` second derivatives too."""
         return tuple(named_call(self.plan, name) for name in (POLYNOMIAL_CALLS if forces else POLYNOMIAL_CALLS[:2]))
 
-    def mask(self, _call: Call) -> int:
-        """Return 0, as kernels take arrays of tensors."""
+    def places(self, _call: Call) -> int:
+        """Return 0: kernels on GPUs take operands as they come."""
         return 0
 
     def sweep(self, call: Call) -> PolynomialSweep:
@@ -66,11 +66,11 @@ class PolynomialDescription:
         """The program of a call, however large."""
         return make_polynomial_sweep(self.form, call, frozenset(o.name for o in self.plan.weights))
 
-    def placement(self, call: Call, dtype: torch.dtype, indexed: bool = False) -> PolynomialPlacement:
-        """Decide what stands in registers, scratch and memory in the C++ of a call; edges do not change it."""
+    def placement(self, call: Call, dtype: torch.dtype, rules: Rules = ()) -> PolynomialPlacement:
+        """Decide what stands in registers, scratch and memory in the C++ of a call, whose rows have elements."""
         return PolynomialPlacement(self.plan, self.sweep(call), target(dtype))
 
-    def source(self, call: Call, dtype: torch.dtype, indexed: bool = False) -> GeneratedSource:
+    def source(self, call: Call, dtype: torch.dtype, rules: Rules = ()) -> GeneratedSource:
         """The source of a kernel that computes a call."""
         return generate_polynomial(self.placement(call, dtype))
 
@@ -87,21 +87,27 @@ class PolynomialDescription:
                 )
         return tuple(map(str, call.opened)), tuple(str(slot) for slot in call.given if slot.levels)
 
-    def parts(self, call: Call, indexed: bool) -> tuple[Call, ...]:
+    def parts(self, call: Call, rules: Rules) -> tuple[Call, ...]:
         """The call itself, which is one kernel."""
         self.read(call)
         return (call,)
 
-    def shapes(self, indexed: bool) -> dict[str, OperandShape]:
-        """Shapes of the operands' tensors.  Raises `InputError` for edges, which no polynomial has."""
-        if indexed:
-            raise InputError("edge_src and edge_dst are of convolutions: a polynomial takes an index of elements alone")
+    def shapes(self, rules: Rules) -> dict[str, OperandShape]:
+        """Shapes of the operands' tensors.  Raises `InputError` for rules other than that of elements."""
+        if rules != (ELEMENTS,):
+            raise InputError(
+                "rows of a polynomial find weights by their element alone, and have no edges: use 'element'"
+            )
         return {
-            o.name: OperandShape(o.dim, ELEMENTS if o.weights else ROWS, str(o.irreps), o.channels, False)
+            o.name: OperandShape(o.dim, ELEMENTS.into if o.weights else ROWS, str(o.irreps), o.channels, False)
             for o in self.plan.operands
         }
 
-    def rounds(self, call: Call, indexed: bool) -> bool:
+    def takes(self, _rule: RowRule, _dtype: torch.dtype) -> bool:
+        """Whether its kernels find rows by a rule: they do by their only one."""
+        return True
+
+    def rounds(self, call: Call, rules: Rules) -> bool:
         """Whether sums go through memory between rows: they never do."""
         return False
 

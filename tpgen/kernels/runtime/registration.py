@@ -58,11 +58,13 @@ Unfold = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 class Differentiable(Generic[C]):
     """Calls as autograd records them (`record_call`), by methods that each take a call."""
 
-    indices: int = 0  # how many of the tensors of a call have no derivative: they stand behind those that have
-
     def call(self, tensors: Sequence[Any], rest: tuple) -> C:
         """Put a call together from tensors and all else, as `split` took it apart."""
         raise NotImplementedError
+
+    def constants(self, rest: tuple) -> int:
+        """How many of the tensors of a call have no derivative: they stand behind those that have."""
+        return 0
 
     def asks(self, call: C) -> bool:
         """Whether the gradients that a pass has no use for take longer than to ask which it has."""
@@ -140,7 +142,7 @@ class Operator(Differentiable[C]):
         if not records and not has_tangents():
             return self.below_autograd(keys, (), call)
         tensors, rest = self.split(call)
-        wanted = [x is not None and x.requires_grad for x in tensors[: -self.indices]]
+        wanted = [x is not None and x.requires_grad for x in tensors[: len(tensors) - self.constants(rest)]]
         with torch.no_grad(), forward_mode(False):
             made = self.below_autograd(keys, wanted, call)
         return list(_Recorded.apply(self, made, rest, *tensors))
@@ -180,17 +182,14 @@ class Operator(Differentiable[C]):
             return [add_batch_dim(x, 0, level) for x in unfold(self.evaluate(folded))]
 
 
-def register(operator: Operator[C], name: str, call_of: Callable[..., C], single: bool = False) -> None:
-    """One operator at every level; ``call_of`` reads its arguments, a ``single`` one returns its only result."""
-
-    def result(made: list[Tensor]) -> Any:
-        return made[0] if single else made
+def register(operator: Operator[C], name: str, read: Callable[..., C]) -> None:
+    """One operator at every level; ``read`` makes a call of its arguments."""
 
     def at(level: Callable[[C], list[Tensor]]) -> Callable:
-        return lambda *args, **options: result(level(call_of(*args, **options)))
+        return lambda *args, **options: level(read(*args, **options))
 
     def recorded(keys: Any, *args: Any, **options: Any) -> Any:
-        return result(operator.recorded(keys, call_of(*args, **options)))
+        return operator.recorded(keys, read(*args, **options))
 
     for device in _DEVICES:
         library.impl(name, at(operator.run), device)
@@ -223,12 +222,11 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
         operator, rest = ctx.made_by
-        tensors = ctx.saved_tensors  # asked once: checkpointing unpacks them at each
-        count = 3 + len(tensors) - operator.indices
-        call, wanted = operator.call(tensors, rest), ctx.needs_input_grad[3:count]
+        tensors, constants = ctx.saved_tensors, operator.constants(rest)  # asked once: checkpointing unpacks at each
+        call, wanted = operator.call(tensors, rest), ctx.needs_input_grad[3 : 3 + len(tensors) - constants]
         if operator.asks(call):  # the nodes behind the tensors among the arguments, so none for one that is absent
             wanted = asked_for(wanted, ctx.next_functions)
-        return (None, None, None, *operator.pull_back(call, cotangents, wanted), *[None] * operator.indices)
+        return (None, None, None, *operator.pull_back(call, cotangents, wanted), *[None] * constants)
 
     @staticmethod
     def jvp(ctx: Any, _operator: Any, _made: Any, _rest: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
@@ -262,8 +260,9 @@ class _Transformed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
         operator, rest = ctx.made_by
-        call, wanted = operator.call(ctx.saved_tensors, rest), ctx.needs_input_grad[2 : -operator.indices]
-        return (None, None, *operator.pull_back(call, cotangents, wanted), *[None] * operator.indices)
+        tensors, constants = ctx.saved_tensors, operator.constants(rest)
+        call, wanted = operator.call(tensors, rest), ctx.needs_input_grad[2 : 2 + len(tensors) - constants]
+        return (None, None, *operator.pull_back(call, cotangents, wanted), *[None] * constants)
 
     @staticmethod
     def jvp(ctx: Any, _operator: Any, _rest: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
@@ -288,7 +287,8 @@ def _remember(ctx: Any, operator: Differentiable, rest: tuple, tensors: Sequence
 def _pushed_forward(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple:
     operator, rest = ctx.made_by
     tensors = ctx.saved_tensors
-    return tuple(operator.push_forward(operator.call(tensors, rest), tangents[: len(tensors) - operator.indices]))
+    with_tangents = len(tensors) - operator.constants(rest)
+    return tuple(operator.push_forward(operator.call(tensors, rest), tangents[:with_tangents]))
 
 
 def added(total: Tensor, more: Tensor) -> Tensor:

@@ -17,23 +17,26 @@ from torch import Tensor
 from tpgen.base.errors import BackendError, InputError, KernelError
 from tpgen.base.remember import remembered
 from tpgen.form.call import Call as Slots
-from tpgen.kernels.arguments import Edges, Kernel, KernelCall, KernelSpec, Sizes
+from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
+from tpgen.kernels.cpp.generate import BEYOND
 from tpgen.kernels.cuda import captures
 from tpgen.kernels.cuda.orders import know_both
-from tpgen.kernels.runtime.call import DESTINATIONS, PAIRS, ROWS, SOURCES, FormCall, ProductCall, mask_of
+from tpgen.kernels.rows import DESTINATIONS, EDGES, ELEMENTS, INDEX_DTYPES, ROWS, RowIndex, Rules, names_of
+from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
 from tpgen.kernels.runtime.failures import failure_of, name_of, note_failure
 from tpgen.kernels.runtime.launched import Launched
 from tpgen.kernels.runtime.native.runtime import NO_NUMBER, Runtime, runtime
-from tpgen.kernels.runtime.pairs import rows_of_edges, sums_of_pairs
-from tpgen.kernels.runtime.signature import CallSignature, Counts, native_fields
+from tpgen.kernels.runtime.pairs import found_rows, sums_of_found
+from tpgen.kernels.runtime.signature import CallSignature, Counts, NativeFields
 from tpgen.kernels.runtime.standins import standin
 from tpgen.kernels.runtime.targets import KernelTarget, target_of
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
+from tpgen.planner.plan import OUT
 
-_INDICES = (torch.int64, torch.int32)
-_SOURCE, _DESTINATION = 2, 3  # faults: an index out of range; the first also of an element
+_Built = tuple[str, torch.dtype, Rules]  # a call whose kernels the runtime knows: its text, dtype and rules of rows
+_Entered = tuple[int, int]  # by which the runtime knows a kernel; how many tensors it is given
 
 
 class Kernels:
@@ -42,16 +45,13 @@ class Kernels:
     def __init__(self, text: str) -> None:
         self._text = text
         self.description: AnyDescription = read_description(text)
-        self._kernels: dict[tuple[Slots, torch.dtype, bool, str], Kernel] = {}
-        self._signatures: dict[tuple[str, bool], CallSignature] = {}
+        self._kernels: dict[tuple[Slots, torch.dtype, Rules, str], Kernel] = {}
+        self._signatures: dict[tuple[str, Rules], CallSignature] = {}
         self._fused: dict[tuple[torch.dtype, str], bool] = {}
-        # what the runtime in C++ knows: calls by their text, and a product, whose calls without levels it takes by mask
-        self._numbers: dict[tuple[str, torch.dtype, bool], tuple[int, ...]] = {}
-        self._native: Callable[..., list[Tensor]] | None = None
+        self._entered: dict[_Built, tuple[_Entered, ...]] = {}
+        self._native: Callable[..., list[Tensor]] | None = None  # calls a kernel by its number
         self._launched: Launched | None = None  # on GPUs
-        self._launch_form: Callable[[FormCall], Sequence[Tensor] | None] | None = None  # a polynomial's call
         self._offered: set[tuple[Kernel, torch.device]] = set()
-        self._number = NO_NUMBER
         self._failed: list[tuple[KernelSpec, str, KernelError]] = []  # not said yet
 
     @property
@@ -63,66 +63,67 @@ class Kernels:
 
     # -- by the runtime in C++ -----------------------------------------------------------------------------------------
 
-    def quick(self, call: ProductCall) -> Sequence[Tensor]:
-        """The open slots of a usual call whose kernel is built, by the runtime; nothing for others, nor at faults."""
-        if not self._native:
+    def quick(self, call: FormCall) -> Sequence[Tensor]:
+        """The open slots of a usual call whose kernels are built, by the runtime; nothing for others, nor at faults."""
+        tensors, indices, _, text = call
+        if self._native is None or not tensors:
             return ()
-        x1, x2, w, g, src, dst, _, mask, nodes, *_ = call
-        if src is None and dst is None:
-            return self._native(x1, x2, w, self._number, mask, g)
-        if type(nodes) is not int:  # of a trace, which must not be asked how many
+        rules: Rules = ()
+        nodes = 0
+        for rule, _, size, *_ in indices:  # small calls notice a generator
+            rules, nodes = (*rules, rule), size if rule is DESTINATIONS else nodes
+        entered = self._entered.get((text, tensors[0].dtype, rules))
+        if entered is None or type(nodes) is not int:  # a symbol of a trace, which must not be asked how many
             return ()
-        if self._launched:
-            made = self._launched.on_edges(call, self._number, self.description.check_index)
+        if self._launched is not None:
+            made = self._launched.call(call, entered, self.description.check_index)
             if made is not None:
                 return made
-        return self._native(x1, x2, w, self._number, mask, g, src, dst, nodes)
+        if len(entered) > 1:
+            return self._quick_parts(call, entered)
+        if indices:
+            tensors = [*tensors, *[index[1] for index in indices if index[1] is not None]]
+        return self._native(tensors, entered[0][0], nodes)
 
-    def quick_form(self, call: FormCall) -> Sequence[Tensor]:
-        """Compute a call with its tensors as a list; nothing as above."""
-        launch = self._launch_form
-        if launch is not None and (made := launch(call)) is not None:
-            return made
-        if not self.description.any_level and (fixed := call.fixed()):
-            return self.quick(fixed)
-        tensors, src, dst, _, text, elements, *_ = call
-        numbers = self._numbers.get((text, tensors[0].dtype, src is not None)) if tensors else None
-        native = runtime() if numbers else None
-        if numbers is None or native is None:
-            return ()
-        if len(numbers) == 1:
-            return native.form(tensors, elements, numbers[0], src, dst)
-        results = [native.form(tensors, elements, number, src, dst) for number in numbers]
-        return [x for made in results for x in made] if all(results) else ()
+    def _quick_parts(self, call: FormCall, entered: Sequence[_Entered]) -> Sequence[Tensor]:
+        """Compute a call of several kernels: sums over rows that indices find have orders of their own."""
+        indices = [index.tensor for index in call.indices if index.tensor is not None]
+        slots, made = call.slots, list[Tensor]()
+        given = dict(zip([slot.operand for slot in slots.given], call.tensors, strict=False))
+        nodes = given[OUT].shape[0] if OUT in given and given[OUT].dim() else call.nodes
+        for number, count in entered:
+            results = self._native([*call.tensors[:count], *indices], number, nodes) if self._native else []
+            if not results:
+                return ()
+            made += results
+        return made
 
-    def _entered(self, native: Runtime, call: Slots, dtype: torch.dtype, indexed: bool) -> int:
-        """The number by which the runtime knows a call of one kernel; that of a product is found by its mask too."""
-        mask = self.description.mask(call)
-        text, signature = self._name(str(call), dtype, indexed), self.signature(str(call), indexed)
-        form = native.add_form(text, dtype, self.description.check_index, mask, *native_fields(signature))
-        if mask and form != NO_NUMBER:
-            self._number = native.number(self._text)
-            if self._number != NO_NUMBER:
-                native.set_call(self._number, indexed, dtype, form)
-                self._native = native.run
-        return form
+    def _number_of(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules) -> int:
+        """The number by which the runtime knows a call of one kernel."""
+        text, signature = self._name(str(call), dtype, rules), self.signature(str(call), rules)
+        fields = NativeFields.of(signature, self.description.check_index)
+        return native.add_form(text, dtype, self.description.places(call), *fields)
 
-    def _name(self, call: str, dtype: torch.dtype, indexed: bool) -> str:
-        return f"{self._text} {call} {dtype} {indexed}"
+    def _name(self, call: str, dtype: torch.dtype, rules: Rules) -> str:
+        return f"{self._text} {call} {dtype} {names_of(rules)}"
 
     def _enter(self, spec: KernelSpec, kernel: Kernel) -> None:
         """Give a kernel to the runtime, where there is one that can call it."""
         address = getattr(kernel, "address", None)
         native = runtime() if address else None
         failed = failure_of(self.description, spec.dtype, "cpu")
-        if native is None or address is None or failed or self.widens(spec.call, spec.dtype, spec.indexed, "cpu"):
+        if native is None or address is None or failed or self.widens(spec.call, spec.dtype, spec.rules, "cpu"):
             return
-        form = self._entered(native, spec.call, spec.dtype, spec.indexed)
-        if form != NO_NUMBER:
-            native.set_kernel(form, address)
-            self._numbers[str(spec.call), spec.dtype, spec.indexed] = (form,)
+        number = self._number_of(native, spec.call, spec.dtype, spec.rules)
+        if number != NO_NUMBER:
+            native.set_kernel(number, address)
+            self._note(native, spec.call, spec.dtype, spec.rules, number)
 
-    def _enter_launch(self, call: Slots, kernel: Kernel, like: Tensor, indexed: bool) -> None:
+    def _note(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules, number: int) -> None:
+        self._entered[str(call), dtype, rules] = ((number, len(call.given)),)
+        self._native = native.form
+
+    def _enter_launch(self, call: Slots, kernel: Kernel, like: Tensor, rules: Rules) -> None:
         """Give the same to the runtime as it is launched on a GPU, where it has been launched by Python once."""
         launch, key = getattr(kernel, "launch", None), (kernel, like.device)
         if launch is None or key in self._offered or failure_of(self.description, like.dtype, like.device.type):
@@ -131,34 +132,30 @@ class Kernels:
         native = runtime()
         if native is None or not native.launches():
             return
-        launched = self._launched = self._launched or Launched(native)
-        form = self._entered(native, call, like.dtype, indexed)
-        if form == NO_NUMBER:
-            return
-        native.set_launch(form, *launch(like))
-        if self.description.any_level:
-            launched.enter_form(form, call, self.signature(str(call), False), kernel, like)
-            self._launch_form = launched.of_form
-        elif indexed:
-            launched.enter_sorting(kernel, like, mask_of(call))
+        number = self._number_of(native, call, like.dtype, rules)
+        if number != NO_NUMBER:
+            native.set_launch(number, *launch(like))
+            self._note(native, call, like.dtype, rules, number)
+            self._launched = self._launched or Launched(native)
+            self._launched.enter(number, call, self.signature(str(call), rules), kernel, like)
 
-    def named(self, call: str, dtype: torch.dtype, indexed: bool) -> int:
+    def named(self, call: str, dtype: torch.dtype, rules: Rules) -> int:
         """The name by which compiled programs make a call of one kernel, which is built.
 
         Raises `KernelError` as `need`.
         """
-        self.need(call, dtype, indexed)
-        native, numbers = runtime(), self._numbers.get((call, dtype, indexed), ())
-        if native is None or len(numbers) != 1:
+        self.need(call, dtype, rules)
+        native, entered = runtime(), self._entered.get((call, dtype, rules), ())
+        if native is None or len(entered) != 1:
             raise BackendError("compiled programs call kernels by the runtime in C++, which has not been built here")
-        return native.name(self._name(call, dtype, indexed), numbers[0])
+        return native.name(self._name(call, dtype, rules), entered[0][0])
 
-    def need(self, call: str, dtype: torch.dtype, indexed: bool) -> None:
+    def need(self, call: str, dtype: torch.dtype, rules: Rules) -> None:
         """Build the kernels of a call for a program, which calls no graphs in their place.
 
         Raises `KernelError` where one of this form cannot be built.
         """
-        self._together(self.signature(call, indexed).parts, dtype, indexed, "cpu")
+        self._together(self.signature(call, rules).parts, dtype, rules, "cpu")
         if why := failure_of(self.description, dtype, "cpu"):
             raise KernelError(
                 f"the kernel of {name_of(self.description.plan)}: {why}\n"
@@ -168,16 +165,12 @@ class Kernels:
 
     # -- kernels -------------------------------------------------------------------------------------------------------
 
-    def kernel(self, call: Slots, dtype: torch.dtype, indexed: bool = False, device: str = "cpu") -> Kernel:
-        """The function that makes a call on rows, or on edges, of a dtype."""
-        key = (call, dtype, indexed, device)
+    def kernel(self, call: Slots, dtype: torch.dtype, rules: Rules = (), device: str = "cpu") -> Kernel:
+        """The function that makes a call of a dtype, by rules of rows that `takes` says yes to."""
+        key = (call, dtype, rules, device)
         found = self._kernels.get(key)
         if found is None:
-            spec, target = KernelSpec(self.description, call, dtype, indexed), _need_target(device)
-            if self.description.pairs and not target.takes_pairs:
-                raise InputError(
-                    f"w: on {target.about} each edge takes a row of weights of its own; repeat those of pairs"
-                )
+            spec, target = KernelSpec(self.description, call, dtype, rules), _need_target(device)
             try:
                 found = target.load(spec)
             except KernelError as error:
@@ -191,9 +184,9 @@ class Kernels:
 
         No usual call goes past Python any more, where modules see that they have to choose again.
         """
-        made = self._kernels[spec.call, spec.dtype, spec.indexed, device] = standin(spec)
-        self._native = self._launched = self._launch_form = None
-        self._numbers.clear()
+        made = self._kernels[spec.call, spec.dtype, spec.rules, device] = standin(spec)
+        self._native = self._launched = None
+        self._entered.clear()
         self._failed.append((spec, device, error))
         return made
 
@@ -211,37 +204,40 @@ class Kernels:
             self._say()
             return made(call)
 
-    def _together(self, calls: Sequence[Slots], dtype: torch.dtype, indexed: bool, device: str) -> list[Kernel]:
+    def _together(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, device: str) -> list[Kernel]:
         """The kernels of some calls, those that are missing built side by side."""
-        missing = [call for call in calls if (call, dtype, indexed, device) not in self._kernels]
-        _side_by_side([partial(self.kernel, call, dtype, indexed, device) for call in missing])
+        missing = [call for call in calls if (call, dtype, rules, device) not in self._kernels]
+        _side_by_side([partial(self.kernel, call, dtype, rules, device) for call in missing])
         self._say()
-        return [self.kernel(call, dtype, indexed, device) for call in calls]
+        return [self.kernel(call, dtype, rules, device) for call in calls]
 
-    def build_together(self, calls: Iterable[str], like: Tensor, indexed: bool) -> None:
+    def build_together(self, calls: Iterable[str], like: Tensor, rules: Rules) -> None:
         """Build the kernels of calls on tensors like one side by side."""
         dtype, device = like.dtype, like.device.type
         if dtype not in DTYPES or target_of(device) is None or not self.description.live:
             return
-        if indexed and self.repeats(dtype, device):
-            kernels_of(self.product.per_edge).build_together(calls, like, indexed)
+        if untaken := self.untaken(rules, dtype, device):
+            kept = tuple(rule for rule in rules if rule not in untaken)
+            kernels_of(self.by_row(untaken)).build_together(calls, like, kept)
             return
-        parts = [part for text in calls for part in self.signature(text, indexed).parts]
-        widens = {part: self.widens(part, dtype, indexed, device) for part in parts}
+        parts = [part for text in calls for part in self.signature(text, rules).parts]
+        widens = {part: self.widens(part, dtype, rules, device) for part in parts}
         for wide in (False, True):
             chosen = [p for p in parts if widens[p] == wide]
-            kernels = self._together(chosen, torch.float32 if wide else dtype, indexed, device)
+            kernels = self._together(chosen, torch.float32 if wide else dtype, rules, device)
             _side_by_side([partial(_compile, k, like) for k in kernels if hasattr(k, "compile")])
 
     def sort_together(self, call: FormCall) -> None:
         """Sort edges by both ends at once, where a kernel takes them sorted and gradients are to follow."""
-        x1, ends = call.tensors[0], [x for x in (call.src, call.dst) if x is not None and x.dim() == 1]
+        x1 = call.tensors[0]
         target = target_of(x1.device.type)
-        if target is None or not target.sorts or call.by_dst is not None or not x1.dim():
+        if target is None or not target.sorts or call.rules != EDGES or not x1.dim():
             return
-        usual = [x for x in ends if x.dtype in _INDICES and x.is_contiguous() and x.device == x1.device]
-        if len(usual) == 2 and len({len(x) for x in usual}) == 1:
-            src, dst = usual
+        (src, dst), orders = [x.tensor for x in call.indices], [x.order for x in call.indices]
+        if src is None or dst is None or orders[1] is not None or any(x.dim() != 1 for x in (src, dst)):
+            return
+        usual = all(x.dtype in INDEX_DTYPES and x.is_contiguous() and x.device == x1.device for x in (src, dst))
+        if usual and len(src) == len(dst):
             know_both(src, dst, x1.shape[0], max(0, call.nodes), captures.capture_of(x1.get_device()))
 
     def fuses(self, dtype: torch.dtype, device: str) -> bool:
@@ -261,97 +257,119 @@ class Kernels:
             return False
         return not (call.tensors and self.fuses(call.tensors[0].dtype, call.tensors[0].device.type))
 
-    def widens(self, call: Slots, dtype: torch.dtype, indexed: bool, device: str) -> bool:
+    def widens(self, call: Slots, dtype: torch.dtype, rules: Rules, device: str) -> bool:
         """Whether a call on bfloat16 computes on float32 copies of its operands."""
         target = target_of(device) if dtype == torch.bfloat16 else None
-        return target is not None and target.rounds_sums and self.description.rounds(call, indexed)
+        return target is not None and target.rounds_sums and self.description.rounds(call, rules)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def signature(self, text: str, indexed: bool) -> CallSignature:
+    def signature(self, text: str, rules: Rules) -> CallSignature:
         """Operands and results of a call, read once.  Raises `PlanError` or `InputError` where it is none."""
-        found = self._signatures.get((text, indexed))
+        found = self._signatures.get((text, rules))
         if found is None:
-            made = CallSignature(self.description, Slots.parse(text), indexed)
-            found = self._signatures[text, indexed] = made
+            made = CallSignature(self.description, Slots.parse(text), rules)
+            found = self._signatures[text, rules] = made
         return found
 
-    def check(self, call: FormCall) -> tuple[CallSignature, Sizes, Counts]:
-        """Raise `InputError` where a tensor does not fit; returns the sizes of the call, and what its axes count."""
-        signature = self.signature(call.call, call.indexed)
-        sizes, counts = signature.sizes(call)
-        signature.check_kinds(call, sizes.rows)
-        return signature, sizes, counts
+    def check(self, call: FormCall) -> tuple[CallSignature, Counts]:
+        """Raise `InputError` where a tensor does not fit; returns the call's signature, and what its axes count."""
+        signature = self.signature(call.call, call.rules)
+        counts = signature.sizes(call)
+        signature.check_kinds(call, counts[ROWS])
+        return signature, counts
 
-    def run(self, call: FormCall | ProductCall) -> list[Tensor]:
+    def run(self, call: FormCall) -> list[Tensor]:
         """The opened slots of a call."""
-        made = self.quick(call) if isinstance(call, ProductCall) else self.quick_form(call)
-        return list(made) or self._run(call.listed())
+        return list(self.quick(call)) or self._run(call)
 
     def _run(self, call: FormCall) -> list[Tensor]:
-        signature, sizes, counts = self.check(call)
-        like, indexed = call.tensors[0], call.indexed
+        signature, counts = self.check(call)
+        like, rules = call.tensors[0], signature.rules
         dtype, device = like.dtype, like.device.type
-        if self.widens(signature.call, dtype, indexed, device):
+        if self.widens(signature.call, dtype, rules, device):
             return [x.bfloat16() for x in self._run(call._replace(tensors=[x.float() for x in call.tensors]))]
-        if indexed and self.repeats(dtype, device):
-            return self._run_per_edge(call, signature, counts)
+        if untaken := self.untaken(rules, dtype, device):
+            return self._run_by_row(call, signature, counts, untaken)
         target = _need_target(device)
         results = [target.empty(shape, dtype, like.device) for shape in signature.shapes(call.tensors, counts)]
-        if not self.description.live or not sizes.channels:  # nothing to compile
+        if not self.description.live or not counts["channels"]:  # nothing to compile
             return [x.zero_() for x in results]
-        kernels = self._together(signature.parts, dtype, indexed, device)
-        entered = [self._numbers.get((str(part), dtype, indexed), ()) for part in signature.parts]
-        if all(entered):
-            self._numbers.setdefault((call.call, dtype, indexed), tuple(n for numbers in entered for n in numbers))
+        kernels = self._together(signature.parts, dtype, rules, device)
         torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
         given = dict(zip(signature.call.given, map(_dense, call.tensors), strict=True))
         made = dict(zip(signature.call.opened, results, strict=True))
-        edges, index = self._edges(call, counts), None if call.elements is None else _dense(call.elements)
+        indices = self.indices(call, counts)
         for part, kernel in zip(signature.parts, kernels, strict=True):
             operands, opened = [given[s] for s in part.given], [made[s] for s in part.opened]
-            spec = KernelSpec(self.description, part, dtype, indexed)
-            fault = self._call(kernel, spec, device, KernelCall(operands, opened, sizes, edges, index))
-            if fault:
-                raise self._fault(fault, call, counts)
-            self._enter_launch(part, kernel, like, indexed)
+            spec = KernelSpec(self.description, part, dtype, rules)
+            one = KernelCall(operands, opened, counts[ROWS], counts["channels"], indices)
+            if fault := self._call(kernel, spec, device, one):
+                raise _fault(fault, indices)
+            self._enter_launch(part, kernel, like, rules)
+        entered = [self._entered.get((str(part), dtype, rules), ()) for part in signature.parts]
+        if all(entered):
+            self._entered.setdefault((call.call, dtype, rules), tuple(n for numbers in entered for n in numbers))
         return results
 
-    def repeats(self, dtype: torch.dtype, device: str) -> bool:
-        """Whether rows of weights that two edges share are repeated, since kernels there take one for each edge."""
-        if not self.description.pairs:
-            return False
-        target = target_of(device)
-        return target is None or not target.takes_pairs or not self.product.shares(dtype)
+    def indices(self, call: FormCall, counts: Counts) -> tuple[RowIndex, ...]:
+        """The indices of a call as kernels take them: dense, with the rows that they point into."""
+        check = self.description.check_index
+        return tuple(
+            index._replace(
+                tensor=None if index.tensor is None else _dense(index.tensor),
+                size=counts.get(index.rule.into, 0),
+                check=index.rule.checked(check),
+            )
+            for index in call.indices
+        )
 
-    def _run_per_edge(self, call: FormCall, signature: CallSignature, counts: Counts) -> list[Tensor]:
+    # -- rules that no kernel takes ------------------------------------------------------------------------------------
+
+    def untaken(self, rules: Rules, dtype: torch.dtype, device: str) -> Rules:
+        """The rules by which kernels there find no rows: each row gets one of its own before, sums come after."""
+        target = target_of(device)
+        taken = () if target is None else target.takes(self.description, rules)
+        return tuple(rule for rule in rules if rule not in taken or not self.description.takes(rule, dtype))
+
+    def by_row(self, rules: Rules) -> str:
+        """The description of the same form whose rows have their own of what some rules find."""
+        return self.product.per_row if ELEMENTS in rules else self._text
+
+    def _run_by_row(self, call: FormCall, signature: CallSignature, counts: Counts, untaken: Rules) -> list[Tensor]:
+        own = {index.rule.into: index for index in self.indices(call, counts) if index.rule in untaken}
+        for place, index in enumerate(self.indices(call, counts)):
+            if index.rule in untaken and index.tensor is not None and index.check and not _inside(index):
+                raise _fault(BEYOND + place, self.indices(call, counts))
         tensors = [
-            rows_of_edges(x, counts[ROWS]) if g.shape.counts == PAIRS else x
+            found_rows(own[g.shape.counts], x, counts[ROWS]) if g.shape.counts in own else x
             for g, x in zip(signature.given, call.tensors, strict=True)
         ]
-        text = self.product.per_edge
-        made = kernels_of(text).run(call._replace(tensors=tensors, description=text))
-        shapes = [shape for _, shape in signature.opened]
-        return [sums_of_pairs(x, counts[PAIRS]) if s.counts == PAIRS else x for s, x in zip(shapes, made, strict=True)]
+        kept = tuple(index for index in call.indices if index.rule not in untaken)
+        below = call._replace(tensors=tensors, description=self.by_row(untaken), indices=kept)
+        made = kernels_of(below.description).run(below)
+        return [
+            sums_of_found(own[shape.counts], x) if shape.counts in own else x
+            for (_, shape), x in zip(signature.opened, made, strict=True)
+        ]
 
-    def _edges(self, call: FormCall, counts: Counts) -> Edges | None:
-        if call.src is None or call.dst is None:
-            return None
-        check = self.description.check_index
-        ends = _dense(call.src), _dense(call.dst), counts[SOURCES], counts[DESTINATIONS]
-        return Edges(*ends, check, call.by_src, call.by_dst, counts.get(PAIRS, 0))
 
-    def _fault(self, code: int, call: FormCall, counts: Counts) -> Exception:
-        what = self.description.faults.get(code, f"fault {code}")
-        if call.src is not None and code in (_SOURCE, _DESTINATION):
-            last = (counts[SOURCES] if code == _SOURCE else counts[DESTINATIONS]) - 1
-            rule = f"0 to {last}, " + ("the rows of x1" if code == _SOURCE else "below num_nodes")
-            low, high = _ends(call.src if code == _SOURCE else call.dst)
-            return InputError(f"{what}: indices run from {rule}, got {low} to {high}")
-        if call.elements is not None and code == _SOURCE:
-            low, high = _ends(call.elements)
-            return InputError(f"index: elements run from 0 to {counts['elements'] - 1}, got {low} to {high}")
-        return BackendError(f"a kernel stopped: {what}; use smaller batches")
+def _fault(code: int, indices: Sequence[RowIndex]) -> Exception:
+    """The error of what a kernel returned."""
+    if code < BEYOND:
+        return BackendError("a kernel stopped: out of memory for scratch space; use smaller batches")
+    index = indices[code - BEYOND]
+    rule, (low, high) = index.rule, _ends(index.tensor)
+    return InputError(
+        f"{rule.argument} holds an index out of range: {rule.range.format(index.size - 1)}, got {low} to {high}"
+    )
+
+
+def _inside(index: RowIndex) -> bool:
+    if index.tensor is None or not index.tensor.numel():
+        return True
+    low, high = _ends(index.tensor)
+    return low >= 0 and high < index.size
 
 
 def _side_by_side(tasks: Sequence[Callable[[], object]]) -> None:

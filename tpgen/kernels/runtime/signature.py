@@ -10,9 +10,9 @@ from torch import Tensor
 
 from tpgen.base.errors import InputError, PlanError
 from tpgen.form.call import Call
-from tpgen.kernels.arguments import Sizes
 from tpgen.kernels.build.compiler import COMPUTED, DTYPES
-from tpgen.kernels.runtime.call import COUNTS, DESTINATIONS, ELEMENTS, PAIRS, ROWS, SHARED, FormCall, OperandShape
+from tpgen.kernels.rows import DESTINATIONS, GROUPED, INDEXED, PAIRED, ROWS, SHARED, WAYS, RowIndex, Rules
+from tpgen.kernels.runtime.call import FormCall, OperandShape
 from tpgen.kernels.runtime.description import AnyDescription
 from tpgen.kernels.runtime.pairs import check_pairs
 from tpgen.kernels.runtime.targets import devices, target_of
@@ -29,14 +29,15 @@ class _Given(NamedTuple):
 class CallSignature:
     """Tensors of one call.  Raises `PlanError` or `InputError` where a slot is none of the form's."""
 
-    def __init__(self, description: AnyDescription, call: Call, indexed: bool) -> None:
-        self.parts = description.parts(call, indexed)
-        self.call, self.indexed, self._description = call, indexed, description
-        shapes = description.shapes(indexed)
+    def __init__(self, description: AnyDescription, call: Call, rules: Rules) -> None:
+        self.parts = description.parts(call, rules)
+        self.call, self.rules, self._description = call, rules, description
+        self.groups = description.groups
+        shapes = description.shapes(rules)
         self.given = tuple(_Given(str(slot), shapes[slot.operand]) for slot in call.given)
         order = list(shapes)
         self._order = sorted(range(len(self.given)), key=lambda n: order.index(call.given[n].operand))
-        if all(g.shape.counts == ELEMENTS for g in self.given):
+        if not any(g.shape.counts == ROWS for g in self.given):
             raise PlanError(f"call {str(call)[:60]!r}: one tensor at least must have rows")
         # the given tensor of the same operand, which says the shape, or the numbers of each channel
         first = {slot.operand: n for n, slot in reversed([*enumerate(call.given)])}
@@ -47,30 +48,24 @@ class CallSignature:
                 )
         self.opened = tuple((first.get(slot.operand), shapes[slot.operand]) for slot in call.opened)
 
-    def sizes(self, call: FormCall) -> tuple[Sizes, Counts]:
-        """Rows, elements and channels, and what all axes count; raises `InputError` where a tensor does not fit."""
+    def sizes(self, call: FormCall) -> Counts:
+        """What all axes count; raises `InputError` where a tensor does not fit."""
         tensors = call.tensors
         if len(self.given) != len(tensors):
             raise InputError(f"call {str(self.call)[:60]!r} is given {len(self.given)} tensors, got {len(tensors)}")
-        if (call.src is None) != (call.dst is None):
-            raise InputError("edge_src needs edge_dst: give both for a convolution, none for a product of rows")
         counts: Counts = {}
         for n in self._order:
             g, x = self.given[n], tensors[n]
             (_count_flat if g.shape.flat else _count)(g, x, counts)
-        if self.indexed and counts.setdefault(DESTINATIONS, call.nodes) < 0:
-            raise InputError(f"num_nodes must not be negative, got {call.nodes}")
-        sizes = Sizes(counts[ROWS], counts.get(ELEMENTS, 1), counts.get("channels", 1))
-        if PAIRS in counts:
-            check_pairs(sizes.rows, counts[PAIRS])
-        _check_elements(call.elements, sizes)
-        return sizes, counts
+        counts.setdefault("channels", 1)
+        for index in call.indices:
+            _check_rows(index, counts, self.groups)
+        return counts
 
     def shapes(self, tensors: Sequence[Tensor], counts: Counts) -> list[tuple[int, ...]]:
         """Shapes of the opened slots: those of what is given for the same operand, else one flat row for each."""
-        channels = counts.get("channels", 1)
         return [
-            (counts[shape.counts], shape.dim * (channels if shape.channels else 1))
+            (counts[shape.counts], shape.dim * (counts["channels"] if shape.channels else 1))
             if given is None
             else tuple(tensors[given].shape)
             for given, shape in self.opened
@@ -84,13 +79,8 @@ class CallSignature:
             nowhere = all(x.is_meta for x in call.tensors)  # shapes alone are asked for
             for g, x in zip(self.given, call.tensors, strict=True):
                 self._check_kind(g.slot, x, call.tensors[0], nowhere)
-        first = self.given[0].slot
-        for name, index in (("edge_src", call.src), ("edge_dst", call.dst)):
-            if index is not None:
-                _check_edges(name, index, rows)
-        for name, index in (("edge_src", call.src), ("edge_dst", call.dst), ("index", call.elements)):
-            if index is not None and index.device != device:
-                raise InputError(f"{name} must be on {device} as {first} is, got {index.device}: move it")
+        for index in (index for index in call.indices if index.tensor is not None):
+            _check_index(index, rows, self.given[0].slot, device)
 
     def _check_kind(self, slot: str, x: Tensor, first: Tensor, nowhere: bool) -> None:
         name, other = self.given[0].slot, self._description
@@ -122,7 +112,7 @@ def _count_flat(given: _Given, x: Tensor, counts: Counts) -> None:
     if fits:
         counts.setdefault(what, shape[0])
     elif not (slot.startswith("w") and dim == 0 and 0 in shape):
-        count = (ELEMENTS if what == ELEMENTS else ROWS) if known is None else known
+        count = (what if what != ROWS and slot.startswith("w") else ROWS) if known is None else known
         wanted = f"({dim},), shared by all rows" if what == SHARED else f"({count}, {dim})"
         raise InputError(f"{slot} must have shape {wanted}, got {tuple(shape)}")
 
@@ -151,37 +141,58 @@ def _agree(slot: str, what: str, size: int, counts: Counts) -> None:
         raise InputError(f"{slot}: has {size} {what}, and the tensors before it have {before}: they must agree")
 
 
-def _check_elements(index: Tensor | None, sizes: Sizes) -> None:
-    if index is None:
-        if sizes.elements not in (1, sizes.rows):
+def _check_rows(index: RowIndex, counts: Counts, groups: bool) -> None:
+    """Check how many rows an operand has against those of the call, where no index says which is whose."""
+    rule, rows = index.rule, counts[ROWS]
+    if index.tensor is None and (rule.way == INDEXED or (rule.way == GROUPED and not groups)):
+        raise InputError(f"{rule.argument}: give it too, an index of {rule.into} for every row")
+    if rule is DESTINATIONS and counts.setdefault(rule.into, index.size) < 0:
+        raise InputError(f"num_nodes must not be negative, got {index.size}")
+    if rule.way == PAIRED and rule.into in counts:
+        check_pairs(rows, counts[rule.into])
+    if rule.way == GROUPED:
+        count = counts.setdefault(rule.into, 1)
+        if index.tensor is None and count not in (1, rows):
             raise InputError(
-                f"index: weights of {sizes.elements} elements need the element "
-                f"of each of the {sizes.rows} rows (int64); "
-                "without an index they are one for all rows, or one for each"
+                f"{rule.argument}: weights of {count} {rule.into} need the element of each of the {rows} rows "
+                "(int64); without an index they are one for all rows, or one for each"
             )
-    elif index.dtype != torch.int64 or index.dim() != 1 or index.shape[0] != sizes.rows:
-        raise InputError(
-            f"index: must be int64 of shape ({sizes.rows},), the element of every row, got {index.dtype} "
-            f"{tuple(index.shape)}"
-        )
 
 
-def _check_edges(name: str, index: Tensor, rows: int) -> None:
-    if index.dtype not in (torch.int64, torch.int32):
-        raise InputError(f"{name} must be int64 or int32, got {index.dtype}: convert it with {name}.long()")
-    if tuple(index.shape) != (rows,):
-        raise InputError(f"{name} must have shape ({rows},), one index for every row of x2, got {tuple(index.shape)}")
+def _check_index(index: RowIndex, rows: int, first: str, device: torch.device) -> None:
+    x, name, dtypes = index.tensor, index.rule.argument, index.rule.dtypes
+    assert x is not None
+    if x.dtype not in dtypes:
+        wanted = " or ".join(map(_short, dtypes))
+        raise InputError(f"{name} must be {wanted}, got {x.dtype}: convert it with {name}.long()")
+    if tuple(x.shape) != (rows,):
+        raise InputError(f"{name} must have shape ({rows},), one index for every row, got {tuple(x.shape)}")
+    if x.device != device:
+        raise InputError(f"{name} must be on {device} as {first} is, got {x.device}: move it")
 
 
 def _short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-Fields = tuple[int, int, int, int]
+Fields = tuple[int, ...]
 
 
-def native_fields(signature: CallSignature) -> tuple[list[Fields], list[Fields]]:
-    """Fields of a call for the runtime in C++, as its ``struct Given`` and ``struct Opened`` have it."""
-    given = [(s.dim, int(s.channels), COUNTS.index(s.counts), int(s.flat)) for _, s in signature.given]
-    opened = [(-1 if n is None else n, s.dim, int(s.channels), COUNTS.index(s.counts)) for n, s in signature.opened]
-    return given, opened
+class NativeFields(NamedTuple):
+    """Fields of a call for the runtime in C++: its ``struct Given``, ``struct Opened`` and ``struct Rule``."""
+
+    given: Sequence[Fields]
+    opened: Sequence[Fields]
+    rules: Sequence[Fields]
+
+    @staticmethod
+    def of(signature: CallSignature, check_index: bool) -> NativeFields:
+        """Say of each tensor and rule what a call must agree with; axes are numbers, those of rules last."""
+        axes = [ROWS, SHARED, *(rule.into for rule in signature.rules)]
+        given = [(s.dim, int(s.channels), axes.index(s.counts), int(s.flat)) for _, s in signature.given]
+        opened = [(-1 if n is None else n, s.dim, int(s.channels), axes.index(s.counts)) for n, s in signature.opened]
+        ways = {GROUPED: GROUPED if signature.groups else INDEXED}
+        rules = [
+            (WAYS.index(ways.get(r.way, r.way)), int(r.narrow), int(r.checked(check_index))) for r in signature.rules
+        ]
+        return NativeFields(given, opened, rules)

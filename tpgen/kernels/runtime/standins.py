@@ -19,15 +19,15 @@ from tpgen.form.contraction import Contraction, Factor
 from tpgen.form.derivative import parts_of, summed_parts
 from tpgen.form.form import ROW, Form, Term
 from tpgen.form.polynomial import read_operand, write_operand
-from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, Sizes, by_form
-from tpgen.kernels.runtime.pairs import rows_of_edges, sums_of_pairs
+from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, by_form
+from tpgen.kernels.cpp.generate import BEYOND
+from tpgen.kernels.rows import RowIndex
+from tpgen.kernels.runtime.pairs import found_rows, sums_of_found
 from tpgen.kernels.sweep.evaluate import ValueMemory, run_statements
 from tpgen.kernels.sweep.monomials import PolynomialSweep, reads, stored_value
 from tpgen.kernels.sweep.statements import Component
 from tpgen.kernels.sweep.terms import SLOTS
 from tpgen.planner.plan import SHARED, Operand
-
-_SOURCE, _DESTINATION = 2, 3  # faults of kernels: an index out of range; the first also of an element
 
 # -- products ----------------------------------------------------------------------------------------------------------
 
@@ -40,59 +40,31 @@ def product_standin(spec: KernelSpec) -> Kernel:
     parts, names = parts_of(spec.call, SLOTS), [slot.operand for slot in spec.call.given]
 
     def run(call: KernelCall) -> int:
-        maps = _Maps(form, call, spec.description.pairs)
-        if fault := maps.fault():
+        if fault := _fault_of(call.indices):
             return fault
-        given = [maps.gathered(name, _wide(x)) for name, x in zip(names, call.given, strict=True)]
-        evaluate = partial(_opened, form, call.sizes.rows)
+        own = {index.rule.operand: index for index in call.indices}
+        # nothing reads one without numbers, and it may have no rows
+        given = [
+            found_rows(own[name], _wide(x), call.rows) if name in own and x.shape[-1] else _wide(x)
+            for name, x in zip(names, call.given, strict=True)
+        ]
+        evaluate = partial(_opened, form, call.rows)
         sums = summed_parts(parts, given, len(call.opened), evaluate)
         for slot, total, x in zip(spec.call.opened, sums, call.opened, strict=True):
-            x.zero_() if total is None or not x.numel() else x.copy_(maps.summed(slot.operand, total, x.shape[0]))
+            index = own.get(slot.operand)
+            x.zero_() if total is None or not x.numel() else x.copy_(sums_of_found(index, total) if index else total)
         return 0
 
     return run
 
 
-class _Maps:
-    """The rows of each operand that the rows of a call take, and back."""
-
-    def __init__(self, form: Form, call: KernelCall, pairs: bool) -> None:
-        self.call, edges = call, call.edges
-        self.index: dict[str, Tensor] = {}
-        if edges is not None:
-            self.index = {"x1": edges.src.long(), "out": edges.dst.long()}
-        elif call.elements is not None:
-            self.index = {"w": call.elements}
-        self.pairs = edges.weights if edges is not None and pairs and form.operand("w").row else 0
-
-    def fault(self) -> int:
-        """Return what a kernel returns where an index is out of range."""
-        call, edges = self.call, self.call.edges
-        if edges is None:
-            return _SOURCE if _outside(call.elements, call.sizes.elements) else 0
-        if not edges.check:
-            return 0
-        if _outside(edges.src, edges.sources):
-            return _SOURCE
-        return _DESTINATION if _outside(edges.dst, edges.destinations) else 0
-
-    def gathered(self, name: str, x: Tensor) -> Tensor:
-        if not x.shape[-1]:  # nothing reads it, and it may have no rows
-            return x
-        if name == "w" and self.pairs:
-            return rows_of_edges(x, self.call.sizes.rows)
-        return x[self.index[name]] if name in self.index else x
-
-    def summed(self, name: str, x: Tensor, rows: int) -> Tensor:
-        if name == "w" and self.pairs:
-            return sums_of_pairs(x, self.pairs)
-        if name not in self.index:
-            return x
-        return x.new_zeros(rows, *x.shape[1:]).index_add_(0, self.index[name], x)
-
-
-def _outside(index: Tensor | None, count: int) -> bool:
-    return index is not None and bool(index.numel()) and not 0 <= int(index.min()) <= int(index.max()) < count
+def _fault_of(indices: Sequence[RowIndex]) -> int:
+    """Return what a kernel returns where an index is out of range."""
+    for place, index in enumerate(indices):
+        x = index.tensor
+        if index.check and x is not None and x.numel() and not 0 <= int(x.min()) <= int(x.max()) < index.size:
+            return BEYOND + place
+    return 0
 
 
 def _opened(
@@ -149,16 +121,16 @@ def polynomial_standin(spec: KernelSpec) -> Kernel:
     plan, slots = spec.description.plan, spec.call
 
     def run(call: KernelCall) -> int:
-        sizes, index, like = call.sizes, call.elements, call.given[0]
-        if _outside(index, sizes.elements):
-            return _SOURCE
+        index, like = call.indices[0].tensor, call.given[0]
+        if fault := _fault_of(call.indices):
+            return fault
         if index is None:
-            every = torch.arange(sizes.rows, device=like.device)
-            index = every if sizes.elements == sizes.rows else torch.zeros_like(every)
+            every = torch.arange(call.rows, device=like.device)
+            index = every if call.elements == call.rows else torch.zeros_like(every)
         pairs = zip(slots.given, call.given, strict=True)
         tensors = {str(slot): _components(plan.operand(slot.operand), _wide(x)) for slot, x in pairs}
         results = [plan.operand(slot.operand) for slot in slots.opened]
-        shapes = {str(slot): _shape(o, sizes) for slot, o in zip(slots.opened, results, strict=True)}
+        shapes = {str(slot): _shape(o, call) for slot, o in zip(slots.opened, results, strict=True)}
         found = run_polynomial_sweep(spec.description.statements(slots), tensors, shapes, index)
         for slot, o, x in zip(slots.opened, results, call.opened, strict=True):
             value = found[str(slot)].transpose(1, 2)
@@ -205,8 +177,8 @@ def _components(o: Operand, x: Tensor) -> Tensor:
     return read_operand(o, x).transpose(1, 2)
 
 
-def _shape(o: Operand, sizes: Sizes) -> _Extent:
-    return sizes.elements if o.weights else sizes.rows, o.dim, sizes.channels if o.channels else 1
+def _shape(o: Operand, call: KernelCall) -> _Extent:
+    return call.elements if o.weights else call.rows, o.dim, call.channels if o.channels else 1
 
 
 standin = by_form(product_standin, polynomial_standin)

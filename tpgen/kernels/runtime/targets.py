@@ -1,7 +1,7 @@
 """Targets of kernels: one row for each, with the tensors that it takes.
 
 A target says in words why it cannot take a form (`KernelTarget.obstacle`), and makes of a `KernelSpec` a function of
-given tensors, results, sizes, edges and elements (`KernelTarget.load`).  Nothing else names a device.
+given tensors, results, sizes and indices (`KernelTarget.load`).  Nothing else names a device.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tpgen.kernels.arguments import CallSizes, Kernel, KernelSpec, by_form
 from tpgen.kernels.build.compiler import COMPILERS, COMPUTED, DTYPES, find_compiler, why_no_compiler
 from tpgen.kernels.cuda import target as cuda
 from tpgen.kernels.placement.values import ChannelSchedule
+from tpgen.kernels.rows import Rules
 from tpgen.kernels.runtime import load, memory
 from tpgen.kernels.runtime.description import described
 from tpgen.kernels.runtime.failures import failure_of
@@ -55,8 +56,8 @@ class KernelTarget:
     rounds_sums: bool = False
     # whether kernels take edges by owner, so that compiled graphs sort them once for all
     sorts: bool = False
-    # whether two edges may share a row of weights
-    takes_pairs: bool = False
+    # the rules of a description's call by which kernels find rows: for others, each row gets one of its own before
+    takes: Callable[[Any, Rules], Rules] = lambda _description, rules: rules
     # why a graph is faster all the same, by `chip`: asked for `auto` alone
     slower: Callable[[KernelSpec, Any], str | None] = lambda *_: None
 
@@ -192,7 +193,6 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         text=_cpp_text,
         workspace=by_form(load.product_bytes, load.polynomial_bytes),
         rounds_sums=True,
-        takes_pairs=True,
     ),
     "cuda": KernelTarget(
         device="cuda",
@@ -207,6 +207,7 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
         text=cuda.kernel_text,
         workspace=cuda.workspace,
         sorts=True,
+        takes=cuda.taken_rules,
         slower=cuda.slower,
     ),
 }

@@ -17,6 +17,7 @@ from tpgen.kernels.cuda.chips import OLDEST, chip_of
 from tpgen.kernels.cuda.cubins import cubin
 from tpgen.kernels.cuda.driver import cuda_taken
 from tpgen.kernels.cuda.nvrtc import known_architectures, need_nvrtc
+from tpgen.kernels.rows import EDGES, ELEMENTS
 from tpgen.kernels.runtime.description import described
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, KernelTarget
 from tpgen.planner.plan import Plan
@@ -37,7 +38,7 @@ def warm(
     """
     target, wanted = KERNEL_TARGETS["cpp"], tuple(dtypes)
     texts = [
-        (text, convolution)
+        text
         for plan in plans
         for dtype in wanted
         for text in _texts(target, plan, None, layout, dtype, convolution, forces)
@@ -88,7 +89,8 @@ def _texts(
     description = described(plan, layout)
     if not description.live:
         return []
-    description.shapes(convolution)  # or it has no edges
-    parts = dict.fromkeys(part for call in description.calls(forces) for part in description.parts(call, convolution))
-    specs = [KernelSpec(description, part, dtype, convolution) for part in parts]
+    rules = (*(EDGES if convolution else ()), *((ELEMENTS,) if plan.by_element else ()))
+    description.shapes(rules)  # or it has no edges
+    parts = dict.fromkeys(part for call in description.calls(forces) for part in description.parts(call, rules))
+    specs = [KernelSpec(description, part, dtype, rules) for part in parts]
     return [text for spec in specs if (text := target.text(spec, chip))]

@@ -6,7 +6,8 @@ import torch
 
 from tpgen.form.call import Call as Slots
 from tpgen.kernels.arguments import CallSizes, KernelSpec
-from tpgen.kernels.runtime.call import DESTINATIONS, SOURCES, FormCall
+from tpgen.kernels.rows import ROWS
+from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
 from tpgen.kernels.runtime.signature import CallSignature, Counts
 from tpgen.kernels.runtime.targets import target_of
@@ -19,18 +20,18 @@ def call_workspace(call: FormCall) -> int:
     >>> from tpgen.planner.product import make_plan
     >>> text = describe(make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)]))
     >>> x, y, w = torch.ones(2, 8), torch.ones(2, 3), torch.ones(8)
-    >>> call_workspace(FormCall([x, y, w], None, None, text, "x1 x2 w -> out")) < 10_000
+    >>> call_workspace(FormCall([x, y, w], (), text, "x1 x2 w -> out")) < 10_000
     True
     """
     kernels = kernels_of(call.description)
     if not kernels.description.live:
         return 0
-    signature = kernels.signature(call.call, call.indexed)
-    _, counts = signature.sizes(call)
+    signature = kernels.signature(call.call, call.rules)
+    counts = signature.sizes(call)
     device, dtype = call.tensors[0].device, call.tensors[0].dtype
-    read = (*call.tensors, *(index for index in (call.src, call.dst, call.elements) if index is not None))
+    read = (*call.tensors, *(index.tensor for index in call.indices if index.tensor is not None))
     copies = sum(x.numel() * x.itemsize for x in read if not x.is_contiguous())  # kernels read dense rows
-    if not kernels.widens(signature.call, dtype, call.indexed, device.type):
+    if not kernels.widens(signature.call, dtype, call.rules, device.type):
         return copies + _most(kernels, signature, call, counts, dtype)
     results = sum(torch.Size(shape).numel() for shape in signature.shapes(call.tensors, counts))
     wide = sum(2 * x.nbytes for x in call.tensors) + 2 * results * dtype.itemsize
@@ -43,14 +44,13 @@ def _most(kernels: Kernels, signature: CallSignature, call: FormCall, counts: Co
     target = target_of(device.type)
     if target is None:
         return 0
-    if call.indexed and kernels.repeats(dtype, device.type):
-        kernels = kernels_of(kernels.product.per_edge)
-    sizes, _ = signature.sizes(call)
-    ends = {"x1": counts[SOURCES], "out": counts[DESTINATIONS]} if call.indexed else None
-    narrow = sum(index.dtype == torch.int32 for index in (call.src, call.dst) if index is not None)
-    measured = CallSizes(device, sizes, ends, narrow, call.elements is not None)
+    indices, untaken = kernels.indices(call, counts), kernels.untaken(call.rules, dtype, device.type)
+    if untaken:
+        kernels = kernels_of(kernels.by_row(untaken))
+        indices = tuple(index for index in indices if index.rule not in untaken)
+    measured, rules = CallSizes(device, counts[ROWS], counts["channels"], indices), tuple(x.rule for x in indices)
 
     def bytes_of(part: Slots) -> int:
-        return target.workspace(KernelSpec(kernels.description, part, dtype, call.indexed), measured)
+        return target.workspace(KernelSpec(kernels.description, part, dtype, rules), measured)
 
     return max(map(bytes_of, signature.parts))

@@ -21,13 +21,14 @@ from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.build.build import Wanted, load_library
 from tpgen.kernels.build.compiler import DTYPES, need_compiler
 from tpgen.kernels.build.processor import cpu_features
+from tpgen.kernels.rows import RULES, names_of, rules_of
 from tpgen.kernels.runtime import forms
-from tpgen.kernels.runtime.call import CALLS, FormCall
+from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.failures import failures_seen
 from tpgen.kernels.runtime.load import source_of
 from tpgen.kernels.runtime.native.source import deployed_text, libtorch
 from tpgen.kernels.runtime.runtime import kernels_of
-from tpgen.kernels.runtime.signature import native_fields
+from tpgen.kernels.runtime.signature import NativeFields
 from tpgen.networks.deployment.example import run_command
 
 LIBRARY = "libtpgen.so"
@@ -40,26 +41,25 @@ _ARM = (
 _LENGTH = "sve="  # of SVE's vectors in bytes: code for one length does not run on another
 
 
-_CALLS = {getattr(torch.ops.tpgen, name).default: call for name, call in CALLS.items()}
-
-
 @dataclass(frozen=True)
 class Needed:
-    """A kernel for a dtype, of rows or of edges: it computes a part of a call, or all of it."""
+    """A kernel for a dtype, by rules of rows: it computes a part of a call, or all of it."""
 
     description: str
     dtype: torch.dtype
     call: str
     part: str
-    indexed: bool
+    rows: str
 
     def build(self) -> None:
         """Build it if it is not in the cache.  Raises `KernelError` where that cannot be."""
-        kernels_of(self.description).need(self.part, self.dtype, self.indexed)
+        kernels_of(self.description).need(self.part, self.dtype, rules_of(self.rows))
 
     def library(self) -> Path:
         """The file of its compiled library."""
-        spec = KernelSpec(kernels_of(self.description).description, Call.parse(self.part), self.dtype, self.indexed)
+        spec = KernelSpec(
+            kernels_of(self.description).description, Call.parse(self.part), self.dtype, rules_of(self.rows)
+        )
         return Path(load_library(Wanted(source_of(spec).text))._name)
 
 
@@ -89,23 +89,23 @@ def with_kernels(
 
 
 def _of(node: Any) -> Iterator[Needed]:
-    if node.target in _CALLS:
+    if node.target is torch.ops.tpgen.form.default:
         given = pytree.tree_map(lambda x: x.meta["val"] if hasattr(x, "meta") else x, tuple(node.args))
-        yield from _parts(_CALLS[node.target](*given).listed())
+        yield from _parts(FormCall.read(*given))
 
 
 def _parts(call: FormCall) -> Iterator[Needed]:
     """A kernel for each sweep of a call: both ends of a gather are two."""
-    kernels, dtype, indexed = kernels_of(call.description), call.tensors[0].dtype, call.indexed
+    kernels, dtype, rules = kernels_of(call.description), call.tensors[0].dtype, call.rules
     description = kernels.description
-    widens = kernels.widens(call.slots, dtype, indexed, "cpu")
-    if not description.live or widens or kernels.expands(call):
+    widens = kernels.widens(call.slots, dtype, rules, "cpu")
+    if not description.live or widens or kernels.expands(call) or kernels.untaken(rules, dtype, "cpu"):
         raise DeployError(
             f"a call in {dtype} of plan {description.plan.digest} has no kernel of its own to deploy: convert "
             "the network with .float(), or deploy tpgen.portable(network)"
         )
-    for part in kernels.signature(call.call, indexed).parts:
-        yield Needed(call.description, dtype, call.call, str(part), indexed)
+    for part in kernels.signature(call.call, rules).parts:
+        yield Needed(call.description, dtype, call.call, str(part), names_of(rules))
 
 
 def write_runtime(kernels: Sequence[Needed], folder: Path) -> None:
@@ -133,16 +133,18 @@ def features() -> list[str]:
 # -- the table, as C++ -------------------------------------------------------------------------------------------------
 
 File = tuple[str, int]  # name and checksum
+_STRUCTS = ("Given", "Opened", "Rule")  # in the order of `NativeFields`
 
 
 def kernel_table(kernels: Sequence[Needed], files: Sequence[File], features: Sequence[str]) -> str:
     """Write the table of kernels, which stands between the headers of `tpgen.kernels.runtime.native` in a source."""
     major, minor = torch.__version__.split(".")[:2]
-    schemas = zip(("PRODUCT", "GRADIENTS", "FORM"), forms.SCHEMAS, strict=True)
+    arguments = (_strings(rule.name, rule.argument) for rule in RULES.values())
     return "\n".join(
         [
             *_forms(kernels, files),
-            *(f"static const char* const {name} = {json.dumps(schema)};" for name, schema in schemas),
+            f"static const char* const FORM = {json.dumps(forms.FORM)};",
+            f"static const struct Argument {{ const char *rule, *name; }} ARGUMENTS[] = {{{', '.join(arguments)}}};",
             f"enum : u64 {{ TORCH = {major}ull << 56 | {minor}ull << 48 }};",
             f'#define BUILT_WITH "{major}.{minor}"',
             f"static const char* const FEATURES[] = {{{''.join(f'{json.dumps(name)}, ' for name in features)}0}};",
@@ -154,14 +156,22 @@ def _forms(kernels: Sequence[Needed], files: Sequence[File]) -> Iterator[str]:
     rows = []
     for number, (needed, (file, checksum)) in enumerate(zip(kernels, files, strict=True)):
         form, part = kernels_of(needed.description), Call.parse(needed.part)
-        given, opened = native_fields(form.signature(needed.part, needed.indexed))
-        yield f"static const Given given_{number}[] = {{{', '.join(map(_list, given))}}};"
-        yield f"static const Opened opened_{number}[] = {{{', '.join(map(_list, opened))}}};"
-        texts = f"{json.dumps(needed.description)}, {json.dumps(needed.call)}"
-        counts = f"{list(DTYPES).index(needed.dtype)}, {len(given)}, {len(opened)}, given_{number}, opened_{number}"
-        flags = f"{int(form.description.check_index)}, {form.description.mask(part)}"
-        rows.append(f'  {{{texts}, {counts}, "{file}", {checksum}, 0, 0, {flags}}},')
+        signature = form.signature(needed.part, rules_of(needed.rows))
+        fields = NativeFields.of(signature, form.description.check_index)
+        for name, parts in zip(_STRUCTS, fields, strict=True):
+            # a list of none has room for one that nobody reads
+            yield f"static const {name} {name.lower()}_{number}[] = {{{', '.join(map(_list, parts)) or '{}'}}};"
+        texts = ", ".join(map(json.dumps, (needed.description, needed.call, needed.rows)))
+        counts = ", ".join(map(str, (list(DTYPES).index(needed.dtype), *map(len, fields))))
+        tables = ", ".join(f"{name.lower()}_{number}" for name in _STRUCTS)
+        rows.append(
+            f'  {{{texts}, {counts}, {tables}, "{file}", {checksum}, 0, 0, {form.description.places(part)}, {{}}}},'
+        )
     yield "\n".join(["static Form FORMS[] = {", *rows, "};"])
+
+
+def _strings(*texts: str) -> str:
+    return f"{{{', '.join(map(json.dumps, texts))}}}"
 
 
 def _list(numbers: Sequence[int]) -> str:

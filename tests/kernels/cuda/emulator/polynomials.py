@@ -12,7 +12,7 @@ from tests.kernels.cuda.emulator.machine import launch
 from tests.kernels.cuda.emulator.memory import Arena
 from tests.kernels.cuda.emulator.parse import parse
 from tests.kernels.cuda.emulator.products import GRAINS
-from tpgen.kernels.arguments import Sizes
+from tpgen.kernels.arguments import CallSizes
 from tpgen.kernels.cuda.generate import CudaSource
 from tpgen.kernels.cuda.launch import launches_of
 from tpgen.kernels.cuda.nvrtc import need_nvrtc
@@ -31,7 +31,7 @@ class EmulatedPolynomial:
         self.issued = Counter[str]()
 
     def run(
-        self, given: Sequence[Tensor], index: Tensor | None, sizes: Sizes, at_once: int = 3, seed: int = 0
+        self, given: Sequence[Tensor], index: Tensor | None, sizes: CallSizes, at_once: int = 3, seed: int = 0
     ) -> list[Tensor]:
         """The open slots of the call, in its order and in float64."""
         p = self.placement
@@ -50,7 +50,7 @@ class EmulatedPolynomial:
         return [x.double() for x in room.values()]
 
 
-def _shape(operand: object, sizes: Sizes) -> torch.Size:
+def _shape(operand: object, sizes: CallSizes) -> torch.Size:
     o = operand
     return torch.Size(
         (sizes.elements if o.weights else sizes.rows, o.dim * (sizes.channels if o.channels else 1))  # type: ignore[attr-defined]

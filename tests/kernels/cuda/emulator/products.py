@@ -10,7 +10,7 @@ from torch import Tensor
 from tests.kernels.cuda.emulator.machine import launch
 from tests.kernels.cuda.emulator.memory import Arena
 from tests.kernels.cuda.emulator.parse import parse
-from tpgen.kernels.arguments import Sizes
+from tpgen.kernels.arguments import CallSizes
 from tpgen.kernels.cuda.generate import CudaSource
 from tpgen.kernels.cuda.launch import EdgeRows, launches_of
 from tpgen.kernels.cuda.nvrtc import need_nvrtc
@@ -40,7 +40,7 @@ class Emulated:
     ) -> dict[str, Tensor]:
         """The open slots, in float64; on so many blocks or as many as have work."""
         p, rows = self.placement, len(operands["x2"])
-        launches, dtype = launches_of(p, Sizes(rows), blocks), getattr(torch, p.dtype)
+        launches, dtype = launches_of(p, CallSizes(torch.device("cpu"), rows), blocks), getattr(torch, p.dtype)
         size = sum(x.numel() for x in operands.values()) + blocks * 2 * sum(p.dim.values())
         arena = Arena(_ROOM + 16 * size, GRAINS[p.dtype])
         given = {s: arena.place(operands[s].to(dtype)) for s in p.given}

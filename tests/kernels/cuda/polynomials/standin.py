@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.kernels.cuda.standin import Library, _inside, _untouched
-from tpgen.kernels.arguments import Sizes
+from tpgen.kernels.arguments import CallSizes
 from tpgen.kernels.cuda.generate import CudaSource
 from tpgen.kernels.cuda.launch import launches_of
 from tpgen.kernels.cuda.orders import order_of
@@ -37,7 +37,7 @@ class PolynomialStandIn:
         self.library = Library("".join(text), folder, counted)
 
     def run(
-        self, n: int, given: Sequence[Tensor], index: Tensor | None, sizes: Sizes, at_once: int = 3, seed: int = 0
+        self, n: int, given: Sequence[Tensor], index: Tensor | None, sizes: CallSizes, at_once: int = 3, seed: int = 0
     ) -> list[Tensor]:
         """The open slots of one call, in its order."""
         placement = self.sources[n].placement
@@ -60,6 +60,6 @@ class PolynomialStandIn:
         return [x.clone() for x in inner[1].values()]
 
 
-def _shape(placement: object, slot: str, sizes: Sizes) -> tuple[int, ...]:
+def _shape(placement: object, slot: str, sizes: CallSizes) -> tuple[int, ...]:
     o = placement.operands[slot]  # type: ignore[attr-defined]
     return (sizes.elements if o.weights else sizes.rows, o.dim * (sizes.channels if o.channels else 1))

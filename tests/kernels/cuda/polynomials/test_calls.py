@@ -14,10 +14,12 @@ from tests.interpreter import interpreted_polynomial
 from tests.kernels.cuda.polynomials.standin import PolynomialStandIn
 from tests.machine import needs_compiler
 from tests.polynomials import PLANS, operands_of
-from tpgen.kernels.arguments import KernelCall, KernelSpec, Sizes
+from tpgen.kernels.arguments import CallSizes, KernelCall, KernelSpec
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.placement import place_polynomial
+from tpgen.kernels.rows import ELEMENTS as OF_ELEMENTS
+from tpgen.kernels.rows import RowIndex
 from tpgen.kernels.runtime.polynomials import describe_polynomial, named_call
 from tpgen.kernels.sweep.monomials import PolynomialSweep
 from tpgen.planner.plan import OUT, Operand, Plan
@@ -53,9 +55,10 @@ class Case:
         return ROW_INDEX if self.weights == "elements" and self.plan.weights else None
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> CallSizes:
         elements = {"one": 1, "elements": ELEMENTS, "rows": ROWS}[self.weights] if self.plan.weights else 1
-        return Sizes(ROWS, elements, self.channels)
+        index = RowIndex(OF_ELEMENTS, self.index, elements)
+        return CallSizes(torch.device("cpu"), ROWS, self.channels, (index,))
 
     @property
     def given(self) -> list[Tensor]:
@@ -65,7 +68,7 @@ class Case:
         return [x.to(kind).double() for x in made]
 
     def _random(self, o: Operand) -> Tensor:
-        rows, elements, channels = self.sizes
+        rows, elements, channels = ROWS, self.sizes.elements, self.channels
         if o.name == OUT:
             return torch.randn(rows, o.dim * channels, dtype=torch.float64)
         made = operands_of(self.plan, rows, elements, channels, grad=False)
@@ -73,12 +76,12 @@ class Case:
 
     def wanted(self, given: list[Tensor]) -> list[Tensor]:
         """By the interpreter."""
-        rows, elements, channels = self.sizes
+        rows, elements, channels = ROWS, self.sizes.elements, self.channels
         slots = [self.plan.operand(slot.operand) for slot in self.sweep.call.opened]
         shapes = [(elements if o.weights else rows, o.dim * (channels if o.channels else 1)) for o in slots]
         found = [torch.empty(shape, dtype=torch.float64) for shape in shapes]
         spec = KernelSpec(describe_polynomial(self.plan), self.sweep.call, torch.float64)
-        assert not interpreted_polynomial(spec)(KernelCall(given, found, self.sizes, elements=self.index))
+        assert not interpreted_polynomial(spec)(KernelCall(given, found, *self.sizes[1:]))
         return found
 
 

@@ -5,23 +5,29 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+import torch
 
 import tpgen
-from tpgen.kernels.arguments import Sizes
+from tpgen.kernels.arguments import CallSizes
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.launch import TaskLaunches, launches_of
 from tpgen.kernels.cuda.placement import place_polynomial
 from tpgen.kernels.cuda.prelude import ENTRY
+from tpgen.kernels.rows import ELEMENTS, RowIndex
 from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, describe_polynomial, named_call
 from tpgen.planner.problems import POLYNOMIALS
 
 MACE = POLYNOMIALS["mace-contraction"]
 
 
+def sizes_of(rows: int, elements: int, channels: int) -> CallSizes:
+    return CallSizes(torch.device("cuda"), rows, channels, (RowIndex(ELEMENTS, None, elements),))
+
+
 def launches(call: str, rows: int, elements: int = MACE.elements) -> TaskLaunches:
     sweep = describe_polynomial(MACE.plan).sweep(named_call(MACE.plan, call))
     placement = place_polynomial(MACE.plan, sweep, "float32", chip_of(90))
-    return launches_of(placement, Sizes(rows, elements, MACE.channels))
+    return launches_of(placement, sizes_of(rows, elements, MACE.channels))
 
 
 @pytest.mark.parametrize("call, rows", [*product(POLYNOMIAL_CALLS, (2_000, 10_000, 20_000, 40_000))])
@@ -45,4 +51,4 @@ def test_a_tensor_may_have_the_name_of_a_room() -> None:
     sweep = describe_polynomial(square.plan).sweep(named_call(square.plan, "backward"))
     placement = place_polynomial(square.plan, sweep, "float32", chip_of(90))
     assert list(placement.summed) == ["sums"]
-    assert len(launches_of(placement, Sizes(50, 1, 4)).rooms()) == 2
+    assert len(launches_of(placement, sizes_of(50, 1, 4)).rooms()) == 2

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from tests.kernels.cuda.polynomials.fakes import Polynomials
 from tests.kernels.cuda.silent import silent_driver, use
-from tests.kernels.cuda.test_native import frames, same
+from tests.kernels.cuda.test_native import frames, number_of, same
 from tests.machine import needs_compiler
 from tests.polynomials import mixed, operands_of, symmetric
 from tpgen.kernels.cuda.orders import order_of
+from tpgen.kernels.rows import ELEMENTS, RowIndex
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.polynomials import named_call
 from tpgen.kernels.runtime.runtime import kernels_of
@@ -32,13 +33,17 @@ def call_of(name: str, indexed: bool = True, channels: int = 5) -> FormCall:
     cotangent = torch.randn(7, out.dim * (channels if out.channels else 1), dtype=torch.float64)
     by_name = dict(zip([o.name for o in plan.operands], [*there, cotangent], strict=True))
     tensors = [by_name[slot.operand] for slot in slots.given]
-    return FormCall(tensors, None, None, plan.to_json(), str(slots), INDEX.clone() if indexed else None)
+    return of_elements(FormCall(tensors, (), plan.to_json(), str(slots)), INDEX.clone() if indexed else None)
+
+
+def of_elements(call: FormCall, index: Tensor | None) -> FormCall:
+    return call._replace(indices=(RowIndex(ELEMENTS, index),))
 
 
 def both(call: FormCall) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
     """By Python, which enters the kernel, and then by C++ alone."""
     kernels = kernels_of(call.description)
-    return kernels._run(call), kernels.quick_form(call)
+    return kernels._run(call), kernels.quick(call)
 
 
 @pytest.mark.parametrize("name", ["forward", "backward", "second"])
@@ -47,11 +52,11 @@ def test_all_calls(name: str, indexed: bool, channels: int, native_gpu: Polynomi
     """Channels in one chunk and in two; an index that is met first, and one that is known."""
     call = call_of(name, indexed, channels)
     kernels = kernels_of(call.description)
-    assert not kernels.quick_form(call)
+    assert not kernels.quick(call)
     by_python = kernels._run(call)
     launched = list(native_gpu.launched)
     for times in (2, 3):
-        assert same(kernels.quick_form(call), by_python)
+        assert same(kernels.quick(call), by_python)
         assert native_gpu.launched == launched * times
 
 
@@ -67,19 +72,18 @@ def silent(native_gpu: Polynomials) -> Any:
 @pytest.mark.parametrize("name, launches", [("forward", 1), ("backward", 2)])
 def test_no_frame_of_python_between_an_operator_and_the_driver(name: str, launches: int, silent: Any) -> None:
     call = call_of(name)
-    kernels, index = kernels_of(call.description), call.elements
+    kernels, index = kernels_of(call.description), call.indices[0].tensor
     kernels.run(call)
     assert index is not None
-    assert kernels._launched is not None
-    ((number, *_),) = kernels._launched._forms.values()
+    number = number_of(call)
     use(silent)
-    operator, order = torch.ops.tpgen_native.sorted_form.default._op, order_of(index, 3).whole
-    assert frames(operator, call.tensors, index, number, order, 7) == []
+    operator, order = torch.ops.tpgen_native.form.default._op, order_of(index, 3).whole
+    assert frames(operator, [*call.tensors, index, order], number, 0, 1, 7) == []
     assert silent.fake_count(0) == launches
-    for given in ((None, order), (index, order[1:]), (index, order.int()), (index[1:], order), (index.int(), order)):
-        assert not operator(call.tensors, given[0], number, given[1], 7)
-    assert not operator(call.tensors[1:], index, number, order, 7)
-    assert not operator(call.tensors, index, number, order, 8)
+    for given in ((order,), (index, order[1:]), (index, order.int()), (index[1:], order), (index.int(), order)):
+        assert not operator([*call.tensors, *given], number, 0, 1, 7)
+    assert not operator([*call.tensors[1:], index, order], number, 0, 1, 7)
+    assert not operator([*call.tensors, index, order], number, 0, 1, 8)
     assert silent.fake_count(0) == launches
 
 
@@ -92,7 +96,7 @@ class Elements:
         self.whole = torch.stack([INDEX, 2 - INDEX])
 
     def taken(self, row: int = 0) -> FormCall:
-        return self.call._replace(elements=self.whole[row])
+        return of_elements(self.call, self.whole[row])
 
     def known(self) -> int:
         assert self.kernels._launched is not None
@@ -100,14 +104,14 @@ class Elements:
 
 
 def test_frames_of_python_on_a_users_call(silent: Any) -> None:
-    """Two, as of convolutions, with an index and without, of an index itself and of a part that is taken anew."""
+    """As of convolutions, with an index and without, of an index itself and of a part that is taken anew."""
     rows, call, elements = call_of("backward", indexed=False), call_of("forward"), Elements()
     for take, launches in ((lambda: rows, 3), (lambda: call, 1), (elements.taken, 2)):
         kernels = kernels_of(take().description)
         kernels.run(take())
-        assert bool(kernels.quick_form(take()))
+        assert bool(kernels.quick(take()))
         use(silent)
-        assert frames(kernels.quick_form, take()) == ["quick_form", "of_form"]
+        assert frames(kernels.quick, take()) == ["quick", "call", "_start"]
         assert silent.fake_count(0) == launches
 
 
@@ -121,12 +125,12 @@ def test_known_elements_are_those_of_a_version_a_part_and_a_size(native_gpu: Pol
         assert elements.known() == known
     more = elements.taken()
     wider = [torch.cat([x, x[:1]]) if x.shape[0] == 3 else x for x in more.tensors]  # another element, without rows
-    assert not elements.kernels.quick_form(more._replace(tensors=wider))
+    assert not elements.kernels.quick(more._replace(tensors=wider))
     for call in (more._replace(tensors=wider), more):
         by_python, by_runtime = both(call)
         assert same(by_runtime, by_python)
     elements.whole[0, 0] = 2
-    assert not elements.kernels.quick_form(elements.taken())
+    assert not elements.kernels.quick(elements.taken())
     by_python, by_runtime = both(elements.taken())
     assert same(by_runtime, by_python)
     assert elements.known() == 1
@@ -143,8 +147,8 @@ def test_known_elements_are_those_of_a_stream_and_of_no_graph(change: dict[str, 
     for again in (False, True):
         use(silent, **(change if again else {}))
         for _ in range(2):
-            elements.kernels.quick_form(elements.taken())
-        assert (len(frames(elements.kernels.quick_form, elements.taken())) == 2) == (not again)
+            elements.kernels.quick(elements.taken())
+        assert (len(frames(elements.kernels.quick, elements.taken())) == 3) == (not again)
 
 
 def test_tensors_that_are_not_taken_are_let_go(silent: Any) -> None:
@@ -153,13 +157,12 @@ def test_tensors_that_are_not_taken_are_let_go(silent: Any) -> None:
     kernels = kernels_of(call.description)
     kernels.run(call)
     use(silent)
-    assert kernels._launched is not None
-    ((number, *_),) = kernels._launched._forms.values()
-    assert call.elements is not None
-    operator, order = torch.ops.tpgen_native.sorted_form.default, order_of(call.elements, 3).whole
+    number, index = number_of(call), call.indices[0].tensor
+    assert index is not None
+    operator, order = torch.ops.tpgen_native.form.default, order_of(index, 3).whole
     for count, n in ((8, number), (2, number), (4, -1)):
         tensors = [torch.zeros(7, 5) for _ in range(count)]
         seen = [ref(x) for x in tensors]
-        assert not operator(tensors, call.elements, n, order)
+        assert not operator([*tensors, index, order], n, 0, 1)
         del tensors
         assert not any(x() is not None for x in seen)

@@ -9,6 +9,7 @@
 // y x y -> out[0] 1x0e | 1 paths, 3 entries, independent couplings
 // a b y u v out.1 -> a b y u v
 // prelude 788f8a3b0956
+// indices.h
 // order.h
 // tasks.h
 // channels.h
@@ -160,8 +161,9 @@ static void epilogue(const num* x_u, const num* x_v, const num* da1, real* o_x_u
   set_some(o_x_u + 1 * C, n, 0.5163978f * load(da1 + 0 * W) - 0.2581989f * load(da1 + 1 * W) + 0.7745967f * load(da1 + 2 * W));
   set_some(o_x_v + 0 * C, n, 0.57735026f * load(da1 + 3 * W));
 }
-extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const i64* index, const i64* sizes, const void*, const void*, const void*, const void*, i64 rows) {
-  const i64 elements = sizes[0], C = sizes[1], vectors = (C + W - 1) / W;
+extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const RowIndex* indices, i64 rows, i64 channels) {
+  const i64 elements = indices[0].size, C = channels, vectors = (C + W - 1) / W;
+  const i64* const index = (const i64*)indices[0].at;
   if (index && !inside(index, rows, elements)) return 2;
   const Room<i64> tasks_room(tasks_size(rows, elements, 0)); i64* const tasks = tasks_room.at; if (!tasks) return 1;
   const Tasks t = make_tasks(tasks, index, rows, elements, 0);

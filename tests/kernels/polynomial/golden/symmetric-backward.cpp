@@ -6,6 +6,7 @@
 // x x w1_1 -> out[1] 1x1o | 1 paths, 3 entries, chained couplings
 // x w0_2 w1_1 out.1 -> x w0_2 w1_1
 // prelude a64417c22165
+// indices.h
 // order.h
 // tasks.h
 // channels.h
@@ -47,8 +48,9 @@ static void epilogue(const num* x_w0_2, const num* x_w1_1, const num* da1, real*
   set_some(o_x_w0_2 + 0 * C, n, 0.57735026f * load(da1 + 0 * W));
   set_some(o_x_w1_1 + 0 * C, n, load(da1 + 1 * W));
 }
-extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const i64* index, const i64* sizes, const void*, const void*, const void*, const void*, i64 rows) {
-  const i64 elements = sizes[0], C = sizes[1], vectors = (C + W - 1) / W;
+extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const RowIndex* indices, i64 rows, i64 channels) {
+  const i64 elements = indices[0].size, C = channels, vectors = (C + W - 1) / W;
+  const i64* const index = (const i64*)indices[0].at;
   if (index && !inside(index, rows, elements)) return 2;
   const Room<i64> tasks_room(tasks_size(rows, elements, 0)); i64* const tasks = tasks_room.at; if (!tasks) return 1;
   const Tasks t = make_tasks(tasks, index, rows, elements, 0);

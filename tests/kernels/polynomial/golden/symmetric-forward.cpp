@@ -6,6 +6,7 @@
 // x x w1_1 -> out[1] 1x1o | 1 paths, 3 entries, chained couplings
 // x w0_2 w1_1 -> out
 // prelude a64417c22165
+// indices.h
 // order.h
 // tasks.h
 // channels.h
@@ -29,8 +30,9 @@ static void row(const real* p_x_x, real* o_x_out, const num* a, i64 C, i64 c, in
   Items<1>::set(o_x_out + 0 * C + c * 1, n, d_x_out + 0);
   Items<3>::set(o_x_out + 1 * C + c * 3, n, d_x_out + 1);
 }
-extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const i64* index, const i64* sizes, const void*, const void*, const void*, const void*, i64 rows) {
-  const i64 elements = sizes[0], C = sizes[1], vectors = (C + W - 1) / W;
+extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const RowIndex* indices, i64 rows, i64 channels) {
+  const i64 elements = indices[0].size, C = channels, vectors = (C + W - 1) / W;
+  const i64* const index = (const i64*)indices[0].at;
   if (index && !inside(index, rows, elements)) return 2;
   const Room<i64> tasks_room(tasks_size(rows, elements, 64)); i64* const tasks = tasks_room.at; if (!tasks) return 1;
   const Tasks t = make_tasks(tasks, index, rows, elements, 64);

@@ -13,6 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.machine import needs_compiler
 from tests.polynomials import PLANS, operands_of, symmetric
 from tpgen.base.errors import InputError
+from tpgen.kernels.rows import ELEMENTS as OF_ELEMENTS
+from tpgen.kernels.rows import RowIndex
 from tpgen.kernels.runtime import memory
 from tpgen.kernels.runtime import runtime as runtime_of_forms
 from tpgen.kernels.runtime.call import FormCall
@@ -42,14 +44,14 @@ def index_of(plan: Plan) -> Tensor | None:
 
 
 def call_of(plan: Plan, name: str, tensors: Sequence[Tensor], index: Tensor | None) -> FormCall:
-    return FormCall(tensors, None, None, plan.to_json(), str(named_call(plan, name)), index)
+    return FormCall(tensors, (RowIndex(OF_ELEMENTS, index),), plan.to_json(), str(named_call(plan, name)))
 
 
 def by_runtime(plan: Plan, name: str, tensors: list[Tensor], index: Tensor | None) -> list[Tensor]:
     """A call by the runtime alone, which knows its kernel once Python has run it."""
     kernels, call = kernels_of(plan.to_json()), call_of(plan, name, tensors, index)
     kernels.run(call)
-    return list(kernels.quick_form(call))
+    return list(kernels.quick(call))
 
 
 def in_python(
@@ -117,7 +119,7 @@ def test_what_is_not_usual_is_left_to_python() -> None:
     kernels = kernels_of(plan.to_json())
 
     def at_once(*given: Tensor, index: Tensor | None = INDEX) -> int:
-        return len(kernels.quick_form(call_of(plan, "forward", given, index)))
+        return len(kernels.quick(call_of(plan, "forward", given, index)))
 
     first, *weights = tensors
     assert at_once(*tensors) == 1
@@ -157,16 +159,16 @@ def test_what_does_not_fit_is_left_to_python() -> None:
         "a number": ([first.sum(), *weights], INDEX),
     }
     for why, (tensors, index) in others.items():
-        assert not kernels.quick_form(call_of(plan, "forward", tensors, index)), why
+        assert not kernels.quick(call_of(plan, "forward", tensors, index)), why
     for number in (-1, 2**40):
-        assert not native.runtime().form([first, *weights], INDEX, number)
+        assert not native.runtime().form([first, *weights, INDEX], number)
 
 
 def test_faults_are_told_by_python() -> None:
     plan = symmetric()
     tensors = point(plan, "forward")
     by_runtime(plan, "forward", tensors, INDEX)
-    with pytest.raises(InputError, match="index: elements run from 0 to 2, got 3 to 5"):
+    with pytest.raises(InputError, match="index holds an index out of range: elements run from 0 to 2, got 3 to 5"):
         kernel_polynomial(tensors, INDEX + 3, plan.to_json(), str(forward_call(plan)))
 
 
@@ -194,9 +196,9 @@ def test_without_a_runtime_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_polynomial_that_was_forgotten_gets_its_numbers_again() -> None:
     plan, tensors = symmetric(), point(symmetric(), "forward")
     by_runtime(plan, "forward", tensors, INDEX)
-    numbers = kernels_of(plan.to_json())._numbers
+    numbers = dict(kernels_of(plan.to_json())._entered)
     kernels_of.cache_clear()
     by_runtime(plan, "forward", tensors, INDEX)
-    again = kernels_of(plan.to_json())._numbers
+    again = kernels_of(plan.to_json())._entered
     assert again.items() <= numbers.items()
     assert again

@@ -13,14 +13,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.kernels.plans import call as call_on
 from tests.kernels.plans import operands
 from tpgen.base import _torch
 from tpgen.base.errors import InputError
 from tpgen.kernels.runtime import memory, ops
 from tpgen.kernels.runtime import runtime as runtime_of_forms
-from tpgen.kernels.runtime.call import OUT, X2, ProductCall
+from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.description import describe
-from tpgen.kernels.runtime.forms import product_operator
+from tpgen.kernels.runtime.forms import forms
 from tpgen.kernels.runtime.memory import LARGE
 from tpgen.kernels.runtime.native import runtime as native
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
@@ -33,28 +34,43 @@ PLANS = {
 }
 
 
-def in_python(call: ProductCall, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+def in_python(call: FormCall, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """The open slots by a product that the runtime does not know."""
     with monkeypatch.context() as patch:
         patch.setattr(runtime_of_forms, "runtime", lambda: None)
         return Kernels(call.description).run(call)
 
 
-def by_runtime(call: ProductCall) -> list[Tensor]:
+def by_runtime(call: FormCall) -> list[Tensor]:
     """The same by the runtime alone."""
     product = kernels_of(call.description)
     product.run(call)  # builds the kernel
     return list(product.quick(call))
 
 
-def call_of(name: str, mask: int, dtype: torch.dtype = torch.float32, edges: bool = False) -> ProductCall:
+ALL, GRADIENTS = "x1 x2 w out", "x1 x2 w"
+
+
+def call_of(name: str, opened: str, dtype: torch.dtype = torch.float32, edges: bool = False) -> FormCall:
     x1, x2, w, g = operands(PLANS[name], ROWS, dtype).values()
+    text = describe(PLANS[name])
     if not edges:
-        return ProductCall(x1, x2, w, None if mask == OUT else g, None, None, describe(PLANS[name]), mask)
-    src, dst = torch.randint(NODES, (2, ROWS))
-    return ProductCall(
-        x1[:NODES], x2, w, None if mask == OUT else g[:NODES], src, dst, describe(PLANS[name]), mask, NODES
-    )
+        return call_on(opened, x1, x2, w, g, text=text)
+    ends = torch.randint(NODES, (2, ROWS))
+    return call_on(opened, x1[:NODES], x2, w, g[:NODES], text=text, edges=[*ends], nodes=NODES)
+
+
+def ends_of(call: FormCall) -> tuple[Tensor, Tensor]:
+    src, dst = (index.tensor for index in call.indices)
+    assert src is not None
+    assert dst is not None
+    return src, dst
+
+
+def with_index(call: FormCall, place: int, **fields: object) -> FormCall:
+    indices = [*call.indices]
+    indices[place] = indices[place]._replace(**fields)
+    return call._replace(indices=tuple(indices))
 
 
 def same(found: list[Tensor], wanted: list[Tensor]) -> bool:
@@ -62,15 +78,15 @@ def same(found: list[Tensor], wanted: list[Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("name", PLANS)
-@pytest.mark.parametrize("mask, edges", [(X2, False), (OUT, False), (15, False), (7, True), (15, True)])
-def test_every_slot_is_opened(name: str, mask: int, edges: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = call_of(name, mask, edges=edges)
+@pytest.mark.parametrize("opened, edges", [("x2", False), ("out", False), (ALL, False), (GRADIENTS, True), (ALL, True)])
+def test_every_slot_is_opened(name: str, opened: str, edges: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = call_of(name, opened, edges=edges)
     assert same(by_runtime(call), in_python(call, monkeypatch))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_every_dtype(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = call_of("shared", OUT, dtype)
+    call = call_of("shared", "out", dtype)
     assert same(by_runtime(call), in_python(call, monkeypatch))
 
 
@@ -84,21 +100,21 @@ STRIDES: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("how", STRIDES)
 def test_operands_of_any_strides(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = call_of("per row", 7, edges=True)
-    x1, x2, w, g = map(STRIDES[how], call[:4])
-    strided = call._replace(x1=x1, x2=x2, w=w, g=g, src=STRIDES["every other column"](call.src))
+    call = call_of("per row", GRADIENTS, edges=True)
+    strided = call._replace(tensors=[*map(STRIDES[how], call.tensors)])
+    strided = with_index(strided, 0, tensor=STRIDES["every other column"](ends_of(call)[0]))
     assert same(by_runtime(strided), in_python(strided, monkeypatch))
 
 
 def test_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = call_of("per row", 7)
-    call = whole._replace(x1=whole.x1[:0], x2=whole.x2[:0], w=whole.w[:0], g=whole.g[:0])
+    whole = call_of("per row", GRADIENTS)
+    call = whole._replace(tensors=[x[:0] for x in whole.tensors])
     assert same(by_runtime(call), in_python(call, monkeypatch))
 
 
 @pytest.fixture
 def python_is_away(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    def away(self: Kernels, call: ProductCall) -> list[Tensor]:
+    def away(self: Kernels, call: FormCall) -> list[Tensor]:
         raise AssertionError(f"a usual call went through Python: {call}")
 
     with monkeypatch.context() as patch:
@@ -108,11 +124,11 @@ def python_is_away(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("edges", [False, True])
 def test_products_and_both_their_derivatives_go_without_python(edges: bool, request: pytest.FixtureRequest) -> None:
-    call = call_of("per row", OUT, torch.float64, edges)
-    leaves = [x.requires_grad_() for x in (call.x1, call.x2, call.w)]
+    call = call_of("per row", "out", torch.float64, edges)
+    leaves = [x.requires_grad_() for x in call.tensors]
 
     def second() -> list[Tensor]:
-        (made,) = product_operator.form(call)
+        (made,) = forms.form(call)
         first = torch.autograd.grad(made.sin().sum(), leaves, create_graph=True)
         return list(torch.autograd.grad(sum(x.cos().sum() for x in first), leaves))
 
@@ -122,68 +138,75 @@ def test_products_and_both_their_derivatives_go_without_python(edges: bool, requ
 
 
 def test_a_product_that_was_forgotten_gets_its_number_again() -> None:
-    call = call_of("shared", OUT)
-    wanted, number = by_runtime(call), kernels_of(call.description)._number
+    call = call_of("shared", "out")
+    wanted, entered = by_runtime(call), dict(kernels_of(call.description)._entered)
     kernels_of.cache_clear()
     assert same(by_runtime(call), wanted)
-    assert kernels_of(call.description)._number == number != native.NO_NUMBER
+    again = kernels_of(call.description)._entered
+    assert again
+    assert all(entered[key] == numbers for key, numbers in again.items())
 
 
 # -- what it leaves to Python ------------------------------------------------------------------------------------------
 
 
-def at_once(x1: Tensor, call: ProductCall) -> int:
+def at_once(x1: Tensor, call: FormCall) -> int:
     """How many results the runtime returns."""
-    return len(kernels_of(call.description).quick(call._replace(x1=x1)))
+    return len(kernels_of(call.description).quick(call._replace(tensors=[x1, *call.tensors[1:]])))
 
 
 def test_what_is_not_usual_is_left_to_python() -> None:
-    call = call_of("shared", OUT)
+    call = call_of("shared", "out")
     by_runtime(call)
-    assert at_once(call.x1, call) == 1
-    assert torch.func.vmap(lambda x: x + at_once(x, call))(call.x1.expand(2, -1, -1)).equal(call.x1.expand(2, -1, -1))
-    assert torch.func.grad(lambda x: x.sum() * (1 + at_once(x, call)))(call.x1).equal(torch.ones_like(call.x1))
+    x1, x2, w = call.tensors
+    assert at_once(x1, call) == 1
+    assert torch.func.vmap(lambda x: x + at_once(x, call))(x1.expand(2, -1, -1)).equal(x1.expand(2, -1, -1))
+    assert torch.func.grad(lambda x: x.sum() * (1 + at_once(x, call)))(x1).equal(torch.ones_like(x1))
     with FakeTensorMode() as fake:
-        assert at_once(fake.from_tensor(call.x1), call._replace(x2=fake.from_tensor(call.x2))) == 0
+        assert at_once(fake.from_tensor(x1), call._replace(tensors=[x1, fake.from_tensor(x2), w])) == 0
     with FlopCounterMode(display=False):
-        assert at_once(call.x1, call) == 0
-    assert at_once(call.x1.to("meta"), call) == 0
-    assert at_once(call.x1.to_sparse(), call) == 0
-    traced = torch.jit.trace(lambda x: x * (1 + at_once(x, call)), call.x1, check_trace=False)
-    assert traced(call.x1).equal(call.x1)
+        assert at_once(x1, call) == 0
+    assert at_once(x1.to("meta"), call) == 0
+    assert at_once(x1.to_sparse(), call) == 0
+    traced = torch.jit.trace(lambda x: x * (1 + at_once(x, call)), x1, check_trace=False)
+    assert traced(x1).equal(x1)
 
 
 def test_what_does_not_fit_is_left_to_python() -> None:
-    call = call_of("shared", 7, edges=True)
+    call = call_of("shared", GRADIENTS, edges=True)
     by_runtime(call)
-    others = {
-        "x1": (call.x1[:, 1:], call.x1.double(), call.x1[0]),
-        "x2": (call.x2[1:], call.x2[0]),
-        "w": (call.w[1:], call.w.expand(ROWS, -1)),
-        "g": (None, call.g[:, 1:], call.g.half()),
-        "src": (None, call.src[1:], call.src.short()),
-        "dst": (None, call.dst - NODES),
-        "mask": (0, 16, -1, 3),  # the last has no kernel yet
-        "nodes": (-1,),
-    }
+    (x1, x2, w, g), (src, dst) = call.tensors, ends_of(call)
+    others = [
+        *((0, x) for x in (x1[:, 1:], x1.double(), x1[0])),
+        *((1, x) for x in (x2[1:], x2[0])),
+        *((2, x) for x in (w[1:], w.expand(ROWS, -1))),
+        *((3, x) for x in (g[:, 1:], g.half())),
+    ]
+    changed = [call._replace(tensors=[*call.tensors[:n], x, *call.tensors[n + 1 :]]) for n, x in others]
+    changed += [with_index(call, 0, tensor=x) for x in (None, src[1:], src.short())]
+    changed += [with_index(call, 1, tensor=dst - NODES), call._replace(tensors=call.tensors[:3])]
+    changed += [call._replace(call=text) for text in ("x1 x2 w out -> x1 x2", "none")]  # the first has no kernel yet
+    changed += [call._replace(indices=call.indices[:1]), call._replace(tensors=())]
+    forward = call_of("shared", "out", edges=True)
+    by_runtime(forward)
+    changed.append(with_index(forward, 1, size=-1))
     product = kernels_of(call.description)
-    for field, values in others.items():
-        for value in values:
-            assert not product.quick(call._replace(**{field: value})), (field, value)
+    for one in changed:
+        assert not product.quick(one), one
     for number in (-1, 2**40):
-        assert not native.runtime().run(call.x1, call.x2, call.w, number, 7, call.g)
+        assert not native.runtime().form([*call.tensors, src, dst], number)
 
 
-def large_call(mask: int) -> ProductCall:
+def large_call(opened: str) -> FormCall:
     """One whose results are just as large as to stand on pages that are kept."""
     plan = PLANS["per row"]
     x1, x2, w, g = operands(plan, LARGE // 4 // plan.weight_numel, torch.float32).values()
-    return ProductCall(x1, x2, w, None if mask == OUT else g, None, None, describe(plan), mask)
+    return call_on(opened, x1, x2, w, g, text=describe(plan))
 
 
-@pytest.mark.parametrize("mask", [OUT, 7])
-def test_large_results_stand_on_pages_that_are_kept(mask: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = large_call(mask)
+@pytest.mark.parametrize("opened", ["out", GRADIENTS])
+def test_large_results_stand_on_pages_that_are_kept(opened: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = large_call(opened)
     wanted = in_python(call, monkeypatch)
     found = by_runtime(call)
     assert same(found, wanted)
@@ -198,7 +221,7 @@ def test_large_results_stand_on_pages_that_are_kept(mask: int, monkeypatch: pyte
 
 
 def test_a_large_result_without_memory_is_left_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    call = large_call(OUT)
+    call = large_call("out")
     by_runtime(call)
 
     def full(*_: object) -> Tensor:
@@ -207,37 +230,38 @@ def test_a_large_result_without_memory_is_left_to_python(monkeypatch: pytest.Mon
     monkeypatch.setattr(native, "empty", full)
     assert not kernels_of(call.description).quick(call)
     assert kernels_of(call.description).run(call)[0].shape == (
-        call.x1.shape[0],
+        call.tensors[0].shape[0],
         PLANS["per row"].irreps_out.dim,
     )
 
 
 def test_forward_derivatives_are_seen() -> None:
-    call = call_of("shared", OUT)
+    call = call_of("shared", "out")
     with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(call.x1, call.x1)
-        found = ops.kernel_product(dual, call.x2, call.w, call.description)
+        dual = torch.autograd.forward_ad.make_dual(call.tensors[0], call.tensors[0])
+        found = ops.kernel_product(dual, *call.tensors[1:], call.description)
         primal, tangent = torch.autograd.forward_ad.unpack_dual(found)
     torch.testing.assert_close(tangent, primal)  # linear in x1
 
 
 def test_faults_are_told_by_python() -> None:
-    call = call_of("shared", OUT, edges=True)
+    call = call_of("shared", "out", edges=True)
     by_runtime(call)
+    src, dst = ends_of(call)
     with pytest.raises(InputError, match=f"edge_src holds an index out of range: indices run from 0 to {NODES - 1}"):
-        ops.kernel_conv(call.x1, call.x2, call.w, call.src + NODES, call.dst, NODES, call.description)
+        ops.kernel_conv(*call.tensors, src + NODES, dst, NODES, call.description)
 
 
 def test_a_trace_leaves_the_number_of_nodes_open() -> None:
     """A kernel that the runtime knows is traced as any other: no size of the trace is fixed."""
-    call = call_of("per row", OUT, edges=True)
+    call = call_of("per row", "out", edges=True)
     by_runtime(call)
 
     def convolved(x: Tensor, y: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
         return ops.kernel_conv(x, y, w, src, dst, x.shape[0], call.description)
 
-    given = call.x1, call.x2, call.w, call.src, call.dst
-    more = torch.cat([call.x1, call.x1])
+    given = (*call.tensors, *ends_of(call))
+    more = torch.cat([given[0], given[0]])
     traced = make_fx(convolved, tracing_mode="symbolic")(*given)
     torch.testing.assert_close(traced(more, *given[1:]), convolved(more, *given[1:]))
 
@@ -258,38 +282,38 @@ def test_it_may_be_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_products_without_it_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    call = call_of("shared", OUT)
+    call = call_of("shared", "out")
     wanted = by_runtime(call)
     monkeypatch.setattr(runtime_of_forms, "runtime", lambda: None)
     kernels_of.cache_clear()
-    assert same([ops.kernel_product(call.x1, call.x2, call.w, call.description)], wanted)
+    assert same([ops.kernel_product(*call.tensors, call.description)], wanted)
     assert not kernels_of(call.description).quick(call)
     kernels_of.cache_clear()
 
 
 def test_slots_come_in_their_order() -> None:
-    call = call_of("per row", 15)
-    assert [x.shape for x in by_runtime(call)] == [x.shape for x in call[:4]]
+    call = call_of("per row", ALL)
+    assert [x.shape for x in by_runtime(call)] == [x.shape for x in call.tensors]
 
 
 def test_traces_keep_the_number_of_nodes_open() -> None:
     """It is a symbol then, and asking the runtime must not make it the number that was seen."""
-    call = call_of("shared", OUT, edges=True)
+    call = call_of("shared", "out", edges=True)
     by_runtime(call)
 
-    def convolution(x1: Tensor, x2: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-        return ops.kernel_conv(x1, x2, call.w, src, dst, x1.shape[0], call.description)
+    (x, y, w), (src, dst) = call.tensors, ends_of(call)
 
-    traced = make_fx(convolution, tracing_mode="symbolic", _allow_non_fake_inputs=True)(
-        call.x1, call.x2, call.src, call.dst
-    )
-    assert traced(call.x1[:1], call.x2, call.src * 0, call.dst * 0).shape[0] == 1
+    def convolution(x1: Tensor, x2: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        return ops.kernel_conv(x1, x2, w, src, dst, x1.shape[0], call.description)
+
+    traced = make_fx(convolution, tracing_mode="symbolic", _allow_non_fake_inputs=True)(x, y, src, dst)
+    assert traced(x[:1], y, src * 0, dst * 0).shape[0] == 1
 
 
 def test_a_call_and_its_gradients_take_few_steps() -> None:
     """Small products are overhead, and each function of Python on their way shows."""
-    call = call_of("per row", OUT)
-    inputs = [x.requires_grad_() for x in (call.x1, call.x2, call.w)]
+    call = call_of("per row", "out")
+    inputs = [x.requires_grad_() for x in call.tensors]
     functions: list[str] = []
 
     def count(frame: FrameType, event: str, _: object) -> None:
@@ -310,4 +334,4 @@ def test_a_call_and_its_gradients_take_few_steps() -> None:
 def test_without_the_function_behind_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(_torch, "operation", raising=False)
     monkeypatch.setitem(_torch.NAMES, "operation", _torch.Private("torch._C", "_gone", "nothing", "slower"))
-    assert native._operation("run") is torch.ops.tpgen_native.run.default
+    assert native._operation("form") is torch.ops.tpgen_native.form.default

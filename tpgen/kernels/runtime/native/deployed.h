@@ -1,5 +1,5 @@
 // The operators of a program without Python: kernels stand in files beside this library, a table says which does what.
-// Needs: torch, form, and the tables `FORMS` and `FEATURES` with `TORCH` and `BUILT_WITH`.
+// Needs: torch, form, and the tables `FORMS`, `ARGUMENTS` and `FEATURES` with `TORCH` and `BUILT_WITH`.
 
 extern "C" {
 int snprintf(char*, unsigned long, const char*, ...);
@@ -116,18 +116,22 @@ static void open_kernels() {
     if (!*refusal) f.kernel = load(f.file, f.sum);
 }
 
-static const char* const FAULTS[] = {"", "out of memory for scratch space", "edge_src holds an index out of range",
-                                     "edge_dst holds an index out of range"};
-
 static void describe(const Tensor& x, char*& at, const char* end) {
   for (i64 d = 0; d < x.dim && at < end; ++d) at += snprintf(at, end - at, d ? ", %lld" : " (%lld", x.sizes[d]);
   if (at < end) at += snprintf(at, end - at, x.dim ? ")" : " none");
 }
+// the argument in which the index of a rule is given
+static const char* argument_of(const char* names, int place) {
+  for (; place > 0 && *names; --place)
+    while (*names && *names++ != ' ') {}
+  for (const Argument& known : ARGUMENTS) if (starts(names, known.rule)) return known.name;
+  return names;
+}
 // why a kernel of a call was not run, or stopped
 static void say(const Form& f, const Arguments& a, int fault, char* message) {
   char *at = message, *end = message + TEXT;
-  if (fault == 2 && a.index) snprintf(message, TEXT, "tpgen: index: an element is out of range");
-  else if (fault != UNFIT) snprintf(message, TEXT, "tpgen: %s", fault < 4 ? FAULTS[fault] : "a kernel stopped");
+  if (fault == 1) snprintf(message, TEXT, "tpgen: a kernel stopped: out of memory for scratch space");
+  else if (fault != UNFIT) snprintf(message, TEXT, "tpgen: %s holds an index out of range", argument_of(f.names, fault - 2));
   if (fault != UNFIT) return;
   at += snprintf(at, TEXT, "tpgen: tensors do not fit the call '%.60s': shapes", f.call);
   for (u64 n = 0; n < a.count; ++n) describe(a.x[n], at, end);
@@ -161,22 +165,20 @@ static bool differentiated(const Tensor* x, u64 count) {
 }
 enum Level { VALUES, TRANSFORMS };  // of the dispatcher: where calls are computed, and where torch.func takes them
 
-static bool takes_edges(const Form& f) {
-  for (i64 n = 0; n < f.count; ++n) if (f.given[n].count == SOURCES) return true;
-  return false;
-}
 // Compute a call: each of its kernels opens some slots, in order.
-static Handle compute(Text description, Text call, Level level, Arguments& a, char* message) {
+static Handle compute(Text description, Text call, Text names, Level level, Arguments& a, List& indices, char* message) {
   Handle list = 0;
   bool known = false;
   torch_new_list_reserve_size(4, &list);
   if (*refusal) snprintf(message, TEXT, "%s", refusal);
   else if (level == TRANSFORMS || differentiated(a.x, a.count)) snprintf(message, TEXT, "%s", VALUES_ALONE);
   for (const Form& f : FORMS) {
-    const bool counted = f.mask ? f.count <= (i64)a.count : f.count == (i64)a.count;  // out alone does not read itself
-    if (*message || !counted || f.dtype != position(a.x[0].dtype) || takes_edges(f) != bool(a.src)) continue;
-    if (!call.is(f.call) || !description.is(f.description)) continue;
+    const bool counted = f.places ? f.count <= (i64)a.count : f.count == (i64)a.count;  // out alone does not read itself
+    if (*message || !counted || f.dtype != position(a.x[0].dtype)) continue;
+    if (!call.is(f.call) || !names.is(f.names) || !description.is(f.description)) continue;
     Tensor results[MOST_SLOTS];
+    if (!known) take_indices(f, a, indices, indices.size);
+    if (f.places && f.count < (i64)a.count) a.nodes = a.x[f.count].dim ? a.x[f.count].sizes[0] : 0;
     known = true;
     if (const int fault = run(f, a, results)) say(f, a, fault, message);
     for (Tensor& r : results) if (r && !*message) torch_list_push_back(list, (u64)r.give());
@@ -184,69 +186,36 @@ static Handle compute(Text description, Text call, Level level, Arguments& a, ch
   if (!*message && !known)
     snprintf(message, TEXT, "tpgen: a call or a dtype that was not deployed; deploy the network that calls it, one network for each process");
   if (!*message) return list;
-  u64 made = 0, item = 0;  // by kernels before the one that stopped; deleting a list lets go of nothing in it
-  torch_list_size(list, &made);
-  for (u64 n = 0; n < made; ++n) if (!torch_list_get_item(list, n, &item)) Tensor((Handle)item);
-  torch_delete_list(list);
+  List made((u64)list);  // by kernels before the one that stopped
   return 0;
 }
-// `tpgen::form`.
+// `tpgen::form`: tensors, indices, description, call, names of rules, rows of out, and of the
+// indices that are sorted.
 template <Level level>
 static void form_boxed(u64* stack, u64, u64) {
+  static const int TEXTS[] = {2, 3, 4, 6};
   char message[TEXT] = "";
   {
     Tensor given[MOST_SLOTS];
-    Arguments a(given, MOST_SLOTS, stack[0], stack[5], stack[1], stack[2]);
-    const u64 description = stack[3], call = stack[4];
-    a.nodes = (i64)stack[6];
-    stack[0] = (u64)compute(Text(description), Text(call), level, a, message);
-    torch_delete_string((Handle)description);
-    torch_delete_string((Handle)call);
-  }
-  if (*message) fail(message);
-}
-// `tpgen::product`, or `tpgen::gradients` with a cotangent behind the operands and a mask behind the description.
-template <Level level, bool gradients>
-static void product_boxed(u64* stack, u64, u64) {
-  static const char* const names[] = {" x1", " x2", " w", " out"};
-  char message[TEXT] = "", call[32];
-  {
-    const u64 *text = stack + 3 + gradients, *ends = text + 1 + gradients, description = *text;
-    const i64 mask = gradients ? (i64)text[1] : (i64)OUT;
-    Tensor given[4];
-    for (int n = 0; n < 3 + gradients; ++n) given[n].take((Handle)stack[n]);
-    Arguments a(given, 3 + gradients, ends[0], ends[1], gradients ? -1 : (i64)ends[2]);
-    char* at = call + snprintf(call, sizeof call, mask == OUT ? "x1 x2 w ->" : "x1 x2 w out ->");
-    for (int n = 0; n < 4; ++n) if (mask >> n & 1) at += snprintf(at, call + sizeof call - at, "%s", names[n]);
-    const Handle list = compute(Text(description), Text(call), level, a, message);
-    stack[0] = (u64)list;
-    if (list && !gradients) {
-      torch_list_get_item(list, 0, stack);
-      torch_delete_list(list);
-    }
-    torch_delete_string((Handle)description);
+    List tensors(stack[0]), indices(stack[1]);
+    Arguments a(given, (i64)stack[5]);
+    while (tensors.has_more() && a.count < MOST_SLOTS) given[a.count++].take(tensors.take());
+    stack[0] = (u64)compute(Text(stack[2]), Text(stack[3]), Text(stack[4]), level, a, indices, message);
+    for (int n : TEXTS) torch_delete_string((Handle)stack[n]);
   }
   if (*message) fail(message);
 }
 
-typedef void (*Boxed)(u64* stack, u64, u64);
-static int enter(const char* key, Boxed product, Boxed gradients, Boxed form) {
+static int enter(const char* key, void (*form)(u64* stack, u64, u64)) {
   Handle library = 0;
   return aoti_torch_library_init_impl("tpgen", key, __FILE__, __LINE__, &library) ||
-         torch_library_impl(library, "product", product, STABLE_SINCE) ||
-         torch_library_impl(library, "gradients", gradients, STABLE_SINCE) ||
          torch_library_impl(library, "form", form, STABLE_SINCE);
-}
-template <Level level>
-static int enter(const char* key) {
-  return enter(key, product_boxed<level, false>, product_boxed<level, true>, form_boxed<level>);
 }
 static int registered = [] {
   setenv("AOTI_RUNTIME_CHECK_INPUTS", "1", 0);  // of packages: or operands that do not fit give wrong numbers
   open_kernels();
   Handle library = 0;
   return aoti_torch_library_init_fragment("tpgen", __FILE__, __LINE__, &library) ||
-         aoti_torch_library_def(library, PRODUCT) || aoti_torch_library_def(library, GRADIENTS) ||
-         aoti_torch_library_def(library, FORM) || enter<VALUES>("CPU") ||
-         enter<TRANSFORMS>("FuncTorchDynamicLayerFrontMode");
+         aoti_torch_library_def(library, FORM) || enter("CPU", form_boxed<VALUES>) ||
+         enter("FuncTorchDynamicLayerFrontMode", form_boxed<TRANSFORMS>);
 }();

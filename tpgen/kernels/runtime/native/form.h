@@ -1,14 +1,12 @@
 // One call of a form's kernel without Python: sizes that agree, room for the results, the kernel.
 // Needs: torch.
 
-enum { X1 = 1, X2 = 2, W = 4, OUT = 8 };
 enum { UNFIT = -1 };  // beside the faults of kernels
-// what a kernel must know of a call with edges, as in cpp/edges.h; rows of weights stand above
-enum { CHECKED = 1, NARROW_SRC = 2, NARROW_DST = 4, WEIGHTS = 3 };
 
-typedef int (*ByRows)(const void*, const void*, const void*, const void*, void*, void*, void*, void*, i64);
-typedef int (*ByEdges)(const void*, const void*, const void*, const void*, void*, void*, void*, void*, i64,
-                       const void*, const void*, i64, i64, i64);
+// How the rows of a call find those of an operand, as a kernel takes it: cpp/indices.h.
+struct RowIndex { const void* at; i64 size, how; };
+enum { CHECKED = 1, NARROW = 2 };
+typedef int (*Kernel)(const void* const* given, void* const* opened, const RowIndex* indices, i64 rows, i64 channels);
 
 static int position(int dtype) {
   static const int known[] = {aoti_torch_dtype_float32(), aoti_torch_dtype_float64(), aoti_torch_dtype_bfloat16()};
@@ -18,8 +16,8 @@ static int position(int dtype) {
 static const i64 BYTES[] = {4, 8, 2};
 
 static bool is_narrow(const Tensor& index) { return index.dtype == aoti_torch_dtype_int32(); }
-static bool fits_index(const Tensor& index, i64 edges) {
-  return index.is(edges) && (index.dtype == aoti_torch_dtype_int64() || is_narrow(index));
+static bool fits_index(const Tensor& index, i64 rows, bool narrow = true) {
+  return index.is(rows) && (index.dtype == aoti_torch_dtype_int64() || (narrow && is_narrow(index)));
 }
 
 enum { MOST_AXES = 8 };
@@ -44,70 +42,73 @@ static bool copy(Tensor& x, Place place) {
 }
 static bool make_dense(Tensor& x) { return !x || x.dense() || copy(x, CPU); }
 
-// whether edges are at most two to each row of weights, which those of pairs are
+// whether rows are at most two to each of weights, which those of pairs are
 static bool share(i64 rows, i64 weights) { return weights <= rows && rows <= 2 * weights; }
-// a kernel by the addresses that it takes, of rows or of edges, with rows of weights where two edges share one
-static int start(void* kernel, void* const* p, i64 rows, const Tensor& src, const Tensor& dst, i64 sources, i64 nodes, i64 check,
-                 i64 weights) {
-  unsigned threads;
-  torch_get_num_threads(&threads);  // a thread learns torch's setting when it first asks
-  if (!src) return ((ByRows)kernel)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], rows);
-  const i64 how = (check ? CHECKED : 0) | (is_narrow(src) ? NARROW_SRC : 0) | (is_narrow(dst) ? NARROW_DST : 0) | weights << WEIGHTS;
-  return ((ByEdges)kernel)(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], rows, src.data(), dst.data(), sources, nodes, how);
-}
 
 // -- a call ----------------------------------------------------------------------------------------------------------
 
-enum { MOST_SLOTS = 64, DEVICES = 64, ANY_STREAM = -1 };
-enum Count { ROWS, SHARED, SOURCES, DESTINATIONS, ELEMENTS, PAIRS, COUNTS };  // what the first axis of a tensor counts
+enum { MOST_SLOTS = 64, MOST_RULES = 4, DEVICES = 64, ANY_STREAM = -1 };
+enum Count { ROWS, SHARED, FOUND };          // what the first axis of a tensor counts; from FOUND on rows that a rule finds
+enum Way { INDEXED, GROUPED, PAIRED, WAYS };  // what says the row: an index; one that may be missing; its own number
 
 struct Given { i64 dim, channels, count, flat; };    // numbers of a channel; whether it has channels; whether rows are flat
 struct Opened { i64 given, dim, channels, count; };  // the tensor that says the shape, or none: then flat rows
+struct Rule { i64 way, narrow, check; };             // whether its index may be int32, and is checked
 struct Form {
-  const char *description, *call;
-  i64 dtype, count, opens;
+  const char *description, *call, *names;  // the last: of its rules
+  i64 dtype, count, opens, rules;
   const Given* given;
   const Opened* opened;
+  const Rule* rule;
   const char* file;
   i64 sum;  // of the file
   void* kernel;
-  i64 limit;  // bytes of a result from which on others make room for it, 0: none
-  i64 check;  // whether edges out of range are refused
-  i64 mask;   // slots that a product's kernel opens, which takes tensors one by one; 0: of one that takes arrays of them
+  i64 limit;   // bytes of a result from which on others make room for it, 0: none
+  i64 places;  // operands that a product opens, as bits: kernels on GPUs take each in its place; 0: as they come
   const void* launches[DEVICES];  // its kernels on GPUs
 };
-struct Sizes { i64 counts[COUNTS], channels; };
+struct Sizes {
+  i64 counts[FOUND + MOST_RULES], channels;
+  i64 rows() const { return counts[ROWS]; }
+  i64 found(int rule) const { return counts[FOUND + rule]; }
+};
 
-// What a call is given: tensors, for which the caller has room, the ends of edges, and the element of every row.
+// What a call is given: tensors, for which the caller has room, and the index of each rule that has one.
 struct Arguments {
   Tensor* x;
-  Tensor index, src, dst;
+  Tensor index[MOST_RULES];
   u64 count;
-  i64 nodes;  // rows of out, where no tensor says so; -1: not known
-  // On a GPU: where each owner's rows begin, and which they are, in one tensor.  Edges that somebody has checked have one
-  // for src and one for dst, where they do not stand so; rows with elements have the first.
-  Tensor orders[2];
+  i64 nodes;  // rows of out, where an index finds them and no tensor says so
+  // On a GPU: where each owner's rows begin, and which they are, in one tensor.  Rows that somebody has checked have one
+  // for an index, where they do not stand in its order.
+  Tensor orders[MOST_RULES];
   bool checked;
   i64 stream;  // on which all that is known, as long as no CUDA graph records it
 
-  // a product's operands, the last of which may be missing: then it says how many rows out has
-  Arguments(Tensor* x, u64 count, u64 from, u64 to, i64 nodes)
-      : x(x), src(optional(from)), dst(optional(to)), count(count), nodes(nodes), checked(false), stream(ANY_STREAM) {
-    if (count == 4 && x[3].dim) this->nodes = x[3].sizes[0];
+  Arguments(Tensor* x, i64 nodes) : x(x), count(0), nodes(nodes), checked(false), stream(ANY_STREAM) {}
+};
+
+// A list of torch, which is emptied: deleting it lets go of nothing in it.
+struct List {
+  Handle list;
+  u64 size, next;
+  explicit List(u64 given) : list((Handle)given), size(0), next(0) { torch_list_size(list, &size); }
+  List(const List&) = delete;
+  ~List() {
+    for (; next < size;) Tensor left(take());
+    torch_delete_list(list);
   }
-  // a list, which is emptied, as deleting it lets go of nothing in it: into the room that there is
-  Arguments(Tensor* x, u64 room, u64 list, u64 elements, u64 from, u64 to)
-      : x(x), index(optional(elements)), src(optional(from)), dst(optional(to)), count(0), nodes(-1), checked(false),
-        stream(ANY_STREAM) {
+  bool has_more() const { return next < size; }
+  Handle take() {
     u64 item = 0;
-    torch_list_size((Handle)list, &count);
-    for (u64 n = 0; n < count; ++n) {
-      if (torch_list_get_item((Handle)list, n, &item)) continue;
-      n < room ? x[n].take((Handle)item) : (void)Tensor((Handle)item);
-    }
-    torch_delete_list((Handle)list);
+    return torch_list_get_item(list, next++, &item) ? 0 : (Handle)item;
   }
 };
+// the indices of a call's rules, as far as there are any
+static void take_indices(const Form& f, Arguments& a, List& from, u64 count) {
+  for (i64 n = 0; n < f.rules; ++n)
+    if (f.rule[n].way != PAIRED && count) a.index[n].take(from.take()), --count;
+}
 
 static bool agree(i64& known, i64 size) {
   if (known < 0) known = size;
@@ -126,25 +127,27 @@ static bool fits(const Given& g, const Tensor& x, Sizes& s) {
   if (!agree(s.counts[g.count], x.sizes[0])) return false;
   return g.channels ? width % g.dim == 0 && agree(s.channels, width / g.dim) : width == g.dim;
 }
+// whether rows find those of an operand by a rule
+static bool fits(const Rule& rule, const Tensor& index, i64 rows, i64& size, i64 nodes) {
+  if (rule.way == PAIRED) return size < 0 ? !(size = 0) : share(rows, size);
+  if (size < 0) size = rule.way == GROUPED ? 1 : nodes;
+  if (index) return fits_index(index, rows, rule.narrow) && size >= 0;
+  return rule.way == GROUPED && (size == 1 || size == rows);
+}
 static bool fits(const Form& f, const Arguments& a, Sizes& s) {
   const int dtype = a.x[0].dtype;
-  s = {{-1, -1, -1, -1, -1, -1}, -1};
+  for (i64& count : s.counts) count = -1;
+  s.channels = -1;
   if ((i64)a.count < f.count || position(dtype) != f.dtype) return false;
   for (i64 n = 0; n < f.count; ++n) {
     const Tensor& x = a.x[n];
     if (x.dtype != dtype || !(f.given[n].flat ? fits_flat(f.given[n], x, s) : fits(f.given[n], x, s))) return false;
   }
-  const i64 rows = s.counts[ROWS];
-  if (s.counts[ELEMENTS] < 0) s.counts[ELEMENTS] = 1;
   if (s.channels < 0) s.channels = 1;
-  if (s.counts[DESTINATIONS] < 0) s.counts[DESTINATIONS] = a.nodes;
-  if (rows < 0 || bool(a.src) != bool(a.dst)) return false;
-  if (a.src && (!fits_index(a.src, rows) || !fits_index(a.dst, rows) || s.counts[SOURCES] < 0 || s.counts[DESTINATIONS] < 0))
-    return false;
-  if (s.counts[PAIRS] < 0) s.counts[PAIRS] = 0;
-  else if (!share(rows, s.counts[PAIRS])) return false;
-  if (a.index) return fits_index(a.index, rows) && !is_narrow(a.index);
-  return s.counts[ELEMENTS] == 1 || s.counts[ELEMENTS] == rows;
+  if (s.rows() < 0) return false;
+  for (i64 n = 0; n < f.rules; ++n)
+    if (!fits(f.rule[n], a.index[n], s.rows(), s.counts[FOUND + n], a.nodes)) return false;
+  return true;
 }
 // room for a result; large ones from so many bytes on, where there is a limit
 static Handle room(const Form& f, const i64* sizes, i64 dim, int dtype, i64 limit, Place place) {
@@ -170,7 +173,7 @@ static int run(const Form& f, Arguments& a, Tensor* results) {
   void* kernel = __atomic_load_n(&f.kernel, __ATOMIC_ACQUIRE);
   if (!kernel || !fits(f, a, s) || !make_results(f, a, s, results, f.limit, CPU)) return UNFIT;
   void *from[MOST_SLOTS], *to[MOST_SLOTS];
-  i64 counts[2] = {s.counts[ELEMENTS], s.channels};
+  RowIndex indices[MOST_RULES];
   for (i64 n = 0; n < f.opens; ++n) to[n] = results[n].data();
   for (i64 n = 0; n < f.count; ++n) {
     if (!make_dense(a.x[n])) return UNFIT;
@@ -183,11 +186,12 @@ static int run(const Form& f, Arguments& a, Tensor* results) {
     }
     return 0;
   }
-  if (!make_dense(a.index) || !make_dense(a.src) || !make_dense(a.dst)) return UNFIT;
-  void* p[8] = {from, to, a.index.data(), counts, 0, 0, 0, 0};
-  for (int n = 0, k = 0; f.mask && n < 4; ++n) {
-    p[n] = n < f.count ? from[n] : 0;
-    p[4 + n] = f.mask >> n & 1 ? to[k++] : 0;
+  for (i64 n = 0; n < f.rules; ++n) {
+    if (!make_dense(a.index[n])) return UNFIT;
+    const bool narrow = a.index[n] && is_narrow(a.index[n]);
+    indices[n] = {a.index[n].data(), s.found(n), (f.rule[n].check ? CHECKED : 0) | (narrow ? NARROW : 0)};
   }
-  return start(kernel, p, s.counts[ROWS], a.src, a.dst, s.counts[SOURCES], s.counts[DESTINATIONS], f.check, s.counts[PAIRS]);
+  unsigned threads;
+  torch_get_num_threads(&threads);  // a thread learns torch's setting when it first asks
+  return ((Kernel)kernel)(from, to, indices, s.rows(), s.channels);
 }

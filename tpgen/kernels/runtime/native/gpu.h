@@ -91,12 +91,12 @@ struct ByOwner {
   }
 };
 static int launch(const Launch& l, const Form& f, const Arguments& a, const Sizes& s, Tensor* results, Place place) {
-  const ByOwner by[] = {{a.orders[0], s.counts[SOURCES]}, {a.orders[1], s.counts[DESTINATIONS]}};
-  KernelCall call = {{}, {}, s.counts[ROWS], 0, 0, place_in(a.src), place_in(a.dst), 0, 0};
-  if (a.src && l.by >= 0) call.order = by[l.by != 0].rows, call.owners = by[l.by != 0].owners;  // its owners together
+  const ByOwner by[] = {{a.orders[0], s.found(0)}, {a.orders[1], s.found(1)}};  // of src and dst
+  KernelCall call = {{}, {}, s.rows(), 0, 0, place_in(a.index[0]), place_in(a.index[1]), 0, 0};
+  if (f.rules && l.by >= 0) call.order = by[l.by != 0].rows, call.owners = by[l.by != 0].owners;  // its owners together
   for (int n = 0, k = 0; n < 4; ++n) {
     call.given[n] = n < f.count ? place_in(a.x[n]) : 0;
-    call.opened[n] = f.mask >> n & 1 ? results[k++].data() : 0;  // none of no numbers
+    call.opened[n] = f.places >> n & 1 ? results[k++].data() : 0;  // none of no numbers
   }
   const i64 steps = parts(call.rows, l.rows), most = steps < l.at_once ? steps : l.at_once, blocks = most > 1 ? most : 1;
   const i64 edges[2] = {call.rows, l.collected};
@@ -131,10 +131,12 @@ static bool is_known(i64 stream, Place place) {
   return !found || (!driver.capturing(found, &recorded) && !recorded);
 }
 // Whether edges are checked and in int64, with the orders that a kernel takes.
-static bool is_ready(const Launch& l, const Arguments& a, const Sizes& s, Place place) {
-  const i64 rows = s.counts[ROWS], owners[] = {s.counts[SOURCES], s.counts[DESTINATIONS]};
-  if (a.src && !(a.checked && fits_dense(a.src, rows) && fits_dense(a.dst, rows))) return false;
-  for (int n = 0; n < 2; ++n) if (a.orders[n] && !fits_dense(a.orders[n], owners[n] + 1 + rows)) return false;
+static bool is_ready(const Launch& l, const Form& f, const Arguments& a, const Sizes& s, Place place) {
+  if (f.rules != 0 && f.rules != 2) return false;  // both ends of edges
+  for (i64 n = 0; n < f.rules; ++n) {
+    if (!a.checked || !fits_dense(a.index[n], s.rows())) return false;
+    if (a.orders[n] && !fits_dense(a.orders[n], s.found(n) + 1 + s.rows())) return false;
+  }
   return (!l.collected || a.orders[0]) && is_known(a.stream, place);
 }
 
@@ -154,13 +156,13 @@ struct Geometry {
   }
 };
 // Whether rows have elements and are ordered by them, or neither.
-static bool is_ready(const FormLaunch&, const Arguments& a, const Sizes& s, Place place) {
-  const i64 rows = s.counts[ROWS], elements = s.counts[ELEMENTS];
-  if (!rows || !s.channels || bool(a.index) != bool(a.orders[0])) return false;
-  return (!a.index || fits_dense(a.orders[0], elements + 1 + rows)) && is_known(a.stream, place);
+static bool is_ready(const FormLaunch&, const Form&, const Arguments& a, const Sizes& s, Place place) {
+  const i64 rows = s.rows(), elements = s.found(0);
+  if (!rows || !s.channels || bool(a.index[0]) != bool(a.orders[0])) return false;
+  return (!a.index[0] || fits_dense(a.orders[0], elements + 1 + rows)) && is_known(a.stream, place);
 }
 static int launch(const FormLaunch& l, const Form& f, const Arguments& a, const Sizes& s, Tensor* results, Place place) {
-  const i64 rows = s.counts[ROWS], elements = s.counts[ELEMENTS];
+  const i64 rows = s.rows(), elements = s.found(0);
   void* call[3 * MOST_SLOTS + 8];  // `struct Call` of the text
   void** at = call;
   for (i64 n = 0; n < f.count; ++n) *at++ = a.x[n].data();
@@ -190,14 +192,13 @@ static int launch(const FormLaunch& l, const Form& f, const Arguments& a, const 
 
 static bool is_at(const Arguments& a, Place place) {
   for (u64 n = 0; n < a.count; ++n) if (!is_at(a.x[n], place)) return false;
-  const Tensor* const others[] = {&a.index, &a.src, &a.dst, &a.orders[0], &a.orders[1]};
-  for (const Tensor* x : others) if (!is_at(*x, place)) return false;
+  for (int n = 0; n < MOST_RULES; ++n) if (!is_at(a.index[n], place) || !is_at(a.orders[n], place)) return false;
   return true;
 }
 template <class One>
 static int run_on_gpu(const One* l, const Form& f, Arguments& a, Tensor* results, Place place) {
   Sizes s;
-  if (!l || !fits(f, a, s) || !is_at(a, place) || !is_ready(*l, a, s, place)) return UNFIT;
+  if (!l || !fits(f, a, s) || !is_at(a, place) || !is_ready(*l, f, a, s, place)) return UNFIT;
   for (i64 n = 0; n < f.count; ++n) if (!make_ready(a.x[n], place)) return UNFIT;
   return make_results(f, a, s, results, 0, place) ? launch(*l, f, a, s, results, place) : UNFIT;
 }
@@ -205,5 +206,5 @@ static int run_on_gpu(const One* l, const Form& f, Arguments& a, Tensor* results
 static int run_on_gpu(const Form& f, Arguments& a, Tensor* results) {
   const Place place = place_of(a.x[0]);
   const void* l = launch_of(f, place);
-  return f.mask ? run_on_gpu((const Launch*)l, f, a, results, place) : run_on_gpu((const FormLaunch*)l, f, a, results, place);
+  return f.places ? run_on_gpu((const Launch*)l, f, a, results, place) : run_on_gpu((const FormLaunch*)l, f, a, results, place);
 }

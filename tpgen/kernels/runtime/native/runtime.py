@@ -1,14 +1,14 @@
 """The runtime of this process: operators in C++, and tables of the kernels that have been built.
 
-Python builds a kernel when it is first needed and enters it here.  From then on ``tpgen_native::run`` (products without
-levels) or ``tpgen_native::form`` (all other calls) checks operands, makes room and calls it, or launches it on a GPU;
-``sorted`` and ``sorted_form`` do that with the order of edges or of rows.  They take only what is usual: tensors that
-fit, all on the CPU or on one GPU.  For all else, and for all faults, they return nothing: then Python does the call,
-and says what is wrong.  Room for large results on the CPU is made by a function in Python that the runtime calls, since
-what is kept for them stands there.
+Python builds a kernel when it is first needed and enters it here.  From then on ``tpgen_native::form`` checks operands,
+makes room and calls it, or launches it on a GPU, by the order of its rows where it takes them sorted.  It takes only
+what is usual: tensors that fit, all on the CPU or on one GPU.  For all else, and for all faults, it returns nothing:
+then Python does the call, and says what is wrong.  Its overload ``form.named``, for compiled programs, fails then.
+Room for large results on the CPU is made by a function in Python that the runtime calls, since what is kept for them
+stands there.
 
-The dispatcher decides what is usual: under a tracer, a transform, a mode, for tensors of other kinds, the operators are
-functions that return nothing.
+The dispatcher decides what is usual: under a tracer, a transform, a mode, for tensors of other kinds, the operator is
+a function that returns nothing.
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ from tpgen.kernels.cuda.driver import EntryPoints, entry_points
 from tpgen.kernels.runtime.memory import LARGE, empty
 from tpgen.kernels.runtime.native.source import libtorch, process_text
 
-NO_NUMBER = -1  # the number of a product whose kernels are not in the table
+NO_NUMBER = -1  # the number of a call that is not in the table
 _UNUSUAL = (
     *("Python", "FuncTorchDynamicLayerFrontMode", "FuncTorchGradWrapper", "Functionalize", "Tracer", "Batched"),
     *("XPU", "MPS", "Meta", "SparseCPU", "MkldnnCPU", "CompositeExplicitAutograd"),  # the last: any other
 )
-_OPERATORS = ("run", "sorted", "form", "sorted_form")
 _DTYPES = {dtype: n for n, dtype in enumerate(DTYPES)}
 _BY_NUMBER = tuple(DTYPES)
 _GIVE: Any = getattr(_torch, "pointer_of", None)  # a tensor's handle, in a capsule
@@ -61,8 +60,6 @@ class Runtime:
     """The operators and their tables."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        library.tpgen_add_product.restype = ctypes.c_int64
-        library.tpgen_set_call.argtypes = [ctypes.c_int64] * 4
         library.tpgen_set_kernel.argtypes = [ctypes.c_int64, ctypes.c_void_p]
         library.tpgen_name.argtypes = [ctypes.c_int64] * 2
         library.tpgen_use_driver.argtypes = [ctypes.c_int64, *[ctypes.c_void_p] * len(EntryPoints._fields)]
@@ -72,19 +69,14 @@ class Runtime:
         self._library = library
         self._guard = ForkedLock()
         self._launches: bool | None = None
-        # of products and of their calls, by all that describes them: what was forgotten gets its number again
+        # of calls, by all that describes them: what was forgotten gets its number again
         self._numbers: dict[str, int] = {}
         if library.tpgen_register():
             raise BackendError(f"torch {torch.__version__} refuses the operators of tpgen_native")
         self._registered = _register_unusual()
         if _GIVE:  # else large results are left to Python
             library.tpgen_make_large_by(_make_large)
-        self.run, self.form = _operation("run"), _operation("form")
-        self.sorted, self.sorted_form = _operation("sorted"), _operation("sorted_form")
-
-    def number(self, description: str) -> int:
-        """The number of a product, which is entered without calls when it is first asked for, or `NOTHING`."""
-        return self._number(description, self._library.tpgen_add_product)
+        self.form = _operation("form")
 
     def use_driver(self, device: str, driver: EntryPoints | None) -> None:
         """Launch kernels on devices of a type from now on by these functions, or leave it to Python."""
@@ -109,36 +101,23 @@ class Runtime:
         self,
         text: str,
         dtype: torch.dtype,
-        check: bool,
-        mask: int,
+        places: int,
         given: Sequence[Sequence[int]],
         opened: Sequence[Sequence[int]],
+        rules: Sequence[Sequence[int]],
     ) -> int:
-        """The number of a call, which is entered without kernels when it is first asked for, or `NOTHING`.
+        """The number of a call, which is entered without kernels when it is first asked for, or `NO_NUMBER`.
 
-        Its text says all of it.  ``given`` and ``opened`` are what `native_fields` says of each tensor; ``check``:
-        whether edges are checked; ``mask``: slots that a product's kernel opens, which takes tensors one by one.
+        Its text says all of it.  ``given``, ``opened`` and ``rules`` are `NativeFields`; ``places`` are the operands
+        that a product opens, as bits.
         """
-        numbers = [
-            _DTYPES[dtype],
-            LARGE,
-            check,
-            mask,
-            len(given),
-            len(opened),
-            *(n for x in (*given, *opened) for n in x),
-        ]
-        return self._number(text, self._library.tpgen_add_form, (ctypes.c_int64 * len(numbers))(*numbers))
-
-    def _number(self, text: str, add: Callable[..., int], *fields: Any) -> int:
+        parts = (given, opened, rules)
+        numbers = [_DTYPES[dtype], LARGE, places, *map(len, parts), *(n for part in parts for x in part for n in x)]
         with self._guard.lock:
             if text not in self._numbers:
-                self._numbers[text] = add(*fields)
+                fields = (ctypes.c_int64 * len(numbers))(*numbers)
+                self._numbers[text] = self._library.tpgen_add_form(fields)
             return self._numbers[text]
-
-    def set_call(self, product: int, indexed: bool, dtype: torch.dtype, form: int) -> None:
-        """Enter a product's call, which is found by the slots that it opens."""
-        self._library.tpgen_set_call(product, indexed, _DTYPES[dtype], form)
 
     def set_kernel(self, form: int, address: int) -> None:
         """Enter the kernel of a call."""
@@ -157,9 +136,9 @@ def _operation(name: str) -> Callable[..., list[Tensor]]:
 
 def _register_unusual() -> torch.library.Library:
     library = torch.library.Library("tpgen_native", "FRAGMENT")
-    for name in (*_OPERATORS, "named_form"):
-        for key in _UNUSUAL if name in _OPERATORS else ():
-            library.impl(name, lambda *_: [], key)
+    for key in _UNUSUAL:
+        library.impl("form", lambda *_: [], key)
+    for name in ("form", "form.named"):
         library.impl(name, torch.library.fallthrough_kernel, "Autograd")  # who calls it records, or need not
     return library
 

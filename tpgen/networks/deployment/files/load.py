@@ -76,7 +76,7 @@ def _operators(folder):
     if sys.modules.get("tpgen"):
         import tpgen.kernels.runtime.ops  # noqa: F401
     elif library not in torch.ops.loaded_libraries and any((folder / "kernels").iterdir()):
-        if hasattr(torch.ops.tpgen, "product"):
+        if hasattr(torch.ops.tpgen, "form"):
             raise RuntimeError(
                 "another deployed network serves the operators of this process: run each in a process of its own, "
                 "deploy both as one network, or import tpgen before you load the first"

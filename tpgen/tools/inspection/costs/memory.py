@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from tpgen.base._torch import pytree
 from tpgen.base.errors import InputError, TpgenError
 from tpgen.base.text import quantity
 from tpgen.compiler.footprint import WORKSPACE, Footprint, without_values
-from tpgen.kernels.runtime.call import CALLS, FormCall, ProductCall
+from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.workspace import call_workspace
 
 
@@ -108,8 +107,4 @@ def _like(x: Tensor, requires_grad: bool | None = None) -> Tensor:
     return made.requires_grad_(wanted)
 
 
-def _workspace(call: Callable[..., ProductCall | FormCall], *given: Any, **named: Any) -> int:
-    return call_workspace(call(*given, **named).listed())
-
-
-WORKSPACE.update({f"tpgen::{name}": partial(_workspace, call) for name, call in CALLS.items()})
+WORKSPACE["tpgen::form"] = lambda *given, **named: call_workspace(FormCall.read(*given, **named))

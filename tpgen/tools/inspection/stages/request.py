@@ -23,6 +23,7 @@ from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.target import place_kernel as place_on_gpu
+from tpgen.kernels.rows import RULES, Rules
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION as KERNELS
 from tpgen.kernels.runtime.description import describe, described
@@ -160,8 +161,8 @@ class Request(Config):
         return kernel_supported(self.plan, self.layout, self.dtype, self.device)
 
     @property
-    def _on_edges(self) -> bool:
-        return any(index != ELEMENT for index in self.form.indices)
+    def _rules(self) -> Rules:
+        return tuple(rule for name, rule in RULES.items() if name in self.form.indices)
 
     @property
     def kernels(self) -> Any:
@@ -176,7 +177,7 @@ class Request(Config):
     @property
     def placement(self) -> Any:
         """Placement of a kernel of the direction, with its sweep."""
-        return self.kernels.placement(self.call, self.dtype, self._on_edges)
+        return self.kernels.placement(self.call, self.dtype, self._rules)
 
     @property
     def sweep_lines(self) -> list[Line]:
@@ -189,7 +190,7 @@ class Request(Config):
 
     @property
     def cpp(self) -> GeneratedSource:
-        source: GeneratedSource = self.kernels.source(self.call, self.dtype, self._on_edges)
+        source: GeneratedSource = self.kernels.source(self.call, self.dtype, self._rules)
         return source
 
     @property
@@ -199,7 +200,7 @@ class Request(Config):
         Raises `BackendError` for products and dtypes that have none, `EmitError` where a row does not fit.
         """
         number_type(self.dtype)
-        spec = KernelSpec(self.kernels, self.call, self.dtype, self._on_edges)
+        spec = KernelSpec(self.kernels, self.call, self.dtype, self._rules)
         return generate_cuda(place_on_gpu(spec, shown_chip()))
 
     # --- costs ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,137 @@
+r"""How row z of a call finds its row of an operand, as a value: ``x1 @ src``, ``w @ element``, ``w @ pair``.
+
+Without a rule an operand has row z itself, or one row that all share.  With one, row z reads row
+:math:`\text{index}[z]` of an operand that is given, and adds to that row of one that is open.
+
+>>> print(*EDGES, ELEMENTS, PAIRS, sep=", ")
+x1 @ src, out @ dst, w @ element, w @ pair
+>>> rules_of("src dst pair") == (*EDGES, PAIRS)
+True
+
+Another rule is a row of `RULES`.  Kernels gather and sum by any of them: text, checks and derivatives read this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tpgen.base.errors import PlanError, unknown
+from tpgen.base.remember import remembered
+
+# What says the row: an index; one that kernels may be called without, then all rows have one, or each its own; or the
+# row's own number, as two rows share one: row z has row z, and row z - n of n where there is none.
+INDEXED, GROUPED, PAIRED = WAYS = ("indexed", "grouped", "paired")
+# What the first axis of a tensor counts where no rule says so; one that all rows share has no such axis.
+ROWS, SHARED = "rows", "shared"
+
+INDEX_DTYPES = (torch.int64, torch.int32)
+# bits of `RowIndex.how`, as kernels/cpp/edges.h has them
+CHECKED, NARROW = 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class RowRule:
+    """How the rows of a call find those of an operand; there is one of each name, so identity compares them."""
+
+    name: str  # of the index in kernels
+    operand: str  # whose rows: of a product; the weights of a polynomial are all w
+    into: str  # what the rows of the operand are
+    argument: str  # the index in messages
+    range: str  # what its numbers run over, in messages
+    way: str = INDEXED
+    narrow: bool = False  # whether the index may be int32
+    unchecked: bool = False  # whether a description may say that it is not checked
+
+    def __str__(self) -> str:
+        return f"{self.operand} @ {self.name}"
+
+    @property
+    def dtypes(self) -> tuple[torch.dtype, ...]:
+        """What its index may hold."""
+        return INDEX_DTYPES if self.narrow else INDEX_DTYPES[:1]
+
+    def checked(self, check_index: bool) -> bool:
+        """Whether kernels check the index, where a description wants that or not."""
+        return check_index or not self.unchecked
+
+    @property
+    def takes_index(self) -> bool:
+        """Whether a tensor says the row."""
+        return self.way != PAIRED
+
+
+_END = (INDEXED, True, True)  # of edges
+SOURCES = RowRule("src", "x1", "sources", "edge_src", "indices run from 0 to {}, the rows of x1", *_END)
+DESTINATIONS = RowRule("dst", "out", "destinations", "edge_dst", "indices run from 0 to {}, below num_nodes", *_END)
+ELEMENTS = RowRule("element", "w", "elements", "index", "elements run from 0 to {}", GROUPED)
+PAIRS = RowRule("pair", "w", "pairs", "", "", PAIRED)
+RULES = {rule.name: rule for rule in (SOURCES, DESTINATIONS, ELEMENTS, PAIRS)}
+EDGES = (SOURCES, DESTINATIONS)
+
+Rules = tuple[RowRule, ...]
+
+
+@remembered("rules of rows")
+def rules_of(text: str) -> Rules:
+    """The rules of a call, by their names.
+
+    Raises `PlanError` for a name that is none, for two of one operand, and for another order than that of `RULES`.
+    """
+    names = text.split()
+    for name in names:
+        if name not in RULES:
+            raise PlanError(unknown("row rule", name, RULES))
+    rules = tuple(RULES[name] for name in names)
+    if len({rule.operand for rule in rules}) < len(rules):
+        raise PlanError(f"rows {text!r}: an operand has one rule, got two of one")
+    if [*rules] != [rule for rule in RULES.values() if rule in rules]:
+        raise PlanError(f"rows {text!r}: rules stand in the order of {', '.join(RULES)}")
+    return rules
+
+
+def names_of(rules: Sequence[RowRule]) -> str:
+    """The names of rules, as operators take them.
+
+    >>> names_of(EDGES)
+    'src dst'
+    """
+    return " ".join(rule.name for rule in rules)
+
+
+class RowIndex(NamedTuple):
+    """A rule in a call: the index, how many rows it points into, and its order, where somebody has sorted it.
+
+    The size is known from the tensors of the operand, where there is one.
+    """
+
+    rule: RowRule
+    tensor: Tensor | None = None
+    size: int = 0
+    order: Tensor | None = None  # as `tpgen::order` makes it
+    check: bool = True
+
+    @property
+    def how(self) -> int:
+        """Flags that a C++ kernel takes: check the index; it is int32."""
+        narrow = self.tensor is not None and self.tensor.dtype == torch.int32
+        return self.check * CHECKED | narrow * NARROW
+
+
+def index_at(indices: Sequence[RowIndex], operand: str) -> RowIndex | None:
+    """The index by which rows find those of an operand."""
+    return next((index for index in indices if index.rule.operand == operand), None)
+
+
+def summed_by(opened: Sequence[str], rules: Rules) -> tuple[str, ...]:
+    """The open operands whose rows an index finds: each is summed over the rows of a call, in an order of its own.
+
+    >>> summed_by(("x1", "x2", "w"), (*EDGES, PAIRS))
+    ('x1',)
+    """
+    found = [rule.operand for rule in rules if rule.takes_index]
+    return tuple(slot for slot in opened if slot in found)
