@@ -54,6 +54,23 @@ ADDITIONS = {
         ],
         "from tpgen.tools.cli.app import main; main(['hello'])",
     ),
+    "a way to find rows": (
+        [
+            (
+                "kernels/rows.py",
+                "(SOURCES, DESTINATIONS, ELEMENTS, PAIRS)}",
+                "(SOURCES, DESTINATIONS, ELEMENTS, PAIRS, "
+                'RowRule("kind", "x2", "kinds", "kind", "kinds run from 0 to {}"))}',
+            )
+        ],
+        "import torch; from tpgen.kernels.runtime.ops import describe; from tpgen.planner.presets import channelwise; "
+        "text = describe(channelwise('8x0e', '0e+1o', '8x0e+8x1o')); call = 'x1 x2 w -> out'; "
+        "form = torch.ops.tpgen.form; x, y, w, kind = torch.randn(5, 8), torch.randn(2, 4), torch.randn(5, 16), "
+        "torch.tensor([1, 0, 0, 1, 1]); y.requires_grad_(); "
+        "made, asked = form([x, y, w], [kind], text, call, 'kind')[0], form([x, y[kind], w], [], text, call)[0]; "
+        "torch.testing.assert_close(made, asked); "
+        "both = [torch.autograd.grad(z.sin().sum(), y)[0] for z in (made, asked)]; torch.testing.assert_close(*both)",
+    ),
 }
 
 

@@ -211,8 +211,8 @@ def test_only_what_is_asked_for_is_computed(monkeypatch: pytest.MonkeyPatch) -> 
     tensors = operands_of(plan, 4, 1, 5)
     calls: list[str] = []
     kernels = kernels_of(plan.to_json())
-    quick = kernels.quick_form
-    monkeypatch.setattr(kernels, "quick_form", lambda call: (calls.append(call.call), quick(call))[1])
+    quick = kernels.quick
+    monkeypatch.setattr(kernels, "quick", lambda call: (calls.append(call.call), quick(call))[1])
     torch.autograd.grad(kernel(plan, None, *tensors).sum(), tensors[0])
     assert calls[-1].endswith(" -> x")
 
