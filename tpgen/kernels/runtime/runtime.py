@@ -26,6 +26,7 @@ from tpgen.kernels.rows import DESTINATIONS, EDGES, ELEMENTS, INDEX_DTYPES, ROWS
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
 from tpgen.kernels.runtime.failures import failure_of, name_of, note_failure
+from tpgen.kernels.runtime.faults import fault_error, is_inside
 from tpgen.kernels.runtime.launched import Launched
 from tpgen.kernels.runtime.native.runtime import NO_NUMBER, Runtime, runtime
 from tpgen.kernels.runtime.pairs import found_rows, sums_of_found
@@ -305,7 +306,7 @@ class Kernels:
             spec = KernelSpec(self.description, part, dtype, rules)
             one = KernelCall(operands, opened, counts[ROWS], counts["channels"], indices)
             if fault := self._call(kernel, spec, device, one):
-                raise _fault(fault, indices)
+                raise fault_error(fault, indices)
             self._enter_launch(part, kernel, like, rules)
         entered = [self._entered.get((str(part), dtype, rules), ()) for part in signature.parts]
         if all(entered):
@@ -339,8 +340,8 @@ class Kernels:
     def _run_by_row(self, call: FormCall, signature: CallSignature, counts: Counts, untaken: Rules) -> list[Tensor]:
         own = {index.rule.into: index for index in self.indices(call, counts) if index.rule in untaken}
         for place, index in enumerate(self.indices(call, counts)):
-            if index.rule in untaken and index.tensor is not None and index.check and not _inside(index):
-                raise _fault(BEYOND + place, self.indices(call, counts))
+            if index.rule in untaken and index.tensor is not None and index.check and not is_inside(index):
+                raise fault_error(BEYOND + place, self.indices(call, counts))
         tensors = [
             found_rows(own[g.shape.counts], x, counts[ROWS]) if g.shape.counts in own else x
             for g, x in zip(signature.given, call.tensors, strict=True)
@@ -352,24 +353,6 @@ class Kernels:
             sums_of_found(own[shape.counts], x) if shape.counts in own else x
             for (_, shape), x in zip(signature.opened, made, strict=True)
         ]
-
-
-def _fault(code: int, indices: Sequence[RowIndex]) -> Exception:
-    """The error of what a kernel returned."""
-    if code < BEYOND:
-        return BackendError("a kernel stopped: out of memory for scratch space; use smaller batches")
-    index = indices[code - BEYOND]
-    rule, (low, high) = index.rule, _ends(index.tensor)
-    return InputError(
-        f"{rule.argument} holds an index out of range: {rule.range.format(index.size - 1)}, got {low} to {high}"
-    )
-
-
-def _inside(index: RowIndex) -> bool:
-    if index.tensor is None or not index.tensor.numel():
-        return True
-    low, high = _ends(index.tensor)
-    return low >= 0 and high < index.size
 
 
 def _side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
@@ -385,12 +368,6 @@ def _compile(kernel: Any, like: Tensor) -> None:
     """Compile a kernel ahead of its first call, which sees to what its compiler refuses."""
     with suppress(KernelError):
         kernel.compile(like)
-
-
-def _ends(index: Tensor | None) -> tuple[int, int]:
-    assert index is not None
-    low, high = index.aminmax()
-    return int(low), int(high)
 
 
 def _need_target(device: str) -> KernelTarget:

@@ -1,0 +1,36 @@
+"""What a kernel returns where it stops, as an error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from tpgen.base.errors import BackendError, InputError
+from tpgen.kernels.cpp.generate import BEYOND
+from tpgen.kernels.rows import RowIndex
+
+
+def fault_error(code: int, indices: Sequence[RowIndex]) -> Exception:
+    """The error of what a kernel returned."""
+    if code < BEYOND:
+        return BackendError("a kernel stopped: out of memory for scratch space; use smaller batches")
+    index = indices[code - BEYOND]
+    rule, (low, high) = index.rule, _ends(index.tensor)
+    return InputError(
+        f"{rule.argument} holds an index out of range: {rule.range.format(index.size - 1)}, got {low} to {high}"
+    )
+
+
+def is_inside(index: RowIndex) -> bool:
+    """Whether an index points to rows that are there."""
+    if index.tensor is None or not index.tensor.numel():
+        return True
+    low, high = _ends(index.tensor)
+    return low >= 0 and high < index.size
+
+
+def _ends(index: Tensor | None) -> tuple[int, int]:
+    assert index is not None
+    low, high = index.aminmax()
+    return int(low), int(high)
