@@ -98,10 +98,12 @@ class _Forms(Operator[FormCall]):
     def pull_back(
         self, call: FormCall, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]
     ) -> Sequence[Tensor | None]:
-        held, wanted = tuple([c is not None for c in cotangents]), tuple(wanted)  # small calls notice a generator
-        if True not in held or True not in wanted:
+        given, wanted = [c for c in cotangents if c is not None], tuple(wanted)
+        if not given or True not in wanted:
             return [None] * len(call.tensors)
-        given = [c for c in cotangents if c is not None]
+        held = (True,) * len(given)  # small calls notice a second list
+        if len(given) < len(cotangents):
+            held = tuple([c is not None for c in cotangents])
         found = self._derived(call, _pulled_back(call.call, held, wanted), (*call.tensors, *given))
         if False not in wanted:
             return found
