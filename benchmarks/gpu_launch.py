@@ -21,7 +21,7 @@ from benchmarks.gpu_clock import seconds_of
 from tests.kernels.cuda.silent import silent_gpu
 from tests.polynomials import operands_of, symmetric
 from tpgen.base.text import table
-from tpgen.kernels.rows import DESTINATIONS, ELEMENTS, SOURCES, RowIndex
+from tpgen.kernels.rows import EDGES, ELEMENTS
 from tpgen.kernels.runtime.call import FormCall, call_of
 from tpgen.kernels.runtime.forms import forms
 from tpgen.kernels.runtime.ops import describe
@@ -52,8 +52,8 @@ def of_product(name: str, plan: Plan, opened: tuple[str, ...], indexed: bool) ->
     rows = {operand.name: (NODES if indexed and operand.name in ("x1", "out") else ROWS) for operand in plan.operands}
     tensors, slots = [torch.randn(rows[o.name], o.dim) for o in plan.operands], call_of(opened)
     src, dst = torch.randint(NODES, (2, ROWS))
-    edges = (RowIndex(SOURCES, src), RowIndex(DESTINATIONS, dst, NODES)) if indexed else ()
-    return _launch(name, FormCall(tensors[: len(slots.given)], edges, describe(plan), str(slots)))
+    at, rules, nodes = ((src, dst), EDGES, NODES) if indexed else ((), (), 0)
+    return _launch(name, FormCall(tensors[: len(slots.given)], at, describe(plan), str(slots), rules, nodes))
 
 
 def of_polynomial(name: str, plan: Plan, slots: str) -> Launch:
@@ -63,8 +63,7 @@ def of_polynomial(name: str, plan: Plan, slots: str) -> Launch:
     operands = [*there, torch.randn(ROWS, out.dim * (32 if out.channels else 1))]
     by_name = dict(zip([o.name for o in plan.operands], operands, strict=True))
     tensors = [by_name[slot.operand] for slot in named.given]
-    index = RowIndex(ELEMENTS, torch.randint(3, (ROWS,)))
-    return _launch(name, FormCall(tensors, (index,), plan.to_json(), str(named)))
+    return _launch(name, FormCall(tensors, [torch.randint(3, (ROWS,))], plan.to_json(), str(named), (ELEMENTS,)))
 
 
 def _launch(name: str, call: FormCall) -> Launch:

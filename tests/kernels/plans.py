@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tpgen.form.sampling import random_operands
 from tpgen.kernels.arguments import KernelSpec
-from tpgen.kernels.rows import DESTINATIONS, SOURCES, RowIndex
+from tpgen.kernels.rows import EDGES
 from tpgen.kernels.runtime.call import FormCall, call_of
 from tpgen.kernels.runtime.description import described
 from tpgen.planner.modes import MODES
@@ -84,9 +84,8 @@ def call(
 ) -> FormCall:
     """A call that opens some slots, given as many of x1, x2, w and the cotangent as it reads."""
     slots = call_of(tuple(opened.split()))
-    src, dst = edges or (None, None)
-    indices = (RowIndex(SOURCES, src), RowIndex(DESTINATIONS, dst, nodes)) if edges else ()
-    return FormCall(tensors[: len(slots.given)], indices, text, str(slots))
+    at = [end for end in edges if end is not None]
+    return FormCall(tensors[: len(slots.given)], at, text, str(slots), EDGES if edges else (), nodes)
 
 
 def gradients(

@@ -16,7 +16,6 @@ from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.target import kernel_obstacle
 from tpgen.kernels.rows import ELEMENTS as ELEMENTS_RULE
-from tpgen.kernels.rows import RowIndex
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.description import describe, described
 from tpgen.kernels.runtime.ops import kernel_layer
@@ -102,7 +101,7 @@ def test_a_third_derivative() -> None:
 def test_without_an_index_rows_share_one_set_or_have_their_own() -> None:
     text, (x, w) = describe(PLAN), operands()
     for sets, elements in ((w[:1], torch.zeros(7, dtype=torch.int64)), (w[ELEMENTS], torch.arange(7))):
-        call = FormCall((x, x[:, :0], sets), (RowIndex(ELEMENTS_RULE),), text, FORWARD)
+        call = FormCall((x, x[:, :0], sets), (), text, FORWARD, (ELEMENTS_RULE,))
         torch.testing.assert_close(kernels_of(text).run(call)[0], by_definition(x, sets, elements))
 
 
@@ -166,7 +165,7 @@ def test_a_gpu_has_no_kernel_of_it() -> None:
 def test_bytes_of_a_call_hold_the_lists_of_rows() -> None:
     (x, w), text, index = operands(rows=1000), describe(PLAN), torch.zeros(1000, dtype=torch.int64)
     few, many = (
-        call_workspace(FormCall((x, x[:, :0], w[:n]), (RowIndex(ELEMENTS_RULE, index),), text, FORWARD)) for n in (1, 4)
+        call_workspace(FormCall((x, x[:, :0], w[:n]), [index], text, FORWARD, (ELEMENTS_RULE,))) for n in (1, 4)
     )
     assert many > few > 8 * 1000
 
@@ -181,11 +180,11 @@ def test_bytes_of_a_call_hold_the_lists_of_rows() -> None:
         ((torch.zeros(7, 20), None, ELEMENTS[1:]), r"index must have shape \(7,\), one index for every row"),
         (
             (torch.zeros(7, 20), None, ELEMENTS + 1),
-            r"index holds an index out of range: elements run from 0 to 3, got 1 to 4",
+            r"index: elements run from 0 to 3, got 1 to 4",
         ),
         (
             (torch.zeros(7, 20), None, ELEMENTS - 1),
-            r"index holds an index out of range: elements run from 0 to 3, got -1 to 2",
+            r"index: elements run from 0 to 3, got -1 to 2",
         ),
     ],
 )

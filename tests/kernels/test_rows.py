@@ -91,7 +91,7 @@ def test_a_batch_of_weights_by_element(plan: Plan) -> None:
 def test_what_a_rule_asks_for_is_said() -> None:
     plan = channelwise("8x0e", "1o", "1o")
     x1, x2, w = (x.detach() for x in inputs_of(plan, torch.float64))
-    with pytest.raises(InputError, match="out of range: elements run from 0 to 2, got 1 to 3"):
+    with pytest.raises(InputError, match="index: elements run from 0 to 2, got 1 to 3"):
         kernel_product(x1, x2, w, describe(plan), INDEX + 1)
     with pytest.raises(InputError, match="index must be int64"):
         kernel_product(x1, x2, w, describe(plan), INDEX.int())

@@ -16,10 +16,10 @@ from tpgen.emitter.unrolled import unrolled_term
 from tpgen.form.form import Form
 from tpgen.kernels.rows import RULES
 from tpgen.kernels.runtime.batched import batched_product, run_layer
-from tpgen.kernels.runtime.call import opening
+from tpgen.kernels.runtime.call import FORWARD, opening
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.sweep.terms import SLOTS
-from tpgen.planner.plan import ELEMENT, OUT
+from tpgen.planner.plan import ELEMENT
 
 
 def einsum(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
@@ -63,7 +63,7 @@ def _product(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
             names = [name for name in RULES if name in form.indices]
             indices = [given.indices[name] for name in names]
             nodes = given.sizes.get("dst", 0)
-            return torch.ops.tpgen.form([x1, x2, w], indices, text, opening(OUT), " ".join(names), nodes)[0]
+            return torch.ops.tpgen.form([x1, x2, w], indices, text, FORWARD, " ".join(names), nodes)[0]
         return writer.call(batched_product, x1, x2, w, text, not form.operand("w").row)
 
 

@@ -42,7 +42,7 @@ class RowRule:
     operand: str  # whose rows: of a product; the weights of a polynomial are all w
     into: str  # what the rows of the operand are
     argument: str  # the index in messages
-    range: str  # what its numbers run over, in messages
+    beyond: str  # what a message says where its numbers are not all inside, with the last of them
     way: str = INDEXED
     narrow: bool = False  # whether the index may be int32
     unchecked: bool = False  # whether a description may say that it is not checked
@@ -65,10 +65,11 @@ class RowRule:
         return self.way != PAIRED
 
 
+_BEYOND = " holds an index out of range: indices run from 0 to {}"
 _END = (INDEXED, True, True)  # of edges
-SOURCES = RowRule("src", "x1", "sources", "edge_src", "indices run from 0 to {}, the rows of x1", *_END)
-DESTINATIONS = RowRule("dst", "out", "destinations", "edge_dst", "indices run from 0 to {}, below num_nodes", *_END)
-ELEMENTS = RowRule("element", "w", "elements", "index", "elements run from 0 to {}", GROUPED)
+SOURCES = RowRule("src", "x1", "sources", "edge_src", _BEYOND + ", the rows of x1", *_END)
+DESTINATIONS = RowRule("dst", "out", "destinations", "edge_dst", _BEYOND + ", below num_nodes", *_END)
+ELEMENTS = RowRule("element", "w", "elements", "index", ": elements run from 0 to {}", GROUPED)
 PAIRS = RowRule("pair", "w", "pairs", "", "", PAIRED)
 RULES = {rule.name: rule for rule in (SOURCES, DESTINATIONS, ELEMENTS, PAIRS)}
 EDGES = (SOURCES, DESTINATIONS)

@@ -18,13 +18,11 @@ from tpgen.compiler.config import Config
 from tpgen.compiler.run import run_form
 from tpgen.emitter.emit import DIRECTIONS, Emission, emit_plan
 from tpgen.form.form import layouts_of
-from tpgen.kernels.rows import DESTINATIONS, SOURCES, RowIndex
-from tpgen.kernels.runtime.call import FormCall, opening
+from tpgen.kernels.rows import EDGES, Rules
+from tpgen.kernels.runtime.call import FORWARD, FormCall
 from tpgen.kernels.runtime.forms import forms
 from tpgen.nn.planned import PlannedModule
 from tpgen.planner.plan import Plan
-
-_FORWARD = opening("out")
 
 
 class FormModule(PlannedModule):
@@ -94,11 +92,11 @@ class FormModule(PlannedModule):
         src: Tensor | None = None,
         dst: Any = None,
         nodes: Any = 0,
-        more: tuple[RowIndex, ...] = (),
+        rules: Rules = EDGES,
     ) -> Tensor | None:
         """The result of a usual call by the kernel of a description; None for any other, and where it does not fit.
 
-        Edges have as many nodes as x has rows where nothing is said; ``more`` are indices besides theirs.  Of small
+        Edges have as many nodes as x has rows where nothing is said.  Of small
         products so many calls are made that steps show: weights and mask are read past what `Module` does to find a
         parameter or a buffer.
         """
@@ -111,14 +109,14 @@ class FormModule(PlannedModule):
         like = self._buffers["output_mask"]
         if like is None or x.dtype != like.dtype or (weight is None and w.numel() != self.weight_numel):
             return None
-        indices = more
-        if src is not None:
-            if nodes is None and x.dim():
-                nodes = x.shape[0]
-            if type(nodes) is not int or not isinstance(src, Tensor) or not isinstance(dst, Tensor):
-                return None  # a size that a trace must not be asked, or no tensors
-            indices = (RowIndex(SOURCES, src), RowIndex(DESTINATIONS, dst, nodes), *more)
-        made = forms.at_once(FormCall((x, y, w), indices, text, _FORWARD))
+        if src is None:
+            made = forms.at_once(FormCall((x, y, w), (), text, FORWARD))
+            return made[0] if made else None
+        if nodes is None and x.dim():
+            nodes = x.shape[0]
+        if type(nodes) is not int or not isinstance(src, Tensor) or not isinstance(dst, Tensor):
+            return None  # a size that a trace must not be asked, or no tensors
+        made = forms.at_once(FormCall((x, y, w), (src, dst), text, FORWARD, rules, nodes))
         return made[0] if made else None
 
     # --- inspection ---------------------------------------------------------------------------------------------

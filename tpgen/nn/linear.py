@@ -17,8 +17,8 @@ from typing_extensions import Unpack
 from tpgen.base.errors import InputError, PlanError
 from tpgen.compiler.config import MODULE_FIELDS, Config, LinearOptions
 from tpgen.emitter.leaf import leaf_call
-from tpgen.kernels.rows import ELEMENTS, RowIndex
-from tpgen.kernels.runtime.call import FormCall, opening
+from tpgen.kernels.rows import ELEMENTS
+from tpgen.kernels.runtime.call import FORWARD, FormCall
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.forms import forms
 from tpgen.kernels.runtime.given import given_numbers
@@ -277,7 +277,7 @@ class Linear(FormModule):
         own = self._parameters.get("weight")
         if weight is not None or own is None or not (isinstance(index, Tensor) and index.dim() == 1):
             return None
-        call = FormCall((features, none, own), (RowIndex(ELEMENTS, index),), self._quick_text, opening("out"))
+        call = FormCall((features, none, own), (index,), self._quick_text, FORWARD, (ELEMENTS,))
         made = forms.at_once(call)
         return made[0] if made else None
 

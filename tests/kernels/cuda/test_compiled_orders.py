@@ -14,6 +14,7 @@ from tests.kernels.cuda.test_captures import NODES, PLAN, WIDE, Network, count_s
 from tests.kernels.plans import call, operands
 from tests.machine import needs_compiler
 from tpgen.kernels.cuda import orders
+from tpgen.kernels.rows import EDGES
 from tpgen.kernels.runtime import ops
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.ops import describe
@@ -169,10 +170,8 @@ def test_operators_on_sorted_edges_are_operators() -> None:
         torch.library.opcheck(torch.ops.tpgen.order, (index, NODES, index.flip(0), 7), test_utils=UTILITIES)
     for opened in ("out", "x1 x2 w", "x1 x2 w out"):
         plain = call(opened, x1, given["x2"], given["w"], g, text=describe(PLAN), edges=(src, dst), nodes=NODES)
-        orders = (by_src, by_dst)
-        indices = tuple(x._replace(order=order) for x, order in zip(plain.indices, orders, strict=True))
-        arguments = plain._replace(indices=indices).arguments()
-        assert FormCall.read(*arguments).indices == indices
+        arguments = plain._replace(at=[src, dst, by_src, by_dst], ordered=EDGES).arguments()
+        assert [index.order for index in FormCall.read(*arguments).indices] == [by_src, by_dst]
         torch.library.opcheck(torch.ops.tpgen.form, arguments, test_utils=UTILITIES)
         for found, wanted in zip(
             torch.ops.tpgen.form(*arguments), torch.ops.tpgen.form(*plain.arguments()), strict=True

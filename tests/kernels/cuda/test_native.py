@@ -52,13 +52,11 @@ def on_edges(call: FormCall, dtype: torch.dtype = torch.int64, nodes: int = 4) -
 
 
 def with_ends(call: FormCall, src: Tensor | None, dst: Tensor | None, nodes: int = 4) -> FormCall:
-    return call._replace(indices=(RowIndex(SOURCES, src), RowIndex(DESTINATIONS, dst, nodes)))
+    return call.found_by([RowIndex(SOURCES, src), RowIndex(DESTINATIONS, dst, nodes)])
 
 
 def ends_of(call: FormCall) -> tuple[Tensor, Tensor]:
-    src, dst = (index.tensor for index in call.indices)
-    assert src is not None
-    assert dst is not None
+    src, dst = call.at
     return src, dst
 
 

@@ -16,7 +16,7 @@ from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.launch import RowLaunches, launches_of, order_bytes, workspace_of
 from tpgen.kernels.cuda.placement import cuda_target, place_cuda, place_polynomial
 from tpgen.kernels.placement.planning import plan_schedule
-from tpgen.kernels.rows import DESTINATIONS, ELEMENTS, SOURCES, RowIndex
+from tpgen.kernels.rows import DESTINATIONS, EDGES, ELEMENTS, SOURCES, RowIndex
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.call import call_of as slots_of
 from tpgen.kernels.runtime.ops import describe, kernel_product
@@ -38,8 +38,8 @@ def call_of(plan: Plan, opened: str, device: str, index: torch.dtype | None = No
     x2 = torch.empty(ROWS, plan.irreps_in2.dim, **number)
     g, slots = torch.empty(NODES if index else ROWS, plan.irreps_out.dim, **number), slots_of(tuple(opened.split()))
     src, dst = (torch.empty(ROWS, dtype=index or torch.int64, device=device) for _ in range(2))
-    edges = (RowIndex(SOURCES, src), RowIndex(DESTINATIONS, dst, NODES)) if index else ()
-    return FormCall([x1, x2, w, g][: len(slots.given)], edges, describe(plan), str(slots))
+    at, rules, nodes = ([src, dst], EDGES, NODES) if index else ([], (), 0)
+    return FormCall([x1, x2, w, g][: len(slots.given)], at, describe(plan), str(slots), rules, nodes)
 
 
 def bytes_of(opened: str, device: str, index: torch.dtype | None = None) -> int:
@@ -118,5 +118,5 @@ def test_polynomials_have_sums_of_tasks() -> None:
         widths = [o.dim * (sizes.channels if o.channels else 1) for o in given]
         tensors = [torch.empty(shape, device="cuda") for shape in zip(counts, widths, strict=True)]
         index = torch.empty(sizes.rows, dtype=torch.int64, device="cuda")
-        found = call_workspace(FormCall(tensors, (RowIndex(ELEMENTS, index),), plan.to_json(), str(call)))
+        found = call_workspace(FormCall(tensors, [index], plan.to_json(), str(call), (ELEMENTS,)))
     assert found == 8 * (512 + sizes.elements + 1) + parts[0]

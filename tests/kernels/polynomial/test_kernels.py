@@ -18,7 +18,7 @@ from tests.polynomials import PLANS, mixed, operands_of, slow, symmetric
 from tpgen.base.errors import InputError, PlanError
 from tpgen.form.call import Call
 from tpgen.kernels.arguments import KernelCall, KernelSpec
-from tpgen.kernels.rows import ELEMENTS, RowIndex
+from tpgen.kernels.rows import ELEMENTS
 from tpgen.kernels.runtime import targets
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.ops import kernel_polynomial
@@ -310,7 +310,7 @@ def test_targets_agree(name: str, index: Tensor | None) -> None:
         kernels = kernels_of(plan.to_json())
         signature = kernels.signature(str(call), (ELEMENTS,))
         tensors += [torch.randn(s, dtype=torch.float64) for s in _more(plan, call, tensors)]
-        own = FormCall(tensors, (RowIndex(ELEMENTS, index),), plan.to_json(), str(call))
+        own = FormCall(tensors, [] if index is None else [index], plan.to_json(), str(call), (ELEMENTS,))
         counts = signature.sizes(own)
         spec = KernelSpec(kernels.description, call, torch.float64, (ELEMENTS,))
         indices = kernels.indices(own, counts)
@@ -337,7 +337,7 @@ def test_a_device_without_a_target() -> None:
     try:
         assert kernel_supported(symmetric(), device="cpu") == "kernels run on CUDA GPUs, not on cpu"
         plan = mixed(weighted=False)
-        call = FormCall(operands_of(plan, 2, 1, 3, grad=False), (RowIndex(ELEMENTS),), plan.to_json(), "a b y -> out")
+        call = FormCall(operands_of(plan, 2, 1, 3, grad=False), (), plan.to_json(), "a b y -> out", (ELEMENTS,))
         with pytest.raises(InputError, match="a must be on CUDA GPUs, where the kernels run, got cpu; move it"):
             Kernels(call.description).run(call)
     finally:

@@ -7,9 +7,8 @@ from typing import Optional
 import torch
 from torch import Tensor
 
+from tpgen.kernels.runtime.call import FORWARD
 from tpgen.kernels.runtime.ops import kernel_layer, kernel_polynomial
-
-FORWARD = "x1 x2 w -> out"  # a constant, as TorchScript has it
 
 
 def batched_product(x1: Tensor, x2: Tensor, w: Tensor, description: str, shared: bool) -> Tensor:

@@ -19,7 +19,7 @@ Dims = Sequence[int | None]  # the batch dimension of each tensor; None where it
 def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
     """A call with the batch folded into the rows, and what unfolds its results.
 
-    ``dims`` are those of the tensors, then of each index and its order.  Weights that rows share stay one copy where
+    ``dims`` are those of the tensors, then of indices and their orders.  Weights that rows share stay one copy where
     none has a batch of its own and no gradient is asked for.  Otherwise those of elements become more elements; those
     that all rows of a product share become weights of each row, and gradients are summed over the rows of each sample.
     """
@@ -60,13 +60,13 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
         return RowIndex(index.rule, tensor, index.size * size)  # whose order is another: there are more rows
 
     shared = any(s.counts == SHARED and s.dim for s in shapes)
-    made = FormCall(
-        [folded(*one) for one in zip(shapes, call.tensors, dims, strict=False)],
-        tuple(found(*one) for one in zip(call.indices, dims[count::2], strict=True)),
-        kernels.product.per_row if spread and shared else call.description,
-        call.call,
+    own = iter(dims[count:])
+    made = call._replace(
+        tensors=[folded(*one) for one in zip(shapes, call.tensors, dims, strict=False)],
+        description=kernels.product.per_row if spread and shared else call.description,
     )
-    return made, unfold
+    indices = call.indices
+    return made.found_by([found(i, None if i.tensor is None else next(own)) for i in indices]), unfold
 
 
 def _fold_pairs(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
@@ -77,10 +77,8 @@ def _fold_pairs(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold
     counts = {g.shape.counts: _rows(x, d) for g, x, d in reversed(given)}
     pairs = {rule.into for rule in call.rules if rule.way == PAIRED}
     tensors = [rows_of_edges(x, counts[ROWS], int(d == 0)) if g.shape.counts in pairs else x for g, x, d in given]
-    kept = [n for n, rule in enumerate(call.rules) if rule.way != PAIRED]
-    rest = [dim for n in kept for dim in dims[count + 2 * n : count + 2 * n + 2]]
-    below = call._replace(tensors=tensors, indices=tuple(call.indices[n] for n in kept))
-    made, unfold_edges = fold_batch(size, [*dims[:count], *rest], below)
+    below = call._replace(tensors=tensors, rules=tuple(rule for rule in call.rules if rule.way != PAIRED))
+    made, unfold_edges = fold_batch(size, dims, below)
 
     def unfold(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
         found = unfold_edges(results)

@@ -11,7 +11,7 @@ from torch import Tensor
 from tpgen.base.errors import InputError
 from tpgen.form.call import Call as Slots
 from tpgen.form.call import Slot
-from tpgen.kernels.rows import ROWS, RowIndex, Rules, index_at, names_of, rules_of
+from tpgen.kernels.rows import ROWS, RowIndex, Rules, names_of, rules_of
 from tpgen.kernels.sweep.terms import SLOTS
 from tpgen.planner.plan import OUT
 
@@ -31,16 +31,19 @@ class OperandShape(NamedTuple):
 
 
 class FormCall(NamedTuple):
-    """Tensors of the given slots in the order of a call's text, how rows find theirs, and what they belong to."""
+    """Tensors of the given slots in the order of a call's text, and how rows find theirs, as the operator takes it.
+
+    ``at`` are indices, one for each of the ``rules`` that has one, then the orders of those that are ``ordered``: that
+    somebody has sorted.  ``nodes`` are rows of out, where an index finds them: of use where no tensor says so.
+    """
 
     tensors: Sequence[Tensor]
-    indices: tuple[RowIndex, ...]
+    at: Sequence[Tensor]
     description: str
     call: str
-
-    @property
-    def rules(self) -> Rules:
-        return tuple(index.rule for index in self.indices)
+    rules: Rules = ()
+    nodes: int = 0
+    ordered: Rules = ()
 
     @property
     def slots(self) -> Slots:
@@ -48,43 +51,52 @@ class FormCall(NamedTuple):
         return Slots.parse(self.call)
 
     @property
-    def nodes(self) -> int:
-        """Rows of out, where an index finds them: of use where no tensor says so."""
-        index = index_at(self.indices, OUT)
-        return index.size if index else 0
+    def indices(self) -> tuple[RowIndex, ...]:
+        """How rows find those of each operand that a rule is for."""
+        count = len(self.at) - len(self.ordered)
+        own, orders = iter(self.at[:count]), dict(zip(self.ordered, self.at[count:], strict=True))
+        return tuple(
+            RowIndex(
+                rule,
+                next(own, None) if rule.takes_index else None,
+                self.nodes if rule.operand == OUT else 0,
+                orders.get(rule),
+            )
+            for rule in self.rules
+        )
+
+    def found_by(self, indices: Sequence[RowIndex]) -> FormCall:
+        """The same call with other indices."""
+        ordered = [index for index in indices if index.order is not None]
+        at = [x for x in (*[index.tensor for index in indices], *[index.order for index in ordered]) if x is not None]
+        nodes = next((index.size for index in indices if index.rule.operand == OUT), 0)
+        rules = tuple(index.rule for index in indices)
+        return self._replace(at=at, rules=rules, nodes=nodes, ordered=tuple(index.rule for index in ordered))
 
     def arguments(self) -> tuple[Any, ...]:
-        """The call as the operator takes it: behind the indices their orders, where somebody has sorted them."""
-        indices = [index.tensor for index in self.indices if index.tensor is not None]
-        ordered = [index for index in self.indices if index.order is not None]
-        indices += [index.order for index in ordered if index.order is not None]
-        found = (list(self.tensors), indices, self.description, self.call, names_of(self.rules), self.nodes)
-        return (*found, names_of([index.rule for index in ordered])) if ordered else found
+        """The call as the operator takes it: rules by their names."""
+        tensors, at, description, call, rules, nodes, ordered = self
+        return list(tensors), list(at), description, call, names_of(rules), nodes, names_of(ordered)
 
     @staticmethod
     def read(
         tensors: Sequence[Any],
-        indices: Sequence[Any],
+        at: Sequence[Any],
         description: str,
         call: str,
         rows: str = "",
         nodes: Any = 0,
         ordered: str = "",
     ) -> FormCall:
-        """The call of an operator's arguments: ``rows`` are names of rules, in the order of their ``indices``.
+        """The call of an operator's arguments.
 
-        Raises `InputError` where these are not as many, `PlanError` where a name is none.
+        Raises `PlanError` where a name is of no rule, `InputError` where there are more indices than rules take.
         """
-        sorts = ordered.split()
-        own = list(indices[: len(indices) - len(sorts)])
-        known = dict(zip(sorts, indices[len(own) :], strict=True))
-        found = []
-        for rule in rules_of(rows):
-            index = own.pop(0) if rule.takes_index and own else None
-            found.append(RowIndex(rule, index, nodes if rule.operand == OUT else 0, known.get(rule.name)))
-        if own:
-            raise InputError(f"rows {rows!r}: there are {len(own)} indices more than rules that take one")
-        return FormCall(tensors, tuple(found), description, call)
+        rules, sorts = rules_of(rows), rules_of(ordered)
+        more = len(at) - len(sorts) - sum(rule.takes_index for rule in rules)
+        if more > 0 or len(at) < len(sorts):
+            raise InputError(f"rows {rows!r}, ordered {ordered!r}: {len(at)} indices and orders are not one for each")
+        return FormCall(tensors, at, description, call, rules, nodes, sorts)
 
 
 def call_of(opened: tuple[str, ...]) -> Slots:
@@ -107,3 +119,6 @@ def opening(*opened: str) -> str:
     'x1 x2 w -> out'
     """
     return str(call_of(opened))
+
+
+FORWARD = opening(OUT)

@@ -17,9 +17,7 @@ def fault_error(code: int, indices: Sequence[RowIndex]) -> Exception:
         return BackendError("a kernel stopped: out of memory for scratch space; use smaller batches")
     index = indices[code - BEYOND]
     rule, (low, high) = index.rule, _ends(index.tensor)
-    return InputError(
-        f"{rule.argument} holds an index out of range: {rule.range.format(index.size - 1)}, got {low} to {high}"
-    )
+    return InputError(f"{rule.argument}{rule.beyond.format(index.size - 1)}, got {low} to {high}")
 
 
 def is_inside(index: RowIndex) -> bool:

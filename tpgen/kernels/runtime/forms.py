@@ -28,7 +28,6 @@ from tpgen.base.remember import remembered
 from tpgen.form.call import Call, Slot
 from tpgen.form.derivative import CallPart, parts_of, summed_parts
 from tpgen.kernels.cuda import orders
-from tpgen.kernels.rows import RowIndex
 from tpgen.kernels.runtime.batching import fold_batch
 from tpgen.kernels.runtime.call import FormCall, opening
 from tpgen.kernels.runtime.registration import Operator, Unfold, added, define, define_function, register
@@ -53,20 +52,12 @@ class _Forms(Operator[FormCall]):
     """Calls of a form."""
 
     def split(self, call: FormCall) -> tuple[tuple[Tensor | None, ...], tuple]:
-        tensors, indices, description, text = call
-        if not indices:
-            return tuple(tensors), (0, (), description, text)
-        found = [x for index in indices for x in (index.tensor, index.order)]
-        without = tuple(RowIndex(index.rule, None, index.size) for index in indices)
-        return (*tensors, *found), (len(found), without, description, text)
+        tensors, at, *rest = call
+        return (*tensors, *at), (len(at), *rest)
 
     def call(self, tensors: Sequence[Any], rest: tuple) -> FormCall:
-        constants, indices, description, text = rest
-        if not constants:
-            return FormCall(tensors, (), description, text)
-        found = iter(tensors[-constants:])
-        indices = tuple(index._replace(tensor=next(found), order=next(found)) for index in indices)
-        return FormCall(tensors[:-constants], indices, description, text)
+        count = len(tensors) - rest[0]
+        return FormCall(tensors[:count], tensors[count:], *rest[1:])
 
     def constants(self, rest: tuple) -> int:
         return rest[0]
@@ -120,12 +111,12 @@ class _Forms(Operator[FormCall]):
         """The opened slots of a derivative of a call, given these tensors; None where a slot is zero."""
         kernels = kernels_of(call.description)
         if not kernels.description.any_level:
-            if (lowered := _lowered(text)) is not None:
-                return self.form(FormCall(tensors, call.indices, call.description, lowered))
-            derived = call._replace(tensors=tensors, call=text)
-            if not _sum_of(text).fuses or kernels.expands(derived) or _transformed(tensors):
+            lowered = _lowered(text)
+            derived = FormCall(tensors, call.at, call.description, lowered or text, *call[4:])
+            if lowered is None and (not _sum_of(text).fuses or kernels.expands(derived) or _transformed(tensors)):
                 return _expanded(derived)
-        return self.form(FormCall(tensors, call.indices, call.description, text))
+            return self.form(derived)
+        return self.form(FormCall(tensors, call.at, call.description, text, *call[4:]))
 
     def quick(self, call: FormCall) -> Sequence[Tensor]:
         return kernels_of(call.description).quick(call)
@@ -205,11 +196,10 @@ def _expanded(call: FormCall) -> list[Tensor | None]:
     def evaluate(raised: tuple[int, ...], point: Sequence[Any], opened: tuple[int, ...]) -> Sequence[Tensor]:
         # unweighted paths do not depend on what stands in the weights' place
         text = product.weighted if SLOTS.index("w") in raised else call.description
-        names, tensors, indices = tuple(SLOTS[n] for n in opened), list(point), call.indices
+        names, tensors = tuple(SLOTS[n] for n in opened), list(point)
         g = tensors.pop() if names == (OUT,) else None  # its rows alone are needed
-        if g is not None:
-            indices = tuple(x._replace(size=g.shape[0]) if x.rule.operand == OUT else x for x in indices)
-        return forms.form(FormCall(tensors, indices, text, opening(*names)))
+        nodes = call.nodes if g is None else g.shape[0]
+        return forms.form(call._replace(tensors=tensors, description=text, call=opening(*names), nodes=nodes))
 
     # no path reads an operand without numbers: a layer's second inputs
     parts = [part for part in _sum_of(call.call).parts if empty.isdisjoint(part.raised)]

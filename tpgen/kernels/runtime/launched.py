@@ -52,36 +52,36 @@ class Launched:
 
         Indices of a call before are found again in this one frame of Python: fifty take as long as the launch.
         """
-        tensors, indices, _, text = call
+        tensors, at, _, text, _, nodes, ordered = call
         device = tensors[0].get_device()
         for number, _ in entered:
             if (number, device) not in self._kernels:
                 return None
-        given = [index[1] for index in indices if index[1] is not None]
-        if not given:
-            return self._start(call, entered, [], [], -1, -1)
-        wholes, parts = [], []
-        for x in given:
+        if not at:
+            return self._start(call, entered, (), (), -1, -1)
+        wholes, places, key = list[Tensor](), list[int](), list[Any]((text, nodes))  # in loops: comprehensions were frames once
+        for x in tensors:
+            key.append(x.shape)
+        for x in at:
             if x.layout is not torch.strided:
                 return ()
-            wholes.append(x if x._base is None else x._base)
-            parts.append((x.shape, x.stride(), x.storage_offset(), x.dtype))
-        seen = self._seen.get(tuple([id(x) for x in wholes]))
-        key = (text, call.nodes, *[x.shape for x in tensors], *parts)
-        ordered = bool([index for index in indices if index[3] is not None])
-        known = None if seen is None or ordered else seen.known.get(key)
-        # lists, as generators are frames too
-        if (
-            seen
-            and known
-            and not [0 for old, n, x in zip(*seen[:2], wholes, strict=True) if old() is not x or n != x._version]
-        ):
+            whole = x if x._base is None else x._base
+            wholes.append(whole)
+            places.append(id(whole))
+            key += x.shape, x.stride(), x.storage_offset(), x.dtype
+        seen = None if ordered else self._seen.get(tuple(places))
+        known = None if seen is None else seen.known.get(tuple(key))
+        if seen is not None and known is not None:
             wide, orders, which, stream = known
-            dense = [x if y is None else y for x, y in zip(given, wide, strict=True)]
-            made = self._start(call, entered, dense, orders, which, stream)
-            if made:
-                return made
-        return self._on_known_rows(call, entered, check, wholes, None if ordered else key)
+            dense = []
+            for old, version, whole, x, y in zip(seen.wholes, seen.versions, wholes, at, wide, strict=True):
+                if old() is whole and version == whole._version:
+                    dense.append(x if y is None else y)
+            if len(dense) == len(at):
+                made = self._start(call, entered, dense, orders, which, stream)
+                if made:
+                    return made
+        return self._on_known_rows(call, entered, check, wholes, None if ordered else tuple(key))
 
     def _start(
         self,
@@ -122,12 +122,12 @@ class Launched:
             if known is None:
                 return ()
             found.append(known)
-        stream, given = found[0].stream, [x.tensor for x in call.indices if x.tensor is not None]
+        stream = found[0].stream
         orders = [next((x for x in by if x is not None), None) for by in zip(*(k.orders for k in found), strict=True)]
         which, sorts = sum(1 << n for n, x in enumerate(orders) if x is not None), [x for x in orders if x is not None]
         made = self._start(call, entered, found[0].indices, sorts, which, -1)
         if made and stream is not None and key is not None:
-            wide = [None if x is y else x for x, y in zip(found[0].indices, given, strict=True)]
+            wide = [None if x is y else x for x, y in zip(found[0].indices, call.at, strict=True)]
             self._remember(wholes, key, (wide, sorts, which, stream))
         return made
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from tpgen.base.errors import InputError
 from tpgen.kernels.cpp.text import GeneratedSource
-from tpgen.kernels.rows import DESTINATIONS, ELEMENTS, PAIRS, SOURCES, RowIndex
-from tpgen.kernels.runtime.call import FormCall, opening
+from tpgen.kernels.rows import EDGES, ELEMENTS, PAIRS
+from tpgen.kernels.runtime.call import FORWARD, FormCall
 from tpgen.kernels.runtime.description import describe, kernel_source
 from tpgen.kernels.runtime.forms import forms
 from tpgen.kernels.runtime.given import given_numbers
@@ -32,7 +32,6 @@ __all__ = [
 ]
 
 
-_FORWARD = opening("out")
 SORTED_ON = {target.device for target in KERNEL_TARGETS.values() if target.sorts}
 
 
@@ -53,8 +52,8 @@ def kernel_product(
     torch.Size([2, 24])
     """
     x1, x2, w = _alike(x1, x2, w)
-    indices = () if elements is None else (RowIndex(ELEMENTS, elements),)
-    return forms.form(FormCall((x1, x2, w), indices, description, _FORWARD))[0]
+    at, rules = ((), ()) if elements is None else ((elements,), (ELEMENTS,))
+    return forms.form(FormCall((x1, x2, w), at, description, FORWARD, rules))[0]
 
 
 def kernel_layer(x: Tensor, w: Tensor, elements: Tensor, description: str) -> Tensor:
@@ -73,7 +72,7 @@ def kernel_layer(x: Tensor, w: Tensor, elements: Tensor, description: str) -> Te
     if x.dim() != 2:
         raise InputError(f"x1 must have shape (rows, in), got {tuple(x.shape)}")
     none = x.detach()[:, :0]  # no second input is one without entries
-    return forms.form(FormCall((x, none, w), (RowIndex(ELEMENTS, elements),), description, _FORWARD))[0]
+    return forms.form(FormCall((x, none, w), (elements,), description, FORWARD, (ELEMENTS,)))[0]
 
 
 def kernel_conv(
@@ -108,29 +107,26 @@ def kernel_conv(
     x1, x2, w = _alike(x1, x2, w)
     _check_index("edge_src", edge_src)
     _check_index("edge_dst", edge_dst)
-    indices = [RowIndex(SOURCES, edge_src), RowIndex(DESTINATIONS, edge_dst, num_nodes)]
+    more = () if elements is None else (elements,)
+    rules = (*EDGES, *[ELEMENTS] * len(more), *[PAIRS] * paired)
+    call = FormCall((x1, x2, w), (edge_src, edge_dst, *more), description, FORWARD, rules, num_nodes)
     if torch.compiler.is_compiling() and x1.device.type in SORTED_ON and not torch.compiler.is_exporting():
         both = torch.is_grad_enabled() and (x1.requires_grad or x2.requires_grad or w.requires_grad)
-        indices = [*_sorted_edges(x1, both, edge_src.long(), edge_dst.long(), num_nodes)]
-    if elements is not None:
-        indices.append(RowIndex(ELEMENTS, elements))
-    if paired:
-        indices.append(RowIndex(PAIRS))
-    return forms.form(FormCall((x1, x2, w), tuple(indices), description, _FORWARD))[0]
+        call = _on_sorted_edges(call, both, edge_src.long(), edge_dst.long(), more)
+    return forms.form(call)[0]
 
 
-def _sorted_edges(x1: Tensor, needs_both: bool, src: Tensor, dst: Tensor, nodes: int) -> tuple[RowIndex, RowIndex]:
-    """Edges in a graph that sorts them: equal sorts of many layers and directions are one there.
+def _on_sorted_edges(call: FormCall, needs_both: bool, src: Tensor, dst: Tensor, more: tuple[Tensor, ...]) -> FormCall:
+    """The call in a graph that sorts its edges: equal sorts of many layers and directions are one there.
 
     Outside of graphs an order is kept with its tensor; Inductor lends memory for one call, in which nothing may stay.
     """
+    nodes, rows = call.nodes, call.tensors[0].shape[0]
     if needs_both:
         # of the first layer too, whose x1 may have no gradient: what layers share is one sort then
-        both, size = torch.ops.tpgen.order(dst, nodes, src, x1.shape[0]), nodes + 1 + dst.shape[0]
-        by_dst, by_src = both[:size], both[size:]
-    else:
-        by_dst, by_src = torch.ops.tpgen.order(dst, nodes), None
-    return RowIndex(SOURCES, src, 0, by_src), RowIndex(DESTINATIONS, dst, nodes, by_dst)
+        both, size = torch.ops.tpgen.order(dst, nodes, src, rows), nodes + 1 + dst.shape[0]
+        return call._replace(at=(src, dst, *more, both[size:], both[:size]), ordered=EDGES)
+    return call._replace(at=(src, dst, *more, torch.ops.tpgen.order(dst, nodes)), ordered=EDGES[1:])
 
 
 def kernel_polynomial(tensors: Sequence[Tensor], index: Tensor | None, description: str, call: str) -> Tensor:
@@ -146,7 +142,7 @@ def kernel_polynomial(tensors: Sequence[Tensor], index: Tensor | None, descripti
         for x in tensors:
             dtype = torch.promote_types(dtype, x.dtype)
         tensors = [x.to(dtype) for x in tensors]
-    return forms.form(FormCall(tensors, (RowIndex(ELEMENTS, index),), description, call))[0]
+    return forms.form(FormCall(tensors, () if index is None else (index,), description, call, (ELEMENTS,)))[0]
 
 
 def _check_index(name: str, index: Tensor) -> None:

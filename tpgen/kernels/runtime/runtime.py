@@ -22,7 +22,7 @@ from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cpp.generate import BEYOND
 from tpgen.kernels.cuda import captures
 from tpgen.kernels.cuda.orders import know_both
-from tpgen.kernels.rows import DESTINATIONS, EDGES, ELEMENTS, INDEX_DTYPES, ROWS, RowIndex, Rules, names_of
+from tpgen.kernels.rows import EDGES, ELEMENTS, INDEX_DTYPES, ROWS, RowIndex, Rules, names_of
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
 from tpgen.kernels.runtime.failures import failure_of, name_of, note_failure
@@ -66,13 +66,9 @@ class Kernels:
 
     def quick(self, call: FormCall) -> Sequence[Tensor]:
         """The open slots of a usual call whose kernels are built, by the runtime; nothing for others, nor at faults."""
-        tensors, indices, _, text = call
+        tensors, at, _, text, rules, nodes, _ = call
         if self._native is None or not tensors:
             return ()
-        rules: Rules = ()
-        nodes = 0
-        for rule, _, size, *_ in indices:  # small calls notice a generator
-            rules, nodes = (*rules, rule), size if rule is DESTINATIONS else nodes
         entered = self._entered.get((text, tensors[0].dtype, rules))
         if entered is None or type(nodes) is not int:  # a symbol of a trace, which must not be asked how many
             return ()
@@ -82,18 +78,15 @@ class Kernels:
                 return made
         if len(entered) > 1:
             return self._quick_parts(call, entered)
-        if indices:
-            tensors = [*tensors, *[index[1] for index in indices if index[1] is not None]]
-        return self._native(tensors, entered[0][0], nodes)
+        return self._native([*tensors, *at], entered[0][0], nodes)
 
     def _quick_parts(self, call: FormCall, entered: Sequence[_Entered]) -> Sequence[Tensor]:
         """Compute a call of several kernels: sums over rows that indices find have orders of their own."""
-        indices = [index.tensor for index in call.indices if index.tensor is not None]
         slots, made = call.slots, list[Tensor]()
         given = dict(zip([slot.operand for slot in slots.given], call.tensors, strict=False))
         nodes = given[OUT].shape[0] if OUT in given and given[OUT].dim() else call.nodes
         for number, count in entered:
-            results = self._native([*call.tensors[:count], *indices], number, nodes) if self._native else []
+            results = self._native([*call.tensors[:count], *call.at], number, nodes) if self._native else []
             if not results:
                 return ()
             made += results
@@ -234,9 +227,9 @@ class Kernels:
         target = target_of(x1.device.type)
         if target is None or not target.sorts or call.rules != EDGES or not x1.dim():
             return
-        (src, dst), orders = [x.tensor for x in call.indices], [x.order for x in call.indices]
-        if src is None or dst is None or orders[1] is not None or any(x.dim() != 1 for x in (src, dst)):
+        if call.ordered or len(call.at) != len(EDGES) or any(x.dim() != 1 for x in call.at):
             return
+        src, dst = call.at
         usual = all(x.dtype in INDEX_DTYPES and x.is_contiguous() and x.device == x1.device for x in (src, dst))
         if usual and len(src) == len(dst):
             know_both(src, dst, x1.shape[0], max(0, call.nodes), captures.capture_of(x1.get_device()))
@@ -346,8 +339,8 @@ class Kernels:
             found_rows(own[g.shape.counts], x, counts[ROWS]) if g.shape.counts in own else x
             for g, x in zip(signature.given, call.tensors, strict=True)
         ]
-        kept = tuple(index for index in call.indices if index.rule not in untaken)
-        below = call._replace(tensors=tensors, description=self.by_row(untaken), indices=kept)
+        kept = [index for index in call.indices if index.rule not in untaken]
+        below = call._replace(tensors=tensors, description=self.by_row(untaken)).found_by(kept)
         made = kernels_of(below.description).run(below)
         return [
             sums_of_found(own[shape.counts], x) if shape.counts in own else x

@@ -37,7 +37,7 @@ def call_of(name: str, indexed: bool = True, channels: int = 5) -> FormCall:
 
 
 def of_elements(call: FormCall, index: Tensor | None) -> FormCall:
-    return call._replace(indices=(RowIndex(ELEMENTS, index),))
+    return call.found_by([RowIndex(ELEMENTS, index)])
 
 
 def both(call: FormCall) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
@@ -72,9 +72,8 @@ def silent(native_gpu: Polynomials) -> Any:
 @pytest.mark.parametrize("name, launches", [("forward", 1), ("backward", 2)])
 def test_no_frame_of_python_between_an_operator_and_the_driver(name: str, launches: int, silent: Any) -> None:
     call = call_of(name)
-    kernels, index = kernels_of(call.description), call.indices[0].tensor
+    kernels, (index,) = kernels_of(call.description), call.at
     kernels.run(call)
-    assert index is not None
     number = number_of(call)
     use(silent)
     operator, order = torch.ops.tpgen_native.form.default._op, order_of(index, 3).whole
@@ -157,8 +156,7 @@ def test_tensors_that_are_not_taken_are_let_go(silent: Any) -> None:
     kernels = kernels_of(call.description)
     kernels.run(call)
     use(silent)
-    number, index = number_of(call), call.indices[0].tensor
-    assert index is not None
+    number, (index,) = number_of(call), call.at
     operator, order = torch.ops.tpgen_native.form.default, order_of(index, 3).whole
     for count, n in ((8, number), (2, number), (4, -1)):
         tensors = [torch.zeros(7, 5) for _ in range(count)]

@@ -14,7 +14,6 @@ from tests.machine import needs_compiler
 from tests.polynomials import PLANS, operands_of, symmetric
 from tpgen.base.errors import InputError
 from tpgen.kernels.rows import ELEMENTS as OF_ELEMENTS
-from tpgen.kernels.rows import RowIndex
 from tpgen.kernels.runtime import memory
 from tpgen.kernels.runtime import runtime as runtime_of_forms
 from tpgen.kernels.runtime.call import FormCall
@@ -44,7 +43,8 @@ def index_of(plan: Plan) -> Tensor | None:
 
 
 def call_of(plan: Plan, name: str, tensors: Sequence[Tensor], index: Tensor | None) -> FormCall:
-    return FormCall(tensors, (RowIndex(OF_ELEMENTS, index),), plan.to_json(), str(named_call(plan, name)))
+    at = [] if index is None else [index]
+    return FormCall(tensors, at, plan.to_json(), str(named_call(plan, name)), (OF_ELEMENTS,))
 
 
 def by_runtime(plan: Plan, name: str, tensors: list[Tensor], index: Tensor | None) -> list[Tensor]:
@@ -168,7 +168,7 @@ def test_faults_are_told_by_python() -> None:
     plan = symmetric()
     tensors = point(plan, "forward")
     by_runtime(plan, "forward", tensors, INDEX)
-    with pytest.raises(InputError, match="index holds an index out of range: elements run from 0 to 2, got 3 to 5"):
+    with pytest.raises(InputError, match="index: elements run from 0 to 2, got 3 to 5"):
         kernel_polynomial(tensors, INDEX + 3, plan.to_json(), str(forward_call(plan)))
 
 
