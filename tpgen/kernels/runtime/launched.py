@@ -59,7 +59,7 @@ class Launched:
                 return None
         if not at:
             return self._start(call, entered, (), (), -1, -1)
-        wholes, places, key = list[Tensor](), list[int](), list[Any]((text, nodes))  # in loops: comprehensions were frames once
+        wholes, places, key = list[Tensor](), list[int](), list[Any]((text, nodes))  # loops have no frames
         for x in tensors:
             key.append(x.shape)
         for x in at:
