@@ -20,8 +20,12 @@ def fault_error(code: int, indices: Sequence[RowIndex]) -> Exception:
     return InputError(f"{rule.argument}{rule.beyond.format(index.size - 1)}, got {low} to {high}")
 
 
-def is_inside(index: RowIndex) -> bool:
-    """Whether an index points to rows that are there."""
+def fault_of(indices: Sequence[RowIndex]) -> int:
+    """What a kernel returns for indices: of the first that points beyond its rows, 0 where none does."""
+    return next((BEYOND + n for n, index in enumerate(indices) if index.check and not _is_inside(index)), 0)
+
+
+def _is_inside(index: RowIndex) -> bool:
     if index.tensor is None or not index.tensor.numel():
         return True
     low, high = _ends(index.tensor)

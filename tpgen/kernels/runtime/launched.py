@@ -6,7 +6,7 @@ indices checked, where a call with new ones is made: by Python's launch.  Calls 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 from weakref import ref
@@ -58,7 +58,7 @@ class Launched:
             if (number, device) not in self._kernels:
                 return None
         if not at:
-            return self._start(call, entered, (), (), -1, -1)
+            return start(self._native.form, call, entered, ())
         wholes, places, key = list[Tensor](), list[int](), list[Any]((text, nodes))  # loops have no frames
         for x in tensors:
             key.append(x.shape)
@@ -78,30 +78,10 @@ class Launched:
                 if old() is whole and version == whole._version:
                     dense.append(x if y is None else y)
             if len(dense) == len(at):
-                made = self._start(call, entered, dense, orders, which, stream)
+                made = start(self._native.form, call, entered, [*dense, *orders], which, stream)
                 if made:
                     return made
         return self._on_known_rows(call, entered, check, wholes, None if ordered else tuple(key))
-
-    def _start(
-        self,
-        call: FormCall,
-        entered: Sequence[tuple[int, int]],
-        indices: Sequence[Tensor],
-        orders: Sequence[Tensor],
-        which: int,
-        stream: int,
-    ) -> Sequence[Tensor]:
-        """Launch the kernels of a call."""
-        tensors, nodes, made = call.tensors, call.nodes, list[Tensor]()
-        if len(entered) > 1 and entered[-1][1] < len(tensors):  # out alone does not read itself
-            nodes = tensors[entered[-1][1]].shape[0]
-        for number, count in entered:
-            results = self._native.form([*tensors[:count], *indices, *orders], number, nodes, which, stream)
-            if not results:
-                return ()
-            made += results
-        return made
 
     def _on_known_rows(
         self,
@@ -125,7 +105,7 @@ class Launched:
         stream = found[0].stream
         orders = [next((x for x in by if x is not None), None) for by in zip(*(k.orders for k in found), strict=True)]
         which, sorts = sum(1 << n for n, x in enumerate(orders) if x is not None), [x for x in orders if x is not None]
-        made = self._start(call, entered, found[0].indices, sorts, which, -1)
+        made = start(self._native.form, call, entered, [*found[0].indices, *sorts], which)
         if made and stream is not None and key is not None:
             wide = [None if x is y else x for x, y in zip(found[0].indices, call.at, strict=True)]
             self._remember(wholes, key, (wide, sorts, which, stream))
@@ -147,3 +127,24 @@ def _counted(index: RowIndex, call: FormCall, place: int | None, check: bool) ->
     """An index with the rows that it points into, as a given tensor says, else the call."""
     size = index.size if place is None else call.tensors[place].shape[0]
     return index._replace(size=size, check=index.rule.checked(check))
+
+
+def start(
+    native: Callable[..., list[Tensor]],
+    call: FormCall,
+    entered: Sequence[tuple[int, int]],
+    at: Sequence[Tensor],
+    which: int = -1,
+    stream: int = -1,
+) -> Sequence[Tensor]:
+    """Start the kernels of a call on its indices, and orders of those that bits of ``which`` say; nothing at faults."""
+    tensors, nodes, made = call.tensors, call.nodes, list[Tensor]()
+    if len(entered) > 1 and entered[-1][1] < len(tensors):  # out alone does not read itself
+        g = tensors[entered[-1][1]]
+        nodes = g.shape[0] if g.dim() else 0
+    for number, count in entered:
+        results = native([*tensors[:count], *at], number, nodes, which, stream)
+        if not results:
+            return ()
+        made += results
+    return made

@@ -19,22 +19,20 @@ from tpgen.base.remember import remembered
 from tpgen.form.call import Call as Slots
 from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
-from tpgen.kernels.cpp.generate import BEYOND
 from tpgen.kernels.cuda import captures
 from tpgen.kernels.cuda.orders import know_both
 from tpgen.kernels.rows import EDGES, ELEMENTS, INDEX_DTYPES, ROWS, RowIndex, Rules, names_of
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
 from tpgen.kernels.runtime.failures import failure_of, name_of, note_failure
-from tpgen.kernels.runtime.faults import fault_error, is_inside
-from tpgen.kernels.runtime.launched import Launched
+from tpgen.kernels.runtime.faults import fault_error, fault_of
+from tpgen.kernels.runtime.launched import Launched, start
 from tpgen.kernels.runtime.native.runtime import NO_NUMBER, Runtime, runtime
 from tpgen.kernels.runtime.pairs import found_rows, sums_of_found
 from tpgen.kernels.runtime.signature import CallSignature, Counts, NativeFields
 from tpgen.kernels.runtime.standins import standin
 from tpgen.kernels.runtime.targets import KernelTarget, target_of
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
-from tpgen.planner.plan import OUT
 
 _Built = tuple[str, torch.dtype, Rules]  # a call whose kernels the runtime knows: its text, dtype and rules of rows
 _Entered = tuple[int, int]  # by which the runtime knows a kernel; how many tensors it is given
@@ -67,30 +65,16 @@ class Kernels:
     def quick(self, call: FormCall) -> Sequence[Tensor]:
         """The open slots of a usual call whose kernels are built, by the runtime; nothing for others, nor at faults."""
         tensors, at, _, text, rules, nodes, _ = call
-        if self._native is None or not tensors:
-            return ()
-        entered = self._entered.get((text, tensors[0].dtype, rules))
-        if entered is None or type(nodes) is not int:  # a symbol of a trace, which must not be asked how many
-            return ()
+        entered = self._entered.get((text, tensors[0].dtype, rules)) if tensors else None
+        if entered is None or self._native is None or type(nodes) is not int:
+            return ()  # a symbol of a trace must not be asked how many
         if self._launched is not None:
             made = self._launched.call(call, entered, self.description.check_index)
             if made is not None:
                 return made
-        if len(entered) > 1:
-            return self._quick_parts(call, entered)
-        return self._native([*tensors, *at], entered[0][0], nodes)
-
-    def _quick_parts(self, call: FormCall, entered: Sequence[_Entered]) -> Sequence[Tensor]:
-        """Compute a call of several kernels: sums over rows that indices find have orders of their own."""
-        slots, made = call.slots, list[Tensor]()
-        given = dict(zip([slot.operand for slot in slots.given], call.tensors, strict=False))
-        nodes = given[OUT].shape[0] if OUT in given and given[OUT].dim() else call.nodes
-        for number, count in entered:
-            results = self._native([*call.tensors[:count], *call.at], number, nodes) if self._native else []
-            if not results:
-                return ()
-            made += results
-        return made
+        if len(entered) == 1:
+            return self._native([*tensors, *at], entered[0][0], nodes)
+        return start(self._native, call, entered, at)
 
     def _number_of(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules) -> int:
         """The number by which the runtime knows a call of one kernel."""
@@ -331,10 +315,10 @@ class Kernels:
         return self.product.per_row if ELEMENTS in rules else self._text
 
     def _run_by_row(self, call: FormCall, signature: CallSignature, counts: Counts, untaken: Rules) -> list[Tensor]:
-        own = {index.rule.into: index for index in self.indices(call, counts) if index.rule in untaken}
-        for place, index in enumerate(self.indices(call, counts)):
-            if index.rule in untaken and index.tensor is not None and index.check and not is_inside(index):
-                raise fault_error(BEYOND + place, self.indices(call, counts))
+        indices = [index for index in self.indices(call, counts) if index.rule in untaken]
+        if fault := fault_of(indices):
+            raise fault_error(fault, indices)
+        own = {index.rule.into: index for index in indices}
         tensors = [
             found_rows(own[g.shape.counts], x, counts[ROWS]) if g.shape.counts in own else x
             for g, x in zip(signature.given, call.tensors, strict=True)

@@ -20,8 +20,7 @@ from tpgen.form.derivative import parts_of, summed_parts
 from tpgen.form.form import ROW, Form, Term
 from tpgen.form.polynomial import read_operand, write_operand
 from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, by_form
-from tpgen.kernels.cpp.generate import BEYOND
-from tpgen.kernels.rows import RowIndex
+from tpgen.kernels.runtime.faults import fault_of
 from tpgen.kernels.runtime.pairs import found_rows, sums_of_found
 from tpgen.kernels.sweep.evaluate import ValueMemory, run_statements
 from tpgen.kernels.sweep.monomials import PolynomialSweep, reads, stored_value
@@ -40,7 +39,7 @@ def product_standin(spec: KernelSpec) -> Kernel:
     parts, names = parts_of(spec.call, SLOTS), [slot.operand for slot in spec.call.given]
 
     def run(call: KernelCall) -> int:
-        if fault := _fault_of(call.indices):
+        if fault := fault_of(call.indices):
             return fault
         own = {index.rule.operand: index for index in call.indices}
         # nothing reads one without numbers, and it may have no rows
@@ -56,15 +55,6 @@ def product_standin(spec: KernelSpec) -> Kernel:
         return 0
 
     return run
-
-
-def _fault_of(indices: Sequence[RowIndex]) -> int:
-    """Return what a kernel returns where an index is out of range."""
-    for place, index in enumerate(indices):
-        x = index.tensor
-        if index.check and x is not None and x.numel() and not 0 <= int(x.min()) <= int(x.max()) < index.size:
-            return BEYOND + place
-    return 0
 
 
 def _opened(
@@ -122,7 +112,7 @@ def polynomial_standin(spec: KernelSpec) -> Kernel:
 
     def run(call: KernelCall) -> int:
         index, like = call.indices[0].tensor, call.given[0]
-        if fault := _fault_of(call.indices):
+        if fault := fault_of(call.indices):
             return fault
         if index is None:
             every = torch.arange(call.rows, device=like.device)

@@ -110,7 +110,7 @@ def test_frames_of_python_on_a_users_call(silent: Any) -> None:
         kernels.run(take())
         assert bool(kernels.quick(take()))
         use(silent)
-        assert frames(kernels.quick, take()) == ["quick", "call", "_start"]
+        assert frames(kernels.quick, take()) == ["quick", "call", "start"]
         assert silent.fake_count(0) == launches
 
 
