@@ -245,7 +245,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     told = load._indices
 
     def listening(indices: Sequence[RowIndex]):
-        heard.extend(index.check for index in indices)
+        heard.extend({index.check for index in indices})
         return told(indices)
 
     kernels_of.cache_clear()

@@ -82,7 +82,7 @@ def test_many_paths_compiled_in_parts_agree() -> None:
     description = Description(channelwise(wide, narrow, wide, shared_weights=False), ("mul_ir",) * 3)
     assert "noinline" in description.source(call_of(("x1", "x2", "w")), torch.float64).text
     given = operands(description.plan, ROWS)
-    found = [run(target, description, ("x1", "x2", "w"), given, None) for target in HERE]
+    found = [run(target, description, ("x1", "x2", "w"), given) for target in HERE]
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
 
@@ -100,7 +100,10 @@ def test_groups_of_rows_agree(shared: bool, gathered: bool, monkeypatch: pytest.
     if gathered:
         given |= {name: given[name][:NODES].clone() for name in ("x1", "out")}
     for opened in OPENED:
-        assert "static void row_group" in description.source(call_of(opened), torch.float64, gathered).text
+        assert (
+            "static void row_group"
+            in description.source(call_of(opened), torch.float64, EDGES if gathered else ()).text
+        )
         found = [run(target, description, opened, given, gather) for target in HERE]
         for one, other in zip(*found, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)

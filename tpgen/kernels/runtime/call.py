@@ -81,7 +81,7 @@ class FormCall(NamedTuple):
     @staticmethod
     def read(
         tensors: Sequence[Any],
-        at: Sequence[Any],
+        at: Sequence[Any] | None,
         description: str,
         call: str,
         rows: str = "",
@@ -92,7 +92,7 @@ class FormCall(NamedTuple):
 
         Raises `PlanError` where a name is of no rule, `InputError` where there are more indices than rules take.
         """
-        rules, sorts = rules_of(rows), rules_of(ordered)
+        at, rules, sorts = at or (), rules_of(rows), rules_of(ordered)  # packages of AOTInductor give None for no list
         more = len(at) - len(sorts) - sum(rule.takes_index for rule in rules)
         if more > 0 or len(at) < len(sorts):
             raise InputError(f"rows {rows!r}, ordered {ordered!r}: {len(at)} indices and orders are not one for each")

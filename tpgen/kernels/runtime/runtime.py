@@ -27,7 +27,7 @@ from tpgen.kernels.runtime.description import AnyDescription, Description, read_
 from tpgen.kernels.runtime.failures import failure_of, name_of, note_failure
 from tpgen.kernels.runtime.faults import fault_error, fault_of
 from tpgen.kernels.runtime.launched import Launched, start
-from tpgen.kernels.runtime.native.runtime import NO_NUMBER, Runtime, runtime
+from tpgen.kernels.runtime.native.runtime import FEW, NO_NUMBER, Runtime, runtime
 from tpgen.kernels.runtime.pairs import found_rows, sums_of_found
 from tpgen.kernels.runtime.signature import CallSignature, Counts, NativeFields
 from tpgen.kernels.runtime.standins import standin
@@ -48,7 +48,7 @@ class Kernels:
         self._signatures: dict[tuple[str, Rules], CallSignature] = {}
         self._fused: dict[tuple[torch.dtype, str], bool] = {}
         self._entered: dict[_Built, tuple[_Entered, ...]] = {}
-        self._native: Callable[..., list[Tensor]] | None = None  # calls a kernel by its number
+        self._native: Runtime | None = None  # where it calls a kernel by its number
         self._launched: Launched | None = None  # on GPUs
         self._offered: set[tuple[Kernel, torch.device]] = set()
         self._failed: list[tuple[KernelSpec, str, KernelError]] = []  # not said yet
@@ -72,9 +72,11 @@ class Kernels:
             made = self._launched.call(call, entered, self.description.check_index)
             if made is not None:
                 return made
-        if len(entered) == 1:
-            return self._native([*tensors, *at], entered[0][0], nodes)
-        return start(self._native, call, entered, at)
+        if len(entered) > 1:
+            return start(self._native.form, call, entered, at)
+        if len(tensors) == FEW and len(at) < FEW:
+            return self._native.few(*tensors, entered[0][0], nodes, *at)
+        return self._native.form([*tensors, *at], entered[0][0], nodes)
 
     def _number_of(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules) -> int:
         """The number by which the runtime knows a call of one kernel."""
@@ -99,7 +101,7 @@ class Kernels:
 
     def _note(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules, number: int) -> None:
         self._entered[str(call), dtype, rules] = ((number, len(call.given)),)
-        self._native = native.form
+        self._native = native
 
     def _enter_launch(self, call: Slots, kernel: Kernel, like: Tensor, rules: Rules) -> None:
         """Give the same to the runtime as it is launched on a GPU, where it has been launched by Python once."""

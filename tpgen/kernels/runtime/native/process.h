@@ -6,7 +6,10 @@
 // sorted them.
 #define FORM_SCHEMA(name) \
   name "(Tensor[] tensors, int call, SymInt nodes=0, int sorted=-1, int stream=-1) -> Tensor[]"
-static const char* const SCHEMAS[] = {FORM_SCHEMA("form"), FORM_SCHEMA("form.named")};
+// The first for calls of three tensors and two indices at most: torch takes half a microsecond for lists.
+static const char* const SCHEMAS[] = {
+    "form.few(Tensor x, Tensor y, Tensor z, int call, SymInt nodes=0, Tensor? one=None, Tensor? other=None) -> Tensor[]",
+    FORM_SCHEMA("form"), FORM_SCHEMA("form.named")};
 
 enum { MOST = 1 << 16 };
 static Form* forms[MOST];
@@ -70,6 +73,7 @@ static const char UNFIT_CALL[] =
 
 // A call by its number, or by its name, for which it is an error that nothing is done.
 enum Kind { BY_NUMBER, BY_NAME };
+enum { FEW = 3 };
 
 // Where some tensor is on a GPU, all are, or it is left to Python.
 template <bool cpu>
@@ -85,20 +89,35 @@ static bool read(const Form& f, Arguments& a, List& given, i64 sorted, i64 strea
   a.checked = sorted >= 0, a.stream = stream;
   return !given.has_more();
 }
+static Handle listed(Tensor* results, i64 count) {
+  Handle list = 0;
+  torch_new_list_reserve_size(count, &list);
+  for (i64 n = 0; n < count; ++n) torch_list_push_back(list, (u64)results[n].give());
+  return list;
+}
+static const Form* form_at(i64 number) {
+  return number < 0 || number >= __atomic_load_n(&known_forms, __ATOMIC_ACQUIRE) ? 0 : forms[number];
+}
+static void few_boxed(u64* stack, u64, u64) {
+  const Form* f = form_at((i64)stack[3]);
+  Tensor x[FEW] = {(Handle)stack[0], (Handle)stack[1], (Handle)stack[2]}, results[FEW];
+  Arguments a(x, (i64)stack[4]);
+  a.count = FEW;
+  for (int n = 0; n < 2; ++n) a.index[n].take(optional(stack[5 + n]));
+  const bool made = f && f->count == FEW && f->opens <= FEW && done<true>(*f, a, results);
+  stack[0] = (u64)listed(results, made ? f->opens : 0);
+}
 template <Kind kind, bool cpu = true>
 static void form_boxed(u64* stack, u64, u64) {
   const i64 number = kind == BY_NAME ? number_of((i64)stack[1]) : (i64)stack[1];
   bool made = false;
   {
     List given(stack[0]);
-    const Form* f = number < 0 || number >= __atomic_load_n(&known_forms, __ATOMIC_ACQUIRE) ? 0 : forms[number];
+    const Form* f = form_at(number);
     const Tensors x(f ? f->count : 0), results(f ? f->opens : 0);
     Arguments a(x, (i64)stack[2]);
     made = f && read(*f, a, given, (i64)stack[3], (i64)stack[4]) && done<cpu>(*f, a, results);
-    Handle list = 0;
-    torch_new_list_reserve_size(made ? f->opens : 0, &list);
-    for (i64 n = 0; made && n < f->opens; ++n) torch_list_push_back(list, (u64)results[n].give());
-    stack[0] = (u64)list;
+    stack[0] = (u64)listed(results, made ? f->opens : 0);
   }
   if (kind == BY_NAME) aoti_torch_check(made, "tpgen", "program", 0, UNFIT_CALL);
 }
@@ -108,6 +127,7 @@ EXPORTED int tpgen_register() {
   int failed = aoti_torch_library_init_fragment("tpgen_native", __FILE__, __LINE__, &library);
   for (const char* schema : SCHEMAS) failed = failed || aoti_torch_library_def(library, schema);
   return failed || aoti_torch_library_init_impl("tpgen_native", "CPU", __FILE__, __LINE__, &cpu) ||
+         torch_library_impl(cpu, "form.few", few_boxed, STABLE_SINCE) ||
          torch_library_impl(cpu, "form", form_boxed<BY_NUMBER>, STABLE_SINCE) ||
          torch_library_impl(cpu, "form.named", form_boxed<BY_NAME>, STABLE_SINCE) ||
          aoti_torch_library_init_impl("tpgen_native", "CUDA", __FILE__, __LINE__, &gpu) ||

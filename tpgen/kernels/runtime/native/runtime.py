@@ -3,7 +3,8 @@
 Python builds a kernel when it is first needed and enters it here.  From then on ``tpgen_native::form`` checks operands,
 makes room and calls it, or launches it on a GPU, by the order of its rows where it takes them sorted.  It takes only
 what is usual: tensors that fit, all on the CPU or on one GPU.  For all else, and for all faults, it returns nothing:
-then Python does the call, and says what is wrong.  Its overload ``form.named``, for compiled programs, fails then.
+then Python does the call, and says what is wrong.  Its overload ``form.few`` is the same on the CPU for few tensors,
+without lists, which small products notice.  Its overload ``form.named``, for compiled programs, fails at faults.
 Room for large results on the CPU is made by a function in Python that the runtime calls, since what is kept for them
 stands there.
 
@@ -35,6 +36,7 @@ from tpgen.kernels.cuda.driver import EntryPoints, entry_points
 from tpgen.kernels.runtime.memory import LARGE, empty
 from tpgen.kernels.runtime.native.source import libtorch, process_text
 
+FEW = 3  # tensors of calls without a list, and less indices
 NO_NUMBER = -1  # the number of a call that is not in the table
 _UNUSUAL = (
     *("Python", "FuncTorchDynamicLayerFrontMode", "FuncTorchGradWrapper", "Functionalize", "Tracer", "Batched"),
@@ -76,7 +78,7 @@ class Runtime:
         self._registered = _register_unusual()
         if _GIVE:  # else large results are left to Python
             library.tpgen_make_large_by(_make_large)
-        self.form = _operation("form")
+        self.form, self.few = _operation("form"), _operation("form", "few")
 
     def use_driver(self, device: str, driver: EntryPoints | None) -> None:
         """Launch kernels on devices of a type from now on by these functions, or leave it to Python."""
@@ -128,17 +130,20 @@ class Runtime:
         self._library.tpgen_set_launch(form, device, (ctypes.c_int64 * len(launch))(*launch))
 
 
-def _operation(name: str) -> Callable[..., list[Tensor]]:
+def _operation(name: str, overload: str = "") -> Callable[..., list[Tensor]]:
     """The function behind an operator's object, which is another frame of Python."""
     find = getattr(_torch, "operation", None)
-    return find(f"tpgen_native::{name}", "")[0] if find else getattr(torch.ops.tpgen_native, name).default
+    operators = getattr(torch.ops.tpgen_native, name)
+    return find(f"tpgen_native::{name}", overload)[0] if find else getattr(operators, overload or "default")
 
 
 def _register_unusual() -> torch.library.Library:
     library = torch.library.Library("tpgen_native", "FRAGMENT")
+    for key in (*_UNUSUAL, "CUDA"):
+        library.impl("form.few", lambda *_: [], key)
     for key in _UNUSUAL:
         library.impl("form", lambda *_: [], key)
-    for name in ("form", "form.named"):
+    for name in ("form.few", "form", "form.named"):
         library.impl(name, torch.library.fallthrough_kernel, "Autograd")  # who calls it records, or need not
     return library
 

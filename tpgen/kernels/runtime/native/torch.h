@@ -91,3 +91,11 @@ struct Tensors {
   ~Tensors() { delete[] at; }
   operator Tensor*() const { return at; }
 };
+
+// of an argument that may be missing
+static Handle optional(u64 given) {
+  if (!given) return 0;
+  const u64 value = *(u64*)given;
+  delete (u64*)given;
+  return (Handle)value;
+}
