@@ -16,7 +16,7 @@ from tpgen.form.reference import reference_product
 from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.placement import channel, planning
 from tpgen.kernels.placement.planning import CHANNEL_LETTER
-from tpgen.kernels.rows import DESTINATIONS, SOURCES, RowIndex
+from tpgen.kernels.rows import DESTINATIONS, EDGES, SOURCES, RowIndex
 from tpgen.kernels.runtime import targets
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import Description
@@ -169,4 +169,4 @@ def test_operands_on_two_devices_are_refused() -> None:
     tensors = [torch.ones(2, n) for n in (8, 1, plan.weight_numel)]
     tensors[1] = tensors[1].to("meta")
     with pytest.raises(InputError, match="x2 must be on"):
-        product.run(call(8, *tensors))
+        product.run(call("out", *tensors))
