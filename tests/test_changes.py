@@ -60,7 +60,7 @@ ADDITIONS = {
                 "kernels/rows.py",
                 "(SOURCES, DESTINATIONS, ELEMENTS, PAIRS)}",
                 "(SOURCES, DESTINATIONS, ELEMENTS, PAIRS, "
-                'RowRule("kind", "x2", "kinds", "kind", "kinds run from 0 to {}"))}',
+                'RowRule("kind", "x2", "kinds", "kind", ": kinds run from 0 to {}"))}',
             )
         ],
         "import torch; from tpgen.kernels.runtime.ops import describe; from tpgen.planner.presets import channelwise; "

@@ -30,7 +30,7 @@ INDEXED, GROUPED, PAIRED = WAYS = ("indexed", "grouped", "paired")
 ROWS, SHARED = "rows", "shared"
 
 INDEX_DTYPES = (torch.int64, torch.int32)
-# bits of `RowIndex.how`, as kernels/cpp/edges.h has them
+# bits of `RowIndex.how`, as kernels/cpp/indices.h has them
 CHECKED, NARROW = 1, 2
 
 
