@@ -170,7 +170,7 @@ def test_stages_say_how_weights_are_found() -> None:
     layer = layer_of()
     assert "w at element" in dump_stage(layer.plan, "form", "grad_x1")
     assert "rows of w are found by element" in dump_stage(layer.plan, "sweep")
-    assert "run_layer" in dump_stage(layer.plan, "code", strategy="kernel")
+    assert "tpgen.form" in dump_stage(layer.plan, "code", strategy="kernel")
     request = request_of(layer)
     program = request.module(request.emission())
     x, w, element = example_arguments(request, request.emission().arguments)

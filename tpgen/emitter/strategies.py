@@ -15,11 +15,10 @@ from tpgen.emitter.lowering import Inputs, Result, cross_vectors, lower, read_te
 from tpgen.emitter.unrolled import unrolled_term
 from tpgen.form.form import Form
 from tpgen.kernels.rows import RULES
-from tpgen.kernels.runtime.batched import batched_product, run_layer
+from tpgen.kernels.runtime.batched import batched_product
 from tpgen.kernels.runtime.call import FORWARD, opening
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.sweep.terms import SLOTS
-from tpgen.planner.plan import ELEMENT
 
 
 def einsum(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
@@ -54,8 +53,6 @@ def _product(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
     x1, x2, w = (given.operands.get((name,)) for name in SLOTS[:3])
     text = describe(form.plan, form.layout)
     with writer.serving(tuple(term.path for term in form.terms), "kernel"):
-        if x2 is None and ELEMENT in form.indices:
-            return writer.call(run_layer, x1, w, given.indices[ELEMENT], text)
         if x2 is None:
             assert x1 is not None
             x2 = x1.detach().narrow(-1, 0, 0)  # no second input is one without entries

@@ -12,7 +12,7 @@ from torch import Tensor
 from tpgen.base.errors import InputError
 from tpgen.emitter.leaf import leaf_call
 from tpgen.kernels.rows import EDGES, PAIRS
-from tpgen.kernels.runtime.call import FORWARD
+from tpgen.kernels.runtime.batched import run_product
 from tpgen.kernels.runtime.description import describe, takes_pairs
 from tpgen.kernels.runtime.ops import kernel_conv
 from tpgen.kernels.runtime.pairs import rows_of_edges
@@ -171,7 +171,7 @@ class TensorProductConv(TensorProduct):
 
     def _traced(self, x: Tensor, y: Tensor, w: Tensor, src: Tensor, dst: Tensor, nodes: int) -> Tensor:
         """For `torch.jit.trace`, which would record the number of nodes that it saw as an operator's argument."""
-        messages = torch.ops.tpgen.form([x.index_select(0, src), y, w], [], self._checked, FORWARD)[0]
+        messages = run_product(x.index_select(0, src), y, w, [], self._checked)
         return messages.new_zeros(nodes, messages.shape[1]).index_add(0, dst, messages)
 
     def _scripted(
@@ -187,7 +187,7 @@ class TensorProductConv(TensorProduct):
         nodes = x.size(0) if num_nodes is None else num_nodes
         if self._by_kernel:  # alone, so that TorchScript can rule it out
             if not check_index:
-                return torch.ops.tpgen.form([x, y, w], [src, dst], self._trusting, FORWARD, "src dst", nodes)[0]
+                return run_product(x, y, w, [src, dst], self._trusting, "src dst", nodes)
         else:
             src, dst = src.long(), dst.long()
         return self._forward_program(x, y, w, src, dst, nodes)

@@ -7,8 +7,14 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-from tpgen.kernels.runtime.call import FORWARD
-from tpgen.kernels.runtime.ops import kernel_layer, kernel_polynomial
+from tpgen.kernels.runtime.ops import kernel_polynomial
+
+
+def run_product(
+    x1: Tensor, x2: Tensor, w: Tensor, indices: list[Tensor], description: str, rows: str = "", nodes: int = 0
+) -> Tensor:
+    """The product by the operator, with rows found by indices; TorchScript reads no text but that of its functions."""
+    return torch.ops.tpgen.form([x1, x2, w], indices, description, "x1 x2 w -> out", rows, nodes)[0]
 
 
 def batched_product(x1: Tensor, x2: Tensor, w: Tensor, description: str, shared: bool) -> Tensor:
@@ -18,7 +24,7 @@ def batched_product(x1: Tensor, x2: Tensor, w: Tensor, description: str, shared:
     """
     alike = x1.dim() == 2 and x2.dim() == 2 and x1.size(0) == x2.size(0)
     if alike and (shared or w.size(-1) == 0 or (w.dim() == 2 and w.size(0) == x1.size(0))):
-        return torch.ops.tpgen.form([x1, x2, w], [], description, FORWARD)[0]
+        return run_product(x1, x2, w, [], description)
     batch = torch.broadcast_tensors(_first_entry(x1), _first_entry(x2))[0]
     if not shared and w.size(-1) > 0:
         batch = torch.broadcast_tensors(batch, w.narrow(-1, 0, 1))[0]
@@ -28,16 +34,8 @@ def batched_product(x1: Tensor, x2: Tensor, w: Tensor, description: str, shared:
     x2 = torch.broadcast_tensors(x2, batch)[0].flatten(0, -2)
     if not shared and w.size(-1) > 0:
         w = torch.broadcast_tensors(w, batch)[0].flatten(0, -2)
-    out = torch.ops.tpgen.form([x1, x2, w], [], description, FORWARD)[0]
+    out = run_product(x1, x2, w, [], description)
     return out.unflatten(0, batch.shape[:-1]).squeeze(0)
-
-
-def run_layer(x: Tensor, w: Tensor, elements: Tensor, description: str) -> Tensor:
-    """`kernel_layer`; scripted programs hold the operator itself."""
-    if not torch.jit.is_scripting():
-        return kernel_layer(x, w, elements, description)
-    none = x.detach().narrow(-1, 0, 0)
-    return torch.ops.tpgen.form([x, none, w], [elements], description, FORWARD, "element")[0]
 
 
 def run_polynomial(tensors: list[Tensor], index: Optional[Tensor], description: str, call: str) -> Tensor:  # noqa: UP045
