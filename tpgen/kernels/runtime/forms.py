@@ -48,19 +48,8 @@ _form = torch.ops.tpgen.form.default
 _WORTH_ASKING = 2**14
 
 
-class _Forms(Operator[FormCall]):
+class _Forms(Operator):
     """Calls of a form."""
-
-    def split(self, call: FormCall) -> tuple[tuple[Tensor | None, ...], tuple]:
-        tensors, at, *rest = call
-        return (*tensors, *at), (len(at), *rest)
-
-    def call(self, tensors: Sequence[Any], rest: tuple) -> FormCall:
-        count = len(tensors) - rest[0]
-        return FormCall(tensors[:count], tensors[count:], *rest[1:])
-
-    def constants(self, rest: tuple) -> int:
-        return rest[0]
 
     def evaluate(self, call: FormCall, keys: Any = None) -> list[Tensor]:
         return _form(*call.arguments()) if keys is None else _form.redispatch(keys, *call.arguments())
@@ -120,12 +109,6 @@ class _Forms(Operator[FormCall]):
 
     def quick(self, call: FormCall) -> Sequence[Tensor]:
         return kernels_of(call.description).quick(call)
-
-    def needs_grad(self, call: FormCall) -> bool:
-        for x in call.tensors:  # noqa: SIM110 (small products notice a generator)
-            if x.requires_grad:
-                return True
-        return False
 
     def asks(self, call: FormCall) -> bool:
         if kernels_of(call.description).description.any_level:
@@ -206,7 +189,7 @@ def _expanded(call: FormCall) -> list[Tensor | None]:
     return summed_parts(parts, call.tensors, len(call.slots.opened), evaluate, added)
 
 
-register(forms, "form", FormCall.read)
+register(forms, "form")
 
 
 # -- rows by owner -----------------------------------------------------------------------------------------------------

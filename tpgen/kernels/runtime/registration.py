@@ -7,7 +7,7 @@ evaluated, pulled back, pushed forward and batched (`Operator`); recording, tran
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from tpgen.base._torch import (
     will_run,
 )
 from tpgen.base.errors import BackendError
+from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.older_vmap import below_vmap, unwrap_batched
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS
 
@@ -51,7 +52,7 @@ def define(schema: str) -> None:
         ) from error
 
 
-C = TypeVar("C", bound=NamedTuple)  # the calls of an operator
+C = TypeVar("C")  # calls
 Unfold = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 
 
@@ -81,43 +82,55 @@ class Differentiable(Generic[C]):
         raise NotImplementedError
 
 
-class Operator(Differentiable[C]):
-    """An operator of torch, as methods that each take a call: evaluate, differentiate, batch it."""
+class Operator(Differentiable[FormCall]):
+    """The operator of torch, as methods that each take a call: evaluate, differentiate, batch it."""
 
-    def split(self, call: C) -> tuple[tuple[Tensor | None, ...], tuple]:
+    def split(self, call: FormCall) -> tuple[tuple[Tensor, ...], tuple]:
         """Take a call apart into its tensors, which autograd sees, and all else."""
-        raise NotImplementedError
+        tensors, at, *rest = call
+        return (*tensors, *at), (len(at), *rest)
 
-    def evaluate(self, call: C, keys: Any = None) -> list[Tensor]:
+    def call(self, tensors: Sequence[Any], rest: tuple) -> FormCall:
+        count = len(tensors) - rest[0]
+        return FormCall(tensors[:count], tensors[count:], *rest[1:])
+
+    def constants(self, rest: tuple) -> int:
+        return rest[0]
+
+    def evaluate(self, call: FormCall, keys: Any = None) -> list[Tensor]:
         """The open slots, by the dispatcher; for the dispatch keys that are left, where ``keys`` says which."""
         raise NotImplementedError
 
-    def run(self, call: C) -> list[Tensor]:
+    def run(self, call: FormCall) -> list[Tensor]:
         """Compute the open slots by a kernel, where no transform or mode stands before it."""
         raise NotImplementedError
 
-    def shapes(self, call: C) -> list[Tensor]:
+    def shapes(self, call: FormCall) -> list[Tensor]:
         """Results without values."""
         raise NotImplementedError
 
-    def ahead(self, call: C, wanted: Sequence[bool]) -> None:
+    def ahead(self, call: FormCall, wanted: Sequence[bool]) -> None:
         """Build the kernels of a call and of the gradients that it is wanted for."""
+        raise NotImplementedError
 
-    def fold(self, size: int, dims: Sequence[int | None], call: C) -> tuple[C, Unfold]:
+    def fold(self, size: int, dims: Sequence[int | None], call: FormCall) -> tuple[FormCall, Unfold]:
         """A call with a batch in its rows, and what takes its results apart; ``dims`` are those of its tensors."""
         raise NotImplementedError
 
-    def quick(self, call: C) -> Sequence[Tensor]:
+    def quick(self, call: FormCall) -> Sequence[Tensor]:
         """The open slots where the runtime takes the call, with nothing recorded; else nothing."""
-        return ()
-
-    def needs_grad(self, call: C) -> bool:
-        """Whether a tensor of a call requires a gradient."""
         raise NotImplementedError
+
+    def needs_grad(self, call: FormCall) -> bool:
+        """Whether a tensor of a call requires a gradient."""
+        for x in call.tensors:  # noqa: SIM110 (small products notice a generator)
+            if x.requires_grad:
+                return True
+        return False
 
     # -- by the shortest way -------------------------------------------------------------------------------------------
 
-    def at_once(self, call: C) -> Sequence[Tensor]:
+    def at_once(self, call: FormCall) -> Sequence[Tensor]:
         """The open slots of a usual call, recorded where it asks for it, past the dispatcher's levels in Python.
 
         Nothing where those are needed: see `tpgen.kernels.runtime.native`.
@@ -130,13 +143,13 @@ class Operator(Differentiable[C]):
             return record_call(self, made, rest, *tensors)
         return made
 
-    def form(self, call: C) -> Sequence[Tensor]:
+    def form(self, call: FormCall) -> Sequence[Tensor]:
         """Compute the open slots of any call, by the shortest way where there is one, else by the dispatcher."""
         return self.at_once(call) or self.evaluate(call)
 
     # -- levels of the dispatcher --------------------------------------------------------------------------------------
 
-    def recorded(self, keys: Any, call: C) -> list[Tensor]:
+    def recorded(self, keys: Any, call: FormCall) -> list[Tensor]:
         """In autograd's graph where something asks for it."""
         records = torch.is_grad_enabled() and self.needs_grad(call)
         if not records and not has_tangents():
@@ -147,7 +160,7 @@ class Operator(Differentiable[C]):
             made = self.below_autograd(keys, wanted, call)
         return list(_Recorded.apply(self, made, rest, *tensors))
 
-    def below_autograd(self, keys: Any, wanted: Sequence[bool], call: C) -> list[Tensor]:
+    def below_autograd(self, keys: Any, wanted: Sequence[bool], call: FormCall) -> list[Tensor]:
         """The open slots; where a backward is to follow, its kernel is built beside the one that runs."""
         rest = keys & after_autograd
         if rest.highestPriorityTypeId() in KERNEL_KEYS:  # nothing in between: save a round through the dispatcher
@@ -157,7 +170,7 @@ class Operator(Differentiable[C]):
         with BelowAutograd():
             return self.evaluate(call, rest)
 
-    def transformed(self, call: C) -> list[Tensor]:
+    def transformed(self, call: FormCall) -> list[Tensor]:
         """Under torch.func."""
         interpreter = functorch_interpreter()
         if isinstance(interpreter, FunctionalizeInterpreter):
@@ -165,7 +178,7 @@ class Operator(Differentiable[C]):
         tensors, rest = self.split(call)
         return list(_Transformed.apply(self, rest, *tensors))
 
-    def functional(self, level: Any, call: C) -> list[Tensor]:
+    def functional(self, level: Any, call: FormCall) -> list[Tensor]:
         """Under `functionalize`, which has no rule for functions of autograd: operators write into no operand."""
         tensors, rest = self.split(call)
         below = self.call(level.unwrap_tensors(tensors), rest)
@@ -173,7 +186,7 @@ class Operator(Differentiable[C]):
             made = self.evaluate(below)
         return list(level.wrap_tensors(tuple(made)))
 
-    def batched(self, call: C) -> list[Tensor]:
+    def batched(self, call: FormCall) -> list[Tensor]:
         """Under torch's older vmap."""
         with below_vmap() as level:
             tensors, rest = self.split(call)
@@ -182,14 +195,14 @@ class Operator(Differentiable[C]):
             return [add_batch_dim(x, 0, level) for x in unfold(self.evaluate(folded))]
 
 
-def register(operator: Operator[C], name: str, read: Callable[..., C]) -> None:
-    """One operator at every level; ``read`` makes a call of its arguments."""
+def register(operator: Operator, name: str) -> None:
+    """The operator at every level."""
 
-    def at(level: Callable[[C], list[Tensor]]) -> Callable:
-        return lambda *args, **options: level(read(*args, **options))
+    def at(level: Callable[[FormCall], list[Tensor]]) -> Callable:
+        return lambda *args, **options: level(FormCall.read(*args, **options))
 
     def recorded(keys: Any, *args: Any, **options: Any) -> Any:
-        return operator.recorded(keys, read(*args, **options))
+        return operator.recorded(keys, FormCall.read(*args, **options))
 
     for device in _DEVICES:
         library.impl(name, at(operator.run), device)
