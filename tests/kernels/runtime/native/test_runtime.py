@@ -195,6 +195,24 @@ def test_what_does_not_fit_is_left_to_python() -> None:
         assert not native.runtime().form([*call.tensors, src, dst], number)
 
 
+@pytest.mark.parametrize("edges", [False, True])
+def test_few_tensors_need_no_list(edges: bool) -> None:
+    """What the overload without lists computes is the same to the bit, and it leaves the same to Python."""
+    call, runtime = call_of("per row", "out", edges=edges), native.runtime()
+    (wanted,) = by_runtime(call)
+    ((number, _),) = kernels_of(call.description)._entered[call.call, torch.float32, call.rules]
+    x1, *rest = call.tensors
+    assert torch.equal(runtime.few(x1, *rest, number, call.nodes, *call.at)[0], wanted)
+    assert torch.equal(runtime.form([*call.tensors, *call.at], number, call.nodes)[0], wanted)
+    for wrong in (x1[:, 1:], x1.double(), x1[0], x1.to("meta")):
+        assert not runtime.few(wrong, *rest, number, call.nodes, *call.at)
+    for place in (-1, 2**40):
+        assert not runtime.few(x1, *rest, place, call.nodes, *call.at)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime, "form", None)  # usual calls are of few tensors
+        assert torch.equal(kernels_of(call.description).quick(call)[0], wanted)
+
+
 def large_call(opened: str) -> FormCall:
     """One whose results are just as large as to stand on pages that are kept."""
     plan = PLANS["per row"]
@@ -333,3 +351,4 @@ def test_without_the_function_behind_an_operator(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delattr(_torch, "operation", raising=False)
     monkeypatch.setitem(_torch.NAMES, "operation", _torch.Private("torch._C", "_gone", "nothing", "slower"))
     assert native._operation("form") is torch.ops.tpgen_native.form.default
+    assert native._operation("form", "few") is torch.ops.tpgen_native.form.few
