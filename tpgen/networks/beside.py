@@ -94,7 +94,7 @@ def build(network: nn.Module, evaluate: Evaluate, args: tuple, options: dict[str
 
 def _main(folder: Path) -> None:
     with contextlib.suppress(OSError, AttributeError):
-        os.nice(19)
+        os.nice(10)
     here = torch.load(folder / "here.pt", weights_only=False)
     sys.path[:] = here["path"]
     torch.set_num_threads(here["threads"])
