@@ -271,7 +271,7 @@ def test_derivatives_check_as_their_product_does(name: str, check: bool, told: l
     torch.func.vmap(torch.func.grad(energy, 2), (None, None, 0))(x1, x2, torch.stack([w, w]))
     torch.func.hessian(energy, 1)(x1, x2, w)
     torch.func.jvp(lambda x: energy(x, x2, w), (x1,), (x1,))
-    assert len(told) > 10
+    assert len(told) > 5
     assert set(told) == {check}
 
 

@@ -182,7 +182,7 @@ def test_cotangents_and_edges_that_do_not_fit() -> None:
     for names, message in (
         ("dst src", "in the order of src, dst"),
         ("element pair", "one rule"),
-        ("scr", "unknown rule"),
+        ("scr", "unknown row rule"),
     ):
         with pytest.raises(PlanError, match=message):
             torch.ops.tpgen.form([x1, x2, w], [rows, rows], TEXT, "x1 x2 w -> out", names, 3)
