@@ -93,9 +93,9 @@ class Launched:
     ) -> Sequence[Tensor]:
         """Launch a call by what kernels know of each index; remember that where it stays known."""
         device, found = call.tensors[0].get_device(), []
-        for number, _ in entered:
+        for number, count in entered:
             kernel, places = self._kernels[number, device]
-            if not all(call.tensors[n].dim() for n in places if n is not None):
+            if len(call.tensors) < count or not all(call.tensors[n].dim() for n in places if n is not None):
                 return ()
             indices = [_counted(index, call, n, check) for index, n in zip(call.indices, places, strict=True)]
             known = kernel.recall(indices, call.tensors[0])
