@@ -27,7 +27,7 @@ WINGS = {
     ),
     "generator": (
         *("planner", "form"),
-        *(f"kernels.{room}" for room in ("arguments", "sweep", "placement", "cpp", "build", "cuda", "runtime")),
+        *(f"kernels.{room}" for room in ("rows", "arguments", "sweep", "placement", "cpp", "build", "cuda", "runtime")),
         *("emitter", "compiler", "nn", "functions"),
     ),
     "networks": ("networks", "networks.conversion", "networks.deployment"),
