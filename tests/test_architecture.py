@@ -214,7 +214,7 @@ FACTS = {
     },
     "tpgen.kernels.runtime.native.runtime": {"_runtime"},
     "tpgen.kernels.runtime.native.source": {"process_text"},
-    "tpgen.kernels.runtime.call": {"opening"},
+    "tpgen.kernels.runtime.call": {"opening_text"},
     "tpgen.networks.named": {"_named_form"},
     "tpgen.kernels.runtime.targets": {"target_of"},
     "tpgen.networks.cse": {"_is_random"},

@@ -58,8 +58,8 @@ ADDITIONS = {
         [
             (
                 "kernels/rows.py",
-                "(SOURCES, DESTINATIONS, ELEMENTS, PAIRS)}",
-                "(SOURCES, DESTINATIONS, ELEMENTS, PAIRS, "
+                "(SOURCES, DESTINATIONS, ELEMENTS, EDGE_PAIRS)}",
+                "(SOURCES, DESTINATIONS, ELEMENTS, EDGE_PAIRS, "
                 'RowRule("kind", "x2", "kinds", "kind", ": kinds run from 0 to {}"))}',
             )
         ],

@@ -16,7 +16,7 @@ from tpgen.emitter.unrolled import unrolled_term
 from tpgen.form.form import Form
 from tpgen.kernels.rows import RULES
 from tpgen.kernels.runtime.batched import batched_product
-from tpgen.kernels.runtime.call import FORWARD, opening
+from tpgen.kernels.runtime.call import FORWARD, opening_text
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.sweep.terms import SLOTS
 
@@ -72,7 +72,7 @@ def _gradient(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
     with writer.serving(every, "kernel"):
         like = next(iter(inputs.flat.values())).new_empty((*shape, form.operand(opened).dim))
         operands = [inputs.flat.get(name, like) for name in SLOTS]
-        gradients = torch.ops.tpgen.form(operands, [], describe(form.plan, form.layout), opening(opened))
+        gradients = torch.ops.tpgen.form(operands, [], describe(form.plan, form.layout), opening_text(opened))
         return [Result((), gradients[0], every)]
 
 

@@ -39,7 +39,7 @@ class KernelCall(NamedTuple):
 
     @property
     def elements(self) -> int:
-        return elements_of(self.indices)
+        return _elements_of(self.indices)
 
 
 Kernel = Callable[[KernelCall], int]  # returns a fault, 0 for none
@@ -55,7 +55,7 @@ class CallSizes(NamedTuple):
 
     @property
     def elements(self) -> int:
-        return elements_of(self.indices)
+        return _elements_of(self.indices)
 
     def owners(self, owner: str | None) -> int:
         """Count the rows that those of a call are summed into, for the operand that owns the sums."""
@@ -63,6 +63,6 @@ class CallSizes(NamedTuple):
         return index.size if index else 0
 
 
-def elements_of(indices: Sequence[RowIndex]) -> int:
+def _elements_of(indices: Sequence[RowIndex]) -> int:
     """Count the elements whose weights rows have; one where rows have none."""
     return next((index.size for index in indices if index.rule is ELEMENTS), 1)

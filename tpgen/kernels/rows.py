@@ -3,9 +3,9 @@ r"""How row z of a call finds its row of an operand, as a value: ``x1 @ src``, `
 Without a rule an operand has row z itself, or one row that all share.  With one, row z reads row
 :math:`\text{index}[z]` of an operand that is given, and adds to that row of one that is open.
 
->>> print(*EDGES, ELEMENTS, PAIRS, sep=", ")
+>>> print(*EDGES, ELEMENTS, EDGE_PAIRS, sep=", ")
 x1 @ src, out @ dst, w @ element, w @ pair
->>> rules_of("src dst pair") == (*EDGES, PAIRS)
+>>> rules_of("src dst pair") == (*EDGES, EDGE_PAIRS)
 True
 
 Another rule is a row of `RULES`.  Kernels gather and sum by any of them: text, checks and derivatives read this table.
@@ -70,8 +70,8 @@ _END = (INDEXED, True, True)  # of edges
 SOURCES = RowRule("src", "x1", "sources", "edge_src", _BEYOND + ", the rows of x1", *_END)
 DESTINATIONS = RowRule("dst", "out", "destinations", "edge_dst", _BEYOND + ", below num_nodes", *_END)
 ELEMENTS = RowRule("element", "w", "elements", "index", ": elements run from 0 to {}", GROUPED)
-PAIRS = RowRule("pair", "w", "pairs", "", "", PAIRED)
-RULES = {rule.name: rule for rule in (SOURCES, DESTINATIONS, ELEMENTS, PAIRS)}
+EDGE_PAIRS = RowRule("pair", "w", "pairs", "", "", PAIRED)
+RULES = {rule.name: rule for rule in (SOURCES, DESTINATIONS, ELEMENTS, EDGE_PAIRS)}
 EDGES = (SOURCES, DESTINATIONS)
 
 Rules = tuple[RowRule, ...]
@@ -91,14 +91,14 @@ def rules_of(text: str) -> Rules:
     if len({rule.operand for rule in rules}) < len(rules):
         raise PlanError(f"rows {text!r}: an operand has one rule, got two of one")
     if [*rules] != [rule for rule in RULES.values() if rule in rules]:
-        raise PlanError(f"rows {text!r}: rules stand in the order of {', '.join(RULES)}")
+        raise PlanError(f"rows {text!r}: rules come in the order of {', '.join(RULES)}")
     return rules
 
 
-def names_of(rules: Sequence[RowRule]) -> str:
+def names_of_rules(rules: Sequence[RowRule]) -> str:
     """The names of rules, as operators take them.
 
-    >>> names_of(EDGES)
+    >>> names_of_rules(EDGES)
     'src dst'
     """
     return " ".join(rule.name for rule in rules)
@@ -131,7 +131,7 @@ def index_at(indices: Sequence[RowIndex], operand: str) -> RowIndex | None:
 def summed_by(opened: Sequence[str], rules: Rules) -> tuple[str, ...]:
     """The open operands whose rows an index finds: each is summed over the rows of a call, in an order of its own.
 
-    >>> summed_by(("x1", "x2", "w"), (*EDGES, PAIRS))
+    >>> summed_by(("x1", "x2", "w"), (*EDGES, EDGE_PAIRS))
     ('x1',)
     """
     found = [rule.operand for rule in rules if rule.takes_index]

@@ -13,7 +13,7 @@ import tpgen.kernels.runtime.ops  # noqa: F401  registers what programs call
 from tpgen.base.errors import BackendError
 from tpgen.base.remember import Shelf
 from tpgen.form.call import Slot
-from tpgen.kernels.rows import Rules, index_at, names_of
+from tpgen.kernels.rows import Rules, index_at, names_of_rules
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.native.runtime import runtime
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
@@ -108,5 +108,5 @@ def _shapes(tensors: list[Tensor], name: int, nodes: int = 0, _sorted: int = -1,
     kernels, text, rules = _named[name]
     signature = kernels.signature(text, rules)
     count = len(signature.given)
-    counts = signature.sizes(FormCall.read(tensors[:count], tensors[count:], "", text, names_of(rules), nodes))
+    counts = signature.sizes(FormCall.read(tensors[:count], tensors[count:], "", text, names_of_rules(rules), nodes))
     return [tensors[0].new_empty(shape) for shape in signature.shapes(tensors, counts)]

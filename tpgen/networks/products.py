@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import fx
 
-from tpgen.kernels.runtime.call import opening
+from tpgen.kernels.runtime.call import opening_text
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.networks.simplify import insert
@@ -102,7 +102,7 @@ def _weights_gradient(graph: fx.Graph, layer: _Layer, text: str) -> fx.Node:
 
 def _called(graph: fx.Graph, tensors: list[fx.Node], text: str, opened: str) -> fx.Node:
     """A call of the kernel that opens one operand."""
-    return insert(graph, _getitem, insert(graph, _tpgen.form.default, tensors, [], text, opening(opened)), 0)
+    return insert(graph, _getitem, insert(graph, _tpgen.form.default, tensors, [], text, opening_text(opened)), 0)
 
 
 _WRITERS = {"out": _product, "x1": _rows_gradient, "w": _weights_gradient}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tpgen.base.errors import InputError
 from tpgen.emitter.leaf import leaf_call
-from tpgen.kernels.rows import EDGES, PAIRS
+from tpgen.kernels.rows import EDGE_PAIRS, EDGES
 from tpgen.kernels.runtime.batched import run_product
 from tpgen.kernels.runtime.description import describe, takes_pairs
 from tpgen.kernels.runtime.ops import kernel_conv
@@ -110,7 +110,7 @@ class TensorProductConv(TensorProduct):
         torch.Size([5, 32])
         """
         text = self._checked if self._takes_pairs else ""
-        made = self._quick_call(text, x, y, weight, edge_src, edge_dst, num_nodes, (*EDGES, PAIRS))
+        made = self._quick_call(text, x, y, weight, edge_src, edge_dst, num_nodes, (*EDGES, EDGE_PAIRS))
         if made is not None:
             return made
         self._look_again()

@@ -14,7 +14,7 @@ from e3nn.o3 import Irreps
 from tests.kernels.plans import gradients, operands
 from tests.machine import needs_compiler
 from tpgen.kernels.rows import rules_of
-from tpgen.kernels.runtime.call import opening
+from tpgen.kernels.runtime.call import opening_text
 from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.ops import kernel_conv, kernel_product
 from tpgen.kernels.runtime.polynomials import forward_call
@@ -36,7 +36,7 @@ def listed(text: str, call: str, rows: str = "") -> list[Needed]:
     return [Needed(text, torch.float64, call, str(part), rows) for part in parts]
 
 
-FORWARD, BACKWARD = opening("out"), opening("x1", "x2", "w")
+FORWARD, BACKWARD = opening_text("out"), opening_text("x1", "x2", "w")
 
 
 UNKNOWN = (

@@ -16,7 +16,7 @@ from tpgen.kernels.cpp.channel import ChannelText
 from tpgen.kernels.cpp.matrix import MatrixText
 from tpgen.kernels.cpp.parts import in_unit
 from tpgen.kernels.cpp.prelude import header, prelude
-from tpgen.kernels.cpp.text import GeneratedSource, Writer, each_task, entry, room, scratch_areas
+from tpgen.kernels.cpp.text import GeneratedSource, Writer, each_task, entry_head, room, scratch_areas
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.blocks import MOST_BLOCKS, WORTH_THREADS
 from tpgen.kernels.placement.channel import ChannelPlacement, identifier, weights_area
@@ -80,7 +80,7 @@ def _driver(w: Writer, p: Placement, text: KernelText) -> None:
     needed = {"indices": p.rules, "order": checks or sorts, "tasks": by_element, "paired": p.second_weights}
     for name in (name for name, yes in needed.items() if yes):
         w.raw(header(name))
-    with w.block(entry(bool(p.rules))):
+    with w.block(entry_head(bool(p.rules))):
         for slot in p.given:
             w.line(f"const real* const {identifier(slot)} = given[{p.call_slots.index(slot)}];")
         for n, operand in enumerate(p.opened):

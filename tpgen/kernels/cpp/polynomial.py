@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tpgen.kernels.cpp.expressions import Spelling
 from tpgen.kernels.cpp.prelude import header, prelude
-from tpgen.kernels.cpp.text import GeneratedSource, Writer, each_task, entry, room, scratch_areas
+from tpgen.kernels.cpp.text import GeneratedSource, Writer, each_task, entry_head, room, scratch_areas
 from tpgen.kernels.placement.polynomial import PolynomialPlacement, component_runs, slot_name
 from tpgen.kernels.sweep.monomials import gathered, stored_value
 from tpgen.kernels.sweep.statements import Component, Local, Statement
@@ -155,7 +155,7 @@ class _Text:
 
     def _entry(self) -> None:
         sums = [(f"s_{slot_name(s)}", f"rows * {self.dim[s]}", self.at.opened.index(s)) for s in self.at.summed]
-        with self.w.block(entry()):
+        with self.w.block(entry_head()):
             self.w.line("const i64 elements = indices[0].size, C = channels, vectors = (C + W - 1) / W;")
             self.w.line("const i64* const index = (const i64*)indices[0].at;")
             self.w.line("if (index && !inside(index, rows, elements)) return 2;")

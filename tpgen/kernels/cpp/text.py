@@ -133,17 +133,17 @@ _FOUND = {INDEXED: "{0}[e]", GROUPED: "{0}[e]", PAIRED: "(e < {0}.size ? e : e -
 def found_row(rule: RowRule | None) -> str:
     """C++ of the row of an operand that row ``e`` finds.
 
-    >>> from tpgen.kernels.rows import PAIRS, SOURCES
-    >>> found_row(None), found_row(SOURCES), found_row(PAIRS)
+    >>> from tpgen.kernels.rows import EDGE_PAIRS, SOURCES
+    >>> found_row(None), found_row(SOURCES), found_row(EDGE_PAIRS)
     ('e', 'src[e]', '(e < pair.size ? e : e - pair.size)')
     """
     return "e" if rule is None else _FOUND[rule.way].format(rule.name)
 
 
-def entry(indices: bool = True) -> str:
+def entry_head(indices: bool = True) -> str:
     """The head of a kernel's entry: tensors given and opened, how rows are found, rows and channels.
 
-    >>> entry().partition("tpgen_kernel")[2]
+    >>> entry_head().partition("tpgen_kernel")[2]
     '(const real* const* given, real* const* opened, const RowIndex* indices, i64 rows, i64 channels)'
     """
     how = "const RowIndex* indices" if indices else "const void*"

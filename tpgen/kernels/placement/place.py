@@ -7,7 +7,7 @@ from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.channel import ChannelPlacement
 from tpgen.kernels.placement.matrix import AnySchedule, MatrixPlacement, MatrixSchedule
 from tpgen.kernels.placement.values import ChannelSchedule
-from tpgen.kernels.rows import PAIRS, SOURCES, Rules, summed_by
+from tpgen.kernels.rows import EDGE_PAIRS, SOURCES, Rules, summed_by
 from tpgen.kernels.sweep.terms import SLOTS
 
 Placement = ChannelPlacement | BatchPlacement | MatrixPlacement
@@ -33,7 +33,7 @@ def place(schedule: AnySchedule, opened: tuple[str, ...], rules: Rules = (), rai
         return ChannelPlacement(schedule, opened, owner, raised=raised, rules=rules)
     if raised:
         raise EmitError("only channel kernels take cotangents of gradients; see tpgen.form.call.expanded")
-    if PAIRS in rules:
+    if EDGE_PAIRS in rules:
         raise EmitError("only channel kernels let two edges share their weights")
     if isinstance(schedule, MatrixSchedule):
         if SOURCES in rules:

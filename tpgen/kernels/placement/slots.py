@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Any
 
 from tpgen.base.locks import cached_property
-from tpgen.kernels.rows import PAIRS, SOURCES, RowRule, Rules
+from tpgen.kernels.rows import EDGE_PAIRS, SOURCES, RowRule, Rules
 from tpgen.kernels.sweep.statements import TextOfPaths
 from tpgen.kernels.sweep.terms import SLOTS, given_slots, operand_of, raised_call
 
@@ -32,7 +32,7 @@ class OpenedSlots(TextOfPaths):
     @property
     def paired(self) -> bool:
         """Whether two rows may share a row of weights."""
-        return PAIRS in self.rules
+        return EDGE_PAIRS in self.rules
 
     @cached_property
     def call_slots(self) -> tuple[str, ...]:
@@ -47,7 +47,7 @@ class OpenedSlots(TextOfPaths):
 
     @property
     def by_element(self) -> bool:
-        """Whether rows of one element stand together, and a thread has its weights at hand."""
+        """Whether rows of one element come together, and a thread has its weights at hand."""
         return getattr(self.schedule, "by_element", False)
 
     @property

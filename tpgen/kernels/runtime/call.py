@@ -11,7 +11,7 @@ from torch import Tensor
 from tpgen.base.errors import InputError
 from tpgen.form.call import Call as Slots
 from tpgen.form.call import Slot
-from tpgen.kernels.rows import ROWS, RowIndex, Rules, names_of, rules_of
+from tpgen.kernels.rows import ROWS, RowIndex, Rules, names_of_rules, rules_of
 from tpgen.kernels.sweep.terms import SLOTS
 from tpgen.planner.plan import OUT
 
@@ -76,7 +76,7 @@ class FormCall(NamedTuple):
     def arguments(self) -> tuple[Any, ...]:
         """The call as the operator takes it: rules by their names."""
         tensors, at, description, call, rules, nodes, ordered = self
-        return list(tensors), list(at), description, call, names_of(rules), nodes, names_of(ordered)
+        return list(tensors), list(at), description, call, names_of_rules(rules), nodes, names_of_rules(ordered)
 
     @staticmethod
     def read(
@@ -112,13 +112,13 @@ def call_of(opened: tuple[str, ...]) -> Slots:
 
 
 @cache
-def opening(*opened: str) -> str:
+def opening_text(*opened: str) -> str:
     """The text of the call that opens some operands of a product.
 
-    >>> opening("out")
+    >>> opening_text("out")
     'x1 x2 w -> out'
     """
     return str(call_of(opened))
 
 
-FORWARD = opening(OUT)
+FORWARD = opening_text(OUT)

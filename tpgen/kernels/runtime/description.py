@@ -25,7 +25,7 @@ from tpgen.kernels.placement.matrix import AnySchedule, is_linear
 from tpgen.kernels.placement.place import Placement, place
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import ChannelSchedule
-from tpgen.kernels.rows import ELEMENTS, PAIRS, ROWS, SHARED, RowRule, Rules, summed_by
+from tpgen.kernels.rows import EDGE_PAIRS, ELEMENTS, ROWS, SHARED, RowRule, Rules, summed_by
 from tpgen.kernels.runtime.call import OperandShape, call_of
 from tpgen.kernels.runtime.polynomials import PolynomialDescription, describe_polynomial
 from tpgen.kernels.sweep.terms import SLOTS, raised_call, row_lengths
@@ -152,12 +152,12 @@ class Description:
 
     @cached_property
     def groups(self) -> bool:
-        """Whether rows of one element stand together, as in layers on vectors: they may be called without an index."""
+        """Whether rows of one element come together, as in layers on vectors: they may be called without an index."""
         return is_linear(self.form) and target(torch.float32).lanes > 1
 
     def takes(self, rule: RowRule, dtype: torch.dtype) -> bool:
         """Whether kernels on a CPU find rows by a rule: two rows share one of weights where vectors are channels."""
-        if rule is not PAIRS:
+        if rule is not EDGE_PAIRS:
             return True
         try:
             return isinstance(self.schedule(dtype), ChannelSchedule)
@@ -279,7 +279,7 @@ def takes_pairs(plan: Plan, layout: Layout, dtype: torch.dtype) -> bool:
     if plan.shared_weights or not plan.weight_numel or dtype not in DTYPES:
         return False
     own = Description(plan, layouts_of(plan, layout))
-    return all(d.takes(PAIRS, dtype) for d in (own, Description(own.plan, own.layout, "weighted")) if d.live)
+    return all(d.takes(EDGE_PAIRS, dtype) for d in (own, Description(own.plan, own.layout, "weighted")) if d.live)
 
 
 def kernel_source(

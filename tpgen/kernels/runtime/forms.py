@@ -29,7 +29,7 @@ from tpgen.form.call import Call, Slot
 from tpgen.form.derivative import CallPart, parts_of, summed_parts
 from tpgen.kernels.cuda import orders
 from tpgen.kernels.runtime.batching import fold_batch
-from tpgen.kernels.runtime.call import FormCall, opening
+from tpgen.kernels.runtime.call import FormCall, opening_text
 from tpgen.kernels.runtime.registration import Operator, Unfold, added, define, define_function, register
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.kernels.runtime.traced import share_equal_calls
@@ -71,7 +71,7 @@ class _Forms(Operator):
             return
         derived = _pulled_back(call.call, (True,), tuple(wanted))
         parts = () if kernels.description.any_level else _sum_of(derived).parts
-        more = [opening(*(SLOTS[n] for n in part.opened)) for part in parts] or [derived]
+        more = [opening_text(*(SLOTS[n] for n in part.opened)) for part in parts] or [derived]
         kernels.build_together((call.call, *more), call.tensors[0], call.rules)
         kernels.sort_together(call)
 
@@ -161,14 +161,14 @@ def _sum_of(text: str) -> _Sum:
 def _lowered(text: str) -> str | None:
     """The gradient of a product as a call without levels on the same tensors.
 
-    None where a derivative is a sum of several, or something stands in another place than the cotangent's own.
+    None where a derivative is a sum of several, or something is in another place than the cotangent's own.
     """
     parts = _sum_of(text).parts
     if len(parts) != 1 or parts[0].raised != (SLOTS.index(OUT),):
         return None
     (part,) = parts
     same = part.point == (*range(len(SLOTS)),) and part.results == (*range(len(part.opened)),)
-    return opening(*(SLOTS[n] for n in part.opened)) if same else None
+    return opening_text(*(SLOTS[n] for n in part.opened)) if same else None
 
 
 def _expanded(call: FormCall) -> list[Tensor | None]:
@@ -182,7 +182,7 @@ def _expanded(call: FormCall) -> list[Tensor | None]:
         names, tensors = tuple(SLOTS[n] for n in opened), list(point)
         g = tensors.pop() if names == (OUT,) else None  # its rows alone are needed
         nodes = call.nodes if g is None else g.shape[0]
-        return forms.form(call._replace(tensors=tensors, description=text, call=opening(*names), nodes=nodes))
+        return forms.form(call._replace(tensors=tensors, description=text, call=opening_text(*names), nodes=nodes))
 
     # no path reads an operand without numbers: a layer's second inputs
     parts = [part for part in _sum_of(call.call).parts if empty.isdisjoint(part.raised)]

@@ -30,7 +30,7 @@ class _Index(ctypes.Structure):
 
 
 class CompiledKernel:
-    """A compiled function, with its address where it stands in a library: there the runtime can call it."""
+    """A compiled function, with its address where it is in a library: there the runtime can call it."""
 
     def __init__(self, spec: KernelSpec) -> None:
         self._function: Callable[..., int] = build.load_kernel(source_of(spec).text)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tpgen.base.errors import InputError
 from tpgen.kernels.cpp.text import GeneratedSource
-from tpgen.kernels.rows import EDGES, ELEMENTS, PAIRS
+from tpgen.kernels.rows import EDGE_PAIRS, EDGES, ELEMENTS
 from tpgen.kernels.runtime.call import FORWARD, FormCall
 from tpgen.kernels.runtime.description import describe, kernel_source
 from tpgen.kernels.runtime.forms import forms
@@ -108,7 +108,7 @@ def kernel_conv(
     _check_index("edge_src", edge_src)
     _check_index("edge_dst", edge_dst)
     more = () if elements is None else (elements,)
-    rules = (*EDGES, *[ELEMENTS] * len(more), *[PAIRS] * paired)
+    rules = (*EDGES, *[ELEMENTS] * len(more), *[EDGE_PAIRS] * paired)
     call = FormCall((x1, x2, w), (edge_src, edge_dst, *more), description, FORWARD, rules, num_nodes)
     if torch.compiler.is_compiling() and x1.device.type in SORTED_ON and not torch.compiler.is_exporting():
         both = torch.is_grad_enabled() and (x1.requires_grad or x2.requires_grad or w.requires_grad)

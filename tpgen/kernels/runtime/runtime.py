@@ -21,7 +21,7 @@ from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda import captures
 from tpgen.kernels.cuda.orders import know_both
-from tpgen.kernels.rows import EDGES, ELEMENTS, INDEX_DTYPES, ROWS, RowIndex, Rules, names_of
+from tpgen.kernels.rows import EDGES, ELEMENTS, INDEX_DTYPES, ROWS, RowIndex, Rules, names_of_rules
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
 from tpgen.kernels.runtime.failures import failure_of, name_of, note_failure
@@ -85,7 +85,7 @@ class Kernels:
         return native.add_form(text, dtype, self.description.places(call), *fields)
 
     def _name(self, call: str, dtype: torch.dtype, rules: Rules) -> str:
-        return f"{self._text} {call} {dtype} {names_of(rules)}"
+        return f"{self._text} {call} {dtype} {names_of_rules(rules)}"
 
     def _enter(self, spec: KernelSpec, kernel: Kernel) -> None:
         """Give a kernel to the runtime, where there is one that can call it."""

@@ -21,7 +21,7 @@ from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.build.build import Wanted, load_library
 from tpgen.kernels.build.compiler import DTYPES, need_compiler
 from tpgen.kernels.build.processor import cpu_features
-from tpgen.kernels.rows import RULES, names_of, rules_of
+from tpgen.kernels.rows import RULES, names_of_rules, rules_of
 from tpgen.kernels.runtime import forms
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.failures import failures_seen
@@ -105,7 +105,7 @@ def _parts(call: FormCall) -> Iterator[Needed]:
             "the network with .float(), or deploy tpgen.portable(network)"
         )
     for part in kernels.signature(call.call, rules).parts:
-        yield Needed(call.description, dtype, call.call, str(part), names_of(rules))
+        yield Needed(call.description, dtype, call.call, str(part), names_of_rules(rules))
 
 
 def write_runtime(kernels: Sequence[Needed], folder: Path) -> None:
