@@ -105,7 +105,7 @@ def gate_text(table: GateTable, dtype: torch.dtype) -> str:
 
 @remembered("kernels of gates")
 def _kernel(table: GateTable, dtype: torch.dtype) -> Callable[..., int]:
-    return load_kernel(gate_text(table, dtype))
+    return load_kernel(gate_text(table, dtype), addresses=8, numbers=1)
 
 
 def gate_value(table: GateTable, x: Tensor) -> tuple[Tensor]:

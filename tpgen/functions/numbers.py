@@ -66,7 +66,7 @@ def kernel_of(name: str, dtype: torch.dtype) -> Callable[..., int]:
 
     Raises `BackendError` where there is no compiler, its `KernelError` where that fails.
     """
-    return load_kernel(text_of(name, dtype))
+    return load_kernel(text_of(name, dtype), addresses=8, numbers=1)
 
 
 def constants(dtype: torch.dtype, *values: float) -> ctypes.Array:

@@ -56,8 +56,6 @@ _refused: Shelf[str, KernelError] = Shelf("kernels that cannot be built")  # by 
 watched(Watched("libraries loaded", _loaded.__len__, None, None))
 _alone = True  # whether this process had a single thread when it was last forked
 
-# tensors given and opened, indices; rows and channels
-_ARGUMENTS = (*[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 2)
 
 
 @dataclass(frozen=True)
@@ -73,14 +71,17 @@ class Wanted:
         return hashlib.sha256(json.dumps([self.text, *compiler.identity]).encode()).hexdigest()[:32]
 
 
-def load_kernel(text: str) -> Callable[..., int]:
-    """The entry point of a kernel's source, compiled if the cache has it not.
+def load_kernel(text: str, addresses: int = 3, numbers: int = 2) -> Callable[..., int]:
+    """The entry point of a kernel's source, compiled if the cache has it not; it takes addresses, then numbers.
+
+    A form's takes arrays of tensors given and opened, and indices; rows and channels.
 
     Raises `BackendError` where there is no compiler, and its `KernelError` where that fails: now and from then on, as
     nothing that this process has seen fail is compiled again.
     """
     function = getattr(load_library(Wanted(text)), ENTRY)
-    function.argtypes, function.restype = _ARGUMENTS, ctypes.c_int
+    function.argtypes = [*[ctypes.c_void_p] * addresses, *[ctypes.c_int64] * numbers]
+    function.restype = ctypes.c_int
     return function
 
 
