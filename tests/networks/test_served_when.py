@@ -51,6 +51,7 @@ class _Builder:
 
 @pytest.fixture
 def builders(monkeypatch: pytest.MonkeyPatch) -> list[_Builder]:
+    monkeypatch.delenv("TPGEN_PROGRAM")
     monkeypatch.setattr(module, "ProgramBuilder", _Builder)
     monkeypatch.setattr(module, "LONGEST_CALL", inf)  # however busy the machine is
     monkeypatch.setattr(_Builder, "begun", [])

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
 from functools import partial
 from logging import getLogger
 from math import inf
@@ -22,6 +23,8 @@ from torch.nn.modules import module as torch_modules
 
 from tpgen.base.errors import DeployError, InputError, OptionError, a_kind
 from tpgen.base.progress import announce
+from tpgen.kernels.build.build import cores
+from tpgen.kernels.build.rehearsal import rehearsed_by
 from tpgen.networks.beside import ProgramBuilder, build
 from tpgen.networks.bypass import by_networks, is_plain_call
 from tpgen.networks.gate import Gate
@@ -116,7 +119,7 @@ class Calls:
     def _counted(self, network: Any, kind: Kind, tensors: list[Tensor], args: tuple, options: dict[str, Any]) -> Any:
         """A call of the network, which may be the last one that it takes before a program is built."""
         versions, begun = [x._version for x in tensors], perf_counter()
-        with self._gate.calling(), by_networks():
+        with self._gate.calling(), by_networks(), self._rehearsed(network, kind):
             result = network._call_impl(*args, **options)
         if kind.program is not None:  # it does not hold for this call
             return result
@@ -130,6 +133,12 @@ class Calls:
             finally:
                 kind.busy.release()
         return result
+
+    def _rehearsed(self, network: nn.Module, kind: Kind) -> AbstractContextManager[Any]:
+        """Let a first call compile its kernels side by side."""
+        if kind.count or is_hooked(network) or torch.is_autocast_enabled("cpu"):
+            return nullcontext()
+        return rehearsed_by(partial(_rehearse, network, kind), cores() + 1)
 
     def _go_on(self, network: nn.Module, kind: Kind, valued: bool) -> None:
         if kind.builder is not None:
@@ -220,6 +229,16 @@ class Calls:
         if not self._said:
             self._said = True
             announce(what)
+
+
+def _rehearse(network: nn.Module, kind: Kind) -> None:
+    """Make a call on copies, of which nothing is left but random numbers as they were."""
+    args, options, _ = deepcopy(kind.example())
+    numbers = torch.get_rng_state()
+    try:
+        evaluation(deepcopy(network), kind.grad)(*args, **options)
+    finally:
+        torch.set_rng_state(numbers)
 
 
 def is_hooked(network: nn.Module) -> bool:

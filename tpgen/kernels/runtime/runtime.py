@@ -5,10 +5,13 @@ This is the plain computation below autograd; `tpgen.kernels.runtime.ops` wraps 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
+from threading import Lock
 from typing import Any, cast
 
 import torch
@@ -19,6 +22,7 @@ from tpgen.base.remember import remembered
 from tpgen.form.call import Call as Slots
 from tpgen.kernels.arguments import Edges, Kernel, KernelCall, KernelSpec, Sizes
 from tpgen.kernels.build.compiler import DTYPES
+from tpgen.kernels.build.rehearsal import begun, need_no_rehearsal
 from tpgen.kernels.cuda import captures
 from tpgen.kernels.cuda.orders import know_both
 from tpgen.kernels.runtime.call import DESTINATIONS, PAIRS, ROWS, SOURCES, FormCall, ProductCall, mask_of
@@ -31,6 +35,10 @@ from tpgen.kernels.runtime.signature import CallSignature, Counts, native_fields
 from tpgen.kernels.runtime.standins import standin
 from tpgen.kernels.runtime.targets import KernelTarget, target_of
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
+
+_turns: dict[tuple, Lock] = {}  # of threads that build one kernel
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_turns.clear)
 
 _INDICES = (torch.int64, torch.int32)
 _SOURCE, _DESTINATION = 2, 3  # faults: an index out of range; the first also of an element
@@ -173,18 +181,24 @@ class Kernels:
         key = (call, dtype, indexed, device)
         found = self._kernels.get(key)
         if found is None:
-            spec, target = KernelSpec(self.description, call, dtype, indexed), _need_target(device)
-            if self.description.pairs and not target.takes_pairs:
-                raise InputError(
-                    f"w: on {target.about} each edge takes a row of weights of its own; repeat those of pairs"
+            need_no_rehearsal()
+            with _turns.setdefault((self._text, *key), Lock()):
+                found = self._kernels.get(key) or self._built(
+                    KernelSpec(self.description, call, dtype, indexed), device
                 )
-            try:
-                found = target.load(spec)
-            except KernelError as error:
-                return self._stand_in(spec, device, error)
-            self._enter(spec, found)  # first: other threads may look for it
-            self._kernels[key] = found
         return found
+
+    def _built(self, spec: KernelSpec, device: str) -> Kernel:
+        target = _need_target(device)
+        if self.description.pairs and not target.takes_pairs:
+            raise InputError(f"w: on {target.about} each edge takes a row of weights of its own; repeat those of pairs")
+        try:
+            made = target.load(spec)
+        except KernelError as error:
+            return self._stand_in(spec, device, error)
+        self._enter(spec, made)  # first: other threads may look for it
+        self._kernels[spec.call, spec.dtype, spec.indexed, device] = made
+        return made
 
     def _stand_in(self, spec: KernelSpec, device: str, error: KernelError) -> Kernel:
         """Put PyTorch's operations in the place of a kernel that cannot be built, and say so.
@@ -213,10 +227,16 @@ class Kernels:
 
     def _together(self, calls: Sequence[Slots], dtype: torch.dtype, indexed: bool, device: str) -> list[Kernel]:
         """The kernels of some calls, those that are missing built side by side."""
-        missing = [call for call in calls if (call, dtype, indexed, device) not in self._kernels]
-        _side_by_side([partial(self.kernel, call, dtype, indexed, device) for call in missing])
+        _side_by_side(self._missing(calls, dtype, indexed, device))
         self._say()
         return [self.kernel(call, dtype, indexed, device) for call in calls]
+
+    def _missing(
+        self, calls: Sequence[Slots], dtype: torch.dtype, indexed: bool, device: str
+    ) -> list[Callable[[], Kernel]]:
+        """What builds those kernels of some calls that are missing."""
+        missing = [call for call in calls if (call, dtype, indexed, device) not in self._kernels]
+        return [partial(self.kernel, call, dtype, indexed, device) for call in missing]
 
     def build_together(self, calls: Iterable[str], like: Tensor, indexed: bool) -> None:
         """Build the kernels of calls on tensors like one side by side."""
@@ -230,7 +250,10 @@ class Kernels:
         widens = {part: self.widens(part, dtype, indexed, device) for part in parts}
         for wide in (False, True):
             chosen = [p for p in parts if widens[p] == wide]
-            kernels = self._together(chosen, torch.float32 if wide else dtype, indexed, device)
+            number = torch.float32 if wide else dtype
+            if begun(self._missing(chosen, number, indexed, device)):
+                continue
+            kernels = self._together(chosen, number, indexed, device)
             _side_by_side([partial(_compile, k, like) for k in kernels if hasattr(k, "compile")])
 
     def sort_together(self, call: FormCall) -> None:
@@ -300,6 +323,8 @@ class Kernels:
         results = [target.empty(shape, dtype, like.device) for shape in signature.shapes(call.tensors, counts)]
         if not self.description.live or not sizes.channels:  # nothing to compile
             return [x.zero_() for x in results]
+        if begun(self._missing(signature.parts, dtype, indexed, device)):
+            return [x.zero_() for x in results]
         kernels = self._together(signature.parts, dtype, indexed, device)
         entered = [self._numbers.get((str(part), dtype, indexed), ()) for part in signature.parts]
         if all(entered):
@@ -360,7 +385,8 @@ def _side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
         tasks[0]()
     elif tasks:
         with ThreadPoolExecutor(len(tasks)) as pool:
-            list(pool.map(lambda task: task(), tasks))
+            contexts = [copy_context() for _ in tasks]
+            list(pool.map(lambda context, task: context.run(task), contexts, tasks))
 
 
 def _compile(kernel: Any, like: Tensor) -> None:

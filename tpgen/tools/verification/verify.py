@@ -18,6 +18,7 @@ from tpgen.base.progress import Told, told
 from tpgen.base.text import table
 from tpgen.compiler.backends import BACKENDS, check_backend
 from tpgen.compiler.config import Config
+from tpgen.networks.bypass import by_networks
 from tpgen.networks.conversion.convert import conversion_report
 from tpgen.networks.conversion.operations.splines import is_splined, spline_error, without_splines
 from tpgen.networks.conversion.proof import LIMIT as PROVEN
@@ -267,6 +268,7 @@ def _subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, rows: i
     return replace(made, backend=backend)
 
 
+@by_networks()
 def _found(names: Sequence[str], subject: Subject, inputs: Sequence[Any], progress: Told) -> list[LawFinding]:
     findings: list[LawFinding] = []
     there = [name for name in names if _applies(name, subject)]

@@ -3,7 +3,8 @@
 The network is called as its users call it: with gradients, in the mode that it is in.
 
 >>> import torch, tpgen
->>> from tpgen.tools.inspection.costs.roofline import Ceilings
+>>> from tpgen.networks.bypass import by_networks
+from tpgen.tools.inspection.costs.roofline import Ceilings
 >>> network = torch.nn.Sequential(tpgen.TensorSquare("2x1o", strategy="einsum"), torch.nn.ReLU())
 >>> found = explain_network(network, [torch.randn(5, 6)], ceilings=Ceilings(1e10, 1e11))
 >>> [(p.module, p.calls, p.explanation.rows) for p in found.products]
@@ -164,6 +165,7 @@ def _row(product: ProductInNetwork) -> list[str]:
     ]
 
 
+@by_networks()
 def explain_network(
     network: nn.Module,
     inputs: Sequence[Any],
