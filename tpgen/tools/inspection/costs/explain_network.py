@@ -3,8 +3,7 @@
 The network is called as its users call it: with gradients, in the mode that it is in.
 
 >>> import torch, tpgen
->>> from tpgen.networks.bypass import by_networks
-from tpgen.tools.inspection.costs.roofline import Ceilings
+>>> from tpgen.tools.inspection.costs.roofline import Ceilings
 >>> network = torch.nn.Sequential(tpgen.TensorSquare("2x1o", strategy="einsum"), torch.nn.ReLU())
 >>> found = explain_network(network, [torch.randn(5, 6)], ceilings=Ceilings(1e10, 1e11))
 >>> [(p.module, p.calls, p.explanation.rows) for p in found.products]
@@ -25,6 +24,7 @@ from tpgen.base.drawing.charts import share_bar
 from tpgen.base.errors import TpgenError, check_known
 from tpgen.base.notebook import Shown, html_table, lines
 from tpgen.base.text import duration, quantity, table
+from tpgen.networks.bypass import by_networks
 from tpgen.tools.inspection.costs.explain import explain
 from tpgen.tools.inspection.costs.explanation import Explanation
 from tpgen.tools.inspection.costs.roofline import Ceilings
