@@ -19,7 +19,7 @@ pytestmark = needs_compiler
 
 
 class Forces(nn.Module):
-    """Products of unusual multiplicities, so that no other test has built their kernels, and what calls leave behind."""
+    """Products of unusual multiplicities, whose kernels no other test builds."""
 
     def __init__(self, mul: int, decides: bool = False) -> None:
         super().__init__()

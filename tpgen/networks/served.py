@@ -15,7 +15,7 @@ from logging import getLogger
 from math import inf
 from time import perf_counter
 from typing import Any, Literal
-from weakref import WeakSet, ref
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,8 @@ When = Literal["auto"] | bool
 LONGEST_CALL = 0.05  # a program is built of calls that take no longer
 _KINDS = 64  # of calls of a network
 _PLACE = "_tpgen_calls"
+_UNSCRIPTED = "__jit_ignored_attributes__"  # what TorchScript leaves out
+_NAMES = _PLACE, "_compiled_call_impl", _UNSCRIPTED
 _log = getLogger("tpgen")
 
 
@@ -49,15 +51,16 @@ class Calls:
         self.__setstate__({"network": network, "when": when})
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"network": self._network(), "when": self.when}
+        return {"network": self._network, "when": self.when}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.when: When = state["when"]
-        self._network = ref(state["network"])
+        self._network: Any = state["network"]
         self._said = self._handed = False
         self._renew()
         _all.add(self)
-        vars(state["network"]).update({_PLACE: self, "_compiled_call_impl": self})
+        ignored = [*getattr(self._network, _UNSCRIPTED, ()), *_NAMES]
+        vars(self._network).update({_PLACE: self, "_compiled_call_impl": self, _UNSCRIPTED: ignored})
 
     def _renew(self) -> None:
         self._kinds: dict[tuple, list[Kind]] = {}
@@ -65,7 +68,7 @@ class Calls:
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """As the network."""
-        network: Any = self._network()
+        network = self._network
         if is_plain_call():
             return network._call_impl(*args, **options)
         try:
@@ -105,7 +108,7 @@ class Calls:
     def _again(self, kind: Kind, tensors: list[Tensor], program: Program, led: Sequence[int]) -> list[Tensor | None]:
         """The results that have a graph, computed by the network for somebody who differentiates them."""
         kind.refuse(DIFFERENTIATED)
-        network: Any = self._network()
+        network = self._network
         if not program.stands():
             raise DeployError(
                 f"{type(network).__name__} has changed since it was called, and a result of that call is "
@@ -151,7 +154,7 @@ class Calls:
 
     def serves(self, network: nn.Module) -> bool:
         """Whether these are calls of this network, and not of one that a shallow copy was made of."""
-        return self._network() is network
+        return self._network is network
 
     def ready(self, network: nn.Module) -> None:
         """Build what calls until now ask for."""
@@ -275,9 +278,10 @@ def serve(network: nn.Module, when: When) -> None:
 def serve_no_more(network: nn.Module) -> None:
     """Let all modules of a network be called as they are."""
     for module in network.modules():
-        calls = vars(module).pop(_PLACE, None)
+        calls = vars(module).get(_PLACE)
         if calls is not None and vars(module).get("_compiled_call_impl") is calls:
-            del vars(module)["_compiled_call_impl"]
+            for name in _NAMES:
+                del vars(module)[name]
 
 
 def ready(network: nn.Module) -> None:

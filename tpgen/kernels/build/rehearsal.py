@@ -12,18 +12,18 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from threading import Lock, Thread
 
-Task = Callable[[], object]
+_Run = Callable[[], object]
 
 
 class _Rehearsal:
     """A computation that is rehearsed once at most."""
 
-    def __init__(self, compute: Task, threads: int) -> None:
-        self._compute: Task | None = compute
+    def __init__(self, compute: _Run, threads: int) -> None:
+        self._compute: _Run | None = compute
         self._threads, self._lock = threads, Lock()
 
     def run(self) -> None:
-        """Rehearse the computation, unless that has been done; whoever asks meanwhile waits."""
+        """Rehearse the computation once; a thread that asks meanwhile waits."""
         with self._lock:
             compute, self._compute = self._compute, None
             if compute is not None:
@@ -32,7 +32,7 @@ class _Rehearsal:
                 thread.start()
                 thread.join()
 
-    def _rehearse(self, compute: Task) -> None:
+    def _rehearse(self, compute: _Run) -> None:
         pool = ThreadPoolExecutor(self._threads)
         _pool.set(pool)
         with suppress(Exception):  # of a computation that zeros lead astray: its kernels until there have begun
@@ -45,7 +45,7 @@ _pool: ContextVar[Executor | None] = ContextVar("threads that compile for a rehe
 
 
 @contextmanager
-def rehearsed_by(compute: Task, threads: int) -> Iterator[None]:
+def rehearsed_by(compute: _Run, threads: int) -> Iterator[None]:
     """Rehearse by ``compute`` where a kernel is missing meanwhile; as many ``threads`` compile."""
     token = _rehearsal.set(_Rehearsal(compute, threads))
     try:
@@ -60,14 +60,14 @@ def has_rehearsal() -> bool:
 
 
 def rehearse() -> None:
-    """Rehearse what this thread computes, where that can be done and has not been done."""
+    """Rehearse what this thread computes, the first time."""
     rehearsal = _rehearsal.get()
     if rehearsal is not None:
         rehearsal.run()
 
 
-def begun(tasks: Sequence[Task]) -> bool:
-    """Begin tasks beside this thread if it rehearses; whether it has begun any, and nobody may wait for them."""
+def begun(tasks: Sequence[_Run]) -> bool:
+    """Begin tasks on other threads if this thread rehearses; whether a task has begun, for which nobody may wait."""
     pool = _pool.get()
     if pool is None:
         return False
@@ -77,6 +77,6 @@ def begun(tasks: Sequence[Task]) -> bool:
 
 
 def need_no_rehearsal() -> None:
-    """Raise `RuntimeError` on a thread that rehearses: who waits for it may have what it would wait for."""
+    """Raise `RuntimeError` on a thread that rehearses: another thread waits for the rehearsal, and may build the kernel."""
     if _pool.get() is not None:
         raise RuntimeError("a rehearsal waits for no kernel")
