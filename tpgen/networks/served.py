@@ -36,7 +36,7 @@ from tpgen.networks.step_program import Program, is_recorded, only_cached
 
 When = Literal["auto"] | bool
 
-LONGEST_CALL = 0.05  # a program is built of calls that take no longer
+LONGEST_CALL = 0.25  # a program is built of calls that take no longer
 _KINDS = 64  # of calls of a network
 _PLACE = "_tpgen_calls"
 _UNSCRIPTED = "__jit_ignored_attributes__"  # what TorchScript leaves out

@@ -87,7 +87,7 @@ def convert(
         inference: slopes err by a millionth of the largest at most, and gradients of parameters are an error.
     program
         whether calls take the network as one program: ``"auto"`` builds it in another process, of calls that have come
-        ten times and take less than 50 ms; True builds it at the first call.  `tpgen.ready` waits for it.  A program
+        ten times and take less than 250 ms; True builds it at the first call.  `tpgen.ready` waits for it.  A program
         sums in another order: False leaves the bits of results as they are.
     prove
         arguments of a call: outputs, gradients and second derivatives are compared with the stock network's in float64,
