@@ -163,7 +163,7 @@ class Calls:
                 if kind.builder is not None:
                     kind.builder.wait()
                     self._build(network, kind, only_cached)
-                elif not kind.refused and kind.program is None and self._is_wanted(network, kind):
+                elif not kind.refused and kind.program is None and not is_hooked(network):
                     self._build(network, kind)
 
     def _is_wanted(self, network: nn.Module, kind: Kind) -> bool:
@@ -287,8 +287,7 @@ def serve_no_more(network: nn.Module) -> None:
 def ready(network: nn.Module) -> None:
     """Wait until programs serve the calls of a converted network that have come until now.
 
-    A program that is being built is waited for; others are built here and now, of calls that `tpgen.convert` with
-    ``program="auto"`` would build one of after some more of them.
+    A program that is being built is waited for; others are built here and now, however seldom or long their calls are.
 
     >>> ready(nn.Linear(1, 1))  # calls of others have no program
     """

@@ -50,7 +50,7 @@ class Layer(nn.Module):
 
     def forward(self, h: Tensor, elements: Tensor, harmonics: Tensor, basis: Tensor, edges: Tensor) -> Tensor:
         messages = self.message(self.up(h)[edges[0]], harmonics, self.radial(basis))
-        summed = messages.new_zeros(len(h), messages.shape[1]).index_add(0, edges[1], messages) / NEIGHBOURS
+        summed = messages.new_zeros(h.shape[0], messages.shape[1]).index_add(0, edges[1], messages) / NEIGHBOURS
         return self.down(summed) + self.self_connection(h, elements)
 
 
