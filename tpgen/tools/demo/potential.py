@@ -84,10 +84,7 @@ class Potential(nn.Module):
         return self.readout(h).sum()
 
 
-Given = tuple[Tensor, Tensor, Tensor]
-
-
-def atoms(side: int) -> Given:
+def atoms(side: int) -> tuple[Tensor, Tensor, Tensor]:
     """Positions of a perturbed cubic lattice of side³ atoms, one-hot elements, and edges between near atoms."""
     generator = torch.Generator().manual_seed(0)
     grid = torch.cartesian_prod(*3 * [torch.arange(side)]).to(torch.get_default_dtype()).reshape(-1, 3)
