@@ -53,7 +53,7 @@ def unflatten(leaves: Iterable[Any], spec: pytree.TreeSpec) -> Any:
     """The result of such leaves."""
     if spec.type is dict and spec.num_children == spec.num_leaves == spec.num_nodes - 1:  # as most networks return
         return dict(zip(spec.context, leaves, strict=True))
-    return closed(pytree.tree_unflatten(leaves, spec))
+    return closed_fields(pytree.tree_unflatten(leaves, spec))
 
 
 def leaf_constants(leaves: Sequence[Any]) -> dict[int, Any]:
@@ -87,12 +87,12 @@ def _memory(x: Tensor) -> int:
     return x.untyped_storage().data_ptr() if x.layout == torch.strided else 0
 
 
-def opened(value: Any) -> Any:
-    """A value whose dataclasses are trees of their fields, for pytree; `closed` is the way back."""
+def opened_fields(value: Any) -> Any:
+    """A value whose dataclasses are trees of their fields, for pytree; `closed_fields` is the way back."""
     return pytree.tree_map(_opened, value, is_leaf=_is_dataclass)
 
 
-def closed(value: Any) -> Any:
+def closed_fields(value: Any) -> Any:
     return pytree.tree_map(_filled, value, is_leaf=lambda x: isinstance(x, _Fields))
 
 
@@ -105,7 +105,7 @@ def _opened(leaf: Any) -> Any:
         return leaf
     held = {field.name: getattr(leaf, field.name) for field in fields(leaf)}
     beside = tuple((name, x) for name, x in getattr(leaf, "__dict__", {}).items() if name not in held)
-    return _Fields(type(leaf), {name: opened(x) for name, x in held.items()}, beside)
+    return _Fields(type(leaf), {name: opened_fields(x) for name, x in held.items()}, beside)
 
 
 def _opened_whole(leaf: Any) -> Any:
@@ -127,5 +127,5 @@ def _filled(x: Any) -> Any:
     # a frozen one has no other way, and one with an __init__ has computed its fields
     instance: Any = object.__new__(x.kind)
     for name, value in {**x.values, **dict(x.beside)}.items():
-        object.__setattr__(instance, name, closed(value))
+        object.__setattr__(instance, name, closed_fields(value))
     return instance

@@ -12,7 +12,7 @@ from tests.tools.verification.newcomers import DROPPED, SINGLE, Narrow, narrow, 
 from tests.tools.verification.strangers import VECTORS, Given, Layer, Planted, layer, rows
 from tests.tools.verification.suspicious import CUTOFF, Cluster, of
 from tests.tools.verification.test_strangers import check_passed, check_told, verified
-from tpgen.tools.verification.rounding import RANDOM, UNNAMED
+from tpgen.tools.verification.rounding import DRAWS_OTHERS, UNNAMED_CAST
 
 
 def _autocast(self: Layer) -> Tensor:
@@ -69,7 +69,7 @@ FAULTS: dict[str, Planted] = {
     "weights under an autocast": _of_layer({"weight": _autocast}, "autocast to bfloat16"),
     "results in half precision": _of_layer(
         {"forward": lambda self, x: Layer.forward(self, x).half().to(x)}, "Tensor.half to float16"),
-    "weights in the dtype of a table": _of_layer(Tabled, UNNAMED),
+    "weights in the dtype of a table": _of_layer(Tabled, UNNAMED_CAST),
     "edges in bfloat16": _of_cluster(_weighted(lambda w: w.to(torch.bfloat16)), "Tensor.to to bfloat16"),
     "forces alone in half precision": _of_cluster(
         of(told=lambda self, e, f: {"energy": e, "forces": f.half().to(f)}), "Tensor.half to float16"),
@@ -84,7 +84,7 @@ TOLD: dict[str, Planted] = {
     "a small energy beside large numbers": _of_cluster(
         of(energy=_raised_and_lowered), "small beside numbers that it is made of: float32 rounds it by"
     ),
-    "features of a seed": _of_layer({"scaled": _features}, RANDOM),
+    "features of a seed": _of_layer({"scaled": _features}, DRAWS_OTHERS),
 }
 
 RIGHT: dict[str, Planted] = {

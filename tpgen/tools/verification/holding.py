@@ -16,7 +16,7 @@ _DEEP = 6  # objects within objects
 _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
-def parts_of(value: Any) -> dict[Any, Any]:
+def held_by(value: Any) -> dict[Any, Any]:
     """Entries of a list or dict, attributes of a plain object; of a module its parameters, buffers and modules too."""
     if isinstance(value, (list, tuple)):
         return dict(enumerate(value))
@@ -24,11 +24,11 @@ def parts_of(value: Any) -> dict[Any, Any]:
         return value
     if isinstance(value, nn.Module):
         registered = (getattr(value, name).items() for name in _REGISTERED)
-        return attributes_of(value) | {name: x for items in registered for name, x in items}
+        return unregistered_attributes(value) | {name: x for items in registered for name, x in items}
     return getattr(value, "__dict__", None) or {}
 
 
-def attributes_of(module: nn.Module) -> dict[str, Any]:
+def unregistered_attributes(module: nn.Module) -> dict[str, Any]:
     return {name: x for name, x in vars(module).items() if name not in _REGISTERED}
 
 
@@ -38,7 +38,7 @@ def plain_tensors(network: nn.Module) -> list[tuple[Place, Tensor]]:
     seen = {id(module) for module in network.modules()}
     found: dict[int, tuple[Place, Tensor]] = {}
     for path, module in network.named_modules():
-        for name, value in attributes_of(module).items():
+        for name, value in unregistered_attributes(module).items():
             for place, x in _tensors((path, name), value, seen):
                 if x.is_floating_point() and x.numel() and x.data_ptr() not in held:
                     found.setdefault(id(x), (place, x))
@@ -50,11 +50,11 @@ def _tensors(place: Place, value: Any, seen: set[int]) -> Iterator[tuple[Place, 
         yield place, value
     elif len(place) <= _DEEP and id(value) not in seen and _may_hold(value):
         seen.add(id(value))
-        for name, one in parts_of(value).items():
+        for name, one in held_by(value).items():
             yield from _tensors((*place, str(name)), one, seen)
 
 
 def _may_hold(value: Any) -> bool:
-    # Objects of torch's own, as graphs and optimizers, hold the network itself.
-    own = type(value).__module__.partition(".")[0] == "torch" and not isinstance(value, nn.Module)
+    # Objects of torch's and ours, as graphs, optimizers and programs, hold the network itself.
+    own = type(value).__module__.partition(".")[0] in ("torch", "tpgen") and not isinstance(value, nn.Module)
     return not own and not isinstance(value, (type, FunctionType, ModuleType))

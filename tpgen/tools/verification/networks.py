@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tpgen.base._torch import pytree
 from tpgen.base.errors import InputError, a_kind, check_known, unknown
 from tpgen.networks.copies import copy_of
-from tpgen.networks.results import closed, opened
+from tpgen.networks.results import closed_fields, opened_fields
 from tpgen.networks.trial import is_floating, is_index
 from tpgen.tools.verification.choosing import choose_reading
 from tpgen.tools.verification.indices import EDGE_INDEX, INDEX_WORDS
@@ -134,7 +134,9 @@ def _numbers(names: Sequence[str], leaves: Sequence[Any]) -> Named:
 
 def copies_of(inputs: Any) -> Any:
     """Arguments whose tensors are copies: a call may write into them, and its caller's stay as they are."""
-    return closed(pytree.tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, opened(inputs)))
+    return closed_fields(
+        pytree.tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, opened_fields(inputs))
+    )
 
 
 def _called(names: list[str], values: list[Any], spec: Any, run: Run, named: Named) -> Named:
@@ -144,7 +146,7 @@ def _called(names: list[str], values: list[Any], spec: Any, run: Run, named: Nam
 
 def _handed(names: list[str], values: list[Any], spec: Any, named: Named) -> Any:
     given = [_as_given(named[n], x) if n in named else copies_of(x) for n, x in zip(names, values, strict=True)]
-    return closed(pytree.tree_unflatten(given, spec))
+    return closed_fields(pytree.tree_unflatten(given, spec))
 
 
 def _as_given(named: Tensor, x: Any) -> Any:
@@ -190,7 +192,7 @@ def _copied(network: nn.Module) -> nn.Module | None:
 
 def _flat(network: nn.Module, inputs: Sequence[Any]) -> tuple[list[str], list[Any], Any]:
     # The leaves of the arguments by name: that of the argument, or the key in a dict.
-    found, spec = pytree.tree_flatten_with_path(opened(list(inputs)))
+    found, spec = pytree.tree_flatten_with_path(opened_fields(list(inputs)))
     arguments = _arguments(network, len(inputs))
     names = [arguments[path[0].idx] + keys(path[1:]) for path, _ in found]  # ``data['positions']``
     return names, [leaf for _, leaf in found], spec
@@ -212,7 +214,7 @@ def _named_arguments(forward: Callable) -> list[str]:
 
 
 def _results(found: Any) -> Named:
-    leaves = pytree.tree_flatten_with_path(opened(found))[0]
+    leaves = pytree.tree_flatten_with_path(opened_fields(found))[0]
     named = {short(keys(path)) or "out": leaf for path, leaf in leaves if is_floating(leaf)}
     if not named:
         raise InputError(

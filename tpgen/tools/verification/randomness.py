@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tpgen.tools.verification.holding import attributes_of, parts_of
+from tpgen.tools.verification.holding import held_by, unregistered_attributes
 
 TORCH, NUMPY, PYTHON = "random numbers", "numpy's random numbers", "Python's random numbers"
 # Random numbers that a whole process shares: how their state is read, put back and begun from a seed.
@@ -85,7 +85,7 @@ def steady(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 def _generators(network: nn.Module) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path, module in network.named_modules():
-        found |= dict(_within(path, attributes_of(module), _DEEP))
+        found |= dict(_within(path, unregistered_attributes(module), _DEEP))
     for cls in {cls for module in network.modules() for cls in type(module).__mro__}:
         if not cls.__module__.startswith("torch."):
             found |= dict(_within(cls.__name__, vars(cls), 1)) | dict(_within("", _globals(cls), 1))
@@ -103,4 +103,4 @@ def _within(path: str, values: Any, deep: int) -> Iterator[tuple[str, Any]]:
         if isinstance(value, tuple(_STATES)):
             yield at, value
         elif deep > 1 and not isinstance(value, (Tensor, nn.Module, type)):
-            yield from _within(at, parts_of(value), deep - 1)
+            yield from _within(at, held_by(value), deep - 1)

@@ -9,22 +9,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from tpgen.base._torch import DispatchMode
 from tpgen.tools.verification.derivatives import draws
 from tpgen.tools.verification.findings import NotCompared, Noted, Outcome, tolerance_of
 from tpgen.tools.verification.laws import Outcomes, pairs
 from tpgen.tools.verification.precision import Casts, Doubled
 from tpgen.tools.verification.subject import Named, Subject
 
-SLACK = 0.2  # of what a network may be wrong by: what is further apart is compared with rounding itself
+UNEXPLAINED = 0.2  # of what a network may be wrong by: what is further apart is compared with rounding itself
 PLACES, MARGIN = 4, 20.0  # inputs moved by a rounding, and how many times as far as there results may be
 SMALL = "small beside numbers that it is made of: {dtype} rounds it by {apart:.1e}"
-RANDOM = "calls draw random numbers, of which float64 has others"
-UNNAMED = "no call names a narrower dtype: a tensor has it, or a kernel"
+DRAWS_OTHERS = "calls draw random numbers, of which float64 has others"
+UNNAMED_CAST = "no call names a narrower dtype: a tensor has it, or a kernel"
 
 
-class Rounded(TorchDispatchMode):
+class Rounded(DispatchMode):
     """Round whatever a float64 network computes to a dtype, as a network in that dtype does."""
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -61,7 +61,7 @@ def precise(subject: Subject) -> Outcomes:
     with Doubled():
         expected = exact(held)
     compared = pairs(subject(held, subject.copied()), expected)
-    limit = SLACK * subject.slack * tolerance_of(subject.dtype)
+    limit = UNEXPLAINED * subject.slack * tolerance_of(subject.dtype)
     far = {name: _apart(*pair) for name, pair in compared.items() if not _apart(*pair) <= limit * _largest(pair[1])}
     honest = _rounded(subject, exact, held, expected) if far else {}
     found: dict[str, Outcome] = {**compared}
@@ -88,7 +88,7 @@ def _rounded(subject: Subject, exact: Subject, held: Named, expected: Named) -> 
         with Doubled(), Rounded(subject.dtype) as rounded:
             results = exact({name: x + unit * x * draw[name] for name, x in held.items()})
         if rounded.draws:
-            raise NotCompared(RANDOM)
+            raise NotCompared(DRAWS_OTHERS)
         found = {name: max(most, _apart(results[name], expected[name])) for name, most in found.items()}
     return found
 
@@ -100,4 +100,4 @@ def _narrowed(subject: Subject, held: Named) -> str:
     own = torch.finfo(subject.dtype).eps
     narrow = [(name, str(dtype).removeprefix("torch.")) for name, dtype in casts.named if torch.finfo(dtype).eps > own]
     said = [f"{name} to {dtype}" for name, dtype in narrow]
-    return f"in its code: {', '.join(said)}" if said else UNNAMED
+    return f"in its code: {', '.join(said)}" if said else UNNAMED_CAST

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tpgen.base._torch import pytree
-from tpgen.networks.results import opened
+from tpgen.networks.results import opened_fields
 from tpgen.tools.inspection.report.values import reason
 from tpgen.tools.verification.findings import Outcome
 from tpgen.tools.verification.laws import Outcomes, named, pairs
@@ -116,7 +116,7 @@ def _exchanged(subject: Subject, module: Any) -> tuple[list[str], list[str]]:
 
 
 def _entries(given: Any) -> dict[str, Any]:
-    found = pytree.tree_flatten_with_path(opened(list(given)))[0]
+    found = pytree.tree_flatten_with_path(opened_fields(list(given)))[0]
     return {keys(path[1:]): x for path, x in found if len(path) > 1}
 
 

@@ -107,7 +107,11 @@ LAWS: dict[str, Law] = {
     ),
     "sum": Law("energies of atoms add up", systems.summed_systems, is_network, slack=5, lacks=_unsummed),
     "precision": Law(
-        "its own dtype is as near to float64 as rounding", rounding.precise, is_network, rounding.SLACK, floored=False
+        "its own dtype is as near to float64 as rounding",
+        rounding.precise,
+        is_network,
+        rounding.UNEXPLAINED,
+        floored=False,
     ),
     "normalisation": Law(
         "mean squares are what was asked for", laws.normalisation, _has("moments"), limit=moments.MOMENT_LIMIT
