@@ -227,3 +227,10 @@ def test_a_shallow_copy_builds_nothing() -> None:
     other = copy.copy(own)
     tpgen.ready(other)
     assert kind_of(own).program is None
+
+
+def test_a_layer_alone_is_called_as_it_is() -> None:
+    layer = tpgen.convert(o3.Linear("2x0e", "3x0e"))
+    assert "_tpgen_calls" not in vars(layer)
+    network = tpgen.convert(nn.Sequential(o3.Linear("2x0e", "3x0e")))
+    assert "_tpgen_calls" in vars(network)

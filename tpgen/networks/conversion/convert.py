@@ -114,7 +114,8 @@ def convert(
         swaps, kept = _chosen_swaps(network, given, chosen, change)
         compared = _compared(network, given, chosen, prove, measure, change)
         _swap_all(network, swaps, kept, compared, report)
-        serve(network, program)
+        if program is True or [swap.module for swap in swaps] != [network]:  # a layer alone is one kernel already
+            serve(network, program)
     except BaseException:
         give_back(adopted)
         raise
