@@ -234,3 +234,11 @@ def test_a_layer_alone_is_called_as_it_is() -> None:
     assert "_tpgen_calls" not in vars(layer)
     network = tpgen.convert(nn.Sequential(o3.Linear("2x0e", "3x0e")))
     assert "_tpgen_calls" in vars(network)
+
+
+def test_copies_and_conversions_name_what_torchscript_leaves_out_once() -> None:
+    network = tpgen.convert(nn.Sequential(o3.Linear("2x0e", "3x0e")))
+    names = vars(network)["__jit_ignored_attributes__"]
+    copied = copy.deepcopy(copy.deepcopy(network))
+    assert vars(copied)["__jit_ignored_attributes__"] == names == list(dict.fromkeys(names))
+    assert "__jit_ignored_attributes__" not in vars(tpgen.restore(copied))

@@ -59,7 +59,7 @@ class Calls:
         self._said = self._handed = False
         self._renew()
         _all.add(self)
-        ignored = [*getattr(self._network, _UNSCRIPTED, ()), *_NAMES]
+        ignored = [*getattr(type(self._network), _UNSCRIPTED, ()), *_NAMES]
         vars(self._network).update({_PLACE: self, "_compiled_call_impl": self, _UNSCRIPTED: ignored})
 
     def _renew(self) -> None:

@@ -20,7 +20,7 @@ from e3nn.math import soft_one_hot_linspace
 from e3nn.nn import FullyConnectedNet
 from torch import Tensor, nn
 
-from tpgen.base.clock import Timing, time_in_turns
+from tpgen.base.clock import TimedCall, Timing, time_in_turns
 from tpgen.networks.bypass import by_networks
 from tpgen.networks.conversion.convert import convert
 from tpgen.networks.conversion.report import Conversion
@@ -117,8 +117,16 @@ def timed_potential(stock: Potential, network: Potential, side: int) -> dict[str
     given = atoms(side)
     network(*given)
     ready(network)
-    by_kernels = by_networks()(network)
-    calls = {STOCK: partial(stock, *given), KERNELS: partial(by_kernels, *given), PROGRAM: partial(network, *given)}
+
+    @by_networks()
+    def by_kernels() -> object:
+        return network(*given)
+
+    calls: dict[str, TimedCall] = {
+        STOCK: partial(stock, *given),
+        KERNELS: by_kernels,
+        PROGRAM: partial(network, *given),
+    }
     return time_in_turns(calls, "cpu", seconds=2.0, rounds=7)
 
 

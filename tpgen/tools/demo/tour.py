@@ -76,7 +76,7 @@ WHOLE = Tour(
     potential=(4, 64, 3),
 )
 MAIN = ("Convert a whole network by one line", "Read the code of one product")
-QUICK = replace(WHOLE, parts=MAIN, potential=(4, 64, 3))
+QUICK = replace(WHOLE, parts=MAIN)
 SHORT = replace(
     WHOLE,
     problems=("article",),

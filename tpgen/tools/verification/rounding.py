@@ -62,7 +62,8 @@ def precise(subject: Subject) -> Outcomes:
         expected = exact(held)
     compared = pairs(subject(held, subject.copied()), expected)
     limit = UNEXPLAINED * subject.slack * tolerance_of(subject.dtype)
-    far = {name: _apart(*pair) for name, pair in compared.items() if not _apart(*pair) <= limit * _largest(pair[1])}
+    distances = {name: _apart(*pair) for name, pair in compared.items()}
+    far = {name: apart for name, apart in distances.items() if not apart <= limit * _largest(compared[name][1])}
     honest = _rounded(subject, exact, held, expected) if far else {}
     found: dict[str, Outcome] = {**compared}
     for name, apart in far.items():
