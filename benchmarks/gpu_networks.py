@@ -29,7 +29,7 @@ def stock(project: str, model: nn.Module) -> nn.Module:
 
 
 def converted(project: str, model: nn.Module) -> nn.Module:
-    return convert(model)
+    return convert(model, program=False)
 
 
 def with_cuequivariance(project: str, model: nn.Module) -> nn.Module:

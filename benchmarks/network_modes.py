@@ -24,7 +24,7 @@ OURS_COMPILED = "converted, compiled"
 
 def converted(case: Case) -> nn.Module:
     """What all of this is about."""
-    return convert(deepcopy(case.model))
+    return convert(deepcopy(case.model), program=False)
 
 
 def by_itself(case: Case) -> nn.Module:
@@ -34,7 +34,7 @@ def by_itself(case: Case) -> nn.Module:
 
 def spline(case: Case) -> nn.Module:
     """Converted, with splines in the place of radial networks."""
-    return convert(deepcopy(case.model), radial="spline")
+    return convert(deepcopy(case.model), radial="spline", program=False)
 
 
 def scripted(case: Case) -> nn.Module:

@@ -31,3 +31,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def without_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No program is built beside a test by itself: those of `tests/networks/test_served*.py` ask for them."""
+    monkeypatch.setenv("TPGEN_PROGRAM", "0")

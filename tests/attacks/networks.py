@@ -47,10 +47,16 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 GIVEN: dict[str, Callable[[int], tuple[Any, ...]]] = {  # the arguments of a call of some size: no edge, one, several
     "mixed": lambda size: mixed_inputs(size),
     "gated": lambda size: (torch.randn(size, 3), torch.randn(size, 3)),
-    "potential": lambda size: tuple(x[: size + 1] for x in atoms(2)),
+    "potential": lambda size: _first(size + 1),
     "messages": lambda size: _fewer(skewed(), size),
     "stand-in of MACE": lambda size: arguments(size + 1, 3 * size),
 }
+
+
+def _first(count: int) -> tuple[Tensor, ...]:
+    """The first atoms of eight, with the edges between these."""
+    positions, elements, edges = atoms(2)
+    return positions[:count], elements[:count], edges[:, (edges < count).all(0)]
 
 
 def _fewer(found: tuple[Tensor, ...], size: int) -> tuple[Tensor, ...]:

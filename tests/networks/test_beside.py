@@ -60,6 +60,7 @@ def test_a_process_says_why_it_failed() -> None:
 @pytest.mark.slow
 def test_a_program_that_another_process_compiled_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPGEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("TPGEN_PROGRAM")
     monkeypatch.setattr(served, "LONGEST_CALL", float("inf"))
     stock, own = twins(when="auto")
     for _ in range(ENOUGH_CALLS):
@@ -92,7 +93,8 @@ print(kind.builder._process.pid, kind.builder._folder)
 
 
 @pytest.mark.slow
-def test_a_process_ends_with_the_one_that_began_it() -> None:
+def test_a_process_ends_with_the_one_that_began_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TPGEN_PROGRAM")
     done = subprocess.run([sys.executable, "-c", _ENDS], capture_output=True, text=True, check=True)
     number, folder = done.stdout.split()
     assert not Path(folder).exists()

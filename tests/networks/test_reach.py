@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -367,3 +368,22 @@ def test_a_tensor_that_is_no_parameter_is_not_trained_in_silence(interpreted: li
     scale = one().requires_grad_()
     with pytest.raises(InputError, match="scale requires a gradient and is no parameter of the network"):
         tpgen.compile_training(network, lambda network, x: squared(network, x) * scale, rows())
+
+
+COLLECTED = {"times": 0}
+
+
+def test_what_the_collector_calls_is_no_part_of_a_network(interpreted: list[int]) -> None:  # noqa: F811
+    def count(_phase: str, _info: dict[str, int]) -> None:
+        COLLECTED["times"] += 1
+
+    gc.callbacks.append(count)
+    before = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        step = tpgen.compile_step(nn.Linear(2, 2), torch.ones(3, 2))
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(count)
+    assert COLLECTED["times"]
+    assert len(step(torch.ones(3, 2))) == 3

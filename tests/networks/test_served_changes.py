@@ -96,7 +96,7 @@ def test_copies_have_programs_of_their_own(copied: Callable[[Any], Any], counted
     stock, own = twins()
     ready(own)
     other = copied(own)
-    assert calls_of(other)._network() is other
+    assert calls_of(other)._network is other
     with torch.no_grad():
         for p in other.parameters():
             p.zero_()

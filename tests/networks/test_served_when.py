@@ -51,6 +51,7 @@ class _Builder:
 
 @pytest.fixture
 def builders(monkeypatch: pytest.MonkeyPatch) -> list[_Builder]:
+    monkeypatch.delenv("TPGEN_PROGRAM")
     monkeypatch.setattr(module, "ProgramBuilder", _Builder)
     monkeypatch.setattr(module, "LONGEST_CALL", inf)  # however busy the machine is
     monkeypatch.setattr(_Builder, "begun", [])
@@ -94,14 +95,17 @@ def test_ready_waits_for_the_process(builders: list[_Builder], counted: list[int
     assert len(counted) == 1
 
 
-def test_what_takes_long_gets_no_program(builders: list[_Builder], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_long_gets_a_program_from_ready_alone(
+    builders: list[_Builder], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "LONGEST_CALL", 0.0)
     _, own = twins(when="auto")
     for _ in range(ENOUGH_CALLS):
         own(given())
-    tpgen.ready(own)
     assert not builders
     assert kind_of(own).program is None
+    tpgen.ready(own)
+    assert kind_of(own).program is not None
 
 
 def test_the_environment_asks_for_none(builders: list[_Builder], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,3 +227,18 @@ def test_a_shallow_copy_builds_nothing() -> None:
     other = copy.copy(own)
     tpgen.ready(other)
     assert kind_of(own).program is None
+
+
+def test_a_layer_alone_is_called_as_it_is() -> None:
+    layer = tpgen.convert(o3.Linear("2x0e", "3x0e"))
+    assert "_tpgen_calls" not in vars(layer)
+    network = tpgen.convert(nn.Sequential(o3.Linear("2x0e", "3x0e")))
+    assert "_tpgen_calls" in vars(network)
+
+
+def test_copies_and_conversions_name_what_torchscript_leaves_out_once() -> None:
+    network = tpgen.convert(nn.Sequential(o3.Linear("2x0e", "3x0e")))
+    names = vars(network)["__jit_ignored_attributes__"]
+    copied = copy.deepcopy(copy.deepcopy(network))
+    assert vars(copied)["__jit_ignored_attributes__"] == names == list(dict.fromkeys(names))
+    assert "__jit_ignored_attributes__" not in vars(tpgen.restore(copied))

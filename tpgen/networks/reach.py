@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen.base.errors import DeployError
+from tpgen.base.locks import no_collection
 from tpgen.kernels.runtime.native.identity import ABSENT
 from tpgen.networks.parts import (
     CHANGED,
@@ -83,7 +84,10 @@ class Whole(NamedTuple):
 
 @contextmanager
 def listening() -> Iterator[dict[CodeType, dict[str, Any]]]:
-    """The code of all functions that this thread runs meanwhile, each with its globals."""
+    """The code of all functions that this thread runs meanwhile, each with its globals.
+
+    No garbage is collected: finalizers, and callbacks of the collector, are no part of what is called.
+    """
     codes: dict[CodeType, dict[str, Any]] = {}
 
     def note(frame: FrameType, _event: str, _argument: Any) -> None:  # none of the lines
@@ -91,11 +95,12 @@ def listening() -> Iterator[dict[CodeType, dict[str, Any]]]:
             codes[frame.f_code] = frame.f_globals
 
     before = sys.gettrace()
-    sys.settrace(note)
-    try:
-        yield codes
-    finally:
-        sys.settrace(before)
+    with no_collection():
+        sys.settrace(note)
+        try:
+            yield codes
+        finally:
+            sys.settrace(before)
 
 
 def _builds(frame: FrameType | None) -> bool:

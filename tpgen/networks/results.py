@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tpgen.base._torch import pytree
 from tpgen.base.errors import DeployError
@@ -27,29 +27,33 @@ class Given:
 
 
 class _Fields:
-    """A dataclass of a result, which pytree takes for a leaf, as its class and the values of its fields."""
+    """A dataclass, which pytree takes for a leaf: its class, the values of its fields, and its other attributes."""
 
-    def __init__(self, kind: type, values: dict[str, Any]) -> None:
-        self.kind, self.values = kind, values
+    def __init__(self, kind: type, values: dict[str, Any], beside: tuple[tuple[str, Any], ...]) -> None:
+        self.kind, self.values, self.beside = kind, values, beside
 
 
 pytree.register_pytree_node(
     _Fields,
-    lambda x: (list(x.values.values()), (x.kind, tuple(x.values))),
-    lambda values, context: _Fields(context[0], dict(zip(context[1], values, strict=True))),
+    lambda x: (list(x.values.values()), (x.kind, tuple(x.values), x.beside)),
+    lambda values, context: _Fields(context[0], dict(zip(context[1], values, strict=True)), context[2]),
+    flatten_with_keys_fn=lambda x: (
+        [(pytree.MappingKey(name), value) for name, value in x.values.items()],
+        (x.kind, tuple(x.values), x.beside),
+    ),
 )
 
 
 def flatten(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
     """Leaves and structure of a result: of tuples, lists, dicts and dataclasses, nested in any way."""
-    return pytree.tree_flatten(pytree.tree_map(_opened, result))
+    return pytree.tree_flatten(pytree.tree_map(_opened_whole, result))
 
 
 def unflatten(leaves: Iterable[Any], spec: pytree.TreeSpec) -> Any:
     """The result of such leaves."""
     if spec.type is dict and spec.num_children == spec.num_leaves == spec.num_nodes - 1:  # as most networks return
         return dict(zip(spec.context, leaves, strict=True))
-    return _closed(pytree.tree_unflatten(leaves, spec))
+    return closed_fields(pytree.tree_unflatten(leaves, spec))
 
 
 def leaf_constants(leaves: Sequence[Any]) -> dict[int, Any]:
@@ -83,20 +87,38 @@ def _memory(x: Tensor) -> int:
     return x.untyped_storage().data_ptr() if x.layout == torch.strided else 0
 
 
+def opened_fields(value: Any) -> Any:
+    """A value whose dataclasses are trees of their fields, for pytree; `closed_fields` is the way back."""
+    return pytree.tree_map(_opened, value, is_leaf=_is_dataclass)
+
+
+def closed_fields(value: Any) -> Any:
+    return pytree.tree_map(_filled, value, is_leaf=lambda x: isinstance(x, _Fields))
+
+
+def _is_dataclass(x: Any) -> bool:
+    return is_dataclass(x) and not isinstance(x, (type, nn.Module))
+
+
 def _opened(leaf: Any) -> Any:
-    if not is_dataclass(leaf) or isinstance(leaf, type):
+    if not _is_dataclass(leaf):
         return leaf
     held = {field.name: getattr(leaf, field.name) for field in fields(leaf)}
-    if beside := sorted(getattr(leaf, "__dict__", {}).keys() - held.keys()):
-        raise DeployError(
-            f"the network returns a {type(leaf).__name__} with {', '.join(beside)} beside its fields, which a program "
-            "would lose: make a field of each"
-        )
-    return _Fields(type(leaf), {name: pytree.tree_map(_opened, x) for name, x in held.items()})
+    beside = tuple((name, x) for name, x in getattr(leaf, "__dict__", {}).items() if name not in held)
+    return _Fields(type(leaf), {name: opened_fields(x) for name, x in held.items()}, beside)
 
 
-def _closed(result: Any) -> Any:
-    return pytree.tree_map(_filled, result, is_leaf=lambda x: isinstance(x, _Fields))
+def _opened_whole(leaf: Any) -> Any:
+    found = _opened(leaf)
+    if found is leaf:
+        return leaf
+    for each in pytree.tree_leaves(found, is_leaf=lambda x: isinstance(x, _Fields) and bool(x.beside)):
+        if isinstance(each, _Fields):
+            raise DeployError(
+                f"the network returns a {each.kind.__name__} with {', '.join(sorted(dict(each.beside)))} beside its "
+                "fields, which a program would lose: make a field of each"
+            )
+    return found
 
 
 def _filled(x: Any) -> Any:
@@ -104,6 +126,6 @@ def _filled(x: Any) -> Any:
         return x
     # a frozen one has no other way, and one with an __init__ has computed its fields
     instance: Any = object.__new__(x.kind)
-    for name, value in x.values.items():
-        object.__setattr__(instance, name, _closed(value))
+    for name, value in {**x.values, **dict(x.beside)}.items():
+        object.__setattr__(instance, name, closed_fields(value))
     return instance

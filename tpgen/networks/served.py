@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
 from functools import partial
 from logging import getLogger
 from math import inf
 from time import perf_counter
 from typing import Any, Literal
-from weakref import WeakSet, ref
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,8 @@ from torch.nn.modules import module as torch_modules
 
 from tpgen.base.errors import DeployError, InputError, OptionError, a_kind
 from tpgen.base.progress import announce
+from tpgen.kernels.build.build import cores
+from tpgen.kernels.build.rehearsal import rehearsed_by
 from tpgen.networks.beside import ProgramBuilder, build
 from tpgen.networks.bypass import by_networks, is_plain_call
 from tpgen.networks.gate import Gate
@@ -33,9 +36,11 @@ from tpgen.networks.step_program import Program, is_recorded, only_cached
 
 When = Literal["auto"] | bool
 
-LONGEST_CALL = 0.05  # a program is built of calls that take no longer
+LONGEST_CALL = 0.25  # a program is built of calls that take no longer
 _KINDS = 64  # of calls of a network
 _PLACE = "_tpgen_calls"
+_UNSCRIPTED = "__jit_ignored_attributes__"  # what TorchScript leaves out
+_NAMES = _PLACE, "_compiled_call_impl", _UNSCRIPTED
 _log = getLogger("tpgen")
 
 
@@ -46,15 +51,16 @@ class Calls:
         self.__setstate__({"network": network, "when": when})
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"network": self._network(), "when": self.when}
+        return {"network": self._network, "when": self.when}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.when: When = state["when"]
-        self._network = ref(state["network"])
+        self._network: Any = state["network"]
         self._said = self._handed = False
         self._renew()
         _all.add(self)
-        vars(state["network"]).update({_PLACE: self, "_compiled_call_impl": self})
+        ignored = [*getattr(type(self._network), _UNSCRIPTED, ()), *_NAMES]
+        vars(self._network).update({_PLACE: self, "_compiled_call_impl": self, _UNSCRIPTED: ignored})
 
     def _renew(self) -> None:
         self._kinds: dict[tuple, list[Kind]] = {}
@@ -62,7 +68,7 @@ class Calls:
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """As the network."""
-        network: Any = self._network()
+        network = self._network
         if is_plain_call():
             return network._call_impl(*args, **options)
         try:
@@ -102,7 +108,7 @@ class Calls:
     def _again(self, kind: Kind, tensors: list[Tensor], program: Program, led: Sequence[int]) -> list[Tensor | None]:
         """The results that have a graph, computed by the network for somebody who differentiates them."""
         kind.refuse(DIFFERENTIATED)
-        network: Any = self._network()
+        network = self._network
         if not program.stands():
             raise DeployError(
                 f"{type(network).__name__} has changed since it was called, and a result of that call is "
@@ -116,7 +122,7 @@ class Calls:
     def _counted(self, network: Any, kind: Kind, tensors: list[Tensor], args: tuple, options: dict[str, Any]) -> Any:
         """A call of the network, which may be the last one that it takes before a program is built."""
         versions, begun = [x._version for x in tensors], perf_counter()
-        with self._gate.calling(), by_networks():
+        with self._gate.calling(), by_networks(), self._rehearsed(network, kind):
             result = network._call_impl(*args, **options)
         if kind.program is not None:  # it does not hold for this call
             return result
@@ -131,6 +137,12 @@ class Calls:
                 kind.busy.release()
         return result
 
+    def _rehearsed(self, network: nn.Module, kind: Kind) -> AbstractContextManager[Any]:
+        """Let a first call compile its kernels side by side."""
+        if kind.count or is_hooked(network) or torch.is_autocast_enabled("cpu"):
+            return nullcontext()
+        return rehearsed_by(partial(_rehearse, network, kind), cores() + 1)
+
     def _go_on(self, network: nn.Module, kind: Kind, valued: bool) -> None:
         if kind.builder is not None:
             if not kind.builder.works():
@@ -142,7 +154,7 @@ class Calls:
 
     def serves(self, network: nn.Module) -> bool:
         """Whether these are calls of this network, and not of one that a shallow copy was made of."""
-        return self._network() is network
+        return self._network is network
 
     def ready(self, network: nn.Module) -> None:
         """Build what calls until now ask for."""
@@ -151,7 +163,7 @@ class Calls:
                 if kind.builder is not None:
                     kind.builder.wait()
                     self._build(network, kind, only_cached)
-                elif not kind.refused and kind.program is None and self._is_wanted(network, kind):
+                elif not kind.refused and kind.program is None and not is_hooked(network):
                     self._build(network, kind)
 
     def _is_wanted(self, network: nn.Module, kind: Kind) -> bool:
@@ -222,6 +234,16 @@ class Calls:
             announce(what)
 
 
+def _rehearse(network: nn.Module, kind: Kind) -> None:
+    """Make a call on copies, of which nothing is left but random numbers as they were."""
+    args, options, _ = deepcopy(kind.example())
+    numbers = torch.get_rng_state()
+    try:
+        evaluation(deepcopy(network), kind.grad)(*args, **options)
+    finally:
+        torch.set_rng_state(numbers)
+
+
 def is_hooked(network: nn.Module) -> bool:
     """Whether somebody listens to calls of modules of a network, or of all modules."""
     return any(_OF_ALL) or any(vars(module).get(name) for module in network.modules() for name in _HOOKS)
@@ -256,16 +278,16 @@ def serve(network: nn.Module, when: When) -> None:
 def serve_no_more(network: nn.Module) -> None:
     """Let all modules of a network be called as they are."""
     for module in network.modules():
-        calls = vars(module).pop(_PLACE, None)
+        calls = vars(module).get(_PLACE)
         if calls is not None and vars(module).get("_compiled_call_impl") is calls:
-            del vars(module)["_compiled_call_impl"]
+            for name in _NAMES:
+                del vars(module)[name]
 
 
 def ready(network: nn.Module) -> None:
     """Wait until programs serve the calls of a converted network that have come until now.
 
-    A program that is being built is waited for; others are built here and now, of calls that `tpgen.convert` with
-    ``program="auto"`` would build one of after some more of them.
+    A program that is being built is waited for; others are built here and now, however seldom or long their calls are.
 
     >>> ready(nn.Linear(1, 1))  # calls of others have no program
     """

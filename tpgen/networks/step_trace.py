@@ -14,6 +14,7 @@ from tpgen.base._torch import ConstantSource, FakeTensorMode, pytree
 from tpgen.base.errors import InputError
 from tpgen.networks.cse import cse
 from tpgen.networks.functional import aliases, traced
+from tpgen.networks.lengths import open_lengths
 from tpgen.networks.reach import Reach, listening
 from tpgen.networks.reads import Reads, reading
 from tpgen.networks.recording import FINDINGS, Finding, Recording, recording
@@ -124,7 +125,7 @@ def write(evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tenso
 
     names = sorted(found, reverse=True)  # groups last
     inputs = _faked([x.detach() for x in slots.tensors()], list(tensors), list(found.values()))
-    with torch.no_grad():
+    with torch.no_grad(), open_lengths(codes.items()):
         graph = traced(call, inputs)
     simplify_graph(graph.graph)
     _own(graph.graph, seen["results"])

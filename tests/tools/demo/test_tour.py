@@ -45,7 +45,7 @@ def test_a_tour_that_finds_a_fault_says_so_and_is_written_all_the_same(
 def test_the_main_work_comes_first_and_the_rest_is_named(tmp_path: Path) -> None:
     assert [*tour.STEPS][: len(tour.MAIN)] == [*tour.MAIN]
     said = run(tmp_path, parts=tour.MAIN)
-    assert "12 modules compute with tpgen, 0 stay" in said
+    assert "13 modules compute with tpgen, 0 stay" in said
     assert "in float64, stock and converted are equal" in said
     assert "`tpgen demo --all` shows the rest" in said
     assert "## Deploy" not in (tmp_path / "index.md").read_text()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import tpgen
 from tests import interpreter
 from tests.machine import needs_compiler
-from tests.tools.verification import crystals, lattices, messages, newcomers, potentials
+from tests.tools.verification import crystals, lattices, messages, newcomers, potentials, test_rounding
 from tests.tools.verification.potentials import inputs
 from tests.tools.verification.products import Wrong, product
 from tpgen.kernels.build import build
@@ -182,7 +182,7 @@ def test_every_law_has_a_fault() -> None:
     of_modules = (*OF_MODULES.values(), *OF_POLYNOMIALS.values(), *OF_SWEEPS.values(), *OF_TEXTS.values())
     caught = {law for law, *_ in of_modules} | set(OF_POTENTIALS.values())
     of_networks = (*crystals.FAULTS.values(), *messages.FAULTS.values(), *lattices.FAULTS.values())
-    of_newcomers = {planted.law for planted in newcomers.FAULTS.values()}
+    of_newcomers = {planted.law for planted in (*newcomers.FAULTS.values(), *test_rounding.FAULTS.values())}
     assert caught | of_newcomers | {law for law, *_ in of_networks} == set(LAWS)
     assert len(OF_MODULES) + len(OF_POTENTIALS) + len(OF_SWEEPS) + len(OF_TEXTS) >= 20
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import tpgen
 from tests.tools.verification.potentials import Pairs, inputs
+from tpgen.base._torch import pytree
 from tpgen.tools.verification.verify import verify
 
 
@@ -26,6 +31,90 @@ def test_frames_are_given_by_name_or_in_order() -> None:
         report = verify(Readout(), given, irreps_in=irreps_in, irreps_out=irreps_out, only=["equivariant"])
         assert report.passed, str(report)
     assert verify(Readout(), given, irreps_in=["1o"], irreps_out=["0e", None], only=["equivariant"]).failed
+
+
+@dataclass(frozen=True)
+class Atoms:
+    positions: Tensor
+    charges: Tensor
+    label: str = "atoms"
+
+
+@dataclass
+class Found:
+    energy: Tensor
+    forces: Tensor
+    more: dict[str, Tensor]
+
+
+@dataclass
+class Registered(Found):
+    pass
+
+
+class Listed(NamedTuple):
+    energy: Tensor
+    forces: Tensor
+    more: dict[str, Tensor]
+
+
+pytree.register_pytree_node(
+    Registered,
+    lambda x: ([x.energy, x.forces, x.more], None),
+    lambda values, _: Registered(*values),
+    flatten_with_keys_fn=lambda x: (
+        [(pytree.GetAttrKey(n), getattr(x, n)) for n in ("energy", "forces", "more")],
+        None,
+    ),
+)
+
+
+class OfFields(Pairs):
+    """A potential of a dataclass, whose results are fields."""
+
+    def __init__(self, kind: Callable[..., Any], sign: float = 1.0) -> None:
+        super().__init__()
+        self.kind, self.sign = kind, sign
+
+    def forward(self, atoms: Atoms) -> Any:  # type: ignore[override]
+        found = super().forward(atoms.positions, atoms.charges)
+        return self.kind(found["energy"], self.sign * found["forces"], {"charges": atoms.charges})
+
+
+@pytest.mark.parametrize("kind", [Found, Registered, Listed])
+def test_fields_are_known_by_their_names(kind: Callable[..., Any]) -> None:
+    given, said = (Atoms(*inputs()),), {"irreps_out": {"charges": None}}
+    laws = ["forces", "translation", "equivariant", "surroundings"]
+    report = verify(OfFields(kind).double(), given, only=laws, **said)
+    assert report.passed, str(report)
+    assert report.settings == "atoms['positions']: points; forces: 1x1o"
+    assert verify(OfFields(kind, -1.0).double(), given, only=laws, **said).failed == ("forces",)
+
+
+class Remembers(nn.Module):
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x * (1 + 0.1 * self.calls)
+
+
+def test_rows_that_may_follow_from_what_a_network_remembers_are_said_to() -> None:
+    remark = "history is broken: other rows may follow from it"
+    given, said = (torch.randn(4, 3),), {"irreps_in": ["1o"], "irreps_out": ["1o"]}
+    assert remark in str(verify(Remembers(), given, **said, only=["equivariant", "history"]))
+    assert remark not in str(verify(Remembers(), given, **said, only=["history"]))
+
+
+def test_a_network_that_takes_gradients_itself_is_said_to() -> None:
+    class Itself(Pairs):
+        def forward(self, positions, charges):
+            x = positions.detach().requires_grad_()
+            energy = self.energy(x, charges)
+            return {"energy": energy, "forces": -torch.autograd.grad(energy, x)[0]}
+
+    report = verify(Itself().double(), inputs(), only=["history"])
+    assert "the network takes gradients itself" in report.finding("history", "without gradients").why
 
 
 class Does(nn.Module):

@@ -32,6 +32,7 @@ from tpgen.kernels.build.compiler import COMPILERS, Compiler, need_compiler, ope
 from tpgen.base.locks import ForkedLock
 from tpgen.base.progress import announce
 from tpgen.base.remember import Shelf, Watched, watched
+from tpgen.kernels.build.rehearsal import has_rehearsal, rehearse
 
 # A unit of all paths' tables is compiled in less time than one of as many lines of paths.  Units are cheap (0.04 s for
 # what stands before the parts), so there are more than cores, which take one after the other.
@@ -57,7 +58,6 @@ watched(Watched("libraries loaded", _loaded.__len__, None, None))
 _alone = True  # whether this process had a single thread when it was last forked
 
 
-
 @dataclass(frozen=True)
 class Wanted:
     """A library to be: its source, the function that it must have, and the files of what it calls."""
@@ -79,10 +79,18 @@ def load_kernel(text: str, addresses: int = 3, numbers: int = 2) -> Callable[...
     Raises `BackendError` where there is no compiler, and its `KernelError` where that fails: now and from then on, as
     nothing that this process has seen fail is compiled again.
     """
-    function = getattr(load_library(Wanted(text)), ENTRY)
+    wanted = Wanted(text)
+    if has_rehearsal() and not _is_built(wanted):
+        rehearse()
+    function = getattr(load_library(wanted), ENTRY)
     function.argtypes = [*[ctypes.c_void_p] * addresses, *[ctypes.c_int64] * numbers]
     function.restype = ctypes.c_int
     return function
+
+
+def _is_built(wanted: Wanted) -> bool:
+    key = wanted.key(need_compiler())
+    return key in _loaded or cache.finished(key, wanted.kind) is not None
 
 
 def address_of(function: Any) -> int | None:

@@ -5,10 +5,13 @@ This is the plain computation below autograd; `tpgen.kernels.runtime.ops` wraps 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
+from threading import Lock
 from typing import Any, cast
 
 import torch
@@ -19,6 +22,7 @@ from tpgen.base.remember import remembered
 from tpgen.form.call import Call as Slots
 from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
+from tpgen.kernels.build.rehearsal import begun, need_no_rehearsal
 from tpgen.kernels.cuda import captures
 from tpgen.kernels.cuda.orders import know_both
 from tpgen.kernels.rows import EDGES, ELEMENTS, INDEX_DTYPES, ROWS, RowIndex, Rules, names_of_rules
@@ -33,6 +37,10 @@ from tpgen.kernels.runtime.signature import CallSignature, Counts, NativeFields
 from tpgen.kernels.runtime.standins import standin
 from tpgen.kernels.runtime.targets import KernelTarget, target_of
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
+
+_turns: dict[tuple, Lock] = {}  # of threads that build one kernel
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_turns.clear)
 
 _Built = tuple[str, torch.dtype, Rules]  # a call whose kernels the runtime knows: its text, dtype and rules of rows
 _Entered = tuple[int, int]  # by which the runtime knows a kernel; how many tensors it is given
@@ -150,14 +158,19 @@ class Kernels:
         key = (call, dtype, rules, device)
         found = self._kernels.get(key)
         if found is None:
-            spec, target = KernelSpec(self.description, call, dtype, rules), _need_target(device)
-            try:
-                found = target.load(spec)
-            except KernelError as error:
-                return self._stand_in(spec, device, error)
-            self._enter(spec, found)  # first: other threads may look for it
-            self._kernels[key] = found
+            need_no_rehearsal()
+            with _turns.setdefault((self._text, *key), Lock()):
+                found = self._kernels.get(key) or self._built(KernelSpec(self.description, call, dtype, rules), device)
         return found
+
+    def _built(self, spec: KernelSpec, device: str) -> Kernel:
+        try:
+            made = _need_target(device).load(spec)
+        except KernelError as error:
+            return self._stand_in(spec, device, error)
+        self._enter(spec, made)  # first: other threads may look for it
+        self._kernels[spec.call, spec.dtype, spec.rules, device] = made
+        return made
 
     def _stand_in(self, spec: KernelSpec, device: str, error: KernelError) -> Kernel:
         """Put PyTorch's operations in the place of a kernel that cannot be built, and say so.
@@ -186,10 +199,16 @@ class Kernels:
 
     def _together(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, device: str) -> list[Kernel]:
         """The kernels of some calls, those that are missing built side by side."""
-        missing = [call for call in calls if (call, dtype, rules, device) not in self._kernels]
-        _side_by_side([partial(self.kernel, call, dtype, rules, device) for call in missing])
+        _side_by_side(self._missing(calls, dtype, rules, device))
         self._say()
         return [self.kernel(call, dtype, rules, device) for call in calls]
+
+    def _missing(
+        self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, device: str
+    ) -> list[Callable[[], Kernel]]:
+        """What builds those kernels of some calls that are missing."""
+        missing = [call for call in calls if (call, dtype, rules, device) not in self._kernels]
+        return [partial(self.kernel, call, dtype, rules, device) for call in missing]
 
     def build_together(self, calls: Iterable[str], like: Tensor, rules: Rules) -> None:
         """Build the kernels of calls on tensors like one side by side."""
@@ -204,7 +223,10 @@ class Kernels:
         widens = {part: self.widens(part, dtype, rules, device) for part in parts}
         for wide in (False, True):
             chosen = [p for p in parts if widens[p] == wide]
-            kernels = self._together(chosen, torch.float32 if wide else dtype, rules, device)
+            number = torch.float32 if wide else dtype
+            if begun(self._missing(chosen, number, rules, device)):
+                continue
+            kernels = self._together(chosen, number, rules, device)
             _side_by_side([partial(_compile, k, like) for k in kernels if hasattr(k, "compile")])
 
     def sort_together(self, call: FormCall) -> None:
@@ -275,6 +297,8 @@ class Kernels:
         results = [target.empty(shape, dtype, like.device) for shape in signature.shapes(call.tensors, counts)]
         if not self.description.live or not counts["channels"]:  # nothing to compile
             return [x.zero_() for x in results]
+        if begun(self._missing(signature.parts, dtype, rules, device)):
+            return [x.zero_() for x in results]
         kernels = self._together(signature.parts, dtype, rules, device)
         torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
         given = dict(zip(signature.call.given, map(_dense, call.tensors), strict=True))
@@ -340,7 +364,8 @@ def _side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
         tasks[0]()
     elif tasks:
         with ThreadPoolExecutor(len(tasks)) as pool:
-            list(pool.map(lambda task: task(), tasks))
+            contexts = [copy_context() for _ in tasks]
+            list(pool.map(lambda context, task: context.run(task), contexts, tasks))
 
 
 def _compile(kernel: Any, like: Tensor) -> None:

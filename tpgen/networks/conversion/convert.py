@@ -54,7 +54,7 @@ def convert(
     keep: Names = (),
     only: Names | None = None,
     radial: Literal["net", "spline"] = "net",
-    program: When = False,
+    program: When = "auto",
     prove: _Inputs | None = None,
     measure: _Inputs | None = None,
     report: Callable[[Conversion], object] | None = None,
@@ -87,7 +87,8 @@ def convert(
         inference: slopes err by a millionth of the largest at most, and gradients of parameters are an error.
     program
         whether calls take the network as one program: ``"auto"`` builds it in another process, of calls that have come
-        ten times and take less than 50 ms; True builds it at the first call.  `tpgen.ready` waits for it.
+        ten times and take less than 250 ms; True builds it at the first call.  `tpgen.ready` waits for it.  A program
+        sums in another order: False leaves the bits of results as they are.
     prove
         arguments of a call: outputs, gradients and second derivatives are compared with the stock network's in float64,
         without splines; how far outputs of these are from stock's is said too.
@@ -113,7 +114,8 @@ def convert(
         swaps, kept = _chosen_swaps(network, given, chosen, change)
         compared = _compared(network, given, chosen, prove, measure, change)
         _swap_all(network, swaps, kept, compared, report)
-        serve(network, program)
+        if program is True or [swap.module for swap in swaps] != [network]:  # a layer alone is one kernel already
+            serve(network, program)
     except BaseException:
         give_back(adopted)
         raise

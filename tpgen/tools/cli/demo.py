@@ -1,4 +1,4 @@
-"""``tpgen demo``: the main work within a minute, or all of it."""
+"""``tpgen demo``: the main work in two minutes, or all of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOURS = {"quick": QUICK, "all": WHOLE, "short": SHORT}
     show_default=True,
     help="Where everything is written.",
 )
-@click.option("--quick", "tour", flag_value="quick", default=True, help="The main work, within a minute: the default.")
+@click.option("--quick", "tour", flag_value="quick", default=True, help="The main work, in two minutes: the default.")
 @click.option("--all", "tour", flag_value="all", help="Training, laws, benchmarks and a program in C++ too: minutes.")
 @click.option("--short", "tour", flag_value="short", help="A little of all: a small product, and no compiler.")
 def demo_command(folder: Path, tour: str) -> None:

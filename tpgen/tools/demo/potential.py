@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from copy import deepcopy
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,10 +20,13 @@ from e3nn.math import soft_one_hot_linspace
 from e3nn.nn import FullyConnectedNet
 from torch import Tensor, nn
 
+from tpgen.base.clock import TimedCall, Timing, time_in_turns
+from tpgen.networks.bypass import by_networks
 from tpgen.networks.conversion.convert import convert
 from tpgen.networks.conversion.report import Conversion
 from tpgen.networks.deployment.deploy import deploy
 from tpgen.networks.deployment.example import build_example, run_example
+from tpgen.networks.served import ready
 from tpgen.nn.products import FullyConnectedTensorProduct
 from tpgen.tools.verification.verify import Verification, verify
 
@@ -45,36 +50,33 @@ class Layer(nn.Module):
 
     def forward(self, h: Tensor, elements: Tensor, harmonics: Tensor, basis: Tensor, edges: Tensor) -> Tensor:
         messages = self.message(self.up(h)[edges[0]], harmonics, self.radial(basis))
-        summed = messages.new_zeros(len(h), messages.shape[1]).index_add(0, edges[1], messages) / NEIGHBOURS
+        summed = messages.new_zeros(h.shape[0], messages.shape[1]).index_add(0, edges[1], messages) / NEIGHBOURS
         return self.down(summed) + self.self_connection(h, elements)
 
 
 class Potential(nn.Module):
-    """Energy and forces of atoms: ``forward(positions, elements)`` with elements one-hot."""
+    """Energy and forces of atoms: ``forward(positions, elements, edges)`` with elements one-hot."""
 
     def __init__(self, channels: int = 32, degree: int = 2) -> None:
         super().__init__()
         harmonics = o3.Irreps.spherical_harmonics(degree)
         hidden = o3.Irreps([(channels, ir) for _, ir in harmonics])
-        self.degrees = list(range(degree + 1))  # numbers, which torch.compile reads and irreps hide from it
+        self.harmonics = o3.SphericalHarmonics(harmonics, normalize=True, normalization="component")
         self.embedding = o3.Linear(f"{ELEMENTS}x0e", f"{channels}x0e")
         first, second = Layer(self.embedding.irreps_out, harmonics, hidden), Layer(hidden, harmonics, hidden)
         self.layers = nn.ModuleList([first, second])
         self.readout = o3.Linear(hidden, "0e")
 
-    def forward(self, positions: Tensor, elements: Tensor) -> dict[str, Tensor]:
+    def forward(self, positions: Tensor, elements: Tensor, edges: Tensor) -> dict[str, Tensor]:
         with torch.enable_grad():
             positions = positions if positions.requires_grad else positions.detach().requires_grad_()
-            energy = self.energy(positions, elements)
-            (slope,) = torch.autograd.grad(energy, positions, create_graph=True)
+            energy = self.energy(positions, elements, edges)
+            (slope,) = torch.autograd.grad(energy, positions, create_graph=self.training)
         return {"energy": energy, "forces": -slope}
 
-    def energy(self, positions: Tensor, elements: Tensor) -> Tensor:
-        near = (torch.cdist(positions.detach(), positions.detach()) < CUTOFF).fill_diagonal_(False)
-        edges = torch.nonzero(near).T
+    def energy(self, positions: Tensor, elements: Tensor, edges: Tensor) -> Tensor:
         vectors = positions[edges[1]] - positions[edges[0]]
-        harmonics = o3.spherical_harmonics(self.degrees, vectors, normalize=True, normalization="component")
-        lengths = vectors.norm(dim=1)
+        harmonics, lengths = self.harmonics(vectors), vectors.norm(dim=1)
         basis = soft_one_hot_linspace(lengths, 0.0, CUTOFF, BASIS, basis="smooth_finite", cutoff=True) * BASIS**0.5
         h = self.embedding(elements)
         for layer in self.layers:
@@ -82,13 +84,14 @@ class Potential(nn.Module):
         return self.readout(h).sum()
 
 
-def atoms(side: int) -> tuple[Tensor, Tensor]:
-    """Positions of a perturbed cubic lattice of side³ atoms, and one-hot elements."""
+def atoms(side: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Positions of a perturbed cubic lattice of side³ atoms, one-hot elements, and edges between near atoms."""
     generator = torch.Generator().manual_seed(0)
     grid = torch.cartesian_prod(*3 * [torch.arange(side)]).to(torch.get_default_dtype()).reshape(-1, 3)
     positions = grid + 0.1 * torch.randn(grid.shape, generator=generator)
     elements = torch.randint(ELEMENTS, (len(grid),), generator=generator)
-    return positions, nn.functional.one_hot(elements, ELEMENTS).to(positions)
+    near = (torch.cdist(positions, positions) < CUTOFF).fill_diagonal_(False)
+    return positions, nn.functional.one_hot(elements, ELEMENTS).to(positions), near.nonzero().T.contiguous()
 
 
 def verify_potential(channels: int, laws: Sequence[str] | None) -> Verification:
@@ -97,12 +100,34 @@ def verify_potential(channels: int, laws: Sequence[str] | None) -> Verification:
     return verify(convert(Potential(channels)), atoms(2), only=laws)
 
 
-def convert_potential(side: int, channels: int, degree: int) -> Conversion:
-    """Convert the potential, prove it in float64 on a few atoms, and measure it on side³."""
+def convert_potential(channels: int, degree: int) -> tuple[Potential, Potential, Conversion]:
+    """A stock potential, and a converted one that is proven in float64 on a few atoms, with the report."""
     torch.manual_seed(0)
+    stock = Potential(channels, degree).eval()
     reports: list[Conversion] = []
-    convert(Potential(channels, degree), prove=atoms(2), measure=atoms(side), report=reports.append)
-    return reports[0]
+    network = convert(deepcopy(stock), prove=atoms(2), report=reports.append)
+    return stock, network, reports[0]
+
+
+STOCK, KERNELS, PROGRAM = "e3nn", "tpgen.convert, first calls", "tpgen.convert, once its program is ready"
+
+
+def timed_potential(stock: Potential, network: Potential, side: int) -> dict[str, Timing]:
+    """Time energies and forces of side³ atoms by e3nn, by kernels, and by the program of the converted network."""
+    given = atoms(side)
+    network(*given)
+    ready(network)
+
+    @by_networks()
+    def by_kernels() -> object:
+        return network(*given)
+
+    calls: dict[str, TimedCall] = {
+        STOCK: partial(stock, *given),
+        KERNELS: by_kernels,
+        PROGRAM: partial(network, *given),
+    }
+    return time_in_turns(calls, "cpu", seconds=2.0, rounds=7)
 
 
 class PairEnergy(nn.Module):

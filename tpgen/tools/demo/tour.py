@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -16,15 +17,23 @@ from rich.progress import track
 
 from tpgen._version import __version__
 from tpgen.base._e3nn import default_dtype
-from tpgen.base.clock import with_threads
+from tpgen.base.clock import ROUGH, Timing, with_threads
 from tpgen.base.errors import TpgenError
+from tpgen.base.text import duration, ratio, table
 from tpgen.kernels.build.compiler import find_compiler
 from tpgen.nn.products import FullyConnectedTensorProduct
 from tpgen.planner.problems import POLYNOMIALS, Problem, find_problem
 from tpgen.tools.bench.contenders import select_contenders
 from tpgen.tools.bench.run import run_benchmarks, select_problems
 from tpgen.tools.bench.tables import ReportTables, markdown_report, plot_report
-from tpgen.tools.demo.potential import called_from_cpp, convert_potential, verify_potential
+from tpgen.tools.demo.potential import (
+    STOCK,
+    atoms,
+    called_from_cpp,
+    convert_potential,
+    timed_potential,
+    verify_potential,
+)
 from tpgen.tools.demo.tetris import Lesson, Tetris, train
 from tpgen.tools.inspection.explorer.page import write_explorer
 from tpgen.tools.inspection.figures import new_figure, save_figure
@@ -64,10 +73,10 @@ WHOLE = Tour(
     contenders=("e3nn/script", "e3nn/eager", "tpgen-auto/eager", "tpgen-auto/script"),
     tasks=("forward", "backward"),
     seconds=4.0,
-    potential=(5, 32, 2),
+    potential=(4, 64, 3),
 )
 MAIN = ("Convert a whole network by one line", "Read the code of one product")
-QUICK = replace(WHOLE, parts=MAIN, potential=(6, 32, 1))
+QUICK = replace(WHOLE, parts=MAIN)
 SHORT = replace(
     WHOLE,
     problems=("article",),
@@ -285,15 +294,39 @@ def _plot_losses(runs: dict[str, Lesson], path: Path) -> None:
 
 def convert_network(folder: Path, tour: Tour, console: Console) -> Chapter:
     """A potential of e3nn's modules computes with tpgen: proven in float64, and timed beside the stock one."""
-    with console.status("   a potential: convert, prove, measure"):
-        found = convert_potential(*tour.potential)
+    _, channels, degree = tour.potential
+    with console.status("   a potential of e3nn's modules: convert, compile kernels, prove"):
+        stock, network, found = convert_potential(channels, degree)
     (folder / "conversion.txt").write_text(f"{found}\n", encoding="utf-8")
     (folder / "conversion.json").write_text(found.to_json() + "\n", encoding="utf-8")
-    heads = (str(part).splitlines()[0] for part in (found, found.proof))
-    for line in (*heads, *str(found.times).splitlines()):
-        console.print(f"   {line}", markup=False, highlight=False)
-    text = "`tpgen.convert(network)` on `tpgen/tools/demo/potential.py`, of e3nn alone. [As JSON](conversion.json).\n"
-    return Chapter(f"{text}\n```\n{found}\n```\n")
+    for part in (found, found.proof):
+        _say(console, str(part).splitlines()[0])
+    parts = [
+        "`tpgen.convert(network)` on `tpgen/tools/demo/potential.py`, of e3nn alone. [As JSON](conversion.json).\n",
+        f"```\n{found}\n```\n",
+    ]
+    for side in dict.fromkeys((2, tour.potential[0])):
+        with console.status(f"   energies and forces of {side**3} atoms: compile the program, measure"):
+            times = timed_potential(stock, network, side)
+        edges = atoms(side)[2].shape[1]
+        head = f"forces of {side**3} atoms, {edges} edges, {channels} channels to l = {degree}, one thread"
+        rows = [(name, duration(t.median), _times_as_fast(times, name)) for name, t in times.items()]
+        shown = table([(head, "a call", "times as fast"), *rows])
+        for line in shown.splitlines():
+            _say(console, line)
+        parts.append(f"```\n{shown}\n```\n")
+    return Chapter("\n".join(parts))
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(f"   {line}", markup=False, highlight=False)
+
+
+def _times_as_fast(times: Mapping[str, Timing], name: str) -> str:
+    """Median ratio of times taken in turn, and how far apart times lie where that is much."""
+    pairs = zip(times[STOCK].samples, times[name].samples, strict=True)
+    said, spread = ratio(median(one / other for one, other in pairs)), max(times[n].spread for n in (STOCK, name))
+    return said if spread <= ROUGH else f"{said}, times lie {100 * spread:.0f} % apart"
 
 
 def timed_products(folder: Path, tour: Tour, console: Console) -> Chapter:

@@ -15,11 +15,13 @@ from tpgen.tools.verification.laws import Outcomes, named, pairs
 from tpgen.tools.verification.potentials import stretched
 from tpgen.tools.verification.reading import Reading
 from tpgen.tools.verification.subject import Named, Subject, cloned
+from tpgen.tools.verification.surroundings import UNTRACKED
 from tpgen.tools.verification.systems import another, shorter
 
 _CALLS = 12
 MOVE = 1e-2  # of other inputs, relative to the largest entry
 OTHER = "other numbers"
+OWN_GRADIENTS = "the network takes gradients itself, as of an energy, and so runs under no `no_grad`"
 FURTHER = 1.6  # times as long are the edges of points that are further apart
 
 
@@ -51,7 +53,9 @@ def _expected(what: str, result: Callable[[], Named]) -> Named:
     try:
         found = cloned(result())
     except Exception as error:
-        raise NotCompared(f"the network does not take {what}: {type(error).__name__}") from error
+        own = any(said in str(error) for said in UNTRACKED)
+        why = OWN_GRADIENTS if own else f"the network does not take {what}: {type(error).__name__}"
+        raise NotCompared(why) from error
     if not all(bool(y.isfinite().all()) for y in found.values()):
         raise NotCompared("a fresh copy gives no numbers")
     return found

@@ -26,7 +26,8 @@ class Law:
     """A statement of what must be equal, for which modules, and how nearly.
 
     ``slack`` times the tolerance of the dtype is allowed, or ``limit`` whatever the dtype.  ``lacks`` says why a module
-    of the kind cannot be compared.  Laws with ``slopes`` take differences of energies.
+    of the kind cannot be compared.  Laws with ``slopes`` take differences of energies; those that are not ``floored``
+    know what rounding does.
     """
 
     about: str
@@ -36,6 +37,7 @@ class Law:
     limit: float | None = None
     lacks: Callable[[Subject], str] = lambda subject: ""
     slopes: bool = False
+    floored: bool = True
 
 
 def pairs(got: Named, expected: Named) -> dict[str, Pair]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from tpgen.base._torch import pytree
 from tpgen.base.errors import InputError, a_kind, check_known, unknown
 from tpgen.networks.copies import copy_of
+from tpgen.networks.results import closed_fields, opened_fields
 from tpgen.networks.trial import is_floating, is_index
 from tpgen.tools.verification.choosing import choose_reading
 from tpgen.tools.verification.indices import EDGE_INDEX, INDEX_WORDS
@@ -23,7 +24,7 @@ from tpgen.tools.verification.precision import Casts, double_of
 from tpgen.tools.verification.randomness import drawn_by, steady
 from tpgen.tools.verification.reading import CELLS, Reading, are_counts
 from tpgen.tools.verification.roles import said_roles, seen_forces, seen_stress, with_roles
-from tpgen.tools.verification.subject import FRAMES, STILL, Frame, Named, Run, Subject, frame, short
+from tpgen.tools.verification.subject import FRAMES, STILL, Frame, Named, Run, Subject, frame, keys, short
 from tpgen.tools.verification.systems import permuted_atoms
 
 # What tensors of these names are in potentials of this field; `irreps_in` and `irreps_out` go before.
@@ -133,7 +134,9 @@ def _numbers(names: Sequence[str], leaves: Sequence[Any]) -> Named:
 
 def copies_of(inputs: Any) -> Any:
     """Arguments whose tensors are copies: a call may write into them, and its caller's stay as they are."""
-    return pytree.tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, inputs)
+    return closed_fields(
+        pytree.tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, opened_fields(inputs))
+    )
 
 
 def _called(names: list[str], values: list[Any], spec: Any, run: Run, named: Named) -> Named:
@@ -143,7 +146,7 @@ def _called(names: list[str], values: list[Any], spec: Any, run: Run, named: Nam
 
 def _handed(names: list[str], values: list[Any], spec: Any, named: Named) -> Any:
     given = [_as_given(named[n], x) if n in named else copies_of(x) for n, x in zip(names, values, strict=True)]
-    return pytree.tree_unflatten(given, spec)
+    return closed_fields(pytree.tree_unflatten(given, spec))
 
 
 def _as_given(named: Tensor, x: Any) -> Any:
@@ -189,9 +192,9 @@ def _copied(network: nn.Module) -> nn.Module | None:
 
 def _flat(network: nn.Module, inputs: Sequence[Any]) -> tuple[list[str], list[Any], Any]:
     # The leaves of the arguments by name: that of the argument, or the key in a dict.
-    found, spec = pytree.tree_flatten_with_path(list(inputs))
+    found, spec = pytree.tree_flatten_with_path(opened_fields(list(inputs)))
     arguments = _arguments(network, len(inputs))
-    names = [arguments[path[0].idx] + pytree.keystr(path[1:]) for path, _ in found]  # ``data['positions']``
+    names = [arguments[path[0].idx] + keys(path[1:]) for path, _ in found]  # ``data['positions']``
     return names, [leaf for _, leaf in found], spec
 
 
@@ -211,11 +214,12 @@ def _named_arguments(forward: Callable) -> list[str]:
 
 
 def _results(found: Any) -> Named:
-    leaves = pytree.tree_flatten_with_path(found)[0]
-    named = {short(pytree.keystr(path)) or "out": leaf for path, leaf in leaves if is_floating(leaf)}
+    leaves = pytree.tree_flatten_with_path(opened_fields(found))[0]
+    named = {short(keys(path)) or "out": leaf for path, leaf in leaves if is_floating(leaf)}
     if not named:
         raise InputError(
-            "the network returns no floating tensors: it must return a tensor, or tuples, lists and dicts of some"
+            "the network returns no floating tensors: it must return a tensor, or tuples, lists, dicts and dataclasses "
+            "of some"
         )
     return named
 

@@ -6,30 +6,35 @@ Derivatives by differences need it.  A float32 network that makes one-hot rows b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, resolve_name
 
 from tpgen.base._e3nn import default_dtype
 from tpgen.networks.copies import copy_of
+from tpgen.tools.verification.holding import plain_tensors
 
-Place = tuple[str, ...]  # names of a module, of its attribute, and of what that holds
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
-_CASTS = (Tensor.float, Tensor.half, Tensor.bfloat16)
+_CASTS = {Tensor.float: torch.float32, Tensor.half: torch.float16, Tensor.bfloat16: torch.bfloat16}
 
 
 class Casts(TorchFunctionMode):
-    """Note whether calls name a narrow dtype; `Doubled` has float64 in its place."""
+    """Note the narrow dtypes that calls name, and by which function; `Doubled` has float64 in their place."""
 
-    named = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.named: dict[tuple[str, torch.dtype], None] = {}  # in their order
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), keywords: Any = None) -> Any:
         given, further = list(args), dict(keywords or {})
-        if function in _CASTS or any(x in NARROW for x in (*given, *further.values()) if isinstance(x, torch.dtype)):
-            self.named = True
+        dtypes = [x for x in (*given, *further.values()) if isinstance(x, torch.dtype) and x in NARROW]
+        if function in _CASTS:
+            dtypes.append(_CASTS[function])
+        if dtypes:
+            self.named |= dict.fromkeys((resolve_name(function) or function.__name__, dtype) for dtype in dtypes)
             function, given, further = self.changed(function, given, further)
         return function(*given, **further)
 
@@ -62,7 +67,7 @@ def in_double(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def double_of(network: nn.Module) -> nn.Module:
-    """A copy in float64, with the tensors among its attributes."""
+    """A copy in float64, with the tensors that it holds unregistered."""
     copy = copy_of(network)
     plain = plain_tensors(copy)
     copy.double()
@@ -70,28 +75,3 @@ def double_of(network: nn.Module) -> nn.Module:
         if x.dtype in NARROW:
             x.data = x.data.double()
     return copy
-
-
-def plain_tensors(network: nn.Module) -> list[tuple[Place, Tensor]]:
-    """Floating tensors among the attributes of modules, also those in lists and dicts."""
-    held = {x.data_ptr() for x in (*network.parameters(), *network.buffers()) if x.numel()}
-    found: dict[int, tuple[Place, Tensor]] = {}
-    for path, module in network.named_modules():
-        for name, value in vars(module).items():
-            if name in ("_parameters", "_buffers", "_modules"):
-                continue
-            for place, x in _tensors((path, name), value):
-                if x.is_floating_point() and x.numel() and x.data_ptr() not in held:
-                    found.setdefault(id(x), (place, x))
-    return list(found.values())
-
-
-def _tensors(place: Place, value: Any) -> Iterator[tuple[Place, Tensor]]:
-    if isinstance(value, Tensor):
-        yield place, value
-    elif isinstance(value, (list, tuple)):
-        for n, one in enumerate(value):
-            yield from _tensors((*place, str(n)), one)
-    elif isinstance(value, dict):
-        for key, one in value.items():
-            yield from _tensors((*place, str(key)), one)

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tpgen.tools.verification.holding import held_by, unregistered_attributes
+
 TORCH, NUMPY, PYTHON = "random numbers", "numpy's random numbers", "Python's random numbers"
 # Random numbers that a whole process shares: how their state is read, put back and begun from a seed.
 RANDOM: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Callable[[int], Any]]] = {
@@ -83,8 +85,7 @@ def steady(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 def _generators(network: nn.Module) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path, module in network.named_modules():
-        attributes = {n: x for n, x in vars(module).items() if n not in ("_parameters", "_buffers", "_modules")}
-        found |= dict(_within(path, attributes, _DEEP))
+        found |= dict(_within(path, unregistered_attributes(module), _DEEP))
     for cls in {cls for module in network.modules() for cls in type(module).__mro__}:
         if not cls.__module__.startswith("torch."):
             found |= dict(_within(cls.__name__, vars(cls), 1)) | dict(_within("", _globals(cls), 1))
@@ -102,10 +103,4 @@ def _within(path: str, values: Any, deep: int) -> Iterator[tuple[str, Any]]:
         if isinstance(value, tuple(_STATES)):
             yield at, value
         elif deep > 1 and not isinstance(value, (Tensor, nn.Module, type)):
-            yield from _within(at, _parts(value), deep - 1)
-
-
-def _parts(value: Any) -> dict[Any, Any]:
-    if isinstance(value, (list, tuple)):
-        return dict(enumerate(value))
-    return value if isinstance(value, dict) else getattr(value, "__dict__", None) or {}
+            yield from _within(at, held_by(value), deep - 1)

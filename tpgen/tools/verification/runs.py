@@ -6,7 +6,7 @@ import io
 import logging
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,8 +25,8 @@ from tpgen.tools.inspection.report.sections import REMARK, is_missing_length
 from tpgen.tools.inspection.report.values import reason
 from tpgen.tools.verification.derivatives import contracted, draws, frees, gradients
 from tpgen.tools.verification.findings import Outcome, Pair, tolerance_of
+from tpgen.tools.verification.holding import Place, plain_tensors
 from tpgen.tools.verification.laws import Outcomes, named, pairs
-from tpgen.tools.verification.precision import Place, plain_tensors
 from tpgen.tools.verification.randomness import drawn_by, is_of_torch
 from tpgen.tools.verification.subject import Named, Run, Subject
 
@@ -258,8 +258,23 @@ def saved(subject: Subject) -> Outcomes:
     left = [name for name, x in buffers if name not in held and x.is_floating_point() and x.numel()]
     if subject.kind == "network" and left:
         found["buffers"] = f"no state_dict holds {', '.join(left[:8])}: they must come from the constructor"
-    if subject.kind == "network" and (plain := _plain_tensors(subject)):
-        said = f"results depend on {', '.join(plain[:8])}, tensors that are neither parameters nor buffers"
+    return {**found, **_unregistered(subject)} if subject.kind == "network" else found
+
+
+class Unregistered(Exception):
+    """Parameters that no module of a network has registered."""
+
+
+def _unregistered(subject: Subject) -> dict[str, Outcome]:
+    plain = _plain_tensors(subject)
+    lost = [name for name, x in plain.items() if isinstance(x, nn.Parameter) and x.requires_grad]
+    rest = [name for name in plain if name not in lost]
+    found: dict[str, Outcome] = {}
+    if lost:
+        said = f"{', '.join(lost[:8])}: no parameters of the network, and so not trained, saved or moved"
+        found["parameters"] = Unregistered(f"{said}; hold them in an nn.ModuleList or nn.ParameterList")
+    if rest:
+        said = f"results depend on {', '.join(rest[:8])}, tensors that are neither parameters nor buffers"
         found["tensors"] = f"{said}: no state_dict holds them, and .to() leaves them where they are"
     return found
 
@@ -283,27 +298,25 @@ def from_file(saved: Any, weights_only: bool = False) -> Any:
     return torch.load(held, weights_only=weights_only)
 
 
-def _plain_tensors(subject: Subject) -> list[str]:
-    # Names of attributes that results depend on, tensors that are neither parameters nor buffers.
-    if subject.fresh is None:
-        return []
-    places = [place for place, _ in plain_tensors(subject.fresh)]
-    if not places or not _moves(subject, places):
-        return []
-    return [".".join(filter(None, place)) for place in places if _moves(subject, [place])]
+def _plain_tensors(subject: Subject) -> dict[str, Tensor]:
+    # Tensors that results depend on, and that are neither parameters nor buffers, by name.
+    plain = {} if subject.fresh is None else dict(plain_tensors(subject.fresh))
+    if not plain:
+        return {}
+    expected, changed = subject.called(subject.copied(), subject.arguments()), subject.copied()
 
+    def move(places: Collection[Place]) -> bool:
+        moved = [x for place, x in plain_tensors(changed) if place in places]
+        before = [x.detach().clone() for x in moved]
+        for x in moved:
+            x.data.add_(CHANGE * max(1.0, float(x.detach().abs().max())))
+        try:
+            found = subject.called(changed, subject.arguments())
+        except Exception:  # as of a table that must hold what it holds
+            return True
+        finally:
+            for x, values in zip(moved, before, strict=True):
+                x.data.copy_(values)
+        return any(not torch.equal(found[name], y) for name, y in expected.items())
 
-def _moves(subject: Subject, places: list[Place]) -> bool:
-    # Whether results are others when these tensors are.
-    changed = subject.copied()
-    with torch.no_grad():
-        for place, x in plain_tensors(changed):
-            if place in places:
-                x.data.add_(CHANGE * max(1.0, float(x.abs().max())))
-    fresh = subject.copied()
-    try:
-        found = subject.called(changed, subject.arguments())
-    except Exception:  # as of a table that must hold what it holds
-        return True
-    expected = subject.called(fresh, subject.arguments())
-    return any(not torch.equal(found[name], y) for name, y in expected.items())
+    return {".".join(filter(None, place)): x for place, x in plain.items() if move([place])} if move(plain) else {}

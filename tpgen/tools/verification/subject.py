@@ -5,7 +5,7 @@ Laws are written in float64 on the CPU; a subject runs its module in the module'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from e3nn.o3 import Irreps
 from torch import Tensor, nn
 
+from tpgen.base._torch import pytree
 from tpgen.base.errors import InputError
 from tpgen.networks.copies import copy_of
 from tpgen.planner.equivariance import representation
@@ -105,6 +106,15 @@ def _by_segment(x: Tensor, irreps: Irreps, layout: str, to: str, matrix: Tensor 
         piece = piece if to == "mul_ir" else piece.transpose(-1, -2)
         pieces.append(piece.flatten(-2))
     return torch.cat(pieces, dim=-1) if pieces else x
+
+
+def keys(path: Sequence[Any]) -> str:
+    """The name of a leaf of a tree; fields of a tuple or dataclass are called like entries of a dict.
+
+    >>> keys([pytree.SequenceKey(1), pytree.GetAttrKey("energy")])
+    "[1]['energy']"
+    """
+    return "".join(f"[{key.name!r}]" if isinstance(key, pytree.GetAttrKey) else str(key) for key in path)
 
 
 def short(name: str) -> str:

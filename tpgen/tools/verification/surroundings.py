@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from tpgen.base._torch import pytree
+from tpgen.networks.results import opened_fields
 from tpgen.tools.inspection.report.values import reason
 from tpgen.tools.verification.findings import Outcome
 from tpgen.tools.verification.laws import Outcomes, named, pairs
 from tpgen.tools.verification.randomness import RANDOM, held_states, is_of_torch, shared_states
-from tpgen.tools.verification.subject import Named, Subject
+from tpgen.tools.verification.subject import Named, Subject, keys
 
 # What a whole process shares: how it is read and set, and two values, of which one call finds the one, one the other.
 SHARED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], tuple[Any, Any]]] = {
@@ -115,7 +116,8 @@ def _exchanged(subject: Subject, module: Any) -> tuple[list[str], list[str]]:
 
 
 def _entries(given: Any) -> dict[str, Any]:
-    return {pytree.keystr(path[1:]): x for path, x in pytree.tree_flatten_with_path(list(given))[0] if len(path) > 1}
+    found = pytree.tree_flatten_with_path(opened_fields(list(given)))[0]
+    return {keys(path[1:]): x for path, x in found if len(path) > 1}
 
 
 def _same_entry(x: Any, y: Tensor) -> bool:

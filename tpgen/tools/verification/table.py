@@ -13,6 +13,7 @@ from tpgen.tools.verification import (
     moments,
     parameters,
     potentials,
+    rounding,
     rows,
     runs,
     several,
@@ -105,6 +106,13 @@ LAWS: dict[str, Law] = {
         lacks=lambda s: needs("axes")(s) if s.points else "",
     ),
     "sum": Law("energies of atoms add up", systems.summed_systems, is_network, slack=5, lacks=_unsummed),
+    "precision": Law(
+        "its own dtype is as near to float64 as rounding",
+        rounding.precise,
+        is_network,
+        rounding.UNEXPLAINED,
+        floored=False,
+    ),
     "normalisation": Law(
         "mean squares are what was asked for", laws.normalisation, _has("moments"), limit=moments.MOMENT_LIMIT
     ),

@@ -18,6 +18,7 @@ from tpgen.base.progress import Told, told
 from tpgen.base.text import table
 from tpgen.compiler.backends import BACKENDS, check_backend
 from tpgen.compiler.config import Config
+from tpgen.networks.bypass import by_networks
 from tpgen.networks.conversion.convert import conversion_report
 from tpgen.networks.conversion.operations.splines import is_splined, spline_error, without_splines
 from tpgen.networks.conversion.proof import LIMIT as PROVEN
@@ -51,6 +52,7 @@ BY_DIFFERENCES = ("first order", "second order", "third order", "Hessian")
 OF_NETS = (*BY_DIFFERENCES, "parameters", "compiled")  # laws that ask for what splines of weights have not
 # Laws under which random numbers of a call stand elsewhere, as those of dropout do.
 BY_PLACE = (
+    "precision",
     "permutation",
     "edges",
     "images",
@@ -64,6 +66,7 @@ BY_PLACE = (
 )
 IN_EVALUATION = "in evaluation: calls in training draw random numbers"
 ELSEWHERE = "results follow random numbers, of which the law `repeated` tells: under this one they stand elsewhere"
+REMEMBERS = "history is broken: other rows may follow from it"
 WITHOUT_SPLINES = "of the network without splines, which are for inference"
 
 
@@ -156,7 +159,8 @@ class Verification(Shown):
 
     def _foot(self) -> str:
         unseen = UNSEEN.get(self.kind, "").format(mode=self.mode)
-        return f"largest error of each law; of all comparisons {counted(self.findings)}{unseen}"
+        cause = f"\n{REMEMBERS}" * ("history" in self.failed and len(self.failed) > 1)
+        return f"largest error of each law; of all comparisons {counted(self.findings)}{cause}{unseen}"
 
 
 def _share(finding: LawFinding) -> float:
@@ -267,6 +271,7 @@ def _subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, rows: i
     return replace(made, backend=backend)
 
 
+@by_networks()
 def _found(names: Sequence[str], subject: Subject, inputs: Sequence[Any], progress: Told) -> list[LawFinding]:
     findings: list[LawFinding] = []
     there = [name for name in names if _applies(name, subject)]
@@ -312,6 +317,8 @@ def _of_nets(subject: Subject) -> Subject:
 
 
 def _floor(law: Law, part: str, subject: Subject) -> float:
+    if not law.floored:
+        return 0.0
     if law.slopes:
         return subject.floors.get(SLOPE, 0.0)
     exact = 1.0 if law.limit is None else torch.finfo(torch.float64).eps / torch.finfo(subject.dtype).eps

@@ -24,6 +24,7 @@ from tpgen.base.drawing.charts import share_bar
 from tpgen.base.errors import TpgenError, check_known
 from tpgen.base.notebook import Shown, html_table, lines
 from tpgen.base.text import duration, quantity, table
+from tpgen.networks.bypass import by_networks
 from tpgen.tools.inspection.costs.explain import explain
 from tpgen.tools.inspection.costs.explanation import Explanation
 from tpgen.tools.inspection.costs.roofline import Ceilings
@@ -164,6 +165,7 @@ def _row(product: ProductInNetwork) -> list[str]:
     ]
 
 
+@by_networks()
 def explain_network(
     network: nn.Module,
     inputs: Sequence[Any],

@@ -1,0 +1,56 @@
+"""Computations that are rehearsed where a kernel is missing."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from threading import Event, current_thread
+
+import pytest
+
+from tpgen.kernels.build.rehearsal import begun, has_rehearsal, need_no_rehearsal, rehearse, rehearsed_by
+
+
+def test_a_computation_is_rehearsed_once_on_another_thread_and_waits_for_no_task() -> None:
+    threads, free, done = [], Event(), Event()
+
+    def compute() -> None:
+        threads.append(current_thread())
+        assert not has_rehearsal()
+        assert not begun([])
+        assert begun([lambda: free.wait(60) and done.set()])
+        with pytest.raises(RuntimeError, match="waits for no kernel"):
+            need_no_rehearsal()
+
+    assert not begun([done.set]), "no rehearsal"
+    with rehearsed_by(compute, 1):
+        assert has_rehearsal()
+        rehearse()
+        assert not done.is_set()
+        rehearse()
+    rehearse()
+    assert threads != [current_thread()]
+    assert len(threads) == 1
+    need_no_rehearsal()
+    free.set()
+    assert done.wait(60)
+
+
+def test_threads_that_ask_at_once_wait_for_the_same_rehearsal() -> None:
+    rehearsed: list[int] = []
+    with rehearsed_by(lambda: rehearsed.append(0), 1), ThreadPoolExecutor(4) as pool:
+        contexts = [copy_context() for _ in range(4)]
+        seen = list(pool.map(lambda context: context.run(lambda: (rehearse(), len(rehearsed))[1]), contexts))
+    assert seen == [1] * 4
+
+
+def test_a_computation_that_fails_leaves_what_it_has_begun() -> None:
+    done = Event()
+
+    def compute() -> None:
+        begun([done.set])
+        raise ValueError("zeros are no lengths")
+
+    with rehearsed_by(compute, 1):
+        rehearse()
+    assert done.wait(60)

@@ -1,0 +1,60 @@
+"""Tensors that a network holds beside its parameters and buffers: in attributes, lists, dicts, objects and modules.
+
+``parameters()``, a state_dict and ``.to()`` reach none of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+from torch import Tensor, nn
+
+Place = tuple[str, ...]  # names of a module, of its attribute, and of what that holds
+_DEEP = 6  # objects within objects
+_REGISTERED = ("_parameters", "_buffers", "_modules")
+
+
+def held_by(value: Any) -> dict[Any, Any]:
+    """Entries of a list or dict, attributes of a plain object; of a module its parameters, buffers and modules too."""
+    if isinstance(value, (list, tuple)):
+        return dict(enumerate(value))
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, nn.Module):
+        registered = (getattr(value, name).items() for name in _REGISTERED)
+        return unregistered_attributes(value) | {name: x for items in registered for name, x in items}
+    return getattr(value, "__dict__", None) or {}
+
+
+def unregistered_attributes(module: nn.Module) -> dict[str, Any]:
+    return {name: x for name, x in vars(module).items() if name not in _REGISTERED}
+
+
+def plain_tensors(network: nn.Module) -> list[tuple[Place, Tensor]]:
+    """Floating tensors that no module of the network has registered, those of modules in lists among them."""
+    held = {x.data_ptr() for x in (*network.parameters(), *network.buffers()) if x.numel()}
+    seen = {id(module) for module in network.modules()}
+    found: dict[int, tuple[Place, Tensor]] = {}
+    for path, module in network.named_modules():
+        for name, value in unregistered_attributes(module).items():
+            for place, x in _tensors((path, name), value, seen):
+                if x.is_floating_point() and x.numel() and x.data_ptr() not in held:
+                    found.setdefault(id(x), (place, x))
+    return list(found.values())
+
+
+def _tensors(place: Place, value: Any, seen: set[int]) -> Iterator[tuple[Place, Tensor]]:
+    if isinstance(value, Tensor):
+        yield place, value
+    elif len(place) <= _DEEP and id(value) not in seen and _may_hold(value):
+        seen.add(id(value))
+        for name, one in held_by(value).items():
+            yield from _tensors((*place, str(name)), one, seen)
+
+
+def _may_hold(value: Any) -> bool:
+    # Objects of torch's and ours, as graphs, optimizers and programs, hold the network itself.
+    own = type(value).__module__.partition(".")[0] in ("torch", "tpgen") and not isinstance(value, nn.Module)
+    return not own and not isinstance(value, (type, FunctionType, ModuleType))

@@ -1,0 +1,104 @@
+"""The law of precision: a network's results are as near to those of its float64 copy as rounding lets them be.
+
+No law that runs in float64 sees a narrower cast, which that copy has none of.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tpgen.base._torch import DispatchMode
+from tpgen.tools.verification.derivatives import draws
+from tpgen.tools.verification.findings import NotCompared, Noted, Outcome, tolerance_of
+from tpgen.tools.verification.laws import Outcomes, pairs
+from tpgen.tools.verification.precision import Casts, Doubled
+from tpgen.tools.verification.subject import Named, Subject
+
+UNEXPLAINED = 0.2  # of what a network may be wrong by: what is further apart is compared with rounding itself
+PLACES, MARGIN = 4, 20.0  # inputs moved by a rounding, and how many times as far as there results may be
+SMALL = "small beside numbers that it is made of: {dtype} rounds it by {apart:.1e}"
+DRAWS_OTHERS = "calls draw random numbers, of which float64 has others"
+UNNAMED_CAST = "no call names a narrower dtype: a tensor has it, or a kernel"
+
+
+class Rounded(DispatchMode):
+    """Round whatever a float64 network computes to a dtype, as a network in that dtype does."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype, self.draws = dtype, False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), keywords: Any = None) -> Any:
+        found = function(*args, **(keywords or {}))
+        self.draws |= torch.Tag.nondeterministic_seeded in function.tags
+        for returned, x in zip(function._schema.returns, found if isinstance(found, tuple) else (found,), strict=False):
+            is_view = returned.alias_info is not None and not returned.alias_info.is_write
+            if isinstance(x, Tensor) and x.dtype == torch.float64 and not is_view:
+                x.copy_(x.to(self.dtype))
+        return found
+
+
+class Narrowing(Casts):
+    """Note the narrow dtypes of autocast, too."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), keywords: Any = None) -> Any:
+        for device in {x.device.type for x in args if isinstance(x, Tensor)}:
+            if torch.is_autocast_enabled(device):
+                self.named["autocast", torch.get_autocast_dtype(device)] = None
+        return super().__torch_function__(function, types, args, keywords)
+
+
+def precise(subject: Subject) -> Outcomes:
+    """Results in the network's own dtype, and those of its float64 copy with float64 for every narrower cast.
+
+    Rounding of large numbers may hide a small result that they add up to; a result is told, then, and not accused.
+    """
+    held = {name: x.to(subject.dtype).double() for name, x in subject.given.items()}
+    exact = subject.in_float64()
+    with Doubled():
+        expected = exact(held)
+    compared = pairs(subject(held, subject.copied()), expected)
+    limit = UNEXPLAINED * subject.slack * tolerance_of(subject.dtype)
+    distances = {name: _apart(*pair) for name, pair in compared.items()}
+    far = {name: apart for name, apart in distances.items() if not apart <= limit * _largest(compared[name][1])}
+    honest = _rounded(subject, exact, held, expected) if far else {}
+    found: dict[str, Outcome] = {**compared}
+    for name, apart in far.items():
+        rounding = MARGIN * honest.get(name or "out", 0.0)
+        told = SMALL.format(dtype=str(subject.dtype).removeprefix("torch."), apart=apart)
+        found[name] = told if apart <= rounding else Noted(compared[name], _narrowed(subject, held))
+    return found
+
+
+def _largest(x: Tensor) -> float:
+    return float(x.detach().abs().max()) if x.numel() else 0.0
+
+
+def _apart(x: Tensor, y: Tensor) -> float:
+    return _largest(x - y) if x.shape == y.shape else float("inf")
+
+
+def _rounded(subject: Subject, exact: Subject, held: Named, expected: Named) -> dict[str, float]:
+    # How far results of the copy are moved by rounding, of inputs and of whatever it computes.
+    unit, found = torch.finfo(subject.dtype).eps, dict.fromkeys(expected, 0.0)
+    for place in range(PLACES):
+        draw = draws(held, seed=800 + place)
+        with Doubled(), Rounded(subject.dtype) as rounded:
+            results = exact({name: x + unit * x * draw[name] for name, x in held.items()})
+        if rounded.draws:
+            raise NotCompared(DRAWS_OTHERS)
+        found = {name: max(most, _apart(results[name], expected[name])) for name, most in found.items()}
+    return found
+
+
+def _narrowed(subject: Subject, held: Named) -> str:
+    # What narrows numbers of the network, as far as calls say.
+    with Narrowing() as casts:
+        subject(held, subject.copied())
+    own = torch.finfo(subject.dtype).eps
+    narrow = [(name, str(dtype).removeprefix("torch.")) for name, dtype in casts.named if torch.finfo(dtype).eps > own]
+    said = [f"{name} to {dtype}" for name, dtype in narrow]
+    return f"in its code: {', '.join(said)}" if said else UNNAMED_CAST
