@@ -66,5 +66,5 @@ def test_rows_form_groups_where_there_are_many_paths() -> None:
 def test_owners_are_named() -> None:
     plan = channelwise("16x0e", "0e", "0e", shared_weights=False)
     assert "summed by the owner of out" in str(placed(plan, "out", rules=EDGES))
-    with pytest.raises(EmitError, match="x1 or out but not both"):
+    with pytest.raises(EmitError, match="an index finds the rows of one at most"):
         placed(plan, "x1", "out", rules=EDGES)

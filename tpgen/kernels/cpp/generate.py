@@ -26,7 +26,7 @@ from tpgen.kernels.sweep.sweep import raised_text
 from tpgen.kernels.sweep.terms import operand_of
 
 ENTRY = "tpgen_kernel"
-NO_MEMORY, BEYOND = 1, 2  # faults: no scratch space; of the first index, then of the next
+BEYOND = 2  # the fault of the first index, then of the next; 1 is no scratch space
 
 
 class KernelText(Protocol):

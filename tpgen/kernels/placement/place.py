@@ -27,7 +27,7 @@ def place(schedule: AnySchedule, opened: tuple[str, ...], rules: Rules = (), rai
     opened = tuple(slot for slot in SLOTS if slot in opened)
     owners = summed_by(opened, () if isinstance(schedule, MatrixSchedule) else rules)
     if not opened or len(owners) > 1:
-        raise EmitError(f"a kernel opens one slot or more, and one of those that are found by an index; got {opened}")
+        raise EmitError(f"a kernel opens one slot or more, and an index finds the rows of one at most; got {opened}")
     owner = owners[0] if owners else None
     if isinstance(schedule, ChannelSchedule):
         return ChannelPlacement(schedule, opened, owner, raised=raised, rules=rules)

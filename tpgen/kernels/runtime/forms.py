@@ -99,13 +99,12 @@ class _Forms(Operator):
     def _derived(self, call: FormCall, text: str, tensors: Sequence[Tensor]) -> Sequence[Tensor | None]:
         """The opened slots of a derivative of a call, given these tensors; None where a slot is zero."""
         kernels = kernels_of(call.description)
-        if not kernels.description.any_level:
-            lowered = _lowered(text)
-            derived = FormCall(tensors, call.at, call.description, lowered or text, *call[4:])
-            if lowered is None and (not _sum_of(text).fuses or kernels.expands(derived) or _transformed(tensors)):
-                return _expanded(derived)
+        own = kernels.description.any_level
+        lowered = None if own else _lowered(text)
+        derived = FormCall(tensors, call.at, call.description, lowered or text, *call[4:])
+        if own or lowered or (_sum_of(text).fuses and not kernels.expands(derived) and not _transformed(tensors)):
             return self.form(derived)
-        return self.form(FormCall(tensors, call.at, call.description, text, *call[4:]))
+        return _expanded(derived)
 
     def quick(self, call: FormCall) -> Sequence[Tensor]:
         return kernels_of(call.description).quick(call)

@@ -28,7 +28,8 @@ class _Seen(NamedTuple):
 
     wholes: tuple[ref[Tensor], ...]
     versions: tuple[int, ...]
-    # by rows and parts: indices in int64 where they are copies, orders, which have one, and the stream that knows these
+    # by rows and parts: indices in int64 where they are copies; orders, and which have one; the stream that knows
+    # these; rows of out
     known: dict[tuple, tuple]
 
 
@@ -48,7 +49,7 @@ class Launched:
         self._kernels[number, like.get_device()] = kernel, places
 
     def call(self, call: FormCall, entered: Sequence[tuple[int, int]], check: bool) -> Sequence[Tensor] | None:
-        """The open slots of a call; nothing where its indices are new, None where it is not launched here.
+        """The open slots of a call with indices; nothing where they are new, None where it is not launched here.
 
         Indices of a call before are found again in this one frame of Python: fifty take as long as the launch.
         """
@@ -57,8 +58,6 @@ class Launched:
         for number, _ in entered:
             if (number, device) not in self._kernels:
                 return None
-        if not at:
-            return start(self._native.form, call, entered, ())
         wholes, places, key = list[Tensor](), list[int](), list[Any]((text, nodes))  # loops have no frames
         for x in tensors:
             key.append(x.shape)
@@ -72,14 +71,19 @@ class Launched:
         seen = None if ordered else self._seen.get(tuple(places))
         known = None if seen is None else seen.known.get(tuple(key))
         if seen is not None and known is not None:
-            wide, orders, which, stream = known
+            wide, orders, which, stream, nodes = known
             dense = []
             for old, version, whole, x, y in zip(seen.wholes, seen.versions, wholes, at, wide, strict=True):
                 if old() is whole and version == whole._version:
                     dense.append(x if y is None else y)
             if len(dense) == len(at):
-                made = start(self._native.form, call, entered, [*dense, *orders], which, stream)
-                if made:
+                made = list[Tensor]()
+                for number, count in entered:
+                    results = self._native.form([*tensors[:count], *dense, *orders], number, nodes, which, stream)
+                    if not results:
+                        break
+                    made += results
+                else:
                     return made
         return self._on_known_rows(call, entered, check, wholes, None if ordered else tuple(key))
 
@@ -108,7 +112,7 @@ class Launched:
         made = start(self._native.form, call, entered, [*found[0].indices, *sorts], which)
         if made and stream is not None and key is not None:
             wide = [None if x is y else x for x, y in zip(found[0].indices, call.at, strict=True)]
-            self._remember(wholes, key, (wide, sorts, which, stream))
+            self._remember(wholes, key, (wide, sorts, which, stream, _nodes(call, entered)))
         return made
 
     def _remember(self, wholes: Sequence[Tensor], key: tuple, known: tuple) -> None:
@@ -129,21 +133,25 @@ def _counted(index: RowIndex, call: FormCall, place: int | None, check: bool) ->
     return index._replace(size=size, check=index.rule.checked(check))
 
 
+def _nodes(call: FormCall, entered: Sequence[tuple[int, int]]) -> int:
+    """Rows of out: those of its cotangent, where one of several kernels does not read that."""
+    if len(entered) > 1 and entered[-1][1] < len(call.tensors):  # out alone does not read itself
+        g = call.tensors[entered[-1][1]]
+        return g.shape[0] if g.dim() else 0
+    return call.nodes
+
+
 def start(
     native: Callable[..., list[Tensor]],
     call: FormCall,
     entered: Sequence[tuple[int, int]],
     at: Sequence[Tensor],
     which: int = -1,
-    stream: int = -1,
 ) -> Sequence[Tensor]:
     """Start the kernels of a call on its indices, and orders of those that bits of ``which`` say; nothing at faults."""
-    tensors, nodes, made = call.tensors, call.nodes, list[Tensor]()
-    if len(entered) > 1 and entered[-1][1] < len(tensors):  # out alone does not read itself
-        g = tensors[entered[-1][1]]
-        nodes = g.shape[0] if g.dim() else 0
+    nodes, made = _nodes(call, entered), list[Tensor]()
     for number, count in entered:
-        results = native([*tensors[:count], *at], number, nodes, which, stream)
+        results = native([*call.tensors[:count], *at], number, nodes, which)
         if not results:
             return ()
         made += results

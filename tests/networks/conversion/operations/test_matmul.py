@@ -59,7 +59,7 @@ def test_transforms() -> None:
 def test_a_graph_has_kernels_of_long_sums_and_rows_of_its_own(inner: int, outputs: int, by_kernel: bool) -> None:
     x, w = torch.randn(5, inner), torch.randn(inner, outputs)
     graph = make_fx(lambda x: matmul(x, w, 0.5), tracing_mode="symbolic", _allow_non_fake_inputs=True)(x)
-    assert ("tpgen.product" in graph.code) == by_kernel
+    assert ("tpgen.form" in graph.code) == by_kernel
     more = torch.randn(7, inner)
     torch.testing.assert_close(graph(more), more @ w / 2)
 
@@ -67,7 +67,7 @@ def test_a_graph_has_kernels_of_long_sums_and_rows_of_its_own(inner: int, output
 def test_a_graph_of_weights_of_any_size_has_no_kernels() -> None:
     x, w = torch.randn(5, 64), torch.randn(64, 512)
     graph = make_fx(lambda x, w: matmul(x, w), tracing_mode="symbolic")(x, w)
-    assert "tpgen.product" not in graph.code
+    assert "tpgen.form" not in graph.code
     torch.testing.assert_close(graph(x[:, :32], w[:32]), x[:, :32] @ w[:32])
 
 

@@ -98,13 +98,14 @@ static Handle listed(Tensor* results, i64 count) {
 static const Form* form_at(i64 number) {
   return number < 0 || number >= __atomic_load_n(&known_forms, __ATOMIC_ACQUIRE) ? 0 : forms[number];
 }
+template <bool cpu = true>
 static void few_boxed(u64* stack, u64, u64) {
   const Form* f = form_at((i64)stack[3]);
   Tensor x[FEW] = {(Handle)stack[0], (Handle)stack[1], (Handle)stack[2]}, results[FEW];
   Arguments a(x, (i64)stack[4]);
   a.count = FEW;
   for (int n = 0; n < 2; ++n) a.index[n].take(optional(stack[5 + n]));
-  const bool made = f && f->count == FEW && f->opens <= FEW && done<true>(*f, a, results);
+  const bool made = f && f->count == FEW && f->opens <= FEW && done<cpu>(*f, a, results);
   stack[0] = (u64)listed(results, made ? f->opens : 0);
 }
 template <Kind kind, bool cpu = true>
@@ -127,9 +128,10 @@ EXPORTED int tpgen_register() {
   int failed = aoti_torch_library_init_fragment("tpgen_native", __FILE__, __LINE__, &library);
   for (const char* schema : SCHEMAS) failed = failed || aoti_torch_library_def(library, schema);
   return failed || aoti_torch_library_init_impl("tpgen_native", "CPU", __FILE__, __LINE__, &cpu) ||
-         torch_library_impl(cpu, "form.few", few_boxed, STABLE_SINCE) ||
+         torch_library_impl(cpu, "form.few", few_boxed<>, STABLE_SINCE) ||
          torch_library_impl(cpu, "form", form_boxed<BY_NUMBER>, STABLE_SINCE) ||
          torch_library_impl(cpu, "form.named", form_boxed<BY_NAME>, STABLE_SINCE) ||
          aoti_torch_library_init_impl("tpgen_native", "CUDA", __FILE__, __LINE__, &gpu) ||
+         torch_library_impl(gpu, "form.few", few_boxed<false>, STABLE_SINCE) ||
          torch_library_impl(gpu, "form", form_boxed<BY_NUMBER, false>, STABLE_SINCE);
 }

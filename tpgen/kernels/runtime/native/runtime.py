@@ -3,8 +3,8 @@
 Python builds a kernel when it is first needed and enters it here.  From then on ``tpgen_native::form`` checks operands,
 makes room and calls it, or launches it on a GPU, by the order of its rows where it takes them sorted.  It takes only
 what is usual: tensors that fit, all on the CPU or on one GPU.  For all else, and for all faults, it returns nothing:
-then Python does the call, and says what is wrong.  Its overload ``form.few`` is the same on the CPU for few tensors,
-without lists, which small products notice.  Its overload ``form.named``, for compiled programs, fails at faults.
+then Python does the call, and says what is wrong.  Its overload ``form.few`` is the same for few tensors, without
+lists, which small products notice.  Its overload ``form.named``, for compiled programs, fails at faults.
 Room for large results on the CPU is made by a function in Python that the runtime calls, since what is kept for them
 stands there.
 
@@ -139,10 +139,9 @@ def _operation(name: str, overload: str = "") -> Callable[..., list[Tensor]]:
 
 def _register_unusual() -> torch.library.Library:
     library = torch.library.Library("tpgen_native", "FRAGMENT")
-    for key in (*_UNUSUAL, "CUDA"):
-        library.impl("form.few", lambda *_: [], key)
     for key in _UNUSUAL:
-        library.impl("form", lambda *_: [], key)
+        for name in ("form.few", "form"):
+            library.impl(name, lambda *_: [], key)
     for name in ("form.few", "form", "form.named"):
         library.impl(name, torch.library.fallthrough_kernel, "Autograd")  # who calls it records, or need not
     return library
