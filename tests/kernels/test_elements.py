@@ -13,11 +13,13 @@ from tpgen.base.errors import InputError, PlanError
 from tpgen.emitter.emit import emit_plan
 from tpgen.form.reference import reference_product
 from tpgen.kernels.arguments import KernelSpec
+from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.target import kernel_obstacle
 from tpgen.kernels.rows import ELEMENTS as ELEMENTS_RULE
-from tpgen.kernels.runtime.call import FormCall
-from tpgen.kernels.runtime.description import describe, described
+from tpgen.kernels.runtime.call import FormCall, call_of
+from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION, describe, described, kernel_source
+from tpgen.kernels.runtime.load import source_of
 from tpgen.kernels.runtime.ops import kernel_layer
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.kernels.runtime.workspace import call_workspace
@@ -192,3 +194,12 @@ def test_bad_input(given: tuple, message: str) -> None:
     x, w, elements = given
     with pytest.raises(InputError, match=message):
         layer(x, torch.zeros(4, PLAN.weight_numel) if w is None else w, elements)
+
+
+@needs_compiler
+@pytest.mark.parametrize("direction", OPENED_BY_DIRECTION)
+def test_the_source_of_a_plan_is_that_which_runs(direction: str) -> None:
+    source = kernel_source(PLAN, direction=direction)
+    spec = KernelSpec(described(PLAN), call_of(OPENED_BY_DIRECTION[direction]), torch.float32, (ELEMENTS_RULE,))
+    assert source.text == source_of(spec).text
+    load_kernel(source.text)

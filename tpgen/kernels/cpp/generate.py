@@ -75,9 +75,8 @@ def _driver(w: Writer, p: Placement, text: KernelText) -> None:
     block order, so results do not depend on the threads.  Where an index finds the rows of what is open, rows are
     sorted by their owner first (a stable counting sort) and an owner's rows stay in one block, in their order.
     """
-    sorts, by_element = bool(p.owner) or p.by_element, p.by_element
-    checks = any(rule.takes_index for rule in p.rules)
-    needed = {"indices": p.rules, "order": checks or sorts, "tasks": by_element, "paired": p.second_weights}
+    finds = any(rule.takes_index for rule in p.rules)
+    needed = {"indices": p.rules, "order": finds, "tasks": p.by_element, "paired": p.second_weights}
     for name in (name for name, yes in needed.items() if yes):
         w.raw(header(name))
     with w.block(entry_head(bool(p.rules))):

@@ -12,7 +12,7 @@ from tpgen.form.form import Term
 from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.placement.values import ChannelSchedule, PlacedTable, View
-from tpgen.kernels.rows import Rules
+from tpgen.kernels.rows import EDGE_PAIRS, Rules
 from tpgen.kernels.sweep.statements import Load, Tabulate
 from tpgen.kernels.sweep.sweep import PathSweep, Sweep, make_sweep, raised_text
 from tpgen.kernels.sweep.terms import INDEX, SLOTS, given_slots, operand_of
@@ -154,7 +154,8 @@ class ChannelPlacement(OpenedSlots):
     @property
     def second_weights(self) -> int:
         """Size of the gradients of weights, of a row or a group, that are added to those of another edge."""
-        return self.dim["w"] * (self.group if self.in_parts else 1) if self.paired and "w" in self.opened else 0
+        shared = self.rule("w") is EDGE_PAIRS and "w" in self.opened
+        return shared * self.dim["w"] * (self.group if self.in_parts else 1)
 
     @property
     def table_areas(self) -> list[str]:

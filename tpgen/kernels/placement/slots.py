@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Any
 
 from tpgen.base.locks import cached_property
-from tpgen.kernels.rows import EDGE_PAIRS, SOURCES, RowRule, Rules
+from tpgen.kernels.rows import SOURCES, RowRule, Rules
 from tpgen.kernels.sweep.statements import TextOfPaths
 from tpgen.kernels.sweep.terms import SLOTS, given_slots, operand_of, raised_call
 
@@ -28,11 +28,6 @@ class OpenedSlots(TextOfPaths):
     def indexed(self) -> bool:
         """Whether rows are edges, which find those of x1 and out."""
         return SOURCES in self.rules
-
-    @property
-    def paired(self) -> bool:
-        """Whether two rows may share a row of weights."""
-        return EDGE_PAIRS in self.rules
 
     @cached_property
     def call_slots(self) -> tuple[str, ...]:

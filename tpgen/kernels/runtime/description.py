@@ -299,4 +299,5 @@ def kernel_source(
     """
     if direction not in OPENED_BY_DIRECTION:
         raise EmitError(unknown("direction", direction, OPENED_BY_DIRECTION))
-    return Description(plan, layouts_of(plan, layout)).source(call_of(OPENED_BY_DIRECTION[direction]), dtype)
+    call, rules = call_of(OPENED_BY_DIRECTION[direction]), (ELEMENTS,) if plan.by_element else ()
+    return Description(plan, layouts_of(plan, layout)).source(call, dtype, rules)
