@@ -237,7 +237,7 @@ def test_unknown_direction_and_slots() -> None:
     schedule = Description(PLAN, ("mul_ir",) * 3).schedule(torch.float32)
     with pytest.raises(EmitError, match="unknown slot 'y'; known slots: x1, x2, w, out"):
         place(schedule, ("y",))
-    with pytest.raises(EmitError, match="one of those that are found by an index"):
+    with pytest.raises(EmitError, match="an index finds the rows of one at most"):
         place(schedule, ("x1", "out"), EDGES)
 
 
