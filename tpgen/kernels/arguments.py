@@ -64,5 +64,4 @@ class CallSizes(NamedTuple):
 
 
 def _elements_of(indices: Sequence[RowIndex]) -> int:
-    """Count the elements whose weights rows have; one where rows have none."""
     return next((index.size for index in indices if index.rule is ELEMENTS), 1)

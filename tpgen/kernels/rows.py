@@ -8,7 +8,7 @@ x1 @ src, out @ dst, w @ element, w @ pair
 >>> rules_of("src dst pair") == (*EDGES, EDGE_PAIRS)
 True
 
-Another rule is a row of `RULES`.  Kernels gather and sum by any of them: text, checks and derivatives read this table.
+Another rule is a row of `RULES`, which text, checks and derivatives read.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RowRule:
         return INDEX_DTYPES if self.narrow else INDEX_DTYPES[:1]
 
     def checked(self, check_index: bool) -> bool:
-        """Whether kernels check the index, where a description wants that or not."""
+        """Whether kernels check the index."""
         return check_index or not self.unchecked
 
     @property
@@ -105,20 +105,17 @@ def names_of_rules(rules: Sequence[RowRule]) -> str:
 
 
 class RowIndex(NamedTuple):
-    """A rule in a call: the index, how many rows it points into, and its order, where somebody has sorted it.
-
-    The size is known from the tensors of the operand, where there is one.
-    """
+    """A rule in a call: the index, how many rows it points into, and its order, where somebody has sorted it."""
 
     rule: RowRule
     tensor: Tensor | None = None
-    size: int = 0
+    size: int = 0  # of the operand's tensors, where there is one
     order: Tensor | None = None  # as `tpgen::order` makes it
     check: bool = True
 
     @property
     def how(self) -> int:
-        """Flags that a C++ kernel takes: check the index; it is int32."""
+        """Flags that a C++ kernel takes."""
         narrow = self.tensor is not None and self.tensor.dtype == torch.int32
         return self.check * CHECKED | narrow * NARROW
 

@@ -101,7 +101,6 @@ def _weights_gradient(graph: fx.Graph, layer: _Layer, text: str) -> fx.Node:
 
 
 def _called(graph: fx.Graph, tensors: list[fx.Node], text: str, opened: str) -> fx.Node:
-    """A call of the kernel that opens one operand."""
     return insert(graph, _getitem, insert(graph, _tpgen.form.default, tensors, [], text, opening_text(opened)), 0)
 
 

@@ -74,8 +74,6 @@ class Wanted:
 def load_kernel(text: str, addresses: int = 3, numbers: int = 2) -> Callable[..., int]:
     """The entry point of a kernel's source, compiled if the cache has it not; it takes addresses, then numbers.
 
-    A form's takes arrays of tensors given and opened, and indices; rows and channels.
-
     Raises `BackendError` where there is no compiler, and its `KernelError` where that fails: now and from then on, as
     nothing that this process has seen fail is compiled again.
     """

@@ -26,7 +26,7 @@ _ROWS = "for (int r = 0; r < R; r += W)"
 
 
 def stores_rows(p: BatchPlacement, operand: str) -> str:
-    """The function of C++ by which a tile writes its rows of an open slot, or adds them to those of their owners."""
+    """The function of C++ that writes a tile's rows of an open slot, or adds them to their owners'."""
     return "add_rows" if operand == p.owner else "unstage_rows"
 
 

@@ -105,7 +105,6 @@ def _driver(w: Writer, p: Placement, text: KernelText) -> None:
 
 
 def _indices(w: Writer, p: Placement) -> None:
-    """Write the checks of indices, and the order of rows by who owns their sums."""
     for n, rule in enumerate(p.rules):
         if rule.takes_index:
             given = f"{rule.name}.at" if p.by_element else f"{rule.name}.how & CHECKED"

@@ -141,11 +141,7 @@ def found_row(rule: RowRule | None) -> str:
 
 
 def entry_head(indices: bool = True) -> str:
-    """The head of a kernel's entry: tensors given and opened, how rows are found, rows and channels.
-
-    >>> entry_head().partition("tpgen_kernel")[2]
-    '(const real* const* given, real* const* opened, const RowIndex* indices, i64 rows, i64 channels)'
-    """
+    """The head of a kernel's entry."""
     how = "const RowIndex* indices" if indices else "const void*"
     arguments = f"const real* const* given, real* const* opened, {how}, i64 rows, i64 channels"
     return f'extern "C" __attribute__((visibility("default"))) int tpgen_kernel({arguments})'

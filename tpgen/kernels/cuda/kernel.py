@@ -56,7 +56,7 @@ class Loaded(NamedTuple):
 
 
 class KnownRows(NamedTuple):
-    """Rows that are sorted and in range: indices in int64, and the order of each, none of one that ascends."""
+    """Rows in range: indices in int64, and the order of each, none of one that ascends."""
 
     indices: Sequence[Tensor]
     orders: Sequence[Tensor | None]

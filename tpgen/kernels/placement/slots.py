@@ -21,12 +21,12 @@ class OpenedSlots(TextOfPaths):
     rules: Rules = ()  # by which rows find those of operands
 
     def rule(self, operand: str) -> RowRule | None:
-        """The rule by which rows find those of an operand; none where they have their own, or all share one."""
+        """The rule by which rows find those of an operand, if any."""
         return next((rule for rule in self.rules if rule.operand == operand), None)
 
     @property
     def indexed(self) -> bool:
-        """Whether rows are edges, which find those of x1 and out."""
+        """Whether rows are edges."""
         return SOURCES in self.rules
 
     @cached_property

@@ -13,7 +13,7 @@ from tpgen.kernels.runtime.ops import kernel_polynomial
 def run_product(
     x1: Tensor, x2: Tensor, w: Tensor, indices: list[Tensor], description: str, rows: str = "", nodes: int = 0
 ) -> Tensor:
-    """The product by the operator, with rows found by indices; TorchScript reads no text but that of its functions."""
+    """The product by the operator, as TorchScript can read it."""
     return torch.ops.tpgen.form([x1, x2, w], indices, description, "x1 x2 w -> out", rows, nodes)[0]
 
 

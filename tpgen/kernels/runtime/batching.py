@@ -91,7 +91,7 @@ def _fold_pairs(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold
 
 
 def _kept(call: FormCall) -> set[str]:
-    """Axes of tensors that may stay as they are, since rows share them."""
+    # axes of what rows share, which may stay as they are
     return {SHARED} | {rule.into for rule in call.rules if rule.way == GROUPED}
 
 

@@ -21,7 +21,7 @@ def fault_error(code: int, indices: Sequence[RowIndex]) -> Exception:
 
 
 def fault_of(indices: Sequence[RowIndex]) -> int:
-    """What a kernel returns for indices: of the first that points beyond its rows, 0 where none does."""
+    """The fault of the first index that points beyond its rows, else 0."""
     return next((BEYOND + n for n, index in enumerate(indices) if index.check and not _is_inside(index)), 0)
 
 

@@ -158,10 +158,8 @@ def _sum_of(text: str) -> _Sum:
 
 @remembered("calls without levels in the place of derivatives")
 def _lowered(text: str) -> str | None:
-    """The gradient of a product as a call without levels on the same tensors.
-
-    None where a derivative is a sum of several, or something is in another place than the cotangent's own.
-    """
+    """The gradient of a product as a call without levels on the same tensors."""
+    # not of a sum of several, nor where something is in another place than the cotangent's own
     parts = _sum_of(text).parts
     if len(parts) != 1 or parts[0].raised != (SLOTS.index(OUT),):
         return None

@@ -49,10 +49,8 @@ class Launched:
         self._kernels[number, like.get_device()] = kernel, places
 
     def call(self, call: FormCall, entered: Sequence[tuple[int, int]], check: bool) -> Sequence[Tensor] | None:
-        """The open slots of a call with indices; nothing where they are new, None where it is not launched here.
-
-        Indices of a call before are found again in this one frame of Python: fifty take as long as the launch.
-        """
+        """The open slots of a call with indices; nothing where they are new, None where it is not launched here."""
+        # indices of a call before are found again in this one frame of Python: fifty take as long as the launch
         tensors, at, _, text, _, nodes, ordered = call
         device = tensors[0].get_device()
         for number, _ in entered:
@@ -95,7 +93,7 @@ class Launched:
         wholes: Sequence[Tensor],
         key: tuple | None,
     ) -> Sequence[Tensor]:
-        """Launch a call by what kernels know of each index; remember that where it stays known."""
+        """Launch a call by what kernels know of each index, and remember that."""
         device, found = call.tensors[0].get_device(), []
         for number, count in entered:
             kernel, places = self._kernels[number, device]
@@ -128,13 +126,11 @@ class Launched:
 
 
 def _counted(index: RowIndex, call: FormCall, place: int | None, check: bool) -> RowIndex:
-    """An index with the rows that it points into, as a given tensor says, else the call."""
     size = index.size if place is None else call.tensors[place].shape[0]
     return index._replace(size=size, check=index.rule.checked(check))
 
 
 def _nodes(call: FormCall, entered: Sequence[tuple[int, int]]) -> int:
-    """Rows of out: those of its cotangent, where one of several kernels does not read that."""
     if len(entered) > 1 and entered[-1][1] < len(call.tensors):  # out alone does not read itself
         g = call.tensors[entered[-1][1]]
         return g.shape[0] if g.dim() else 0
@@ -148,7 +144,7 @@ def start(
     at: Sequence[Tensor],
     which: int = -1,
 ) -> Sequence[Tensor]:
-    """Start the kernels of a call on its indices, and orders of those that bits of ``which`` say; nothing at faults."""
+    """Start the kernels of a call, whose indices have orders where bits of ``which`` say; nothing at faults."""
     nodes, made = _nodes(call, entered), list[Tensor]()
     for number, count in entered:
         results = native([*call.tensors[:count], *at], number, nodes, which)

@@ -117,10 +117,8 @@ def kernel_conv(
 
 
 def _on_sorted_edges(call: FormCall, needs_both: bool, src: Tensor, dst: Tensor, more: tuple[Tensor, ...]) -> FormCall:
-    """The call in a graph that sorts its edges: equal sorts of many layers and directions are one there.
-
-    Outside of graphs an order is kept with its tensor; Inductor lends memory for one call, in which nothing may stay.
-    """
+    # Equal sorts of many layers and directions are one in a graph.  Outside, an order is kept with its tensor; Inductor
+    # lends memory for one call, in which nothing may stay.
     nodes, rows = call.nodes, call.tensors[0].shape[0]
     if needs_both:
         # of the first layer too, whose x1 may have no gradient: what layers share is one sort then

@@ -47,7 +47,7 @@ def found_rows(index: RowIndex, x: Tensor, rows: int) -> Tensor:
 
 
 def sums_of_found(index: RowIndex, rows: Tensor) -> Tensor:
-    """The transposed map: rows of a call that find the same row of an operand are added."""
+    """The transposed map: rows that find the same one are added."""
     if index.rule.way == PAIRED:
         return sums_of_pairs(rows, index.size)
     if index.tensor is None:

@@ -104,7 +104,7 @@ class PolynomialDescription:
         }
 
     def takes(self, _rule: RowRule, _dtype: torch.dtype) -> bool:
-        """Whether its kernels find rows by a rule: they do by their only one."""
+        """Say yes to its only rule."""
         return True
 
     def rounds(self, call: Call, rules: Rules) -> bool:

@@ -64,7 +64,7 @@ class Differentiable(Generic[C]):
         raise NotImplementedError
 
     def constants(self, rest: tuple) -> int:
-        """How many of the tensors of a call have no derivative: they stand behind those that have."""
+        """How many tensors of a call, the last, have no derivative."""
         return 0
 
     def asks(self, call: C) -> bool:

@@ -87,7 +87,6 @@ class Kernels:
         return self._native.form([*tensors, *at], entered[0][0], nodes)
 
     def _number_of(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules) -> int:
-        """The number by which the runtime knows a call of one kernel."""
         text, signature = self._name(str(call), dtype, rules), self.signature(str(call), rules)
         fields = NativeFields.of(signature, self.description.check_index)
         return native.add_form(text, dtype, self.description.places(call), *fields)
@@ -337,7 +336,7 @@ class Kernels:
         return tuple(rule for rule in rules if rule not in taken or not self.description.takes(rule, dtype))
 
     def by_row(self, rules: Rules) -> str:
-        """The description of the same form whose rows have their own of what some rules find."""
+        """The description of the form whose rows have their own of what rules find."""
         return self.product.per_row if ELEMENTS in rules else self._text
 
     def _run_by_row(self, call: FormCall, signature: CallSignature, counts: Counts, untaken: Rules) -> list[Tensor]:

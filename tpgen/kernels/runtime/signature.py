@@ -142,7 +142,6 @@ def _agree(slot: str, what: str, size: int, counts: Counts) -> None:
 
 
 def _check_rows(index: RowIndex, counts: Counts, groups: bool) -> None:
-    """Check how many rows an operand has against those of the call, where no index says which is whose."""
     rule, rows = index.rule, counts[ROWS]
     if index.tensor is None and (rule.way == INDEXED or (rule.way == GROUPED and not groups)):
         raise InputError(f"{rule.argument}: give it too, an index of {rule.into} for every row")
@@ -187,7 +186,7 @@ class NativeFields(NamedTuple):
 
     @staticmethod
     def of(signature: CallSignature, check_index: bool) -> NativeFields:
-        """Say of each tensor and rule what a call must agree with; axes are numbers, those of rules last."""
+        """Axes are numbers, those of rules last."""
         axes = [ROWS, SHARED, *(rule.into for rule in signature.rules)]
         given = [(s.dim, int(s.channels), axes.index(s.counts), int(s.flat)) for _, s in signature.given]
         opened = [(-1 if n is None else n, s.dim, int(s.channels), axes.index(s.counts)) for n, s in signature.opened]

@@ -118,9 +118,9 @@ def test_cpp_is_the_kernel_of_a_direction() -> None:
 def test_kernels_of_all_gradients_and_of_convolutions_are_shown() -> None:
     plan = channelwise("4x1o", "1o", "0e+1e")
     texts = dump_files(plan, ["cpp"], ["conv", "backward", "conv_backward"])
-    assert "// opens out of gathered rows\n" in texts["cpp.conv.cpp"]
+    assert "// opens out with x1 @ src, out @ dst\n" in texts["cpp.conv.cpp"]
     assert "// opens x1, x2, w\n" in texts["cpp.backward.cpp"]
-    assert "// opens x1, x2, w of gathered rows\n" in texts["cpp.conv_backward.cpp"]
+    assert "// opens x1, x2, w with x1 @ src, out @ dst\n" in texts["cpp.conv_backward.cpp"]
     assert "// opens x1, x2\n" in dump_stage(elementwise("2x1o", "2x1o"), "cpp", "backward")
     with pytest.raises(EmitError, match=r"'code'.*'backward'"):
         dump_stage(plan, "code", "backward")
