@@ -239,6 +239,7 @@ with torch.inference_mode():
     made = [x.clone() for x in (x1, x2, w)]
 with torch.no_grad():
     results = [product(leaf, x2, w, text)]
+    results += torch.ops.tpgen.form([x1, x2, w], None, text, "x1 x2 w -> out")  # packages give none for an empty list
 torch.save([*results, product(*made, text)], sys.argv[2])
 """
 
@@ -251,7 +252,7 @@ def test_what_is_to_be_differentiated_is_refused(tmp_path: Path) -> None:
     tensors = [torch.randn(1, 2 * polynomial.operand(slot.operand).dim).double() for slot in call.given]
     needed = [*listed(TEXT, BACKWARD), *listed(TEXT, FORWARD)]
     text = polynomial.to_json()
-    runtime.write_runtime([*needed, *listed(text, str(call))], tmp_path)
+    runtime.write_runtime([*needed, *listed(text, str(call), "element")], tmp_path)
     torch.save(((x1, x2, w, g, TEXT), (tensors, text, str(call))), tmp_path / "given.pt")
     command = [sys.executable, "-c", DIFFERENTIATED, str(tmp_path), str(tmp_path / "given.pt")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -37,7 +37,7 @@ from tpgen.kernels.sweep.terms import SLOTS, raised_call
 from tpgen.planner.plan import OUT
 
 FORM = (
-    'form(Tensor[] tensors, Tensor[] indices, str description, str call, str rows="", SymInt nodes=0, str ordered="")'
+    'form(Tensor[] tensors, Tensor[]? indices, str description, str call, str rows="", SymInt nodes=0, str ordered="")'
     " -> Tensor[]"
 )
 _ORDER = "order(Tensor index, SymInt owners, Tensor? other=None, SymInt others=0) -> Tensor"

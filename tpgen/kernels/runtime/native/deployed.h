@@ -197,7 +197,7 @@ static void form_boxed(u64* stack, u64, u64) {
   char message[TEXT] = "";
   {
     Tensor given[MOST_SLOTS];
-    List tensors(stack[0]), indices(stack[1]);
+    List tensors(stack[0]), indices((u64)optional(stack[1]));  // packages of AOTInductor give none for an empty one
     Arguments a(given, (i64)stack[5]);
     while (tensors.has_more() && a.count < MOST_SLOTS) given[a.count++].take(tensors.take());
     stack[0] = (u64)compute(Text(stack[2]), Text(stack[3]), Text(stack[4]), level, a, indices, message);

@@ -92,11 +92,11 @@ struct Arguments {
 struct List {
   Handle list;
   u64 size, next;
-  explicit List(u64 given) : list((Handle)given), size(0), next(0) { torch_list_size(list, &size); }
+  explicit List(u64 given) : list((Handle)given), size(0), next(0) { if (list) torch_list_size(list, &size); }
   List(const List&) = delete;
   ~List() {
     for (; next < size;) Tensor left(take());
-    torch_delete_list(list);
+    if (list) torch_delete_list(list);
   }
   bool has_more() const { return next < size; }
   Handle take() {
