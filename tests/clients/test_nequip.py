@@ -47,7 +47,7 @@ def test_training_compiles_a_converted_model() -> None:
 
 
 def test_nequip_compile_packages_a_converted_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_packaged(small(), "product", tmp_path, monkeypatch)
+    check_packaged(small(), tmp_path, monkeypatch)
 
 
 def test_energies_are_conserved() -> None:

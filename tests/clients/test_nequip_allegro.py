@@ -42,7 +42,7 @@ def test_the_modifier_is_found_by_name() -> None:
 
 
 def test_nequip_compile_packages_a_converted_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_packaged(small(), "polynomial", tmp_path, monkeypatch)
+    check_packaged(small(), tmp_path, monkeypatch)
 
 
 def test_energies_are_conserved() -> None:
