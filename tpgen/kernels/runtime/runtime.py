@@ -233,7 +233,7 @@ class Kernels:
 
     def _missing(
         self, calls: Sequence[Slots], dtype: torch.dtype, indexed: bool, device: str
-    ) -> list[Callable[[], Kernel]]:
+    ) -> list[partial[Kernel]]:
         """What builds those kernels of some calls that are missing."""
         missing = [call for call in calls if (call, dtype, indexed, device) not in self._kernels]
         return [partial(self.kernel, call, dtype, indexed, device) for call in missing]
