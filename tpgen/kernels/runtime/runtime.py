@@ -231,9 +231,7 @@ class Kernels:
         self._say()
         return [self.kernel(call, dtype, indexed, device) for call in calls]
 
-    def _missing(
-        self, calls: Sequence[Slots], dtype: torch.dtype, indexed: bool, device: str
-    ) -> list[partial[Kernel]]:
+    def _missing(self, calls: Sequence[Slots], dtype: torch.dtype, indexed: bool, device: str) -> list[partial[Kernel]]:
         """What builds those kernels of some calls that are missing."""
         missing = [call for call in calls if (call, dtype, indexed, device) not in self._kernels]
         return [partial(self.kernel, call, dtype, indexed, device) for call in missing]

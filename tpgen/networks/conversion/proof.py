@@ -149,7 +149,6 @@ def prove(stock: nn.Module, converted: nn.Module, exact: Iterable[Callable[[], N
 
 
 def _side_by_side(find: _Find, network: nn.Module, inputs: Sequence[Any]) -> AbstractContextManager[None]:
-    """Let kernels of all orders compile side by side."""
     return rehearsed_by(by_networks()(lambda: find(copy_of(network), inputs)), cores() + 1)
 
 
