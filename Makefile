@@ -41,14 +41,15 @@ clients: .clients/.reached $(CLIENTS:%=.clients/%/.installed)
 	@test -e .clients/.reached || exit 0; \
 	echo "pip installs $* into .clients/$*: 1.4 GB on disk, some minutes"; \
 	{ test -x .clients/$*/bin/python || $(PYTHON) -m venv .clients/$*; } && \
-	if timeout 300 .clients/$*/bin/python -m pip --retries 1 --timeout 15 install --quiet --requirement tests/clients/$*.txt && \
+	if timeout 600 .clients/$*/bin/python -m pip --retries 1 --timeout 15 install --quiet --requirement tests/clients/$*.txt && \
 	    timeout 60 .clients/$*/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable . ; \
-	then touch $@; else rm -f $@; echo "*** $* COULD NOT BE INSTALLED within 300 s: it is not tested"; fi
+	then touch $@; else rm -f $@; echo "*** $* COULD NOT BE INSTALLED within 600 s: it is not tested"; fi
 
 # MACE's environment has e3nn 0.4.4, the oldest that tpgen takes: the first cases of what meets e3nn run there too.
 MEETS_E3NN := tests/networks/conversion --ignore=tests/networks/conversion/test_processes.py tests/planner/test_plan.py tests/planner/test_coupling.py tests/nn/test_from_e3nn.py
 
-test-clients: clients
+test-clients:
+	@$(MAKE) --no-print-directory -j 2 clients
 	@$(MAKE) --no-print-directory --output-sync=target -j 2 $(CLIENTS:%=test-client-%)
 
 .PHONY: $(CLIENTS:%=test-client-%)

@@ -74,7 +74,7 @@ training_module:
       r_max: 4.0
       l_max: 1
       parity: true
-      num_layers: 2
+      num_layers: 1
       avg_num_neighbors: ${training_data_stats:num_neighbors_mean}
       per_type_energy_shifts: ${training_data_stats:per_atom_energy_mean}
       per_type_energy_scales: ${training_data_stats:forces_rms}

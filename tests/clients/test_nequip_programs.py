@@ -67,7 +67,7 @@ def test_a_package_is_compiled_with_the_modifier(model: str) -> None:
     calculator = NequIPCalculator.from_compiled_model(str(file), device="cpu", chemical_species_to_atom_type_map=True)
     assert_equal(results(calculator), results(calculator_of(stock(model, "package"))))
     with pytest.raises(tpgen.TpgenError, match="it runs a compiled package"):
-        tpgen.convert(calculator.model)
+        tpgen.convert(calculator)
 
 
 def test_a_package_of_allegro_is_converted_by_its_own_classes() -> None:

@@ -19,14 +19,14 @@ def calculator() -> Any:
 
     torch.set_default_dtype(torch.float32)
     model = sevenn(27, torch.float32, hidden="4x0e+2x1e", layers=2).model
-    return SevenNetCalculator(convert(model), file_type="model_instance", device="cpu")
+    return convert(SevenNetCalculator(model, file_type="model_instance", device="cpu"))
 
 
 def forces(calculator: Any) -> tuple[int, Any]:
     """How many modules of a calculator compute with tpgen, and the forces on a crystal."""
     atoms = carbon()
     atoms.calc = calculator
-    return len(conversion_report(calculator.model).replaced), atoms.get_forces()
+    return len(conversion_report(calculator).replaced), atoms.get_forces()
 
 
 def assert_alike(found: tuple[int, Any], wanted: tuple[int, Any]) -> None:

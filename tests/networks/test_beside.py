@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -42,8 +43,8 @@ def test_a_process_that_is_ended_leaves_nothing() -> None:
 def test_what_cannot_be_pickled_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     network = Field()
-    network.inner = lambda: 0  # type: ignore[assignment]
-    with pytest.raises(Exception, match="lambda"):
+    network.inner = Lock()  # type: ignore[assignment]
+    with pytest.raises(TypeError, match="lock"):
         ProgramBuilder(network, _held())
     assert not list(tmp_path.iterdir())
 
@@ -75,6 +76,51 @@ def test_a_program_that_another_process_compiled_is_found(tmp_path: Path, monkey
     ((kind,),) = calls._kinds.values()
     assert kind.program is not None, kind.refused
     compare(stock, own)
+
+
+_OF_A_SCRIPT = """
+import torch
+import tpgen
+from tpgen.networks import served, step_program
+
+FACTOR = 2.0
+
+def scaled(x):
+    return FACTOR * x
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.function = lambda x: scaled(x).tanh()
+
+    def forward(self, x):
+        return self.function(x)
+
+def refuse(*_):
+    raise AssertionError("compiled here")
+
+step_program._compiled = refuse
+network, x = Net(), torch.linspace(0, 1, 5)
+served.serve(network, "auto")
+for _ in range(10):
+    network(x)
+tpgen.ready(network)
+((kind,),) = vars(network)["_tpgen_calls"]._kinds.values()
+assert kind.program is not None, kind.refused
+assert torch.allclose(network(x), (2 * x).tanh())
+print(kind.program.title)
+"""
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_classes_and_functions_of_a_script_are_taken_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TPGEN_PROGRAM")
+    script = tmp_path / "script.py"
+    script.write_text(_OF_A_SCRIPT)
+    environment = {**os.environ, "TPGEN_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.getcwd()}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout == "Net\n", done.stderr
 
 
 _ENDS = """

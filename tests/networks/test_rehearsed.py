@@ -1,4 +1,4 @@
-"""A first call that compiles its kernels side by side."""
+"""A first call, and a proof, that compile their kernels side by side."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import tpgen
 from tests.machine import needs_compiler
 from tpgen.kernels.build import rehearsal
+from tpgen.networks.conversion.report import Conversion
 
 pytestmark = needs_compiler
 
@@ -90,3 +91,15 @@ def test_hooks_hear_of_calls_alone(rehearsed: list[int]) -> None:
     network(torch.randn(5, 3, dtype=torch.float64))
     assert len(heard) == 1
     assert not rehearsed
+
+
+def test_a_proof_rehearses_all_orders(rehearsed: list[int]) -> None:
+    reports: list[Conversion] = []
+    x = torch.randn(5, 3, dtype=torch.float64)
+    network = Forces(12)
+    network.harmonics = o3.SphericalHarmonics([0, 1], normalize=False)  # forces are not zero
+    tpgen.convert(network.double(), program=False, prove=(x,), report=reports.append)
+    proof = reports[0].proof
+    assert proof is not None
+    assert proof.holds, str(proof)
+    assert len(rehearsed) >= 6, "of forward, backward and second derivatives, before the first is there"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from weakref import finalize
 
+import cloudpickle
 import torch
 from torch import nn
 
@@ -38,7 +39,7 @@ class ProgramBuilder:
             call, said = (self._folder / name for name in _NAMES)
             here = {"path": sys.path, "threads": torch.get_num_threads(), "dtype": torch.get_default_dtype()}
             torch.save(here, self._folder / "here.pt")
-            torch.save({"network": network, **held}, call)
+            torch.save({"network": network, **held}, call, pickle_module=cloudpickle)  # classes of a script, too
             with said.open("wb") as file:
                 self._process = subprocess.Popen(
                     [sys.executable, "-W", "ignore", "-m", __name__, str(self._folder)],

@@ -28,6 +28,7 @@ from tpgen.kernels.build.rehearsal import rehearsed_by
 from tpgen.networks.beside import ProgramBuilder, build
 from tpgen.networks.bypass import by_networks, is_plain_call
 from tpgen.networks.gate import Gate
+from tpgen.networks.holders import held_networks
 from tpgen.networks.kinds import DIFFERENTIATED, Kind
 from tpgen.networks.outcome import Graphs, evaluation, outcome_of, take_effect
 from tpgen.networks.results import flatten
@@ -284,16 +285,17 @@ def serve_no_more(network: nn.Module) -> None:
                 del vars(module)[name]
 
 
-def ready(network: nn.Module) -> None:
-    """Wait until programs serve the calls of a converted network that have come until now.
+def ready(network: Any) -> None:
+    """Wait until programs serve the calls of a converted network, or of a calculator's, that have come until now.
 
     A program that is being built is waited for; others are built here and now, however seldom or long their calls are.
 
     >>> ready(nn.Linear(1, 1))  # calls of others have no program
     """
-    if not isinstance(network, nn.Module):
+    networks = [network] if isinstance(network, nn.Module) else [*held_networks(network).values()]
+    if not networks:
         raise InputError(f"network: ready takes a torch.nn.Module, got {a_kind(network)}")
-    for module in network.modules():
+    for module in (module for one in networks for module in one.modules()):
         calls = vars(module).get(_PLACE)
         if calls is not None and calls.serves(module):
             calls.ready(module)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from threading import Event, current_thread
 
 import pytest
@@ -12,17 +13,21 @@ from tpgen.kernels.build.rehearsal import begun, has_rehearsal, need_no_rehearsa
 
 
 def test_a_computation_is_rehearsed_once_on_another_thread_and_waits_for_no_task() -> None:
-    threads, free, done = [], Event(), Event()
+    threads, counted, free, done = [], [], Event(), Event()
+
+    def count() -> None:
+        counted.append(0)
+        done.set()
 
     def compute() -> None:
         threads.append(current_thread())
         assert not has_rehearsal()
         assert not begun([])
-        assert begun([lambda: free.wait(60) and done.set()])
+        assert begun([partial(free.wait, 60), *2 * [partial(count)]])
         with pytest.raises(RuntimeError, match="waits for no kernel"):
             need_no_rehearsal()
 
-    assert not begun([done.set]), "no rehearsal"
+    assert not begun([partial(done.set)]), "no rehearsal"
     with rehearsed_by(compute, 1):
         assert has_rehearsal()
         rehearse()
@@ -32,8 +37,10 @@ def test_a_computation_is_rehearsed_once_on_another_thread_and_waits_for_no_task
     assert threads != [current_thread()]
     assert len(threads) == 1
     need_no_rehearsal()
+    assert not counted
     free.set()
     assert done.wait(60)
+    assert counted == [0], "a task begins once"
 
 
 def test_threads_that_ask_at_once_wait_for_the_same_rehearsal() -> None:
@@ -48,7 +55,7 @@ def test_a_computation_that_fails_leaves_what_it_has_begun() -> None:
     done = Event()
 
     def compute() -> None:
-        begun([done.set])
+        begun([partial(done.set)])
         raise ValueError("zeros are no lengths")
 
     with rehearsed_by(compute, 1):

@@ -248,12 +248,12 @@ def test_options_are_those_that_leave_the_network_alone() -> None:
     "call, why",
     [
         (lambda n, x: convert("abc"), "network: convert takes a torch.nn.Module, got a str"),
-        (lambda n, x: convert([n]), r"got a list: give each network that it holds by itself, such as `given\[0\]`"),
+        (lambda n, x: convert([5]), "network: convert takes a torch.nn.Module, got a list"),
+        (lambda n, x: restore(SimpleNamespace(model=n)), "Mixed holds nothing that tpgen.convert has converted"),
         (
-            lambda n, x: convert(SimpleNamespace(device="cpu", models=[n, n])),
-            r"got a SimpleNamespace: give each network .* by itself, such as `given\.models\[0\]`",
+            lambda n, x: conversion_report(SimpleNamespace(device="cpu", models=[n, n, nn.ReLU()])),
+            r"got a SimpleNamespace that holds 2: give each by itself, such as `given\.models\[0\]`",
         ),
-        (lambda n, x: restore(SimpleNamespace(model=n)), r"got a SimpleNamespace: .*such as `given\.model`"),
         (lambda n, x: restore(None), "network: restore takes a torch.nn.Module, got a NoneType"),
         (lambda n, x: conversion_report(3), "network: conversion_report takes a torch.nn.Module, got an int"),
         (lambda n, x: convert(n, prove=5), r"prove: give the arguments of a call as a tuple, .*got an int"),
@@ -268,6 +268,21 @@ def test_wrong_arguments_are_named(call, why: str) -> None:
     with pytest.raises(TpgenError, match=why):
         call(network, mixed_inputs())
     assert mark_of(network.full) is None
+
+
+def test_networks_that_something_holds_are_converted_all_or_none() -> None:
+    one, other, inputs, reports = Mixed(), Mixed(), mixed_inputs(), []
+    wanted = [network(*inputs) for network in (one, other)]
+    calculator = SimpleNamespace(device="cpu", models=[one, other, one], first=one, part=one.full)
+    assert convert(calculator, report=reports.append, **GRAPHS) is calculator
+    assert len(reports) == 2
+    assert conversion_report(SimpleNamespace(model=one)).replaced
+    torch.testing.assert_close([network(*inputs) for network in calculator.models[:2]], wanted)
+    assert restore(calculator) is calculator
+    assert mark_of(one.full) is mark_of(other.full) is None
+    with pytest.raises(TpgenError, match="Linear holds no tensor product"):
+        convert([one, nn.Linear(2, 2)], **GRAPHS)
+    assert mark_of(one.full) is None
 
 
 def test_integers_are_promoted_as_by_e3nn() -> None:
@@ -290,7 +305,7 @@ def _exported() -> torch.export.ExportedProgram:
         (_exported, "got an ExportedProgram: an exported program: convert the network before it is exported"),
         (lambda: "my.model", r"load the file first, as in torch.load\('my.model', weights_only=False\)"),
         (lambda: nn.Linear(2, 2).state_dict(), "tensors alone are no network"),
-        (lambda: {"model": nn.Linear(2, 2)}, r"such as `given\['model'\]`"),
+        (lambda: {"model": nn.Linear(2, 2)}, "Linear holds no tensor product"),
     ],
 )
 def test_what_cannot_be_converted_says_what_to_do_instead(given: Callable[[], Any], words: str) -> None:

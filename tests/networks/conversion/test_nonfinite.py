@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import pytest
@@ -31,8 +30,9 @@ pytestmark = needs_compiler
 @pytest.mark.parametrize("case", CASES)
 def test_a_number_in_the_input(case: str, dtype: torch.dtype) -> None:
     with default_dtype(dtype):
+        with torch.random.fork_rng():  # e3nn 0.5 cannot copy its harmonics: the same module is built twice
+            network = convert(nn.Sequential(CASES[case]()[0]))
         stock, x = CASES[case]()
-        network = convert(nn.Sequential(copy.deepcopy(stock)))
     lines = []
     for kind in KINDS:
         for _, given in spoiled([x], kind):

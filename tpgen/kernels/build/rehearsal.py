@@ -7,9 +7,10 @@ on another thread: kernels that are missing begin to compile, and zeros stand fo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from threading import Lock, Thread
 
 _Run = Callable[[], object]
@@ -33,15 +34,29 @@ class _Rehearsal:
                 thread.join()
 
     def _rehearse(self, compute: _Run) -> None:
-        pool = ThreadPoolExecutor(self._threads)
-        _pool.set(pool)
+        tasks = _Tasks(self._threads)
+        _tasks.set(tasks)
         with suppress(Exception):  # of a computation that zeros lead astray: its kernels until there have begun
             compute()
-        pool.shutdown(wait=False)
+        tasks.pool.shutdown(wait=False)
+
+
+class _Tasks:
+    """What a rehearsal has begun, each once: a thread that waits for another's kernel compiles none."""
+
+    def __init__(self, threads: int) -> None:
+        self.pool = ThreadPoolExecutor(threads)
+        self._begun: set[tuple] = set()
+
+    def begin(self, task: partial) -> None:
+        key = task.func, task.args
+        if key not in self._begun:
+            self._begun.add(key)
+            self.pool.submit(task)
 
 
 _rehearsal: ContextVar[_Rehearsal | None] = ContextVar("rehearsal of what this thread computes", default=None)
-_pool: ContextVar[Executor | None] = ContextVar("threads that compile for a rehearsal", default=None)
+_tasks: ContextVar[_Tasks | None] = ContextVar("what this thread's rehearsal has begun", default=None)
 
 
 @contextmanager
@@ -66,17 +81,20 @@ def rehearse() -> None:
         rehearsal.run()
 
 
-def begun(tasks: Sequence[_Run]) -> bool:
-    """Begin tasks on other threads if this thread rehearses; whether a task has begun, for which nobody may wait."""
-    pool = _pool.get()
-    if pool is None:
+def begun(tasks: Sequence[partial]) -> bool:
+    """Begin tasks on other threads if this thread rehearses; whether a task has begun, for which nobody may wait.
+
+    A task is known by its function and arguments, and begins once.
+    """
+    rehearsed = _tasks.get()
+    if rehearsed is None:
         return False
     for task in tasks:
-        pool.submit(task)
+        rehearsed.begin(task)
     return bool(tasks)
 
 
 def need_no_rehearsal() -> None:
     """Raise `RuntimeError` on a thread that rehearses: another thread waits for the rehearsal, and may build the kernel."""
-    if _pool.get() is not None:
+    if _tasks.get() is not None:
         raise RuntimeError("a rehearsal waits for no kernel")

@@ -202,10 +202,7 @@ class Kernels:
         self._say()
         return [self.kernel(call, dtype, rules, device) for call in calls]
 
-    def _missing(
-        self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, device: str
-    ) -> list[Callable[[], Kernel]]:
-        """What builds those kernels of some calls that are missing."""
+    def _missing(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, device: str) -> list[partial[Kernel]]:
         missing = [call for call in calls if (call, dtype, rules, device) not in self._kernels]
         return [partial(self.kernel, call, dtype, rules, device) for call in missing]
 

@@ -21,7 +21,7 @@ from tpgen.networks.conversion.packages import adopt, give_back, installed_class
 from tpgen.networks.conversion.products import find_product
 from tpgen.networks.conversion.proof import Proof, Times, measure, prove, tensor_copies
 from tpgen.networks.conversion.radial import find_net
-from tpgen.networks.conversion.refusals import check_network, nothing_to_convert
+from tpgen.networks.conversion.refusals import network_of, networks_of, nothing_to_convert
 from tpgen.networks.conversion.report import Conversion, Replaced, Stayed
 from tpgen.networks.conversion.selection import Names, Selection, make_selection, selected
 from tpgen.networks.conversion.swap import (
@@ -45,7 +45,7 @@ _Inputs = Sequence[Any]
 _Change = Callable[[list[Swap]], list[Swap]]
 _RADIAL: dict[str, _Change] = {"net": list, "spline": with_splines}
 _Found = TypeVar("_Found", Swap, Kept)
-_Network = TypeVar("_Network", bound=nn.Module)
+_Network = TypeVar("_Network")
 
 
 def convert(
@@ -78,7 +78,7 @@ def convert(
     Parameters
     ----------
     network
-        any module, changed in place.
+        any module, changed in place; or a list, a dict or an object such as a calculator, whose networks are.
     keep, only
         what to leave as it is, and what alone to convert: names of modules, each with all that it holds, or of classes,
         as the report shows them: ``keep=["layers.0", "e3nn.Linear"]``.  ``*`` stands for any text.
@@ -100,32 +100,52 @@ def convert(
         of the modules that take their places: ``strategy``, ``backend``, ``streams``, ``dynamic``, ``fullgraph``,
         ``mode`` and ``max_bytes``, as of `TensorProduct`.
     """
-    check_network("convert", network)
+    networks = networks_of("convert", network)
     given: dict[str, Any] = {**options}
     _check_options(given)
     if report is not None and not callable(report):
         raise InputError(f"report: give a function of the Conversion, as in report=print, got {report!r}")
     check_known("radial", [radial], _RADIAL, OptionError)
     check_when(program)
-    change = _RADIAL[radial]
+    done: list[nn.Module] = []
+    try:
+        for one in networks:
+            swaps = _convert(one, given, keep, only, _RADIAL[radial], prove, measure, report)
+            done.append(one)
+            if program is True or [swap.module for swap in swaps] != [one]:  # a layer alone is one kernel already
+                serve(one, program)
+    except BaseException:
+        for one in done:
+            restore(one)
+        raise
+    return network
+
+
+def _convert(
+    network: nn.Module,
+    options: dict[str, Any],
+    keep: Names,
+    only: Names | None,
+    change: _Change,
+    prove: _Inputs | None,
+    measure: _Inputs | None,
+    report: Callable[[Conversion], object] | None,
+) -> list[Swap]:
     adopted = adopt(network)
     try:
         chosen = make_selection(network, keep, only)
-        swaps, kept = _chosen_swaps(network, given, chosen, change)
-        compared = _compared(network, given, chosen, prove, measure, change)
+        swaps, kept = _chosen_swaps(network, options, chosen, change)
+        compared = _compared(network, options, chosen, prove, measure, change)
         _swap_all(network, swaps, kept, compared, report)
-        if program is True or [swap.module for swap in swaps] != [network]:  # a layer alone is one kernel already
-            serve(network, program)
     except BaseException:
         give_back(adopted)
         raise
-    return network
+    return swaps
 
 
 def _chosen_swaps(
     network: nn.Module, options: dict[str, Any], chosen: Selection, change: _Change
 ) -> tuple[list[Swap], list[Kept]]:
-    """The swaps of chosen modules, and those that stay.  Raises `TpgenError` where there is no swap."""
     swaps, kept = _split(selected(network, collect(network, options), chosen))
     if not swaps:
         raise TpgenError(nothing_to_convert(network, kept))
@@ -139,10 +159,6 @@ def _swap_all(
     compared: tuple[Proof | None, Times | None],
     report: Callable[[Conversion], object] | None,
 ) -> None:
-    """Swap modules and report it.
-
-    Raises `TpgenError` where the proof fails.  The network is then as it was, as it is where a warning is an error.
-    """
     names = _names(network)
     found = Conversion(
         type(network).__name__, _replaced(swaps, names), _stayed(kept, names), *compared, own=_own(names)
@@ -161,7 +177,7 @@ def _warn(kept: Sequence[Kept], names: dict[nn.Module, tuple[str, ...]]) -> None
         warnings.warn(
             f"{len(kept)} module{'s' * many} stay{'s' * (not many)} without tpgen, the first "
             f"{names[kept[0].module][0]!r}: {kept[0].why}; tpgen.conversion_report(network) names all",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
@@ -181,25 +197,23 @@ def restore(network: _Network) -> _Network:
     Raises `TpgenError` where nothing in the network is converted, and where a class cannot be given back: something
     else has changed it since, or the module that holds it was converted with it.  All is then as it was.
     """
-    check_network("restore", network)
-    if not undo_all(network):
-        raise TpgenError(
-            f"{type(network).__name__} holds nothing that tpgen.convert has converted: nothing to restore "
-            "(of a scripted network, restore the one that it was scripted from)"
-        )
-    serve_no_more(network)
+    for one in networks_of("restore", network):
+        if not undo_all(one):
+            raise TpgenError(
+                f"{type(one).__name__} holds nothing that tpgen.convert has converted: nothing to restore "
+                "(of a scripted network, restore the one that it was scripted from)"
+            )
+        serve_no_more(one)
     return network
 
 
-def conversion_report(
-    network: nn.Module, *, prove: _Inputs | None = None, measure: _Inputs | None = None
-) -> Conversion:
+def conversion_report(network: Any, *, prove: _Inputs | None = None, measure: _Inputs | None = None) -> Conversion:
     """Report which modules of a network compute with tpgen, which could, and which could not and why.
 
     With ``prove`` or ``measure``, arguments of a call, a converted network is compared with the stock one that it came
     from.  The report prints itself and has `to_json`.
     """
-    check_network("conversion_report", network)
+    network = network_of("conversion_report", network)
     with installed_classes(network):
         return _reported(network, prove, measure)
 
@@ -279,7 +293,6 @@ def _compared(
     to_measure: _Inputs | None,
     change: _Change = list,
 ) -> tuple[Proof | None, Times | None]:
-    """Proof and times of copies of the network, one stock and one converted."""
     for name, given in (("prove", to_prove), ("measure", to_measure)):
         if given is not None and not isinstance(given, Sequence):
             raise InputError(f"{name}: give the arguments of a call as a tuple, as in {name}=(x,), got {a_kind(given)}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,6 +20,8 @@ from tpgen.base._e3nn import default_dtype
 from tpgen.base.clock import ROUGH, device_of, time_in_turns
 from tpgen.base.errors import TpgenError
 from tpgen.base.text import duration, ratio, table
+from tpgen.kernels.build.build import cores
+from tpgen.kernels.build.rehearsal import rehearsed_by
 from tpgen.networks.bypass import by_networks
 from tpgen.networks.conversion.adapters import cast_further
 from tpgen.networks.conversion.calls import (
@@ -46,6 +49,7 @@ NO_NUMBERS = (
     "stock itself has no numbers in {number} of {of} tensors of its {what}, the first {first}, as edges of length zero "
     "make: what is NaN or infinite in stock is no fault of the conversion, and the rest is compared"
 )
+_Find = Callable[[nn.Module, Sequence[Any]], dict[str, NamedTensors]]
 BUSY = "the machine is busy: measure again, when it is not, for a ratio"
 
 
@@ -135,12 +139,17 @@ def prove(stock: nn.Module, converted: nn.Module, exact: Iterable[Callable[[], N
             for refine in exact:
                 refine()
         theirs, said = _orders_of_stock(stock, inputs)
-        with without_splines(converted), of_converted(converted):
-            ours = _in_training(converted, inputs) if said else derivatives_of(converted, inputs)
+        find = _in_training if said else derivatives_of
+        with without_splines(converted), of_converted(converted), _side_by_side(find, converted, inputs):
+            ours = find(converted, inputs)
         splined = _splined(stock, converted, inputs) if is_splined(converted) else ()
     said += filter(None, (_without_numbers(what, found) for what, found in theirs.items()))
     differences = (_difference(what, theirs[what], ours[what], what != OUTPUTS) for what in theirs)
     return Proof(tuple(differences), splined=splined, said=tuple(said))
+
+
+def _side_by_side(find: _Find, network: nn.Module, inputs: Sequence[Any]) -> AbstractContextManager[None]:
+    return rehearsed_by(by_networks()(lambda: find(copy_of(network), inputs)), cores() + 1)
 
 
 def _orders_of_stock(stock: nn.Module, inputs: Sequence[Any]) -> tuple[dict[str, NamedTensors], list[str]]:

@@ -11,6 +11,7 @@ from torch import nn
 
 from tpgen.base.errors import InputError, a_kind
 from tpgen.networks.conversion.swap import Kept, mark_of
+from tpgen.networks.holders import held_networks
 
 _AOT = (
     "a compiled package (AOTInductor): convert the network before it is compiled, as nequip-compile does with "
@@ -26,12 +27,27 @@ _PROGRAMS = {
 }
 
 
-def check_network(function: str, network: Any) -> None:
-    """Raise `InputError` for what is no network, with the way to one."""
-    if not isinstance(network, nn.Module):
-        given = f"network: {function} takes a torch.nn.Module, got {a_kind(network)}"
-        way = _way_to_a_network(network)
-        raise InputError(f"{given}: {way}" if way else given)
+def networks_of(function: str, given: Any) -> list[nn.Module]:
+    """A network, or those that a list, a dict or an object such as a calculator holds; `InputError` where none is."""
+    if isinstance(given, nn.Module):
+        return [given]
+    networks = {} if _program_of(given) else held_networks(given)
+    if not networks:
+        way = _way_to_one(given)
+        raise InputError(f"network: {function} takes a torch.nn.Module, got {a_kind(given)}{f': {way}' if way else ''}")
+    return [*networks.values()]
+
+
+def network_of(function: str, given: Any) -> nn.Module:
+    """As `networks_of`, of which there is one."""
+    network, *others = networks_of(function, given)
+    if others:
+        place = next(iter(held_networks(given)))
+        raise InputError(
+            f"network: {function} takes one network, got {a_kind(given)} that holds {len(others) + 1}: give each by "
+            f"itself, such as `given{place}`"
+        )
+    return network
 
 
 def nothing_to_convert(network: nn.Module, kept: Sequence[Kept]) -> str:
@@ -60,29 +76,11 @@ def _program_of(held: Any) -> str | None:
     return next((said for home, said in _PROGRAMS.items() if any(h.startswith(home) for h in homes)), None)
 
 
-def _way_to_a_network(given: Any) -> str | None:
+def _way_to_one(given: Any) -> str | None:
     if program := _program_of(given):
         return program
     if isinstance(given, (str, PathLike)):
         return f"load the file first, as in torch.load({str(given)!r}, weights_only=False), or as its project does"
     if isinstance(given, Mapping) and given and all(isinstance(x, torch.Tensor) for x in given.values()):
         return "tensors alone are no network: convert a network that has loaded them"
-    held = _held_networks(given)
-    return f"give each network that it holds by itself, such as `given{held[0]}`" if held else None
-
-
-def _held_networks(holder: Any) -> list[str]:
-    """Find the networks in a list or a dict, or in an object such as a calculator: their places, as ``.model[0]``."""
-    attributes = {f".{name}": value for name, value in getattr(holder, "__dict__", {}).items()}
-    return [
-        place
-        for where, value in {"": holder, **attributes}.items()
-        for place, one in {where: value, **_entries(where, value)}.items()
-        if isinstance(one, nn.Module)
-    ]
-
-
-def _entries(where: str, value: Any) -> dict[str, Any]:
-    if isinstance(value, (list, tuple)):
-        return {f"{where}[{n}]": one for n, one in enumerate(value)}
-    return {f"{where}[{key!r}]": one for key, one in value.items()} if isinstance(value, Mapping) else {}
+    return None

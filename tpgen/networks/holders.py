@@ -1,0 +1,33 @@
+"""Networks that lists, dicts and objects such as calculators hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+
+def held_networks(holder: Any) -> dict[str, nn.Module]:
+    """Find networks by their places in a holder; those that stand in another one are left out.
+
+    >>> held_networks({"energy": nn.ReLU()})
+    {"['energy']": ReLU()}
+    """
+    held = {} if isinstance(holder, type | ModuleType) else getattr(holder, "__dict__", {})
+    attributes = {f".{name}": value for name, value in held.items()}
+    places = {
+        place: one
+        for where, value in {"": holder, **attributes}.items()
+        for place, one in {where: value, **_entries(where, value)}.items()
+    }
+    first = {one: place for place, one in reversed(places.items()) if isinstance(one, nn.Module)}
+    inner = {part for one in first for part in one.modules() if part is not one}
+    return {place: one for one, place in reversed(first.items()) if one not in inner}
+
+
+def _entries(where: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, (list, tuple)):
+        return {f"{where}[{n}]": one for n, one in enumerate(value)}
+    return {f"{where}[{key!r}]": one for key, one in value.items()} if isinstance(value, Mapping) else {}
