@@ -22,7 +22,7 @@ int aoti_torch_library_init_impl(const char*, const char*, const char*, unsigned
 int aoti_torch_library_def(void*, const char*) { return 0; }
 int torch_library_impl(void*, const char* name, void (*run)(unsigned long long*, unsigned long long, unsigned long long),
                        unsigned long long) {
-  if (!strcmp(name, "run") && !fake::run) fake::run = run;  // that of CPUs, which is the first
+  if (!strcmp(name, "form.few") && !fake::run) fake::run = run;  // that of CPUs, which is the first
   return 0;
 }
 int aoti_torch_get_dim(void* x, long long* found) { *found = T(x)->dim; return 0; }
@@ -55,27 +55,24 @@ int aoti_torch_dtype_int64() { return 4; }
 int aoti_torch_dtype_int32() { return 3; }
 int aoti_torch_device_type_cpu() { return 0; }
 void aoti_torch_check(bool right, const char*, const char*, unsigned, const char*) { if (!right) abort(); }
-long long tpgen_add_product();
 long long tpgen_add_form(const long long* fields);
-void tpgen_set_call(long long product, long long edges, long long dtype, long long form);
 void tpgen_set_kernel(long long form, void* kernel);
 int tpgen_register();
 }
 
-enum { PRODUCTS = 200, ROWS = 3 };
+enum { FORMS = 200, ROWS = 3 };
 static int calls;
 // x1 + x2 + w, so that a result tells what it was made of
-static int kernel(const float* x1, const float* x2, const float* w, const float*, float*, float*, float*, float* out,
-                  long long rows) {
-  for (long long n = 0; n < rows * 2; ++n) out[n] = x1[n] + x2[n] + w[n % 2];
+static int kernel(const float* const* given, float* const* opened, const void*, long long rows, long long) {
+  for (long long n = 0; n < rows * 2; ++n) opened[0][n] = given[0][n] + given[1][n] + given[2][n % 2];
   return 0;
 }
 static void* call(void* wrong) {
   for (int turn = 0; turn < 20; ++turn)
-    for (unsigned long long product = 0; product < PRODUCTS; ++product) {
+    for (unsigned long long form = 0; form < FORMS; ++form) {
       fake::Values* w = new fake::Values{1, {2, 0}, {1, 1}, 6, (float*)calloc(2, sizeof(float)), 1};
-      unsigned long long stack[9] = {(unsigned long long)fake::tensor(ROWS, 2, turn),
-                                     (unsigned long long)fake::tensor(ROWS, 2, 1), (unsigned long long)w, product, 8};
+      unsigned long long stack[7] = {(unsigned long long)fake::tensor(ROWS, 2, turn),
+                                     (unsigned long long)fake::tensor(ROWS, 2, 1), (unsigned long long)w, form};
       fake::run(stack, 0, 0);
       fake::List* made = (fake::List*)stack[0];
       __atomic_fetch_add(&calls, made->count, __ATOMIC_RELAXED);
@@ -91,12 +88,10 @@ int main() {
   int wrong = tpgen_register();
   pthread_t made[4];
   for (pthread_t& thread : made) pthread_create(&thread, 0, call, &wrong);
-  for (int n = 0; n < PRODUCTS; ++n) {
+  for (int n = 0; n < FORMS; ++n) {
     // x1 and x2 by rows and w shared, two numbers each, -> out
-    const long long fields[] = {0, 0, 1, 8, 3, 1, 2, 0, 0, 1, 2, 0, 0, 1, 2, 0, 1, 1, -1, 2, 0, 0};
-    const long long form = tpgen_add_form(fields);
-    tpgen_set_call(tpgen_add_product(), 0, 0, form);
-    tpgen_set_kernel(form, (void*)kernel);
+    const long long fields[] = {0, 0, 8, 3, 1, 0, 2, 0, 0, 1, 2, 0, 0, 1, 2, 0, 1, 1, -1, 2, 0, 0};
+    tpgen_set_kernel(tpgen_add_form(fields), (void*)kernel);
   }
   for (pthread_t thread : made) pthread_join(thread, 0);
   puts(wrong ? "wrong" : calls ? "nothing found" : "nothing called");

@@ -36,7 +36,7 @@ def test_the_kernels_that_checks_call_are_those_that_are_built(
     else:
         list(gpu_checks.compared(plan, "mul_ir", dtype, "cpu"))
     kernels = kernels_of(describe(plan, "mul_ir"))._kernels
-    calls = [call for call, of, on_edges, _ in kernels if of == dtype and on_edges == indexed]
+    calls = [call for call, of, rules, _ in kernels if of == dtype and bool(rules) == indexed]
     called = {tuple(slot.operand for slot in call.opened) for call in calls}
     assert called == {one.opened for one in wanted_of(plan, "mul_ir", dtype, TWICE, indexed)}
 

@@ -95,9 +95,7 @@ class PolynomialDescription:
     def shapes(self, rules: Rules) -> dict[str, OperandShape]:
         """Shapes of the operands' tensors.  Raises `InputError` for rules other than that of elements."""
         if rules != (ELEMENTS,):
-            raise InputError(
-                "rows of a polynomial find weights by their element alone, and have no edges: use 'element'"
-            )
+            raise InputError("edge_src and edge_dst are of convolutions: a polynomial takes an index of elements alone")
         return {
             o.name: OperandShape(o.dim, ELEMENTS.into if o.weights else ROWS, str(o.irreps), o.channels, False)
             for o in self.plan.operands
