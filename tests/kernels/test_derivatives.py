@@ -122,15 +122,29 @@ def test_torch_accepts_the_operators(name: str) -> None:
 
 
 @ALL
+@pytest.mark.parametrize("samples", [1, 4])
 @pytest.mark.parametrize("in_dims", [(0, 0, 0), (0, 0, None), (1, None, 0)])
-def test_vmap(name: str, in_dims: tuple) -> None:
+def test_vmap(name: str, in_dims: tuple, samples: int) -> None:
     plan = PLANS[name]
     kernel, definition = both(plan)
     inputs = [
-        x.detach() if d is None else torch.randn(4, *x.shape, dtype=x.dtype).movedim(0, d)
+        x.detach() if d is None else torch.randn(samples, *x.shape, dtype=x.dtype).movedim(0, d)
         for x, d in zip(differentiable(plan), in_dims, strict=True)
     ]
     torch.testing.assert_close(torch.func.vmap(kernel, in_dims)(*inputs), torch.func.vmap(definition, in_dims)(*inputs))
+
+
+@ALL
+@pytest.mark.parametrize("samples", [1, 3])
+def test_vmap_of_gradients_behind_a_level_that_is_over(name: str, samples: int) -> None:
+    x1, x2, w = differentiable(PLANS[name])
+    cotangents = torch.randn(samples, 3, PLANS[name].irreps_out.dim, dtype=torch.float64)
+    found = []
+    for product in both(PLANS[name]):
+        _, back = torch.func.vjp(lambda x, product=product: product(x, x2, w).sin(), x1.detach())
+        each = torch.vmap(lambda c, back=back: back(c)[0])(cotangents)
+        found.append((each.detach(), *torch.autograd.grad(each.sin().sum(), (x2, w))))
+    torch.testing.assert_close(*found)
 
 
 @ALL

@@ -59,6 +59,10 @@ NAMES: dict[str, Private] = {
     "functorch_interpreter": Private(
         "torch._functorch.pyfunctorch", "retrieve_current_functorch_interpreter", _OPERATORS
     ),
+    "VmapInterpreter": Private("torch._functorch.pyfunctorch", "VmapInterpreter", _OPERATORS),
+    "add_vmap_dim": Private("torch._functorch.predispatch", "_add_batch_dim", _OPERATORS),
+    "living": Private("torch._functorch.utils", "unwrap_dead_wrappers", _OPERATORS),
+    "without_vmap_dim": Private("torch._C._functorch", "_unwrap_batched", _OPERATORS),
     "FunctionalizeAPI": Private("torch._subclasses.functional_tensor", "FunctorchFunctionalizeAPI", _OPERATORS),
     "enter_vmap": Private("torch._C", "_vmapmode_increment_nesting", _VMAP),
     "leave_vmap": Private("torch._C", "_vmapmode_decrement_nesting", _VMAP),

@@ -23,6 +23,8 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
     none has a batch of its own and no gradient is asked for.  Otherwise those of elements become more elements; those
     that all rows of a product share become weights of each row, and gradients are summed over the rows of each sample.
     """
+    if size == 1:
+        return _alone(dims, call)
     if any(rule.way == PAIRED for rule in call.rules):
         return _fold_pairs(size, dims, call)
     kernels, count = kernels_of(call.description), len(call.tensors)
@@ -67,6 +69,14 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
     )
     indices = call.indices
     return made.found_by([found(i, None if i.tensor is None else next(own)) for i in indices]), unfold
+
+
+def _alone(dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
+    """The call of the only sample."""
+    tensors = [x if d is None else x.select(d, 0) for x, d in zip((*call.tensors, *call.at), dims, strict=True)]
+    count = len(call.tensors)
+    made = call._replace(tensors=tensors[:count], at=tensors[count:])
+    return made, lambda results: tuple(x.unsqueeze(0) for x in results)
 
 
 def _fold_pairs(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:

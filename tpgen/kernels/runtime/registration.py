@@ -17,7 +17,9 @@ from tpgen.base._torch import (
     DispatchKey,
     FunctionalizeAPI,
     FunctionalizeInterpreter,
+    VmapInterpreter,
     add_batch_dim,
+    add_vmap_dim,
     after_autograd,
     call_backward_alone,
     forward_mode,
@@ -25,7 +27,9 @@ from tpgen.base._torch import (
     has_tangents,
     is_functorch_wrapped_tensor,
     is_legacy_batchedtensor,
+    living,
     will_run,
+    without_vmap_dim,
 )
 from tpgen.base.errors import BackendError
 from tpgen.kernels.runtime.call import FormCall
@@ -175,8 +179,22 @@ class Operator(Differentiable[FormCall]):
         interpreter = functorch_interpreter()
         if isinstance(interpreter, FunctionalizeInterpreter):
             return self.functional(FunctionalizeAPI(interpreter), call)
+        if isinstance(interpreter, VmapInterpreter):
+            return self.vmapped(interpreter, call)
         tensors, rest = self.split(call)
         return list(_Transformed.apply(self, rest, *tensors))
+
+    def vmapped(self, interpreter: VmapInterpreter, call: FormCall) -> list[Tensor]:
+        """Under vmap: what is recorded, is recorded further out."""
+        tensors, rest = self.split(call)
+        level = interpreter.level()
+        below, dims = zip(*[without_vmap_dim(x, level) for x in living(tensors)], strict=True)
+        with interpreter.lower():
+            if all(dim is None for dim in dims):
+                return self.evaluate(self.call(below, rest))
+            folded, unfold = self.fold(interpreter.batch_size(), dims, self.call(below, rest))
+            results = unfold(self.evaluate(folded))
+        return [add_vmap_dim(x, 0, level) for x in results]
 
     def functional(self, level: Any, call: FormCall) -> list[Tensor]:
         """Under `functionalize`, which has no rule for functions of autograd: operators write into no operand."""
