@@ -37,12 +37,13 @@ clients: .clients/.reached $(CLIENTS:%=.clients/%/.installed)
 	    packaging==26.3 > /dev/null 2>&1; \
 	then touch $@; else echo "*** NO PACKAGE REGISTRY IN REACH: $(CLIENTS) cannot be installed"; fi
 
+# Two may be installed at a time, and both write tpgen's metadata here: under a lock.
 .clients/%/.installed: tests/clients/%.txt pyproject.toml | .clients/.reached
 	@test -e .clients/.reached || exit 0; \
 	echo "pip installs $* into .clients/$*: 1.4 GB on disk, some minutes"; \
 	{ test -x .clients/$*/bin/python || $(PYTHON) -m venv .clients/$*; } && \
 	if timeout 600 .clients/$*/bin/python -m pip --retries 1 --timeout 15 install --quiet --requirement tests/clients/$*.txt && \
-	    timeout 60 .clients/$*/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable . ; \
+	    flock .clients/.lock timeout 60 .clients/$*/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable . ; \
 	then touch $@; else rm -f $@; echo "*** $* COULD NOT BE INSTALLED within 600 s: it is not tested"; fi
 
 # MACE's environment has e3nn 0.4.4, the oldest that tpgen takes: the first cases of what meets e3nn run there too.

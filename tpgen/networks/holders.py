@@ -10,11 +10,13 @@ from torch import nn
 
 
 def held_networks(holder: Any) -> dict[str, nn.Module]:
-    """Find networks by their places in a holder; those that stand in another one are left out.
+    """Find networks by their places in a holder; those that stand in another one are left out.  A network holds itself.
 
     >>> held_networks({"energy": nn.ReLU()})
     {"['energy']": ReLU()}
     """
+    if isinstance(holder, nn.Module):
+        return {"": holder}
     held = {} if isinstance(holder, type | ModuleType) else getattr(holder, "__dict__", {})
     attributes = {f".{name}": value for name, value in held.items()}
     places = {

@@ -292,10 +292,10 @@ def ready(network: Any) -> None:
 
     >>> ready(nn.Linear(1, 1))  # calls of others have no program
     """
-    networks = [network] if isinstance(network, nn.Module) else [*held_networks(network).values()]
+    networks = held_networks(network)
     if not networks:
         raise InputError(f"network: ready takes a torch.nn.Module, got {a_kind(network)}")
-    for module in (module for one in networks for module in one.modules()):
+    for module in (module for one in networks.values() for module in one.modules()):
         calls = vars(module).get(_PLACE)
         if calls is not None and calls.serves(module):
             calls.ready(module)

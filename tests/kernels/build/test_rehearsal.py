@@ -15,15 +15,11 @@ from tpgen.kernels.build.rehearsal import begun, has_rehearsal, need_no_rehearsa
 def test_a_computation_is_rehearsed_once_on_another_thread_and_waits_for_no_task() -> None:
     threads, counted, free, done = [], [], Event(), Event()
 
-    def count() -> None:
-        counted.append(0)
-        done.set()
-
     def compute() -> None:
         threads.append(current_thread())
         assert not has_rehearsal()
         assert not begun([])
-        assert begun([partial(free.wait, 60), *2 * [partial(count)]])
+        assert begun([partial(free.wait, 60), *2 * [partial(counted.append, 0)], partial(done.set)])
         with pytest.raises(RuntimeError, match="waits for no kernel"):
             need_no_rehearsal()
 

@@ -278,6 +278,9 @@ def test_networks_that_something_holds_are_converted_all_or_none() -> None:
     assert len(reports) == 2
     assert conversion_report(SimpleNamespace(model=one)).replaced
     torch.testing.assert_close([network(*inputs) for network in calculator.models[:2]], wanted)
+    with pytest.raises(TpgenError, match="Linear holds nothing that tpgen"):
+        restore([one, nn.Linear(2, 2)])
+    assert mark_of(one.full) is not None
     assert restore(calculator) is calculator
     assert mark_of(one.full) is mark_of(other.full) is None
     with pytest.raises(TpgenError, match="Linear holds no tensor product"):

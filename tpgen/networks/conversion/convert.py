@@ -197,12 +197,15 @@ def restore(network: _Network) -> _Network:
     Raises `TpgenError` where nothing in the network is converted, and where a class cannot be given back: something
     else has changed it since, or the module that holds it was converted with it.  All is then as it was.
     """
-    for one in networks_of("restore", network):
-        if not undo_all(one):
+    networks = networks_of("restore", network)
+    for one in networks:
+        if all(mark_of(module) is None for module in one.modules()):
             raise TpgenError(
                 f"{type(one).__name__} holds nothing that tpgen.convert has converted: nothing to restore "
                 "(of a scripted network, restore the one that it was scripted from)"
             )
+    undo_all(*networks)
+    for one in networks:
         serve_no_more(one)
     return network
 

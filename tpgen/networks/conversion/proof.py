@@ -140,7 +140,7 @@ def prove(stock: nn.Module, converted: nn.Module, exact: Iterable[Callable[[], N
                 refine()
         theirs, said = _orders_of_stock(stock, inputs)
         find = _in_training if said else derivatives_of
-        with without_splines(converted), of_converted(converted), _side_by_side(find, converted, inputs):
+        with without_splines(converted), of_converted(converted), _rehearsed(find, converted, inputs):
             ours = find(converted, inputs)
         splined = _splined(stock, converted, inputs) if is_splined(converted) else ()
     said += filter(None, (_without_numbers(what, found) for what, found in theirs.items()))
@@ -148,7 +148,7 @@ def prove(stock: nn.Module, converted: nn.Module, exact: Iterable[Callable[[], N
     return Proof(tuple(differences), splined=splined, said=tuple(said))
 
 
-def _side_by_side(find: _Find, network: nn.Module, inputs: Sequence[Any]) -> AbstractContextManager[None]:
+def _rehearsed(find: _Find, network: nn.Module, inputs: Sequence[Any]) -> AbstractContextManager[None]:
     return rehearsed_by(by_networks()(lambda: find(copy_of(network), inputs)), cores() + 1)
 
 

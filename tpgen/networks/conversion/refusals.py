@@ -33,7 +33,7 @@ def networks_of(function: str, given: Any) -> list[nn.Module]:
         return [given]
     networks = {} if _program_of(given) else held_networks(given)
     if not networks:
-        way = _way_to_one(given)
+        way = _way_to_a_network(given)
         raise InputError(f"network: {function} takes a torch.nn.Module, got {a_kind(given)}{f': {way}' if way else ''}")
     return [*networks.values()]
 
@@ -76,7 +76,7 @@ def _program_of(held: Any) -> str | None:
     return next((said for home, said in _PROGRAMS.items() if any(h.startswith(home) for h in homes)), None)
 
 
-def _way_to_one(given: Any) -> str | None:
+def _way_to_a_network(given: Any) -> str | None:
     if program := _program_of(given):
         return program
     if isinstance(given, (str, PathLike)):

@@ -162,18 +162,18 @@ def _tell(now: _Told, module: nn.Module, extra: Mapping[str, Any]) -> str:
     return now if isinstance(now, str) else now(module, extra)
 
 
-def undo_all(network: nn.Module) -> int:
-    """Give every swapped module its class back, or none where one of them cannot be; returns how many."""
-    swapped = [module for module in network.modules() if mark_of(module) is not None]
+def undo_all(*networks: nn.Module) -> None:
+    """Give every swapped module its class back, or none where one of them cannot be."""
+    modules = [module for network in networks for module in network.modules()]
+    swapped = [module for module in modules if mark_of(module) is not None]
     for module in swapped:
         _check_undo(module, swapped)
-    for module in network.modules():
+    for module in modules:
         mark = mark_of(module)
         check_give_back(module, type(module) if mark is None else mark.cls)
     for module in swapped:
         undo(module)
-    give_back(network.modules())
-    return len(swapped)
+    give_back(modules)
 
 
 def _check_undo(module: nn.Module, swapped: Sequence[nn.Module]) -> None:
