@@ -53,6 +53,6 @@ def test_a_deployed_layer_finds_the_weights_of_elements(tmp_path: Path) -> None:
         [sys.executable, "-c", LOAD, str(folder), str(file)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "index: an element is out of range" in done.stdout
+    assert "index holds an index out of range" in done.stdout
     for found, inputs in zip(torch.load(file), cases, strict=True):
         torch.testing.assert_close(found, network(*inputs))

@@ -46,9 +46,12 @@ _TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
 
 
 def define(schema: str) -> None:
-    """Make an operator known.  Raises `BackendError` where a deployed network has brought one of its name."""
+    """Make an operator known; Inductor gives it dense tensors, as kernels take them.
+
+    Raises `BackendError` where a deployed network has brought one of its name.
+    """
     try:
-        library.define(schema)
+        library.define(schema, tags=torch.Tag.needs_contiguous_strides)
     except RuntimeError as error:
         raise BackendError(
             "the operators of a deployed network (libtpgen.so) are in this process already: import tpgen before you "
