@@ -36,7 +36,7 @@ CHECKED, NARROW = 1, 2
 
 @dataclass(frozen=True, eq=False)
 class RowRule:
-    """How the rows of a call find those of an operand; there is one of each name, so identity compares them."""
+    """How the rows of a call find those of an operand; one of each name, so identity compares them."""
 
     name: str  # of the index in kernels
     operand: str  # whose rows: of a product; the weights of a polynomial are all w
@@ -126,7 +126,7 @@ def index_at(indices: Sequence[RowIndex], operand: str) -> RowIndex | None:
 
 
 def summed_by(opened: Sequence[str], rules: Rules) -> tuple[str, ...]:
-    """The open operands whose rows an index finds: each is summed over the rows of a call, in an order of its own.
+    """The open operands whose rows an index finds: each is summed in an order of its own.
 
     >>> summed_by(("x1", "x2", "w"), (*EDGES, EDGE_PAIRS))
     ('x1',)

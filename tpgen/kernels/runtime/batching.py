@@ -80,7 +80,7 @@ def _alone(dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
 
 
 def _fold_pairs(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
-    """Fold a call in which two rows share one of weights: by one for each row, whose gradients are added."""
+    """Fold a call in which two rows share one of weights, whose gradients are added."""
     signature = kernels_of(call.description).signature(call.call, call.rules)
     count = len(call.tensors)
     given = [*zip(signature.given, call.tensors, dims[:count], strict=True)]

@@ -152,7 +152,7 @@ class Description:
 
     @cached_property
     def groups(self) -> bool:
-        """Whether rows of one element come together, as in layers on vectors: they may be called without an index."""
+        """Whether rows of one element come together: then a call may have no index."""
         return is_linear(self.form) and target(torch.float32).lanes > 1
 
     def takes(self, rule: RowRule, dtype: torch.dtype) -> bool:

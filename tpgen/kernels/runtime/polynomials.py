@@ -67,7 +67,7 @@ class PolynomialDescription:
         return make_polynomial_sweep(self.form, call, frozenset(o.name for o in self.plan.weights))
 
     def placement(self, call: Call, dtype: torch.dtype, rules: Rules = ()) -> PolynomialPlacement:
-        """Decide what stands in registers, scratch and memory in the C++ of a call, whose rows have elements."""
+        """Decide what stands in registers, scratch and memory in the C++ of a call."""
         return PolynomialPlacement(self.plan, self.sweep(call), target(dtype))
 
     def source(self, call: Call, dtype: torch.dtype, rules: Rules = ()) -> GeneratedSource:

@@ -153,7 +153,7 @@ class Kernels:
     # -- kernels -------------------------------------------------------------------------------------------------------
 
     def kernel(self, call: Slots, dtype: torch.dtype, rules: Rules = (), device: str = "cpu") -> Kernel:
-        """The function that makes a call of a dtype, by rules of rows that `takes` says yes to."""
+        """The function that makes a call of a dtype by rules of rows."""
         key = (call, dtype, rules, device)
         found = self._kernels.get(key)
         if found is None:

@@ -108,7 +108,7 @@ class Runtime:
         opened: Sequence[Sequence[int]],
         rules: Sequence[Sequence[int]],
     ) -> int:
-        """The number of a call, which is entered without kernels when it is first asked for, or `NO_NUMBER`.
+        """The number of a call, entered when it is first asked for, or `NO_NUMBER`.
 
         Its text says all of it.  ``given``, ``opened`` and ``rules`` are `NativeFields`; ``places`` are the operands
         that a product opens, as bits.
