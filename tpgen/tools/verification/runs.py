@@ -38,6 +38,7 @@ NUMBERS = (2, 3, 5)  # of threads: work that is cut into equal parts may lose wh
 
 def compiled(subject: Subject) -> Outcomes:
     """The module under `torch.compile`, and its gradients."""
+    torch.compiler.reset()  # beyond its limit of compilations torch would run eager code
     run = compile_program(subject.module, Config(backend=subject.backend))
     within = _differentiates(subject)
     compared = _values if within else _with_gradients
