@@ -15,7 +15,7 @@ from tests.machine import needs_compiler
 from tests.networks.deployment.network import Potential, inputs
 from tpgen.base.errors import DeployError, InputError
 from tpgen.networks import step_program
-from tpgen.networks.named import _operators
+from tpgen.networks.named import _named_form
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step_trace import write
 
@@ -117,7 +117,7 @@ def test_a_step_stays_a_step_in_both_modes() -> None:
 def test_a_name_without_a_kernel_is_an_error() -> None:
     x = torch.ones(2, 3)
     with pytest.raises(RuntimeError, match="a call of a compiled program has no kernel in this process"):
-        _operators().named_form([x], None, 7)
+        _named_form()([x], 7)
 
 
 def test_an_example_asks_for_no_gradients_of_parameters() -> None:

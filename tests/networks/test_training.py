@@ -17,6 +17,7 @@ from tests.networks.deployment.network import Energy
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tests.networks.test_step import data
 from tpgen.base.errors import DeployError, InputError
+from tpgen.kernels.rows import EDGES
 from tpgen.kernels.runtime.runtime import Kernels
 
 
@@ -85,7 +86,7 @@ def test_gradients_are_those_of_autograd_at_all_sizes_and_add_up(monkeypatch: py
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    assert ("x1 x2 w out x2.1 w.1 -> x1 w", True) in named, "second derivatives of the convolution are one kernel"
+    assert ("x1 x2 w out x2.1 w.1 -> x1 w", EDGES) in named, "second derivatives of the convolution are one kernel"
     assert len(calls) == 8 + 2, "two of eager in each turn, and what writes the program down"
     one = {**case(5)[0], "edges": case(5)[0]["edges"][:, :1]}, case(5)[1]
     training(*one)[0].backward()  # one edge: the network itself
