@@ -38,6 +38,9 @@ GATES: dict[str, Callable[[], Gate]] = {
     "no scalars": lambda: Gate("", [], "5x0e", [torch.sigmoid], "5x1o"),
     "no function": lambda: Gate("5x0o+2x0e", [None, torch.relu], "3x0e", [None], "3x3o"),
     "odd gates of many": lambda: Gate("17x0e", [nn.functional.tanh], "35x0o", [nn.functional.tanh], "17x1e+18x2o"),
+    "functions as modules": lambda: Gate(
+        "4x0e+4x0o", [nn.SiLU(), nn.Tanh()], "5x0e+3x0e", [nn.Sigmoid(), nn.ReLU()], "8x1o"
+    ),
     "an empty irrep": lambda: Gate("0x0o+3x0e", [torch.tanh, silu], "2x0e", [silu], "0x2e+2x1o"),
 }
 
@@ -258,7 +261,7 @@ def _other_function(gate: Gate) -> None:
 
 
 def _module(gate: Gate) -> None:
-    gate.act_gates = Activation(gate.act_gates.irreps_in, [nn.SiLU(), torch.tanh])
+    gate.act_gates = Activation(gate.act_gates.irreps_in, [nn.ELU(), torch.tanh])
 
 
 def _known_function(gate: Gate) -> None:
@@ -289,7 +292,7 @@ HOOKED_PROGRAMS = () if isinstance(mixed().sc.cut._compiled_forward, torch.jit.S
         *((hook, "of hooks inside it") for hook in HOOKED_PROGRAMS),
         (_other_product, r"of a part mul that is a tests\.Zero, not e3nn's"),
         (_other_function, "of an activation that is _shifted: tpgen's gates know silu, tanh, sigmoid, abs, relu"),
-        (_module, r"of an activation that is SiLU\(\): tpgen's gates know silu, tanh, sigmoid, abs, relu"),
+        (_module, r"of an activation that is ELU\(alpha=1.0\): tpgen's gates know silu, tanh, sigmoid, abs, relu"),
     ],
 )
 def test_a_changed_gate_stays(change: Callable[[Gate], None], why: str) -> None:

@@ -39,6 +39,7 @@ _NAMES = {  # in a table, of the functions that e3nn's users give
     nn.functional.relu: "relu",
 }
 _BY_ID = {id(function): name for function, name in _NAMES.items()}  # not all that is callable can be looked up
+_MODULES = {nn.SiLU: "silu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.ReLU: "relu"}
 
 _Function = tuple[str, float]  # its name in a table, and what it is multiplied by; no name where it is not known
 Functions = tuple[tuple[_Function, ...], tuple[_Function, ...]]  # of scalars, and of gates
@@ -106,7 +107,7 @@ def _obstacle(module: Any) -> str | None:
     for act in acts:
         if type(act) is not normalize2mom:
             return f"of an activation that is a {qualified(type(act))}, not e3nn's normalize2mom"
-        if id(act.f) not in _BY_ID:
+        if not _name(act.f):
             known = ", ".join(dict.fromkeys(_NAMES.values()))
             return f"of an activation that is {getattr(act.f, '__name__', act.f)}: tpgen's gates know {known}"
     parts = (module, module.sc, module.sc.cut, module.act_scalars, module.act_gates, module.mul, *acts)
@@ -136,7 +137,14 @@ def _function(act: Any) -> _Function:
         return "identity", 1.0
     if type(act) is not normalize2mom or has_more(act):
         return "", 0.0
-    return _BY_ID.get(id(act.f), ""), 1.0 if act._is_id else act.cst
+    return _name(act.f), 1.0 if act._is_id else act.cst
+
+
+def _name(function: Any) -> str:
+    # of a function in a table, none where it is not known: a module that writes into its input is another function
+    if type(function) not in _MODULES:
+        return _BY_ID.get(id(function), "")
+    return "" if has_more(function) or getattr(function, "inplace", False) else _MODULES[type(function)]
 
 
 def _table(module: Any, functions: Functions) -> GateTable:
