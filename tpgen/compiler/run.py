@@ -54,5 +54,5 @@ def run_rows(program: nn.Module, config: Config, like: Tensor, given: Sequence[D
 
 
 def _depth(form: Form, slot: SlotNames) -> Depth:
-    """The number of axes of a slot's tensor behind those of the batch; None where an index or no row finds it."""
+    # the number of axes of a slot's tensor behind those of the batch; None where an index or no row finds it
     return len(form.shape(slot)) if form.row(slot) and form.index(slot) is None else None

@@ -91,7 +91,7 @@ def _with_steps(function: Callable[[Tensor], Tensor], start: float, end: float, 
 
 
 def _error(function: Callable[[Tensor], Tensor], spline: Spline, part: float, order: int) -> float:
-    """The largest error of values (order 0) or slopes (1) a part of the way into each step, relative to the largest."""
+    # the largest error of values (order 0) or slopes (1) a part of the way into each step, relative to the largest
     between = spline.start + spline.step * (torch.arange(len(spline.table), dtype=torch.float64).unsqueeze(1) + part)
     wanted, found = (_differentiated(f, between)[order] for f in (function, spline_rows(spline)))
     return float((wanted - found).abs().max() / wanted.abs().max().clamp_min(torch.finfo(torch.float64).tiny))

@@ -150,7 +150,7 @@ class _Inversion:
         return fx.GraphModule(self.original, self.graph, class_name=f"{type(self.original).__name__}_inverse")
 
     def _chain(self) -> list[tuple[fx.Node, int]]:
-        """The steps from the output back to the input, the last first, each with the place of what it is applied to."""
+        # the steps from the output back to the input, the last first, each with the place of what it is applied to
         inputs = [node for node in self.original.graph.nodes if node.op == "placeholder"]
         if len(inputs) != 1:
             raise InverseError(

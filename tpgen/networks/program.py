@@ -93,7 +93,7 @@ class _Asking(nn.Module):
 
 
 def _ask_of_ones(graph: fx.Graph) -> None:
-    """Let programs with open sizes that a squeeze would leave out be for others than 1: torch asks no more of it."""
+    # let programs with open sizes that a squeeze would leave out be for others than 1: torch asks no more of it
     for node in graph.nodes:
         if node.target in _SQUEEZES:
             x: Any = node.args[0].meta["val"]

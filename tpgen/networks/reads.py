@@ -64,7 +64,7 @@ class Reads:
                 self._place_in_tables(held, name)
 
     def _place_in_tables(self, held: dict[str, Any], name: str) -> None:
-        """Note a name that a module looks up in its tables: where it is absent, and what is no input of a program."""
+        # note a name that a module looks up in its tables: where it is absent, and what is no input of a program
         for table in (held.get(of, {}) for of in _HELD):
             if not isinstance(table.get(name), Tensor):
                 self._place(table, name)

@@ -127,7 +127,7 @@ class TensorProductConv(TensorProduct):
     def _by_ends(
         self, x: Tensor, y: Tensor, weight: Tensor | None, src: Tensor, dst: Any, num_nodes: int | None, check: bool
     ) -> Tensor:
-        """The sum over edges with both ends given, where the call is no usual one: left to a tracer, or looked at."""
+        # the sum over edges with both ends given, where the call is no usual one: left to a tracer, or looked at
         if dst is None:
             raise InputError("edge_dst: give the other end of the edges too, or an EdgeOrder for both")
         if not isinstance(x, Tensor):

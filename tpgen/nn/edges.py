@@ -115,7 +115,7 @@ def _check_ends(ends: dict[str, Tensor], num_nodes: int) -> None:
 
 
 def _known(edges: EdgeOrder) -> EdgeOrder:
-    """Kernels on a GPU walk over edges by either end: by receiver as they stand, by sender in an order that is made."""
+    # kernels on a GPU walk over edges by either end: by receiver as they stand, by sender in an order that is made
     if edges.senders.device.type == _GPU and values_at_hand(edges.senders):
         note_ascending(edges.receivers)
         known_order(edges.senders, edges.num_nodes, capture_of(edges.senders.get_device()))

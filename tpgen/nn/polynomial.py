@@ -267,7 +267,7 @@ def _copied(o: Operand, channels: int) -> Irreps:
 
 
 def _terms(n: int, term: Any, operands: Sequence[Operand], weighted: bool) -> list[PolynomialTerm]:
-    """A term as its user wrote it: as it is, with a table, or coupled to every segment of the output it reaches."""
+    # a term as its user wrote it: as it is, with a table, or coupled to every segment of the output it reaches
     if isinstance(term, PolynomialTerm):
         if term.weight and not weighted:
             raise PlanError(f"term {n}: has weights {term.weight!r}, and the polynomial has none: weights='none'")

@@ -22,7 +22,7 @@ def share_equal_calls(name: str) -> None:
 
 
 def _traced(mode: Any, operator: Any, types: Any, args: tuple[Any, ...], kwargs: Any = None) -> Any:
-    """A call while a graph is traced: the result of an equal one that stands there, or a node of its own."""
+    # a call while a graph is traced: the result of an equal one that stands there, or a node of its own
     tracer = mode.tracer
     if not (hasattr(tracer, "unwrap_proxy") and hasattr(tracer, "proxy")):  # of a graph that is written anew
         return mode.__torch_dispatch__(operator, types, args, kwargs or {})

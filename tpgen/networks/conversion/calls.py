@@ -83,7 +83,7 @@ def called(network: nn.Module, given: list[Any]) -> Any:
 
 
 def _not_cast(given: Sequence[Any]) -> str:
-    """The first argument whose tensors are out of reach, in an object that is no list or dict; empty where none is."""
+    # the first argument whose tensors are out of reach, in an object that is no list or dict; empty where none is
     for number, argument in enumerate(given):
         for leaf in pytree.tree_leaves(argument):
             if not isinstance(leaf, Tensor | nn.Module) and _holds_tensors(leaf):

@@ -176,7 +176,7 @@ def _without_numbers(what: str, theirs: NamedTensors) -> str:
 
 
 def _to_float64(network: nn.Module) -> None:
-    """Cast a network, and what its modules remember of the dtype that they were built in, so that they cast to it."""
+    # cast a network, and what its modules remember of the dtype that they were built in, so that they cast to it
     network.double()
     for module in network.modules():
         for name, value in list(vars(module).items()):

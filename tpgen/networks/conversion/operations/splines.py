@@ -104,7 +104,7 @@ def net_or_spline(net: Any, compute: _Net, x: Tensor) -> tuple[_Net, Tensor]:
 
 
 def _within(lengths: Lengths) -> bool:
-    """Whether splines are of all these lengths: with what ends, of so many ends at most, as more may be no number."""
+    # whether splines are of all these lengths: with what ends, of so many ends at most, as more may be no number
     return bool((lengths.column.detach() <= lengths.end * (_BEYOND if lengths.ends else 1)).all())
 
 
