@@ -7,7 +7,7 @@ from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.channel import ChannelPlacement
 from tpgen.kernels.placement.matrix import AnySchedule, MatrixPlacement, MatrixSchedule
 from tpgen.kernels.placement.values import ChannelSchedule
-from tpgen.kernels.rows import EDGE_PAIRS, SOURCES, Rules, summed_by
+from tpgen.kernels.rows import EDGE_PAIRS, EDGES, Rules, summed_by
 from tpgen.kernels.sweep.terms import SLOTS
 
 Placement = ChannelPlacement | BatchPlacement | MatrixPlacement
@@ -36,7 +36,7 @@ def place(schedule: AnySchedule, opened: tuple[str, ...], rules: Rules = (), rai
     if EDGE_PAIRS in rules:
         raise EmitError("only channel kernels let two edges share their weights")
     if isinstance(schedule, MatrixSchedule):
-        if SOURCES in rules:
+        if not {*EDGES}.isdisjoint(rules):
             raise EmitError("a linear layer has no edges: its kernels are not indexed")
         return MatrixPlacement(schedule, opened, rules=rules)
     return BatchPlacement(schedule, opened, owner, rules=rules)

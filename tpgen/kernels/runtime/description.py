@@ -21,7 +21,7 @@ from tpgen.form.form import Form, Layout, Term, form_of, layouts_of
 from tpgen.kernels.build.compiler import DTYPES, target
 from tpgen.kernels.cpp.generate import generate
 from tpgen.kernels.cpp.text import GeneratedSource
-from tpgen.kernels.placement.matrix import AnySchedule, is_linear
+from tpgen.kernels.placement.matrix import AnySchedule, MatrixSchedule, is_linear
 from tpgen.kernels.placement.place import Placement, place
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import ChannelSchedule
@@ -156,13 +156,15 @@ class Description:
         return is_linear(self.form) and target(torch.float32).lanes > 1
 
     def takes(self, rule: RowRule, dtype: torch.dtype) -> bool:
-        """Whether kernels on a CPU find rows by a rule: two rows share one of weights where vectors are channels."""
-        if rule is not EDGE_PAIRS:
+        """Whether kernels on a CPU find rows by a rule: linear layers have no edges, channels alone share weights."""
+        if rule is ELEMENTS:
             return True
         try:
-            return isinstance(self.schedule(dtype), ChannelSchedule)
+            schedule = self.schedule(dtype)
         except TpgenError:  # too large, or no number of the dtype
-            return False
+            return rule is not EDGE_PAIRS
+        edges = rule is not EDGE_PAIRS and not isinstance(schedule, MatrixSchedule)
+        return edges or isinstance(schedule, ChannelSchedule)
 
     @cached_property
     def live(self) -> bool:

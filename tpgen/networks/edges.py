@@ -1,0 +1,226 @@
+"""Rows that a program gathers for a product, and sums of its results, as rules by which the kernel finds rows.
+
+``product(x[src], y, w)`` summed to rows ``dst`` is one call of the kernel on x, which writes no row of an edge.  So are
+its gradients, where a gather becomes a sum.  Any way to write these in torch is a row of `_GATHERS` or `_SUMS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import getitem
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+
+from tpgen.form.call import Slot
+from tpgen.kernels.rows import EDGES, INDEX_DTYPES, RULES, RowIndex, RowRule
+from tpgen.kernels.runtime.call import FormCall
+from tpgen.kernels.runtime.runtime import kernels_of
+from tpgen.networks.simplify import insert
+
+_aten, _form = torch.ops.aten, torch.ops.tpgen.form.default
+
+
+class _Moved(NamedTuple):
+    """Rows that are gathered, or summed: the other rows, the index between them, and how many others there are."""
+
+    others: fx.Node
+    at: fx.Node
+    count: Any = None  # a number, or a node; that of the others' own, if none
+
+
+class _Found(NamedTuple):
+    """How a rule finds rows of a call: gathers of given slots, and sums of opened ones, which go."""
+
+    by: RowIndex
+    gathered: dict[Slot, fx.Node]
+    summed: dict[Slot, fx.Node]
+
+
+def find_rows(graph: fx.Graph) -> None:
+    """Let calls of products take rows by rules, where a graph gathers these before or sums them after."""
+    for node in graph.find_nodes(op="call_function", target=_form):
+        call = FormCall.read(*node.args, **node.kwargs)
+        if not kernels_of(call.description).description.any_level:
+            _find(graph, node, call)
+    graph.eliminate_dead_code()
+
+
+def _find(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
+    known = {index.rule: index for index in call.indices}
+    dtype = call.tensors[0].meta["val"].dtype  # type: ignore[attr-defined]
+    taken = [rule for rule in EDGES if not kernels_of(call.description).untaken((rule,), dtype, "cpu")]
+    found = [x for rule in taken if rule not in known if (x := _by_rule(node, call, rule)) is not None]
+    if not found:
+        return
+    gathered = {slot: x for each in found for slot, x in each.gathered.items()}
+    tensors: Any = [gathered.get(slot, x) for slot, x in zip(call.slots.given, call.tensors, strict=True)]
+    known.update({each.by.rule: each.by for each in found})
+    indices = [known[rule] for rule in RULES.values() if rule in known]
+    with graph.inserting_before(_first_use(node)):
+        made = insert(graph, _form, *call._replace(tensors=tensors).found_by(indices).arguments())
+        results = [insert(graph, getitem, made, n) for n in range(len(call.slots.opened))]
+    totals = {slot: total for each in found for slot, total in each.summed.items()}
+    for user in list(node.users):
+        place: Any = user.args[1]
+        _ask_others(user, found[0].by.tensor, tensors[0])
+        totals.get(call.slots.opened[place], user).replace_all_uses_with(results[place])
+
+
+def _first_use(node: fx.Node) -> fx.Node:
+    # the first node that reads numbers of a call's results: where all that a sum needs is there
+    users = (user for result in node.users for user in result.users if not _asks_for_kind(user))
+    return min(users, default=node)
+
+
+def _ask_others(result: fx.Node, index: Any, like: Any) -> None:
+    # let who asks for the rows of a result, or its dtype, ask what has as many, and another tensor
+    for user in list(result.users):
+        if _asks_for_kind(user):
+            user.args = (index if user.target is _aten.sym_size.int else like, *user.args[1:])
+
+
+def _asks_for_kind(node: fx.Node) -> bool:
+    # whether a node asks for the dtype of a tensor, or how many rows there are, and reads no numbers
+    return node.target is _aten.new_zeros.default or bool(node.target is _aten.sym_size.int and node.args[1] == 0)
+
+
+def _by_rule(node: fx.Node, call: FormCall, rule: RowRule) -> _Found | None:
+    # how a rule finds all rows of its operand in a call; None where it does not
+    given: dict[Slot, Any] = {
+        slot: _gathered(x)
+        for slot, x in zip(call.slots.given, call.tensors, strict=True)
+        if slot.operand == rule.operand
+    }
+    sums: dict[Slot, Any] = {
+        slot: _summed(node, n) for n, slot in enumerate(call.slots.opened) if slot.operand == rule.operand
+    }
+    moved: list[Any] = [*given.values(), *sums.values()]
+    if not moved or None in moved or len({x.at for x in moved}) > 1:
+        return None
+    index, count = moved[0].at, _count(given, sums)
+    first = _first_use(node)
+    if count is None or index.meta["val"].dtype not in rule.dtypes or any(_is_behind(x, first) for x in (index, count)):
+        return None
+    wanted = RowIndex(rule, index, count)
+    return _Found(wanted, {slot: x.others for slot, x in given.items()}, {slot: x.others for slot, x in sums.items()})
+
+
+def _count(given: dict[Slot, Any], sums: dict[Slot, Any]) -> Any:
+    # how many rows the index points into, where no tensor that is given says so; None where not all agree
+    sizes = {str(x.others.meta["val"].shape[0]) for x in (*given.values(), *sums.values())}
+    if len(sizes) > 1:
+        return None
+    return 0 if given else next(x.count for x in sums.values())
+
+
+def _is_behind(x: Any, node: fx.Node) -> bool:
+    return isinstance(x, fx.Node) and not bool(x < node)
+
+
+def _gathered(x: Any) -> _Moved | None:
+    found = _GATHERS[x.target](x) if x.op == "call_function" and x.target in _GATHERS else None
+    return found if found is not None and _is_index(found) else None
+
+
+def _summed(node: fx.Node, place: int) -> _Moved | None:
+    # the only use of a result, where that is a sum; for its kind, or how many rows there are, others may ask too
+    uses = [user for result in node.users if result.args[1] == place for user in result.users]
+    reads = [user for user in uses if not _asks_for_kind(user)]
+    (only,) = reads if len(reads) == 1 else (None,)
+    found = _SUMS[only.target](only) if only is not None and only.target in _SUMS else None
+    return found if found is not None and _is_index(found) else None
+
+
+def _is_index(found: _Moved) -> bool:
+    x, rows = found.at.meta["val"], found.others.meta["val"]
+    on_cpu = x.device.type == rows.device.type == "cpu"
+    return bool(on_cpu and x.dim() == 1 and x.dtype in INDEX_DTYPES and rows.dim() == 2)
+
+
+# -- how torch writes them ---------------------------------------------------------------------------------------------
+
+
+def _by_index(node: fx.Node) -> _Moved | None:
+    x, indices = node.args[:2]
+    return _Moved(x, indices[0]) if len(indices) == 1 else None  # type: ignore[arg-type,index]
+
+
+def _by_select(node: fx.Node) -> _Moved | None:
+    x, axis, index = node.args[:3]
+    return _Moved(x, index) if axis == 0 else None  # type: ignore[arg-type]
+
+
+def _by_gather(node: fx.Node) -> _Moved | None:
+    x, axis, index = node.args[:3]
+    column = _column(index)
+    return _Moved(x, column) if axis == 0 and column is not None else None  # type: ignore[arg-type]
+
+
+def _by_table(node: fx.Node) -> _Moved | None:
+    table, index = node.args[:2]
+    return _Moved(table, index) if len(node.args) == 2 else None  # type: ignore[arg-type]
+
+
+def _into(node: fx.Node, zeros: Any, index: Any) -> _Moved | None:
+    count = _rows_of_zeros(zeros)
+    return None if count is None or index is None else _Moved(node, index, count)
+
+
+def _by_index_add(node: fx.Node) -> _Moved | None:
+    zeros, axis, index, _ = node.args
+    return _into(node, zeros, index) if axis == 0 and not node.kwargs else None
+
+
+def _by_scatter_add(node: fx.Node) -> _Moved | None:
+    zeros, axis, index, _ = node.args
+    return _into(node, zeros, _column(index)) if axis == 0 else None
+
+
+def _by_index_put(node: fx.Node) -> _Moved | None:
+    zeros, indices, _, adds = (*node.args, False)[:4]
+    return _into(node, zeros, indices[0]) if adds is True and len(indices) == 1 else None  # type: ignore[arg-type,index]
+
+
+def _by_table_gradient(node: fx.Node) -> _Moved | None:
+    _, index, count, missing, scaled = node.args
+    return None if scaled or missing != -1 else _Moved(node, index, count)  # type: ignore[arg-type]
+
+
+_GATHERS: dict[Any, Callable[[fx.Node], _Moved | None]] = {
+    _aten.index.Tensor: _by_index,
+    _aten.index_select.default: _by_select,
+    _aten.gather.default: _by_gather,
+    _aten.embedding.default: _by_table,
+}
+_SUMS: dict[Any, Callable[[fx.Node], _Moved | None]] = {
+    _aten.index_add.default: _by_index_add,
+    _aten.scatter_add.default: _by_scatter_add,
+    _aten.index_put.default: _by_index_put,
+    _aten.embedding_dense_backward.default: _by_table_gradient,
+}
+
+
+def _column(index: Any) -> Any:
+    # the index of which a matrix has a copy in each column
+    if index.target is not _aten.expand.default:
+        return None
+    column = index.args[0]
+    if column.target is _aten.unsqueeze.default and column.args[1] in (1, -1):
+        return column.args[0]
+    whole = column.target in (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default)
+    if whole and column.args[0].meta["val"].dim() == 1 and column.meta["val"].shape[1] == 1:
+        return column.args[0]
+    return None
+
+
+def _rows_of_zeros(node: Any) -> Any:
+    # how many rows zeros have, as a number or a node; None where a tensor is something else
+    if node.target is _aten.zeros.default:
+        return node.args[0][0]
+    if node.target is _aten.new_zeros.default:
+        return node.args[1][0]
+    if node.target is _aten.full.default and node.args[1] == 0:
+        return node.args[0][0]
+    return None
