@@ -161,4 +161,5 @@ MODES: dict[str, dict[str, tuple[Callable[[Case], nn.Module], bool]]] = {
         "by itself": (by_itself, False),
         "spline": (spline, False),
     },
+    "e3nn": {"by itself": (by_itself, False)},
 }

@@ -1,4 +1,4 @@
-"""Whole networks of MACE, NequIP and SevenNet on a lattice of atoms, built as their users build them."""
+"""Whole networks of MACE, NequIP and SevenNet on a lattice of atoms, and of e3nn, built as their users build them."""
 
 from __future__ import annotations
 
@@ -223,6 +223,43 @@ def _widen(_module: nn.Module, _given: Any, data: dict[str, Any]) -> dict[str, A
 
 
 # project -> what a size of it is called -> the case of so many atoms; the first is the one that is meant without a name
+class _Potential(nn.Module):
+    """The energy of a network, and forces."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        positions = data["pos"].detach().requires_grad_()
+        energy = self.network({**data, "pos": positions}).sum()
+        (slopes,) = torch.autograd.grad(energy, positions, create_graph=self.training)
+        return {"energy": energy, "forces": -slopes}
+
+
+def gate_points(atoms: int, dtype: torch.dtype, name: str) -> Case:
+    """An example network of e3nn's own, which finds its edges itself, of a ball of atoms with 10 neighbours each."""
+    from importlib import import_module
+
+    torch.manual_seed(0)
+    hidden = "+".join(f"32x{degree}{parity}" for degree in range(3) for parity in "eo")
+    network = import_module(f"e3nn.nn.models.{name}").Network(
+        irreps_in="4x0e", irreps_hidden=hidden, irreps_out="0e", irreps_node_attr="0e", irreps_edge_attr="0e+1o+2e",
+        layers=2, max_radius=2.0, number_of_basis=10, radial_layers=1, radial_neurons=64, num_neighbors=10.0,
+        num_nodes=float(atoms),
+    )  # fmt: skip
+    directions = nn.functional.normalize(torch.randn(atoms, 3, dtype=dtype), dim=1)
+    positions = directions * (torch.rand(atoms, 1, dtype=dtype) * atoms * 0.8).pow(1 / 3)
+    data = {"pos": positions, "x": torch.rand(atoms, 4, dtype=dtype), "z": torch.ones(atoms, 1, dtype=dtype)}
+    edges = int((torch.cdist(positions, positions) < 2.0).sum()) - atoms
+
+    def run(potential: nn.Module, training: bool) -> dict[str, Tensor]:
+        potential.train(training)
+        return potential(dict(data))
+
+    return Case(_Potential(network).eval(), run, data, edges)
+
+
 SIZES: dict[str, dict[str, Callable[[int, torch.dtype], Case]]] = {
     "mace": {
         "128x0e+128x1o": mace,
@@ -244,4 +281,5 @@ SIZES: dict[str, dict[str, Callable[[int, torch.dtype], Case]]] = {
         "Allegro": allegro,
     },
     "sevenn": {"SevenNet-0": sevenn},
+    "e3nn": {name: partial(gate_points, name=name) for name in ("gate_points_2101", "gate_points_2102")},
 }
