@@ -23,7 +23,7 @@ from tpgen.networks.served import Calls
 
 class Decides(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return x if x.sum() > 0 else -x
+        return x if x.detach().numpy().sum() > 0 else -x
 
 
 def _held() -> dict[str, Any]:

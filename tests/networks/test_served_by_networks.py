@@ -33,7 +33,7 @@ class Writes(Field):
 
 class Decides(Field):
     def forward(self, data: dict[str, Tensor], **options: Any) -> dict[str, Any]:
-        return super().forward(data, **options) if data["positions"].sum() < 1e9 else {}
+        return super().forward(data, **options) if data["positions"].detach().numpy().sum() < 1e9 else {}
 
 
 class Indexes(Field):

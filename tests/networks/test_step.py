@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import tpgen
 from tests.machine import needs_compiler
 from tests.networks.deployment.network import Potential, inputs
-from tpgen.base.errors import DeployError, InputError
+from tpgen.base.errors import InputError
 from tpgen.networks import step_program
 from tpgen.networks.named import _named_form
 from tpgen.networks.signature import ParameterSlots, Signature
@@ -87,16 +87,6 @@ def test_one_program_computes_all_sizes_with_the_parameters_of_the_network(
     monkeypatch.setattr(step_program, "_compiled", refuse)
     again = tpgen.compile_step(network, data(5), scale=0.5, outputs=["energy", "forces"])
     torch.testing.assert_close(again(data(6), scale=0.5)["forces"], network(data(6), scale=0.5)["forces"])
-
-
-class Deciding(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x if x.sum() > 0 else -x
-
-
-def test_what_decides_by_values_is_no_program() -> None:
-    with pytest.raises(DeployError, match="Deciding cannot be written as one program"):
-        tpgen.compile_step(Deciding(), torch.ones(3))
 
 
 def test_outputs_must_be_there() -> None:

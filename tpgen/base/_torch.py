@@ -48,6 +48,7 @@ NAMES: dict[str, Private] = {
     "dispatch_modes": Private("torch._C", "_len_torch_dispatch_stack", _TRANSFORMS),
     "function_modes": Private("torch._C", "_len_torch_function_stack", _TRANSFORMS),
     "saved_tensor_hooks": Private("torch._C._autograd", "_top_saved_tensors_default_hooks", _TRANSFORMS),
+    "has_kernel": Private("torch._C", "_dispatch_has_kernel_for_dispatch_key", _STEP),
     "dispatch_mode": Private("torch._C", "_get_dispatch_mode", _TRANSFORMS),
     "DispatchModeKey": Private("torch._C", "_TorchDispatchModeKey", _TRANSFORMS),
     "DispatchKey": Private("torch._C", "DispatchKey", _OPERATORS),
@@ -228,7 +229,7 @@ def _of_any_size(strides: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _reshaping(fakes: Any) -> Iterator[None]:
-    """Write a reshape down as a view for all sizes, or as a copy; torch's, in C++, asks for sizes of 1."""
+    # write a reshape down as a view for all sizes, or as a copy; torch's, in C++, asks for sizes of 1
 
     def reshape(x: torch.Tensor, shape: Any) -> torch.Tensor:
         sizes = __getattr__("infer_size")(tuple(shape), x.numel())

@@ -1,36 +1,62 @@
-"""`len` of a tensor while a network is written down: the size that is open, where Python's own asks for one number."""
+"""`len` and `int` of tensors while a network is written down: open sizes, where Python's own ask for one number."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import dis
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
-from torch import Tensor
+from torch import SymInt, Tensor
 
 
 def _open_len(x: Any) -> Any:
     return x.shape[0] if isinstance(x, Tensor) and x.dim() else len(x)
 
 
+def _open_int(*x: Any, **base: Any) -> Any:
+    first: Any = x[0] if len(x) == 1 else None
+    if isinstance(first, SymInt):
+        return first
+    counted = isinstance(first, Tensor) and not (first.is_floating_point() or first.is_complex())
+    return first.item() if counted else int(*x, **base)
+
+
+_OPEN: dict[str, Callable[..., Any]] = {"len": _open_len, "int": _open_int}
+
+
 @contextmanager
-def open_lengths(codes: Iterable[tuple[CodeType, dict[str, Any]]]) -> Iterator[None]:
-    """Let functions, each with its globals, read the open sizes of tensors by `len`.
+def open_lengths(codes: Sequence[tuple[CodeType, dict[str, Any]]]) -> Iterator[None]:
+    """Let functions, each with its globals, read open sizes by `len` and `int`, where they do nothing else with these.
 
     >>> def count(x):
-    ...     return len(x)
+    ...     return len(x) if isinstance(x, int) else int(x)
     >>> with open_lengths([(count.__code__, globals())]):
-    ...     len is _open_len
-    True
+    ...     len is _open_len, int is _open_int
+    (True, False)
     >>> len is _open_len
     False
     """
-    places = {id(names): names for code, names in codes if "len" in code.co_names and "len" not in names}
-    for names in places.values():
-        names["len"] = _open_len
+    places = {id(names): names for _, names in codes}
+    uses: dict[tuple[int, str], bool] = {}
+    for code, names in codes:
+        for name, called in _uses(code):
+            uses[id(names), name] = called and uses.get((id(names), name), name not in names)
+    opened = [(places[place], name) for (place, name), called in uses.items() if called]
+    for names, name in opened:
+        names[name] = _OPEN[name]
     try:
         yield
     finally:
-        for names in places.values():
-            del names["len"]
+        for names, name in opened:
+            del names[name]
+
+
+def _uses(code: CodeType) -> Iterator[tuple[str, bool]]:
+    # names that a function reads, and whether it calls what they say: `int` may be asked for as a class
+    if _OPEN.keys().isdisjoint(code.co_names):
+        return
+    for step in dis.get_instructions(code):
+        if step.opname.startswith("LOAD_") and step.argval in _OPEN:
+            yield step.argval, step.argval == "len" or (step.opname == "LOAD_GLOBAL" and "NULL" in step.argrepr)

@@ -91,22 +91,28 @@ class Finding(NamedTuple):
     """A kind of what depends on numbers: how a call finds its tensors, and what modules get, made of these.
 
     ``wrong`` is a number that a program computes of these and their sources, positive where they are not those of the
-    call: then what was found for the same first source can be given again.
+    call: then what was found for the same first source can be given again.  If ``fixed``, parameters alone decide.
     """
 
     find: Callable[..., list[Tensor] | None]
     made: Callable[..., Any]
     wrong: Callable[..., Tensor] | None = None
+    fixed: bool = False
 
 
 FINDINGS = {"pairs": Finding(pairs_among, _pairs, unlike), "groups": Finding(groups_among, Groups)}
 
 
 class Recording:
-    """A program that is written down: findings that it is ``given``, and the sources that modules name for them."""
+    """A program that is written down: findings that it is ``given``, and the sources that these come from.
 
-    def __init__(self, given: Mapping[str, Sequence[Tensor]]) -> None:
-        self.given = {name: FINDINGS[name].made(*tensors) for name, tensors in given.items()}
+    Modules name sources of `FINDINGS`, and operations those of their own, which are among the ``findings`` then.
+    """
+
+    def __init__(self, given: Mapping[str, Sequence[Tensor]], findings: Mapping[str, Finding] | None = None) -> None:
+        self.traced = findings is not None  # else it is an example's call, which says what there is to find
+        self.findings = dict(findings or FINDINGS)
+        self.given = {name: self.findings[name].made(*tensors) for name, tensors in given.items()}
         self.sources: dict[str, tuple[Tensor, ...]] = {}  # a program has one of each kind, the first
 
     def groups(self, *source: Tensor) -> Groups | None:

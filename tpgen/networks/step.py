@@ -26,7 +26,7 @@ def compile_step(network: nn.Module, *args: Any, outputs: Sequence[str] | None =
     writes is used from then on.
 
     A call with other constants, or other names in a dict, is an `InputError`; one that no program holds for, as with a
-    size below 2, is computed by the network itself.  Raises `DeployError` where the network decides by values.
+    size below 2, is computed by the network itself.  Raises `DeployError` where the network computes by NumPy.
 
     >>> class Energy(nn.Module):
     ...     def forward(self, data):

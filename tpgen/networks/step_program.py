@@ -29,6 +29,8 @@ from tpgen.kernels.build import cache
 from tpgen.kernels.build.compiler import need_compiler
 from tpgen.kernels.build.processor import cpu_features
 from tpgen.kernels.runtime.failures import failures_seen
+from tpgen.networks.dependent import line_of
+from tpgen.networks.edges import find_rows
 from tpgen.networks.named import call_by_name
 from tpgen.networks.packages import conditions_of, write_traced
 from tpgen.networks.products import products_by_kernels
@@ -93,8 +95,8 @@ class Program:
         except Exception as error:
             why = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise DeployError(
-                f"{title} cannot be written as one program: {why}; take what depends on values out of forward, or use "
-                "the network as it is"
+                f"{title} cannot be written as one program: {why}{line_of(error)}; take what depends on values out of "
+                "forward, or use the network as it is"
             ) from error
         parameters = slots.tensors()
         inputs = written.complete([x.detach().contiguous() for x in (*parameters, *tensors)])
@@ -238,6 +240,7 @@ def library_of(program: GraphPart, sizes: HeldSizes, inputs: list[Tensor]) -> tu
     which ``sizes`` are known.  Kernels are called in C++ by names.
     """
     graph, key = program.graph, ""
+    find_rows(graph.graph)
     products_by_kernels(graph.graph)
     call_by_name(graph.graph)
     graph.recompile()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,18 +12,20 @@ from torch import Tensor, fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from tpgen.base._torch import ConstantSource, FakeTensorMode, pytree
-from tpgen.base.errors import InputError
+from tpgen.base.errors import DeployError, InputError, TpgenError
 from tpgen.networks.cse import cse
+from tpgen.networks.dependent import Dependent
 from tpgen.networks.functional import aliases, traced
 from tpgen.networks.lengths import open_lengths
 from tpgen.networks.reach import Reach, listening
 from tpgen.networks.reads import Reads, reading
-from tpgen.networks.recording import FINDINGS, Finding, Recording, recording
+from tpgen.networks.recording import Finding, Recording, recording
 from tpgen.networks.results import flatten, leaf_constants, unflatten
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.simplify import rewrite, simplify_graph
 from tpgen.networks.sizes import HeldSizes
 
+_Finds = Callable[[Recording], AbstractContextManager[Any]]  # of operations that a program takes for findings
 Evaluate = Callable[..., Any]  # from the arguments of a call to results, of which tensors are those of the program
 
 
@@ -103,39 +106,55 @@ class Written:
 
 def write(evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]) -> Written:
     """Write down an evaluation, which reads the parameters in the slots; an example of it has such tensors."""
+    try:
+        return _write(evaluate, slots, signature, tensors, nullcontext)
+    except TpgenError:
+        raise
+    except Exception:  # torch knows no sizes that depend on numbers
+        return _write(evaluate, slots, signature, tensors, Dependent)
+
+
+def _write(
+    evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor], finds: _Finds
+) -> Written:
     asked = slots.asked()
     held = slots.holding(_fresh(slots.tensors(), asked))  # kernels are built for what is asked alone
     with held, slots.unwritten(), reading(slots.modules, kept=True) as ahead, listening() as codes:
-        found = _of_example(evaluate, signature, tensors)
+        example = _of_example(evaluate, signature, tensors, finds)
     reach = Reach(codes, slots.modules)
     ahead.follow(reach, slots.modules)
     seen: dict[str, Any] = {}
 
     def call(parameters: list[Tensor], given: list[Tensor], found: list[list[Tensor]]) -> list[Tensor]:
         args, options = signature.arguments(_fresh(given, [x.requires_grad for x in tensors]))
-        held, program = slots.holding(_fresh(parameters, asked)), Recording(dict(zip(names, found, strict=True)))
-        with held, recording(program), reading(slots.modules) as seen["reads"], torch.enable_grad():
+        held = slots.holding(_fresh(parameters, asked))
+        program = Recording(dict(zip(names, found, strict=True)), findings)
+        with held, recording(program), finds(program), reading(slots.modules) as seen["reads"], torch.enable_grad():
             leaves, seen["spec"] = flatten(evaluate(*args, **options))
         seen["constants"] = leaf_constants(leaves)
         made = [x.detach() for x in leaves if isinstance(x, Tensor)]
-        asked_of = [(FINDINGS[name].wrong, program.given[name], program.sources[name]) for name in names]
+        there = [name for name in names if name in program.sources]
+        asked_of = [(findings[name].wrong, program.given[name], program.sources[name]) for name in there]
         made += [wrong(known, *sources) for wrong, known, sources in asked_of if wrong]
-        seen["results"], seen["counts"] = len(made), {name: len(program.sources[name]) for name in names}
-        return [*made, *(x for name in names for x in program.sources[name])]
+        seen["results"], seen["counts"] = len(made), {name: len(program.sources[name]) for name in there}
+        return [*made, *(x for name in there for x in program.sources[name])]
 
-    names = sorted(found, reverse=True)  # groups last
-    inputs = _faked([x.detach() for x in slots.tensors()], list(tensors), list(found.values()))
-    with torch.no_grad(), open_lengths(codes.items()):
+    findings, known = example
+    names = list(known)  # in the order of the call: one may be found from another
+    inputs = _faked([x.detach() for x in slots.tensors()], list(tensors), list(known.values()))
+    with torch.no_grad(), open_lengths(list(codes.items())):
         graph = traced(call, inputs)
     simplify_graph(graph.graph)
     _own(graph.graph, seen["results"])
-    if "groups" in names:
-        seen["counts"]["groups"] = _shorten(graph.graph, seen["counts"]["groups"])
+    inputs = _without(graph.graph, inputs, [name in seen["counts"] for name in names])
     searches, begin = {}, seen["results"]
     for name, count in seen["counts"].items():
-        first, sources = (_ending(graph, begin, begin + n) for n in (1, count))
-        searches[name] = Search(FINDINGS[name], first, sources)
-        begin += count
+        few = _shorten(graph.graph, begin, count) if name == "groups" else count
+        first, sources = (_ending(graph, begin, begin + n) for n in (1, few))
+        if findings[name].fixed and any(n >= len(slots.tensors()) for n in sources.takes):
+            raise DeployError(f"Python takes a number from what a call is given, by {name}: keep it a tensor")
+        searches[name] = Search(findings[name], first, sources)
+        begin += few
     rewrite(graph.graph)
     ahead.settle_objects(reach)
     seen["reads"].follow(reach, slots.modules)
@@ -154,7 +173,7 @@ def _need_parameters(tensors: Sequence[tuple[str, Tensor]]) -> None:
 
 
 def _faked(parameters: list[Tensor], tensors: list[Tensor], found: list[list[Tensor]]) -> tuple[Any, Any, Any]:
-    """Stand-ins of tensors, contiguous and without numbers: sizes of parameters are known, others from 2 on open."""
+    # stand-ins of tensors, contiguous and without numbers: sizes of parameters are known, others from 2 on open
     mode = FakeTensorMode(shape_env=ShapeEnv(duck_shape=False), allow_non_fake_inputs=True)
 
     def opened(x: Tensor, name: str) -> Tensor:
@@ -166,13 +185,26 @@ def _faked(parameters: list[Tensor], tensors: list[Tensor], found: list[list[Ten
     return known, given, [[opened(x, f"found{m}_{n}") for n, x in enumerate(of)] for m, of in enumerate(found)]
 
 
-def _of_example(evaluate: Evaluate, signature: Signature, tensors: Sequence[Tensor]) -> dict[str, list[Tensor]]:
-    """Evaluate once, as what is written at a first call must not be traced; the findings that are asked for."""
+def _without(graph: fx.Graph, inputs: tuple[Any, Any, Any], there: Sequence[bool]) -> tuple[Any, Any, Any]:
+    # inputs less those that only the example's call asked for, and which nothing reads
+    known, given, found = inputs
+    begin, placeholders = len(known) + len(given), graph.find_nodes(op="placeholder")
+    asked = [yes for yes, of in zip(there, found, strict=True) for _ in of]
+    for node, yes in zip(list(placeholders)[begin:], asked, strict=True):
+        if not yes:
+            graph.erase_node(node)
+    return known, given, [of for yes, of in zip(there, found, strict=True) if yes]
+
+
+def _of_example(
+    evaluate: Evaluate, signature: Signature, tensors: Sequence[Tensor], finds: _Finds
+) -> tuple[dict[str, Finding], dict[str, list[Tensor]]]:
+    # evaluate once, as what is written at a first call must not be traced; findings, and those of this call
     args, options = signature.arguments(_fresh(tensors, [x.requires_grad for x in tensors]))
-    with recording(Recording({})) as program, torch.enable_grad():
+    with recording(Recording({})) as program, finds(program), torch.enable_grad():
         evaluate(*args, **options)
-    found = {name: FINDINGS[name].find(*(x.detach() for x in of)) for name, of in program.sources.items()}
-    return {name: tensors for name, tensors in found.items() if tensors is not None}
+    found = {name: program.findings[name].find(*(x.detach() for x in of)) for name, of in program.sources.items()}
+    return program.findings, {name: tensors for name, tensors in found.items() if tensors is not None}
 
 
 def _fresh(tensors: Sequence[Tensor], asked: Sequence[bool]) -> list[Tensor]:
@@ -180,7 +212,7 @@ def _fresh(tensors: Sequence[Tensor], asked: Sequence[bool]) -> list[Tensor]:
 
 
 def _own(graph: fx.Graph, count: int) -> None:
-    """Copy results that are views of inputs, as positions without a strain would be: results are values."""
+    # copy results that are views of inputs, as positions without a strain would be: results are values
     output: Any = graph.output_node()
     results = list(output.args[0])
     for n, root in enumerate(results[:count]):
@@ -194,18 +226,20 @@ def _own(graph: fx.Graph, count: int) -> None:
     output.args = (results,)
 
 
-def _shorten(graph: fx.Graph, count: int) -> int:
+def _shorten(graph: fx.Graph, begin: int, count: int) -> int:
     """Leave the species as the only source of groups, if the graph itself looks the rows up; returns how many are left.
 
-    Groups are the last of all sources.
+    The sources of groups begin at a place among the results.
     """
     output: Any = graph.output_node()
     if count != 3:
         return count
-    *others, rows, table, numbers = output.args[0]
+    results = list(output.args[0])
+    rows, table, numbers = results[begin : begin + 3]
     if rows.target is not torch.ops.aten.embedding.default or rows.args != (table, numbers):
         return count
-    output.args = ([*others, numbers],)
+    results[begin : begin + 3] = [numbers]
+    output.args = (results,)
     return 1
 
 
@@ -222,4 +256,6 @@ def _ending(graph: fx.GraphModule, begin: int, end: int | None) -> GraphPart:
     for x in placeholders:
         if not x.users:
             made.erase_node(x)
+    for n, x in enumerate(made.find_nodes(op="placeholder")):
+        x.target = x.name = f"input_{n}"  # the same in a process that has others beside them
     return GraphPart(fx.GraphModule(graph, made), takes)  # with the constants of the graph

@@ -33,7 +33,7 @@ def compile_training(network: nn.Module, loss: Callable[..., Any], *args: Any, *
     accumulation, scaling and the hooks of `torch.nn.parallel.DistributedDataParallel` work as ever.
 
     A call with other constants, or other names in a dict, is an `InputError`; one that no program holds for, as with a
-    size below 2, is computed by the network itself.  Raises `DeployError` where the network decides by values, and
+    size below 2, is computed by the network itself.  Raises `DeployError` where the network computes by NumPy, and
     where it writes into its buffers.
 
     >>> def loss(network, x, y):

@@ -1,0 +1,197 @@
+"""Programs of networks that find their own edges, or ask for counts: each call finds them as the network does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from e3nn.nn.models import gate_points_2102
+from torch import Tensor, nn
+
+import tpgen
+from tests.machine import needs_compiler
+from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
+from tpgen.base.errors import DeployError
+from tpgen.networks.signature import Signature
+
+RADIUS = 1.5
+_LIBRARY = torch.library.Library("neighbours", "DEF")
+_LIBRARY.define("within(Tensor positions, float radius) -> Tensor")
+
+
+def _within(positions: Tensor, radius: float) -> Tensor:
+    return _near(positions, positions[:, None], radius).nonzero().T.contiguous()
+
+
+def _near(positions: Tensor, others: Tensor, radius: float) -> Tensor:
+    squares = (others - positions).square().sum(-1)
+    return (squares < radius**2) & (squares > 0)
+
+
+_LIBRARY.impl("within", _within, "CPU")
+
+
+@torch.jit.script
+def _scripted(positions: Tensor, radius: float) -> Tensor:
+    squares = (positions.unsqueeze(1) - positions).square().sum(-1)
+    return ((squares < radius * radius) & (squares > 0)).nonzero()
+
+
+def by_nonzero(positions: Tensor) -> tuple[Tensor, Tensor]:
+    return _near(positions, positions[:, None], RADIUS).nonzero(as_tuple=True)
+
+
+def by_where(positions: Tensor) -> tuple[Tensor, ...]:
+    return torch.where(_near(positions, positions[:, None], RADIUS))
+
+
+def by_mask(positions: Tensor) -> Any:
+    """All pairs, of which a mask takes the near ones."""
+    pairs = torch.cartesian_prod(torch.arange(len(positions)), torch.arange(len(positions))).T
+    return pairs[:, _near(positions[pairs[0]], positions[pairs[1]], RADIUS)]
+
+
+def by_selection(positions: Tensor) -> tuple[Tensor, Tensor]:
+    mask, count = _near(positions, positions[:, None], RADIUS), len(positions)
+    place = torch.arange(count * count).reshape(count, count).masked_select(mask)
+    return place // count, place % count
+
+
+def by_script(positions: Tensor) -> Any:
+    return _scripted(positions, RADIUS).unbind(1)
+
+
+def by_operator(positions: Tensor) -> Any:
+    """An operator of somebody's library, of which torch does not know the shapes."""
+    return torch.ops.neighbours.within(positions, RADIUS)
+
+
+FINDERS = (by_nonzero, by_where, by_mask, by_selection, by_script, by_operator)
+
+
+class Potential(nn.Module):
+    """Energies of systems and forces, with edges that it finds."""
+
+    def __init__(self, finder: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.finder, self.net = finder, nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1))
+
+    def forward(self, positions: Tensor, system: Tensor) -> tuple[Tensor, Tensor]:
+        x = positions.detach().requires_grad_()
+        source, target = self.finder(x.detach())
+        lengths = (x[source] - x[target]).norm(dim=1, keepdim=True)
+        long = lengths[lengths > 1.0].sum()  # rows of a tensor that has a gradient, by a mask
+        energies = x.new_zeros(int(system.max()) + 1, 1).index_add(0, system[target], self.net(lengths))
+        (forces,) = torch.autograd.grad(energies.square().sum() + long, x)
+        return energies.detach(), -forces
+
+
+def given(atoms: int, systems: int) -> tuple[Tensor, Tensor]:
+    return torch.rand(atoms, 3).double() * 3, torch.arange(atoms) * systems // atoms
+
+
+@pytest.mark.parametrize("finder", FINDERS)
+def test_a_program_holds_for_any_edges(interpreted: list[int], finder: Any) -> None:  # noqa: F811
+    network = Potential(finder).double()
+    step = tpgen.compile_step(network, *given(30, 3))
+    for sizes in ((41, 3), (23, 2), (30, 5)):
+        data = given(*sizes)
+        torch.testing.assert_close(step(*data), network(*data), rtol=1e-12, atol=1e-12)
+        assert step._program.made(list(data)) is not None, "the network serves"
+
+
+@needs_compiler
+def test_a_compiled_program_is_given_what_was_found() -> None:
+    network = Potential(by_mask).double()
+    step = tpgen.compile_step(network, *given(30, 3))
+    data = given(23, 2)
+    torch.testing.assert_close(step(*data), network(*data), rtol=1e-12, atol=1e-12)
+    assert step._program.made(list(data)) is not None
+
+
+class Scaled(nn.Module):
+    """Decides by a number of a buffer, and a sign that data says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(2.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * float(self.scale) if bool((x > 0).all()) else x  # type: ignore[arg-type]
+
+
+def test_other_numbers_are_those_of_the_example_or_the_network_serves(interpreted: list[int]) -> None:  # noqa: F811
+    network, x = Scaled(), torch.rand(5) + 1
+    with torch.no_grad():
+        step = tpgen.compile_step(network, x)
+        assert step._program.made([x[:4]]) is not None
+        for other in (-x, x):
+            torch.testing.assert_close(step(other), network(other))
+            network.scale.mul_(2)  # type: ignore[operator]
+            torch.testing.assert_close(step(other), network(other))
+        assert step._program.made([x]) is None
+
+
+class Normed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return by_operator(x)[0] / x.abs().max().item()
+
+
+def test_a_number_that_is_another_in_each_call_is_refused() -> None:
+    with pytest.raises(DeployError, match=r"takes a number from what a call is given, by .*test_dependent.py:\d+"):
+        tpgen.compile_step(Normed(), torch.rand(5, 3))
+
+
+class Elsewhere(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        near = x.detach().numpy() > 0
+        return x * torch.from_numpy(near)
+
+
+def test_an_error_names_the_line() -> None:
+    line = Elsewhere.forward.__code__.co_firstlineno + 1
+    with pytest.raises(DeployError, match=rf"numpy\(\) .*at test_dependent.py, line {line}"):
+        tpgen.compile_step(Elsewhere(), torch.rand(5))
+
+
+def cluster(atoms: int) -> dict[str, Tensor]:
+    return {
+        "pos": torch.rand(atoms, 3).double() * 4,
+        "x": torch.rand(atoms, 4).double(),
+        "z": torch.ones(atoms, 1).double(),
+    }
+
+
+class Forces(nn.Module):
+    """The energy of a network, and forces."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, data: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        positions = data["pos"].detach().requires_grad_()
+        energy = self.network({**data, "pos": positions}).sum()
+        return energy.detach(), -torch.autograd.grad(energy, positions)[0]
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_network_of_e3nn_finds_its_edges() -> None:
+    hidden = {"irreps_in": "4x0e", "irreps_hidden": "8x0e+8x0o+8x1e+8x1o", "irreps_out": "0e"}
+    radial = {"max_radius": 1.8, "number_of_basis": 5, "radial_layers": 1, "radial_neurons": 16}
+    edges = {"irreps_node_attr": "0e", "irreps_edge_attr": "0e+1o", "num_neighbors": 6.0, "num_nodes": 30.0}
+    torch.set_default_dtype(torch.float64)  # else e3nn rounds its couplings
+    try:
+        stock = Forces(gate_points_2102.Network(**hidden, **radial, **edges, layers=1)).eval()
+        step = tpgen.compile_step(tpgen.convert(deepcopy(stock), program=False), cluster(40))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for atoms in (40, 33, 51):
+        data = cluster(atoms)
+        for made, wanted in zip(step(data), stock(data), strict=True):
+            torch.testing.assert_close(made, wanted, rtol=1e-10, atol=1e-10)
+        assert step._program.made(Signature.of((data,), {})[1]) is not None, "the network serves"

@@ -1,0 +1,157 @@
+"""Operations of a network whose results' sizes depend on numbers, such as `nonzero`, and numbers that Python asks for.
+
+Each call computes them as the network does, of what a part of its graph makes.  Its program is given what was found:
+tensors with sizes of their own.  A number that is no count must be that of the example.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import SymInt, Tensor
+
+from tpgen.base._torch import DispatchMode, has_kernel, pytree
+from tpgen.networks import lengths
+from tpgen.networks.recording import Finding, Recording
+
+_aten = torch.ops.aten
+_FOLDER = str(Path(__file__).parents[1])
+_BETWEEN = (str(Path(torch.__file__).parent), lengths.__file__, __file__)  # code and the operations that it asks for
+# where an operation has one of these, torch knows its results without numbers
+_WITHOUT_NUMBERS = ("Meta", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
+_KNOWN = ("aten", "prim", "prims", "tpgen")  # namespaces of operations
+_LEAST = 2  # of sizes that are open
+
+
+class Dependent(DispatchMode):
+    """Take for findings of a program what depends on numbers; but for what tpgen asks, which knows programs."""
+
+    def __init__(self, program: Recording) -> None:
+        super().__init__()
+        self._program = program
+        self._count: Counter[str] = Counter()
+        self._columns: dict[int, tuple[Tensor, Sequence[Tensor]]] = {}  # of masks, which are kept
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation, or name it and take what is given."""
+        options, rule = kwargs or {}, _RULES.get(function) or (_found if _is_dependent(function) else None)
+        if rule is None or not asked_at():
+            return function(*args, **options)
+        return rule(self, function, *args, **options)
+
+    def find(
+        self, function: Any, compute: Callable[..., Any], sources: Sequence[Tensor], finding: Callable[[Any], Finding]
+    ) -> Any:
+        """What the program is given for an operation; its results, where no program is or an example's call is not."""
+        name, program = f"{function} at {asked_at()}", self._program
+        self._count[name] += 1
+        name = f"{name}, {self._count[name]}"
+        if name in program.given:
+            program.sources[name] = tuple(sources)
+            return program.given[name]
+        made = compute(*sources)
+        if not program.traced:
+            program.sources[name], program.findings[name] = tuple(sources), finding(made)
+        return made
+
+    def columns(self, mask: Tensor) -> Sequence[Tensor]:
+        """Indices where a mask holds, one for each of its axes."""
+        if id(mask) not in self._columns:
+            self._columns[id(mask)] = mask, _found(self, _aten.nonzero.default, mask).unbind(1)
+        return self._columns[id(mask)][1]
+
+
+def _found(mode: Dependent, function: Any, *args: Any, **options: Any) -> Any:
+    leaves, spec = pytree.tree_flatten((args, options))
+    places = [n for n, x in enumerate(leaves) if isinstance(x, Tensor)]
+    rest = [None if isinstance(x, Tensor) else int(x) if isinstance(x, SymInt) else x for x in leaves]
+
+    def compute(*tensors: Tensor) -> Any:
+        whole = list(rest)
+        for n, x in zip(places, tensors, strict=True):
+            whole[n] = x
+        given, named = pytree.tree_unflatten(whole, spec)
+        return function(*given, **named)
+
+    def finding(made: Any) -> Finding:
+        _, results = pytree.tree_flatten(made)
+        return Finding(
+            lambda *tensors: pytree.tree_leaves(compute(*tensors)),
+            lambda *tensors: pytree.tree_unflatten(list(tensors), results),
+        )
+
+    return mode.find(function, compute, [leaves[n] for n in places], finding)
+
+
+def _by_columns(mode: Dependent, function: Any, x: Tensor, indices: Sequence[Tensor | None], *rest: Any) -> Any:
+    # rows by a mask as rows by indices
+    whole: list[Tensor | None] = []
+    for index in indices:
+        masked = index is not None and index.dtype in (torch.bool, torch.uint8)
+        whole += mode.columns(index) if masked else [index]  # type: ignore[arg-type]
+    return function(x, whole, *rest)
+
+
+def _selected(mode: Dependent, _function: Any, x: Tensor, mask: Tensor) -> Tensor:
+    x, mask = torch.broadcast_tensors(x, mask)
+    return _aten.index.Tensor(x, list(mode.columns(mask)))
+
+
+def _number(mode: Dependent, function: Any, x: Tensor) -> Any:
+    # a count as a size of a tensor, any other number as it was
+
+    def finding(value: Any) -> Finding:
+        if type(value) is int and value >= 0:
+            return Finding(lambda x: _of_size(function(x)), lambda sized: sized.shape[0] - _LEAST)
+        fixed = not isinstance(value, int)  # else it hardly ever is that of the example
+        return Finding(lambda x: [] if function(x) == value else None, lambda: value, fixed=fixed)
+
+    return mode.find(function, function, (x,), finding)
+
+
+def _of_size(count: int) -> list[Tensor] | None:
+    return [torch.zeros((), dtype=torch.uint8).expand(count + _LEAST)] if count >= 0 else None
+
+
+_RULES: dict[Any, Callable[..., Any]] = {
+    _aten.index.Tensor: _by_columns,
+    _aten.index_put.default: _by_columns,
+    _aten.index_put_.default: _by_columns,
+    _aten._index_put_impl_.default: _by_columns,
+    _aten.masked_select.default: _selected,
+    _aten._local_scalar_dense.default: _number,
+}
+
+
+def _is_dependent(function: Any) -> bool:
+    # whether sizes of results depend on numbers, or torch does not know them
+    if torch.Tag.dynamic_output_shape in function.tags:
+        return True
+    if function.namespace in _KNOWN or function._schema.is_mutable:
+        return False
+    return not any(map(partial(has_kernel, function.name()), _WITHOUT_NUMBERS))
+
+
+def asked_at() -> str:
+    """File and line of the code that asks for an operation of torch; none where it is of this package."""
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_BETWEEN):
+        frame = frame.f_back
+    name = frame.f_code.co_filename
+    return "" if name.startswith(_FOLDER) else f"{name}:{frame.f_lineno}"
+
+
+def line_of(error: BaseException) -> str:
+    """The line of the user's code behind an error, to be said after it; empty where there is none."""
+    own = (_FOLDER, *_BETWEEN)
+    found = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
+    return f" (at {Path(found[-1].filename).name}, line {found[-1].lineno}: {found[-1].line})" if found else ""
