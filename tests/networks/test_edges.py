@@ -37,6 +37,7 @@ KEPT: dict[str, Callable[..., Tensor]] = {
     "no zeros": lambda x, index, count: x.new_ones(count, x.shape[1]).index_add(0, index, x),
     "scaled": lambda x, index, count: x.new_zeros(count, x.shape[1]).index_add(0, index, x, alpha=2),
     "written": lambda x, index, count: x.new_zeros(count, x.shape[1]).index_put((index,), x[:1].expand_as(x)),
+    "other columns": lambda x, index, count: x.new_zeros(count, 20).scatter_add(0, index.view(-1, 1).expand_as(x), x),
     "read twice": lambda x, index, count: x.new_zeros(count, x.shape[1]).index_add(0, index, x) + x.sum(),
     "counted": lambda x, index, count: x.new_zeros(count, x.shape[1]).index_add(0, index, x) / x.shape[0],
 }
@@ -135,6 +136,42 @@ def test_so_are_their_second_derivatives_in_training(compiled: list[str]) -> Non
         network.product.weight.grad = None
     assert set(compiled) == {"src dst"}
     assert len(compiled) > 2
+
+
+@needs_compiler
+def test_a_gather_of_some_columns_stays(found: list[str]) -> None:
+    def some(x: Tensor, index: Tensor) -> Tensor:
+        return torch.cat([x, x], 1).gather(0, index.view(-1, 1).expand(-1, x.shape[1]))
+
+    check(Messages(some, SUMS["index_add"]))
+    assert found == ["dst", "dst"]
+
+
+@needs_compiler
+def test_a_sum_of_some_columns_stays(found: list[str]) -> None:
+    class Some(nn.Module):
+        def forward(self, x: Tensor, edges: Tensor, vectors: Tensor) -> Tensor:
+            rows = product(x[edges[0]], o3.spherical_harmonics([0, 1], vectors, False))
+            return x.new_zeros(x.shape).scatter_add(0, edges[1].view(-1, 1).expand(-1, 5), rows)
+
+    product = tpgen.FullyConnectedTensorProduct("4x0e+4x1o", "0e+1o", "4x0e+4x1o", strategy="kernel").double()
+    product.requires_grad_(False)
+    step, data = tpgen.compile_step(Some(), *given(7, 31)), given(12, 40)
+    torch.testing.assert_close(step(*data), Some()(*data), rtol=1e-11, atol=1e-11)
+    assert found == ["src"]
+
+
+@needs_compiler
+def test_a_sum_of_one_row_at_many_places_stays(found: list[str]) -> None:
+    class OneRow(nn.Module):
+        def forward(self, x: Tensor, edges: Tensor, vectors: Tensor) -> Tensor:
+            row = product(x[:1], o3.spherical_harmonics([0, 1], vectors[:1], False))
+            return x.new_zeros(x.shape).index_put((edges[1],), row, accumulate=True)
+
+    product = tpgen.FullyConnectedTensorProduct("4x0e+4x1o", "0e+1o", "4x0e+4x1o", strategy="kernel").double()
+    step, data = tpgen.compile_step(OneRow(), *given(7, 31)), given(12, 40)
+    torch.testing.assert_close(step(*data), OneRow()(*data).detach(), rtol=1e-11, atol=1e-11)
+    assert found == [""]
 
 
 class Layered(nn.Module):

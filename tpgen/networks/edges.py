@@ -17,17 +17,18 @@ from tpgen.form.call import Slot
 from tpgen.kernels.rows import EDGES, INDEX_DTYPES, RULES, RowIndex, RowRule
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.runtime import kernels_of
-from tpgen.networks.simplify import insert
+from tpgen.networks.simplify import insert, sizes_as_text
 
 _aten, _form = torch.ops.aten, torch.ops.tpgen.form.default
 
 
 class _Moved(NamedTuple):
-    """Rows that are gathered, or summed: the other rows, the index between them, and how many others there are."""
+    """Rows of edges, gathered or summed; those of nodes, the index between them, and how many nodes there are."""
 
+    rows: fx.Node
     others: fx.Node
     at: fx.Node
-    count: Any = None  # a number, or a node; that of the others' own, if none
+    count: Any = None  # a number, or a node of the graph; that of the others' own, if none
 
 
 class _Found(NamedTuple):
@@ -121,7 +122,7 @@ def _is_behind(x: Any, node: fx.Node) -> bool:
 
 def _gathered(x: Any) -> _Moved | None:
     found = _GATHERS[x.target](x) if x.op == "call_function" and x.target in _GATHERS else None
-    return found if found is not None and _is_index(found) else None
+    return found if found is not None and _is_whole(found) else None
 
 
 def _summed(node: fx.Node, place: int) -> _Moved | None:
@@ -130,13 +131,17 @@ def _summed(node: fx.Node, place: int) -> _Moved | None:
     reads = [user for user in uses if not _asks_for_kind(user)]
     (only,) = reads if len(reads) == 1 else (None,)
     found = _SUMS[only.target](only) if only is not None and only.target in _SUMS else None
-    return found if found is not None and _is_index(found) else None
+    return found if found is not None and _is_whole(found) else None
 
 
-def _is_index(found: _Moved) -> bool:
-    x, rows = found.at.meta["val"], found.others.meta["val"]
-    on_cpu = x.device.type == rows.device.type == "cpu"
-    return bool(on_cpu and x.dim() == 1 and x.dtype in INDEX_DTYPES and rows.dim() == 2)
+def _is_whole(found: _Moved) -> bool:
+    # whether the index moves each row once, with all of its numbers
+    values = [node.meta["val"] for node in (found.at, found.rows, found.others)]
+    index = values[0]
+    if index.dtype not in INDEX_DTYPES or any(x.device.type != "cpu" for x in values):
+        return False
+    at, rows, others = map(sizes_as_text, (found.at, found.rows, found.others))
+    return len(at) == 1 and len(others) == 2 and rows == [*at, others[1]]
 
 
 # -- how torch writes them ---------------------------------------------------------------------------------------------
@@ -144,48 +149,48 @@ def _is_index(found: _Moved) -> bool:
 
 def _by_index(node: fx.Node) -> _Moved | None:
     x, indices = node.args[:2]
-    return _Moved(x, indices[0]) if len(indices) == 1 else None  # type: ignore[arg-type,index]
+    return _Moved(node, x, indices[0]) if len(indices) == 1 else None  # type: ignore[arg-type,index]
 
 
 def _by_select(node: fx.Node) -> _Moved | None:
     x, axis, index = node.args[:3]
-    return _Moved(x, index) if axis == 0 else None  # type: ignore[arg-type]
+    return _Moved(node, x, index) if axis == 0 else None  # type: ignore[arg-type]
 
 
 def _by_gather(node: fx.Node) -> _Moved | None:
     x, axis, index = node.args[:3]
-    column = _column(index)
-    return _Moved(x, column) if axis == 0 and column is not None else None  # type: ignore[arg-type]
+    column = _column(index, node)
+    return _Moved(node, x, column) if axis == 0 and column is not None else None  # type: ignore[arg-type]
 
 
 def _by_table(node: fx.Node) -> _Moved | None:
     table, index = node.args[:2]
-    return _Moved(table, index) if len(node.args) == 2 else None  # type: ignore[arg-type]
+    return _Moved(node, table, index) if len(node.args) == 2 else None  # type: ignore[arg-type]
 
 
-def _into(node: fx.Node, zeros: Any, index: Any) -> _Moved | None:
+def _into(node: fx.Node, zeros: Any, index: Any, rows: Any) -> _Moved | None:
     count = _rows_of_zeros(zeros)
-    return None if count is None or index is None else _Moved(node, index, count)
+    return None if count is None or index is None else _Moved(rows, node, index, count)
 
 
 def _by_index_add(node: fx.Node) -> _Moved | None:
-    zeros, axis, index, _ = node.args
-    return _into(node, zeros, index) if axis == 0 and not node.kwargs else None
+    zeros, axis, index, rows = node.args
+    return _into(node, zeros, index, rows) if axis == 0 and not node.kwargs else None
 
 
 def _by_scatter_add(node: fx.Node) -> _Moved | None:
-    zeros, axis, index, _ = node.args
-    return _into(node, zeros, _column(index)) if axis == 0 else None
+    zeros, axis, index, rows = node.args
+    return _into(node, zeros, _column(index, rows), rows) if axis == 0 else None
 
 
 def _by_index_put(node: fx.Node) -> _Moved | None:
-    zeros, indices, _, adds = (*node.args, False)[:4]
-    return _into(node, zeros, indices[0]) if adds is True and len(indices) == 1 else None  # type: ignore[arg-type,index]
+    zeros, indices, rows, adds = (*node.args, False)[:4]
+    return _into(node, zeros, indices[0], rows) if adds is True and len(indices) == 1 else None  # type: ignore[arg-type,index]
 
 
 def _by_table_gradient(node: fx.Node) -> _Moved | None:
-    _, index, count, missing, scaled = node.args
-    return None if scaled or missing != -1 else _Moved(node, index, count)  # type: ignore[arg-type]
+    rows, index, count, missing, scaled = node.args
+    return None if scaled or missing != -1 else _Moved(rows, node, index, count)  # type: ignore[arg-type]
 
 
 _GATHERS: dict[Any, Callable[[fx.Node], _Moved | None]] = {
@@ -202,9 +207,9 @@ _SUMS: dict[Any, Callable[[fx.Node], _Moved | None]] = {
 }
 
 
-def _column(index: Any) -> Any:
-    # the index of which a matrix has a copy in each column
-    if index.target is not _aten.expand.default:
+def _column(index: Any, rows: Any) -> Any:
+    # the index of which a matrix has a copy in each column, of as many columns as the rows
+    if index.target is not _aten.expand.default or sizes_as_text(index) != sizes_as_text(rows):
         return None
     column = index.args[0]
     if column.target is _aten.unsqueeze.default and column.args[1] in (1, -1):

@@ -56,7 +56,7 @@ def _is_zero(node: fx.Node, zeros: set[fx.Node]) -> bool:
         return True
     if node.target in _PRODUCTS:
         return any(x in zeros or (isinstance(x, float) and x == 0) for x in node.args)
-    if node.target is _aten.slice_backward.default and "0" in _sizes(first):
+    if node.target is _aten.slice_backward.default and "0" in sizes_as_text(first):
         return True
     return (node.target in _LINEAR and first in zeros) or (node.target in _ADDED and {*node.args[:2]} <= zeros)
 
@@ -64,7 +64,7 @@ def _is_zero(node: fx.Node, zeros: set[fx.Node]) -> bool:
 def _same(node: fx.Node, zeros: set[fx.Node]) -> fx.Node | None:
     """The operand that a result is equal to, if it is known to be."""
     first = node.args[0] if node.args else None
-    if node.target in _WHOLE and _sizes(node) == _sizes(first):
+    if node.target in _WHOLE and sizes_as_text(node) == sizes_as_text(first):
         return first  # type: ignore[return-value]
     if node.target in _ADDED:
         second = node.args[1]
@@ -75,7 +75,8 @@ def _same(node: fx.Node, zeros: set[fx.Node]) -> fx.Node | None:
     return None
 
 
-def _sizes(node: Any) -> list[str]:
+def sizes_as_text(node: Any) -> list[str]:
+    """The shape of a node's value, as text."""
     return [str(n) for n in node.meta["val"].shape]
 
 
@@ -83,7 +84,7 @@ def _broadcasts(operand: Any, node: fx.Node) -> bool:
     """Whether a sum has the sizes of an operand: equal ones, or 1 as the sum has, and its dtype."""
     if not isinstance(operand, fx.Node) or not isinstance(operand.meta["val"], Tensor):
         return False
-    mine, wanted = _sizes(operand), _sizes(node)
+    mine, wanted = sizes_as_text(operand), sizes_as_text(node)
     same = len(mine) == len(wanted) and all(m in (n, m if n == "1" else n) for m, n in zip(mine, wanted, strict=True))
     return same and operand.meta["val"].dtype == node.meta["val"].dtype
 
@@ -91,7 +92,7 @@ def _broadcasts(operand: Any, node: fx.Node) -> bool:
 def _determinant(graph: fx.Graph, node: fx.Node) -> None:
     """That of 3 by 3 matrices, where nobody reads the factors, as a product of three rows."""
     matrix: Any = node.args[0]
-    if any(user.args[1] != 0 for user in node.users) or _sizes(matrix)[-1] != "3":
+    if any(user.args[1] != 0 for user in node.users) or sizes_as_text(matrix)[-1] != "3":
         return
 
     call = partial(insert, graph)
@@ -117,7 +118,7 @@ def _determinant(graph: fx.Graph, node: fx.Node) -> None:
 def _rows(graph: fx.Graph, node: fx.Node) -> None:
     """Products of rows by matrices of few columns: many calls of BLAS, each with a dozen numbers, are one sum."""
     *added, rows, matrices = node.args
-    one, columns = _sizes(node)[1:]
+    one, columns = sizes_as_text(node)[1:]
     if one != "1" or not columns.isdigit() or int(columns) > _FEW or node.kwargs:
         return
     with graph.inserting_before(node):
@@ -130,7 +131,7 @@ def _rows(graph: fx.Graph, node: fx.Node) -> None:
 
 def multiply_column(_graph: fx.Graph, node: fx.Node) -> None:
     """Write a product of a column and a row as products of numbers: Inductor asks how long such are, and fixes that."""
-    if _sizes(node.args[0])[1] == "1":
+    if sizes_as_text(node.args[0])[1] == "1":
         node.target = _aten.mul.Tensor
 
 
