@@ -112,6 +112,26 @@ def test_a_compiled_program_is_given_what_was_found() -> None:
     assert step._program.made(list(data)) is not None
 
 
+class Written(nn.Module):
+    """Writes into a mask that it has used, and asks an operator that a program is not told of."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        mask = x[:, 0] > 0.2
+        first = x[mask]
+        mask &= x[:, 1] > 0.5
+        return first, x[mask], by_operator(x)[0]
+
+
+def test_a_mask_that_was_written_to_is_another(interpreted: list[int]) -> None:  # noqa: F811
+    network = Written()
+    step = tpgen.compile_step(network, torch.rand(30, 3))
+    for rows in (20, 41):
+        x = torch.rand(rows, 3)
+        for made, wanted in zip(step(x), network(x), strict=True):
+            assert torch.equal(made, wanted)
+        assert step._program.made([x]) is not None, "the network serves"
+
+
 class Scaled(nn.Module):
     """Decides by a number of a buffer, and a sign that data says."""
 

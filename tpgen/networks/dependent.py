@@ -19,11 +19,11 @@ from torch import SymInt, Tensor
 
 from tpgen.base._torch import DispatchMode, has_kernel, pytree
 from tpgen.networks import lengths
+from tpgen.networks.reach import OWN_CODE, TORCH_CODE
 from tpgen.networks.recording import Finding, Recording
 
 _aten = torch.ops.aten
-_FOLDER = str(Path(__file__).parents[1])
-_BETWEEN = (str(Path(torch.__file__).parent), lengths.__file__, __file__)  # code and the operations that it asks for
+_BETWEEN = (TORCH_CODE, lengths.__file__, __file__)  # code and the operations that it asks for
 # where an operation has one of these, torch knows its results without numbers
 _WITHOUT_NUMBERS = ("Meta", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
 _KNOWN = ("aten", "prim", "prims", "tpgen")  # namespaces of operations
@@ -37,7 +37,8 @@ class Dependent(DispatchMode):
         super().__init__()
         self._program = program
         self._count: Counter[str] = Counter()
-        self._columns: dict[int, tuple[Tensor, Sequence[Tensor]]] = {}  # of masks, which are kept
+        # of masks, which are kept, in each version
+        self._columns: dict[tuple[int, int], tuple[Tensor, Sequence[Tensor]]] = {}
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
@@ -56,18 +57,23 @@ class Dependent(DispatchMode):
         self._count[name] += 1
         name = f"{name}, {self._count[name]}"
         if name in program.given:
-            program.sources[name] = tuple(sources)
+            program.sources[name] = _as_they_are(sources)
             return program.given[name]
         made = compute(*sources)
         if not program.traced:
-            program.sources[name], program.findings[name] = tuple(sources), finding(made)
+            program.sources[name], program.findings[name] = _as_they_are(sources), finding(made)
         return made
 
     def columns(self, mask: Tensor) -> Sequence[Tensor]:
         """Indices where a mask holds, one for each of its axes."""
-        if id(mask) not in self._columns:
-            self._columns[id(mask)] = mask, _found(self, _aten.nonzero.default, mask).unbind(1)
-        return self._columns[id(mask)][1]
+        key = id(mask), mask._version
+        if key not in self._columns:
+            self._columns[key] = mask, _found(self, _aten.nonzero.default, mask).unbind(1)
+        return self._columns[key][1]
+
+
+def _as_they_are(sources: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return tuple(x.clone() for x in sources)  # the network may write into its own
 
 
 def _found(mode: Dependent, function: Any, *args: Any, **options: Any) -> Any:
@@ -147,11 +153,14 @@ def asked_at() -> str:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_BETWEEN):
         frame = frame.f_back
     name = frame.f_code.co_filename
-    return "" if name.startswith(_FOLDER) else f"{name}:{frame.f_lineno}"
+    return "" if name.startswith(OWN_CODE) else f"{name}:{frame.f_lineno}"
 
 
 def line_of(error: BaseException) -> str:
     """The line of the user's code behind an error, to be said after it; empty where there is none."""
-    own = (_FOLDER, *_BETWEEN)
-    found = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(own)]
+    found = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((TORCH_CODE, OWN_CODE))
+    ]
     return f" (at {Path(found[-1].filename).name}, line {found[-1].lineno}: {found[-1].line})" if found else ""

@@ -50,7 +50,8 @@ PLAIN_KINDS = (bool, int, float, complex, str, bytes, type(None), Enum, torch.dt
 _LIBRARIES = ("torch", "tpgen", "numpy", "scipy", "sympy", "opt_einsum", "opt_einsum_fx", "typing_extensions")
 _FIXED = frozenset({*sys.stdlib_module_names, *_LIBRARIES, "builtins"})
 _PYTHON = sysconfig.get_path("stdlib")
-_FOLDERS = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}")
+# where files of code begin: torch's, and ours
+TORCH_CODE, OWN_CODE = f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}"
 # code that runs beneath these writes kernels, and computes nothing of a network
 _BUILDERS = tuple(
     f"{folder}{os.sep}"
@@ -262,7 +263,7 @@ def _home(kind: type) -> str:
 def is_fixed(code: CodeType) -> bool:
     """Whether code is torch's, Python's own, or ours."""
     file = code.co_filename
-    if file.startswith((*_FOLDERS, "<frozen")):
+    if file.startswith((TORCH_CODE, OWN_CODE, "<frozen")):
         return True
     return file.startswith(_PYTHON) and not any(name in file for name in ("site-packages", "dist-packages"))
 

@@ -32,6 +32,7 @@ from tpgen.base.errors import TpgenError, TraceError
 from tpgen.emitter.emit import EmittedModule
 from tpgen.emitter.leaf import is_kept_whole, whole
 from tpgen.networks.inline import inline_products, product_of
+from tpgen.networks.reach import TORCH_CODE
 
 Leaf = Callable[[nn.Module, str], bool]
 Attributes = Mapping[str, Any] | Callable[[fx.Node], Mapping[str, Any]]
@@ -277,7 +278,7 @@ def _helper(error: Exception) -> str:
     """The name of the outermost plain function that the network called on the way to an error; empty for none."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         found = inspect.unwrap(frame.f_globals.get(frame.f_code.co_name, _helper))
-        ours = frame.f_code.co_filename.startswith(str(Path(torch.__file__).parent)) or frame.f_globals is globals()
+        ours = frame.f_code.co_filename.startswith(TORCH_CODE) or frame.f_globals is globals()
         if not ours and getattr(found, "__code__", None) is frame.f_code:
             return frame.f_code.co_name
     return ""
@@ -287,7 +288,7 @@ def _where(error: Exception, tracer: NetworkTracer) -> str:
     """The module that was being traced, and the line of code outside torch and this file that asked too much."""
     path = next(reversed(tracer.module_stack.values()))[0] if tracer.module_stack else ""
     module = f"module {path!r}" if path else "the network"
-    ours = (str(Path(torch.__file__).parent), __file__)
+    ours = (TORCH_CODE, __file__)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
     if not frames:
         return module
