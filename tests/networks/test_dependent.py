@@ -132,6 +132,25 @@ def test_a_mask_that_was_written_to_is_another(interpreted: list[int]) -> None: 
         assert step._program.made([x]) is not None, "the network serves"
 
 
+class Shifted(nn.Module):
+    """Writes into edges that it has found."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        edges = by_operator(x)
+        edges += 1
+        return x[edges[0] - 1], edges
+
+
+def test_what_was_found_may_be_written_to(interpreted: list[int]) -> None:  # noqa: F811
+    network = Shifted()
+    step = tpgen.compile_step(network, torch.rand(30, 3) * 3)
+    for rows in (20, 41):
+        x = torch.rand(rows, 3) * 3
+        for made, wanted in zip(step(x), network(x), strict=True):
+            assert torch.equal(made, wanted)
+        assert step._program.made([x]) is not None, "the network serves"
+
+
 class Scaled(nn.Module):
     """Decides by a number of a buffer, and a sign that data says."""
 

@@ -57,11 +57,11 @@ class Dependent(DispatchMode):
         self._count[name] += 1
         name = f"{name}, {self._count[name]}"
         if name in program.given:
-            program.sources[name] = _as_they_are(sources)
-            return program.given[name]
+            program.sources[name] = _copied(sources)
+            return _copied(program.given[name])
         made = compute(*sources)
         if not program.traced:
-            program.sources[name], program.findings[name] = _as_they_are(sources), finding(made)
+            program.sources[name], program.findings[name] = _copied(sources), finding(made)
         return made
 
     def columns(self, mask: Tensor) -> Sequence[Tensor]:
@@ -72,8 +72,9 @@ class Dependent(DispatchMode):
         return self._columns[key][1]
 
 
-def _as_they_are(sources: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    return tuple(x.clone() for x in sources)  # the network may write into its own
+def _copied(values: Any) -> Any:
+    # the network may write into its own
+    return pytree.tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, values)
 
 
 def _found(mode: Dependent, function: Any, *args: Any, **options: Any) -> Any:
