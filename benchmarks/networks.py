@@ -237,15 +237,15 @@ class _Potential(nn.Module):
         return {"energy": energy, "forces": -slopes}
 
 
-def gate_points(atoms: int, dtype: torch.dtype, name: str) -> Case:
+def gate_points(atoms: int, dtype: torch.dtype, name: str, copies: int = 32, layers: int = 2) -> Case:
     """An example network of e3nn's own, which finds its edges itself, of a ball of atoms with 10 neighbours each."""
     from importlib import import_module
 
     torch.manual_seed(0)
-    hidden = "+".join(f"32x{degree}{parity}" for degree in range(3) for parity in "eo")
+    hidden = "+".join(f"{copies}x{degree}{parity}" for degree in range(3) for parity in "eo")
     network = import_module(f"e3nn.nn.models.{name}").Network(
         irreps_in="4x0e", irreps_hidden=hidden, irreps_out="0e", irreps_node_attr="0e", irreps_edge_attr="0e+1o+2e",
-        layers=2, max_radius=2.0, number_of_basis=10, radial_layers=1, radial_neurons=64, num_neighbors=10.0,
+        layers=layers, max_radius=2.0, number_of_basis=10, radial_layers=1, radial_neurons=64, num_neighbors=10.0,
         num_nodes=float(atoms),
     )  # fmt: skip
     directions = nn.functional.normalize(torch.randn(atoms, 3, dtype=dtype), dim=1)

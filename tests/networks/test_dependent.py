@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from e3nn.nn.models import gate_points_2102
 from torch import Tensor, nn
 
 import tpgen
+from benchmarks.networks import Case, gate_points
 from tests.machine import needs_compiler
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tpgen.base.errors import DeployError
@@ -196,41 +196,22 @@ def test_an_error_names_the_line() -> None:
         tpgen.compile_step(Elsewhere(), torch.rand(5))
 
 
-def cluster(atoms: int) -> dict[str, Tensor]:
-    return {
-        "pos": torch.rand(atoms, 3).double() * 4,
-        "x": torch.rand(atoms, 4).double(),
-        "z": torch.ones(atoms, 1).double(),
-    }
-
-
-class Forces(nn.Module):
-    """The energy of a network, and forces."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, data: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        positions = data["pos"].detach().requires_grad_()
-        energy = self.network({**data, "pos": positions}).sum()
-        return energy.detach(), -torch.autograd.grad(energy, positions)[0]
+def example_of_e3nn(atoms: int) -> Case:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)  # else e3nn rounds its couplings
+    try:
+        return gate_points(atoms, torch.float64, "gate_points_2102", copies=4, layers=1)
+    finally:
+        torch.set_default_dtype(before)
 
 
 @needs_compiler
 @pytest.mark.slow
 def test_a_network_of_e3nn_finds_its_edges() -> None:
-    hidden = {"irreps_in": "4x0e", "irreps_hidden": "8x0e+8x0o+8x1e+8x1o", "irreps_out": "0e"}
-    radial = {"max_radius": 1.8, "number_of_basis": 5, "radial_layers": 1, "radial_neurons": 16}
-    edges = {"irreps_node_attr": "0e", "irreps_edge_attr": "0e+1o", "num_neighbors": 6.0, "num_nodes": 30.0}
-    torch.set_default_dtype(torch.float64)  # else e3nn rounds its couplings
-    try:
-        stock = Forces(gate_points_2102.Network(**hidden, **radial, **edges, layers=1)).eval()
-        step = tpgen.compile_step(tpgen.convert(deepcopy(stock), program=False), cluster(40))
-    finally:
-        torch.set_default_dtype(torch.float32)
-    for atoms in (40, 33, 51):
-        data = cluster(atoms)
-        for made, wanted in zip(step(data), stock(data), strict=True):
-            torch.testing.assert_close(made, wanted, rtol=1e-10, atol=1e-10)
-        assert step._program.made(Signature.of((data,), {})[1]) is not None, "the network serves"
+    first, *rest = map(example_of_e3nn, (40, 33, 51))
+    stock, step = first.model, tpgen.compile_step(tpgen.convert(deepcopy(first.model), program=False), first.batch)
+    for case in (first, *rest):
+        made, wanted = step(case.batch), stock(case.batch)
+        for name, x in wanted.items():
+            torch.testing.assert_close(made[name], x.detach(), rtol=1e-10, atol=1e-10)
+        assert step._program.made(Signature.of((case.batch,), {})[1]) is not None, "the network serves"
