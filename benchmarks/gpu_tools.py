@@ -36,7 +36,18 @@ TOOLS = {
     "memcheck": Tool("compute-sanitizer", ("--tool", "memcheck", "--error-exitcode", str(_FOUND))),
     "racecheck": Tool("compute-sanitizer", ("--tool", "racecheck", "--error-exitcode", str(_FOUND))),
     "ncu": Tool(
-        "ncu", ("--kernel-name", "regex:tpgen", "--launch-count", "6", "--csv", "--metrics", ",".join(_METRICS))
+        "ncu",
+        (
+            "--clock-control",
+            "none",
+            "--kernel-name",
+            "regex:tpgen",
+            "--launch-count",
+            "6",
+            "--csv",
+            "--metrics",
+            ",".join(_METRICS),
+        ),
     ),
 }
 
