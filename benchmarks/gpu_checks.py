@@ -252,7 +252,7 @@ def convolved(
     x1, x2, w = (x.detach().requires_grad_(x.numel() > 0) for x in given)
     inputs = [x for x in (x1, x2, w) if x.numel()]
     out = compute(x1, x2, w, **graph)
-    g = torch.arange(out.numel(), device=out.device).cos().to(out.dtype).view_as(out)
+    g = torch.arange(out.numel(), dtype=torch.float64).cos().to(out).view_as(out)  # a device's cosine is another
     first = torch.autograd.grad(out, inputs, g, create_graph=twice)
     return [out, *first, *(second_order(first, inputs) if twice else [])]
 

@@ -40,7 +40,7 @@ def with_cuequivariance(project: str, model: nn.Module) -> nn.Module:
         return run(model, device="cuda", return_model=True)
     from nequip.model.modify_utils import modify
 
-    return modify(model, [{"modifier": "enable_CuEquivariance"}])
+    return modify(model, [{"modifier": "enable_CuEquivariance"}]).to("cuda")
 
 
 WAYS: dict[str, Callable[[str, nn.Module], nn.Module]] = {

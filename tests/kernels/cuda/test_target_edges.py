@@ -18,6 +18,7 @@ from tpgen.kernels.cuda.product_kernel import ordered_edges
 from tpgen.kernels.rows import DESTINATIONS, SOURCES, RowIndex
 from tpgen.kernels.runtime.ops import describe, kernel_conv
 from tpgen.planner.presets import channelwise, fully_connected
+from tpgen.planner.product import make_plan
 
 PLAN = channelwise("20x0e+3x1o", "0e+1o", "0e+1o", shared_weights=False)
 
@@ -63,6 +64,22 @@ def test_nodes_of_very_many_edges_lie_across_runs(shared: bool, gpu: Products) -
     torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
     assert gpu.calls.count("cuLaunchKernel") == 2 + 2 + shared
     assert torch.equal(kernel_conv(x1, x2, w, src, dst, nodes, text), found)
+
+
+def test_a_step_of_several_senders_sums_over_channels_for_each(gpu: Products) -> None:
+    """Where copies are those of x2, the gradient of x1 is a sum over them: of the edges of one sender at a time."""
+    paths = [(0, 0, 0, "uvv", False), (0, 1, 1, "uvv", False)]
+    plan, edges, nodes = make_plan("2x1o", "5x0e+5x1o", "5x1o+5x1e", paths), 30, 6
+    given, text = operands(plan, edges), describe(plan)
+    x1, x2 = given["x1"][:nodes].clone().requires_grad_(), given["x2"].requires_grad_()
+    src, dst = torch.randint(nodes, (2, edges), generator=torch.Generator().manual_seed(0))
+    found = kernel_conv(x1, x2, given["w"], src, dst, nodes, text)
+    wanted = torch.zeros_like(found).index_add(0, dst, reference_product(plan, x1[src], x2, given["w"]))
+    cotangent = torch.randn_like(found)
+    one, other = (torch.autograd.grad(y, (x1, x2), cotangent) for y in (found, wanted))
+    torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+    backward = gpu.sources[-1].placement
+    assert (backward.owner, backward.rows > 1) == ("x1", True)
 
 
 def test_a_backward_pass_by_receiver_adds_up_gradients_of_senders(gpu: Products) -> None:

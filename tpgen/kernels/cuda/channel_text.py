@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tpgen.kernels.cpp.text import Writer, literal
@@ -106,11 +106,16 @@ class StepChannelText:
         for o in p.results:
             self._clear_result(o)
         w.line("__syncthreads();")
+        owned = [o for o in p.summed if o == p.owner]
         with owner_by_owner(w, p.by):
             w.line("compute_units(s);")
-        if p.summed:
-            w.line("__syncthreads();")
-        for o in p.summed:
+            self._sum_all(owned)
+        self._sum_all([o for o in p.summed if o not in owned])
+
+    def _sum_all(self, operands: Sequence[str]) -> None:
+        if operands:
+            self.w.line("__syncthreads();")
+        for o in operands:
             self._sum_parts(o)
 
     def _clear_result(self, operand: str) -> None:
@@ -124,16 +129,18 @@ class StepChannelText:
                     w.line(f"clear(s.d_{operand} + {start + row * dim}, {size});")
 
     def _sum_parts(self, operand: str) -> None:
-        """The parts of all groups, in their order; those of all rows, where the rows add to the same numbers."""
+        """The parts of all groups, in their order; of all rows, or of one owner, that add to the same numbers."""
         p, w, dim = self.p, self.w, self.p.dim[operand]
-        carried = p.carried(operand)
-        rows, parts = (1, f"s.rows * {p.slots}") if carried else (p.rows, p.slots)
+        first, end, rows = "0", f"{p.slots}", p.rows
+        if p.carried(operand):
+            begin, last = ("s.from", "s.to") if operand == p.owner else ("0", "s.rows")
+            first, end, rows = f"{begin} * {p.slots}", f"{last} * {p.slots}", 1
         for start, size in p.sum_ranges(operand):
             with w.block(f"for (int n = threadIdx.x; n < {size * rows}; n += THREADS)"):
                 w.line(f"const int row = n / {size}, place = {start} + n % {size};")
                 w.line(f"const num* const part = s.p_{operand} + row * {p.slots * dim} + place;")
                 w.line("num sum = 0;")
-                w.line(f"for (int m = 0; m < {parts}; ++m) sum += part[m * {dim}];")
+                w.line(f"for (int m = {first}; m < {end}; ++m) sum += part[m * {dim}];")
                 put = f"s.d_{operand}[row * {dim} + place]"
                 w.line(f"{put} += sum;" if p.added(operand) else f"{put} = narrow(sum);")
 
