@@ -25,6 +25,13 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
+def unoptimised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are compiled in half the time; `test_compilers` and `test_targets` have what optimising makes of them."""
+    monkeypatch.setenv("TPGEN_CXX", str(Path(__file__).parents[1] / "attacks" / "quick++"))
+    monkeypatch.setenv("SEED", "1")
+
+
+@pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of this test's own, and no kernel loaded yet."""
     monkeypatch.setenv("TPGEN_CACHE_DIR", str(tmp_path / "cache"))

@@ -24,6 +24,8 @@ from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, full, fully_connected
 from tpgen.planner.product import make_plan
 
+pytestmark = pytest.mark.usefixtures("unoptimised")
+
 PLANS = {
     "channel": channelwise("8x0e+8x1o", "0e+1o", "0e+1o"),
     "channel, shared": channelwise("8x0e+8x1o", "0e+1o", "1o", shared_weights=True),

@@ -36,15 +36,12 @@ from tpgen.planner.presets import fully_connected
 from tpgen.planner.product import make_plan
 
 ROOT = Path(tpgen.__file__).parent
-QUICK = Path(__file__).parents[1] / "attacks" / "quick++"
 MASKS = (8, 2, 7, 15, 1, 4)  # forwards, each gradient alone, all of them, and with the value
 
 
 @pytest.fixture
-def patched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Set numbers by module and name; kernels are compiled without optimising, and nothing is remembered."""
-    monkeypatch.setenv("TPGEN_CXX", str(QUICK))
-    monkeypatch.setenv("SEED", "1")
+def patched(unoptimised: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Set numbers by module and name; nothing is remembered."""
 
     def patch(values: Mapping[str, Any]) -> None:
         for name, value in values.items():

@@ -21,6 +21,8 @@ from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan
 
+pytestmark = pytest.mark.usefixtures("unoptimised")
+
 ENDS = {
     "whole vectors": ("16x0e + 32x1o", "32x0e + 16x1o"),
     "rests": ("3x0e + 5x1o + 2x0e + 17x2e", "2x1o + 20x0e + 1x3e + 19x2e"),

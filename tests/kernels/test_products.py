@@ -23,6 +23,8 @@ from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, fully_connected, tensor_square
 from tpgen.planner.product import make_plan
 
+pytestmark = pytest.mark.usefixtures("unoptimised")
+
 # multiplicities and layout: few copies (vectors over rows), many (vectors over channels)
 SIZES: dict[str, tuple[int, int, Layout]] = {
     "few": (3, 1, ("ir_mul", "mul_ir", "ir_mul")),

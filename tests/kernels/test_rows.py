@@ -18,6 +18,8 @@ from tpgen.kernels.runtime.ops import kernel_conv, kernel_product
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, fully_connected
 
+pytestmark = pytest.mark.usefixtures("unoptimised")
+
 ROWS, NODES, SETS = 11, 4, 3
 WEIGHTED = [mode for mode, weighted, shared in VARIANTS if weighted and not shared]
 INDEX = torch.tensor([2, 0, 0, 2, 2, 0, 2, 2, 0, 0, 2])  # element 1 has no rows

@@ -5,7 +5,6 @@ without what must stand before it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import cycle
 
 import pytest
 import torch
@@ -13,12 +12,11 @@ from torch import Tensor
 
 from tests.interpreter import interpret
 from tests.kernels.cuda.emulator.products import Emulated
-from tests.kernels.cuda.named import BACKWARD, FORWARD, LAYOUTS, TO_THE_LIBRARY, Kernel
+from tests.kernels.cuda.named import BACKWARD, FORWARD, Kernel
 from tests.machine import needs_nvrtc
 from tpgen.form.form import form_of
 from tpgen.kernels.sweep.sweep import make_sweep
 from tpgen.kernels.sweep.terms import SLOTS, path_terms
-from tpgen.planner.problems import PROBLEMS
 
 NODES = 4
 TOLERANCES = {"float64": 1e-12, "float32": 2e-6, "bfloat16": 1.2e-2}
@@ -34,16 +32,6 @@ QUICK = [
     (Kernel("mace-readout", BACKWARD), 90),
     (Kernel("roofline-636", FORWARD, indexed=True), 90),
     (Kernel("roofline-636", BACKWARD, "ir_mul"), 80),
-]
-NAMED = [
-    Kernel(name, opened, LAYOUTS[n % 2], indexed, ("float32", "float64", "bfloat16")[n % 3])
-    for n, (name, opened, indexed) in enumerate(
-        (name, opened, indexed)
-        for name in PROBLEMS
-        if name not in TO_THE_LIBRARY
-        for opened, indexed in ((FORWARD, False), (BACKWARD, False), (ALL, False))
-        + ((FORWARD, True), (BACKWARD, True), (SECOND, True))
-    )
 ]
 
 
@@ -105,13 +93,6 @@ def check(kernel: Kernel, arch: int) -> None:
 @needs_nvrtc
 @pytest.mark.parametrize("kernel, arch", QUICK, ids=str)
 def test_ptx_agrees_with_the_definition(kernel: Kernel, arch: int) -> None:
-    check(kernel, arch)
-
-
-@needs_nvrtc
-@pytest.mark.slow  # every fifth: each set of slots, kind of rows and dtype comes with some problem
-@pytest.mark.parametrize("kernel, arch", [*zip(NAMED[::5], cycle((80, 90)), strict=False)], ids=str)
-def test_so_does_that_of_named_problems(kernel: Kernel, arch: int) -> None:
     check(kernel, arch)
 
 

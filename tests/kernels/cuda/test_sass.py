@@ -20,7 +20,6 @@ from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.generate import CudaSource
 from tpgen.kernels.cuda.polynomial_placement import CudaPolynomialPlacement
 from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS
-from tpgen.planner.problems import PROBLEMS
 from tpgen.tools.inspection.stages.cuda import sass_of
 
 pytestmark = [needs_nvrtc, needs_nvdisasm]
@@ -49,9 +48,6 @@ def without(source: CudaSource, called: str) -> CudaSource:
 
 # The most instructions of a lane for each number that is moved; about 27 are free on an H200.
 PRODUCTS = {FORWARD: 8, BACKWARD: 17}
-CHANNELWISE = [
-    Kernel(name, opened) for name, opened in product(PROBLEMS, PRODUCTS) if PROBLEMS[name].suite == "channelwise"
-]
 # Of polynomials, whose arithmetic takes longer than memory: forward, backward, second.
 ROWS = {
     "mace-contraction": (62, 93, 157),
@@ -80,12 +76,6 @@ def check(kernel: Kernel, arch: int) -> None:
 )
 def test_few_instructions_for_each_number_moved(name: str, opened: tuple[str, ...], arch: int) -> None:
     check(Kernel(name, opened), arch)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kernel, arch", [*zip(CHANNELWISE, cycle(ARCHITECTURES), strict=False)], ids=str)
-def test_few_of_every_named_problem(kernel: Kernel, arch: int) -> None:
-    check(kernel, arch)
 
 
 @pytest.mark.slow

@@ -219,7 +219,7 @@ def test_the_device_of_the_tensors_is_asked_not_the_current_one(
 def test_what_has_no_kernel_says_why() -> None:
     mixing = forward_spec(fully_connected("4x0e", "4x0e", "4x0e"))
     assert target.kernel_obstacle(mixing, chip_of(90)) is None
-    large = forward_spec(fully_connected("256x0e", "64x0e", "256x0e", shared_weights=False))
+    large = forward_spec(fully_connected("64x0e", "16x0e", "64x0e", shared_weights=False))
     assert "bytes of shared memory, and a block of sm_90" in str(target.kernel_obstacle(large, chip_of(90)))
     wide = forward_spec(channelwise("4096x0e+4096x1o+4096x2e", "0e+1o+2e", "0e+1o+2e", shared_weights=False))
     reason = target.kernel_obstacle(wide, chip_of(75))

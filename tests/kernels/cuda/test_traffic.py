@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.kernels.cuda.named import KERNELS, QUICK, Kernel
+from tests.kernels.cuda.named import QUICK, Kernel
 from tests.kernels.cuda.polynomials.standin import PolynomialStandIn
 from tests.kernels.cuda.polynomials.test_calls import CALLS, Case
 from tests.kernels.cuda.standin import Library, StandIn, Traffic
@@ -66,13 +66,6 @@ def check_all(cases: list[tuple[Kernel, int]], folder: Path) -> None:
 
 def test_every_number_comes_once_and_in_few_sectors(tmp_path: Path) -> None:
     check_all(list(zip(QUICK, cycle((80, 90)))), tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("problem", dict.fromkeys(k.problem for k in KERNELS if k.problem != "e3nn-bench"))
-def test_the_same_of_named_problems(problem: str, tmp_path: Path) -> None:
-    """In each layout, each way to copy rows: e3nn-bench, whose kernels are the longest, reads as tetris-1 does."""
-    check_all(list(zip((k for k in KERNELS if k.problem == problem), cycle(WAYS))), tmp_path)
 
 
 @pytest.mark.parametrize("name", POLYNOMIALS)

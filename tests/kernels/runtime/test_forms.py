@@ -22,6 +22,8 @@ from tpgen.kernels.sweep.terms import SLOTS, raised_call
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
 
+pytestmark = pytest.mark.usefixtures("unoptimised")
+
 ROWS, NODES = 11, 4
 FUSED = [variant for variant in VARIANTS if variant[0] in CHANNEL_LETTER]
 SMALL = channelwise("8x0e+8x1o", "0e+1o", "0e+1o")

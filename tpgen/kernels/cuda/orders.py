@@ -161,14 +161,21 @@ def known_order(index: Tensor, owners: int, capture: int = 0) -> Order:
     return _orders.of(index, owners, order_of, capture)
 
 
-def know_both(src: Tensor, dst: Tensor, sources: int, nodes: int, capture: int = 0) -> None:
-    """Sort edges by both ends at once, where neither order is known or needless, and both may be kept."""
+def know_both(src: Tensor, dst: Tensor, sources: int, nodes: int, capture: int = 0, check: bool = False) -> None:
+    """Sort edges by both ends at once, where neither order is known or needless, and both may be kept.
+
+    Where edges are to be checked, their order says whether they are in range; the device is waited for once.
+    """
     ends = (dst, nodes), (src, sources)
     if any(ascends(x) or not is_kept(x) or recall_order(x, owners, capture) for x, owners in ends):
         return
     made = both_of(orders_of(src, dst, sources, nodes), sources, nodes)
     for (x, owners), order in zip(ends, made, strict=True):
         _orders.of(x, owners, lambda *_, order=order: order, capture)
+    if check and not capture:
+        bounds = torch.stack([order.first[end] for order in made for end in (0, -1)]).tolist()
+        for (x, owners), found in zip(ends, (bounds[:2], bounds[2:]), strict=True):
+            _ranges.of(x, owners, lambda *_, found=found: found == [0, len(dst)])
 
 
 def note_ascending(index: Tensor) -> None:

@@ -59,6 +59,7 @@ class Kernels:
         self._native: Runtime | None = None  # where it calls a kernel by its number
         self._launched: Launched | None = None  # on GPUs
         self._offered: set[tuple[Kernel, torch.device]] = set()
+        self._ahead: set[tuple[tuple[str, ...], torch.dtype, Rules, int]] = set()  # calls that are built for a device
         self._failed: list[tuple[KernelSpec, str, KernelError]] = []  # not said yet
 
     @property
@@ -207,23 +208,31 @@ class Kernels:
         return [partial(self.kernel, call, dtype, rules, device) for call in missing]
 
     def build_together(self, calls: Iterable[str], like: Tensor, rules: Rules) -> None:
-        """Build the kernels of calls on tensors like one side by side."""
-        dtype, device = like.dtype, like.device.type
-        if dtype not in DTYPES or target_of(device) is None or not self.description.live:
+        """Build the kernels of calls on tensors like one side by side, once for a device."""
+        dtype, device, calls = like.dtype, like.device.type, tuple(calls)
+        built = calls, dtype, rules, like.get_device()
+        if built in self._ahead or dtype not in DTYPES or target_of(device) is None or not self.description.live:
             return
         if untaken := self.untaken(rules, dtype, device):
             kept = tuple(rule for rule in rules if rule not in untaken)
             kernels_of(self.by_row(untaken)).build_together(calls, like, kept)
             return
         parts = [part for text in calls for part in self.signature(text, rules).parts]
-        widens = {part: self.widens(part, dtype, rules, device) for part in parts}
-        for wide in (False, True):
-            chosen = [p for p in parts if widens[p] == wide]
-            number = torch.float32 if wide else dtype
-            if begun(self._missing(chosen, number, rules, device)):
-                continue
-            kernels = self._together(chosen, number, rules, device)
-            _side_by_side([partial(_compile, k, like) for k in kernels if hasattr(k, "compile")])
+        wide = [part for part in parts if self.widens(part, dtype, rules, device)]
+        narrow = [part for part in parts if part not in wide]
+        numbers = (narrow, dtype), (wide, torch.float32)
+        ready = [self._prepare(some, number, rules, like) for some, number in numbers]
+        if all(ready):
+            self._ahead.add(built)
+
+    def _prepare(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, like: Tensor) -> bool:
+        """Build the kernels of calls side by side; False where another thread has begun to."""
+        device = like.device.type
+        if begun(self._missing(calls, dtype, rules, device)):
+            return False
+        kernels = self._together(calls, dtype, rules, device)
+        _side_by_side([partial(_compile, k, like) for k in kernels if hasattr(k, "compile")])
+        return True
 
     def sort_together(self, call: FormCall) -> None:
         """Sort edges by both ends at once, where a kernel takes them sorted and gradients are to follow."""
@@ -236,7 +245,8 @@ class Kernels:
         src, dst = call.at
         usual = all(x.dtype in INDEX_DTYPES and x.is_contiguous() and x.device == x1.device for x in (src, dst))
         if usual and len(src) == len(dst):
-            know_both(src, dst, x1.shape[0], max(0, call.nodes), captures.capture_of(x1.get_device()))
+            capture = captures.capture_of(x1.get_device())
+            know_both(src, dst, x1.shape[0], max(0, call.nodes), capture, self.description.check_index)
 
     def fuses(self, dtype: torch.dtype, device: str) -> bool:
         """Whether second derivatives of a product's tensors of a dtype are one kernel there."""

@@ -91,7 +91,7 @@ def test_every_line_of_a_cuda_kernel_is_explained(problem: str) -> None:
 def test_what_has_no_cuda_kernel_says_why() -> None:
     half = provenance(small(), strategy="kernel", stages=CUDA, dtype=torch.float16)
     assert all("kernels compute in float32" in stage.missing for stage in half.stages.values())
-    large = fully_connected("256x0e", "64x0e", "256x0e", shared_weights=False)
+    large = fully_connected("64x0e", "16x0e", "64x0e", shared_weights=False)
     found = provenance(large, strategy="kernel", stages=CUDA)
     assert all("bytes of shared memory" in stage.missing for stage in found.stages.values())
     graph = provenance(small(), strategy="einsum", stages=CUDA)
