@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import permutations
 from typing import Any, ClassVar
 
 import torch
@@ -220,11 +221,39 @@ def _check_names(irrep_normalization: str | None, path_normalization: str | None
         raise PlanError(unknown("path_normalization", path_normalization, PATH_NORMALIZATIONS))
 
 
+def coupling_basis(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
+    """Each path of a checkpoint as a sum of ours, ``(theirs, ours)``: between equal tensors only sums count.
+
+    Raises `PlanError` where they are none: cuequivariance's reduced basis is one.
+    """
+    ours = contraction_couplings(irreps_in, output, degree)
+    theirs = theirs.to("cpu", torch.float64)
+    theirs = theirs if theirs.dim() == ours.dim() else theirs.unsqueeze(0)
+    if theirs.shape[:-1] != ours.shape[:-1]:
+        raise PlanError(f"{key}: couplings of shape {tuple(theirs.shape)} are of other irreps than {irreps_in}")
+    columns, wanted = (mean_over_orders(x).flatten(0, -2) for x in (ours, theirs))
+    found = torch.linalg.lstsq(columns, wanted, driver="gelsd").solution
+    if not torch.allclose(columns @ found, wanted, atol=1e-5):
+        raise PlanError(f"{key}: the checkpoint's couplings are none of {irreps_in} -> {output} in degree {degree}")
+    return found.T
+
+
+def mean_over_orders(couplings: Tensor) -> Tensor:
+    """The mean over all orders of the inputs: ``[component, i_1, ..., i_nu, path]``."""
+    inputs = range(1, couplings.dim() - 1)
+    turned = [couplings.permute(0, *order, couplings.dim() - 1) for order in permutations(inputs)]
+    return torch.stack(turned).mean(0)
+
+
+def contraction_couplings(irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
+    """All paths to an output, ``[component, i_1, ..., i_nu, path]``, in float64."""
+    one = [one_channel(irreps_in)] * degree
+    return torch.from_numpy(generalized_couplings(one, output, natural=degree == MAX_DEGREE))
+
+
 def coupling_signs(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
     """The sign of each path in a checkpoint: versions of e3nn differ in those of some Wigner 3j symbols."""
-    ours = torch.from_numpy(
-        generalized_couplings([one_channel(irreps_in)] * degree, output, natural=degree == MAX_DEGREE)
-    )
+    ours = contraction_couplings(irreps_in, output, degree)
     if ours.shape[-1] == 0:
         return torch.ones(1, dtype=torch.float64)
     theirs = theirs.to("cpu", torch.float64)

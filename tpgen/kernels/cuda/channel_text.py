@@ -129,7 +129,7 @@ class StepChannelText:
                     w.line(f"clear(s.d_{operand} + {start + row * dim}, {size});")
 
     def _sum_parts(self, operand: str) -> None:
-        """The parts of all groups, in their order; of all rows, or of one owner, that add to the same numbers."""
+        # in the order of the groups; of all rows, or of one owner, that add to the same numbers
         p, w, dim = self.p, self.w, self.p.dim[operand]
         first, end, rows = "0", f"{p.slots}", p.rows
         if p.carried(operand):

@@ -226,7 +226,7 @@ class Kernels:
             self._ahead.add(built)
 
     def _prepare(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, like: Tensor) -> bool:
-        """Build the kernels of calls side by side; False where another thread has begun to."""
+        # false where another thread has begun to
         device = like.device.type
         if begun(self._missing(calls, dtype, rules, device)):
             return False

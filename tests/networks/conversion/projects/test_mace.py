@@ -26,6 +26,7 @@ from tpgen.networks.conversion.convert import conversion_report, convert, restor
 from tpgen.networks.conversion.products import ConvertedTensorProduct
 from tpgen.networks.conversion.projects.mace import MaceConvolution
 from tpgen.networks.conversion.projects.mace_contraction import MaceContraction
+from tpgen.nn.symmetric_contraction import mean_over_orders
 
 
 @pytest.mark.parametrize("strategy", ["grouped", KERNEL])
@@ -140,7 +141,7 @@ def test_loaded_couplings_say_the_signs_anew() -> None:
     model.load_state_dict(stock.state_dict(), strict=True)
     torch.testing.assert_close(model[0](*given), wanted, rtol=1e-5, atol=1e-5)
     with torch.no_grad():
-        stock[0].contractions[0].U_matrix_2.mul_(2.0)
+        stock[0].contractions[0].U_matrix_2.add_(torch.rand_like(stock[0].contractions[0].U_matrix_2))
     with pytest.warns(UserWarning, match=r"^0 is computed by MACE's own code from now on: .*U_matrix_2: "):
         model.load_state_dict(stock.state_dict(), strict=True)
     torch.testing.assert_close(model[0](*given), stock[0](*given))
@@ -148,6 +149,42 @@ def test_loaded_couplings_say_the_signs_anew() -> None:
     model.load_state_dict(nn.Sequential(SymmetricContraction()).state_dict(), strict=True)
     assert model[0]._tpgen_signs, "couplings that tpgen knows bring the kernel back"
     assert conversion_report(model).replaced[0].now.startswith("tpgen polynomial, kernel")
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_paths_of_another_basis_are_sums_of_ours(dtype: torch.dtype) -> None:
+    """As of MACE where cuequivariance is installed: other couplings, as many or fewer, of the same products."""
+    module = with_reduced_couplings(SymmetricContraction()).to(dtype)
+    stock, keys = deepcopy(module), list(module.state_dict())
+    reports: list = []
+    convert(module, prove=contracted(), report=reports.append)
+    assert type(module) is MaceContraction
+    assert all(d.relative < 1e-12 for d in reports[0].proof.differences), reports[0].proof
+    assert list(module.state_dict()) == keys
+    x, y = (z.to(dtype) for z in contracted())
+    wanted = stock(x, y)
+    close = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-11, "atol": 1e-11}
+    for one in (module, deepcopy(module), script(deepcopy(module)), restore(deepcopy(module))):
+        torch.testing.assert_close(one(x, y), wanted, **close)
+    gradients = [torch.autograd.grad(m(x, y).square().sum(), list(m.parameters())) for m in (module, stock)]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, **close)
+
+
+def with_reduced_couplings(module: nn.Module) -> nn.Module:
+    """An orthonormal basis of what the couplings give between equal tensors, each path a sum of several."""
+    for contraction in module.contractions:
+        for degree in range(contraction.correlation, 0, -1):
+            held = contraction.get_buffer(f"U_matrix_{degree}")
+            whole = held.double() if held.dim() == degree + 2 else held.double().unsqueeze(0)
+            columns = mean_over_orders(whole).flatten(0, -2)
+            left, values, _ = torch.linalg.svd(columns, full_matrices=False)
+            basis = left[:, values > 1e-9 * values.max()]
+            setattr(contraction, f"U_matrix_{degree}", basis.unflatten(0, held.shape[:-1]).to(held))
+            weight = contraction.weights_max if degree == contraction.correlation else contraction.weights[-degree]
+            weight.data = torch.randn(weight.shape[0], basis.shape[1], weight.shape[2]).to(weight)
+    return module
 
 
 @needs_compiler
@@ -221,9 +258,9 @@ def test_a_contraction_that_somebody_changed_stays(change, why: str) -> None:
         convert(module)
 
 
-def test_contractions_of_another_basis_stay() -> None:
+def test_contractions_of_other_couplings_stay() -> None:
     module = SymmetricContraction()
-    module.contractions[0].U_matrix_2.mul_(2.0)
+    module.contractions[0].U_matrix_2.add_(torch.rand_like(module.contractions[0].U_matrix_2))
     with pytest.raises(
         TpgenError, match=r"tpgen cannot plan it: contractions.0.U_matrix_2: the checkpoint's couplings are none of"
     ):

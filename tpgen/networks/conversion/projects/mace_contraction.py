@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any, Optional
 
 import torch
-from e3nn.o3 import Irreps
+from e3nn.o3 import Irrep, Irreps
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
 from tpgen.base._torch import assert_async
-from tpgen.base.errors import TpgenError
+from tpgen.base.errors import PlanError, TpgenError
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.targets import kernel_supported
@@ -35,8 +35,13 @@ from tpgen.networks.conversion.obstacles import (
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, qualified
 from tpgen.networks.recording import recorded_program
 from tpgen.nn.plain_tensors import has_plain_numbers, is_traced
-from tpgen.nn.symmetric_contraction import SymmetricContraction, coupling_signs
-from tpgen.planner.generalized import MAX_DEGREE, generalized_couplings
+from tpgen.nn.symmetric_contraction import (
+    SymmetricContraction,
+    contraction_couplings,
+    coupling_basis,
+    coupling_signs,
+    mean_over_orders,
+)
 from tpgen.planner.plan import OUT, Operand, Plan
 from tpgen.planner.polynomial_plan import PolynomialTerm, make_polynomial_plan
 from tpgen.planner.read import read_plan
@@ -61,6 +66,7 @@ class MaceContraction(nn.Module):
     _tpgen_plan: str
     _tpgen_call: str
     _tpgen_signs: list[list[float]]  # of the paths of each weight, highest degree first; empty where there is no path
+    _tpgen_bases: list[list[list[int]]]  # each path as a sum of tpgen's; empty where they are the same
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """The contraction, as MACE's."""
@@ -78,14 +84,14 @@ class MaceContraction(nn.Module):
             for weight in weights:
                 signs = self._tpgen_signs[n]
                 if len(signs) > 0:
-                    tensors.append(_signed(weight, signs))
+                    tensors.append(_signed(_in_basis(weight, self._tpgen_bases[n]), signs))
                 n += 1
         return run_polynomial(tensors, elements, self._tpgen_plan, self._tpgen_call)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Load as usual; couplings among what is loaded say anew which sign each weight goes with."""
         try:
-            self._tpgen_signs = _signs(self, read_plan(self._tpgen_plan), state_dict, prefix)
+            self._tpgen_signs, self._tpgen_bases = _read(self, read_plan(self._tpgen_plan), state_dict, prefix)
         except TpgenError as error:
             self._tpgen_signs = []
             warnings.warn(f"{prefix[:-1]} is computed by MACE's own code from now on: {error}", stacklevel=2)
@@ -93,7 +99,7 @@ class MaceContraction(nn.Module):
 
 
 def _called_itself(contraction: Any) -> bool:
-    """Whether one of MACE's contractions must run, as somebody hooked it or one of its steps since."""
+    # as somebody hooked it or one of its steps since
     steps = contraction._modules.values()
     return has_more(contraction) or any(has_hooks(s) or any(map(has_hooks, s._modules.values())) for s in steps)
 
@@ -102,6 +108,17 @@ def _signed(weight: Tensor, signs: list[float]) -> Tensor:
     if min(signs) > 0:
         return weight
     return weight * torch.tensor(signs, dtype=weight.dtype, device=weight.device).unsqueeze(-1)
+
+
+def _in_basis(weight: Tensor, basis: list[list[int]]) -> Tensor:
+    if len(basis) == 0:
+        return weight
+    return torch.einsum("epc,pq->eqc", weight, _of_parts(basis).to(weight))
+
+
+def _of_parts(basis: list[list[int]]) -> Tensor:
+    # TorchScript rounds a list of floats to float32, and keeps whole numbers
+    return torch.tensor(basis).double() * 2.0**-48
 
 
 def _now(module: Any, extra: Mapping[str, Any]) -> str:
@@ -139,17 +156,20 @@ def contraction_swap(module: Any, options: Mapping[str, Any]) -> SwapOrKept:
     if why := _changed(module) or _unreadable(module):
         return Kept(module, why)
     signs: list[list[float]] = []
+    bases: list[list[list[int]]] = []
 
     def make() -> Plan:
         plan = _planned(module)
-        signs.extend(_signs(module, plan))
+        found = _read(module, plan)
+        signs.extend(found[0])
+        bases.extend(found[1])
         return plan
 
     plan = kernel_plan(module, options, make, module.contractions[0].weights_max)
     if isinstance(plan, Kept):
         return plan
-    extra = {**polynomial_attributes(plan), "_tpgen_signs": signs}
-    return Swap(module, MaceContraction, _now, extra, partial(_exact, module, signs), covers=("contractions",))
+    extra = {**polynomial_attributes(plan), "_tpgen_signs": signs, "_tpgen_bases": bases}
+    return Swap(module, MaceContraction, _now, extra, partial(_exact, module, signs, bases), covers=("contractions",))
 
 
 def _changed(module: Any) -> str | None:
@@ -188,25 +208,39 @@ def _couplings(module: Any) -> Iterator[tuple[int, int, str]]:
             yield n, degree, f"contractions.{n}.U_matrix_{degree}"
 
 
-def _signs(module: Any, plan: Plan, loaded: Mapping[str, Any] | None = None, prefix: str = "") -> list[list[float]]:
-    """The sign that each path of each weight goes with, from couplings of a state_dict where it has them."""
-    names, found = {operand.name for operand in plan.weights}, []
+def _read(
+    module: Any, plan: Plan, loaded: Mapping[str, Any] | None = None, prefix: str = ""
+) -> tuple[list[list[float]], list[list[list[int]]]]:
+    # of the paths of each weight, from couplings of a state_dict where it has them
+    names, signs, bases = {operand.name for operand in plan.weights}, [], []
     for n, degree, name in _couplings(module):
         theirs = (loaded or {}).get(prefix + name, module.get_buffer(name))
-        live = f"w{n}_{degree}" in names
-        output = module.irreps_out[n].ir
-        found.append(coupling_signs(name, theirs, module.irreps_in, output, degree).tolist() if live else [])
-    return found
+        of = name, theirs, module.irreps_in, module.irreps_out[n].ir, degree
+        sign, basis = _paths(*of) if f"w{n}_{degree}" in names else ([], [])
+        signs.append(sign)
+        bases.append(basis)
+    return signs, bases
 
 
-def _exact(module: Any, signs: list[list[float]]) -> None:
+def _paths(name: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> tuple[list, list]:
+    # each path is one of tpgen's, but for its sign, or a sum, where cuequivariance made them
+    try:
+        return coupling_signs(name, theirs, irreps_in, output, degree).tolist(), []
+    except PlanError:
+        basis = coupling_basis(name, theirs, irreps_in, output, degree)
+        return [1.0] * basis.shape[1], (basis * 2.0**48).round().long().tolist()
+
+
+def _exact(module: Any, signs: list[list[float]], bases: list[list[list[int]]]) -> None:
     """Write the couplings in full precision: those of a model built in float32 are rounded."""
-    one = Irreps([(1, ir) for _, ir in module.irreps_in])
-    for (n, degree, name), sign in zip(_couplings(module), signs, strict=True):
+    for (n, degree, name), sign, basis in zip(_couplings(module), signs, bases, strict=True):
         if sign:
-            ours = generalized_couplings([one] * degree, module.irreps_out[n].ir, natural=degree == MAX_DEGREE)
+            ours = contraction_couplings(module.irreps_in, module.irreps_out[n].ir, degree)
+            paths = torch.tensor(sign, dtype=torch.float64)
+            if basis:
+                ours, paths = mean_over_orders(ours), _of_parts(basis).T
             held = module.get_buffer(name)
-            held.copy_((torch.from_numpy(ours) * torch.tensor(sign, dtype=torch.float64)).view_as(held))
+            held.copy_((ours @ paths if basis else ours * paths).view_as(held))
 
 
 def is_contraction(module: nn.Module) -> bool:
