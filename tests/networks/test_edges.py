@@ -14,6 +14,7 @@ import tpgen
 from tests.machine import needs_compiler
 from tpgen.networks import step_program
 from tpgen.networks.edges import find_rows
+from tpgen.networks.program import network_program
 from tpgen.networks.sizes import HeldSizes
 from tpgen.networks.step_trace import GraphPart
 
@@ -52,6 +53,7 @@ class Messages(nn.Module):
         self.product = tpgen.FullyConnectedTensorProduct("4x0e+4x1o", "0e+1o", "4x0e+4x1o", strategy="kernel").double()
         self.gather, self.total = gather, total
 
+    @torch.enable_grad()
     def forward(self, x: Tensor, edges: Tensor, vectors: Tensor) -> tuple[Tensor, ...]:
         x, vectors = x.detach().requires_grad_(), vectors.detach().requires_grad_()
         harmonics = o3.spherical_harmonics([0, 1], vectors, False)
@@ -107,6 +109,20 @@ def check(network: Messages) -> None:
 def test_products_of_neighbours_are_convolutions(found: list[str], gather: str, total: str) -> None:
     check(Messages(GATHERS[gather], SUMS[total]))
     assert found == ["src dst", "src dst"], "the product, and its gradients"
+
+
+@needs_compiler
+@pytest.mark.parametrize("total", SUMS)
+@pytest.mark.parametrize("gather", GATHERS)
+def test_programs_for_deployment_are_convolutions_too(gather: str, total: str) -> None:
+    network = Messages(GATHERS[gather], SUMS[total])
+    program = network_program(network, given(7, 31))
+    calls = program.graph.find_nodes(op="call_function", target=torch.ops.tpgen.form.default)
+    assert ["".join(call.args[4:5]) for call in calls] == ["src dst", "src dst"]
+    for sizes in ((12, 40), (5, 2), (3, 1), (3, 0), (1, 4), (1, 1), (1, 0)):
+        data = given(*sizes)
+        for made, wanted in zip(program.module()(*data), network(*data), strict=True):
+            torch.testing.assert_close(made, wanted, rtol=1e-11, atol=1e-11)
 
 
 @needs_compiler

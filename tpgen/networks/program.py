@@ -14,6 +14,7 @@ from tpgen.base._torch import ConstantSource, FakeTensorMode, pytree, with_small
 from tpgen.base.errors import DeployError
 from tpgen.networks.bypass import by_networks
 from tpgen.networks.copies import copy_of
+from tpgen.networks.edges import find_rows
 from tpgen.networks.functional import texts_as_long_as_graphs, traced
 from tpgen.networks.products import products_by_kernels
 from tpgen.networks.simplify import multiply_column, simplify_graph
@@ -66,6 +67,7 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
                 multiply_column(graph.graph, node)
             if any(getattr(node.target, "namespace", "") == "tpgen" for node in graph.graph.nodes):
                 _know_constants(graph, mode)
+                find_rows(graph.graph)
                 products_by_kernels(graph.graph)
             graph.recompile()
             return export(_Asking(graph), tuple(inputs), dynamic_shapes=(pytree.tree_map(_open, tuple(inputs)),))
