@@ -112,8 +112,7 @@ def test_products_of_neighbours_are_convolutions(found: list[str], gather: str, 
 
 
 @needs_compiler
-@pytest.mark.parametrize("total", SUMS)
-@pytest.mark.parametrize("gather", GATHERS)
+@pytest.mark.parametrize("gather, total", [*zip(GATHERS, SUMS, strict=True)])
 def test_programs_for_deployment_are_convolutions_too(gather: str, total: str) -> None:
     network = Messages(GATHERS[gather], SUMS[total])
     program = network_program(network, given(7, 31))
