@@ -79,7 +79,7 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
 
 
 class _Asking(nn.Module):
-    """A traced graph that asks of sizes what its trace did, so that the program of the graph knows it."""
+    # A traced graph that asks of sizes what its trace did, so that the program of the graph knows it
 
     def __init__(self, graph: fx.GraphModule) -> None:
         super().__init__()
@@ -110,14 +110,14 @@ def _first_line(error: Exception) -> str:
 
 
 def _know_constants(graph: fx.GraphModule, mode: Any) -> None:
-    """Give constants values beside those of all other nodes: a trace gives each a mode of its own."""
+    # give constants values beside those of all other nodes: a trace gives each a mode of its own
     for node in graph.graph.find_nodes(op="get_attr"):
         if isinstance(held := getattr(graph, node.target), Tensor):
             node.meta["val"] = mode.from_tensor(held, static_shapes=True)
 
 
 def _faked(mode: Any, leaves: Sequence[Any]) -> list[Any]:
-    """Inputs without numbers: their sizes from 2 on are open, and the same where they are equal."""
+    # inputs without numbers: their sizes from 2 on are open, and the same where they are equal
     return [_fake(mode, x, n) if isinstance(x, Tensor) else x for n, x in enumerate(leaves)]
 
 

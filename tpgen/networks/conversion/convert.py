@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 from tpgen.base.errors import InputError, OptionError, TpgenError, a_kind, check_known
 from tpgen.compiler.config import MODULE_FIELDS, ConvertOptions
 from tpgen.networks.conversion.adapters import Adapter, adapters_for, kept_in_packages
+from tpgen.networks.conversion.batch_norms import find_batch_norm
 from tpgen.networks.conversion.gates import find_gate
 from tpgen.networks.conversion.harmonics import find_harmonics
 from tpgen.networks.conversion.linears import find_linear
@@ -263,7 +264,7 @@ def _collected(network: nn.Module, options: dict[str, Any]) -> list[SwapOrKept]:
     return findings
 
 
-_FINDERS = (find_product, find_linear, find_harmonics, find_net, find_gate)  # of e3nn's own modules
+_FINDERS = (find_product, find_linear, find_harmonics, find_net, find_gate, find_batch_norm)  # of e3nn's own modules
 
 
 def _check_found(network: nn.Module, adapter: Adapter, swaps: Sequence[Swap]) -> None:

@@ -56,7 +56,7 @@ class ConvertedGate(Gate):
 
     @torch.compiler.assume_constant_result  # Dynamo takes no scripted module into its hands, not even to look at it
     def _has_hooked_programs(self) -> bool:
-        """Whether something is hooked to the programs of e3nn that cut the features; scripted ones take no hooks."""
+        # whether something is hooked to the programs of e3nn that cut the features; scripted ones take no hooks
         return any(map(has_hooks, self.sc._modules["cut"]._modules.values()))
 
     def forward(self, features: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ def find_gate(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | Non
 
 
 def _now(module: nn.Module, extra: Mapping[str, Any]) -> str:
-    """Name what computes a gate, for the report: a kernel where one is allowed and can be built, else why not."""
+    # name what computes a gate, for the report: a kernel where one is allowed and can be built, else why not
     if mark_of(module) is not None and _changed_since(module):
         return "e3nn's own code, as a part was changed since"
     mask: Any = module.get_submodule("mul").output_mask
@@ -116,7 +116,7 @@ def _obstacle(module: Any) -> str | None:
 
 
 def _changed_since(module: Any) -> bool:
-    """Whether the parts must be called: something was added to one of them, or put in its place, after the swap."""
+    # whether the parts must be called: something was added to one of them, or put in its place, after the swap
     parts = module._modules
     if any(type(parts.get(name)) not in kinds or has_more(parts[name]) for name, kinds in _PARTS.items()):
         return True
@@ -126,7 +126,7 @@ def _changed_since(module: Any) -> bool:
 
 
 def _functions(module: Any) -> Functions:
-    """Name and scale of each activation of a gate: those of scalars, then those of gates."""
+    # name and scale of each activation of a gate: those of scalars, then those of gates
     parts = module._modules
     scalars, gates = (tuple(map(_function, parts[n]._modules["acts"])) for n in ("act_scalars", "act_gates"))
     return scalars, gates
@@ -148,7 +148,7 @@ def _name(function: Any) -> str:
 
 
 def _table(module: Any, functions: Functions) -> GateTable:
-    """A gate's table: e3nn sorts its input by irreps, so what belongs together stands in many places."""
+    # A gate's table: e3nn sorts its input by irreps, so what belongs together stands in many places
     scalars, gates, gated = (_copies(module.sc.cut, chosen) for chosen in module.sc.cut.instructions)
     by_scalar, by_gate = (
         [f for (mul, _), f in zip(activation.irreps_in, each, strict=True) for _ in range(mul)]
@@ -161,7 +161,7 @@ def _table(module: Any, functions: Functions) -> GateTable:
 
 
 def _copies(cut: Any, chosen: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Yield the offset of each copy of the chosen irreps in the input of an `Extract`, and its dimension."""
+    # yield the offset of each copy of the chosen irreps in the input of an `Extract`, and its dimension
     for n in chosen:
         mul, ir = cut.irreps_in[n]
         begin = cut.irreps_in[:n].dim

@@ -32,7 +32,7 @@ TAKER = "_tpgen_taker"
 
 
 def _now(net: nn.Module, extra: Mapping[str, Any]) -> str:
-    """Name what computes a radial net, for the report: kernels where they are allowed and can run."""
+    # name what computes a radial net, for the report: kernels where they are allowed and can run
     why = why_no_matmul(*net.parameters()) if extra["_tpgen_kernels"] else None
     by = "tpgen" if extra["_tpgen_kernels"] and not why else "torch"
     return f"{by} products (scales in the weights{f'; {why}' if why else ''})"
@@ -62,7 +62,7 @@ class ConvertedFullyConnectedNet(FullyConnectedNet):
 
 
 def _changed_since(net: nn.Module) -> bool:
-    """Whether the layers must be called: something was added to one of them, or put in its place, after the swap."""
+    # whether the layers must be called: something was added to one of them, or put in its place, after the swap
     return any(
         type(layer) is not _Layer
         or has_more(layer)
@@ -85,7 +85,7 @@ def _evaluate(net: Any, x: Tensor) -> Tensor:
 
 
 def _layers(net: nn.Module) -> Iterable[Any]:
-    """The layers in the order of calls; one that stands in two places, to share its weights, is called twice."""
+    # the layers in the order of calls; one that stands in two places, to share its weights, is called twice
     return net._modules.values()
 
 
