@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.gpu_checks import relative
 from benchmarks.gpu_clock import recorded, seconds_of
 from benchmarks.networks import SIZES, Case
 from tpgen.base.text import duration, table
@@ -73,7 +74,7 @@ def network_rows(project: str, atoms: int, device: str, seconds: float) -> Itera
             step = partial(case.run, change(project, deepcopy(case.model)), False)
             forces = step()["forces"].detach()
             wanted = forces if wanted is None else wanted
-            error = float((forces - wanted).abs().max() / wanted.abs().max())
+            error = relative(forces, wanted)
             row |= {"edges": case.edges, "error": error}
             yield row | ({"seconds": seconds_of(step, device, seconds)} if error < _ALIKE else {"reason": "is wrong"})
             if device == "cuda" and error < _ALIKE:
@@ -87,7 +88,7 @@ def _as_graph(step: Callable[[], dict[str, torch.Tensor]], wanted: torch.Tensor,
     """The same step, recorded once: what launches cost is left out."""
     (forces,), replay = recorded(lambda: [step()["forces"]])
     replay()
-    error = float((forces.detach() - wanted).abs().max() / wanted.abs().max())
+    error = relative(forces, wanted)
     timed = {"seconds": seconds_of(replay, "cuda", seconds)} if error < _ALIKE else {"reason": "is wrong"}
     return {"error": error} | timed
 

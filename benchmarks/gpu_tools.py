@@ -23,6 +23,7 @@ from tpgen.planner.problems import POLYNOMIALS
 _FOUND = 9  # the exit code of a sanitizer that has found something
 _METRICS = ("dram__throughput.avg.pct_of_peak_sustained_elapsed", "sm__throughput.avg.pct_of_peak_sustained_elapsed",
             "gpu__time_duration.sum")  # fmt: skip
+_NCU = "--clock-control none --kernel-name regex:tpgen --launch-count 6 --csv --metrics"
 
 
 class Tool(NamedTuple):
@@ -35,20 +36,7 @@ class Tool(NamedTuple):
 TOOLS = {
     "memcheck": Tool("compute-sanitizer", ("--tool", "memcheck", "--error-exitcode", str(_FOUND))),
     "racecheck": Tool("compute-sanitizer", ("--tool", "racecheck", "--error-exitcode", str(_FOUND))),
-    "ncu": Tool(
-        "ncu",
-        (
-            "--clock-control",
-            "none",
-            "--kernel-name",
-            "regex:tpgen",
-            "--launch-count",
-            "6",
-            "--csv",
-            "--metrics",
-            ",".join(_METRICS),
-        ),
-    ),
+    "ncu": Tool("ncu", (*_NCU.split(), ",".join(_METRICS))),
 }
 
 

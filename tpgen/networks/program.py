@@ -79,7 +79,7 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
 
 
 class _Asking(nn.Module):
-    # A traced graph that asks of sizes what its trace did, so that the program of the graph knows it
+    # a traced graph that asks of sizes what its trace did, so that the program of the graph knows it
 
     def __init__(self, graph: fx.GraphModule) -> None:
         super().__init__()

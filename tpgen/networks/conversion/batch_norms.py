@@ -37,9 +37,7 @@ class _Normed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, columns: _Columns) -> tuple[Tensor, ...]:
-        mean = x.mean(0)[columns.scalars]
-        y = x - _spread(mean, columns)
-        variance = _sums(y, y, columns) * columns.share / len(x)
+        mean, y, variance = _moments(x, columns)
         inverse = (variance + eps).rsqrt()
         ctx.save_for_backward(x, weight, bias, y, inverse)
         ctx.eps, ctx.columns = eps, columns
@@ -59,6 +57,13 @@ class _Normed(torch.autograd.Function):
         return torch.addcmul(shift, g, scale).addcmul_(y, back), slope * inverse, total[columns.scalars], None, None
 
 
+def _moments(x: Tensor, columns: _Columns) -> tuple[Tensor, Tensor, Tensor]:
+    # means of scalars, rows less these, and the mean of squared norms
+    mean = x.mean(0)[columns.scalars]
+    y = x - _spread(mean, columns)
+    return mean, y, _sums(y, y, columns) * columns.share / len(x)
+
+
 def _sums(a: Tensor, b: Tensor, columns: _Columns) -> Tensor:
     # of products, over rows and the components of each copy
     return a.new_zeros(len(columns.share)).index_add(0, columns.copy, (a * b).sum(0))
@@ -71,8 +76,7 @@ def _spread(bias: Tensor, columns: _Columns) -> Tensor:
 def _gradients(x: Tensor, weight: Tensor, bias: Tensor, g: Tensor, eps: float, columns: _Columns) -> tuple[Tensor, ...]:
     # as above, of operations that have derivatives
     given = [each if each.requires_grad else each.detach().requires_grad_() for each in (x, weight, bias)]
-    y = given[0] - _spread(given[0].mean(0)[columns.scalars], columns)
-    variance = _sums(y, y, columns) * columns.share / len(x)
+    _, y, variance = _moments(given[0], columns)
     scale = ((variance + eps).rsqrt() * given[1])[columns.copy]
     return torch.autograd.grad(y * scale + _spread(given[2], columns), given, g, create_graph=True)
 

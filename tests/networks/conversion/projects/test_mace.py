@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from copy import deepcopy
 
 import pytest
@@ -185,6 +186,22 @@ def with_reduced_couplings(module: nn.Module) -> nn.Module:
             weight = contraction.weights_max if degree == contraction.correlation else contraction.weights[-degree]
             weight.data = torch.randn(weight.shape[0], basis.shape[1], weight.shape[2]).to(weight)
     return module
+
+
+@pytest.mark.parametrize("factor", [1e6, 1e-6])
+def test_couplings_of_another_size_stay(factor: float) -> None:
+    module = SymmetricContraction()
+    module.contractions[0].U_matrix_2.mul_(factor)
+    with pytest.raises(TpgenError, match=re.escape(f"U_matrix_2: couplings are {factor:.0e} times tpgen's")):
+        convert(module)
+
+
+def test_tiny_couplings_must_be_of_the_irreps_too() -> None:
+    module = SymmetricContraction()
+    held = module.contractions[0].U_matrix_2
+    held.copy_(1e-6 * torch.rand_like(held))
+    with pytest.raises(TpgenError, match="U_matrix_2: the checkpoint's couplings are none of"):
+        convert(module)
 
 
 @needs_compiler

@@ -228,6 +228,10 @@ def _paths(name: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: 
         return coupling_signs(name, theirs, irreps_in, output, degree).tolist(), []
     except PlanError:
         basis = coupling_basis(name, theirs, irreps_in, output, degree)
+        if not 2.0**-12 < (size := float(basis.abs().max())) < 2.0**14:  # what whole numbers hold to 11 digits
+            raise PlanError(
+                f"{name}: couplings are {size:.0e} times tpgen's: scale them, and the weights back"
+            ) from None
         return [1.0] * basis.shape[1], (basis * 2.0**48).round().long().tolist()
 
 
