@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from inspect import signature
 from itertools import product
 from typing import Any
 
@@ -15,12 +16,14 @@ from tpgen.networks.conversion.batch_norms import ConvertedBatchNorm
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
 
 IRREPS = "3x0e+2x1o+4x0o+2x2e+0e"
-KINDS = [
-    {"affine": affine, "include_bias": bias, "normalization": normalization, "momentum": momentum}
-    for affine, bias, normalization, momentum in product(
-        (True, False), (True, False), ("component", "norm"), (0.1, 0.7)
-    )
-]
+CHOICES = {
+    "affine": (True, False),
+    "include_bias": (True, False),
+    "normalization": ("component", "norm"),
+    "momentum": (0.1, 0.7),
+}
+KNOWN = [name for name in CHOICES if name in signature(BatchNorm).parameters]  # e3nn 0.4 always has a bias
+KINDS = [dict(zip(KNOWN, each, strict=True)) for each in product(*(CHOICES[name] for name in KNOWN))]
 
 
 def pair(dtype: torch.dtype = torch.float64, **options: Any) -> tuple[nn.Module, nn.Module]:
@@ -75,6 +78,8 @@ def first_gradients(norm: nn.Module, x: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("irreps", ["8x1o", "24x0e", "24x0o"])
 def test_of_one_kind_of_irrep(irreps: str) -> None:
     stock, made = pair(irreps=irreps)
+    if irreps != "24x0e" and "include_bias" not in KNOWN:
+        stock.eval(), made.eval()  # e3nn 0.4 fails in training without scalars
     x = rows(9)
     for one, other in zip(derivatives(made, x), derivatives(stock, x), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)

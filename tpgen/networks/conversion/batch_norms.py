@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from e3nn.nn import BatchNorm
+from e3nn.o3 import Irreps
 from torch import Tensor, nn
 
 from tpgen.base.remember import remembered
@@ -89,10 +90,10 @@ class ConvertedBatchNorm(BatchNorm):
         held = [x for x in (self.running_var, self.weight) if x is not None]
         if torch.compiler.is_compiling() or not is_usual(input, *held) or any(x.dtype != input.dtype for x in held):
             return super().forward(input)
-        columns = _columns(tuple(self.irs), self.normalization, input.dtype)
+        columns = _columns(self.irreps, self.normalization, input.dtype)
         weight = torch.ones_like(columns.share) if self.weight is None else self.weight
-        has_bias = self.affine and self.include_bias
-        bias = self.bias if has_bias else input.new_zeros(len(columns.scalars))
+        bias = getattr(self, "bias", None)  # e3nn 0.6 has no such attribute where there is no bias
+        bias = input.new_zeros(len(columns.scalars)) if bias is None else bias
         rows = input.reshape(-1, input.shape[-1])
         if not self.training:
             scale = ((self.running_var + self.eps).rsqrt() * weight)[columns.copy]
@@ -106,12 +107,12 @@ class ConvertedBatchNorm(BatchNorm):
 
 
 @remembered("columns of norms")
-def _columns(irreps: tuple[tuple[int, int, bool], ...], normalization: str, dtype: torch.dtype) -> _Columns:
+def _columns(irreps: Irreps, normalization: str, dtype: torch.dtype) -> _Columns:
     copies, scalars, share = list[int](), list[int](), list[float]()
-    for mul, size, is_scalar in irreps:
-        scalars += [len(copies) + n for n in range(mul)] if is_scalar else []
-        copies += [len(share) + n // size for n in range(mul * size)]
-        share += [1 / size if normalization == "component" else 1.0] * mul
+    for mul, irrep in irreps:
+        scalars += [len(copies) + n for n in range(mul)] if irrep.is_scalar() else []
+        copies += [len(share) + n // irrep.dim for n in range(mul * irrep.dim)]
+        share += [1 / irrep.dim if normalization == "component" else 1.0] * mul
     columns = torch.tensor(scalars, dtype=torch.int64)
     return _Columns(torch.tensor(copies), columns, torch.tensor(share, dtype=dtype))
 
