@@ -75,9 +75,9 @@ def constants(dtype: torch.dtype, *values: float) -> ctypes.Array:
 
 
 def run_kernel(kernel: Callable[..., int], operands: Sequence[Tensor | ctypes.Array | None], count: int) -> int:
-    """Run a kernel over so many numbers or rows; its eight operands lie contiguous, None and those left out nowhere."""
+    """Run a kernel over so many numbers or rows; operands are contiguous, None and those left out of eight nowhere."""
     torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
-    addresses = [0] * 8
+    addresses = [0] * max(8, len(operands))
     for n, x in enumerate(operands):
         if x is not None:
             addresses[n] = x.data_ptr() if isinstance(x, Tensor) else ctypes.addressof(x)

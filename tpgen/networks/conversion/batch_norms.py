@@ -1,16 +1,9 @@
-r"""e3nn's `BatchNorm`: two passes over the rows, where e3nn takes some five for each irrep.
-
-.. math:: z = \frac{w}{\sqrt{v + \epsilon}}\,(x - m) + b, \qquad
-    v = \left\langle \lVert x - m \rVert^2 \right\rangle, \qquad
-    m = \begin{cases} \langle x \rangle & \text{of scalars} \\ 0 & \text{else} \end{cases}
-
-Means are over rows, the norm is over the components of a copy.  Its gradient is three sums over rows, and a pass.
-"""
+"""e3nn's `BatchNorm`: one kernel in training, where e3nn takes some five passes over the rows for each irrep."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from e3nn.nn import BatchNorm
@@ -18,68 +11,12 @@ from e3nn.o3 import Irreps
 from torch import Tensor, nn
 
 from tpgen.base.remember import remembered
+from tpgen.functions.batch_norm import NormTable, batch_norm, can_batch_norm, make_norm_table
 from tpgen.networks.conversion.obstacles import replaced
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
 from tpgen.nn.plain_tensors import is_usual
 
-_NOW = "torch operations (two passes over the rows), but e3nn's own code where numbers are traced"
-
-
-class _Columns(NamedTuple):
-    # what the columns of rows are of a norm
-
-    copy: Tensor  # of each column: the copy of an irrep that it is a component of
-    scalars: Tensor  # the columns of scalars
-    share: Tensor  # of each copy: what a component counts in its norm
-
-
-class _Normed(torch.autograd.Function):
-    # rows over their own norms
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, columns: _Columns) -> tuple[Tensor, ...]:
-        mean, y, variance = _moments(x, columns)
-        inverse = (variance + eps).rsqrt()
-        ctx.save_for_backward(x, weight, bias, y, inverse)
-        ctx.eps, ctx.columns = eps, columns
-        ctx.mark_non_differentiable(mean, variance)
-        return torch.addcmul(_spread(bias, columns), y, (inverse * weight)[columns.copy]), mean, variance
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        x, weight, bias, y, inverse = ctx.saved_tensors
-        columns: _Columns = ctx.columns
-        if torch.is_grad_enabled():  # derivatives of these are to follow
-            return *_gradients(x, weight, bias, g, ctx.eps, columns), None, None
-        total, slope = g.sum(0), _sums(g, y, columns)
-        scale = (inverse * weight)[columns.copy]
-        back = (-weight * slope * inverse**3 * columns.share / len(x))[columns.copy]
-        shift = _spread((total * scale)[columns.scalars] / -len(x), columns)
-        return torch.addcmul(shift, g, scale).addcmul_(y, back), slope * inverse, total[columns.scalars], None, None
-
-
-def _moments(x: Tensor, columns: _Columns) -> tuple[Tensor, Tensor, Tensor]:
-    # means of scalars, rows less these, and the mean of squared norms
-    mean = x.mean(0)[columns.scalars]
-    y = x - _spread(mean, columns)
-    return mean, y, _sums(y, y, columns) * columns.share / len(x)
-
-
-def _sums(a: Tensor, b: Tensor, columns: _Columns) -> Tensor:
-    # of products, over rows and the components of each copy
-    return a.new_zeros(len(columns.share)).index_add(0, columns.copy, (a * b).sum(0))
-
-
-def _spread(bias: Tensor, columns: _Columns) -> Tensor:
-    return bias.new_zeros(len(columns.copy)).index_copy(0, columns.scalars, bias)
-
-
-def _gradients(x: Tensor, weight: Tensor, bias: Tensor, g: Tensor, eps: float, columns: _Columns) -> tuple[Tensor, ...]:
-    # as above, of operations that have derivatives
-    given = [each if each.requires_grad else each.detach().requires_grad_() for each in (x, weight, bias)]
-    _, y, variance = _moments(given[0], columns)
-    scale = ((variance + eps).rsqrt() * given[1])[columns.copy]
-    return torch.autograd.grad(y * scale + _spread(given[2], columns), given, g, create_graph=True)
+_NOW = "one kernel in training, one pass in evaluation, but e3nn's own code where numbers are traced"
 
 
 class ConvertedBatchNorm(BatchNorm):
@@ -88,33 +25,35 @@ class ConvertedBatchNorm(BatchNorm):
     def forward(self, input: Tensor) -> Tensor:
         """As e3nn's."""
         held = [x for x in (self.running_var, self.weight) if x is not None]
-        if torch.compiler.is_compiling() or not is_usual(input, *held) or any(x.dtype != input.dtype for x in held):
+        usual = not torch.compiler.is_compiling() and is_usual(input, *held) and input.numel() > 0
+        usual = usual and all(x.dtype == input.dtype for x in held)
+        if not usual or (self.training and not can_batch_norm(input.dtype)):
             return super().forward(input)
-        columns = _columns(self.irreps, self.normalization, input.dtype)
-        weight = torch.ones_like(columns.share) if self.weight is None else self.weight
+        table = _table(self.irreps, self.normalization)
+        weight = self.running_var.new_ones(len(table.divisor)) if self.weight is None else self.weight
         bias = getattr(self, "bias", None)  # e3nn 0.6 has no such attribute where there is no bias
-        bias = input.new_zeros(len(columns.scalars)) if bias is None else bias
+        bias = torch.zeros_like(self.running_mean) if bias is None else bias
         rows = input.reshape(-1, input.shape[-1])
-        if not self.training:
-            scale = ((self.running_var + self.eps).rsqrt() * weight)[columns.copy]
-            mean = _spread(self.running_mean, columns)
-            return torch.addcmul(_spread(bias, columns) - mean * scale, rows, scale).view(input.shape)
-        out, mean, variance = _Normed.apply(rows, weight, bias, self.eps, columns)
+        made = self._in_training if self.training else self._in_evaluation
+        return made(table, rows, weight, bias).view(input.shape)
+
+    def _in_training(self, table: NormTable, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        out, mean, variance = batch_norm(table, rows, weight, bias, self.eps)
         with torch.no_grad():
             for kept, now in ((self.running_mean, mean), (self.running_var, variance)):
-                kept.copy_((1 - self.momentum) * kept + self.momentum * now)
-        return out.view(input.shape)
+                kept.copy_((1 - self.momentum) * kept + self.momentum * now)  # lerp has another infinity
+        return out
+
+    def _in_evaluation(self, table: NormTable, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        scale = ((self.running_var + self.eps).rsqrt() * weight)[table.copy]
+        shift = bias - self.running_mean * scale[table.scalars]
+        return torch.addcmul(scale.new_zeros(len(scale)).index_copy(0, table.scalars, shift), rows, scale)
 
 
-@remembered("columns of norms")
-def _columns(irreps: Irreps, normalization: str, dtype: torch.dtype) -> _Columns:
-    copies, scalars, share = list[int](), list[int](), list[float]()
-    for mul, irrep in irreps:
-        scalars += [len(copies) + n for n in range(mul)] if irrep.is_scalar() else []
-        copies += [len(share) + n // irrep.dim for n in range(mul * irrep.dim)]
-        share += [1 / irrep.dim if normalization == "component" else 1.0] * mul
-    columns = torch.tensor(scalars, dtype=torch.int64)
-    return _Columns(torch.tensor(copies), columns, torch.tensor(share, dtype=dtype))
+@remembered("tables of norms")
+def _table(irreps: Irreps, normalization: str) -> NormTable:
+    copies = [(irrep.dim, irrep.is_scalar()) for mul, irrep in irreps for _ in range(mul)]
+    return make_norm_table(copies, normalization)
 
 
 def find_batch_norm(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:

@@ -1,0 +1,121 @@
+r"""Batch norms of rows of irreps in training, by one kernel, `batch_norm.h`.
+
+.. math:: z = \frac{w}{\sqrt{v + \epsilon}}\,(x - m) + b, \qquad
+    v = \left\langle \lVert x - m \rVert^2 \right\rangle, \qquad
+    m = \begin{cases} \langle x \rangle & \text{of scalars} \\ 0 & \text{else} \end{cases}
+
+Means are over rows, the norm is over the components of a copy.  Second derivatives are torch's operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tpgen.base.remember import remembered
+from tpgen.functions.numbers import can_build, constants, run_kernel, text_of
+from tpgen.kernels.build.build import load_kernel
+from tpgen.kernels.build.compiler import target
+from tpgen.kernels.runtime.memory import empty
+
+_ROWS, _PARTS = 64, 64  # as batch_norm.h has them
+
+
+class NormTable(NamedTuple):
+    """What the columns of rows are to a batch norm; `make_norm_table` makes one."""
+
+    copy: Tensor  # of each column: the copy of an irrep that it is a component of
+    scalars: Tensor  # the columns of scalars
+    divisor: Tensor  # of each copy: what its squared norm is divided by
+    numbers: Tensor  # all of these, as the kernel reads them
+
+
+def make_norm_table(copies: list[tuple[int, bool]], normalization: str) -> NormTable:
+    """The table of copies: the dimension of each, and whether the copy is a scalar; normalizations are e3nn's.
+
+    >>> table = make_norm_table([(1, True), (3, False)], "component")
+    >>> table.copy, table.scalars, table.divisor
+    (tensor([0, 1, 1, 1]), tensor([0]), tensor([1, 3]))
+    """
+    copy = [n for n, (dim, _) in enumerate(copies) for _ in range(dim)]
+    scalars = [column for column, n in enumerate(copy) if copies[n][1]]
+    divisor = [dim if normalization == "component" else 1 for dim, _ in copies]
+    rank = dict(zip(scalars, range(len(scalars)), strict=True))
+    numbers = [len(copy), len(copies), *copy, *(rank.get(column, -1) for column in range(len(copy))), *divisor]
+    return NormTable(*(torch.tensor(each, dtype=torch.int64) for each in (copy, scalars, divisor, numbers)))
+
+
+class Normed(NamedTuple):
+    """Rows of their norm, and the statistics of the rows that were given."""
+
+    rows: Tensor
+    mean: Tensor  # of each scalar
+    variance: Tensor  # of each copy
+
+
+def batch_norm(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Normed:
+    """Rows ``(rows, columns)`` over their norms, differentiable to any order; statistics have no gradients.
+
+    Tensors are float32 or float64, on the CPU; weights belong to copies, biases to scalars.  Raises `BackendError`
+    where there is no compiler.
+
+    >>> table = make_norm_table([(1, True), (2, False)], "norm")
+    >>> x = torch.tensor([[1.0, 2.0, 0.0], [3.0, 0.0, 2.0]])
+    >>> batch_norm(table, x, torch.ones(2), torch.zeros(1), 0.0)
+    Normed(rows=tensor([[-1.,  1.,  0.], [ 1.,  0.,  1.]]), mean=tensor([2.]), variance=tensor([1., 4.]))
+    """
+    return Normed(*_Normed.apply(table, x.contiguous(), weight.contiguous(), bias.contiguous(), eps))
+
+
+def can_batch_norm(dtype: torch.dtype) -> bool:
+    """Whether the kernel of a dtype can be built here."""
+    return can_build(_kernel, dtype)
+
+
+@remembered("kernels of batch norms")
+def _kernel(dtype: torch.dtype) -> Callable[..., int]:
+    return load_kernel(text_of("batch_norm", dtype), addresses=11, numbers=1)
+
+
+class _Normed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, ...]:
+        columns, copies = len(table.copy), len(table.divisor)
+        out, moments = empty(tuple(x.shape), x.dtype), x.new_empty(columns + 2 * copies)
+        given = x, None, weight, bias, table.numbers, constants(x.dtype, eps), moments, out, None, None, _room(x)
+        run_kernel(_kernel(x.dtype), given, len(x))
+        ctx.save_for_backward(x, weight, bias, moments)
+        ctx.table, ctx.eps = table, eps
+        mean, variance = moments[table.scalars], moments[columns : columns + copies].clone()
+        ctx.mark_non_differentiable(mean, variance)
+        return out, mean, variance
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        x, weight, bias, moments = ctx.saved_tensors
+        table: NormTable = ctx.table
+        if torch.is_grad_enabled():  # derivatives of these are to follow
+            return None, *_gradients(table, x, weight, bias, g, ctx.eps), None
+        by_x, by_weight, by_bias = empty(tuple(x.shape), x.dtype), torch.empty_like(weight), torch.empty_like(bias)
+        g = g.contiguous()
+        given = x, g, weight, bias, table.numbers, None, moments, by_x, by_weight, by_bias, _room(x)
+        run_kernel(_kernel(x.dtype), given, len(x))
+        return None, by_x, by_weight, by_bias, None
+
+
+def _room(x: Tensor) -> Tensor:
+    parts = min(-(-len(x) // _ROWS), _PARTS)
+    return torch.empty(4 * (parts + 1) * (x.shape[1] + target(x.dtype).lanes), dtype=torch.float64)
+
+
+def _gradients(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, g: Tensor, eps: float) -> tuple[Tensor, ...]:
+    given = [each if each.requires_grad else each.detach().requires_grad_() for each in (x, weight, bias)]
+    mean = torch.zeros_like(given[0][0]).index_copy(0, table.scalars, given[0].mean(0)[table.scalars])
+    y = given[0] - mean
+    squares = x.new_zeros(len(weight)).index_add(0, table.copy, y.square().mean(0)) / table.divisor
+    scale = ((squares + eps).rsqrt() * given[1])[table.copy]
+    shift = torch.zeros_like(mean).index_copy(0, table.scalars, given[2])
+    return torch.autograd.grad(y * scale + shift, given, g, create_graph=True)
