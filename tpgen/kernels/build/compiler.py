@@ -105,6 +105,14 @@ def find_compiler() -> Compiler | None:
     return found and Compiler(*found, openmp_runtime(), instruction_set())
 
 
+def compilers() -> tuple[tuple[str, str], ...]:
+    """Every compiler that is looked for and found here, with its version; the first that is not too old is used."""
+    named, cxx = os.environ.get("TPGEN_CXX", ""), os.environ.get("CXX", "")
+    tried = [_words(named)] * bool(named) + [*_candidates(cxx)]
+    programs = [(found, *others) for first, *others in tried if (found := shutil.which(first))]
+    return tuple((shlex.join(program), _version(program)) for program in dict.fromkeys(programs))
+
+
 def why_no_compiler() -> str:
     """Say why `find_compiler` found no compiler, for an error."""
     named = os.environ.get("TPGEN_CXX", "")

@@ -69,7 +69,7 @@ class BatchVectors:
         self.w.line(f"vec {name}[{self.term.size(INDEX.get(operand, 'k'))}]; {values}")
 
     def _copy(self, operand: str) -> str:
-        """The copy of an operand's segment at the current loop letters."""
+        # the copy of an operand's segment at the current loop letters
         mode = self.term.mode
         if self.term.pairs and operand != "out":
             return f"pair_{'a' if operand == 'x1' else 'b'}[p]"
@@ -153,7 +153,7 @@ class MixingText:
             self._products()
 
     def _copies(self) -> None:
-        """Unweighted mixing: every input copy goes to the single output copy."""
+        # unweighted mixing: every input copy goes to the single output copy
         position = self.vectors.position(self.term.inputs, f"({self.first} - {self.first}0)")
         with self._each_input():
             for n in range(self.k):
@@ -268,7 +268,7 @@ class BatchText:
             self.w.line(f"for (int r = 0; r < n; ++r) zero(q_{o}[r] + {start}, {size});")
 
     def _move(self, call: str, operand: str, s: ScratchSegment) -> None:
-        """Move a segment: scratch is copy-major, memory may be either."""
+        # move a segment: scratch is copy-major, memory may be either
         with self.w.paths(*self.s.serving(operand, s.start)):
             if s.mul_first or s.dim == 1:
                 self.w.line(call.format(operand, s.start, s.mul * s.dim, s.start, 1))
@@ -295,7 +295,7 @@ class BatchText:
             self.w.line(f"static const int pair_{name}[] = {{{', '.join(map(str, values))}}};")
 
     def _plain(self, path: PathSweep) -> None:
-        """Copies that do not mix."""
+        # copies that do not mix
         term, vectors = path.term, BatchVectors(self.p, path.term, self.w)
         first, rest = term.mode.weight[0], term.mode.weight[1:]
         place = ""

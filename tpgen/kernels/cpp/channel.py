@@ -63,7 +63,7 @@ class ChannelText:
                 self._end()
 
     def _ahead(self, term: Term) -> None:
-        """Ask for what the row's next path has in memory."""
+        # ask for what the row's next path has in memory
         for view in self.p.ahead(term):
             size = view.outer * view.channels * view.inner
             for slot in self.p.given:
@@ -142,7 +142,7 @@ class ChannelText:
                         self.w.line(f"clear(r_{operand} + {start} * W, {size} * W);")
 
     def _write_out(self, operand: str, source: str) -> None:
-        """Scratch to memory for one operand's open slot, and zeros where no path writes."""
+        # scratch to memory for one operand's open slot, and zeros where no path writes
         for start, size in self.p.scalars(operand) if operand in self.s.scalar_operands else []:
             with self._moving(operand, start):
                 self.w.line(
@@ -158,7 +158,7 @@ class ChannelText:
             self.w.line(f"zero(d_{operand} + {start}, {size});")
 
     def _moving(self, operand: str, start: int) -> AbstractContextManager[None]:
-        """Lines inside move a segment, for all paths that have to do with it."""
+        # lines inside move a segment, for all paths that have to do with it
         return self.w.paths(*self.s.serving(operand, start))
 
     def _path(self, path: PathSweep) -> None:
@@ -189,7 +189,7 @@ class ChannelText:
                 _deliver(self.w, self.p, term, operand, values)
 
     def _fold(self, placed: PlacedTable | None, stage: SweepStage) -> None:
-        """The sums over channels into the vectors of the tabulated operand."""
+        # the sums over channels into the vectors of the tabulated operand
         assert placed is not None
         spelling = Spelling(self.dtype, {S: "s[{}]"})
         for s in stage.statements:
@@ -230,7 +230,7 @@ def _local(slot: str) -> str:
 
 
 def _fetch(w: Writer, p: ChannelPlacement, term: Term, slot: str, indices: list[int]) -> None:
-    """Declare the vectors of a slot."""
+    # declare the vectors of a slot
     view = p.schedule.view(term, operand_of(slot))
     assert view is not None
     name, memory = _local(slot), identifier(slot)

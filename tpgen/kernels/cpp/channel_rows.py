@@ -219,7 +219,7 @@ class GroupBlocks(RowBlocks):
             self._settle(claim)
 
     def _ask(self, claim: Claim, count: str) -> None:
-        """Choose where the rows of a group write gradients of weights."""
+        # choose where the rows of a group write gradients of weights
         self.w.line(f"real* gradients[{self.p.group}]; const int members = {count};")
         with self.w.block("for (int k = 0; k < members; ++k)"):
             self.w.line(claim.asked)

@@ -139,7 +139,7 @@ def _blocks(w: Writer, p: Placement) -> None:
 
 
 def _weights(w: Writer, p: Placement, text: KernelText) -> None:
-    """Shared weights in scratch once; room for each block's part of their gradient."""
+    # shared weights in scratch once; room for each block's part of their gradient
     shared = p.weight_scratch and not p.by_element
     slots = [slot for slot in p.given if operand_of(slot) == "w" and shared]
     for slot in slots:

@@ -41,7 +41,7 @@ class MatrixText:
                     self.w.line(f"for (int r = 0; r < n; ++r) zero({self._row(f'q_{o}')} + {start}, {size});")
 
     def _row(self, name: str) -> str:
-        """Address of row r of a tile in memory."""
+        # address of row r of a tile in memory
         return f"{name} + {'at[r]' if self.p.by_element else 'r'} * {self.p.dim[name[2:]]}"
 
     def _arguments(self) -> list[tuple[str, str]]:
@@ -100,13 +100,13 @@ class MatrixText:
         return self._at(f"s_{operand}", segment), segment.padded
 
     def _made(self, operand: str, segment: MatrixSegment) -> str:
-        """Address of a segment that is open, and how far its rows are apart."""
+        # address of a segment that is open, and how far its rows are apart
         if segment.whole:
             return f"q_{operand} + {segment.start}, {self.p.dim[operand]}"
         return f"{self._at(f'a_{operand}', segment)}, {segment.padded}"
 
     def _at(self, area: str, segment: MatrixSegment) -> str:
-        """Address of a segment of the tile, or of row r."""
+        # address of a segment of the tile, or of row r
         row = "" if self.s.shared_weights else f" + r * {segment.size}"
         return f"{area} + {segment.scratch} * (i64)R{row}"
 
@@ -128,7 +128,7 @@ class MatrixText:
         self._move(term, "give", f"q_w + r * {self.p.dim['w']}", "s_w")
 
     def _move(self, term: MatrixTerm, verb: str, memory: str, scratch: str) -> None:
-        """The weights of a path into scratch or back, times its coefficient."""
+        # the weights of a path into scratch or back, times its coefficient
         value = literal(term.coefficient, self.s.target.dtype)
         self.w.line(f"{verb}<{term.source.mul}, {term.target.mul}>({memory} + {term.start}, {value}, {scratch});")
 

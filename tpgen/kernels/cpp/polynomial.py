@@ -187,7 +187,7 @@ class _Text:
                 self._task()
 
     def _declared(self) -> Iterator[str]:
-        """Declarations of scratch, and of the tensors that a thread reads and writes."""
+        # declarations of scratch, and of the tensors that a thread reads and writes
         at = self.at
         yield from scratch_areas({slot_name(slot): count for slot, count in at.scratch.items()}, " * W")
         read = [(slot, n) for n, slot in enumerate(at.given) if slot in at.read]
@@ -196,7 +196,7 @@ class _Text:
         yield from (f"real* const o_{slot_name(slot)} = opened[{n}];" for slot, n in written)
 
     def _task(self) -> None:
-        """One vector of channels of a task's rows."""
+        # one vector of channels of a task's rows
         self.w.line("const i64 c = v * W; const int n = least(W, C - c);")
         if self.at.folded:
             with self.w.block("if (from == to)"):

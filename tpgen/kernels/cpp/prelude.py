@@ -70,7 +70,7 @@ typedef {bits} bits __attribute__((vector_size({target.lanes * width}), may_alia
 
 
 def _lane_sum(lanes: int) -> str:
-    """Halve, add, repeat: the order of the sum is fixed."""
+    # halve, add, repeat: the order of the sum is fixed
     lines, half = [], lanes // 2
     while half:
         order = ", ".join(str(n + half if n < half else n) for n in range(lanes))
@@ -80,7 +80,7 @@ def _lane_sum(lanes: int) -> str:
 
 
 def _transpose(lanes: int) -> str:
-    """Square transpose in log2(W) rounds of two-input shuffles."""
+    # square transpose in log2(W) rounds of two-input shuffles
     statements, step = [], 1
     while step < lanes:
         for n in range(lanes):

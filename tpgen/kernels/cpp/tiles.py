@@ -106,7 +106,7 @@ def _declared(width: int) -> str:
 
 
 def _between(width: int) -> list[str]:
-    """Arrays of vectors between the first round and the last."""
+    # arrays of vectors between the first round and the last
     return [f"t[{n}]" for n in range(_rounds(width) - 1)]
 
 
@@ -160,7 +160,7 @@ def tail_texts(lanes: int, dtype: str, tails: set[tuple[int, int]]) -> str:
 
 
 def _part(lanes: int, dtype: str, count: int) -> str:
-    """Read and write the first ``count`` numbers of a vector."""
+    # read and write the first ``count`` numbers of a vector
     widened = "(vec)(__builtin_convertvector(whole, bits) << 16)" if dtype == "bfloat16" else "whole"
     return f"""
 static inline vec fetch_{count}(const real* p) {{
@@ -174,7 +174,7 @@ static inline void put_{count}(real* p, vec v) {{
 
 
 def _read(at: int, count: int, size: int) -> str:
-    """An expression of ``size`` numbers: ``count`` from a place in memory, zeros behind them."""
+    # an expression of ``size`` numbers: ``count`` from a place in memory, zeros behind them
     if count == size:
         return f"*(const piece{size}*)(p + {at})"
     if count == 0:
@@ -187,7 +187,7 @@ def _read(at: int, count: int, size: int) -> str:
 
 
 def _write(value: str, at: int, count: int, size: int) -> list[str]:
-    """Statements that write the first ``count`` of the ``size`` numbers of a value."""
+    # statements that write the first ``count`` of the ``size`` numbers of a value
     if count == 0:
         return []
     if count == size:
@@ -200,7 +200,7 @@ def _write(value: str, at: int, count: int, size: int) -> list[str]:
 
 
 def _tail(lanes: int, width: int, items: int) -> str:
-    """``items`` items of ``width`` numbers <-> ``width`` vectors whose other lanes are zero."""
+    # ``items`` items of ``width`` numbers <-> ``width`` vectors whose other lanes are zero
     whole, part = divmod(width * items, lanes)
     split, join = _moves(lanes, width, items)
     fetches = [f"m[{n}] = fetch(p + {n} * W);" for n in range(whole)]

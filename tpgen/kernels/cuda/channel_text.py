@@ -61,7 +61,7 @@ class StepChannelText:
             w.line(f"s.T[row * {self.p.table_size} + {tables.offset} + n % {tables.size}] = {' + '.join(terms)};")
 
     def _units(self) -> None:
-        """Write the table of each warp's units; a group past the last is nothing."""
+        # write the table of each warp's units; a group past the last is nothing
         w, p = self.w, self.p
         depth, nothing = p.depth, f"{{{len(p.groups)}, 0, 0}}"
         numbers = [n for units in p.work for u in units for n in (u.chunk, u.rows)]
@@ -89,7 +89,7 @@ class StepChannelText:
                 w.line(f"case {group.number}: group_{group.number}(s, {where}); break;")
 
     def _fold(self, operand: str, start: int, size: int) -> None:
-        """The sum over lanes of what a warp has added up."""
+        # the sum over lanes of what a warp has added up
         values = ", ".join(f"y_{operand}[{n}]" for n in range(start, start + size))
         with self.w.block(""):
             self.w.line(f"num y[{power_of_two(size)}] = {{{values}}};")
@@ -119,7 +119,7 @@ class StepChannelText:
             self._sum_parts(o)
 
     def _clear_result(self, operand: str) -> None:
-        """Clear areas that are added to, and numbers that no path writes."""
+        # clear areas that are added to, and numbers that no path writes
         p, w, dim = self.p, self.w, self.p.dim[operand]
         if p.added(operand):
             w.line(f"clear(s.d_{operand}, {dim * p.rows});")

@@ -120,7 +120,7 @@ class _GatherText:
 
     @contextmanager
     def _rows(self) -> Iterator[None]:
-        """All rows, where they add to the same."""
+        # all rows, where they add to the same
         if self.g.inner == 1:
             yield
         else:
@@ -168,7 +168,7 @@ class _GatherText:
                 self._body(part)
 
     def _letters(self, axes: Sequence[tuple[str, int]], number: str) -> None:
-        """Copies by their letters, from a number that counts them all."""
+        # copies by their letters, from a number that counts them all
         for n, (letter, size) in enumerate(axes):
             behind = prod(size for _, size in axes[n + 1 :])
             over = number if behind == 1 else f"{number} / {behind}"

@@ -125,7 +125,7 @@ def make_gathers(
 
 @remembered("what gathers on a GPU add up", entries=64)
 def _collected(schedule: BatchSchedule, opened: tuple[str, ...]) -> dict[tuple[str, int], list[GatherPart]]:
-    """The parts of each target and segment; nobody may change them."""
+    # the parts of each target and segment; nobody may change them
     found: dict[tuple[str, int], list[GatherPart]] = {}
     for slot in opened:
         for path in make_sweep(schedule.terms, (slot,)).paths:
@@ -158,7 +158,7 @@ def _target(stage: SweepStage) -> tuple[str, int]:
 
 
 def _letters(term: Term, target: str) -> str:
-    """Letters of the copies of what is filled, in the order of memory."""
+    # letters of the copies of what is filled, in the order of memory
     leg = term.leg(target)
     return leg.letters.replace(INDEX.get(target, ""), "") if leg else term.inputs
 
@@ -169,7 +169,7 @@ def _unpaired(term: Term, letters: str, own: str) -> str:
 
 
 def _between(found: dict[tuple[str, int], list[GatherPart]]) -> dict[tuple[str, int], int]:
-    """Places at which each path's P and D begin."""
+    # places at which each path's P and D begin
     places: dict[tuple[str, int], int] = {}
     ends = {P: 0, D: 0}
     for (target, path), parts in found.items():

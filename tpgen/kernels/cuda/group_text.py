@@ -149,7 +149,7 @@ class GroupText:
             self.w.line(f"num d_{h.view.operand}_{h.view.segment}_{n} = 0;")
 
     def _add(self, term: Term, h: Held) -> None:
-        """Registers to where their numbers belong."""
+        # registers to where their numbers belong
         o = h.view.operand
         put = "d_{0}[{1}] += {2};" if self.p.added(o) else "d_{0}[{1}] = narrow({2});"
         if self._ragged and not self.p.added(o):
@@ -159,7 +159,7 @@ class GroupText:
                 self.w.line(put.format(o, self._address(term, h, n), f"d_{o}_{h.view.segment}_{n}"))
 
     def _address(self, term: Term, held: Held, component: int) -> str:
-        """Address of a component in its row."""
+        # address of a component in its row
         leg = term.leg(held.view.operand)
         assert leg is not None
         letter, copies = self.s.loop(term)
@@ -192,7 +192,7 @@ class GroupText:
             self._read(list(self.quads))
 
     def _read(self, quads: Iterable[int]) -> None:
-        """Four entries of the path's table at once, each once."""
+        # four entries of the path's table at once, each once
         for n in quads:
             line = self.quads.pop(n, None)
             if line:
@@ -275,7 +275,7 @@ class GroupText:
         return table, self._components(table)
 
     def _fold_copy(self, table: PlacedTable, size: int) -> None:
-        """The sum over channels for the copy at hand."""
+        # the sum over channels for the copy at hand
         if not self._always_alive:
             self.w.line(f"for (int n = 0; n < {size}; ++n) y[n] = alive ? y[n] : 0;")
         place = f"p_{table.operand} + {table.start} + v * {table.copy_stride}"
@@ -287,7 +287,7 @@ class GroupText:
 
     @property
     def _ragged(self) -> bool:
-        """Whether some lanes have no channel."""
+        # whether some lanes have no channel
         return self.group.channels % self.group.width != 0
 
 

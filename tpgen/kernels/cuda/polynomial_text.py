@@ -235,7 +235,7 @@ class PolynomialText:
 
 
 def _weights_of(at: CudaPolynomialPlacement, sums: Iterable[ComponentSum]) -> list[tuple[str, list[int]]]:
-    """The weights that some sums read, by slot."""
+    # the weights that some sums read, by slot
     values = {value for _, terms in sums for p in terms for value in p.factors if isinstance(value, Component)}
     found = ((s, sorted(v.index for v in values if v.operand == s)) for s in at.weights)
     return [(slot, used) for slot, used in found if used]

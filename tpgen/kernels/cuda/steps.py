@@ -183,7 +183,7 @@ class RowSteps(OnChip, OpenedSlots):
 
     @cached_property
     def _standing(self) -> dict[str, int]:
-        """Bytes of what stands once in a block."""
+        # bytes of what stands once in a block
         number = self.number
         areas = {SLOTS_AREA: _ENDS * _SLOTS * self.rows} if self.indexed else {}
         areas |= {self.held: self.row_bytes(self.held)} if self.held else {}

@@ -122,7 +122,7 @@ class StepsText:
             w.line("delivered();")
 
     def _fixed_places(self) -> None:
-        """Areas that stay where they are."""
+        # areas that stay where they are
         p, w = self.p, self.w
         kinds = {f"d_{o}": "num" if p.added(o) else "real" for o in p.opened} | dict.fromkeys(p.given, "const real")
         for name, place in p.areas.items():
@@ -138,7 +138,7 @@ class StepsText:
             w.line("s.rows = 1;")
 
     def _run(self) -> None:
-        """An equal share of all edges, in their order."""
+        # an equal share of all edges, in their order
         w, p = self.w, self.p
         w.line("const i64 begin = run_begin(call, blockIdx.x, gridDim.x), by = ROWS;")
         w.line("const i64 end = run_begin(call, blockIdx.x + 1, gridDim.x);")
@@ -179,7 +179,7 @@ class StepsText:
             w.line("if (++at == STAGES) at = 0, parity ^= 1;")
 
     def _fetch(self, first: str, place: str, step: str) -> None:
-        """Ask for the rows of a step, where there is one."""
+        # ask for the rows of a step, where there is one
         which = f"ends_of_step(slots, {step})" if self.p.indexed else first
         self.w.line(f"if ({first} < end) fetch_rows(call, {place}, {which}, rows_of({first}, end));")
         self.w.line("fetch_end();")
@@ -194,12 +194,12 @@ class StepsText:
             w.line("s.rows = rows_of(q, end);")
 
     def _sum(self) -> None:
-        """The blocks' parts of the gradient of weights that all rows share, added up."""
+        # the blocks' parts of the gradient of weights that all rows share, added up
         self.w.line(f"enum {{ WEIGHTS = {self.p.dim['w']} }};")
         self.w.raw(cuda_header("sum"))
 
     def _collect(self) -> None:
-        """Write the kernel that adds up results of edges for each node."""
+        # write the kernel that adds up results of edges for each node
         (operand,) = self.p.scattered
         self.w.line(f"enum {{ COLLECTED = {self.p.dim[operand]} }};")
         self.w.raw(cuda_header("collect"))
@@ -212,14 +212,14 @@ class RowsText:
         self.p, self.w = placement, w
 
     def _row_of(self, operand: str, prefix: str = "") -> str:
-        """The first row of a step in an operand."""
+        # the first row of a step in an operand
         nodes = not (prefix and operand in self.p.scattered)
         index = f"ends[r].{_ENDS.get(operand, 'edge') if nodes else 'edge'}" if self.p.indexed else "q"
         return f"call.{prefix}{operand} + {index} * {self.p.dim[operand]}"
 
     @property
     def _which(self) -> str:
-        """Write the function that counts the rows of a step."""
+        # write the function that counts the rows of a step
         return "const Ends* ends" if self.p.indexed else "i64 q"
 
     def write_call(self) -> None:
@@ -245,7 +245,7 @@ class RowsText:
                 self._fetch_block()
 
     def _fetch_block(self) -> None:
-        """Rows that stand side by side."""
+        # rows that stand side by side
         p, w = self.p, self.w
         whole = [o for o in p.row_operands if p.whole(o)]
         with w.block("if (n == ROWS)" if p.rows > 1 else ""):
@@ -267,7 +267,7 @@ class RowsText:
             self.w.line(f"fetch_numbers((real*)({place}), {self._row_of(operand)}, {count});")
 
     def _fetch_edges(self) -> None:
-        """Rows that stand apart: whole ones each by itself, short ones by all threads."""
+        # rows that stand apart: whole ones each by itself, short ones by all threads
         p, w = self.p, self.w
         whole, short = ([o for o in p.row_operands if p.whole(o) == yes] for yes in (True, False))
         w.line(f"fetch_begin(barrier, n * {sum(map(p.row_bytes, whole))});")

@@ -70,14 +70,14 @@ def table_sets(placed: tuple[PlacedTable, ...], sweep: Sweep) -> tuple[TableSet,
 
 
 def _as_read(table: tuple[Tabulate, ...], ranks: dict[TableEntry, int]) -> tuple[Tabulate, ...]:
-    """Entries of a table in the order in which they stand."""
+    # entries of a table in the order in which they stand
     if len(table) <= LONG:
         return table
     return tuple(sorted(table, key=lambda s: ranks.get(s.entry, len(ranks))))
 
 
 def _ranks(paths: Iterable[PathSweep]) -> dict[TableEntry, int]:
-    """Ranks of table entries, by the statement that reads each first."""
+    # ranks of table entries, by the statement that reads each first
     statements = (s for path in paths for stage in path.stages for s in stage.statements)
     found = dict.fromkeys(entry for statement in statements for entry in entries_of(statement))
     return {entry: rank for rank, entry in enumerate(found)}

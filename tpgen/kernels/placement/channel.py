@@ -132,7 +132,7 @@ class ChannelPlacement(OpenedSlots):
 
     @cached_property
     def _areas(self) -> dict[str, int]:
-        """Size of every scratch area of a single row."""
+        # size of every scratch area of a single row
         s, lanes = self.schedule, self.schedule.target.lanes
         areas: dict[str, int] = {}
         for slot in self.call_slots:
@@ -251,7 +251,7 @@ class ChannelPlacement(OpenedSlots):
         return f"  path {term.path}: {loop}{vectors} vectors; {', '.join(parts)}"
 
     def _access(self, view: View, term: Term) -> str:
-        """Text of a path's access to a segment: reads, then writes."""
+        # text of a path's access to a segment: reads, then writes
         place = "in scratch" if self.staged(view) else "in memory" if view.inner == 1 else "in tiles of memory"
         verbs = ["read"] * (view.operand in self.given and self.opened != (view.operand,))
         if view.operand in self.opened:

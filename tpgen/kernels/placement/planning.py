@@ -48,7 +48,7 @@ def plan_schedule(form: Form, target: Target) -> AnySchedule:
 
 
 def _channel_schedule(form: Form, terms: tuple[Term, ...], target: Target) -> ChannelSchedule | None:
-    """The channel schedule, or None where it does not fit: see `plan_schedule`."""
+    # the channel schedule, or None where it does not fit: see `plan_schedule`
     if not terms or any(t.mode.name not in CHANNEL_LETTER for t in terms):
         return None
     channels = tuple(_channel_letter(t, terms) for t in terms)
@@ -113,7 +113,7 @@ def _placed(form: Form, tables: tuple[Table, ...]) -> tuple[PlacedTable, ...]:
 
 
 def _table_shape(form: Form, table: Table) -> tuple[int, int, int, int]:
-    """Start of the tabulated segment, its copies, and the strides of copies and components."""
+    # start of the tabulated segment, its copies, and the strides of copies and components
     term = table.terms[0]
     leg = term.leg(table.operand)
     assert leg is not None

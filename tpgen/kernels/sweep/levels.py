@@ -56,7 +56,7 @@ def tabulated(table: Table, call: Call, stages: Iterable[SweepStage]) -> tuple[T
 
 
 def _raised(s: Tabulate, slot: Slot) -> Tabulate:
-    """An entry of a table of another slot of its operand."""
+    # an entry of a table of another slot of its operand
 
     def moved(value: Value) -> Value:
         return replace(value, operand=str(slot)) if isinstance(value, Component) else value
@@ -101,7 +101,7 @@ def _joined(statements: tuple[Statement, ...]) -> list[Statement]:
 
 
 def _numbered(statements: Iterable[Statement]) -> tuple[Statement, ...]:
-    """Names in the order of their statements, without gaps."""
+    # names in the order of their statements, without gaps
     names: dict[Value, Value] = {}
     made: list[Statement] = []
     for s in statements:
@@ -116,7 +116,7 @@ def _numbered(statements: Iterable[Statement]) -> tuple[Statement, ...]:
 
 
 def _in_channels(term: Term, table: Table | None) -> PolynomialForm:
-    """The path as a polynomial of what one channel has."""
+    # the path as a polynomial of what one channel has
     weight = (("w", 0),) if term.weighted else ()
     if table is None:
         second = [(("x2", e.j),) if term.leg("x2") else () for e in term.entries]

@@ -174,7 +174,7 @@ class _Builder:
         return self.components[f]
 
     def _accumulate(self, f: Variable, sums: _Sums) -> None:
-        """Add to the gradients of a factor's slots that are open."""
+        # add to the gradients of a factor's slots that are open
         for levels, terms in sums.items():
             slot = self.wanted.get((f.tensor, levels))
             if slot:
@@ -188,7 +188,7 @@ class _Builder:
         return {**before, **self._named({levels: [*start.get(levels, ()), *sums[levels]] for levels in sums})}
 
     def _define(self, terms: tuple[Product, ...]) -> Value | None:
-        """A name for a sum, the same one for the same sum."""
+        # a name for a sum, the same one for the same sum
         if len(terms) == 1 and terms[0].coefficient == 1.0 and len(terms[0].factors) < 2:
             return terms[0].factors[0] if terms[0].factors else None
         if terms not in self.known:
@@ -198,7 +198,7 @@ class _Builder:
         return self.known[terms]
 
     def _coefficient(self, tail: dict[tuple[Variable, ...], float]) -> tuple[float, Dual, Callable[[_Sums], None]]:
-        """A constant, what it multiplies, and what takes the gradient of that."""
+        # a constant, what it multiplies, and what takes the gradient of that
         if list(tail) == [()]:
             return tail[()], {0: None}, lambda sums: None
         scale = -1.0 if next(iter(tail.values())) < 0 else 1.0
@@ -218,12 +218,12 @@ class _Builder:
         return products(value, *(self._component(f) for f in factors))
 
     def _fold_in(self, n: int, factors: tuple[Variable, ...], value: float) -> None:
-        """The weights' product into the coefficient."""
+        # the weights' product into the coefficient
         for levels, terms in self._weights(factors, value).items():
             self.prologue.append(Accumulate(_element(COEFFICIENTS, levels, n), tuple(terms)))
 
     def _fold_out(self, n: int, factors: tuple[Variable, ...], value: float) -> None:
-        """The gradient of the coefficient into those of its weights."""
+        # the gradient of the coefficient into those of its weights
         gradient: Dual = {t: _element(ADJOINTS, t, n) for t in range(self.call.levels + 1) if not t & ~self.call.levels}
         for place, f in enumerate(factors):
             rest = [self._component(other) for other in factors[:place] + factors[place + 1 :]]
@@ -257,7 +257,7 @@ def products(coefficient: float, *factors: Dual) -> _Sums:
 
 
 def _live(*parts: list[Statement]) -> Iterator[tuple[Statement, ...]]:
-    """The statements that something reads: sums of open slots, and what leads to them."""
+    # the statements that something reads: sums of open slots, and what leads to them
     needed: set[Value] = set()
     kept: list[list[Statement]] = []
     for part in reversed(parts):

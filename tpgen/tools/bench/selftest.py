@@ -1,0 +1,187 @@
+"""`selftest`: whether tpgen works on this machine, as a report that goes into a bug report whole."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+import warnings
+from dataclasses import asdict, dataclass
+
+import torch
+
+from tpgen.base.errors import TpgenError
+from tpgen.base.notebook import Shown, lines
+from tpgen.base.progress import Told, told
+from tpgen.base.text import duration, table
+from tpgen.kernels.build.build import cache_info
+from tpgen.kernels.build.compiler import compilers, find_compiler, why_no_compiler
+from tpgen.kernels.build.processor import cpu_features, instruction_set
+from tpgen.nn.modules import module_of, sizes_of
+from tpgen.planner.problems import LINEARS, POLYNOMIALS, PROBLEMS
+from tpgen.tools.bench.contenders import select_contenders
+from tpgen.tools.bench.records import Environment, environment
+from tpgen.tools.bench.run import run_benchmarks, select_problems
+from tpgen.tools.verification.findings import FAILED
+from tpgen.tools.verification.verify import verify
+
+# products with vectors over rows and over channels, linear layers and polynomials; the last are in float64
+CHECKED = {
+    "mace-medium": torch.float32,
+    "nequip-aspirin": torch.float32,
+    "nequip-lips": torch.float32,
+    "diffdock-l1": torch.float32,
+    "elementwise": torch.float32,
+    "mace-readout": torch.float32,
+    "nequip-linear": torch.float32,
+    "harmonics": torch.float32,
+    "small-contraction": torch.float64,
+    "article": torch.float64,
+}
+CHECKED_LAWS = ("definition", "first order", "second order", "threads")
+TIMED = "mace-medium"
+_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One product: whether its laws hold, the largest error over its tolerance, and why it failed."""
+
+    name: str
+    dtype: str
+    passed: bool
+    error: float | None
+    seconds: float
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Seconds that one product takes forward and backward on one thread."""
+
+    name: str
+    rows: int
+    e3nn: float | None
+    tpgen: float | None
+
+
+@dataclass(frozen=True)
+class Selftest(Shown):
+    """What a machine has, and what of tpgen works there."""
+
+    environment: Environment
+    libc: str
+    features: str
+    vectors: str
+    compiler: str  # that kernels are compiled with, or why there is none
+    runtime: str  # of OpenMP
+    found: tuple[str, ...]  # all compilers
+    cache: str
+    checks: tuple[Checked, ...]
+    timing: Timed
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether every product obeys its laws."""
+        return all(check.passed for check in self.checks)
+
+    def to_json(self) -> str:
+        """All of it as JSON."""
+        return json.dumps({**asdict(self), "passed": self.passed}, allow_nan=False)
+
+    def __str__(self) -> str:
+        heads = ("product", "dtype", "result", "error / tolerance", "time", "why")
+        rows = [
+            (c.name, c.dtype, "passed" if c.passed else "failed", _ratio(c.error), duration(c.seconds), c.why)
+            for c in self.checks
+        ]
+        return "\n".join([table(self._machine()), "", table([heads, *rows]), "", *self._foot()])
+
+    def _repr_html_(self) -> str:
+        return lines(*str(self).splitlines())
+
+    def _machine(self) -> list[tuple[str, str]]:
+        at = self.environment
+        return [
+            ("versions", f"tpgen {at.tpgen}, torch {at.torch}, e3nn {at.e3nn}, Python {at.python}"),
+            ("system", f"{at.system}, {self.libc}"),
+            ("processor", f"{at.cpu}, {at.cores} cores, {at.threads} threads"),
+            ("vectors", self.vectors),
+            ("GPU", at.gpu or "none"),
+            ("compiler", self.compiler),
+            ("compilers found", "; ".join(self.found) or "none"),
+            ("OpenMP", self.runtime or "none: kernels run on one thread"),
+            ("cache", self.cache),
+        ]
+
+    def _foot(self) -> list[str]:
+        t = self.timing
+        times = f"{TIMED}, {t.rows} rows, forward and backward: e3nn {duration(t.e3nn)}, tpgen {duration(t.tpgen)}"
+        ratio = f", {t.e3nn / t.tpgen:.1f} times" if t.e3nn and t.tpgen else ""
+        right = sum(check.passed for check in self.checks)
+        return [times + ratio, f"{right} of {len(self.checks)} products are right; {self.seconds:.0f} s"]
+
+
+def _ratio(error: float | None) -> str:
+    return "-" if error is None else f"{error:.2g}"
+
+
+def selftest(progress: Told = None) -> Selftest:
+    """Check ten products, layers and polynomials against their definitions, and time one beside e3nn.
+
+    Results, derivatives of both orders, and the bits on one thread and on more; with kernels where there is a compiler,
+    and else with graphs.  It takes a minute where nothing is compiled yet.  Whatever fails is told in the report.
+    """
+    start = time.perf_counter()
+    with told(progress, len(CHECKED) + 1) as begin:
+        checks = []
+        for name, dtype in CHECKED.items():
+            begin(name)
+            checks.append(_check(name, dtype))
+        begin("timing")
+        timing = _time()
+    by, at = find_compiler(), instruction_set()
+    return Selftest(
+        environment(),
+        " ".join(filter(None, platform.libc_ver())) or platform.version(),
+        cpu_features(),
+        f"{at.name}: {at.registers} registers of {at.size} bytes",
+        f"{by}, {by.version}" if by else why_no_compiler(),
+        by.runtime if by else "",
+        tuple(f"{program}: {version}" for program, version in compilers()),
+        str(cache_info()),
+        tuple(checks),
+        timing,
+        time.perf_counter() - start,
+    )
+
+
+def _check(name: str, dtype: torch.dtype) -> Checked:
+    problem = {**PROBLEMS, **LINEARS, **POLYNOMIALS}[name]
+    sizes = sizes_of(problem.plan, min(problem.channels, 3), min(problem.elements, 2))
+    strategy = "kernel" if find_compiler() else "auto"
+    start, named = time.perf_counter(), str(dtype).removeprefix("torch.")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            found = verify(module_of(problem.plan, **sizes, strategy=strategy).to(dtype), rows=4, only=CHECKED_LAWS)
+        except TpgenError as error:
+            return Checked(name, named, False, None, time.perf_counter() - start, str(error))
+    broken = [f"{f.law}: {f.why or f.status}" for f in found.findings if f.status == FAILED]
+    told_by_us = [str(w.message) for w in said if issubclass(w.category, UserWarning)]  # as of a kernel that failed
+    errors = [f.relative / f.tolerance for f in found.findings if f.relative is not None and f.tolerance]
+    largest = max(errors, default=None)
+    finite = largest if largest is not None and largest < float("inf") else None
+    return Checked(name, named, found.passed, finite, time.perf_counter() - start, "; ".join([*broken, *told_by_us]))
+
+
+def _time() -> Timed:
+    (problem,) = select_problems([TIMED])
+    contenders = select_contenders(["e3nn/eager", "e3nn/script", "tpgen-auto/eager"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # each is in the records
+        report = run_benchmarks([problem], contenders, ["backward"], seconds=_SECONDS)
+    medians = {record.contender: record.median for record in report.records}
+    stock = [median for name, median in medians.items() if name.startswith("e3nn") and median]
+    return Timed(TIMED, report.records[0].rows, min(stock, default=None), medians.get("tpgen-auto/eager"))

@@ -1,0 +1,24 @@
+"""``tpgen selftest``: whether tpgen works on this machine."""
+
+from __future__ import annotations
+
+import click
+
+from tpgen.tools.bench.selftest import selftest
+from tpgen.tools.cli.options import json_option
+from tpgen.tools.cli.terminal import working
+
+
+@click.command("selftest")
+@json_option
+@click.pass_context
+def selftest_command(ctx: click.Context, as_json: bool) -> None:
+    """Check ten products on this machine, and time one.
+
+    The text names the machine, versions and compilers: put all of it into a bug report.  The first run takes up to a
+    minute.  Exit code 1 where a product is wrong.
+    """
+    with working("selftest") as say:
+        found = selftest(progress=say)
+    click.echo(found.to_json() if as_json else str(found))
+    ctx.exit(0 if found.passed else 1)
