@@ -28,7 +28,7 @@ def test_conversions_leave_no_objects_and_no_texts() -> None:
         restore(network)
         if count in (9, 109):
             counts.append(held())
-    assert counts[0] == counts[1]
+    assert all(after <= before for before, after in zip(*counts, strict=True)), counts
 
 
 @pytest.mark.slow
