@@ -219,6 +219,7 @@ FACTS = {
     "tpgen.kernels.runtime.targets": {"target_of"},
     "tpgen.networks.cse": {"_is_random"},
     "tpgen.networks.signature": {"_structure"},
+    "tpgen.networks.objects": {"_has_attributes"},
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -119,8 +120,9 @@ def test_functional_calls_use_the_parameters_that_they_are_given() -> None:
 class Held:
     """An object that holds tensors."""
 
-    def __init__(self, atoms: int) -> None:
+    def __init__(self, atoms: int, **more: Any) -> None:
         self.data = given(atoms)
+        vars(self).update(more)
 
 
 class Wrapper(nn.Module):
@@ -134,12 +136,37 @@ class Wrapper(nn.Module):
         return self.model(held.data)["forces"]
 
 
-def test_the_network_in_a_wrapper_of_objects_is_served(counted: list[int]) -> None:
+class WrapperOfPairs(Wrapper):
+    def forward(self, held: Held) -> Any:
+        return super().forward(held), held
+
+
+def test_a_wrapper_of_objects_is_served(counted: list[int]) -> None:
     stock, own = twins(Wrapper)
     for atoms in (5, 6):
         torch.testing.assert_close(own(Held(atoms)), stock(Held(atoms)), rtol=1e-12, atol=1e-12)
-    assert not calls_of(own)._kinds
+    assert not _inner_kinds(own)
     assert len(counted) == 1
+
+
+def test_the_network_in_a_wrapper_is_served_where_the_wrapper_is_not(counted: list[int]) -> None:
+    stock, own = twins(Wrapper)
+    for atoms in (5, 6):
+        found = own(Held(atoms, lock=Lock()))
+        torch.testing.assert_close(found, stock(Held(atoms)), rtol=1e-12, atol=1e-12)
+    assert not calls_of(own)._kinds
+    assert _inner_kinds(own)
+    assert len(counted) == 1
+    stock, own = twins(WrapperOfPairs)  # it returns an object
+    for atoms in (5, 6, 7):
+        found, _ = own(Held(atoms))
+        torch.testing.assert_close(found, stock(Held(atoms))[0], rtol=1e-12, atol=1e-12)
+    assert _inner_kinds(own)
+    assert len(counted) == 2
+
+
+def _inner_kinds(own: Any) -> Any:
+    return "_tpgen_calls" in vars(own.model) and calls_of(own.model)._kinds
 
 
 def test_the_network_itself_is_called_where_somebody_asks_for_it(counted: list[int]) -> None:

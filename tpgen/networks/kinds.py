@@ -14,6 +14,7 @@ from tpgen.base._torch import is_functorch_wrapped_tensor
 from tpgen.base.errors import DeployError
 from tpgen.networks.beside import ProgramBuilder
 from tpgen.networks.later import Again, with_graph
+from tpgen.networks.objects import has_attributes, holders, names_held
 from tpgen.networks.outcome import Graphs
 from tpgen.networks.results import Given, flatten, unflatten
 from tpgen.networks.signature import Signature
@@ -31,6 +32,7 @@ class Kind:
     def __init__(self, signature: Signature, tensors: Sequence[Tensor]) -> None:
         _, _, *kinds = signature.beside
         self.signature, self.grad = signature, torch.is_grad_enabled()
+        self.is_of_objects = any(not isinstance(x, dict) for x, _ in holders(*signature.arguments(tensors)))
         # an example, on the memory of the caller's
         self.tensors = [x.detach().requires_grad_(asks) for x, (asks, *_) in zip(tensors, kinds, strict=True)]
         self.count, self.need, self.seconds = 0, float(ENOUGH_CALLS), inf
@@ -50,7 +52,7 @@ class Kind:
     def watch(self, result: Any) -> bool:
         """Note when somebody differentiates a result of the network's own; whether some result is a value."""
         try:
-            leaves, _ = flatten(result)
+            leaves, _ = flatten(names_held(result) if has_attributes(result) else result)
         except DeployError as error:
             self.refuse(str(error))
             return False

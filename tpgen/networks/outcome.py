@@ -1,7 +1,7 @@
 """What a call of a network does beside its result, so that a program does the same.
 
-Networks write into the dicts that they are given, return one of these, or hand a tensor of the call back; they let
-positions require a gradient.  All that is part of the outcome of a call.
+Networks write into the dicts and objects that they are given, return one of these, or hand a tensor of the call back;
+they let positions require a gradient.  All that is part of the outcome of a call.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tpgen.base._torch import pytree
 from tpgen.networks.bypass import by_networks
+from tpgen.networks.objects import holders
 from tpgen.networks.results import Given, flatten, unflatten
 from tpgen.networks.signature import Signature
 from tpgen.networks.step_trace import Evaluate
@@ -31,15 +32,15 @@ def outcome_of(call: Callable[..., Any], args: tuple, options: dict[str, Any]) -
     >>> outcome
     (0, None, [{'y': tensor([2.])}], [()])
     """
-    dicts, (_, tensors) = _dicts(args, options), Signature.of(args, options)
-    before, places = [dict(x) for x in dicts], {id(x): Given(n) for n, x in enumerate(tensors)}
+    held, (_, tensors) = holders(args, options), Signature.of(args, options)
+    before, places = [dict(names) for _, names in held], {id(x): Given(n) for n, x in enumerate(tensors)}
     found = call(*args, **options)
-    whole = next((n for n, x in enumerate(dicts) if x is found), None)
+    whole = next((n for n, (x, _) in enumerate(held) if x is found), None)
     changes = [
         {name: value for name, value in now.items() if name not in was or was[name] is not value}
-        for now, was in zip(dicts, before, strict=True)
+        for (_, now), was in zip(held, before, strict=True)
     ]
-    lost = [tuple(name for name in was if name not in now) for now, was in zip(dicts, before, strict=True)]
+    lost = [tuple(name for name in was if name not in now) for (_, now), was in zip(held, before, strict=True)]
     leaves, spec = flatten((whole, None if whole is not None else found, changes, lost))
     marked = [places.get(id(x), x) if isinstance(x, Tensor) else x for x in leaves]
     return found, unflatten(marked, spec)
@@ -49,28 +50,14 @@ def take_effect(outcome: tuple, args: tuple, options: dict[str, Any]) -> Any:
     """Change the arguments of a call as its outcome says; returns the result."""
     whole, found, changes, lost = outcome
     if whole is not None or any(changes) or any(lost):
-        dicts = _dicts(args, options)
-        for x, change, names in zip(dicts, changes, lost, strict=True):
-            x.update(change)
+        held = holders(args, options)
+        for (_, now), change, names in zip(held, changes, lost, strict=True):
+            now.update(change)
             for name in names:
-                del x[name]
+                del now[name]
         if whole is not None:
-            return dicts[whole]
+            return held[whole][0]
     return found
-
-
-def _dicts(args: tuple, options: dict[str, Any]) -> list[dict]:
-    found: dict[int, dict] = {}
-    pending: list[Any] = [*args, *options.values()]
-    while pending:
-        x = pending.pop(0)
-        if isinstance(x, dict):
-            if id(x) not in found:
-                found[id(x)] = x
-                pending += x.values()
-        elif isinstance(x, (list, tuple)):
-            pending += x
-    return list(found.values())
 
 
 @dataclass(frozen=True)

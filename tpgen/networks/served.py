@@ -74,11 +74,13 @@ class Calls:
             return network._call_impl(*args, **options)
         try:
             signature, tensors = Signature.of(args, options)
-        except InputError:  # an object: nobody sees what it holds
+        except InputError:  # an object that nobody sees into
             self._hand_over(network)
             return network._call_impl(*args, **options)
         kind = None if is_recorded(tensors) else self._kind(network, signature, tensors)
         if kind is None or kind.refused:
+            if kind is not None and kind.is_of_objects:
+                self._hand_over(network)
             with self._gate.calling():
                 return network._call_impl(*args, **options)
         if kind.program is not None:

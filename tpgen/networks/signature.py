@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from tpgen.base._torch import is_functorch_wrapped_tensor, pytree
 from tpgen.base.errors import DeployError, InputError
 from tpgen.kernels.runtime.native.identity import by_table, compares, names_now, standing
+from tpgen.networks.objects import Above, TakenApart, above_of, has_attributes, put_together
 from tpgen.nn.plain_tensors import writes_to
 
 _PLAIN = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device}  # nobody can write to
@@ -42,10 +43,10 @@ class Signature:
         leaves, spec = _flat(args, options)
         constants = tuple((n, type(x), x) for n, x in enumerate(leaves) if not isinstance(x, Tensor))
         for _, kind, x in constants:
-            if not is_plain(x):
+            if not (is_plain(x) or isinstance(x, (type, Above))):
                 raise InputError(
-                    f"a step takes tensors and plain constants, in tuples, lists and dicts, got {kind.__name__}: give "
-                    "the tensors that it holds, as to_dict() does"
+                    "a step takes tensors and plain constants, in tuples, lists, dicts and attributes of objects, got "
+                    f"{kind.__name__}: give the tensors that it holds, as to_dict() does"
                 )
         tensors = {id(x): x for x in leaves if isinstance(x, Tensor)}
         order = {place: n for n, place in enumerate(tensors)}
@@ -75,7 +76,7 @@ class Signature:
         """Arguments and keywords of a call with other tensors."""
         rest, known = iter(self.beside[0]), {n: x for n, _, x in self.constants}
         leaves = [known[n] if n in known else tensors[next(rest)] for n in range(self.spec.num_leaves)]
-        return pytree.tree_unflatten(leaves, self.spec)
+        return put_together(pytree.tree_unflatten(leaves, self.spec))
 
 
 def _in_order(x: Any, like: Any) -> Any:
@@ -124,7 +125,7 @@ def _flat(args: tuple, options: dict[str, Any]) -> tuple[list[Any], pytree.TreeS
     return pytree.tree_flatten((args, options))
 
 
-def _gathered(values: Iterable[Any], leaves: list[Any], nested: list[Any]) -> bool:
+def _gathered(values: Iterable[Any], leaves: list[Any], nested: list[Any], around: tuple[Any, ...] = ()) -> bool:
     """Gather leaves, and containers as `_structure` takes them; False at an object that only pytree may know."""
     for x in values:
         kind = type(x)
@@ -133,12 +134,19 @@ def _gathered(values: Iterable[Any], leaves: list[Any], nested: list[Any]) -> bo
             nested.append(None)
         elif kind is dict:
             nested.append((kind, tuple(x)))
-            if not _gathered(x.values(), leaves, nested):
+            if not _gathered(x.values(), leaves, nested, around):
                 return False
         elif kind is list or kind is tuple:
             nested.append((kind, range(len(x))))
-            if not _gathered(x, leaves, nested):
+            if not _gathered(x, leaves, nested, around):
                 return False
+        elif has_attributes(x) and not any(x is each for each in around):
+            nested.append((kind, tuple(vars(x))))
+            if not _gathered(vars(x).values(), leaves, nested, (*around, x)):
+                return False
+        elif isinstance(x, type) or (found := above_of(x, around)) is not None:
+            leaves.append(x if isinstance(x, type) else found)
+            nested.append(None)
         else:
             return False
     return True
@@ -154,7 +162,10 @@ def _structure(nested: tuple[tuple[type, Sequence[Any]] | None, ...]) -> pytree.
         if container is None:
             return 0
         kind, names = container
-        return {name: built() for name in names} if kind is dict else kind(built() for _ in names)
+        if kind is list or kind is tuple:
+            return kind(built() for _ in names)
+        held = {name: built() for name in names}
+        return held if kind is dict else TakenApart(kind, held)
 
     return pytree.tree_structure((built(), built()))
 

@@ -17,6 +17,7 @@ from tpgen.networks.cse import cse
 from tpgen.networks.dependent import Dependent
 from tpgen.networks.functional import aliases, traced
 from tpgen.networks.lengths import open_lengths
+from tpgen.networks.objects import holders
 from tpgen.networks.reach import Reach, listening
 from tpgen.networks.reads import Reads, reading
 from tpgen.networks.recording import Finding, Recording, recording
@@ -122,6 +123,8 @@ def _write(
     with held, slots.unwritten(), reading(slots.modules, kept=True) as ahead, listening() as codes:
         example = _of_example(evaluate, signature, tensors, finds)
     reach = Reach(codes, slots.modules)
+    for kind in {type(x) for x, _ in holders(*signature.arguments(tensors))} - {dict}:
+        reach.add(f"the class {kind.__name__} of an argument", kind)
     ahead.follow(reach, slots.modules)
     seen: dict[str, Any] = {}
 

@@ -1,0 +1,113 @@
+"""Objects among the arguments of a call, such as `torch_geometric.data.Data`: what their attributes hold.
+
+An object is its class and its ``__dict__``, as a dict is its names.  A weak reference to an object around is kept as
+the number of objects between them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from argparse import Namespace
+from dataclasses import dataclass
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+from torch import Tensor, nn
+
+from tpgen.base._torch import pytree
+from tpgen.networks.parts import slot_names
+
+_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: of classes that are written in Python
+_OF_PYTHON = SimpleNamespace, Namespace
+
+
+class TakenApart:
+    """An object taken apart: its class, and the values of its ``__dict__``."""
+
+    __slots__ = ("kind", "values")
+
+    def __init__(self, kind: type, values: dict[str, Any]) -> None:
+        self.kind: Any = kind
+        self.values = values
+
+
+pytree.register_pytree_node(
+    TakenApart,
+    lambda x: (list(x.values.values()), (x.kind, tuple(x.values))),
+    lambda values, context: TakenApart(context[0], dict(zip(context[1], values, strict=True))),
+    flatten_with_keys_fn=lambda x: (
+        [(pytree.GetAttrKey(name), value) for name, value in x.values.items()],
+        (x.kind, tuple(x.values)),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Above:
+    """In the place of a weak reference: the object so many levels further out."""
+
+    levels: int
+
+
+def has_attributes(x: Any) -> bool:
+    """Whether an object is no more than its class and its ``__dict__``.
+
+    >>> has_attributes(SimpleNamespace(x=1)), has_attributes(nn.ReLU()), has_attributes([1])
+    (True, False, False)
+    """
+    kind: Any = type(x)
+    return _has_attributes(kind)
+
+
+@lru_cache(256)
+def _has_attributes(kind: type) -> bool:
+    if issubclass(kind, (Tensor, nn.Module, type, BaseException)):
+        return False
+    if kind in _OF_PYTHON:
+        return True
+    of_python = all(base.__flags__ & _HEAP for base in kind.__mro__[:-1])
+    makes = getattr(kind, "__new__", None)
+    return of_python and makes is object.__new__ and kind.__dictoffset__ != 0 and not slot_names(kind)
+
+
+def above_of(reference: Any, around: tuple[Any, ...]) -> Above | None:
+    """Where a weak reference points to, of the objects around it, the innermost last; None where to none of these."""
+    found = reference() if type(reference) is weakref.ref else None
+    return next((Above(n) for n, x in enumerate(reversed(around)) if x is found), None)
+
+
+def put_together(x: Any, around: tuple[Any, ...] = ()) -> Any:
+    """A nested value whose `TakenApart` are objects again."""
+    if type(x) is TakenApart:
+        made: Any = x.kind.__new__(x.kind)
+        vars(made).update({name: put_together(value, (*around, made)) for name, value in x.values.items()})
+        return made
+    if type(x) is Above:
+        return weakref.ref(around[-1 - x.levels])
+    if type(x) is dict:
+        return {name: put_together(value, around) for name, value in x.items()}
+    if type(x) in (list, tuple):
+        return type(x)(put_together(value, around) for value in x)
+    return x
+
+
+def names_held(x: Any) -> list[dict[Any, Any]]:
+    """Names of an object, and of all that it holds."""
+    return [names for _, names in holders((x,), {})]
+
+
+def holders(args: tuple, options: dict[str, Any]) -> list[tuple[Any, dict[Any, Any]]]:
+    """Dicts and objects among the arguments of a call, each once, with the names that it has: its own dict."""
+    found: dict[int, tuple[Any, dict]] = {}
+    pending: list[Any] = [*args, *options.values()]
+    while pending:
+        x = pending.pop(0)
+        if id(x) in found or isinstance(x, Tensor):
+            continue
+        if isinstance(x, dict) or has_attributes(x):
+            found[id(x)] = x, x if isinstance(x, dict) else vars(x)
+            pending += found[id(x)][1].values()
+        elif isinstance(x, (list, tuple)):
+            pending += x
+    return list(found.values())
