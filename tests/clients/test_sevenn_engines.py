@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from sevenn import calculator
 from benchmarks.engines import crystal
 from benchmarks.networks import sevenn
 from tests.clients.torchsim_checks import check_batches, check_relaxed
-from tpgen.base.errors import InputError
 from tpgen.networks.conversion.convert import convert
 from tpgen.networks.step import compile_step
 
@@ -32,11 +32,15 @@ def test_batches_and_autobatchers_of_torchsim(monkeypatch: pytest.MonkeyPatch) -
     check_relaxed(lambda given: wrapped(given, monkeypatch), network, "converted")
 
 
-def test_a_step_stays_in_the_wrapper_and_refuses_its_objects(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wrapper gives objects of its own where a step takes tensors: nothing is dropped in silence."""
+def test_a_step_takes_the_objects_of_the_wrapper(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_default_dtype(torch.float32)
-    step = compile_step(convert(sevenn(27, torch.float32, hidden="8x0e+4x1e", layers=2).model))
-    model = wrapped(step, monkeypatch)
+    network = sevenn(27, torch.float32, hidden="8x0e+4x1e", layers=2).model
+    step = compile_step(convert(deepcopy(network)))
+    stock, model = wrapped(network, monkeypatch), wrapped(step, monkeypatch)
     assert model.model is step
-    with pytest.raises(InputError, match="AtomGraphDataBatch"):
-        model(ts.initialize_state([crystal(27, 0)], model.device, model.dtype))
+    for size in (0, 1):
+        found, wanted = (m(ts.initialize_state([crystal(27, size)], m.device, m.dtype)) for m in (model, stock))
+        assert found.keys() == wanted.keys()
+        for name, x in wanted.items():
+            torch.testing.assert_close(found[name].detach(), x.detach(), rtol=2e-5, atol=2e-5)
+    assert step._program is not None

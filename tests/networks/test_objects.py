@@ -201,6 +201,59 @@ def test_a_step_takes_objects_and_names_what_differs() -> None:
         step(SimpleNamespace(**names(8), more=1))
 
 
+class Calls(Graph):
+    """An object that can be called, as PyTorch Geometric's can."""
+
+    def __call__(self, *names: str) -> list[Any]:
+        return [self.store.names[name] for name in names]
+
+
+def test_a_step_returns_objects_of_values() -> None:
+    stock, made = layers()
+    step = compile_step(made)
+    for atoms in (5, 8):
+        given, wanted = Calls(**names(atoms)), Calls(**names(atoms))
+        with torch.no_grad():
+            found = step(given)
+            stock(wanted)
+        assert type(found) is Calls
+        assert found is not given
+        assert found.store.owner() is found
+        for one, other in zip(found(*wanted.store.names), wanted(*wanted.store.names), strict=True):
+            torch.testing.assert_close(one, other)
+    assert step._program is not None
+
+
+class ReturnsBoth(Layer):
+    def forward(self, data: Any) -> Any:
+        return super().forward(data), data.out
+
+
+class MakesOne(Layer):
+    def forward(self, data: Any) -> Any:
+        out = super().forward(data).out
+        return SimpleNamespace(out=out, parts={"first": out[:1], "named": SimpleNamespace(one=1)})
+
+
+def test_objects_that_a_network_makes_and_those_that_it_gives_back() -> None:
+    stock, made = layers(MakesOne)
+    for atoms in (5, 8):
+        with torch.no_grad():
+            found, wanted = made(Graph(**names(atoms))), stock(Graph(**names(atoms)))
+        torch.testing.assert_close((found.out, found.parts["first"]), (wanted.out, wanted.parts["first"]))
+        assert found.parts["named"] == wanted.parts["named"]
+    assert all(programs(made))
+    stock, made = layers(ReturnsBoth)
+    for atoms in (5, 8):
+        given = Graph(**names(atoms))
+        with torch.no_grad():
+            back, out = made(given)
+            torch.testing.assert_close(out, stock(Graph(**names(atoms)))[1])
+        assert back is given
+        assert back.out is out
+    assert not any(programs(made))
+
+
 def test_only_what_is_its_class_and_its_dict_is_taken_apart() -> None:
     assert [has_attributes(x) for x in (Graph(), SimpleNamespace(), Fields(*3 * [torch.ones(1)]))] == [True] * 3
     others = [

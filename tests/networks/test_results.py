@@ -84,6 +84,8 @@ def test_results_are_no_memory_of_the_call(rows: int, interpreted: list[int]) ->
 
 
 class Box:
+    __slots__ = ("x",)
+
     def __init__(self, x: Tensor) -> None:
         self.x = x
 

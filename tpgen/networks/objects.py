@@ -62,7 +62,7 @@ def has_attributes(x: Any) -> bool:
 
 @lru_cache(256)
 def _has_attributes(kind: type) -> bool:
-    if issubclass(kind, (Tensor, nn.Module, type, BaseException)):
+    if issubclass(kind, (nn.Module, type, BaseException)) or kind.__module__.partition(".")[0] == "torch":
         return False
     if kind in _OF_PYTHON:
         return True
@@ -75,6 +75,17 @@ def above_of(reference: Any, around: tuple[Any, ...]) -> Above | None:
     """Where a weak reference points to, of the objects around it, the innermost last; None where to none of these."""
     found = reference() if type(reference) is weakref.ref else None
     return next((Above(n) for n, x in enumerate(reversed(around)) if x is found), None)
+
+
+def taken_apart(x: Any, around: tuple[Any, ...] = ()) -> Any:
+    """A nested value whose objects are `TakenApart`; one that holds itself stays."""
+    if type(x) is dict:
+        return {name: taken_apart(value, around) for name, value in x.items()}
+    if type(x) in (list, tuple):
+        return type(x)(taken_apart(value, around) for value in x)
+    if has_attributes(x) and not any(x is each for each in around):
+        return TakenApart(type(x), {name: taken_apart(value, (*around, x)) for name, value in vars(x).items()})
+    return above_of(x, around) or x
 
 
 def put_together(x: Any, around: tuple[Any, ...] = ()) -> Any:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen.base._torch import pytree
+from tpgen.base.errors import DeployError
 from tpgen.networks.bypass import by_networks
 from tpgen.networks.objects import holders
 from tpgen.networks.results import Given, flatten, unflatten
@@ -41,6 +42,9 @@ def outcome_of(call: Callable[..., Any], args: tuple, options: dict[str, Any]) -
         for (_, now), was in zip(held, before, strict=True)
     ]
     lost = [tuple(name for name in was if name not in now) for (_, now), was in zip(held, before, strict=True)]
+    inner = [x for x, _ in holders((None if whole is not None else found, *changes), {}) if not isinstance(x, dict)]
+    if any(x is one for x in inner for one, _ in held):
+        raise DeployError("the network gives an object back that it was given, inside of another value")
     leaves, spec = flatten((whole, None if whole is not None else found, changes, lost))
     marked = [places.get(id(x), x) if isinstance(x, Tensor) else x for x in leaves]
     return found, unflatten(marked, spec)

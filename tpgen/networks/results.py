@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from tpgen.base._torch import pytree
 from tpgen.base.errors import DeployError
+from tpgen.networks.objects import Above, TakenApart, has_attributes, put_together, taken_apart
 from tpgen.networks.signature import is_plain
 
 
@@ -45,7 +46,7 @@ pytree.register_pytree_node(
 
 
 def flatten(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
-    """Leaves and structure of a result: of tuples, lists, dicts and dataclasses, nested in any way."""
+    """Leaves and structure of a result: of tuples, lists, dicts, dataclasses and objects, nested in any way."""
     return pytree.tree_flatten(pytree.tree_map(_opened_whole, result))
 
 
@@ -53,7 +54,7 @@ def unflatten(leaves: Iterable[Any], spec: pytree.TreeSpec) -> Any:
     """The result of such leaves."""
     if spec.type is dict and spec.num_children == spec.num_leaves == spec.num_nodes - 1:  # as most networks return
         return dict(zip(spec.context, leaves, strict=True))
-    return closed_fields(pytree.tree_unflatten(leaves, spec))
+    return pytree.tree_map(put_together, closed_fields(pytree.tree_unflatten(leaves, spec)), is_leaf=_is_taken_apart)
 
 
 def leaf_constants(leaves: Sequence[Any]) -> dict[int, Any]:
@@ -64,10 +65,11 @@ def leaf_constants(leaves: Sequence[Any]) -> dict[int, Any]:
             raise DeployError(
                 "the network returns a size of a tensor as a number, which a program cannot: return tensors"
             )
-        if not (is_plain(x) or isinstance(x, (type, torch.Size, Given)) or callable(x)):
+        usual = is_plain(x) or isinstance(x, (type, torch.Size, Given, Above))
+        if not (usual or (callable(x) and not has_attributes(x))):
             raise DeployError(
                 f"the network returns an object of class {type(x).__name__}, whose tensors a program does not see: "
-                "return tensors, in tuples, lists, dicts or dataclasses"
+                "return tensors, in tuples, lists, dicts or attributes of objects"
             )
     return rest
 
@@ -96,6 +98,10 @@ def closed_fields(value: Any) -> Any:
     return pytree.tree_map(_filled, value, is_leaf=lambda x: isinstance(x, _Fields))
 
 
+def _is_taken_apart(x: Any) -> bool:
+    return isinstance(x, TakenApart)
+
+
 def _is_dataclass(x: Any) -> bool:
     return is_dataclass(x) and not isinstance(x, (type, nn.Module))
 
@@ -111,7 +117,7 @@ def _opened(leaf: Any) -> Any:
 def _opened_whole(leaf: Any) -> Any:
     found = _opened(leaf)
     if found is leaf:
-        return leaf
+        return taken_apart(leaf) if has_attributes(leaf) else leaf
     for each in pytree.tree_leaves(found, is_leaf=lambda x: isinstance(x, _Fields) and bool(x.beside)):
         if isinstance(each, _Fields):
             raise DeployError(
