@@ -62,7 +62,7 @@ def has_attributes(x: Any) -> bool:
 
 @lru_cache(256)
 def _has_attributes(kind: type) -> bool:
-    if issubclass(kind, (nn.Module, type, BaseException)) or kind.__module__.partition(".")[0] == "torch":
+    if issubclass(kind, (Tensor, nn.Module, type, BaseException)) or kind.__module__.partition(".")[0] == "torch":
         return False
     if kind in _OF_PYTHON:
         return True
