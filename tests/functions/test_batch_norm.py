@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.machine import needs_compiler
+from tpgen.base.errors import InputError
 from tpgen.functions.batch_norm import Normed, NormTable, batch_norm, make_norm_table
 
 pytestmark = needs_compiler
@@ -74,6 +75,32 @@ def test_threads_change_no_bit() -> None:
         torch.set_num_threads(threads)
     for other in made[1:]:
         assert all(torch.equal(a, b) for a, b in zip(made[0], other, strict=True))
+
+
+def test_many_cotangents_at_once() -> None:
+    table = make_norm_table(WIDTHS[9], "component")
+    x = given(table, 7, torch.float64)
+    many = torch.randn(3, 7, 9, dtype=torch.float64)
+    out = batch_norm(table, *x, 1e-3).rows
+    found = torch.autograd.grad(out, x, many, is_grads_batched=True, retain_graph=True)
+    assert not any(each.requires_grad for each in found)
+    for n, one in enumerate(many):
+        for each, wanted in zip(found, torch.autograd.grad(out, x, one, retain_graph=True), strict=True):
+            torch.testing.assert_close(each[n], wanted)
+
+
+def test_other_shapes_and_dtypes_are_refused() -> None:
+    table = make_norm_table(WIDTHS[9], "component")
+    x, weight, bias = given(table, 7, torch.float64)
+    wrong = {
+        "rows": [(x[:0], weight, bias), (x[:, :8], weight, bias), (x[0], weight, bias)],
+        "weight": [(x, weight[:2], bias), (x, weight.float(), bias)],
+        "bias": [(x, weight, weight), (x, weight, bias.float())],
+    }
+    for name, calls in wrong.items():
+        for call in calls:
+            with pytest.raises(InputError, match=f"{name}: the norm takes shape"):
+                batch_norm(table, *call, 1e-3)
 
 
 def test_small_variances_about_large_means() -> None:

@@ -175,6 +175,20 @@ def test_the_network_serves_what_cannot_be_taken_apart(make: Callable[[], Any]) 
     assert not any(programs(made))
 
 
+class Twice(Layer):
+    def forward(self, one: Any, other: Any) -> Tensor:
+        return super().forward(one).out + (0 if other.out is None else other.out)
+
+
+def test_the_network_serves_an_object_in_two_places() -> None:
+    stock, made = layers(Twice)
+    for atoms in (5, 8):
+        found, wanted = Fields(**names(atoms)), Fields(**names(atoms))
+        with torch.no_grad():
+            torch.testing.assert_close(made(found, found), stock(wanted, wanted))
+    assert not any(programs(made))
+
+
 def test_gradients_are_those_of_the_network() -> None:
     stock, made = layers()
     for _ in range(2):

@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from tpgen.base.errors import InputError
 from tpgen.base.remember import remembered
 from tpgen.functions.numbers import can_build, constants, run_kernel, text_of
 from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.build.compiler import target
 from tpgen.kernels.runtime.memory import empty
+from tpgen.nn.plain_tensors import is_usual
 
 _ROWS, _PARTS = 64, 64  # as batch_norm.h has them
 
@@ -59,14 +61,20 @@ class Normed(NamedTuple):
 def batch_norm(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Normed:
     """Rows ``(rows, columns)`` over their norms, differentiable to any order; statistics have no gradients.
 
-    Tensors are float32 or float64, on the CPU; weights belong to copies, biases to scalars.  Raises `BackendError`
-    where there is no compiler.
+    Tensors are float32 or float64, on the CPU; weights belong to copies, biases to scalars.  Raises `InputError` for
+    other shapes, other dtypes and no rows, `BackendError` where there is no compiler.
 
     >>> table = make_norm_table([(1, True), (2, False)], "norm")
     >>> x = torch.tensor([[1.0, 2.0, 0.0], [3.0, 0.0, 2.0]])
     >>> batch_norm(table, x, torch.ones(2), torch.zeros(1), 0.0)
     Normed(rows=tensor([[-1.,  1.,  0.], [ 1.,  0.,  1.]]), mean=tensor([2.]), variance=tensor([1., 4.]))
     """
+    shapes = (max(len(x), 1), len(table.copy)), (len(table.divisor),), (len(table.scalars),)
+    for name, given, shape in zip(("rows", "weight", "bias"), (x, weight, bias), shapes, strict=True):
+        if given.shape != shape or given.dtype != x.dtype:
+            raise InputError(
+                f"{name}: the norm takes shape {shape} of {x.dtype}, got {tuple(given.shape)} of {given.dtype}"
+            )
     return Normed(*_Normed.apply(table, x.contiguous(), weight.contiguous(), bias.contiguous(), eps))
 
 
@@ -97,7 +105,7 @@ class _Normed(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         x, weight, bias, moments = ctx.saved_tensors
         table: NormTable = ctx.table
-        if torch.is_grad_enabled():  # derivatives of these are to follow
+        if torch.is_grad_enabled() or not is_usual(g):  # derivatives of these are to follow, or many cotangents come
             return None, *_gradients(table, x, weight, bias, g, ctx.eps), None
         by_x, by_weight, by_bias = empty(tuple(x.shape), x.dtype), torch.empty_like(weight), torch.empty_like(bias)
         g = g.contiguous()
@@ -112,10 +120,16 @@ def _room(x: Tensor) -> Tensor:
 
 
 def _gradients(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, g: Tensor, eps: float) -> tuple[Tensor, ...]:
-    given = [each if each.requires_grad else each.detach().requires_grad_() for each in (x, weight, bias)]
-    mean = torch.zeros_like(given[0][0]).index_copy(0, table.scalars, given[0].mean(0)[table.scalars])
-    y = given[0] - mean
+    recorded = torch.is_grad_enabled()
+    with torch.enable_grad():
+        given = [each if each.requires_grad else each.detach().requires_grad_() for each in (x, weight, bias)]
+        out = _by_torch(table, given[0], given[1], given[2], eps)
+        return torch.autograd.grad(out, given, g, create_graph=recorded)
+
+
+def _by_torch(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    mean = torch.zeros_like(x[0]).index_copy(0, table.scalars, x.mean(0)[table.scalars])
+    y = x - mean
     squares = x.new_zeros(len(weight)).index_add(0, table.copy, y.square().mean(0)) / table.divisor
-    scale = ((squares + eps).rsqrt() * given[1])[table.copy]
-    shift = torch.zeros_like(mean).index_copy(0, table.scalars, given[2])
-    return torch.autograd.grad(y * scale + shift, given, g, create_graph=True)
+    scale = ((squares + eps).rsqrt() * weight)[table.copy]
+    return y * scale + torch.zeros_like(mean).index_copy(0, table.scalars, bias)

@@ -120,29 +120,38 @@ def _flat(args: tuple, options: dict[str, Any]) -> tuple[list[Any], pytree.TreeS
     # leaves and structure of arguments, as `tree_flatten` finds them in more time
     leaves: list[Any] = []
     nested: list[Any] = []
-    if _gathered((args, options), leaves, nested):
+    if _gathered((args, options), leaves, nested, set()):
         return leaves, _structure(tuple(nested))
     return pytree.tree_flatten((args, options))
 
 
-def _gathered(values: Iterable[Any], leaves: list[Any], nested: list[Any], around: tuple[Any, ...] = ()) -> bool:
-    """Gather leaves, and containers as `_structure` takes them; False at an object that only pytree may know."""
+def _gathered(
+    values: Iterable[Any], leaves: list[Any], nested: list[Any], seen: set[int], around: tuple[Any, ...] = ()
+) -> bool:
+    """Gather leaves, and containers as `_structure` takes them; False at an object that only pytree may know.
+
+    So are dicts and objects that stand in two places: what is written into one shows in the other.
+    """
     for x in values:
         kind = type(x)
         if isinstance(x, (Tensor, Enum)) or kind in _PLAIN:
             leaves.append(x)
             nested.append(None)
+        elif id(x) in seen:
+            return False
         elif kind is dict:
+            seen.add(id(x))
             nested.append((kind, tuple(x)))
-            if not _gathered(x.values(), leaves, nested, around):
+            if not _gathered(x.values(), leaves, nested, seen, around):
                 return False
         elif kind is list or kind is tuple:
             nested.append((kind, range(len(x))))
-            if not _gathered(x, leaves, nested, around):
+            if not _gathered(x, leaves, nested, seen, around):
                 return False
-        elif has_attributes(x) and not any(x is each for each in around):
+        elif has_attributes(x):
+            seen.add(id(x))
             nested.append((kind, tuple(vars(x))))
-            if not _gathered(vars(x).values(), leaves, nested, (*around, x)):
+            if not _gathered(vars(x).values(), leaves, nested, seen, (*around, x)):
                 return False
         elif isinstance(x, type) or (found := above_of(x, around)) is not None:
             leaves.append(x if isinstance(x, type) else found)

@@ -13,7 +13,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -107,10 +107,9 @@ def find_compiler() -> Compiler | None:
 
 def compilers() -> tuple[tuple[str, str], ...]:
     """Every compiler that is looked for and found here, with its version; the first that is not too old is used."""
-    named, cxx = os.environ.get("TPGEN_CXX", ""), os.environ.get("CXX", "")
-    tried = [_words(named)] * bool(named) + [*_candidates(cxx)]
-    programs = [(found, *others) for first, *others in tried if (found := shutil.which(first))]
-    return tuple((shlex.join(program), _version(program)) for program in dict.fromkeys(programs))
+    named, cxx, path = (os.environ.get(name, "") for name in ("TPGEN_CXX", "CXX", "PATH"))
+    tried = [*([_words(named)] if named else []), *_candidates(cxx)]
+    return tuple(dict.fromkeys((shlex.join(program), version) for program, version in _present(tried, path)))
 
 
 def why_no_compiler() -> str:
@@ -140,12 +139,15 @@ def _find(named: str, cxx: str, path: str) -> tuple[tuple[str, ...], str] | None
     """Program and version of the first compiler that can be used."""
     if named.lower() == "none":
         return None
-    for first, *others in (_words(named),) if named else _candidates(cxx):
+    tried = (_words(named),) if named else _candidates(cxx)
+    return next((found for found in _present(tried, path) if _gcc(found[1]) >= _OLDEST_GCC), None)
+
+
+def _present(tried: Iterable[tuple[str, ...]], path: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    for first, *others in tried:
         found = shutil.which(first, path=path or None)
-        version = _version((found, *others)) if found else ""
-        if found and _gcc(version) >= _OLDEST_GCC:
-            return (found, *others), version
-    return None
+        if found:
+            yield (found, *others), _version((found, *others))
 
 
 def _candidates(cxx: str) -> Iterator[tuple[str, ...]]:
