@@ -327,6 +327,8 @@ BESIDE: dict[str, str] = {
     "form.call.MAX_LEVELS": "test_levels_end",
     "form.contraction.PLANNING_ROWS": "orders of contraction are compared for it: values are the same in any order",
     "form.polynomial._NOISE": "what cancels in a sum of coefficients, of one part in 1e10",
+    "functions.batch_norm._PARTS": "of rows, tests/functions/test_batch_norm.py",
+    "functions.batch_norm._ROWS": "of rows, tests/functions/test_batch_norm.py",
     "functions.bessel._START": "where splines of lengths begin, tests/networks/conversion/operations/test_splines.py",
     "functions.silu.WORTH_SILU": SPEED + "tests/functions/test_silu.py",
     "functions.spline.SLOPE_ERROR": "an error that is measured, tests/functions/test_spline.py",
