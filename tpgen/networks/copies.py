@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import torch
+from e3nn.util.codegen import CodeGenMixin
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -37,3 +38,21 @@ def copy_of(network: _Network) -> _Network:
     shared = [x for m in network.modules() for x in vars(m).values() if isinstance(x, _SHARED)]
     with _Detaching():
         return deepcopy(network, {id(x): x for x in shared})
+
+
+def copy_to_call(network: _Network) -> _Network:
+    """A copy of a network that is called and never changed: programs of e3nn's products are the network's own.
+
+    torch copies such a program by tracing it, and meanwhile calls of modules on all threads go to the tracer.
+    """
+    memo: dict[int, Any] = {}
+    for module in network.modules():
+        if isinstance(module, CodeGenMixin):
+            memo[id(module)] = object.__new__(type(module))
+    for module in network.modules():
+        if isinstance(module, CodeGenMixin):
+            own = set(getattr(module, "__codegen__", ()))
+            state = {**vars(module), "_modules": {k: x for k, x in module._modules.items() if k not in own}}
+            vars(memo[id(module)]).update(deepcopy(state, memo))
+            memo[id(module)]._modules.update({name: module._modules[name] for name in own})
+    return deepcopy(network, memo)

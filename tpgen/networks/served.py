@@ -27,6 +27,7 @@ from tpgen.kernels.build.build import cores
 from tpgen.kernels.build.rehearsal import rehearsed_by
 from tpgen.networks.beside import ProgramBuilder, build
 from tpgen.networks.bypass import by_networks, is_plain_call
+from tpgen.networks.copies import copy_to_call
 from tpgen.networks.gate import Gate
 from tpgen.networks.holders import held_networks
 from tpgen.networks.kinds import DIFFERENTIATED, Kind
@@ -242,7 +243,7 @@ def _rehearse(network: nn.Module, kind: Kind) -> None:
     args, options, _ = deepcopy(kind.example())
     numbers = torch.get_rng_state()
     try:
-        evaluation(deepcopy(network), kind.grad)(*args, **options)
+        evaluation(copy_to_call(network), kind.grad)(*args, **options)
     finally:
         torch.set_rng_state(numbers)
 
