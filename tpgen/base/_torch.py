@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
+from operator import attrgetter
 from threading import RLock
 from typing import Any, NamedTuple
 
@@ -38,6 +39,7 @@ _GRAPHS = "graphs without numbers: explain, dump, reports, compile_step"
 _CONSTANTS = "constants with values while shapes are computed"
 _REPORTS = "tpgen dump and tpgen report"
 _STEP = "compile_step"
+_POSTPONED = "weights of edges that wait for a sum by node"
 _SORTS = "edges sorted once in a graph of torch.compile"
 
 NAMES: dict[str, Private] = {
@@ -48,6 +50,8 @@ NAMES: dict[str, Private] = {
     "dispatch_modes": Private("torch._C", "_len_torch_dispatch_stack", _TRANSFORMS),
     "function_modes": Private("torch._C", "_len_torch_function_stack", _TRANSFORMS),
     "saved_tensor_hooks": Private("torch._C._autograd", "_top_saved_tensors_default_hooks", _TRANSFORMS),
+    "without_functions": Private("torch._C", "DisableTorchFunctionSubclass", _POSTPONED),
+    "wrapper_of": Private("torch", "Tensor._make_wrapper_subclass", _POSTPONED),
     "has_kernel": Private("torch._C", "_dispatch_has_kernel_for_dispatch_key", _STEP),
     "dispatch_mode": Private("torch._C", "_get_dispatch_mode", _TRANSFORMS),
     "DispatchModeKey": Private("torch._C", "_TorchDispatchModeKey", _TRANSFORMS),
@@ -141,7 +145,7 @@ def __getattr__(asked: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {asked!r}")
     private = NAMES[asked]
     try:
-        found = getattr(import_module(private.module), private.name)
+        found = attrgetter(private.name)(import_module(private.module))
     except (ImportError, AttributeError):
         error = AttributeError if private.without else ImportError  # of the first, getattr has another value
         raise error(

@@ -46,7 +46,7 @@ def products_by_kernels(graph: fx.Graph) -> None:
 
 
 def _layer_of(node: fx.Node) -> _Layer | None:
-    """The linear layer, or the gradient of one, that a product of matrices is; None where sizes are not like that."""
+    # the linear layer, or the gradient of one, that a product of matrices is; None where sizes are not like that
     first, second = cast("tuple[fx.Node, fx.Node]", node.args)
     if node.meta["val"].dtype not in (torch.float32, torch.float64) or node.meta["val"].device.type != "cpu":
         return None

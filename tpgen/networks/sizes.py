@@ -91,7 +91,7 @@ class HeldSizes:
 
     @cached_property
     def _behind(self) -> tuple[list[tuple], list[tuple[int, int]], list[int]]:
-        """Kinds of all other inputs; of their sizes in a row, fixed ones with their places, and places of open ones."""
+        # kinds of all other inputs; of their sizes in a row, fixed ones with their places, and places of open ones
         shapes = self.shapes[self._begin :]
         sizes = [n for shape in shapes for n in shape]
         kinds = [(*like, len(shape)) for shape, like in zip(shapes, self.like[self._begin :], strict=True)]

@@ -281,7 +281,7 @@ def _compiled(graph: fx.GraphModule, inputs: tuple) -> bytes:
 
 
 def _key(graph: fx.GraphModule, asked: Any) -> str:
-    """Name of a library: a hash of its graph's text, its inputs, what is asked of them, constants, and who compiles."""
+    # name of a library: a hash of its graph's text, its inputs, what is asked of them, constants, and who compiles
     described = [
         asked,
         graph.code,

@@ -166,7 +166,7 @@ class _Weights(nn.Module):
 
 
 def _made(elements: int, paths: list[Entries], channels: int) -> nn.Parameter:
-    """MACE has a weight for every chain, also where all of them vanish between equal tensors, and one where none is."""
+    # MACE has a weight for every chain, also where all of them vanish between equal tensors, and one where none is
     if not any(paths):
         return nn.Parameter(torch.zeros(elements, max(1, len(paths)), channels), requires_grad=False)
     return nn.Parameter(torch.randn(elements, len(paths), channels) / len(paths))

@@ -75,7 +75,7 @@ def representation(irreps: Irreps, rotation: Tensor) -> Tensor:
 
 
 def _representation(degree: int, rotation: Tensor) -> Tensor:
-    """Wigner's D in float64, each degree out of the one below: D(l) is D(l-1) x D(1) between 3j symbols."""
+    # wigner's D in float64, each degree out of the one below: D(l) is D(l-1) x D(1) between 3j symbols
     if degree == 0:
         return torch.ones(1, 1, dtype=torch.float64)
     if degree == 1:

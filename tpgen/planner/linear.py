@@ -191,7 +191,7 @@ def _bind_one(n: int, pair: Sequence[int], inputs: list[Segment], outputs: list[
 
 
 def _weight_rows(shared_weights: bool | str) -> str:
-    """Name how rows find their weights: all have the same, each its own, or an index says the element of each."""
+    # name how rows find their weights: all have the same, each its own, or an index says the element of each
     if not isinstance(shared_weights, str):
         return SHARED if shared_weights else ROW
     if shared_weights != ELEMENT:

@@ -162,6 +162,6 @@ def _parallel(w: Writer, p: Placement, text: KernelText) -> None:
         areas.append("i64 held = -1;  // the element whose weights stand there")
     worth, size = f"rows * {p.blocks.touched} > {WORTH_THREADS}", str(max(held + p.second_weights, 1))
     with each_task(w, worth, size, areas, "blocks"):
-        if p.sums_weights:
+        if p.sums_weights and not p.by_element:
             w.line(f"num* const a_w = sums + b * {_part(p)}; clear(a_w, {_part(p)});")
         text.write_rows()

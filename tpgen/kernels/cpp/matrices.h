@@ -28,6 +28,7 @@ template <int K, int N> static inline void keep_flipped(const real* w, num c, nu
 // [K][N padded] times c -> [K][N]
 template <int K, int N> static inline void give(real* w, num c, num* s) {
   enum { P = (N + W - 1) / W * W };
-  for (i64 m = 0; m < (i64)K * P; m += W) store(s + m, c * load(s + m));
+  if (c != 1)
+    for (i64 m = 0; m < (i64)K * P; m += W) store(s + m, c * load(s + m));
   unstage<K, N, 1>(s, w);
 }

@@ -49,10 +49,12 @@ class MatrixText:
         given, opened = bool(self.p.added and self.s.terms), "w" in self.p.opened
         if self.s.shared_weights:
             rows += [("const num*", "weights")] * (given and not self.p.by_element) + [("num*", "a_w")] * opened
+            rows += [("bool", "fresh")] * (opened and self.p.by_element)
         else:
             rows += [("const real*", "p_w")] * given + [("real*", "q_w")] * opened
         places = [("const i64*", "at")] * self.p.by_element
-        return [("int", "n"), *places, *rows, *(("num*", name) for name in self.p.scratch)]
+        areas = [("num*", name) for name in self.p.scratch if name != "own_w"]
+        return [("int", "n"), *places, *rows, *areas]
 
     def _each_row(self, move: str, segments: Sequence[MatrixSegment]) -> None:
         for segment in segments:
@@ -88,9 +90,8 @@ class MatrixText:
         if "w" in self.p.opened:
             with self._summed(term) as sums:
                 sizes = f"{x.mul}, {rows}, {y.padded}"
-                self.w.line(
-                    f"multiply<true>({sums}, {y.padded}, {given_x}, 1, {x_step}, {given_y}, {y_step}, {sizes});"
-                )
+                add = "(fresh ? multiply<false> : multiply<true>)" if self.p.by_element else "multiply<true>"
+                self.w.line(f"{add}({sums}, {y.padded}, {given_x}, 1, {x_step}, {given_y}, {y_step}, {sizes});")
         written |= {("out", y.index), ("x1", x.index)}
 
     def _given(self, operand: str, segment: MatrixSegment) -> tuple[str, int]:
@@ -141,9 +142,14 @@ class MatrixText:
                 if "x1" in self.p.opened:
                     self._move(term, "keep_flipped", memory, f"weights + {self.p.weights['kept'] + term.flipped}")
 
+    @property
+    def _part(self) -> int:
+        # numbers of the sums of a block
+        return max(self.p.weight_scratch, self.s.target.lanes)
+
     def write_weight_sums(self) -> None:
         """The blocks' parts of the weights' gradient, summed in block order, out of scratch."""
-        size, w = max(self.p.weight_scratch, self.s.target.lanes), self.w
+        size, w = self._part, self.w
         if not self.p.by_element:
             add_block_sums(w, size)
             self._give_sums("d_w", "sums")
@@ -151,6 +157,7 @@ class MatrixText:
         with w.block("for (i64 e = 0, b = 0; e < elements; ++e)"):
             w.line(f"real* const to = d_w + e * {self.p.dim['w']}; num* const all = sums + b * {size};")
             w.line(f"if (b == blocks || t.element[b] != e) {{ zero(to, {self.p.dim['w']}); continue; }}")
+            w.line("if (t.is_whole(b, span)) { ++b; continue; }  // a thread has given it")
             with w.block("for (++b; b < blocks && t.element[b] == e; ++b)"):
                 w.line(f"for (i64 m = 0; m < {size}; m += W) add(all + m, load(sums + b * {size} + m));")
             self._give_sums("to", "all")
@@ -166,6 +173,9 @@ class MatrixText:
         w, by_element = self.w, self.p.by_element
         if by_element:
             w.line("const i64 e = t.element[b], begin = t.begin[b], end = least(t.first[e + 1], begin + span);")
+            if self.p.sums_weights:
+                w.line("const bool whole = t.is_whole(b, span);")
+                w.line(f"num* const a_w = whole ? own_w : sums + b * {self._part};")
             if "weights" in self.p.scratch:
                 with w.block("if (held != e)"):
                     w.line("held = e;")
@@ -175,8 +185,11 @@ class MatrixText:
         with w.block("for (i64 q = begin; q < end; q += R)"):
             tensors = {f"p_{o}": o for o in SLOTS} | {f"q_{o}": f"d_{o}" for o in SLOTS}
             names = {n: x if by_element else f"{x} + q * {self.p.dim[n[2:]]}" for n, x in tensors.items()}
-            names |= {"n": "least(R, end - q)", "at": "t.order + q"}
+            names |= {"n": "least(R, end - q)", "at": "t.order + q", "fresh": "q == begin"}
             w.line(f"tile({', '.join(names.get(name, name) for _, name in self._arguments())});")
+        if by_element and self.p.sums_weights:
+            with w.block("if (whole)"):
+                self._give_sums(f"d_w + e * {self.p.dim['w']}", "a_w")
 
 
 def _flag(adds: bool) -> str:

@@ -4,6 +4,8 @@ struct Tasks {
   i64 count;
   i64 *first, *order;     // rows by element; first[e] is where element e begins
   i64 *element, *begin;   // of every task: its element, and where in the order it begins
+  // whether a task has all rows of its element
+  bool is_whole(i64 b, i64 span) const { return begin[b] == first[element[b]] && first[element[b] + 1] <= begin[b] + span; }
 };
 static inline i64 most_tasks(i64 rows, i64 elements, i64 span) { return elements + (span ? rows / span : 0) + 1; }
 static inline i64 tasks_size(i64 rows, i64 elements, i64 span) {

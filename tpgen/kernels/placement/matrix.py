@@ -235,6 +235,7 @@ class MatrixPlacement(OpenedSlots):
             areas["s_w"] = max((p.source.padded * p.target.padded for p in s.terms), default=0)
         if self.by_element:  # a thread holds those of one element
             areas["weights"] = sum(self.weights.values())
+            areas["own_w"] = max(self.weight_sums, s.target.lanes) * self.sums_weights  # of an element in one task
         return {name: size for name, size in areas.items() if size}
 
     def reached(self, operand: str) -> list[tuple[int, int]]:

@@ -92,7 +92,7 @@ def _not_cast(given: Sequence[Any]) -> str:
 
 
 def _holds_tensors(value: Any) -> bool:
-    """Among the attributes of an object, or in one more object, as graphs of torch_geometric keep them in a store."""
+    # among the attributes of an object, or in one more object, as graphs of torch_geometric keep them in a store
     held = list(getattr(value, "__dict__", {}).values())
     held += [vars(one) for one in held if hasattr(one, "__dict__")]
     return any(isinstance(one, Tensor) for one in pytree.tree_leaves(held))

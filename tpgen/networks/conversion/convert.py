@@ -36,6 +36,7 @@ from tpgen.networks.conversion.swap import (
     undo_all,
     what_computes,
 )
+from tpgen.networks.conversion.weight_nets import with_late_weights
 from tpgen.networks.served import When, check_when, serve, serve_no_more
 from tpgen.nn.checks import check_options
 from tpgen.nn.planned import PlannedModule
@@ -261,7 +262,7 @@ def _collected(network: nn.Module, options: dict[str, Any]) -> list[SwapOrKept]:
         found = next((found for find in _FINDERS if (found := find(module, options)) is not None), None)
         findings += [found] if found else []
         seen |= set(_covered(module, found.covers) if isinstance(found, Swap) else ())
-    return findings
+    return with_late_weights(network, findings)
 
 
 _FINDERS = (find_product, find_linear, find_harmonics, find_net, find_gate, find_batch_norm)  # of e3nn's own modules
@@ -315,7 +316,7 @@ def _compared(
 def _pair(
     network: nn.Module, options: dict[str, Any], chosen: Selection | None, change: _Change
 ) -> tuple[nn.Module, nn.Module, Any]:
-    """A stock copy and one converted as chosen, None for as it is; and what makes all their stock modules exact."""
+    # a stock copy and one converted as chosen, None for as it is; and what makes all their stock modules exact
     stock, converted = tensor_copies(network)
     undo_all(stock)
     findings = collect(converted, options)

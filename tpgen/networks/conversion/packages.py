@@ -174,7 +174,7 @@ def _same_texts(theirs: CodeType, ours: CodeType) -> bool:
 
 
 def _reached(theirs: FunctionType, ours: FunctionType) -> Iterator[tuple[Any, Any]]:
-    """Yield what the names of a function stand for in its module, and in the modules of the package among these."""
+    # yield what the names of a function stand for in its module, and in the modules of the package among these
     names = {name for name in _names(theirs.__code__) if not name.startswith("__")}
     spaces: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = [(theirs.__globals__, ours.__globals__)]
     for a, b in spaces:  # which grows

@@ -22,6 +22,7 @@ from tpgen.kernels.runtime.targets import kernel_supported
 from tpgen.networks.conversion.obstacles import stock_class, why_not_swapped
 from tpgen.networks.conversion.species import species_product
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
+from tpgen.networks.conversion.weights import product_of_edges
 from tpgen.nn.conv import TensorProductConv
 from tpgen.nn.from_e3nn import plan_of
 from tpgen.nn.planned import PROGRAM
@@ -45,7 +46,10 @@ class _TwoOperands(o3.TensorProduct):
         x, y = floating("x", x, self.output_mask), floating("y", y, self.output_mask)
         if self.weight_numel == 0:
             return self._tpgen.forward(x, y, None)
-        return self._tpgen.forward(x, y, self._get_weights(weight))
+        w = self._get_weights(weight)
+        if not torch.jit.is_scripting():
+            return product_of_edges(self._tpgen, x, y, w)
+        return self._tpgen.forward(x, y, w)
 
 
 @compile_mode("script")

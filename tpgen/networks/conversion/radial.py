@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from math import sqrt
+from operator import mul
 from typing import Any
 
 import torch
@@ -26,9 +27,11 @@ from tpgen.networks.conversion.operations.matmul import matmul, why_no_matmul
 from tpgen.networks.conversion.operations.pairs import once_for_pairs
 from tpgen.networks.conversion.operations.splines import net_or_spline
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, mark_of, qualified
+from tpgen.networks.conversion.weights import LastLayer, weights_of
 
 # who gets the results: a block, its names of the net and of the product; in a tuple, so that the block becomes no child
 TAKER = "_tpgen_taker"
+FOR_WEIGHTS = "_tpgen_for_weights"  # whether the results may be the weights of a product that mixes all copies
 
 
 def _now(net: nn.Module, extra: Mapping[str, Any]) -> str:
@@ -76,12 +79,18 @@ def _evaluate(net: Any, x: Tensor) -> Tensor:
     for layer in _layers(net):
         variance = layer.h_in * layer.var_in / (1 if layer.act is not None else layer.var_out)
         factor = scale / sqrt(variance)
-        x = matmul(x, layer.weight, factor) if net._tpgen_kernels else x @ (layer.weight * factor)
+        linear = LastLayer(partial(_multiply, net._tpgen_kernels, factor), partial(mul, factor))
+        waits = layer.act is None and getattr(net, FOR_WEIGHTS, False)
+        x = weights_of(linear, x, layer.weight) if waits else linear(x, layer.weight)
         scale = 1.0
         if layer.act is not None:
             x = (silu if layer.act.f is nn.functional.silu else layer.act.f)(x)
             scale = (1.0 if layer.act._is_id else layer.act.cst) * sqrt(layer.var_out)
     return x if scale == 1.0 else x * scale
+
+
+def _multiply(by_kernels: bool, factor: float, x: Tensor, weight: Tensor) -> Tensor:
+    return matmul(x, weight, factor) if by_kernels else x @ (weight * factor)
 
 
 def _layers(net: nn.Module) -> Iterable[Any]:

@@ -134,7 +134,7 @@ def _computes(swap: Swap) -> bool:
 
 
 def _to_the_front(module: nn.Module, names: Sequence[str]) -> None:
-    """Let added children come first: e3nn puts its own last in every copy, and tools pair buffers by their order."""
+    # let added children come first: e3nn puts its own last in every copy, and tools pair buffers by their order
     for name in [name for name in module._modules if name not in names]:
         module._modules[name] = module._modules.pop(name)
 

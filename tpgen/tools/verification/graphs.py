@@ -142,7 +142,7 @@ def apart(graph: AtomGraph, distance: float) -> AtomGraph:
 
 
 def _twice(graph: AtomGraph, step: Tensor, along: Tensor | None) -> AtomGraph:
-    """Atoms and a copy of each, the first those of a graph; ``along`` counts the copies that an edge goes over."""
+    # atoms and a copy of each, the first those of a graph; ``along`` counts the copies that an edge goes over
     number = len(graph.points)
     order = torch.argsort(torch.cat([graph.batch, graph.batch]), stable=True)
     place = torch.argsort(order)

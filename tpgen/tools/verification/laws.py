@@ -199,7 +199,7 @@ def _right(subject: Subject, given: Named) -> Tensor:
 
 
 def _narrow(subject: Subject) -> Named:
-    """As many of the rows as `right` has room for: its result is a matrix for each row, which can be large."""
+    # as many of the rows as `right` has room for: its result is a matrix for each row, which can be large
     plan = _plan(subject)
     rows = max(1, MAX_RIGHT // max(1, plan.irreps_in1.dim * plan.irreps_out.dim))
     whole = ("w",) if plan.shared_weights else ()

@@ -113,7 +113,7 @@ def read_call(
 
 
 def _batch(values: Named, kinds: Mapping[str, str], atoms: int, graphs: int) -> tuple[Tensor, dict[str, str]]:
-    """The graph of each atom: as said, by its name, as numbers of atoms, or as many as there are energies."""
+    # the graph of each atom: as said, by its name, as numbers of atoms, or as many as there are energies
     whole = {name: x for name, x in values.items() if is_index(x) and x.dim() == 1}
     rows = {name: x.long() for name, x in whole.items() if len(x) == atoms}
     for name, x in rows.items():

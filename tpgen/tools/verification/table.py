@@ -63,7 +63,7 @@ _POTENTIAL = _lacking("points", "energy")
 
 
 def _of_systems(about: str, compare: Callable[[Subject], Any], part: str) -> Law:
-    """A law of atoms, cells and edges that needs a part of a call's arguments, and to tell their axes apart."""
+    # a law of atoms, cells and edges that needs a part of a call's arguments, and to tell their axes apart
     return Law(about, compare, is_network, slack=5, lacks=needs(part, "axes"))
 
 

@@ -163,7 +163,7 @@ def model_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap
 
 
 def _feeds(embedding: Any, interactions: Any) -> bool:
-    """Whether a net gets the rows as they are: other blocks join them to more, or multiply weights by a cutoff."""
+    # whether a net gets the rows as they are: other blocks join them to more, or multiply weights by a cutoff
     nets = [net for b in interactions if isinstance(net := getattr(b, "conv_tp_weights", None), FullyConnectedNet)]
     return getattr(embedding, "apply_cutoff", True) and any(net.hs[0] == embedding.out_dim for net in nets)
 
@@ -279,7 +279,7 @@ def dividing(block: nn.Module, options: Mapping[str, Any]) -> tuple[type[nn.Modu
 
 
 def _joined(block: Any, options: Mapping[str, Any]) -> JoinedLayers | None:
-    """The linear layer of a first block and the product that follows it, if one layer can be made of them."""
+    # the linear layer of a first block and the product that follows it, if one layer can be made of them
     linear, skip = block.linear, block.skip_tp
     if not (isinstance(linear, o3.Linear) and isinstance(skip, o3.FullyConnectedTensorProduct)):
         return None

@@ -63,7 +63,7 @@ def _by_kernel(embedding: Any, data: Any) -> bool:
 
 
 def _are_cut_bessel(embedding: Any) -> bool:
-    """Whether functions are multiplied by a polynomial cutoff of a whole power, and all else is as it is known here."""
+    # whether functions are multiplied by a polynomial cutoff of a whole power, and all else is as it is known here
     return (
         EdgeEmbedding.forward.__code__.co_names == _ADDS
         and type(embedding.basis_function) is BesselBasis

@@ -203,7 +203,7 @@ def _draw_dots(
     path: str | Path,
     numbered: bool = False,
 ) -> None:
-    """Dots in ranks, each in the colour of its path, or with its number too; a legend says what paths are."""
+    # dots in ranks, each in the colour of its path, or with its number too; a legend says what paths are
     reads = {name: [source for source in dot.reads if source in dots] for name, dot in dots.items()}
     inputs = [name for name, dot in dots.items() if dot.is_end and not reads[name]]
     place, lines = layered(reads, inputs)
@@ -245,7 +245,7 @@ def _title(panel: Any, dot: Dot, at: tuple[float, float], away: tuple[int, int],
 
 
 def _with_room(place: Mapping[str, tuple[float, float]], dots: Mapping[str, Dot]) -> list[str]:
-    """Names of the inner dots that have room for their title on their right, before the next dot of the rank."""
+    # names of the inner dots that have room for their title on their right, before the next dot of the rank
     ranks: dict[float, list[tuple[float, str]]] = {}
     for name, (x, y) in place.items():
         ranks.setdefault(y, []).append((x, name))

@@ -61,7 +61,7 @@ class _Labels:
         self._taken: list[tuple[float, float, float, float]] = []
 
     def put(self, content: str, x: float, y: float, above: bool = False) -> str:
-        """A label near a point of the roof: below it on the right, or above on the left, else where there is room."""
+        # a label near a point of the roof: below it on the right, or above on the left, else where there is room
         wide = self._LETTER * len(content)
         beside = [(x + 9, "start", x + 9), (x - 9, "end", x - 9 - wide)]
         sides, downs = (beside[::-1], (-6, 3.5, -18, 13, 25)) if above else (beside, (13, 3.5, 25, -6, 37, -18, -30))

@@ -227,7 +227,7 @@ def product_sheet(
 
 
 def _panes(request: Request, inductor: bool) -> list[Pane]:
-    """Graphs in the strategy asked for, or a readable one where that is one call; kernels wherever there can be any."""
+    # graphs in the strategy asked for, or a readable one where that is one call; kernels wherever there can be any
     readable = replace(request, strategy=READABLE) if request.strategy == "kernel" else request
     traced = {name: trace(name, readable) for name in (*_GRAPHS, *(["inductor"] if inductor else []))}
     traced.setdefault("inductor", TracedStage("inductor", missing=_NO_INDUCTOR))

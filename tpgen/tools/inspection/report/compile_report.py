@@ -130,7 +130,7 @@ def _check(module: nn.Module, inputs: Sequence[Any]) -> None:
 
 
 def _more_and_fewer(inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
-    """The inputs with one row more, with twice as many and one, and with a single row; none where any are integers."""
+    # the inputs with one row more, with twice as many and one, and with a single row; none where any are integers
     leaves, form = pytree.tree_flatten(inputs)
     rows = next((a.shape[0] for a in leaves if isinstance(a, Tensor) and a.dim() >= 2), 0)
     if rows == 0 or any(map(is_index, leaves)):

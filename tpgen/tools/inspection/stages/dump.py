@@ -45,7 +45,7 @@ class Stage:
 
 
 def _said(request: Request, text: str) -> str:
-    """A graph that is nothing but the call of a kernel says where the kernel is, and leaves the plan's JSON out."""
+    # a graph that is nothing but the call of a kernel says where the kernel is, and leaves the plan's JSON out
     if request.choice.strategy != "kernel":
         return text
     written = request.described

@@ -1,0 +1,116 @@
+r"""Sums of products over edges before the last layer of the net that makes their weights.
+
+With weights :math:`w_e = h_e M` of a net whose last layer is a matrix, products :math:`x_e \otimes_{w_e} y_e` that are
+summed over the edges of a node are
+
+.. math:: \sum_e x_e \otimes_{h_e M} y_e = \Big(\sum_e h_e \otimes (x_e \otimes y_e)\Big) M,
+
+so the matrix is multiplied once for each node, not for each edge, and no weights of an edge are ever made.  Products
+that mix all copies (`uvw`), as those of DiffDock and of e3nn's tutorials, then take several times fewer multiply-adds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from tpgen.base.remember import remembered
+from tpgen.kernels.rows import ELEMENTS
+from tpgen.kernels.runtime.call import FormCall, opening_text
+from tpgen.kernels.runtime.description import describe
+from tpgen.kernels.runtime.forms import forms
+from tpgen.kernels.runtime.ops import kernel_product
+from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.planner.linear import make_linear_plan
+from tpgen.planner.plan import ELEMENT, ROW, Plan
+from tpgen.planner.product import make_plan
+
+# Multiply-adds of the last layer from which on a sum before it takes less time, and by how many times these must be
+# fewer then, measured: the kernels take a node's edges at a time, and few of these fill no vectors.
+WORTH_LATE = 10_000_000
+_FEWER = 2.2
+MOST_SUMS = 2**22  # numbers of sums at a time: more of them are memory that is new, which the system clears first
+
+
+@dataclass(frozen=True)
+class LateWeights:
+    """A product with weights ``h M`` of rows, summed by node, of some columns of ``h`` at a time: `summed`."""
+
+    plan: Plan
+    product: Plan  # of x and y, path by path
+    outer: Plan  # from columns of h to rows of this product: its weights of nodes are sums of outer products
+    mixing: Plan  # from these sums to the result
+
+    def is_worth(self, edges: int | None, nodes: int | None, hidden: int) -> bool:
+        """Whether a sum before the last layer takes less time; of sizes that nobody knows yet it is taken to."""
+        if edges is None or nodes is None:
+            return True
+        now = edges * hidden * self.plan.weight_numel
+        by_node = sum(prod(p.weight.shape) * p.out.ir.dim for p in self.plan.paths if p.weight is not None)
+        late = hidden * (edges * self.product.irreps_out.dim + nodes * by_node)
+        return now >= WORTH_LATE and _FEWER * late < now
+
+    def summed(self, x: Tensor, y: Tensor, h: Tensor, matrix: Tensor, nodes: Tensor, count: Any) -> Tensor:
+        """Sums over rows of each of ``count`` nodes ``(count, out)``.
+
+        Of ``x (rows, in1)``, ``y (rows, in2)``, ``h (rows, hidden)``, ``matrix (hidden, numel)`` and ``nodes (rows,)``
+        of int64.  Differentiable to any order in all but the nodes.
+        """
+        products = kernel_product(x, y, None, describe(self.product))
+        width = self.outer.irreps_in.dim
+        missing = -h.shape[1] % width
+        parts = pad(h, (0, missing)).split(width, 1), pad(matrix, (0, 0, 0, missing)).split(width)
+        found = [self._part(products, *part, nodes, count) for part in zip(*parts, strict=True)]
+        return reduce(torch.add, found)
+
+    def _part(self, products: Tensor, h: Tensor, matrix: Tensor, nodes: Tensor, count: Any) -> Tensor:
+        shape = h.new_empty(count, self.outer.weight_numel)  # nothing reads or writes its numbers
+        call = FormCall((h, h.detach()[:, :0], shape, products), (nodes,), describe(self.outer), _OUTER, (ELEMENTS,))
+        (sums,) = forms.form(call)
+        slices = matrix.split([prod(p.weight.shape) for p in self.plan.paths if p.weight is not None], 1)
+        weights = torch.cat([part.flatten() for part in slices])
+        return kernel_product(sums, sums.detach()[:, :0], weights, describe(self.mixing))
+
+
+_OUTER = opening_text("w")
+
+
+def mixes_copies(plan: Plan) -> bool:
+    """Whether each row has weights of its own, and each path mixes all copies by them."""
+    ways = {(p.mode.name, p.weight is not None) for p in plan.paths}
+    return ways == {("uvw", True)} and plan.operand("w").rows == ROW
+
+
+def late_weights(plan: Plan, hidden: int, nodes: int | None) -> LateWeights | None:
+    """Plan a product with weights of so many hidden numbers a row, summed to so many nodes.
+
+    None where a path does not mix all copies, and where a kernel is missing.
+    """
+    if not mixes_copies(plan):
+        return None
+    products = sum(p.in1.mul * p.in2.mul * p.out.ir.dim for p in plan.paths)
+    parts = -(-hidden * products * (nodes or 0) // MOST_SUMS) or 1
+    return _planned(plan, -(-hidden // min(parts, hidden)))
+
+
+@remembered("products with late weights")
+def _planned(plan: Plan, width: int) -> LateWeights | None:
+    ends = [(p.in1.index, p.in2.index, p.in1.mul * p.in2.mul, p.out) for p in plan.paths]
+    between = "+".join(f"{mul}x{out.ir}" for _, _, mul, out in ends)
+    squares = [p.coefficient**2 for p in plan.paths]  # so they are coefficients, and nothing is normalised again
+    steps = [(a, b, n, "uvuv", False, squares[n]) for n, (a, b, _, _) in enumerate(ends)]
+    product = make_plan(
+        plan.irreps_in1, plan.irreps_in2, between, steps, irrep_normalization="none", path_normalization="none"
+    )
+    rows = "+".join(f"{mul * out.ir.dim}x0e" for _, _, mul, out in ends)
+    outer = make_linear_plan(f"{width}x0e", rows, shared_weights=ELEMENT, path_normalization="none")
+    sums = "+".join(f"{width * mul}x{out.ir}" for _, _, mul, out in ends)
+    pairs = [(n, out.index) for n, (_, _, _, out) in enumerate(ends)]
+    mixing = make_linear_plan(sums, plan.irreps_out, pairs, path_normalization="none")
+    return None if any(map(kernel_supported, (product, outer, mixing))) else LateWeights(plan, product, outer, mixing)

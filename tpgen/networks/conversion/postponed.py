@@ -1,0 +1,156 @@
+"""Tensors whose numbers are computed where something first reads them.
+
+What a network does next decides how a result is best computed, as a sum of its rows may be computed without any row.
+A `Postponed` is such a result: a tensor with a shape, a dtype and a graph, and a function of other tensors.  Functions
+of torch that a subclass has a rule for go by the rule, all others read the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from tpgen.base._torch import pytree, saved_tensor_hooks, without_functions, wrapper_of
+from tpgen.base.errors import InputError
+from tpgen.networks.conversion.species import pulled_back
+from tpgen.nn.plain_tensors import writes_to
+
+_Function = Callable[..., Tensor]
+
+_ANSWERED = ("shape", "dtype", "device", "ndim", "requires_grad", "grad_fn", "is_leaf", "is_cuda")
+# What a tensor without numbers answers, and what one that stands in for it does.
+_SHAPES = {
+    *(getattr(Tensor, name).__get__ for name in _ANSWERED),
+    *(getattr(Tensor, name) for name in ("size", "dim", "numel", "__len__", "is_floating_point", "is_complex")),
+}
+_LIKES = {Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.new_full, Tensor.expand_as, torch.zeros_like}
+
+
+@dataclass
+class PostponedCall:
+    """How to compute the numbers of a tensor, and the numbers once somebody has."""
+
+    function: _Function
+    operands: tuple[Tensor, ...]
+    tracked: bool
+    hooks: Any  # of saved tensors, as checkpoints have them
+    writes: list[int]
+    numbers: Tensor | None = None
+
+    @classmethod
+    def now(cls, function: _Function, operands: Sequence[Tensor]) -> PostponedCall:
+        hooks, writes = saved_tensor_hooks(True), [*map(writes_to, operands)]
+        return cls(function, tuple(operands), torch.is_grad_enabled(), hooks, writes)
+
+    def read(self) -> Tensor:
+        if self.numbers is None:
+            self.numbers = self.computed(self.function)
+        return self.numbers
+
+    def computed(self, function: _Function) -> Tensor:
+        """Another function of the operands, as if it were called back then."""
+        if [*map(writes_to, self.operands)] != self.writes:
+            raise InputError(
+                "a tensor that weights of edges or their product are made from was written to before something used "
+                "these: write to a copy, or leave the net that makes them out, convert(network, keep=...)"
+            )
+        others = saved_tensor_hooks(True) not in (None, self.hooks)  # a checkpoint that begins after they were given
+        with torch.set_grad_enabled(self.tracked), saved_tensors_hooks(_same, _same) if others else nullcontext():
+            return function(*self.operands)
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+class Postponed(Tensor):
+    """``function(*operands)``, of a known shape, as a tensor without numbers.
+
+    Where something beneath Python's functions takes it, as an `autograd.Function` of a user's does, it computes its
+    numbers too, and its graph is that of the function.  Raises `InputError` where somebody has written to an operand
+    since: the numbers of then are gone.
+    """
+
+    RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}
+    made: PostponedCall
+
+    @classmethod
+    def of(cls, function: _Function, operands: Sequence[Tensor], shape: Sequence[Any]) -> Any:
+        made = PostponedCall.now(function, operands)
+        if made.tracked and any(x.requires_grad for x in operands):
+            found = _postpone(cls, made, shape, *operands)
+        else:
+            found = _empty(cls, shape, operands[0])
+        found.made = made
+        return found
+
+    @property
+    def open(self) -> bool:
+        """Whether nothing has read the numbers yet, and nothing has given the tensor another graph."""
+        return self.made.numbers is None and not self._is_of_others
+
+    @property
+    def _is_of_others(self) -> bool:
+        # whether an `autograd.Function` has returned it, as checkpoints do
+        return self.grad_fn is not None and getattr(self.grad_fn, "made", None) is not self.made
+
+    def numbers(self) -> Tensor:
+        if self._is_of_others:
+            with without_functions():
+                return self.clone()
+        return self.made.read()
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _SHAPES:
+            with without_functions():
+                return func(*args, **kwargs)
+        if func in _LIKES:
+            return func(*pytree.tree_map_only(Postponed, _stand_in, args), **kwargs)
+        for rules in (type(x).RULES for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Postponed) and x.open):
+            found = rules[func](*args, **kwargs) if func in rules else NotImplemented
+            if found is not NotImplemented:
+                return found
+        args, kwargs = pytree.tree_map_only(Postponed, Postponed.numbers, (args, kwargs))
+        return func(*args, **kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        args, kwargs = pytree.tree_map_only(Postponed, _numbers_alone, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def _empty(cls: type[Postponed], shape: Sequence[Any], like: Tensor) -> Any:
+    return wrapper_of(cls, shape, dtype=like.dtype, device=like.device)
+
+
+def _numbers_alone(x: Postponed) -> Tensor:
+    return x.made.read().detach()
+
+
+def _stand_in(x: Postponed) -> Tensor:
+    # one number in the place of all
+    return x.made.operands[0].detach().new_empty(()).expand(x.shape)
+
+
+class _Postpone(torch.autograd.Function):
+    # the graph of a tensor without numbers, for what takes it beneath Python's functions
+
+    @staticmethod
+    def forward(ctx: Any, cls: type[Postponed], made: PostponedCall, shape: Sequence[Any], *operands: Tensor) -> Any:
+        ctx.made = made
+        return _empty(cls, shape, operands[0])
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple:
+        return None, None, None, *pulled_back(ctx.made.function, ctx.made.operands, g)
+
+
+_postpone = _Postpone.apply
