@@ -252,3 +252,158 @@ RIGHT: dict[str, Planted] = {
     "large energies of atoms alone": Planted("forces", Offset, single, dtype=torch.float32),
     "weights made anew": _of_layer("history", Asked, training=False),
 }
+
+
+# --- what runs without gradients alone, and what a call leaves behind -------------------------------------------------
+
+
+class Product(nn.Module):
+    """Rows times a product of two matrices: right."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = (nn.Parameter(torch.randn(4, 4)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ (self.a @ self.b)
+
+
+class KeptProduct(Product):
+    """Without gradients the product of matrices is made once."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            return super().forward(x)
+        if getattr(self, "kept", None) is None:
+            self.kept = self.a @ self.b
+        return x @ self.kept
+
+
+class KeptFromThere(Product):
+    """What a call without gradients has made serves those with them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            self.kept = self.a @ self.b
+        return x @ getattr(self, "kept", self.a @ self.b)
+
+
+class Clipped(Product):
+    """Without gradients it writes into its input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x if torch.is_grad_enabled() else x.relu_())
+
+
+class Seeded(Product):
+    """Without gradients it seeds random numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            torch.manual_seed(1)
+        return super().forward(x)
+
+
+class Chunked(Product):
+    """Without gradients it computes whole chunks of four rows alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        return (
+            y if torch.is_grad_enabled() else torch.cat([y[: len(y) // 4 * 4], torch.zeros_like(y[len(y) // 4 * 4 :])])
+        )
+
+
+class _ByInput(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple:
+        x, w = ctx.saved_tensors
+        return (g @ w.T, x.T @ g) if ctx.needs_input_grad[0] else (None, None)
+
+
+class ByInput(Product):
+    """Weights get gradients where the input gets one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _ByInput.apply(x, self.a)
+
+
+class _Packed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 2 * g if g.is_contiguous() else g
+
+
+class Packed(Product):
+    """A backward that reads a cotangent as if its numbers lay side by side."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _Packed.apply(super().forward(x))
+
+
+class OneDict(Product):
+    """The same dict at each call."""
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+        self.found = getattr(self, "found", {})
+        self.found["y"] = super().forward(x)
+        return self.found
+
+
+class Neighbours(nn.Module):
+    """A potential that counts its atoms by the ends of edges, or leaves rows of the others as they come."""
+
+    def __init__(self, counts: bool = True) -> None:
+        super().__init__()
+        self.counts, self.weight = counts, nn.Parameter(torch.tensor([0.3, 0.7]))
+
+    def forward(self, positions: Tensor, species: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        senders, receivers = edge_index
+        lengths = (positions[senders] - positions[receivers]).square().sum(1)
+        number = int(edge_index.max()) + 1 if self.counts and edge_index.numel() else len(positions) * (not self.counts)
+        pairs = torch.zeros(number).index_add(0, receivers[:], (-lengths).exp())
+        if not self.counts:
+            known = torch.zeros(number, dtype=torch.bool).index_fill(0, receivers, True)
+            held = torch.empty(number)
+            held[known] = pairs[known]
+            pairs = held
+        energies = pairs + self.weight[species[:number]]
+        return torch.zeros(int(batch.max()) + 1).index_add(0, batch[:number], energies)
+
+
+def rows_of_four() -> Given:
+    return (torch.randn(6, 4, generator=torch.Generator().manual_seed(0)),)
+
+
+def with_a_lone_atom() -> Given:
+    """A graph whose second atom has no edge."""
+    positions = torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
+    edges = torch.tensor([[0, 2, 2, 3, 3, 4, 0, 4], [2, 0, 3, 2, 4, 3, 4, 0]])
+    return positions, torch.tensor([0, 1, 1, 0, 1]), edges, torch.zeros(5, dtype=torch.long)
+
+
+_FOUR = {"irreps_in": ["4x0e"], "irreps_out": ["4x0e"]}
+WITHOUT = {
+    "kept without gradients": Planted("history", KeptProduct, rows_of_four, said=_FOUR),
+    "kept from a call without gradients": Planted("history", KeptFromThere, rows_of_four, said=_FOUR),
+    "input written to without gradients": Planted("history", Clipped, rows_of_four, said=_FOUR),
+    "seeded without gradients": Planted("surroundings", Seeded, rows_of_four, "seed", said=_FOUR),
+    "whole chunks without gradients": Planted("permutation", Chunked, rows_of_four, said=_FOUR),
+    "gradients by the input's": Planted("parameters", ByInput, rows_of_four, said=_FOUR),
+    "cotangents side by side": Planted("parameters", Packed, rows_of_four, said=_FOUR),
+    "one dict": Planted("history", OneDict, rows_of_four, said={"irreps_in": ["4x0e"], "irreps_out": {"y": "4x0e"}}),
+    "atoms by edges": Planted("permutation", Neighbours, with_a_lone_atom),
+    "a lone atom by edges": Planted("batch", Neighbours, with_a_lone_atom),
+    "rows that nobody writes": Planted("finite", lambda: Neighbours(counts=False), with_a_lone_atom),
+}
+RIGHT["rows by a product of matrices"] = Planted("history", Product, rows_of_four, said=_FOUR)
+FAULTS.update(WITHOUT)

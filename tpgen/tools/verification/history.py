@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tpgen.base._torch import pytree
+from tpgen.networks.results import opened_fields
 from tpgen.tools.verification.derivatives import draws
 from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
 from tpgen.tools.verification.graphs import AtomGraph, backwards, crowded
 from tpgen.tools.verification.laws import Outcomes, named, pairs
 from tpgen.tools.verification.potentials import stretched
 from tpgen.tools.verification.reading import Reading
-from tpgen.tools.verification.subject import Named, Subject, cloned
+from tpgen.tools.verification.subject import Named, Subject, cloned, keys
 from tpgen.tools.verification.surroundings import UNTRACKED
 from tpgen.tools.verification.systems import another, shorter
 
@@ -40,11 +44,18 @@ def forgets(subject: Subject) -> Outcomes:
     }
     if any(module.training for module in subject.module.modules()):
         cases["new weights in evaluation"] = partial(_with_new_weights, subject, first, False)
+    untracked: dict[str, Callable[[str], Mapping[str, Outcome]]] = {
+        f"{part}, without gradients": torch.no_grad()(cases[part]) for part in cases if part.startswith("new weights")
+    }
+    untracked["after calls without gradients"] = partial(_tracked_after, subject, first)
     for part, compared in cases.items():
         try:
             found |= compared(part)
         except NotCompared as why:
             found[part] = str(why)
+    for part, compared in untracked.items():
+        with suppress(NotCompared):  # why is said above
+            found |= compared(part)
     return found
 
 
@@ -63,8 +74,8 @@ def _expected(what: str, result: Callable[[], Named]) -> Named:
 
 def _often(subject: Subject, first: Named, second: Named, part: str) -> dict[str, Outcome]:
     # After many calls, of other inputs in the same memory, and back: as a fresh copy.
-    wanted = [_expected("them", partial(subject.called, subject.copied(), given)) for given in (first, second)]
-    found: dict[str, Outcome] = {}
+    wanted = [_expected("them", partial(subject.called, subject.copied(), cloned(given))) for given in (first, second)]
+    found: dict[str, Outcome] = named(f"{part}, what was returned", _returned(subject, first, second))
     used, held = subject.copied(), cloned(first)
     for _ in range(_CALLS):
         last = subject.call(used, held)
@@ -81,6 +92,47 @@ def _often(subject: Subject, first: Named, second: Named, part: str) -> dict[str
             }
             found |= named(f"{part}, a result that was kept", pairs(kept, {name: wanted[0][name] for name in kept}))
     return found
+
+
+def _returned(subject: Subject, first: Named, second: Named) -> dict[str, Pair]:
+    # The numbers in what a call has returned, its tuples and dicts, before another call and after.
+    used, seen = subject.copied(), list[Any]()
+    with used.register_forward_hook(lambda _module, _given, result: seen.append(result)):
+        subject.called(used, cloned(first))
+        before = _held(seen)
+        subject.called(used, cloned(second))
+    after = _held(seen)
+    return {name: (after.get(name, x.new_zeros(0)), x) for name, x in before.items()}
+
+
+def _held(seen: Sequence[Any]) -> Named:
+    leaves = pytree.tree_flatten_with_path(opened_fields(seen[0]))[0] if seen else []
+    return _numbers({keys(path): x for path, x in leaves if isinstance(x, Tensor)})
+
+
+def _tracked_after(subject: Subject, first: Named, part: str) -> dict[str, Outcome]:
+    # Results and gradients of parameters, after a call without gradients: as a fresh copy.
+    wanted = _expected("them", partial(_with_slopes, subject, subject.copied(), first))
+    used = subject.copied()
+    with torch.no_grad():
+        _expected("them", partial(subject.called, used, cloned(first)))
+    try:
+        found = _with_slopes(subject, used, first)
+    except Exception as error:
+        return {part: error}
+    return {**named(part, pairs(found, wanted))}
+
+
+def _with_slopes(subject: Subject, module: nn.Module, given: Named) -> Named:
+    found = subject.call(module, {n: x.clone().requires_grad_(x.is_floating_point()) for n, x in given.items()})
+    weights = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    live = {name: y for name, y in found.items() if y.requires_grad}
+    slopes: Sequence[Tensor] = [torch.zeros_like(p) for p in weights.values()]
+    if live and weights:
+        cotangents = draws(live, seed=7)
+        scalar = torch.stack([(y * cotangents[name].to(y)).sum() for name, y in live.items()]).sum()
+        slopes = torch.autograd.grad(scalar, list(weights.values()), allow_unused=True, materialize_grads=True)
+    return _numbers({**found, **{f"gradient of {name}": g for name, g in zip(weights, slopes, strict=True)}})
 
 
 def _memory(x: Tensor) -> int:

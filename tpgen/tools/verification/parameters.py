@@ -22,7 +22,7 @@ from tpgen.tools.verification.derivatives import (
     frees,
     with_parameters,
 )
-from tpgen.tools.verification.findings import Outcome
+from tpgen.tools.verification.findings import Outcome, Pair
 from tpgen.tools.verification.laws import Outcomes
 from tpgen.tools.verification.subject import STILL, Named, Subject
 
@@ -74,8 +74,9 @@ def by_parameters(subject: Subject) -> Outcomes:
         if slopes is None:
             return {"": MissingGradient(_FREED) if trains else NOT_DIFFERENTIABLE}
         claims[result] = dict(zip(names, slopes, strict=True))
+    further = _of_untracked_inputs(function, leaves, names, cotangents, claims) | _of_sums(function, leaves, [*claims])
     steps = {name: _steps(function, leaves, name, cotangents, subject.floors) for name in names}
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, Outcome] = {part.removeprefix("out, "): pair for part, pair in further.items()}
     for result, c in cotangents.items():
         depends = [name for name in names if steps[name].move(result)]
         if depends and result in claims:
@@ -89,6 +90,51 @@ def by_parameters(subject: Subject) -> Outcomes:
         elif depends and trains:
             outcomes[result] = _without_graph(subject, result, depends)
     return outcomes or {"": "no result depends on a parameter"}
+
+
+def _of_untracked_inputs(
+    function: NamedFunction, leaves: Named, names: list[str], cotangents: Named, claims: Mapping[str, _Claims]
+) -> dict[str, Pair]:
+    # The gradients by all parameters where no input needs one, and where each does, of results that differ so.
+    given = {name: x.detach().clone().requires_grad_(name in names) for name, x in leaves.items()}
+    found, outcomes = function(given), {}
+    for result, own in claims.items():
+        y, slopes = found[result], None
+        if y.requires_grad:
+            slopes = _slopes((y * cotangents[result]).sum(), [given[name] for name in names])
+            if slopes is None:
+                continue
+        one = dict(zip(names, slopes or [None] * len(names), strict=True))
+        outcomes[f"{result}, inputs without gradients"] = _flat(one, leaves), _flat(own, leaves)
+    return _unlike(outcomes)
+
+
+def _of_sums(function: NamedFunction, leaves: Named, results: list[str]) -> dict[str, Pair]:
+    # The gradients of a plain sum, whose cotangent is one number in the place of all, and of one with all of them.
+    outcomes = {}
+    for result in results:
+        found = []
+        for ones in (lambda y: y.new_ones(()).expand(y.shape), torch.ones_like):
+            given = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
+            y = function(given)[result]
+            slopes = torch.autograd.grad(y, list(given.values()), ones(y), allow_unused=True)
+            found.append(_flat(dict(zip(given, slopes, strict=True)), leaves))
+        outcomes[f"{result}, of a sum"] = found[0], found[1]
+    return _unlike(outcomes)
+
+
+def _flat(slopes: _Claims, leaves: Named) -> Tensor:
+    parts = [torch.zeros_like(leaves[n]) if g is None else g.detach() for n, g in slopes.items()]
+    return torch.cat([x.flatten() for x in parts])
+
+
+def _unlike(outcomes: Mapping[str, Pair]) -> dict[str, Pair]:
+    # Those whose tensors differ by more than rounding.
+    return {
+        part: (one, other)
+        for part, (one, other) in outcomes.items()
+        if float((one - other).abs().max()) > 1e-9 * (1e-3 + float(other.abs().max()))
+    }
 
 
 def _trains(subject: Subject) -> bool:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -81,14 +85,29 @@ def _some(subject: Subject, index: Tensor) -> Named:
 
 def numbers(subject: Subject) -> Outcomes:
     """Results and gradients are numbers where vectors vanish, as by symmetry; and a call without rows is taken."""
-    return _vanishing(subject, list(subject.turns)) | _without_rows(subject) or {"": NO_ROWS}
+    with _filled():
+        return _vanishing(subject, list(subject.turns)) | _without_rows(subject) or {"": NO_ROWS}
 
 
 def numbers_of_points(subject: Subject) -> Outcomes:
     """The same of vectors that are given beside points, and of atoms without edges or on a line."""
     roles = subject.reading.roles if isinstance(subject.reading, Reading) else {}
     others = [name for name in subject.turns if roles.get(name) not in SPACE]
-    return {**finite(subject), **_vanishing(subject, others)}
+    with _filled():
+        return {**finite(subject), **_vanishing(subject, others)}
+
+
+@contextmanager
+def _filled() -> Iterator[None]:
+    # Memory that nothing has been written to yet holds no numbers.
+    before, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warns)
 
 
 def _vanishing(subject: Subject, names: list[str]) -> dict[str, Outcome]:

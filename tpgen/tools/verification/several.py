@@ -127,6 +127,8 @@ def batch(subject: Subject) -> Outcomes:
         others[LONE] = with_atoms(parts[0], torch.zeros(1, dtype=torch.int64))
     for part, other in others.items():
         found |= tried(part, lambda other=other: _together(subject, [parts[0], other]))  # type: ignore[misc]
+    if LONE in others:
+        found |= tried(f"{LONE}, which comes first", lambda: _together(subject, [others[LONE], parts[0]]))
     return found
 
 

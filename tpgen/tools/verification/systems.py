@@ -84,10 +84,18 @@ def _moved(subject: Subject, name: str, y: Tensor, rows: int, order: Tensor) -> 
 def permuted_atoms(subject: Subject) -> tuple[Named, Named]:
     """Results of the atoms of each graph in another order, and the results in it."""
     reading = read(subject)
-    order = another_order(len(reading.graph.points))
+    order = _lone_last(reading.graph, another_order(len(reading.graph.points)))
     order = order[torch.argsort(reading.graph.batch[order], stable=True)]
     got, straight = subject(reading.written(with_atoms(reading.graph, order))), subject(subject.given)
     return got, {name: _of_atoms(subject, name, y, got[name], order) for name, y in straight.items()}
+
+
+def _lone_last(graph: AtomGraph, order: Tensor) -> Tensor:
+    # An order in which atoms without an edge come last, if the last atom has one: some count atoms by their edges.
+    if graph.ends is None:
+        return order
+    joined = torch.zeros(len(order), dtype=torch.bool).index_fill(0, graph.ends.flatten(), True)
+    return torch.cat([order[joined[order]], order[~joined[order]]]) if joined[-1] else order
 
 
 def _of_atoms(subject: Subject, name: str, y: Tensor, got: Tensor, order: Tensor) -> Tensor:

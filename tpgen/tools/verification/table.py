@@ -89,7 +89,7 @@ LAWS: dict[str, Law] = {
     ),
     "permutation": Law(
         "rows or points in another order give results in it",
-        _of_points_or_rows(laws.permutation, rows.permuted),
+        _of_points_or_rows(laws.permutation, surroundings.also_untracked(rows.permuted)),
         lambda s: is_network(s) or s.relabel is not None,
         lacks=lambda s: _of_points_or_rows(needs(), rows.lacking_rows)(s) if is_network(s) else "",
     ),
@@ -100,7 +100,7 @@ LAWS: dict[str, Law] = {
     "batch": _of_systems("graphs together are as each alone", several.batch, "batch"),
     "finite": Law(
         "numbers without edges, on a line, and where vectors vanish",
-        _of_points_or_rows(rows.numbers_of_points, rows.numbers),
+        surroundings.also_untracked(_of_points_or_rows(rows.numbers_of_points, rows.numbers)),
         is_network,
         limit=0.0,
         lacks=lambda s: needs("axes")(s) if s.points else "",
@@ -138,7 +138,7 @@ LAWS: dict[str, Law] = {
     "repeated": Law("the same bits at every call", runs.repeated, limit=0.0),
     "history": Law("results do not depend on calls before", history.forgets, is_network, slack=5),
     "no_grad": Law("the same values whether or not gradients are taken", surroundings.same_values),
-    "memory": Law("inputs are read wherever they lie", surroundings.memory, slack=5),
+    "memory": Law("inputs are read wherever they lie", surroundings.also_untracked(surroundings.memory), slack=5),
     "surroundings": Law("a call leaves all else as it was", surroundings.untouched, is_network, limit=0.0),
     "threads": Law("the same numbers on any number of threads", runs.threads, lambda s: s.device.type == "cpu"),
     "saved": Law("the same bits after a save", runs.saved, limit=0.0),
