@@ -250,11 +250,11 @@ def _rehearse(network: nn.Module, kind: Kind) -> None:
 
 def is_hooked(network: nn.Module) -> bool:
     """Whether somebody listens to calls of modules of a network, or of all modules."""
-    return any(_OF_ALL) or any(vars(module).get(name) for module in network.modules() for name in _HOOKS)
+    return any(HOOKS_OF_ALL) or any(vars(module).get(name) for module in network.modules() for name in _HOOKS)
 
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-_OF_ALL = [x for name, x in vars(torch_modules).items() if name.startswith("_global_") and isinstance(x, dict)]
+HOOKS_OF_ALL = [x for name, x in vars(torch_modules).items() if name.startswith("_global_") and isinstance(x, dict)]
 _all: WeakSet[Calls] = WeakSet()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from e3nn import o3
 from e3nn.nn import FullyConnectedNet
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from tests.machine import needs_compiler
 from tpgen.networks.conversion import late_weights
@@ -189,3 +191,163 @@ def test_scripts_and_graphs(late: list[int]) -> None:
     assert torch.equal(torch.jit.script(network.net)(x), restore(deepcopy(network)).net(x))
     graph = torch.fx.symbolic_trace(network.net)
     assert torch.equal(graph(x), network.net(x) + 0)
+
+
+class Doubled(torch.autograd.Function):
+    """A function of a user's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 2 * g
+
+
+@torch.jit.script
+def squared(x: Tensor) -> Tensor:
+    return x * x
+
+
+class Used(Convolution):
+    """A layer that does something with weights or rows, by a function."""
+
+    def __init__(self, use: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.use = use
+
+    def forward(self, x: Tensor, senders: Tensor, receivers: Tensor, y: Tensor, lengths: Tensor) -> Tensor:
+        def product(w: Tensor) -> Tensor:
+            return self.product(x[senders], y, w)
+
+        def summed(rows: Tensor) -> Tensor:
+            return scatter(rows, receivers, x.shape[0])
+
+        return self.use(self.net, lengths, product, summed)
+
+
+def without_gradients(net: Any, lengths: Tensor, product: Any, summed: Any) -> Tensor:
+    with torch.no_grad():
+        w = net(lengths)
+    return summed(product(w))
+
+
+def scaled_without_gradients(net: Any, lengths: Tensor, product: Any, summed: Any) -> Tensor:
+    w = net(lengths)
+    with torch.no_grad():
+        w.mul_(lengths[:, :1].detach())
+    return summed(product(w))
+
+
+def of_a_checkpoint(net: Any, lengths: Tensor, product: Any, summed: Any) -> Tensor:
+    return summed(product(checkpoint(net, lengths, use_reentrant=False).mul_(3.0)))
+
+
+def in_a_checkpoint(net: Any, lengths: Tensor, product: Any, summed: Any) -> Tensor:
+    w = net(lengths)
+    return checkpoint(lambda w: summed(product(w)), w, use_reentrant=False) + w.pow(2).mean()
+
+
+def read_by_a_script(net: Any, lengths: Tensor, product: Any, summed: Any) -> Tensor:
+    w = net(lengths)
+    return summed(product(w)) + squared(w).mean() + summed(squared(product(w)))
+
+
+def written_and_given_to_a_function(net: Any, lengths: Tensor, product: Any, summed: Any) -> Tensor:
+    w = net(lengths)
+    w.mul_(3.0)
+    return summed(Doubled.apply(product(Doubled.apply(w))))
+
+
+def hooked_after_the_product(net: Any, lengths: Tensor, product: Any, summed: Any) -> Tensor:
+    w = net(lengths)
+    rows = product(w)
+    if w.requires_grad:
+        w.register_hook(lambda g: 3 * g)
+    return summed(rows)
+
+
+def written_after_the_product(net: Any, lengths: Tensor, product: Any, summed: Any) -> Tensor:
+    w = net(lengths)
+    rows = product(w)
+    w.mul_(lengths[:, :1].detach())
+    return summed(rows) + summed(product(w))
+
+
+def by_name(net: Any, lengths: Tensor, product: Any, summed: Any) -> Tensor:
+    rows, at = product(net(lengths)), torch.arange(EDGES) % NODES
+    zeros = torch.zeros_like(input=rows)[:NODES]
+    return torch.index_add(input=zeros, dim=0, index=at, source=rows) + zeros.scatter_add(
+        dim=0, index=at[:, None].expand_as(other=rows), src=rows
+    )
+
+
+def in_another_shape(net: Any, lengths: Tensor, product: Any, summed: Any) -> Tensor:
+    w = net(lengths)
+    w.unsqueeze_(0)
+    assert w.dim() == 3
+    return summed(product(w.squeeze(0)))
+
+
+USES = [
+    without_gradients, scaled_without_gradients, of_a_checkpoint, in_a_checkpoint, read_by_a_script,
+    written_and_given_to_a_function, hooked_after_the_product, by_name, in_another_shape,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("use", USES)
+def test_whatever_is_done_with_weights_and_rows(use: Callable[..., Tensor]) -> None:
+    stock = Used(use).eval()
+    made, given = convert(deepcopy(stock), program=False), arguments()
+    found, wanted = [], []
+    for network, into in ((made, found), (stock, wanted)):
+        out = network(*given)
+        leaves = [*(x for x in given if x.requires_grad), *network.parameters()]
+        slopes = torch.autograd.grad(out.cos().sum(), leaves, allow_unused=True)
+        into += [out, *slopes]
+    for a, b in zip(found, wanted, strict=True):
+        assert (a is None) == (b is None)
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+    with torch.no_grad():
+        torch.testing.assert_close(made(*given), stock(*given), rtol=1e-10, atol=1e-10)
+
+
+def test_rows_have_the_weights_of_their_product() -> None:
+    stock, given = Used(written_after_the_product).eval(), arguments(tracked=False)
+    with torch.no_grad():
+        torch.testing.assert_close(convert(deepcopy(stock), program=False)(*given), stock(*given))
+
+
+def test_modes_and_tools_of_torch(late: list[int]) -> None:
+    stock, given = Convolution().eval(), arguments(tracked=False)
+    made = convert(deepcopy(stock), program=False)
+    wanted = stock(*given)
+    with torch.inference_mode():
+        torch.testing.assert_close(made(*given), wanted)
+    assert not late
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a trace keeps sizes
+        traced = torch.jit.trace(made, tuple(given), check_trace=False)
+        torch.testing.assert_close(traced(*given), wanted)
+    torch.testing.assert_close(
+        torch.func.vmap(made, in_dims=(0, None, None, None, None))(given[0][None], *given[1:])[0], wanted
+    )
+    assert torch.equal(made.net[:0](given[4]), given[4])
+    seen: list[str] = []
+    with nn.modules.module.register_module_forward_hook(lambda m, _g, _out: seen.append(type(m).__name__)):
+        torch.testing.assert_close(made(*given), wanted)
+    assert seen.count("Linear") == 2
+    assert not late
+
+
+def test_autocast_between(late: list[int]) -> None:
+    torch.set_default_dtype(torch.float32)
+    stock = Convolution().eval()
+    made, (x, senders, receivers, y, lengths) = convert(deepcopy(stock), program=False), arguments(tracked=False)
+    found = []
+    for network in (made, stock):
+        w = network.net(lengths)
+        with torch.autocast("cpu", torch.bfloat16):
+            found.append(scatter(network.product(x[senders], y, w).float(), receivers, NODES))
+    torch.testing.assert_close(*found, rtol=5e-2, atol=5e-2)

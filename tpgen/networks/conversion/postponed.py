@@ -2,21 +2,22 @@
 
 What a network does next decides how a result is best computed, as a sum of its rows may be computed without any row.
 A `Postponed` is such a result: a tensor with a shape, a dtype and a graph, and a function of other tensors.  Functions
-of torch that a subclass has a rule for go by the rule, all others read the numbers.
+of torch that a subclass has a rule for go by the rule.  For all others the object becomes the plain tensor first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils import swap_tensors
 
-from tpgen.base._torch import pytree, saved_tensor_hooks, without_functions, wrapper_of
+from tpgen.base._torch import pytree, saved_tensor_hooks, throw_on_access, without_functions, wrapper_of
 from tpgen.base.errors import InputError
 from tpgen.networks.conversion.species import pulled_back
 from tpgen.nn.plain_tensors import writes_to
@@ -34,24 +35,23 @@ _LIKES = {Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.new_full, 
 
 @dataclass
 class PostponedCall:
-    """How to compute the numbers of a tensor, and the numbers once somebody has."""
+    """A function and its operands, as they were when a tensor was postponed."""
 
     function: _Function
     operands: tuple[Tensor, ...]
     tracked: bool
     hooks: Any  # of saved tensors, as checkpoints have them
     writes: list[int]
-    numbers: Tensor | None = None
 
     @classmethod
     def now(cls, function: _Function, operands: Sequence[Tensor]) -> PostponedCall:
         hooks, writes = saved_tensor_hooks(True), [*map(writes_to, operands)]
         return cls(function, tuple(operands), torch.is_grad_enabled(), hooks, writes)
 
-    def read(self) -> Tensor:
-        if self.numbers is None:
-            self.numbers = self.computed(self.function)
-        return self.numbers
+    @property
+    def is_as_then(self) -> bool:
+        """Whether gradients are taken, and tensors saved, as when the call was postponed."""
+        return torch.is_grad_enabled() == self.tracked and saved_tensor_hooks(True) == self.hooks
 
     def computed(self, function: _Function) -> Tensor:
         """Another function of the operands, as if it were called back then."""
@@ -60,8 +60,9 @@ class PostponedCall:
                 "a tensor that weights of edges or their product are made from was written to before something used "
                 "these: write to a copy, or leave the net that makes them out, convert(network, keep=...)"
             )
-        others = saved_tensor_hooks(True) not in (None, self.hooks)  # a checkpoint that begins after they were given
-        with torch.set_grad_enabled(self.tracked), saved_tensors_hooks(_same, _same) if others else nullcontext():
+        # a checkpoint that began since would miss, when it runs again, what is saved here
+        saving = nullcontext() if saved_tensor_hooks(True) in (None, self.hooks) else saved_tensors_hooks(_same, _same)
+        with torch.set_grad_enabled(self.tracked), torch.autocast("cpu", enabled=False), saving:
             return function(*self.operands)
 
 
@@ -79,6 +80,7 @@ class Postponed(Tensor):
 
     RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}
     made: PostponedCall
+    plain: Tensor | None = None
 
     @classmethod
     def of(cls, function: _Function, operands: Sequence[Tensor], shape: Sequence[Any]) -> Any:
@@ -90,21 +92,28 @@ class Postponed(Tensor):
         found.made = made
         return found
 
+    def computed(self) -> Tensor:
+        """The numbers, as a tensor of their own."""
+        return self.made.computed(self.made.function)
+
     @property
     def open(self) -> bool:
-        """Whether nothing has read the numbers yet, and nothing has given the tensor another graph."""
-        return self.made.numbers is None and not self._is_of_others
+        """Whether nothing has read the numbers yet."""
+        return self.plain is None
 
-    @property
-    def _is_of_others(self) -> bool:
-        # whether an `autograd.Function` has returned it, as checkpoints do
-        return self.grad_fn is not None and getattr(self.grad_fn, "made", None) is not self.made
-
-    def numbers(self) -> Tensor:
-        if self._is_of_others:
+    def become_plain(self) -> Tensor:
+        """Be the plain tensor from now on; where torch holds this one, as a checkpoint may, that stands beside it."""
+        if self.plain is None:
             with without_functions():
-                return self.clone()
-        return self.made.read()
+                foreign = self.grad_fn is not None and getattr(self.grad_fn, "made", None) is not self.made
+                # what an `autograd.Function` has returned, as a checkpoint does, has the graph of that
+                self.plain = self.clone() if foreign else self.computed()
+                with suppress(RuntimeError):
+                    plain, self.plain = self.plain, None
+                    swap_tensors(self, plain)
+                    return self
+                self.plain = plain
+        return self.plain
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -113,26 +122,35 @@ class Postponed(Tensor):
             with without_functions():
                 return func(*args, **kwargs)
         if func in _LIKES:
-            return func(*pytree.tree_map_only(Postponed, _stand_in, args), **kwargs)
-        for rules in (type(x).RULES for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Postponed) and x.open):
-            found = rules[func](*args, **kwargs) if func in rules else NotImplemented
+            args, kwargs = pytree.tree_map_only(Postponed, _stand_in, (args, kwargs))
+            return func(*args, **kwargs)
+        for x in pytree.tree_leaves((args, kwargs)):
+            rule = type(x).RULES.get(func) if isinstance(x, Postponed) and x.open else None
+            found = NotImplemented if rule is None else rule(*args, **kwargs)
             if found is not NotImplemented:
                 return found
-        args, kwargs = pytree.tree_map_only(Postponed, Postponed.numbers, (args, kwargs))
+        args, kwargs = pytree.tree_map_only(Postponed, Postponed.become_plain, (args, kwargs))
         return func(*args, **kwargs)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        args, kwargs = pytree.tree_map_only(Postponed, _numbers_alone, (args, kwargs or {}))
+        kwargs = kwargs or {}
+        if func._schema.is_mutable and isinstance(args[0], Postponed):
+            raise InputError(f"{func} writes to weights of edges or their product, beneath Python: clone them first")
+        args, kwargs = pytree.tree_map_only(
+            Postponed, lambda x: (x.plain if x.plain is not None else x.computed()).detach(), (args, kwargs)
+        )
         return func(*args, **kwargs)
 
 
 def _empty(cls: type[Postponed], shape: Sequence[Any], like: Tensor) -> Any:
-    return wrapper_of(cls, shape, dtype=like.dtype, device=like.device)
+    found = wrapper_of(cls, shape, dtype=like.dtype, device=like.device)
+    throw_on_access(found)
+    return found
 
 
-def _numbers_alone(x: Postponed) -> Tensor:
-    return x.made.read().detach()
+def _numbers(x: Postponed) -> Tensor:
+    return (x.computed() if x.plain is None else x.plain).detach()
 
 
 def _stand_in(x: Postponed) -> Tensor:
@@ -145,12 +163,13 @@ class _Postpone(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, cls: type[Postponed], made: PostponedCall, shape: Sequence[Any], *operands: Tensor) -> Any:
+        ctx.save_for_backward(*operands)
         ctx.made = made
         return _empty(cls, shape, operands[0])
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple:
-        return None, None, None, *pulled_back(ctx.made.function, ctx.made.operands, g)
+        return None, None, None, *pulled_back(ctx.made.function, ctx.saved_tensors, g)
 
 
 _postpone = _Postpone.apply

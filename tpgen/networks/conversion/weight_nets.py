@@ -18,6 +18,7 @@ from tpgen.networks.conversion.products import chosen
 from tpgen.networks.conversion.radial import FOR_WEIGHTS
 from tpgen.networks.conversion.swap import Swap, SwapOrKept
 from tpgen.networks.conversion.weights import LastLayer, weights_of
+from tpgen.networks.served import HOOKS_OF_ALL
 from tpgen.nn.planned import PROGRAM
 from tpgen.planner.plan import Plan
 
@@ -35,10 +36,10 @@ class SequentialForWeights(nn.Sequential):
 
 
 def _sequence(net: nn.Sequential, x: Any) -> Any:
-    *before, last = net._modules.values()
+    *before, last = net._modules.values() or [nn.Identity()]
     for module in before:
         x = module(x)
-    if type(last) is not nn.Linear or has_more(last) or not isinstance(x, Tensor):
+    if type(last) is not nn.Linear or has_more(last) or any(HOOKS_OF_ALL) or not isinstance(x, Tensor):
         return last(x)
     return weights_of(_LINEAR, x, last.weight) if last.bias is None else weights_of(_AFFINE, x, last.weight, last.bias)
 

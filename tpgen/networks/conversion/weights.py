@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tpgen.base._torch import is_tracing
 from tpgen.networks.conversion.late_weights import WORTH_LATE, late_weights
 from tpgen.networks.conversion.postponed import Postponed
 from tpgen.nn.autocast import autocasting
@@ -61,6 +62,16 @@ class PostponedRows(Postponed):
     """Products of edges ``(edges, out)`` with postponed weights."""
 
     RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}
+    weights: Any
+
+    def computed(self) -> Tensor:
+        product: Any = self.made.function
+        w = self.weights
+        if isinstance(w, Postponed) and w.made.function is product.layer:
+            w = w.become_plain()
+        if isinstance(w, Postponed) or w._version:  # somebody has written to the weights since
+            return super().computed()
+        return self.made.computed(lambda x, y, *_: product.program.forward(x, y, w))  # hooks on the weights run
 
     def summed(self, nodes: Tensor, count: Any) -> Any:
         """Sums over the rows of each of ``count`` nodes; NotImplemented where a sum of rows is no slower."""
@@ -68,7 +79,9 @@ class PostponedRows(Postponed):
         program, layer = product.program, product.layer
         hidden, known = self.made.operands[2].shape[1] + layer.adds, _known(count)
         late = late_weights(program.plan, hidden, known)
-        if late is None or not late.is_worth(_known(nodes.shape[0]), known, hidden):
+        if late is None or not self.made.is_as_then or not _waits(self.weights):
+            return NotImplemented
+        if not late.is_worth(_known(nodes.shape[0]), known, hidden):
             return NotImplemented
         return self.made.computed(
             lambda x, y, h, *parameters: late.summed(x, y, layer.rows(h), layer.matrix(*parameters), nodes, count)
@@ -78,10 +91,14 @@ class PostponedRows(Postponed):
 @dataclass(frozen=True)
 class _Product:
     program: Any
-    layer: LastLayer
+    layer: LastLayer  # as the weights are when the product is taken
 
     def __call__(self, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
         return self.program.forward(x, y, self.layer(*operands))
+
+
+def _waits(w: Any) -> bool:
+    return isinstance(w, PostponedWeights) and w.open
 
 
 def _known(size: Any) -> int | None:
@@ -90,52 +107,58 @@ def _known(size: Any) -> int | None:
 
 
 def _takes(*tensors: Tensor) -> bool:
-    if torch.compiler.is_compiling() or autocasting(tensors[0].device) or len({x.dtype for x in tensors}) > 1:
+    if torch.compiler.is_compiling() or torch.is_inference_mode_enabled() or autocasting(tensors[0].device):
+        return False
+    if len({x.dtype for x in tensors}) > 1 or is_tracing() or any(x.is_inference() for x in tensors):
         return False
     return is_usual(*tensors) or all(map(is_traced, tensors))
 
 
 def weights_of(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
     """The results of a last layer, postponed where that may pay."""
-    if h.dim() == 2:
-        (edges, hidden), width = h.shape, parameters[0].numel() // h.shape[1]
+    if h.dim() == 2 and _takes(h, *parameters):
+        edges, hidden = h.shape
+        width = parameters[0].numel() // max(hidden, 1)  # of a matrix, whichever way it lies
         known = _known(edges)
-        if (known is None or known * hidden * width >= WORTH_LATE) and _takes(h, *parameters):
+        if known is None or known * hidden * width >= WORTH_LATE:
             return PostponedWeights.of(layer, (h, *parameters), (edges, width))
     return layer(h, *parameters)
 
 
 def product_of_edges(program: Any, x: Tensor, y: Tensor, w: Any) -> Tensor:
     """A product of rows, postponed where its weights are."""
-    late = isinstance(w, PostponedWeights) and w.open and x.dim() == y.dim() == 2
+    late = _waits(w) and w.made.is_as_then and x.dim() == y.dim() == 2
     if late and x.shape[0] == y.shape[0] == w.shape[0] and _takes(x, y, w.made.operands[0]):
-        shape = x.shape[0], program.plan.irreps_out.dim
-        return PostponedRows.of(_Product(program, w.made.function), (x, y, *w.made.operands), shape)
-    return program.forward(x, y, w.numbers() if isinstance(w, Postponed) else w)
+        shape, layer = (x.shape[0], program.plan.irreps_out.dim), w.made.function
+        rows = PostponedRows.of(_Product(program, layer), (x, y, *w.made.operands), shape)
+        rows.weights = w
+        return rows
+    return program.forward(x, y, w.become_plain() if isinstance(w, Postponed) else w)
 
 
 # -- what networks do with them ----------------------------------------------------------------------------------------
 
 
 def _scaled_in_place(w: Any, other: Any) -> Any:
+    # the weights are another function from now on; products that were taken before keep theirs
     column = isinstance(other, Tensor) and not isinstance(other, Postponed) and not other.requires_grad
-    if not column or other.dim() != 2 or other.shape[1] != 1 or other.dtype != w.dtype or not w.open:
+    if not column or other.dim() != 2 or other.shape[1] != 1 or other.dtype != w.dtype or not w.made.is_as_then:
         return NotImplemented
     layer = w.made.function
     w.made.function = replace(layer, columns=(*layer.columns, other.clone()))
     return w
 
 
-def _scatter(out: Any, dim: int, index: Any, src: Any, in_place: bool) -> Any:
-    rows = isinstance(src, PostponedRows) and not isinstance(out, Postponed) and dim in (0, -2)
+def _scatter(input: Any, dim: int, index: Any, src: Any, *, in_place: bool, out: Any = None) -> Any:
+    rows = isinstance(src, PostponedRows) and not isinstance(input, Postponed) and dim in (0, -2) and out is None
     if not rows or index.dim() != 2 or index.stride(1) != 0 or index.shape != src.shape:
         return NotImplemented
-    return _added(out, index.select(1, 0), src, in_place)
+    return _added(input, index.select(1, 0), src, in_place)
 
 
-def _index(out: Any, dim: int, index: Any, source: Any, in_place: bool, alpha: float = 1) -> Any:
-    rows = isinstance(source, PostponedRows) and not isinstance(out, Postponed) and dim in (0, -2) and alpha == 1
-    return _added(out, index, source, in_place) if rows and index.dim() == 1 else NotImplemented
+def _index(input: Any, dim: int, index: Any, source: Any, *, in_place: bool, alpha: float = 1, out: Any = None) -> Any:
+    rows = isinstance(source, PostponedRows) and not isinstance(input, Postponed) and dim in (0, -2) and alpha == 1
+    return _added(input, index, source, in_place) if rows and index.dim() == 1 and out is None else NotImplemented
 
 
 def _added(out: Tensor, nodes: Tensor, rows: PostponedRows, in_place: bool) -> Any:
