@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tests.machine import needs_compiler
+from tests.networks.conversion.test_postponed import Doubled
 from tpgen.networks.conversion import late_weights
 from tpgen.networks.conversion import weights as module
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
@@ -191,18 +192,6 @@ def test_scripts_and_graphs(late: list[int]) -> None:
     assert torch.equal(torch.jit.script(network.net)(x), restore(deepcopy(network)).net(x))
     graph = torch.fx.symbolic_trace(network.net)
     assert torch.equal(graph(x), network.net(x) + 0)
-
-
-class Doubled(torch.autograd.Function):
-    """A function of a user's."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return 2 * x
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        return 2 * g
 
 
 @torch.jit.script

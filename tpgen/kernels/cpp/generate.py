@@ -147,11 +147,7 @@ def _weights(w: Writer, p: Placement, text: KernelText) -> None:
     if slots:
         text.write_weights()
     if p.sums_weights:
-        room(w, "num", "sums", f"(blocks + 1) * {_part(p)}")
-
-
-def _part(p: Placement) -> int:
-    return max(p.weight_scratch, p.schedule.target.lanes)
+        room(w, "num", "sums", f"(blocks + 1) * {p.block_sums}")
 
 
 def _parallel(w: Writer, p: Placement, text: KernelText) -> None:
@@ -163,5 +159,5 @@ def _parallel(w: Writer, p: Placement, text: KernelText) -> None:
     worth, size = f"rows * {p.blocks.touched} > {WORTH_THREADS}", str(max(held + p.second_weights, 1))
     with each_task(w, worth, size, areas, "blocks"):
         if p.sums_weights and not p.by_element:
-            w.line(f"num* const a_w = sums + b * {_part(p)}; clear(a_w, {_part(p)});")
+            w.line(f"num* const a_w = sums + b * {p.block_sums}; clear(a_w, {p.block_sums});")
         text.write_rows()

@@ -142,14 +142,9 @@ class MatrixText:
                 if "x1" in self.p.opened:
                     self._move(term, "keep_flipped", memory, f"weights + {self.p.weights['kept'] + term.flipped}")
 
-    @property
-    def _part(self) -> int:
-        # numbers of the sums of a block
-        return max(self.p.weight_scratch, self.s.target.lanes)
-
     def write_weight_sums(self) -> None:
         """The blocks' parts of the weights' gradient, summed in block order, out of scratch."""
-        size, w = self._part, self.w
+        size, w = self.p.block_sums, self.w
         if not self.p.by_element:
             add_block_sums(w, size)
             self._give_sums("d_w", "sums")
@@ -175,7 +170,7 @@ class MatrixText:
             w.line("const i64 e = t.element[b], begin = t.begin[b], end = least(t.first[e + 1], begin + span);")
             if self.p.sums_weights:
                 w.line("const bool whole = t.is_whole(b, span);")
-                w.line(f"num* const a_w = whole ? own_w : sums + b * {self._part};")
+                w.line(f"num* const a_w = whole ? own_w : sums + b * {self.p.block_sums};")
             if "weights" in self.p.scratch:
                 with w.block("if (held != e)"):
                     w.line("held = e;")

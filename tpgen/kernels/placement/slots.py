@@ -50,6 +50,15 @@ class OpenedSlots(TextOfPaths):
         """Whether the gradient of weights that rows share is open."""
         return self.schedule.shared_weights and "w" in self.opened
 
+    @property
+    def weight_scratch(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def block_sums(self) -> int:
+        """Numbers of the sums that a block of rows adds to the gradient of shared weights, in whole vectors."""
+        return max(self.weight_scratch, self.schedule.target.lanes)
+
     def carried(self, slot: str) -> bool:
         """Whether the open slot of an operand is summed over rows."""
         operand = operand_of(slot)

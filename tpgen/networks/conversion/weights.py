@@ -3,7 +3,6 @@
 A net whose last layer is as wide as the weights of a product gives `PostponedWeights`, the product of these gives
 `PostponedRows`, and where these are summed by node `late_weights` computes the sums without either.  All else that is
 done with them reads their numbers, which are those of the stock network.
-
 """
 
 from __future__ import annotations
