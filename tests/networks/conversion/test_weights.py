@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.machine import needs_compiler
 from tests.networks.conversion.test_postponed import Doubled
+from tpgen.base.errors import InputError
 from tpgen.networks.conversion import late_weights
 from tpgen.networks.conversion import weights as module
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
@@ -94,9 +95,17 @@ class Read(Convolution):
         return w + w.mean()
 
 
-class ScaledByTracked(Convolution):
-    def weights(self, lengths: Tensor) -> Tensor:
-        return self.net(lengths).mul_(lengths[:, :1])
+class Times(Convolution):
+    """Weights and rows, each times something by `mul` or in place, as cutoffs and attention do."""
+
+    def __init__(self, weights: Any = lambda w, _c: w, rows: Any = lambda r, _c: r) -> None:
+        super().__init__()
+        self.own, self.of_rows, self.scale = weights, rows, nn.Parameter(torch.tensor(0.7))
+
+    def forward(self, x: Tensor, senders: Tensor, receivers: Tensor, y: Tensor, lengths: Tensor) -> Tensor:
+        column = lengths[:, :1].cos() * self.scale
+        rows = self.product(x[senders], y, self.own(self.net(lengths), column))
+        return self.add(self.of_rows(rows, column), receivers, x.shape[0]) * self.scale
 
 
 CASES = {
@@ -108,7 +117,13 @@ CASES = {
     "scaled in place": (Scaled, True),
     "by a matrix": (lambda: Convolution(by_matrix), False),
     "weights that are read": (Read, False),
-    "scaled by what needs a gradient": (ScaledByTracked, False),
+    "scaled by what needs a gradient": (lambda: Times(lambda w, c: w.mul_(c)), True),
+    "a column times weights": (lambda: Times(lambda w, c: (2 * (c * w) * 3.0).to(c.dtype).double()), True),
+    "a parameter times weights": (lambda: Times(lambda w, c: w * c.mean() * 1), True),
+    "rows times columns": (lambda: Times(lambda w, c: w * c, lambda r, c: torch.mul(r * c, 3)), True),
+    "rows times a column in place": (lambda: Times(rows=lambda r, c: r.mul_(c)), True),
+    "rows times a row": (lambda: Times(rows=lambda r, c: r * c[0] * r.new_ones(1, r.shape[1])), False),
+    "few nodes have rows": (lambda: Convolution(lambda r, at, n: scatter(r, at % 5, n)), True),
 }
 
 
@@ -145,11 +160,24 @@ def test_a_program_is_stock(case: str, late: list[int]) -> None:
     make, waits = CASES[case]
     stock, given = make().eval(), arguments(tracked=False)
     step = compile_step(convert(deepcopy(stock), program=False), *given)
-    assert bool(late) == (waits or make is ScaledByTracked), "no input needs a gradient here"
+    assert bool(late) == waits
     with torch.no_grad():
         for _ in range(2):
             torch.testing.assert_close(step(*given), stock(*given), rtol=1e-10, atol=1e-10)
             given = [x[:70] if len(x) == EDGES else x for x in given]  # other sizes
+
+
+def test_nodes_without_rows_have_no_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, summed = [], LateWeights.summed
+    monkeypatch.setattr(LateWeights, "summed", lambda self, *given: seen.append(given[-1]) or summed(self, *given))
+    network, given = convert(Convolution(by_index).eval(), program=False), arguments()
+    for used, wanted in ((NODES, NODES), (9, NODES), (8, 8), (1, 1)):
+        given[2] = torch.cat([torch.arange(used), torch.randint(0, used, (EDGES - used,))]) + NODES - used
+        network(*given)
+        assert seen.pop() == wanted
+    given[2] = given[2] - NODES
+    with pytest.raises((InputError, RuntimeError, IndexError)):
+        network(*given)
 
 
 def test_what_is_not_worth_it_is_computed_by_row(late: list[int], monkeypatch: pytest.MonkeyPatch) -> None:

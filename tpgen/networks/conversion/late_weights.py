@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
+from itertools import groupby
 from math import prod
 from typing import Any
 
@@ -46,6 +47,7 @@ class LateWeights:
     product: Plan  # of x and y, path by path
     outer: Plan  # from columns of h to rows of this product: its weights of nodes are sums of outer products
     mixing: Plan  # from these sums to the result
+    outputs: tuple[tuple[int, ...], ...]  # the paths of each slot of the result
 
     def is_worth(self, edges: int | None, nodes: int | None, hidden: int) -> bool:
         """Whether a sum before the last layer takes less time; of sizes that nobody knows yet it is taken to."""
@@ -74,7 +76,7 @@ class LateWeights:
         call = FormCall((h, h.detach()[:, :0], shape, products), (nodes,), describe(self.outer), _OUTER, (ELEMENTS,))
         (sums,) = forms.form(call)
         slices = matrix.split([prod(p.weight.shape) for p in self.plan.paths if p.weight is not None], 1)
-        weights = torch.cat([part.flatten() for part in slices])
+        weights = torch.cat([torch.cat([slices[n] for n in paths], 1).flatten() for paths in self.outputs])
         return kernel_product(sums, sums.detach()[:, :0], weights, describe(self.mixing))
 
 
@@ -101,16 +103,24 @@ def late_weights(plan: Plan, hidden: int, nodes: int | None) -> LateWeights | No
 
 @remembered("products with late weights")
 def _planned(plan: Plan, width: int) -> LateWeights | None:
-    ends = [(p.in1.index, p.in2.index, p.in1.mul * p.in2.mul, p.out) for p in plan.paths]
-    between = "+".join(f"{mul}x{out.ir}" for _, _, mul, out in ends)
-    squares = [p.coefficient**2 for p in plan.paths]  # so they are coefficients, and nothing is normalised again
-    steps = [(a, b, n, "uvuv", False, squares[n]) for n, (a, b, _, _) in enumerate(ends)]
+    paths = sorted(range(len(plan.paths)), key=lambda n: plan.paths[n].out.index)
+    outputs = [tuple(same) for _, same in groupby(paths, key=lambda n: plan.paths[n].out.index)]
+    copies = [p.in1.mul * p.in2.mul for p in plan.paths]
+    between = "+".join(f"{copies[n]}x{plan.paths[n].out.ir}" for n in paths)
+    steps = [
+        # squares, so they are coefficients, and nothing is normalised again
+        (p.in1.index, p.in2.index, paths.index(n), "uvuv", False, p.coefficient**2)
+        for n, p in enumerate(plan.paths)
+    ]
     product = make_plan(
         plan.irreps_in1, plan.irreps_in2, between, steps, irrep_normalization="none", path_normalization="none"
     )
-    rows = "+".join(f"{mul * out.ir.dim}x0e" for _, _, mul, out in ends)
+    ends = [(sum(copies[n] for n in same), plan.paths[same[0]].out) for same in outputs]
+    rows = "+".join(f"{mul * out.ir.dim}x0e" for mul, out in ends)
     outer = make_linear_plan(f"{width}x0e", rows, shared_weights=ELEMENT, path_normalization="none")
-    sums = "+".join(f"{width * mul}x{out.ir}" for _, _, mul, out in ends)
-    pairs = [(n, out.index) for n, (_, _, _, out) in enumerate(ends)]
+    sums = "+".join(f"{width * mul}x{out.ir}" for mul, out in ends)
+    pairs = [(n, out.index) for n, (_, out) in enumerate(ends)]
     mixing = make_linear_plan(sums, plan.irreps_out, pairs, path_normalization="none")
-    return None if any(map(kernel_supported, (product, outer, mixing))) else LateWeights(plan, product, outer, mixing)
+    if any(map(kernel_supported, (product, outer, mixing))):
+        return None
+    return LateWeights(plan, product, outer, mixing, tuple(outputs))

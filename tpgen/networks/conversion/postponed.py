@@ -30,6 +30,7 @@ _SHAPES = {
     *(getattr(Tensor, name).__get__ for name in _ANSWERED),
     *(getattr(Tensor, name) for name in ("size", "dim", "numel", "__len__", "is_floating_point", "is_complex")),
 }
+_CASTS = {Tensor.to, Tensor.float, Tensor.double, Tensor.cpu, Tensor.type_as}
 _LIKES = {Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.new_full, Tensor.expand_as, torch.zeros_like}
 
 
@@ -124,6 +125,10 @@ class Postponed(Tensor):
         if func in _LIKES:
             args, kwargs = pytree.tree_map_only(Postponed, _stand_in, (args, kwargs))
             return func(*args, **kwargs)
+        if func in _CASTS and isinstance(args[0], Postponed):
+            like, *given = pytree.tree_map_only(Postponed, _stand_in, args)
+            if func(like, *given, **kwargs) is like:
+                return args[0]
         for x in pytree.tree_leaves((args, kwargs)):
             rule = type(x).RULES.get(func) if isinstance(x, Postponed) and x.open else None
             found = NotImplemented if rule is None else rule(*args, **kwargs)

@@ -7,21 +7,24 @@ done with them reads their numbers, which are those of the stock network.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.utils import swap_tensors
 
-from tpgen.base._torch import is_tracing
-from tpgen.networks.conversion.late_weights import WORTH_LATE, late_weights
+from tpgen.base._torch import is_tracing, without_functions
+from tpgen.networks.conversion.late_weights import WORTH_LATE, LateWeights, late_weights
 from tpgen.networks.conversion.postponed import Postponed
 from tpgen.nn.autocast import autocasting
 from tpgen.nn.plain_tensors import is_traced, is_usual
 
 _Function = Callable[..., Tensor]
+
+_MOST = 0.7  # the share of nodes with rows up to which sums of the others, zeros, are left out
 
 
 @dataclass(frozen=True)
@@ -29,26 +32,17 @@ class LastLayer:
     """The last layer of a net: a function of rows ``h`` and its parameters, and the matrix that this multiplies by.
 
     Both take the parameters; ``matrix`` gives ``(hidden, numel)``, with a row more where the layer ``adds`` a bias.
-    ``columns`` multiply the rows of its results.
+    So many operands behind the parameters are ``factors`` of the rows of its results.
     """
 
     multiply: _Function
     matrix: _Function
     adds: bool = False
-    columns: tuple[Tensor, ...] = ()
+    factors: int = 0
 
-    def __call__(self, h: Tensor, *parameters: Tensor) -> Tensor:
-        found = self.multiply(h, *parameters)
-        for column in self.columns:
-            found = found * column
-        return found
-
-    def rows(self, h: Tensor) -> Tensor:
-        """The rows that the matrix is multiplied with."""
-        h = torch.cat([h, h.new_ones(h.shape[0], 1)], 1) if self.adds else h
-        for column in self.columns:
-            h = h * column
-        return h
+    def __call__(self, h: Tensor, *operands: Tensor) -> Tensor:
+        parameters, factors = _behind(self.factors, operands)
+        return _times(self.multiply(h, *parameters), factors)
 
 
 class PostponedWeights(Postponed):
@@ -70,30 +64,65 @@ class PostponedRows(Postponed):
             w = w.become_plain()
         if isinstance(w, Postponed) or w._version:  # somebody has written to the weights since
             return super().computed()
-        return self.made.computed(lambda x, y, *_: product.program.forward(x, y, w))  # hooks on the weights run
+        return self.made.computed(partial(product.of, w))  # hooks on the weights run
 
     def summed(self, nodes: Tensor, count: Any) -> Any:
         """Sums over the rows of each of ``count`` nodes; NotImplemented where a sum of rows is no slower."""
         product: Any = self.made.function
-        program, layer = product.program, product.layer
-        hidden, known = self.made.operands[2].shape[1] + layer.adds, _known(count)
-        late = late_weights(program.plan, hidden, known)
-        if late is None or not self.made.is_as_then or not _waits(self.weights):
+        hidden = self.made.operands[2].shape[1] + product.layer.adds
+        if not self.made.is_as_then or not _waits(self.weights):
             return NotImplemented
-        if not late.is_worth(_known(nodes.shape[0]), known, hidden):
+        places, nodes, found = _with_rows(nodes, count) if is_usual(self.made.operands[0]) else (None, nodes, count)
+        known = _known(found)
+        late = late_weights(product.program.plan, hidden, known)
+        if late is None or not late.is_worth(_known(nodes.shape[0]), known, hidden):
             return NotImplemented
-        return self.made.computed(
-            lambda x, y, h, *parameters: late.summed(x, y, layer.rows(h), layer.matrix(*parameters), nodes, count)
-        )
+        sums = self.made.computed(partial(product.summed, late, nodes, found))
+        return sums if places is None else sums.new_zeros(count, sums.shape[1]).index_add(0, places, sums)
 
 
 @dataclass(frozen=True)
 class _Product:
     program: Any
     layer: LastLayer  # as the weights are when the product is taken
+    factors: int = 0  # of the rows of the product, the last operands
 
     def __call__(self, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
-        return self.program.forward(x, y, self.layer(*operands))
+        return self.of(self.layer(*_behind(self.factors, operands)[0]), x, y, *operands)
+
+    def of(self, w: Tensor, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
+        return _times(self.program.forward(x, y, w), _behind(self.factors, operands)[1])
+
+    def summed(
+        self, late: LateWeights, nodes: Tensor, count: Any, x: Tensor, y: Tensor, h: Tensor, *operands: Tensor
+    ) -> Tensor:
+        parameters, factors = _behind(self.layer.factors + self.factors, operands)
+        h = torch.cat([h, h.new_ones(h.shape[0], 1)], 1) if self.layer.adds else h
+        return late.summed(x, y, _times(h, factors), self.layer.matrix(*parameters), nodes, count)
+
+
+def _behind(count: int, operands: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    return operands[: len(operands) - count], operands[len(operands) - count :]
+
+
+def _times(rows: Tensor, factors: Sequence[Tensor]) -> Tensor:
+    return reduce(torch.mul, factors, rows)
+
+
+def _with_rows(nodes: Tensor, count: int) -> tuple[Tensor | None, Tensor, int]:
+    # the nodes that have rows, the place of each row's node among these, and their number; where most have, all
+    if not nodes.numel() or not _within(nodes, count):
+        return None, nodes, count
+    have = nodes.new_zeros(count, dtype=torch.bool).index_fill_(0, nodes, True)
+    places = have.nonzero()[:, 0]
+    if len(places) > _MOST * count:
+        return None, nodes, count
+    return places, (have.cumsum(0) - 1).index_select(0, nodes), len(places)
+
+
+def _within(nodes: Tensor, count: int) -> bool:
+    least, most = nodes.aminmax()
+    return int(least) >= 0 and int(most) < count
 
 
 def _waits(w: Any) -> bool:
@@ -138,14 +167,45 @@ def product_of_edges(program: Any, x: Tensor, y: Tensor, w: Any) -> Tensor:
 # -- what networks do with them ----------------------------------------------------------------------------------------
 
 
-def _scaled_in_place(w: Any, other: Any) -> Any:
-    # the weights are another function from now on; products that were taken before keep theirs
-    column = isinstance(other, Tensor) and not isinstance(other, Postponed) and not other.requires_grad
-    if not column or other.dim() != 2 or other.shape[1] != 1 or other.dtype != w.dtype or not w.made.is_as_then:
+def _scaled(a: Any, b: Any) -> Any:
+    made: Any
+    made, other = (a, b) if isinstance(a, Postponed) and a.open else (b, a)
+    factor = _factor(made, other)
+    if factor is None:
         return NotImplemented
-    layer = w.made.function
-    w.made.function = replace(layer, columns=(*layer.columns, other.clone()))
-    return w
+    function: Any = made.made.function
+    cls: Any = type(made)
+    scaled = replace(function, factors=function.factors + 1)
+    found = cls.of(scaled, (*made.made.operands, factor), made.shape)
+    if cls is PostponedRows:
+        found.weights = made.weights
+    return found
+
+
+def _scaled_in_place(made: Any, other: Any) -> Any:
+    # the tensor is another function from now on; products that were taken before keep theirs
+    found = _scaled(made, other) if isinstance(made, Postponed) and made.open else NotImplemented
+    if found is not NotImplemented:
+        with without_functions():
+            try:
+                swap_tensors(made, found)
+            except RuntimeError:  # torch holds it, as a checkpoint may
+                return NotImplemented
+        return made
+    return found
+
+
+def _factor(made: Any, other: Any) -> Tensor | None:
+    # a number, or one for each row, as a column
+    if not made.made.is_as_then:
+        return None
+    if isinstance(other, (int, float)):
+        return made.made.operands[0].new_full((1, 1), other)
+    if not isinstance(other, Tensor) or isinstance(other, Postponed) or not _takes(other, made.made.operands[0]):
+        return None
+    if other.dim() == 0:
+        return other.reshape(1, 1).clone()
+    return other.clone() if other.shape == (made.shape[0], 1) else None
 
 
 def _scatter(input: Any, dim: int, index: Any, src: Any, *, in_place: bool, out: Any = None) -> Any:
@@ -169,7 +229,9 @@ def _added(out: Tensor, nodes: Tensor, rows: PostponedRows, in_place: bool) -> A
     return out.add_(sums) if in_place else out + sums
 
 
-PostponedWeights.RULES.update({Tensor.mul_: _scaled_in_place, Tensor.__imul__: _scaled_in_place})
+for _class in (PostponedWeights, PostponedRows):
+    _class.RULES.update(dict.fromkeys((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__), _scaled))
+    _class.RULES.update(dict.fromkeys((Tensor.mul_, Tensor.__imul__), _scaled_in_place))
 for _add, _takes_it in ((_scatter, "scatter_add"), (_index, "index_add")):
     PostponedRows.RULES[getattr(torch, _takes_it)] = partial(_add, in_place=False)
     PostponedRows.RULES[getattr(Tensor, _takes_it)] = partial(_add, in_place=False)
