@@ -206,7 +206,7 @@ class Linear(FormModule):
         super()._write_programs()
         alone = not self._channels and self.bias_numel == 0
         kernel = alone and self.choice.strategy == "kernel" and self.backend != "script"
-        self._quick_text = describe(self.plan, self.layout) if kernel else ""
+        self.kernel_text = describe(self.plan, self.layout) if kernel else ""
 
     def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
         self._no_nodes(nodes)
@@ -266,18 +266,18 @@ class Linear(FormModule):
         return unrounded(self._evaluate, x, w, b, *elements)
 
     def _quick(self, features: Tensor, weight: Any, bias: Any, index: Any = None) -> Optional[Tensor]:  # noqa: UP045
-        if torch.compiler.is_compiling() or not self._quick_text:
+        if torch.compiler.is_compiling() or not self.kernel_text:
             return None
         biased = bias is not None and not (isinstance(bias, Tensor) and bias.numel() == 0)
         if biased or not has_plain_numbers(features) or features.dim() != 2:
             return None
         none = features.new_empty(len(features), 0)
         if not self._by_element:
-            return None if index is not None else self._quick_call(self._quick_text, features, none, weight)
+            return None if index is not None else self._quick_call(self.kernel_text, features, none, weight)
         own = self._parameters.get("weight")
         if weight is not None or own is None or not (isinstance(index, Tensor) and index.dim() == 1):
             return None
-        call = FormCall((features, none, own), (index,), self._quick_text, FORWARD, (ELEMENTS,))
+        call = FormCall((features, none, own), (index,), self.kernel_text, FORWARD, (ELEMENTS,))
         made = forms.at_once(call)
         return made[0] if made else None
 

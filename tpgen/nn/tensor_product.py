@@ -98,6 +98,7 @@ class TensorProduct(FormModule):
     weight: Tensor
     output_mask: Tensor
     directions: ClassVar[dict[str, str]] = {"forward": "forward", "right": "right"}  # what each program emits
+    unsummed = 0  # calls in a converted network since rows of one were summed by node
 
     def __init__(
         self,
@@ -178,7 +179,7 @@ class TensorProduct(FormModule):
     def _write_programs(self) -> None:
         super()._write_programs()
         kernel = self.choice.strategy == "kernel" and self.backend != "script" and not self.streams
-        self._quick_text = describe(self.plan, self.layout) if kernel else ""
+        self.kernel_text = describe(self.plan, self.layout) if kernel else ""
         right = self._modules.get("_right_program") or _Unwritten()
         self._right_program = right if isinstance(right, _Unwritten) else self._program("right")
 
@@ -205,7 +206,7 @@ class TensorProduct(FormModule):
         # program unchecked; all else is checked and brought to one dtype first.
         if torch.jit.is_scripting():
             return self._forward_program(x, y, self._scripted_weight(weight))
-        made = self._quick_call(self._quick_text, x, y, weight)
+        made = self._quick_call(self.kernel_text, x, y, weight)
         if made is not None:
             return made
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and (weight is None or isinstance(weight, Tensor))):
@@ -213,7 +214,7 @@ class TensorProduct(FormModule):
             if node is not None:
                 return node
         w = self._given_weight(weight)
-        if not torch.compiler.is_compiling() and self._is_plain(x, y, w):
+        if not torch.compiler.is_compiling() and self.takes_rows(x, y, w):
             return self._runner("forward")(x, y, w)
         x, y, w = self._fit({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
         return self._run("forward", x, y, w)
@@ -231,7 +232,7 @@ class TensorProduct(FormModule):
         y, w = self._fit({"y": (y, self._in2_dim)}, w)
         return self._run("right", y, w)
 
-    def _is_plain(self, x: Tensor, y: Tensor, w: Tensor) -> bool:
+    def takes_rows(self, x: Tensor, y: Tensor, w: Tensor) -> bool:
         """Whether a call needs none of the thorough checks: rows alike, nothing to convert, nothing to complain of."""
         like = self.output_mask
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() == 2) or self.streams:

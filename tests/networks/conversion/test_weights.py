@@ -22,6 +22,7 @@ from tpgen.networks.conversion import weights as module
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
 from tpgen.networks.conversion.late_weights import LateWeights
 from tpgen.networks.conversion.weight_nets import SequentialForWeights
+from tpgen.networks.conversion.weights import PostponedRows
 from tpgen.networks.step import compile_step
 
 pytestmark = needs_compiler
@@ -368,3 +369,105 @@ def test_autocast_between(late: list[int]) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             found.append(scatter(network.product(x[senders], y, w).float(), receivers, NODES))
     torch.testing.assert_close(*found, rtol=5e-2, atol=5e-2)
+
+
+# -- rows of products whose weights are given --------------------------------------------------------------------------
+
+
+class Messages(nn.Module):
+    """Gather, product and sum, as most networks of e3nn write them."""
+
+    def __init__(self, use: Callable[[Tensor, Tensor], Tensor] = lambda rows, _c: rows, add: Sum = scatter) -> None:
+        super().__init__()
+        steps = [(a, b, n, "uvu", True) for n, (a, b) in enumerate(((0, 0), (0, 1), (1, 0), (1, 1)))]
+        ends = "4x0e+2x1o", "0e+1o", "4x0e+4x1o+2x1o+2x0e"
+        self.product = o3.TensorProduct(*ends, steps, shared_weights=False, internal_weights=False)
+        self.net = nn.Linear(6, self.product.weight_numel)
+        self.use, self.add = use, add
+
+    def forward(self, x: Tensor, senders: Tensor, receivers: Tensor, y: Tensor, lengths: Tensor) -> Tensor:
+        rows = self.product(x[senders], y, self.net(lengths).tanh())
+        return self.add(self.use(rows, lengths[:, :1].cos()), receivers, x.shape[0])
+
+
+@pytest.fixture
+def by_kernel(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Edges of each sum by the product's own kernel; whatever their number, it is worth it."""
+    seen, sums = [], module._Product.by_kernel
+    monkeypatch.setattr(module, "WORTH_SUMMING", (0, 0))
+    monkeypatch.setattr(
+        module._Product, "by_kernel", lambda self, w, *rest: seen.append(w.shape[0]) or sums(self, w, *rest)
+    )
+    return seen
+
+
+ROWS = {
+    "scatter_add_": (Messages, True),
+    "index_add": (lambda: Messages(add=by_index), True),
+    "mean": (lambda: Messages(add=mean), True),
+    "few nodes": (lambda: Messages(add=lambda r, at, n: scatter(r, at % 3, n)), True),
+    "attention": (lambda: Messages(lambda r, c: 2 * (c * r)), True),
+    "in place": (lambda: Messages(lambda r, c: r.mul_(c)), True),
+    "by a matrix": (lambda: Messages(add=by_matrix), False),
+    "read": (lambda: Messages(lambda r, c: r.sin() + c), False),
+}
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_sums_of_rows_are_stock(case: str, by_kernel: list[int]) -> None:
+    make, summed = ROWS[case]
+    stock = make()
+    made, given = convert(deepcopy(stock), program=False), arguments()
+    for a, b in zip(derivatives(made, given), derivatives(stock, given), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+    with torch.no_grad():
+        torch.testing.assert_close(made(*given), stock(*given))
+    assert by_kernel == summed * [EDGES, EDGES]
+
+
+def test_sums_that_are_not_worth_it(by_kernel: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    made, given = convert(Messages(), program=False), arguments()
+    numbers = EDGES * made.product.irreps_out.dim
+    for least in (numbers, numbers + 1):
+        monkeypatch.setattr(module, "WORTH_SUMMING", (least, least))
+        made(*given)
+    assert by_kernel == [EDGES]
+
+
+def test_weights_that_are_worth_no_sum_before_them(by_kernel: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late_weights, "_FEWER", 1e9)
+    stock = Convolution().eval()
+    made, given = convert(deepcopy(stock), program=False), arguments()
+    for a, b in zip(derivatives(made, given), derivatives(stock, given), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+    assert by_kernel == [EDGES]
+
+
+def test_rows_that_are_read_are_postponed_seldom(by_kernel: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, made = [], PostponedRows.of
+    monkeypatch.setattr(PostponedRows, "of", lambda *given: seen.append(0) or made(*given))
+    reader, given = convert(Messages(lambda r, c: r + c), program=False), arguments()
+    for _ in range(63):
+        reader(*given)
+    assert len(seen) == 3
+    for _ in range(10):
+        reader(*given)
+    assert len(seen) == 7
+    reader.use = lambda r, _c: r
+    for _ in range(64):
+        reader(*given)
+    assert 0 < len(by_kernel) < 64, "it finds out within 64 calls"
+
+
+def test_errors_of_rows_come_at_once(by_kernel: list[int]) -> None:
+    made, (x, senders, receivers, y, lengths) = convert(Messages(), program=False), arguments()
+    for wrong in ((x, senders, receivers, y[:, :3], lengths), (x[:, :9], senders, receivers, y, lengths)):
+        with pytest.raises(InputError, match="last dimension must be"):
+            made(*wrong)
+    with pytest.raises(InputError, match="edge_dst"):
+        made(x, senders, receivers + NODES, y, lengths)
+    rows = made.product(x[senders], y, w := torch.randn(EDGES, made.product.weight_numel))
+    w.zero_()
+    with pytest.raises(InputError, match="keep="):
+        rows.sum()
+    assert not by_kernel or by_kernel == [EDGES]

@@ -17,6 +17,9 @@ from torch import Tensor
 from torch.utils import swap_tensors
 
 from tpgen.base._torch import is_tracing, without_functions
+from tpgen.kernels.rows import DESTINATIONS
+from tpgen.kernels.runtime.call import FORWARD, FormCall
+from tpgen.kernels.runtime.forms import forms
 from tpgen.networks.conversion.late_weights import WORTH_LATE, LateWeights, late_weights
 from tpgen.networks.conversion.postponed import Postponed
 from tpgen.nn.autocast import autocasting
@@ -24,6 +27,9 @@ from tpgen.nn.plain_tensors import is_traced, is_usual
 
 _Function = Callable[..., Tensor]
 
+# Numbers of a product's rows from which on a sum of these by its kernel takes less time, without gradients and with.
+WORTH_SUMMING = (1_500_000, 250_000)
+_TRIES, _RETRIES = 4, 64  # so many of so many calls are postponed where none of the last was summed
 _MOST = 0.7  # the share of nodes with rows up to which sums of the others, zeros, are left out
 
 
@@ -52,33 +58,51 @@ class PostponedWeights(Postponed):
 
 
 class PostponedRows(Postponed):
-    """Products of edges ``(edges, out)`` with postponed weights."""
+    """Products of edges ``(edges, out)``, with weights of edges that may be postponed as well."""
 
     RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}
     weights: Any
 
     def computed(self) -> Tensor:
         product: Any = self.made.function
+        w = self._weights()
+        return super().computed() if w is None else self.made.computed(partial(product.of, w))
+
+    def _weights(self) -> Tensor | None:
+        # those of the product, whose hooks run; None where somebody has written to them since
+        product: Any = self.made.function
         w = self.weights
+        if product.layer is _GIVEN:
+            return w
         if isinstance(w, Postponed) and w.made.function is product.layer:
             w = w.become_plain()
-        if isinstance(w, Postponed) or w._version:  # somebody has written to the weights since
-            return super().computed()
-        return self.made.computed(partial(product.of, w))  # hooks on the weights run
+        return None if isinstance(w, Postponed) or w._version else w
 
     def summed(self, nodes: Tensor, count: Any) -> Any:
         """Sums over the rows of each of ``count`` nodes; NotImplemented where a sum of rows is no slower."""
+        if not self.made.is_as_then:
+            return NotImplemented
+        sums = self._before_last_layer(nodes, count) if _waits(self.weights) else None
+        return self._by_kernel(nodes, count) if sums is None else sums
+
+    def _before_last_layer(self, nodes: Tensor, count: Any) -> Tensor | None:
         product: Any = self.made.function
         hidden = self.made.operands[2].shape[1] + product.layer.adds
-        if not self.made.is_as_then or not _waits(self.weights):
-            return NotImplemented
         places, nodes, found = _with_rows(nodes, count) if is_usual(self.made.operands[0]) else (None, nodes, count)
         known = _known(found)
         late = late_weights(product.program.plan, hidden, known)
         if late is None or not late.is_worth(_known(nodes.shape[0]), known, hidden):
-            return NotImplemented
-        sums = self.made.computed(partial(product.summed, late, nodes, found))
+            return None
+        sums = self.made.computed(partial(product.before_last_layer, late, nodes, found))
         return sums if places is None else sums.new_zeros(count, sums.shape[1]).index_add(0, places, sums)
+
+    def _by_kernel(self, nodes: Tensor, count: Any) -> Any:
+        product: Any = self.made.function
+        w = self._weights()
+        if w is None or not _is_kernel(product.program) or not is_usual(self.made.operands[0], w):
+            return NotImplemented
+        product.program.unsummed = 0
+        return self.made.computed(partial(product.by_kernel, w, nodes, count))
 
 
 @dataclass(frozen=True)
@@ -93,12 +117,23 @@ class _Product:
     def of(self, w: Tensor, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
         return _times(self.program.forward(x, y, w), _behind(self.factors, operands)[1])
 
-    def summed(
+    def by_kernel(self, w: Tensor, nodes: Tensor, count: int, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
+        y = _times(y, _behind(self.factors, operands)[1])
+        return forms.form(FormCall((x, y, w), (nodes,), self.program.kernel_text, FORWARD, (DESTINATIONS,), count))[0]
+
+    def before_last_layer(
         self, late: LateWeights, nodes: Tensor, count: Any, x: Tensor, y: Tensor, h: Tensor, *operands: Tensor
     ) -> Tensor:
         parameters, factors = _behind(self.layer.factors + self.factors, operands)
         h = torch.cat([h, h.new_ones(h.shape[0], 1)], 1) if self.layer.adds else h
-        return late.summed(x, y, _times(h, factors), self.layer.matrix(*parameters), nodes, count)
+        return late.summed(x, _times(y, factors), h, self.layer.matrix(*parameters), nodes, count)
+
+
+def _given(w: Tensor) -> Tensor:
+    return w
+
+
+_GIVEN = LastLayer(_given, _given)  # of weights that no last layer makes
 
 
 def _behind(count: int, operands: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
@@ -154,14 +189,38 @@ def weights_of(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
 
 
 def product_of_edges(program: Any, x: Tensor, y: Tensor, w: Any) -> Tensor:
-    """A product of rows, postponed where its weights are."""
-    late = _waits(w) and w.made.is_as_then and x.dim() == y.dim() == 2
-    if late and x.shape[0] == y.shape[0] == w.shape[0] and _takes(x, y, w.made.operands[0]):
-        shape, layer = (x.shape[0], program.plan.irreps_out.dim), w.made.function
-        rows = PostponedRows.of(_Product(program, layer), (x, y, *w.made.operands), shape)
-        rows.weights = w
-        return rows
-    return program.forward(x, y, w.become_plain() if isinstance(w, Postponed) else w)
+    """A product of rows, postponed where its weights are, and where its kernel may sum it by node."""
+    if _waits(w) and w.made.is_as_then and _is_of_rows(x, y, w) and _takes(x, y, w.made.operands[0]):
+        return _rows(program, x, y, w, _Product(program, w.made.function), w.made.operands)
+    w = w.become_plain() if isinstance(w, Postponed) else w
+    if _is_of_rows(x, y, w) and _may_be_summed(program, x, y, w):
+        return _rows(program, x, y, w, _Product(program, _GIVEN), (w,))
+    return program.forward(x, y, w)
+
+
+def _may_be_summed(program: Any, x: Tensor, y: Tensor, w: Tensor) -> bool:
+    tracked = torch.is_grad_enabled() and (x.requires_grad or y.requires_grad or w.requires_grad)
+    numbers = x.shape[0] * program.plan.irreps_out.dim
+    if numbers < WORTH_SUMMING[tracked] or not is_usual(x, y, w) or not _takes(x, y, w):
+        return False
+    if not _is_kernel(program) or not program.takes_rows(x, y, w):
+        return False
+    program.unsummed += 1
+    return program.unsummed % _RETRIES < _TRIES
+
+
+def _is_of_rows(x: Tensor, y: Tensor, w: Any) -> bool:
+    return x.dim() == y.dim() == w.dim() == 2 and x.shape[0] == y.shape[0] == w.shape[0]
+
+
+def _rows(program: Any, x: Tensor, y: Tensor, w: Tensor, product: _Product, weights: Sequence[Tensor]) -> Tensor:
+    rows = PostponedRows.of(product, (x, y, *weights), (x.shape[0], program.plan.irreps_out.dim))
+    rows.weights = w
+    return rows
+
+
+def _is_kernel(program: Any) -> bool:
+    return program.choice.strategy == "kernel" and bool(program.kernel_text)
 
 
 # -- what networks do with them ----------------------------------------------------------------------------------------
