@@ -83,6 +83,10 @@ def test_of_one_kind_of_irrep(irreps: str) -> None:
     x = rows(9)
     for one, other in zip(derivatives(made, x), derivatives(stock, x), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    for norm, x in zip((stock, made), (rows(20), rows(20)), strict=True):
+        norm(x).sum().backward()
+    grads = [[name for name, w in norm.named_parameters() if w.grad is None] for norm in (stock, made)]
+    assert grads[0] == grads[1], "parameters of no numbers, which e3nn does not read, get no gradient"
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -32,7 +32,8 @@ class ConvertedBatchNorm(BatchNorm):
         table = _table(self.irreps, self.normalization)
         weight = self.running_var.new_ones(len(table.divisor)) if self.weight is None else self.weight
         bias = getattr(self, "bias", None)  # e3nn 0.6 has no such attribute where there is no bias
-        bias = torch.zeros_like(self.running_mean) if bias is None else bias
+        # e3nn reads no bias without scalars: its gradient is None
+        bias = torch.zeros_like(self.running_mean) if bias is None or not len(bias) else bias
         rows = input.reshape(-1, input.shape[-1])
         made = self._in_training if self.training else self._in_evaluation
         return made(table, rows, weight, bias).view(input.shape)
