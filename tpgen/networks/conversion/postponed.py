@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -34,6 +35,10 @@ _CASTS = {Tensor.to, Tensor.float, Tensor.double, Tensor.cpu, Tensor.type_as}
 _LIKES = {Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.new_full, Tensor.expand_as, torch.zeros_like}
 
 
+def _called(function: Callable[[], Tensor]) -> Tensor:
+    return function()
+
+
 @dataclass
 class PostponedCall:
     """A function and its operands, as they were when a tensor was postponed."""
@@ -43,6 +48,7 @@ class PostponedCall:
     tracked: bool
     hooks: Any  # of saved tensors, as checkpoints have them
     writes: list[int]
+    within: Callable[[Callable[[], Tensor]], Tensor] = _called  # what computes the numbers, as a watch of calls does
 
     @classmethod
     def now(cls, function: _Function, operands: Sequence[Tensor]) -> PostponedCall:
@@ -64,7 +70,7 @@ class PostponedCall:
         # a checkpoint that began since would miss, when it runs again, what is saved here
         saving = nullcontext() if saved_tensor_hooks(True) in (None, self.hooks) else saved_tensors_hooks(_same, _same)
         with torch.set_grad_enabled(self.tracked), torch.autocast("cpu", enabled=False), saving:
-            return function(*self.operands)
+            return self.within(partial(function, *self.operands))
 
 
 def _same(x: Tensor) -> Tensor:

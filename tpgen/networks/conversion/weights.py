@@ -1,8 +1,7 @@
-"""Weights of edges and products with them, postponed until something says whether the products are summed by node.
+"""Weights of edges and products of edges, postponed until something sums the products by node.
 
-A net whose last layer is as wide as the weights of a product gives `PostponedWeights`, the product of these gives
-`PostponedRows`, and where these are summed by node `late_weights` computes the sums without either.  All else that is
-done with them reads their numbers, which are those of the stock network.
+A net whose last layer is as wide as a product's weights gives `PostponedWeights`, a product of edges `PostponedRows`.
+Sums by node need no rows: `late_weights` or the product's kernel computes them.  All else reads the stock numbers.
 """
 
 from __future__ import annotations
@@ -236,6 +235,7 @@ def _scaled(a: Any, b: Any) -> Any:
     cls: Any = type(made)
     scaled = replace(function, factors=function.factors + 1)
     found = cls.of(scaled, (*made.made.operands, factor), made.shape)
+    found.made.within = made.made.within
     if cls is PostponedRows:
         found.weights = made.weights
     return found

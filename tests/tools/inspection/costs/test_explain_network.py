@@ -14,7 +14,10 @@ from torch import nn
 
 import tpgen
 from tests.machine import needs_compiler
+from tests.networks.conversion.test_weights import Messages, arguments
 from tpgen.base.errors import TpgenError
+from tpgen.networks.conversion import weights
+from tpgen.networks.conversion.convert import convert
 from tpgen.nn.conv import TensorProductConv
 from tpgen.planner.presets import channelwise
 from tpgen.tools.cli.app import main
@@ -254,3 +257,13 @@ def test_backward_passes_of_each_product_are_told_apart() -> None:
     assert [p.backward for p in found.products] == [1, 1, 1]
     assert sum(p.both_seconds for p in found.products) < found.seconds  # type: ignore[operator]
     assert x.grad is None
+
+
+@needs_compiler
+def test_a_product_that_waits_for_a_sum_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "WORTH_SUMMING", (0, 0))
+    network, given = convert(Messages(), program=False), arguments()
+    found = explain_network(network, given, ceilings=Ceilings(1e10, 1e11), measure=True)
+    (product,) = found.products
+    assert (product.calls, product.backward) == (1, 1)
+    assert product.backward_seconds

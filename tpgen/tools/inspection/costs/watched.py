@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from tpgen.base._torch import instead, pytree
 from tpgen.base.clock import clock_of
+from tpgen.networks.conversion.postponed import Postponed
 from tpgen.networks.trial import is_floating, restored
 from tpgen.nn.planned import PROGRAM, PlannedModule
 from tpgen.planner.plan import Plan
@@ -118,12 +120,19 @@ class CallWatch:
         return called
 
     def _noted(self, path: str, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-        start = clock_of(self.device)(self.device)
-        out = call(module, *args, **kwargs)
-        _add(self.forward, path, clock_of(self.device)(self.device) - start)
+        given = pytree.tree_leaves((args, kwargs))
+        out = self._timed(path, given, partial(call, module, *args, **kwargs))
         self.calls.setdefault(path, []).append(self.modules[path].call(args, kwargs))
-        if isinstance(out, Tensor) and out.grad_fn is not None:
-            self._watch_backward(path, out.grad_fn, pytree.tree_leaves((args, kwargs)))
+        return out
+
+    def _timed(self, path: str, given: Sequence[Any], call: Callable[[], Any]) -> Any:
+        start = clock_of(self.device)(self.device)
+        out = call()
+        _add(self.forward, path, clock_of(self.device)(self.device) - start)
+        if isinstance(out, Postponed) and out.open:  # computed when something reads or sums it
+            out.made.within = partial(self._timed, path, [*given, *out.made.operands])
+        elif isinstance(out, Tensor) and out.grad_fn is not None:
+            self._watch_backward(path, out.grad_fn, given)
         return out
 
     def _watch_backward(self, path: str, last: Any, arguments: Iterable[Any]) -> None:
