@@ -359,7 +359,7 @@ def test_a_usual_call_goes_to_the_kernel_at_once(monkeypatch: pytest.MonkeyPatch
         return torch.func.functional_call(layer, {"weight": 2 * layer.weight}, x)
 
     with monkeypatch.context() as patch:
-        patch.setattr(layer, "_quick_text", "")
+        patch.setattr(layer, "kernel_text", "")
         wanted = (*training(x), doubled())
     monkeypatch.setattr(layer, "_runner", None)
     torch.testing.assert_close((*training(x), doubled()), wanted)
