@@ -208,7 +208,9 @@ def _may_be_summed(program: Any, x: Tensor, y: Tensor, w: Tensor) -> bool:
     return program.unsummed % _RETRIES < _TRIES
 
 
-def _is_of_rows(x: Tensor, y: Tensor, w: Any) -> bool:
+def _is_of_rows(x: Any, y: Any, w: Any) -> bool:
+    if not (isinstance(x, Tensor) and isinstance(y, Tensor) and isinstance(w, Tensor)):  # as fx traces them
+        return False
     return x.dim() == y.dim() == w.dim() == 2 and x.shape[0] == y.shape[0] == w.shape[0]
 
 
