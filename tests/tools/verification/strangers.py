@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -380,6 +380,63 @@ class Neighbours(nn.Module):
         return torch.zeros(int(batch.max()) + 1).index_add(0, batch[:number], energies)
 
 
+class Judged(nn.Module):
+    """A potential of edges with forces, whose degrees, atoms and norms are as a stranger wrote them."""
+
+    KNOWN: ClassVar[dict] = {}
+
+    def __init__(self, norm: type[nn.Module] = nn.Identity, fault: str = "", seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.radial = nn.Sequential(nn.Linear(1, 8), nn.SiLU(), nn.Linear(8, 4)).double()
+        self.norm = nn.Identity() if norm is nn.Identity else norm(4).double()
+        self.out = nn.Sequential(nn.Linear(4, 4), nn.SiLU(), nn.Linear(4, 1)).double()
+        self.fault = fault
+
+    def forward(self, positions: Tensor, edge_index: Tensor) -> dict[str, Tensor]:
+        x = positions if positions.requires_grad else positions.detach().requires_grad_()
+        if self.fault == "precision":
+            torch.set_float32_matmul_precision("highest")
+        source, target = edge_index
+        length = (x[source] - x[target]).norm(dim=-1, keepdim=True)
+        sums = x.new_zeros(len(x), 4).index_add(0, target, self.radial(length) * torch.exp(-length.square()))
+        features = self.norm(1 + sums / self.degrees(source, target, len(x))[:, None].to(x))
+        if self.fault == "last":  # atoms past the last one with edges are left as they are
+            known = int(target.max()) + 1
+            features = torch.cat([features[:known], 0 * features[known:]])
+        energy = self.out(features).sum()
+        return {"energy": energy, "forces": -torch.autograd.grad(energy, x, create_graph=True)[0]}
+
+    def degrees(self, source: Tensor, target: Tensor, number: int) -> Tensor:
+        key = source.data_ptr(), len(source), number
+        if self.fault != "address" or key not in self.KNOWN:
+            self.KNOWN[key] = torch.bincount(target, minlength=number).clamp(min=1).clone()
+        return self.KNOWN[key]
+
+
+class Meeting(nn.Module):
+    """A smooth potential of pairs, some of which fly by each other closely."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        single = torch.float32  # as the stranger drew them
+        self.net = nn.Sequential(nn.Linear(1, 8, dtype=single), nn.SiLU(), nn.Linear(8, 1, dtype=single)).double()
+
+    def forward(self, positions: Tensor, edge_index: Tensor) -> dict[str, Tensor]:
+        x = positions if positions.requires_grad else positions.detach().requires_grad_()
+        length = (x[edge_index[0]] - x[edge_index[1]]).norm(dim=-1, keepdim=True)
+        energy = (self.net(length) * torch.exp(-length.square())).sum()
+        return {"energy": energy, "forces": -torch.autograd.grad(energy, x, create_graph=True)[0]}
+
+
+def seven() -> Given:
+    torch.manual_seed(0)
+    Meeting()  # the points that a stranger drew after it
+    edges = torch.tensor([[0, 1, 1, 2, 3, 4, 5, 6, 2, 0], [1, 0, 2, 1, 4, 3, 6, 5, 6, 3]])
+    return torch.randn(7, 3, dtype=torch.float32).double(), edges
+
+
 def rows_of_four() -> Given:
     return (torch.randn(6, 4, generator=torch.Generator().manual_seed(0)),)
 
@@ -405,5 +462,15 @@ WITHOUT = {
     "a lone atom by edges": Planted("batch", Neighbours, with_a_lone_atom),
     "rows that nobody writes": Planted("finite", lambda: Neighbours(counts=False), with_a_lone_atom),
 }
+FAULTS |= {
+    "degrees by address": Planted("history", lambda: Judged(fault="address"), seven),
+    "atoms after the last with edges": Planted("permutation", lambda: Judged(fault="last"), seven),
+    "precision of matrix products": Planted("surroundings", lambda: Judged(fault="precision"), seven, "precision"),
+}
+RIGHT |= {
+    f"forces of a layer norm, {law}": Planted(law, lambda: Judged(nn.LayerNorm), seven)
+    for law in ("second order", "Hessian", "third order")
+}
+RIGHT["points that meet"] = Planted("conservation", Meeting, seven)
 RIGHT["rows by a product of matrices"] = Planted("history", Product, rows_of_four, said=_FOUR)
 FAULTS.update(WITHOUT)

@@ -26,7 +26,8 @@ SHORTER = 3.0  # how many times another step is shorter
 _WEIGHTS = {1: 3 / 4, 2: -3 / 20, 3: 1 / 60}  # of central differences of sixth order
 ASIDE = 5e-2  # of a trajectory's beginning, where forces vanish
 DRIFT = 1e-3  # of the energy that a trajectory exchanges: what it may gain or lose
-FINER = 4  # how many times shorter the steps are that tell whether a drift comes of them
+FINER = (1, 4, 16)  # how many times shorter the steps are that tell whether a drift comes of them
+FALLS = 0.5  # to what share of itself such a drift falls at least
 COLLAPSE, FEW = 10.0, 4  # times the first largest force, and steps that are enough to compare
 FALLING = f"forces grow to more than {COLLAPSE:.0f} times those of the first step, as where points fall into each other"
 STEPS, REACH = 24, 1e-3  # of a trajectory: steps, and how far the largest force moves a point in the first
@@ -124,11 +125,15 @@ def conservation(subject: Subject) -> Outcomes:
     half the step, give the limit.  A drift that comes of the step is less in that of shorter ones; and where points
     fall into each other, for which no step is short enough, what is compared ends before.
     """
-    exact = subject.in_float64()
-    gained, lost, pushed = _limit(exact, 1)
-    if bool((gained - lost).abs().max() <= DRIFT * lost.abs().max()):
-        return {"": (gained, lost)}
-    gained, lost, pushed = _limit(exact, FINER)
+    exact, before = subject.in_float64(), float("inf")
+    for finer in FINER:
+        gained, lost, pushed = _limit(exact, finer)
+        drift = float((gained - lost).abs().max() / lost.abs().max())
+        if drift <= DRIFT:
+            return {"": (gained, lost)}
+        if drift > FALLS * before:
+            break
+        before = drift
     calm = int(((pushed > COLLAPSE * pushed[0]).cumsum(0) == 0).sum())
     found: dict[str, Outcome] = {"": (gained[:calm], lost[:calm])} if calm >= FEW else {}
     return found | ({"later": FALLING} if calm < STEPS else {})

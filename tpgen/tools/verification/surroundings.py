@@ -22,6 +22,11 @@ SHARED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], tuple[Any, Any]
     "the default dtype": (torch.get_default_dtype, torch.set_default_dtype, (torch.float32, torch.float64)),
     "whether gradients are taken": (torch.is_grad_enabled, torch.set_grad_enabled, (True, False)),
     "the number of threads": (torch.get_num_threads, torch.set_num_threads, (1, 2)),
+    "the precision of matrix products": (
+        torch.get_float32_matmul_precision,
+        torch.set_float32_matmul_precision,
+        ("highest", "high"),
+    ),
     "whether algorithms are deterministic": (
         torch.are_deterministic_algorithms_enabled,
         torch.use_deterministic_algorithms,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from tpgen.tools.verification import laws
 from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
 from tpgen.tools.verification.graphs import (
     AtomGraph,
@@ -18,7 +20,7 @@ from tpgen.tools.verification.graphs import (
     with_atoms,
     with_edges,
 )
-from tpgen.tools.verification.laws import Outcomes, pairs, tried
+from tpgen.tools.verification.laws import Outcomes, named, pairs, tried
 from tpgen.tools.verification.potentials import at_points
 from tpgen.tools.verification.reading import Reading, rows_read
 from tpgen.tools.verification.subject import Named, Subject, another_order
@@ -88,6 +90,24 @@ def permuted_atoms(subject: Subject) -> tuple[Named, Named]:
     order = order[torch.argsort(reading.graph.batch[order], stable=True)]
     got, straight = subject(reading.written(with_atoms(reading.graph, order))), subject(subject.given)
     return got, {name: _of_atoms(subject, name, y, got[name], order) for name, y in straight.items()}
+
+
+def permutation(subject: Subject) -> Outcomes:
+    """Rows, or the atoms of each graph, in another order; and an atom without edges behind all others."""
+    found = dict(laws.permutation(subject))
+    graph = subject.reading.graph if isinstance(subject.reading, Reading) else None
+    if graph is None or graph.ends is None:
+        return found
+    atom = int((graph.batch == graph.batch[-1]).nonzero()[0])  # the first of the last graph
+    lone = with_edges(graph, (graph.ends != atom).all(0))
+    with suppress(NotCompared):
+        straight = taken(subject, read(subject).written(lone))
+        order = torch.arange(len(graph.points))
+        order = torch.cat([order[:atom], order[atom + 1 :], order[atom : atom + 1]])
+        got = taken(subject, read(subject).written(with_atoms(lone, order)))
+        moved = {name: _of_atoms(subject, name, y, got[name], order) for name, y in straight.items()}
+        found |= named("an atom without edges last", pairs(got, moved))
+    return found
 
 
 def _lone_last(graph: AtomGraph, order: Tensor) -> Tensor:
