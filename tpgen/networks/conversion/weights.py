@@ -198,6 +198,8 @@ def product_of_edges(program: Any, x: Tensor, y: Tensor, w: Any) -> Tensor:
 
 
 def _may_be_summed(program: Any, x: Tensor, y: Tensor, w: Tensor) -> bool:
+    if torch.compiler.is_compiling():  # its guards ask irreps what they do not tell
+        return False
     tracked = torch.is_grad_enabled() and (x.requires_grad or y.requires_grad or w.requires_grad)
     numbers = x.shape[0] * program.plan.irreps_out.dim
     if numbers < WORTH_SUMMING[tracked] or not is_usual(x, y, w) or not _takes(x, y, w):
