@@ -188,7 +188,7 @@ def weights_of(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
 
 
 def product_of_edges(program: Any, x: Tensor, y: Tensor, w: Any) -> Tensor:
-    """A product of rows, postponed where its weights are, and where its kernel may sum it by node."""
+    """A product of rows, postponed where a sum by node may need none."""
     if _waits(w) and w.made.is_as_then and _is_of_rows(x, y, w) and _takes(x, y, w.made.operands[0]):
         return _rows(program, x, y, w, _Product(program, w.made.function), w.made.operands)
     w = w.become_plain() if isinstance(w, Postponed) else w

@@ -37,7 +37,7 @@ NOT_DIFFERENTIABLE = "nothing of the results can be differentiated"
 
 @contextmanager
 def with_own_norms() -> Iterator[None]:
-    """Layer norms, and batch norms in training, by their formula: third derivatives of torch's own are wrong."""
+    """Layer norms, and batch norms in training, by their formula."""
 
     def layer_norm(x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
         return _normed(x, tuple(range(-len(shape), 0)), (), weight, bias, eps)
