@@ -92,7 +92,7 @@ def permuted_atoms(subject: Subject) -> tuple[Named, Named]:
     return got, {name: _of_atoms(subject, name, y, got[name], order) for name, y in straight.items()}
 
 
-def permutation(subject: Subject) -> Outcomes:
+def permuted_systems(subject: Subject) -> Outcomes:
     """Rows, or the atoms of each graph, in another order; and an atom without edges behind all others."""
     found = dict(laws.permutation(subject))
     graph = subject.reading.graph if isinstance(subject.reading, Reading) else None

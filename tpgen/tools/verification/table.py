@@ -89,7 +89,7 @@ LAWS: dict[str, Law] = {
     ),
     "permutation": Law(
         "rows or points in another order give results in it",
-        _of_points_or_rows(systems.permutation, surroundings.also_untracked(rows.permuted)),
+        _of_points_or_rows(systems.permuted_systems, surroundings.also_untracked(rows.permuted)),
         lambda s: is_network(s) or s.relabel is not None,
         lacks=lambda s: _of_points_or_rows(needs(), rows.lacking_rows)(s) if is_network(s) else "",
     ),
