@@ -28,7 +28,7 @@ _Function = Callable[..., Tensor]
 
 # Numbers of a product's rows from which on a sum of these by its kernel takes less time, without gradients and with.
 WORTH_SUMMING = (1_500_000, 250_000)
-_TRIES, _RETRIES = 4, 64  # so many of so many calls are postponed where none of the last was summed
+_REST = 60  # calls of a product that are not postponed after one whose rows were read
 _MOST = 0.7  # the share of nodes with rows up to which sums of the others, zeros, are left out
 
 
@@ -64,6 +64,7 @@ class PostponedRows(Postponed):
 
     def computed(self) -> Tensor:
         product: Any = self.made.function
+        product.program.rest = _REST
         w = self._weights()
         return super().computed() if w is None else self.made.computed(partial(product.of, w))
 
@@ -100,7 +101,6 @@ class PostponedRows(Postponed):
         w = self._weights()
         if w is None or not _is_kernel(product.program) or not is_usual(self.made.operands[0], w):
             return NotImplemented
-        product.program.unsummed = 0
         return self.made.computed(partial(product.by_kernel, w, nodes, count))
 
 
@@ -206,8 +206,8 @@ def _may_be_summed(program: Any, x: Tensor, y: Tensor, w: Tensor) -> bool:
         return False
     if not _is_kernel(program) or not program.takes_rows(x, y, w):
         return False
-    program.unsummed += 1
-    return program.unsummed % _RETRIES < _TRIES
+    program.rest = max(program.rest - 1, 0)
+    return program.rest == 0
 
 
 def _is_of_rows(x: Any, y: Any, w: Any) -> bool:
