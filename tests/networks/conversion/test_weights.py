@@ -450,9 +450,9 @@ def test_rows_that_are_read_are_postponed_seldom(by_kernel: list[int], monkeypat
     for _ in range(60):
         reader(*given)
     assert len(seen) == 1
-    for _ in range(60):
+    for _ in range(70):
         reader(*given)
-    assert len(seen) == 2
+    assert len(seen) == 3
     reader.use = lambda r, _c: r
     for _ in range(64):
         reader(*given)
