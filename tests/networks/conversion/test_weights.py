@@ -482,3 +482,58 @@ def test_errors_of_rows_come_at_once(by_kernel: list[int]) -> None:
     with pytest.raises(InputError, match="keep="):
         rows.sum()
     assert not by_kernel or by_kernel == [EDGES]
+
+
+def test_a_checkpoint_around_rows_that_are_read(by_kernel: list[int]) -> None:
+    read = Messages(lambda r, c: checkpoint(lambda r: r.sin() + c, r, use_reentrant=False))
+    given = arguments()
+    for stock in (Messages(lambda r, c: r.sin()), read):
+        network = convert(deepcopy(stock), program=False)
+        found, wanted = (
+            torch.autograd.grad(checkpoint(n, *given, use_reentrant=False).sum(), [given[0], n.net.weight])
+            for n in (network, stock)
+        )
+        torch.testing.assert_close(found, wanted)
+    assert not by_kernel
+
+
+def test_names_of_a_product_of_rows(by_kernel: list[int]) -> None:
+    network, given = convert(Messages(), program=False), arguments()
+    for use in (
+        lambda r, c: torch.mul(input=r, other=c),
+        lambda r, c: r.mul(other=c),
+        lambda r, c: torch.mul(r.detach(), c.detach(), out=torch.empty(r.shape)),
+    ):
+        network.use = use
+        stock = restore(deepcopy(network))
+        torch.testing.assert_close(network(*given), stock(*given))
+    assert len(by_kernel) == 2
+
+
+def test_hooks_see_rows_or_are_refused(by_kernel: list[int]) -> None:
+    seen: list[Any] = []
+    network, given = convert(Messages(lambda r, c: seen.append(r) or r), program=False), arguments()
+    out = network(*given)
+    for hook in (lambda r: r.register_hook(print), lambda r: r.retain_grad()):
+        with pytest.raises(InputError, match="keep="):
+            hook(seen[-1])
+    network.use = lambda r, c: seen.append(r) or (r.grad_fn.register_hook(lambda *_: seen.append("node")), r)[1]
+    network(*given).sum().backward()
+    assert seen[-1] == "node"
+    network.use = lambda r, c: r
+    network.product.register_forward_hook(lambda _m, _g, rows: seen.append(rows))
+    out = network(*given)
+    assert torch.autograd.grad(out.sum(), seen[-1])[0].shape == seen[-1].shape
+    assert by_kernel == [EDGES]
+
+
+def test_rows_that_are_first_read_in_inference_mode(by_kernel: list[int]) -> None:
+    def use(rows: Tensor, column: Tensor) -> Tensor:
+        with torch.inference_mode():
+            rows.mean()
+        return rows * column
+
+    stock, given = Messages(use), arguments()
+    found = convert(deepcopy(stock), program=False)(*given)
+    torch.testing.assert_close(found, stock(*given))
+    found.sum().backward()

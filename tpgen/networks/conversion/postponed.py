@@ -25,13 +25,14 @@ from tpgen.nn.plain_tensors import writes_to
 
 _Function = Callable[..., Tensor]
 
-_ANSWERED = ("shape", "dtype", "device", "ndim", "requires_grad", "grad_fn", "is_leaf", "is_cuda")
+_ANSWERED = ("shape", "dtype", "device", "ndim", "requires_grad", "is_leaf", "is_cuda")
 # What a tensor without numbers answers, and what one that stands in for it does.
 _SHAPES = {
     *(getattr(Tensor, name).__get__ for name in _ANSWERED),
     *(getattr(Tensor, name) for name in ("size", "dim", "numel", "__len__", "is_floating_point", "is_complex")),
 }
 _CASTS = {Tensor.to, Tensor.float, Tensor.double, Tensor.cpu, Tensor.type_as}
+_HOOKS = {Tensor.register_hook, Tensor.retain_grad}
 _LIKES = {Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.new_full, Tensor.expand_as, torch.zeros_like}
 
 
@@ -68,8 +69,9 @@ class PostponedCall:
                 "these: write to a copy, or leave the net that makes them out, convert(network, keep=...)"
             )
         # a checkpoint that began since would miss, when it runs again, what is saved here
+        inference = torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
         saving = nullcontext() if saved_tensor_hooks(True) in (None, self.hooks) else saved_tensors_hooks(_same, _same)
-        with torch.set_grad_enabled(self.tracked), torch.autocast("cpu", enabled=False), saving:
+        with inference, torch.set_grad_enabled(self.tracked), torch.autocast("cpu", enabled=False), saving:
             return self.within(partial(function, *self.operands))
 
 
@@ -88,6 +90,7 @@ class Postponed(Tensor):
     RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}
     made: PostponedCall
     plain: Tensor | None = None
+    used: bool = False  # whether another tensor was computed without the numbers
 
     @classmethod
     def of(cls, function: _Function, operands: Sequence[Tensor], shape: Sequence[Any]) -> Any:
@@ -135,6 +138,11 @@ class Postponed(Tensor):
             like, *given = pytree.tree_map_only(Postponed, _stand_in, args)
             if func(like, *given, **kwargs) is like:
                 return args[0]
+        if func in _HOOKS and args[0].used:
+            raise InputError(
+                "gradients of products of edges that were summed or multiplied before are not computed: put the hook "
+                "on before, or leave the product out, convert(network, keep=...)"
+            )
         for x in pytree.tree_leaves((args, kwargs)):
             rule = type(x).RULES.get(func) if isinstance(x, Postponed) and x.open else None
             found = NotImplemented if rule is None else rule(*args, **kwargs)

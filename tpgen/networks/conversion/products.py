@@ -48,7 +48,7 @@ class _TwoOperands(o3.TensorProduct):
             return self._tpgen.forward(x, y, None)
         w = self._get_weights(weight)
         if not torch.jit.is_scripting():
-            return product_of_edges(self._tpgen, x, y, w)
+            return product_of_edges(self._tpgen, x, y, w, bool(self._forward_hooks or self._backward_hooks))
         return self._tpgen.forward(x, y, w)
 
 

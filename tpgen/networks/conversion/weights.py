@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils import swap_tensors
 
-from tpgen.base._torch import is_tracing, without_functions
+from tpgen.base._torch import is_tracing, saved_tensor_hooks, without_functions
 from tpgen.kernels.rows import DESTINATIONS
 from tpgen.kernels.runtime.call import FORWARD, FormCall
 from tpgen.kernels.runtime.forms import forms
@@ -82,8 +82,10 @@ class PostponedRows(Postponed):
         """Sums over the rows of each of ``count`` nodes; NotImplemented where a sum of rows is no slower."""
         if not self.made.is_as_then:
             return NotImplemented
-        sums = self._before_last_layer(nodes, count) if _waits(self.weights) else None
-        return self._by_kernel(nodes, count) if sums is None else sums
+        sums: Any = self._before_last_layer(nodes, count) if _waits(self.weights) else None
+        sums = self._by_kernel(nodes, count) if sums is None else sums
+        self.used = sums is not NotImplemented
+        return sums
 
     def _before_last_layer(self, nodes: Tensor, count: Any) -> Tensor | None:
         product: Any = self.made.function
@@ -187,18 +189,19 @@ def weights_of(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
     return layer(h, *parameters)
 
 
-def product_of_edges(program: Any, x: Tensor, y: Tensor, w: Any) -> Tensor:
-    """A product of rows, postponed where a sum by node may need none."""
-    if _waits(w) and w.made.is_as_then and _is_of_rows(x, y, w) and _takes(x, y, w.made.operands[0]):
+def product_of_edges(program: Any, x: Tensor, y: Tensor, w: Any, hooked: bool = False) -> Tensor:
+    """A product of rows, postponed where a sum by node may need none, and nobody has a hook that keeps them."""
+    if not hooked and _waits(w) and w.made.is_as_then and _is_of_rows(x, y, w) and _takes(x, y, w.made.operands[0]):
         return _rows(program, x, y, w, _Product(program, w.made.function), w.made.operands)
     w = w.become_plain() if isinstance(w, Postponed) else w
-    if _is_of_rows(x, y, w) and _may_be_summed(program, x, y, w):
+    if not hooked and _is_of_rows(x, y, w) and _may_be_summed(program, x, y, w):
         return _rows(program, x, y, w, _Product(program, _GIVEN), (w,))
     return program.forward(x, y, w)
 
 
 def _may_be_summed(program: Any, x: Tensor, y: Tensor, w: Tensor) -> bool:
-    if torch.compiler.is_compiling():  # its guards ask irreps what they do not tell
+    # guards of torch.compile ask irreps what they do not tell; a checkpoint must save the same when it runs again
+    if torch.compiler.is_compiling() or saved_tensor_hooks(True) is not None:
         return False
     tracked = torch.is_grad_enabled() and (x.requires_grad or y.requires_grad or w.requires_grad)
     numbers = x.shape[0] * program.plan.irreps_out.dim
@@ -229,17 +232,17 @@ def _is_kernel(program: Any) -> bool:
 # -- what networks do with them ----------------------------------------------------------------------------------------
 
 
-def _scaled(a: Any, b: Any) -> Any:
+def _scaled(input: Any, other: Any, *, out: Any = None) -> Any:
     made: Any
-    made, other = (a, b) if isinstance(a, Postponed) and a.open else (b, a)
-    factor = _factor(made, other)
+    made, other = (input, other) if isinstance(input, Postponed) and input.open else (other, input)
+    factor = _factor(made, other) if out is None else None
     if factor is None:
         return NotImplemented
     function: Any = made.made.function
     cls: Any = type(made)
     scaled = replace(function, factors=function.factors + 1)
     found = cls.of(scaled, (*made.made.operands, factor), made.shape)
-    found.made.within = made.made.within
+    found.made.within, made.used = made.made.within, True
     if cls is PostponedRows:
         found.weights = made.weights
     return found
