@@ -190,7 +190,7 @@ def weights_of(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
 
 
 def product_of_edges(program: Any, x: Tensor, y: Tensor, w: Any, hooked: bool = False) -> Tensor:
-    """A product of rows, postponed where a sum by node may need none, and nobody has a hook that keeps them."""
+    """A product of rows, postponed where a sum by node may need none."""
     if not hooked and _waits(w) and w.made.is_as_then and _is_of_rows(x, y, w) and _takes(x, y, w.made.operands[0]):
         return _rows(program, x, y, w, _Product(program, w.made.function), w.made.operands)
     w = w.become_plain() if isinstance(w, Postponed) else w
