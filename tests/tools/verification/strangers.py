@@ -9,10 +9,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from e3nn import o3
 from torch import Tensor, nn
 
 from tests.tools.verification.lattices import CUTOFF, Lattice, neighbours, of, triclinic
 from tests.tools.verification.potentials import Pairs
+from tpgen.base._e3nn import default_dtype
 
 Given = tuple[Any, ...]
 
@@ -414,6 +416,18 @@ class Judged(nn.Module):
         return self.KNOWN[key]
 
 
+class RoundedCouplings(nn.Module):
+    """A square of tensors whose couplings were computed in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with default_dtype(torch.float32):
+            self.square = o3.TensorProduct("2e", "2e", "2e", [(0, 0, 0, "uuu", False)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.square(x, x)
+
+
 class Meeting(nn.Module):
     """A smooth potential of pairs, some of which fly by each other closely."""
 
@@ -467,6 +481,13 @@ FAULTS |= {
     "atoms after the last with edges": Planted("permutation", lambda: Judged(fault="last"), seven),
     "precision of matrix products": Planted("surroundings", lambda: Judged(fault="precision"), seven, "precision"),
 }
+FAULTS["couplings of float32"] = Planted(
+    "equivariant",
+    RoundedCouplings,
+    lambda: (torch.randn(6, 5, generator=torch.Generator().manual_seed(0)),),
+    "set_default_dtype(torch.float64)",
+    said={"irreps_in": ["2e"], "irreps_out": ["2e"]},
+)
 RIGHT |= {
     f"forces of a layer norm, {law}": Planted(law, lambda: Judged(nn.LayerNorm), seven)
     for law in ("second order", "Hessian", "third order")

@@ -68,8 +68,8 @@ class PostponedCall:
                 "a tensor that weights of edges or their product are made from was written to before something used "
                 "these: write to a copy, or leave the net that makes them out, convert(network, keep=...)"
             )
-        # a checkpoint that began since would miss, when it runs again, what is saved here
         inference = torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
+        # a checkpoint that began since would miss, when it runs again, what is saved here
         saving = nullcontext() if saved_tensor_hooks(True) in (None, self.hooks) else saved_tensors_hooks(_same, _same)
         with inference, torch.set_grad_enabled(self.tracked), torch.autocast("cpu", enabled=False), saving:
             return self.within(partial(function, *self.operands))

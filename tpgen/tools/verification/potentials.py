@@ -128,8 +128,8 @@ def conservation(subject: Subject) -> Outcomes:
     exact, before = subject.in_float64(), float("inf")
     for finer in FINER:
         gained, lost, pushed = _limit(exact, finer)
-        drift = float((gained - lost).abs().max() / lost.abs().max())
-        if drift <= DRIFT:
+        drift = float((gained - lost).abs().max())
+        if drift <= DRIFT * float(lost.abs().max()):
             return {"": (gained, lost)}
         if drift > FALLS * before:
             break

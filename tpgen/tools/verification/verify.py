@@ -50,7 +50,7 @@ STOCK = "stock"  # the law of a conversion, which is asked of two networks
 LAW_NAMES = (*LAWS, STOCK)
 COUPLINGS = "as of couplings rounded to float32: build it under torch.set_default_dtype(torch.float64)"
 OF_HIGHER_ORDER = ("second order", "third order", "Hessian")  # forces have one more than their network's energy
-BY_DIFFERENCES = ("first order", "second order", "third order", "Hessian")
+BY_DIFFERENCES = ("first order", *OF_HIGHER_ORDER)
 OF_NETS = (*BY_DIFFERENCES, "parameters", "compiled")  # laws that ask for what splines of weights have not
 # Laws under which random numbers of a call stand elsewhere, as those of dropout do.
 BY_PLACE = (
