@@ -89,7 +89,7 @@ def permuted_atoms(subject: Subject) -> tuple[Named, Named]:
     order = _lone_last(reading.graph, another_order(len(reading.graph.points)))
     order = order[torch.argsort(reading.graph.batch[order], stable=True)]
     got, straight = subject(reading.written(with_atoms(reading.graph, order))), subject(subject.given)
-    return got, {name: _of_atoms(subject, name, y, got[name], order) for name, y in straight.items()}
+    return got, _in_order(subject, straight, got, order)
 
 
 def permuted_systems(subject: Subject) -> Outcomes:
@@ -105,8 +105,7 @@ def permuted_systems(subject: Subject) -> Outcomes:
         order = torch.arange(len(graph.points))
         order = torch.cat([order[:atom], order[atom + 1 :], order[atom : atom + 1]])
         got = taken(subject, read(subject).written(with_atoms(lone, order)))
-        moved = {name: _of_atoms(subject, name, y, got[name], order) for name, y in straight.items()}
-        found |= named("an atom without edges last", pairs(got, moved))
+        found |= named("an atom without edges last", pairs(got, _in_order(subject, straight, got, order)))
     return found
 
 
@@ -116,6 +115,10 @@ def _lone_last(graph: AtomGraph, order: Tensor) -> Tensor:
         return order
     joined = torch.zeros(len(order), dtype=torch.bool).index_fill(0, graph.ends.flatten(), True)
     return torch.cat([order[joined[order]], order[~joined[order]]]) if joined[-1] else order
+
+
+def _in_order(subject: Subject, straight: Named, got: Named, order: Tensor) -> Named:
+    return {name: _of_atoms(subject, name, y, got[name], order) for name, y in straight.items()}
 
 
 def _of_atoms(subject: Subject, name: str, y: Tensor, got: Tensor, order: Tensor) -> Tensor:
