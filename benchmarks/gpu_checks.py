@@ -6,7 +6,7 @@ Each is a generator of findings: what was checked, whether it holds, and a note.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import cycle
 from typing import Any, Literal, NamedTuple
 
@@ -252,9 +252,15 @@ def convolved(
     x1, x2, w = (x.detach().requires_grad_(x.numel() > 0) for x in given)
     inputs = [x for x in (x1, x2, w) if x.numel()]
     out = compute(x1, x2, w, **graph)
-    g = torch.arange(out.numel(), dtype=torch.float64).cos().to(out).view_as(out)  # a device's cosine is another
+    g = _cosines(out.numel(), out.dtype, out.device).view_as(out)
     first = torch.autograd.grad(out, inputs, g, create_graph=twice)
     return [out, *first, *(second_order(first, inputs) if twice else [])]
+
+
+@cache
+def _cosines(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    # made on the CPU, as a device's cosine is another; kept, as a CUDA graph cannot record the copy
+    return torch.arange(count, dtype=torch.float64).cos().to(device, dtype)
 
 
 def repetitions(device: str) -> Iterator[Finding]:

@@ -57,7 +57,7 @@ def compile_rows(name: str, arch: int) -> Iterator[Row]:
             "arch": arch,
             "kernel": kernel,
             "seconds": time.process_time() - start,
-            "registers": max(u.registers for u in used),
+            "registers": max((u.registers for u in used), default=None),  # an assembler may say nothing
             "spills": sum(u.spills for u in used),
         }
 
