@@ -47,7 +47,7 @@ def thread_rows(project: str, atoms: int) -> Iterator[Row]:
         call(), call()  # builds, and lets a program see the sizes
         for threads in numbers():
             torch.set_num_threads(threads)
-            row = {"call": name, "threads": threads, "seconds": statistics.median(map(_once, [call] * _CALLS))}
+            row: Row = {"call": name, "threads": threads, "seconds": statistics.median(map(_once, [call] * _CALLS))}
             click.echo(f"{name}, {threads} threads: {duration(row['seconds'])}", err=True)
             yield row
         torch.set_num_threads(before)
