@@ -340,6 +340,7 @@ BESIDE: dict[str, str] = {
     "kernels.build.compiler._WHOLE_GCC": "compilers on both sides build kernels, tests/kernels/test_compilers.py",
     "kernels.build.processor._GET_VECTOR_LENGTH": "a question to Linux",
     "kernels.cpp.generate.BEYOND": "the number of a fault",
+    "kernels.cpp.polynomial._MOVED": "a part of what _WORTH is compared with",
     "kernels.placement.planning.MAX_ENTRIES": "test_what_is_too_large_is_a_graph",
     "kernels.placement.planning.MAX_PAIRS": "test_what_is_too_large_is_a_graph",
     "kernels.rows.CHECKED": "a bit",

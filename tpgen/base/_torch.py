@@ -51,6 +51,7 @@ NAMES: dict[str, Private] = {
     "function_modes": Private("torch._C", "_len_torch_function_stack", _TRANSFORMS),
     "saved_tensor_hooks": Private("torch._C._autograd", "_top_saved_tensors_default_hooks", _TRANSFORMS),
     "without_functions": Private("torch._C", "DisableTorchFunctionSubclass", _POSTPONED),
+    "plain_function": Private("torch._C", "_disabled_torch_function_impl", _POSTPONED),
     "throw_on_access": Private("torch._C", "_set_throw_on_mutable_data_ptr", _POSTPONED),
     "wrapper_of": Private("torch", "Tensor._make_wrapper_subclass", _POSTPONED),
     "has_kernel": Private("torch._C", "_dispatch_has_kernel_for_dispatch_key", _STEP),

@@ -52,9 +52,14 @@ def flatten(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
 
 def unflatten(leaves: Iterable[Any], spec: pytree.TreeSpec) -> Any:
     """The result of such leaves."""
-    if spec.type is dict and spec.num_children == spec.num_leaves == spec.num_nodes - 1:  # as most networks return
-        return dict(zip(spec.context, leaves, strict=True))
-    return pytree.tree_map(put_together, closed_fields(pytree.tree_unflatten(leaves, spec)), is_leaf=_is_taken_apart)
+    whole = pytree.tree_unflatten(leaves, spec)
+    if _is_of_containers(spec):  # as most networks return
+        return whole
+    return pytree.tree_map(put_together, closed_fields(whole), is_leaf=_is_taken_apart)
+
+
+def _is_of_containers(spec: pytree.TreeSpec) -> bool:
+    return spec.type not in (_Fields, TakenApart) and all(map(_is_of_containers, spec.children()))
 
 
 def leaf_constants(leaves: Sequence[Any]) -> dict[int, Any]:

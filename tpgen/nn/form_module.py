@@ -35,6 +35,7 @@ class FormModule(PlannedModule):
     layout: tuple[str, ...]
     instructions: list[Any]
     streams: int = 0
+    rest = rest_of_gathers = 0  # calls in a converted network until its rows, or those gathered of them, may wait again
     _programs: ClassVar[tuple[str, ...]] = ("_forward_program", "_right_program")
     _place: ClassVar[str] = "output_mask"
     _graph: ClassVar[str] = "grouped"

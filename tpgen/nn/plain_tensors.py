@@ -11,16 +11,23 @@ from tpgen.base._torch import (
     is_functorch_wrapped_tensor,
     is_legacy_batchedtensor,
     is_tracing,
+    plain_function,
     transform_level,
 )
 
 _DTYPES = (torch.float32, torch.float64)
 
 
+class PlainTensor(Tensor):
+    """Base of classes that are to torch's functions what a `Tensor` is."""
+
+    __torch_function__ = plain_function
+
+
 def has_plain_numbers(x: Tensor) -> bool:
     """Whether a tensor is numbers at hand that a kernel takes: nothing is traced, transformed or compiled."""
     return (
-        type(x) in (Tensor, nn.Parameter)
+        (type(x) in (Tensor, nn.Parameter) or isinstance(x, PlainTensor))
         and x.is_cpu
         and x.dtype in _DTYPES
         and not is_functorch_wrapped_tensor(x)

@@ -98,7 +98,6 @@ class TensorProduct(FormModule):
     weight: Tensor
     output_mask: Tensor
     directions: ClassVar[dict[str, str]] = {"forward": "forward", "right": "right"}  # what each program emits
-    rest = 0  # calls in a converted network until its rows may wait for a sum by node again
 
     def __init__(
         self,

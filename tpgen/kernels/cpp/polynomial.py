@@ -18,6 +18,7 @@ from tpgen.kernels.sweep.statements import Component, Local, Statement
 from tpgen.planner.polynomial_plan import terms_text
 
 _WORTH = 1 << 17  # operations on vectors that are worth a second thread
+_MOVED = 8  # operations, for as long as a component takes between memory and registers
 
 
 class Phrases(NamedTuple):
@@ -173,7 +174,8 @@ class _Text:
     def _parallel(self) -> None:
         """Write the threads' loop over tasks: rows of an element, all channels where a result is summed over them."""
         groups = "1" if self.at.whole_rows else "vectors"
-        worth = f"rows * vectors * {max(1, self.sweep.operations)} > {_WORTH}"
+        moved = sum(self.dim.get(slot, 0) for slot in (*self.at.read, *self.at.opened))
+        worth = f"rows * vectors * {self.sweep.operations + _MOVED * moved} > {_WORTH}"
         size = f"{max(1, sum(self.at.scratch.values()))} * W"
         with each_task(self.w, worth, size, self._declared(), f"t.count * {groups}"):
             self.w.line(f"const i64 e = t.element[b / {groups}], from = t.begin[b / {groups}];")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tpgen.base.errors import TpgenError
 from tpgen.kernels.runtime.given import given_numbers
+from tpgen.networks.conversion.gathers import Gatherable
 from tpgen.networks.conversion.obstacles import renamed, why_not_swapped
 from tpgen.networks.conversion.products import PROGRAM, chosen
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
@@ -42,7 +43,10 @@ class ConvertedLinear(o3.Linear):
         if alone or (features.dim() > 0 and features.size(-1) == 0):
             return self.stock(features, weight, bias)
         weight = self.weight if weight is None else weight
-        return self._tpgen.forward(features, weight, self.bias if bias is None else bias)
+        found = self._tpgen.forward(features, weight, self.bias if bias is None else bias)
+        if not torch.jit.is_scripting():
+            found = Gatherable.of(self._tpgen, found)
+        return found
 
 
 def find_linear(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:

@@ -25,7 +25,7 @@ from tpgen.nn.plain_tensors import writes_to
 
 _Function = Callable[..., Tensor]
 
-_ANSWERED = ("shape", "dtype", "device", "ndim", "requires_grad", "is_leaf", "is_cuda")
+_ANSWERED = ("shape", "dtype", "device", "layout", "ndim", "requires_grad", "is_leaf", "is_cuda")
 # What a tensor without numbers answers, and what one that stands in for it does.
 _SHAPES = {
     *(getattr(Tensor, name).__get__ for name in _ANSWERED),
@@ -53,17 +53,21 @@ class PostponedCall:
 
     @classmethod
     def now(cls, function: _Function, operands: Sequence[Tensor]) -> PostponedCall:
-        hooks, writes = saved_tensor_hooks(True), [*map(writes_to, operands)]
-        return cls(function, tuple(operands), torch.is_grad_enabled(), hooks, writes)
+        return cls(function, tuple(operands), torch.is_grad_enabled(), saved_tensor_hooks(True), _writes(operands))
 
     @property
     def is_as_then(self) -> bool:
         """Whether gradients are taken, and tensors saved, as when the call was postponed."""
         return torch.is_grad_enabled() == self.tracked and saved_tensor_hooks(True) == self.hooks
 
+    @property
+    def is_written_to(self) -> bool:
+        """Whether somebody has written to an operand since."""
+        return _writes(self.operands) != self.writes
+
     def computed(self, function: _Function) -> Tensor:
         """Another function of the operands, as if it were called back then."""
-        if [*map(writes_to, self.operands)] != self.writes:
+        if self.is_written_to:
             raise InputError(
                 "a tensor that weights of edges or their product are made from was written to before something used "
                 "these: write to a copy, or leave the net that makes them out, convert(network, keep=...)"
@@ -73,6 +77,11 @@ class PostponedCall:
         saving = nullcontext() if saved_tensor_hooks(True) in (None, self.hooks) else saved_tensors_hooks(_same, _same)
         with inference, torch.set_grad_enabled(self.tracked), torch.autocast("cpu", enabled=False), saving:
             return self.within(partial(function, *self.operands))
+
+
+def _writes(operands: Sequence[Tensor]) -> list[int]:
+    with without_functions():  # an operand may be postponed as well
+        return [*map(writes_to, operands)]
 
 
 def _same(x: Tensor) -> Tensor:
@@ -162,6 +171,11 @@ class Postponed(Tensor):
         return func(*args, **kwargs)
 
 
+def plain(x: Any) -> Any:
+    """What is given, with its numbers."""
+    return x.become_plain() if isinstance(x, Postponed) else x
+
+
 def _empty(cls: type[Postponed], shape: Sequence[Any], like: Tensor) -> Any:
     found = wrapper_of(cls, shape, dtype=like.dtype, device=like.device)
     throw_on_access(found)
@@ -174,7 +188,7 @@ def _numbers(x: Postponed) -> Tensor:
 
 def _stand_in(x: Postponed) -> Tensor:
     # one number in the place of all
-    return x.made.operands[0].detach().new_empty(()).expand(x.shape)
+    return x.made.operands[0].new_empty(()).expand(x.shape)
 
 
 class _Postpone(torch.autograd.Function):

@@ -19,6 +19,7 @@ from tpgen.base._e3nn import default_dtype
 from tpgen.base.errors import TpgenError
 from tpgen.kernels.runtime.given import given_numbers
 from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.networks.conversion.gathers import Gatherable
 from tpgen.networks.conversion.obstacles import stock_class, why_not_swapped
 from tpgen.networks.conversion.species import species_product
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
@@ -48,7 +49,8 @@ class _TwoOperands(o3.TensorProduct):
             return self._tpgen.forward(x, y, None)
         w = self._get_weights(weight)
         if not torch.jit.is_scripting():
-            return product_of_edges(self._tpgen, x, y, w, bool(self._forward_hooks or self._backward_hooks))
+            hooked = bool(self._forward_hooks or self._backward_hooks)
+            return Gatherable.of(self._tpgen, product_of_edges(self._tpgen, x, y, w, hooked))
         return self._tpgen.forward(x, y, w)
 
 
@@ -73,8 +75,9 @@ class ProductBySpecies(o3.FullyConnectedTensorProduct):
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
             if not torch.compiler.is_compiling():
                 found = self._tpgen_species.one_hot(x, w, y)
-                if found is not None:
-                    return found
+                if found is None:
+                    found = self._tpgen.forward(x, y, w)
+                return Gatherable.of(self._tpgen, found)
         return self._tpgen.forward(x, y, w)
 
 

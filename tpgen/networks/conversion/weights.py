@@ -16,11 +16,12 @@ from torch import Tensor
 from torch.utils import swap_tensors
 
 from tpgen.base._torch import is_tracing, saved_tensor_hooks, without_functions
-from tpgen.kernels.rows import DESTINATIONS
+from tpgen.kernels.rows import DESTINATIONS, EDGES
 from tpgen.kernels.runtime.call import FORWARD, FormCall
 from tpgen.kernels.runtime.forms import forms
+from tpgen.networks.conversion.gathers import GatheredRows, is_within, waiting_source
 from tpgen.networks.conversion.late_weights import WORTH_LATE, LateWeights, late_weights
-from tpgen.networks.conversion.postponed import Postponed
+from tpgen.networks.conversion.postponed import Postponed, plain
 from tpgen.nn.autocast import autocasting
 from tpgen.nn.plain_tensors import is_traced, is_usual
 
@@ -90,7 +91,8 @@ class PostponedRows(Postponed):
     def _before_last_layer(self, nodes: Tensor, count: Any) -> Tensor | None:
         product: Any = self.made.function
         hidden = self.made.operands[2].shape[1] + product.layer.adds
-        places, nodes, found = _with_rows(nodes, count) if is_usual(self.made.operands[0]) else (None, nodes, count)
+        usual = is_usual(waiting_source(self.made.operands[0]))
+        places, nodes, found = _with_rows(nodes, count) if usual else (None, nodes, count)
         known = _known(found)
         late = late_weights(product.program.plan, hidden, known)
         if late is None or not late.is_worth(_known(nodes.shape[0]), known, hidden):
@@ -101,7 +103,7 @@ class PostponedRows(Postponed):
     def _by_kernel(self, nodes: Tensor, count: Any) -> Any:
         product: Any = self.made.function
         w = self._weights()
-        if w is None or not _is_kernel(product.program) or not is_usual(self.made.operands[0], w):
+        if w is None or not _is_kernel(product.program) or not is_usual(waiting_source(self.made.operands[0]), w):
             return NotImplemented
         return self.made.computed(partial(product.by_kernel, w, nodes, count))
 
@@ -116,18 +118,24 @@ class _Product:
         return self.of(self.layer(*_behind(self.factors, operands)[0]), x, y, *operands)
 
     def of(self, w: Tensor, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
-        return _times(self.program.forward(x, y, w), _behind(self.factors, operands)[1])
+        return _times(self.program.forward(plain(x), y, w), _behind(self.factors, operands)[1])
 
     def by_kernel(self, w: Tensor, nodes: Tensor, count: int, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
         y = _times(y, _behind(self.factors, operands)[1])
-        return forms.form(FormCall((x, y, w), (nodes,), self.program.kernel_text, FORWARD, (DESTINATIONS,), count))[0]
+        taken = x.taken() if isinstance(x, GatheredRows) else None
+        if taken is None:
+            call = FormCall((plain(x), y, w), (nodes,), self.program.kernel_text, FORWARD, (DESTINATIONS,), count)
+        else:
+            x, senders = taken
+            call = FormCall((x, y, w), (senders, nodes), self.program.kernel_text, FORWARD, EDGES, count)
+        return forms.form(call)[0]
 
     def before_last_layer(
         self, late: LateWeights, nodes: Tensor, count: Any, x: Tensor, y: Tensor, h: Tensor, *operands: Tensor
     ) -> Tensor:
         parameters, factors = _behind(self.layer.factors + self.factors, operands)
         h = torch.cat([h, h.new_ones(h.shape[0], 1)], 1) if self.layer.adds else h
-        return late.summed(x, _times(y, factors), h, self.layer.matrix(*parameters), nodes, count)
+        return late.summed(plain(x), _times(y, factors), h, self.layer.matrix(*parameters), nodes, count)
 
 
 def _given(w: Tensor) -> Tensor:
@@ -147,18 +155,13 @@ def _times(rows: Tensor, factors: Sequence[Tensor]) -> Tensor:
 
 def _with_rows(nodes: Tensor, count: int) -> tuple[Tensor | None, Tensor, int]:
     # the nodes that have rows, the place of each row's node among these, and their number; where most have, all
-    if not nodes.numel() or not _within(nodes, count):
+    if not nodes.numel() or not is_within(nodes, count):
         return None, nodes, count
     have = nodes.new_zeros(count, dtype=torch.bool).index_fill_(0, nodes, True)
     places = have.nonzero()[:, 0]
     if len(places) > _MOST * count:
         return None, nodes, count
     return places, (have.cumsum(0) - 1).index_select(0, nodes), len(places)
-
-
-def _within(nodes: Tensor, count: int) -> bool:
-    least, most = nodes.aminmax()
-    return int(least) >= 0 and int(most) < count
 
 
 def _waits(w: Any) -> bool:
@@ -191,21 +194,22 @@ def weights_of(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
 
 def product_of_edges(program: Any, x: Tensor, y: Tensor, w: Any, hooked: bool = False) -> Tensor:
     """A product of rows, postponed where a sum by node may need none."""
-    if not hooked and _waits(w) and w.made.is_as_then and _is_of_rows(x, y, w) and _takes(x, y, w.made.operands[0]):
+    of_rows, source = not hooked and _is_of_rows(x, y, w), waiting_source(x)
+    if of_rows and _waits(w) and w.made.is_as_then and _takes(source, y, w.made.operands[0]):
         return _rows(program, x, y, w, _Product(program, w.made.function), w.made.operands)
-    w = w.become_plain() if isinstance(w, Postponed) else w
-    if not hooked and _is_of_rows(x, y, w) and _may_be_summed(program, x, y, w):
+    w = plain(w)
+    if of_rows and _may_be_summed(program, source, x, y, w):
         return _rows(program, x, y, w, _Product(program, _GIVEN), (w,))
-    return program.forward(x, y, w)
+    return program.forward(plain(x), y, w)
 
 
-def _may_be_summed(program: Any, x: Tensor, y: Tensor, w: Tensor) -> bool:
+def _may_be_summed(program: Any, source: Tensor, x: Tensor, y: Tensor, w: Tensor) -> bool:
     # guards of torch.compile ask irreps what they do not tell; a checkpoint must save the same when it runs again
     if torch.compiler.is_compiling() or saved_tensor_hooks(True) is not None:
         return False
     tracked = torch.is_grad_enabled() and (x.requires_grad or y.requires_grad or w.requires_grad)
     numbers = x.shape[0] * program.plan.irreps_out.dim
-    if numbers < WORTH_SUMMING[tracked] or not is_usual(x, y, w) or not _takes(x, y, w):
+    if numbers < WORTH_SUMMING[tracked] or not is_usual(source, y, w) or not _takes(source, y, w):
         return False
     if not _is_kernel(program) or not program.takes_rows(x, y, w):
         return False
@@ -267,7 +271,9 @@ def _factor(made: Any, other: Any) -> Tensor | None:
         return None
     if isinstance(other, (int, float)):
         return made.made.operands[0].new_full((1, 1), other)
-    if not isinstance(other, Tensor) or isinstance(other, Postponed) or not _takes(other, made.made.operands[0]):
+    if not isinstance(other, Tensor) or isinstance(other, Postponed):
+        return None
+    if not _takes(other, waiting_source(made.made.operands[0])):
         return None
     if other.dim() == 0:
         return other.reshape(1, 1).clone()

@@ -1,0 +1,121 @@
+"""Rows of a layer's results that a network gathers by an index, as those of the senders of edges.
+
+``x[index]`` of torch takes six times as long as `torch.index_select`, and a product of edges that is summed by node
+needs no gathered rows: its kernel finds them.  So converted layers return `Gatherable`, and what is gathered of these
+waits until something reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from tpgen.base._torch import saved_tensor_hooks
+from tpgen.networks.conversion.postponed import Postponed
+from tpgen.nn.plain_tensors import PlainTensor, is_usual
+
+# Gathered numbers from which on it takes less time to select rows than torch's indexing does, and to let them wait.
+WORTH_SELECTING, WORTH_WAITING = 50_000, 250_000
+_REST = 60  # gathers of a layer's results that do not wait after one whose rows were read
+
+
+class Gatherable(PlainTensor):
+    """The results of a layer ``(rows, numbers)``: to torch a plain tensor, whose rows are gathered here.
+
+    Whatever else is computed of it is a `Tensor`; printed, copied or saved it becomes one itself.
+    """
+
+    _tpgen_layer: Any  # the program that made it
+
+    @staticmethod
+    def of(layer: Any, x: Tensor) -> Tensor:
+        """The results of a layer, where they are worth it."""
+        if type(x) is Tensor and x.dim() == 2 and not torch.compiler.is_compiling() and is_usual(x):
+            x.__class__ = Gatherable
+            x._tpgen_layer = layer  # type: ignore[attr-defined]
+        return x
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return _gathered(self, index, super().__getitem__)
+
+    def index_select(self, dim: Any, index: Any) -> Tensor:
+        if dim in (0, -2):
+            return _gathered(self, index, lambda index: super(Gatherable, self).index_select(0, index))
+        return super().index_select(dim, index)
+
+    def detach(self) -> Tensor:
+        return Gatherable.of(self._tpgen_layer, super().detach())  # of the same class, for parameters made of it
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._plain().__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self._plain().__deepcopy__(memo)
+
+    def __repr__(self, **options: Any) -> str:  # type: ignore[override]
+        return self._plain().__repr__(**options)
+
+    def _plain(self) -> Any:
+        del self._tpgen_layer
+        self.__class__ = Tensor  # type: ignore[assignment]
+        return self
+
+
+class GatheredRows(Postponed):
+    """Rows of a layer's results, by an index that is in range."""
+
+    RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}
+    layer: Any
+
+    def computed(self) -> Tensor:
+        self.layer.rest_of_gathers = _REST
+        return super().computed()
+
+    def taken(self) -> tuple[Tensor, Tensor] | None:
+        """The results and the index, for a kernel that gathers; None where the rows are no longer these."""
+        if not self.open or not self.made.is_as_then or self.made.is_written_to:
+            return None
+        self.used = True
+        x, index = self.made.operands
+        return x, index
+
+
+def waiting_source(x: Any) -> Any:
+    """What a kernel reads: of rows that wait, the results that they are of."""
+    return x.made.operands[0] if isinstance(x, GatheredRows) and x.open else x
+
+
+def _gathered(x: Gatherable, index: Any, stock: Callable[[Any], Tensor]) -> Tensor:
+    if type(index) is not Tensor or index.dim() != 1 or index.dtype != torch.int64 or not index.is_cpu:
+        return stock(index)
+    numbers = index.numel() * x.shape[1]
+    if not numbers or numbers < WORTH_SELECTING or torch.compiler.is_compiling() or not is_usual(x):
+        return stock(index)
+    if not is_within(index, len(x)):
+        return stock(index)
+    if numbers >= WORTH_WAITING and _may_wait(x):
+        rows = GatheredRows.of(_select, (x, index), (len(index), x.shape[1]))
+        rows.layer = x._tpgen_layer
+        return rows
+    return _select(x, index)
+
+
+def _may_wait(x: Gatherable) -> bool:
+    # a checkpoint must save the same when it runs again
+    if torch.is_inference_mode_enabled() or x.is_inference() or saved_tensor_hooks(True) is not None:
+        return False
+    x._tpgen_layer.rest_of_gathers = rest = max(x._tpgen_layer.rest_of_gathers - 1, 0)
+    return rest == 0
+
+
+def _select(x: Tensor, index: Tensor) -> Tensor:
+    return torch.index_select(x, 0, index)
+
+
+def is_within(index: Tensor, count: int) -> bool:
+    """Whether an index that is not empty holds places of so many rows, counted from the first."""
+    least, most = index.aminmax()
+    return int(least) >= 0 and int(most) < count
