@@ -85,11 +85,7 @@ def add_rows(writer: GraphWriter, x: Traced, index: Traced, shape: tuple) -> Tra
 
 
 def _broadcast(form: Form, given: dict[SlotNames, Traced]) -> tuple[Traced, dict[str, Traced], Traced]:
-    """Broadcast the batch dimensions of all row operands against each other and flatten them into one.
-
-    Returns a tensor that has the batch dimensions (one leading axis more, one trailing axis of length one), the flat
-    operands, and the number of rows.
-    """
+    """Broadcast the batch dimensions of all row operands against each other and flatten them into one."""
     probes = []
     for slot, x in given.items():
         if form.row(slot):

@@ -76,11 +76,7 @@ def _built(call: FormCall) -> tuple[CallSignature, list[int]]:
 
 
 def _as_memory(graph: fx.Graph, x: Any) -> Any:
-    """Rows seen as one row, as memory: then Inductor computes them as rows, by loops that it can vectorise.
-
-    Inductor keeps the strides of what is read as memory.  The view stays beside it, so that rows in another order, of
-    which there is no such view, are an error when the program is built.
-    """
+    """Rows seen as one row: Inductor then computes them by loops that it can vectorise."""
     if x.target is not torch.ops.aten.view.default or x.meta["val"].dim() != 2 or x.meta["val"].shape[0] != 1:
         return x
     rows = x.args[0]

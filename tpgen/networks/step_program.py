@@ -140,11 +140,7 @@ class Program:
         return not torch.is_autocast_enabled("cpu") and self.before.hold(inputs)
 
     def _other(self, signature: Signature, tensors: Sequence[Tensor]) -> Program | None:
-        """The program of calls whose inputs require other gradients, as those that a network itself has asked for.
-
-        A network can decide by that, so it is traced again; where it does not, the library is the same one.  None for
-        calls that differ in more, and for tensors that others were computed into: a network makes leaves alone so.
-        """
+        """The program of calls whose inputs require other gradients; None for calls that differ in more."""
         if any(x.grad_fn is not None for x in tensors) or not signature.asks_otherwise(self.signature):
             return None
         with WRITING.lock:

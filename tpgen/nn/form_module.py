@@ -95,12 +95,7 @@ class FormModule(PlannedModule):
         nodes: Any = 0,
         rules: Rules = EDGES,
     ) -> Tensor | None:
-        """The result of a usual call by the kernel of a description; None for any other, and where it does not fit.
-
-        Edges have as many nodes as x has rows where nothing is said; ``rules`` say how they find rows.  Of small
-        products so many calls are made that steps show: weights and mask are read past what `Module` does to find a
-        parameter or a buffer.
-        """
+        """The result of a usual call by the kernel of a description; None for any other, and where it does not fit."""
         if weight is not None:
             w = weight if self.weight_numel else None
         else:

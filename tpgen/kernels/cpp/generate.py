@@ -69,12 +69,7 @@ _TEXTS: dict[type[Placement], Callable[[Any, Writer], KernelText]] = {
 
 
 def _driver(w: Writer, p: Placement, text: KernelText) -> None:
-    """Write the entry point: threads, scratch space, blocks of rows, and the order in which sums are added.
-
-    What is summed over rows (gradients of shared weights) is summed inside each block in row order, then over blocks in
-    block order, so results do not depend on the threads.  Where an index finds the rows of what is open, rows are
-    sorted by their owner first (a stable counting sort) and an owner's rows stay in one block, in their order.
-    """
+    """Write the entry point: sums over rows add in row order inside a block, then in the order of blocks."""
     finds = any(rule.takes_index for rule in p.rules)
     needed = {"indices": p.rules, "order": finds, "tasks": p.by_element, "paired": p.second_weights}
     for name in (name for name, yes in needed.items() if yes):

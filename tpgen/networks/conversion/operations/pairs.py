@@ -99,11 +99,7 @@ def mark(x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool = True) -> 
 
 
 def _pairs_among(edge_index: Tensor, vectors: Tensor, x: Tensor) -> EdgePairs | None:
-    """Find pairs of opposite edges whose rows of ``x`` are equal; None where nothing can be compiled.
-
-    ``edge_index`` is [2, edges], ``vectors`` [edges, 3], ``x`` [edges, ...].  In LAMMPS (`count_in_pairs`) an edge may
-    lead to a periodic image, so vectors are compared in float32, and rows but for rounding.
-    """
+    """Find pairs of opposite edges whose rows of ``x`` are equal; None where nothing can be compiled."""
     if not count_in_pairs():
         return find_pairs(edge_index, vectors, x)
     vectors = vectors.float()

@@ -124,11 +124,7 @@ def trace_inductor(request: Request) -> TracedLines:
 
 
 def _commented(text: str, nodes: dict[str, fx.Node]) -> Origin:
-    """Instructions of the source nodes that a comment names.
-
-    Inductor names all it fused, also what several paths share and a kernel only recomputes for one of them.  What the
-    kernel is for are the nodes that nothing else it names reads.
-    """
+    """Instructions of the source nodes that a comment names, but for those that only feed others it names."""
     named = [nodes[n] for found in _SOURCE_NODES.findall(text) for n in found.split(", ") if n in nodes]
     own = [node for node in named if node.meta["tpgen"].instructions]  # and not what assembles the output
     return merged(Origin(node.meta["tpgen"].instructions) for node in own if not set(node.users) & set(own))

@@ -153,11 +153,7 @@ def trace_script(request: Request) -> TracedLines:
 
 
 def _by_name(code: str, graph: fx.Graph) -> list[tuple[str, Origin]]:
-    """Lines of Python by the node whose name they assign.
-
-    TorchScript keeps the names.  A name of its own (``_0``) belongs to the lines that read it; what has no line of its
-    own was written into the return.  A line that is none of this is unexplained.
-    """
+    """Lines of Python by the node whose name they assign."""
     lines = code.strip().split("\n")
     given = {node.name: (node, origin) for node, origin in node_origins(graph).items()}
     assigned = [found[1] if (found := _ASSIGNED.match(text)) else "" for text in lines]
