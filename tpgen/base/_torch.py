@@ -106,9 +106,9 @@ NAMES: dict[str, Private] = {
     "package_files": Private("torch._inductor.package", "package_aoti", _STEP),
     "inductor_options": Private("torch._inductor", "list_options", _STEP),
     "PackageLoader": Private("torch._C._aoti", "AOTIModelPackageLoader", _STEP),
-    "pointer_of": Private(
-        "torch._C._aoti", "unsafe_alloc_void_ptr_from_tensor", "large results on memory that was used before",
-        "results of the runtime without Python stand on new memory",
+    "tensors_of": Private(
+        "torch._C._aoti", "alloc_tensors_by_stealing_from_void_ptrs", "large results on memory that was used before",
+        "results of functions in Python stand on new memory",
     ),
     "raw_stream": Private(
         "torch._C", "_cuda_getCurrentRawStream", "the current stream of a GPU, as a number", "an object is made of it"

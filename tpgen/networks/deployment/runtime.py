@@ -165,7 +165,7 @@ def _forms(kernels: Sequence[Needed], files: Sequence[File]) -> Iterator[str]:
         counts = ", ".join(map(str, (list(DTYPES).index(needed.dtype), *map(len, fields))))
         tables = ", ".join(f"{name.lower()}_{number}" for name in _STRUCTS)
         rows.append(
-            f'  {{{texts}, {counts}, {tables}, "{file}", {checksum}, 0, 0, {form.description.places(part)}, {{}}}},'
+            f'  {{{texts}, {counts}, {tables}, "{file}", {checksum}, 0, {form.description.places(part)}, {{}}}},'
         )
     yield "\n".join(["static Form FORMS[] = {", *rows, "};"])
 

@@ -236,21 +236,6 @@ def test_large_results_stand_on_pages_that_are_kept(opened: str, monkeypatch: py
     assert places & {x.data_ptr() for x in again}
 
 
-def test_a_large_result_without_memory_is_left_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    call = large_call("out")
-    by_runtime(call)
-
-    def full(*_: object) -> Tensor:
-        raise RuntimeError("not enough memory")
-
-    monkeypatch.setattr(native, "empty", full)
-    assert not kernels_of(call.description).quick(call)
-    assert kernels_of(call.description).run(call)[0].shape == (
-        call.tensors[0].shape[0],
-        PLANS["per row"].irreps_out.dim,
-    )
-
-
 def test_forward_derivatives_are_seen() -> None:
     call = call_of("shared", "out")
     with torch.autograd.forward_ad.dual_level():

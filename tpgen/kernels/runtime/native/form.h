@@ -1,5 +1,5 @@
 // One call of a form's kernel without Python: sizes that agree, room for the results, the kernel.
-// Needs: torch.
+// Needs: torch, memory.
 
 enum { UNFIT = -1 };  // beside the faults of kernels
 
@@ -22,19 +22,19 @@ static bool fits_index(const Tensor& index, i64 rows, bool narrow = true) {
 
 enum { MOST_AXES = 8 };
 // a dense tensor without values; no handle where there is no room
-struct Place { int type, index; };  // a device
-static const Place CPU = {aoti_torch_device_type_cpu(), 0};
-static Handle empty(const i64* sizes, i64 dim, int dtype, Place place = CPU) {
+struct Device { int type, index; };
+static const Device CPU = {aoti_torch_device_type_cpu(), 0};
+static Handle empty(const i64* sizes, i64 dim, int dtype, Device device = CPU) {
   i64 steps[MOST_AXES], count = 1;
   if (dim > MOST_AXES) return 0;
   for (i64 d = dim - 1; d >= 0; count *= sizes[d--]) steps[d] = count > 0 ? count : 1;
-  Handle made = 0;
-  return aoti_torch_empty_strided(dim, sizes, steps, dtype, place.type, place.index, &made) ? 0 : made;
+  const int known = position(dtype);
+  Handle made = known < 0 || device.type != CPU.type ? 0 : used_pages(sizes, steps, dim, dtype, count * BYTES[known]);
+  if (made) return made;
+  return aoti_torch_empty_strided(dim, sizes, steps, dtype, device.type, device.index, &made) ? 0 : made;
 }
-// who makes room for large results, the dtype by its position; nobody: they are left to others
-static Handle (*make_large)(const i64* sizes, i64 dim, i64 dtype);
-static bool copy(Tensor& x, Place place) {
-  Handle made = empty(x.sizes, x.dim, x.dtype, place);
+static bool copy(Tensor& x, Device device) {
+  Handle made = empty(x.sizes, x.dim, x.dtype, device);
   if (!made) return false;
   const bool copied = !aoti_torch_copy_(made, x.handle, 0);
   x.take(made);
@@ -63,7 +63,6 @@ struct Form {
   const char* file;
   i64 sum;  // of the file
   void* kernel;
-  i64 limit;   // bytes of a result from which on others make room for it, 0: none
   i64 places;  // operands that a product opens, as bits: kernels on GPUs take each in its place; 0: as they come
   const void* launches[DEVICES];  // its kernels on GPUs
 };
@@ -149,20 +148,13 @@ static bool fits(const Form& f, const Arguments& a, Sizes& s) {
     if (!fits(f.rule[n], a.index[n], s.rows(), s.counts[FOUND + n], a.nodes)) return false;
   return true;
 }
-// room for a result; large ones from so many bytes on, where there is a limit
-static Handle room(const Form& f, const i64* sizes, i64 dim, int dtype, i64 limit, Place place) {
-  i64 size = BYTES[f.dtype];
-  for (i64 d = 0; d < dim; ++d) size *= sizes[d];
-  if (!limit || size < limit) return empty(sizes, dim, dtype, place);
-  return make_large ? make_large(sizes, dim, f.dtype) : 0;
-}
 // room for what a call opens: like a tensor that it is given, or flat rows
-static bool make_results(const Form& f, const Arguments& a, const Sizes& s, Tensor* results, i64 limit, Place place) {
+static bool make_results(const Form& f, const Arguments& a, const Sizes& s, Tensor* results, Device device) {
   for (i64 n = 0; n < f.opens; ++n) {
     const Opened& o = f.opened[n];
     const Tensor& like = a.x[o.given < 0 ? 0 : o.given];
     const i64 flat[2] = {s.counts[o.count], o.dim * (o.channels ? s.channels : 1)};
-    results[n].hold(room(f, o.given < 0 ? flat : like.sizes, o.given < 0 ? 2 : like.dim, like.dtype, limit, place));
+    results[n].hold(empty(o.given < 0 ? flat : like.sizes, o.given < 0 ? 2 : like.dim, like.dtype, device));
     if (!results[n]) return false;
   }
   return true;
@@ -171,7 +163,7 @@ static bool make_results(const Form& f, const Arguments& a, const Sizes& s, Tens
 static int run(const Form& f, Arguments& a, Tensor* results) {
   Sizes s;
   void* kernel = __atomic_load_n(&f.kernel, __ATOMIC_ACQUIRE);
-  if (!kernel || !fits(f, a, s) || !make_results(f, a, s, results, f.limit, CPU)) return UNFIT;
+  if (!kernel || !fits(f, a, s) || !make_results(f, a, s, results, CPU)) return UNFIT;
   void *from[MOST_SLOTS], *to[MOST_SLOTS];
   RowIndex indices[MOST_RULES];
   for (i64 n = 0; n < f.opens; ++n) to[n] = results[n].data();

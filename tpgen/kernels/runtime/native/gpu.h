@@ -16,12 +16,12 @@ static bool on_gpu(const Tensor& x) {
   int type = -1;
   return driver.type >= 0 && x && !aoti_torch_get_device_type(x.handle, &type) && type == driver.type;
 }
-static Place place_of(const Tensor& x) {
+static Device device_of(const Tensor& x) {
   int index = -1;
   aoti_torch_get_device_index(x.handle, &index);
   return {(int)driver.type, index > 0 ? index : 0};
 }
-static bool is_at(const Tensor& x, Place place) { return !x || (on_gpu(x) && place_of(x).index == place.index); }
+static bool is_at(const Tensor& x, Device device) { return !x || (on_gpu(x) && device_of(x).index == device.index); }
 
 // -- what is known of kernels ----------------------------------------------------------------------------------------
 
@@ -42,8 +42,8 @@ struct FormLaunch {
   i64 number, added, most_rounds;                // bytes of a number; numbers of a task's sums; of the rows of a warp
   i64 summed, dims[MOST_SLOTS];                  // operands that are summed over channels, and their numbers
 };
-static const void* launch_of(const Form& f, Place place) {
-  return place.index < DEVICES ? __atomic_load_n(&f.launches[place.index], __ATOMIC_ACQUIRE) : 0;
+static const void* launch_of(const Form& f, Device device) {
+  return device.index < DEVICES ? __atomic_load_n(&f.launches[device.index], __ATOMIC_ACQUIRE) : 0;
 }
 
 // -- a call of a product ---------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ static const void* launch_of(const Form& f, Place place) {
 struct Queue {
   void* stream;
   bool pushed, failed;
-  Queue(Place place, void* context) : stream(0), pushed(false), failed(driver.stream_of(place.index, &stream)) {
+  Queue(Device device, void* context) : stream(0), pushed(false), failed(driver.stream_of(device.index, &stream)) {
     if (!failed && !stream) pushed = !(failed = driver.push(context));
   }
   Queue(const Queue&) = delete;
@@ -74,13 +74,13 @@ enum { ALIGNED = 16, LANES = 32 };
 static i64 parts(i64 count, i64 size) { return (count + size - 1) / size; }
 static void* place_in(const Tensor& x) { return x && x.count() ? x.data() : 0; }
 // rows side by side, where copies of whole ones can find them: a slice of another tensor may begin anywhere
-static bool make_ready(Tensor& x, Place place) {
-  return !x || (x.dense() && (u64)x.data() % ALIGNED == 0) || copy(x, place);
+static bool make_ready(Tensor& x, Device device) {
+  return !x || (x.dense() && (u64)x.data() % ALIGNED == 0) || copy(x, device);
 }
 // room for so many parts of sums, in numbers of so many bytes
-static Handle scratch(i64 bytes, i64 count, i64 numbers, Place place) {
+static Handle scratch(i64 bytes, i64 count, i64 numbers, Device device) {
   const i64 sizes[2] = {count, numbers};
-  return empty(sizes, 2, bytes == 8 ? aoti_torch_dtype_float64() : aoti_torch_dtype_float32(), place);
+  return empty(sizes, 2, bytes == 8 ? aoti_torch_dtype_float64() : aoti_torch_dtype_float32(), device);
 }
 // An order: where the rows of each owner begin, and which they are.
 struct ByOwner {
@@ -90,7 +90,7 @@ struct ByOwner {
     if (first) rows = (i64*)first + owners + 1;
   }
 };
-static int launch(const Launch& l, const Form& f, const Arguments& a, const Sizes& s, Tensor* results, Place place) {
+static int launch(const Launch& l, const Form& f, const Arguments& a, const Sizes& s, Tensor* results, Device device) {
   const ByOwner by[] = {{a.orders[0], s.found(0)}, {a.orders[1], s.found(1)}};  // of src and dst
   KernelCall call = {{}, {}, s.rows(), 0, 0, place_in(a.index[0]), place_in(a.index[1]), 0, 0};
   if (f.rules && l.by >= 0) call.order = by[l.by != 0].rows, call.owners = by[l.by != 0].owners;  // its owners together
@@ -101,9 +101,9 @@ static int launch(const Launch& l, const Form& f, const Arguments& a, const Size
   const i64 steps = parts(call.rows, l.rows), most = steps < l.at_once ? steps : l.at_once, blocks = most > 1 ? most : 1;
   const i64 edges[2] = {call.rows, l.collected};
   const bool sums = l.weights && call.opened[2], joins = l.owned && blocks > 1, collects = l.collected && call.opened[0];
-  Tensor summed(sums ? scratch(l.number, blocks, l.weights, place) : 0);
-  Tensor ends(joins ? scratch(l.number, 2 * blocks, l.owned, place) : 0);
-  Tensor each(collects ? empty(edges, 2, a.x[0].dtype, place) : 0);
+  Tensor summed(sums ? scratch(l.number, blocks, l.weights, device) : 0);
+  Tensor ends(joins ? scratch(l.number, 2 * blocks, l.owned, device) : 0);
+  Tensor each(collects ? empty(edges, 2, a.x[0].dtype, device) : 0);
   if ((sums && !summed) || (joins && !ends) || (collects && !each)) return UNFIT;
   call.sums = summed.data(), call.ends = ends.data();
   int count = (int)blocks;
@@ -111,7 +111,7 @@ static int launch(const Launch& l, const Form& f, const Arguments& a, const Size
   if (collects) call.opened[0] = from;
   void *kernel[] = {&call}, *join[] = {&call, &count}, *sum[] = {&call.sums, &call.opened[2], &count};
   void* collect[] = {&from, &first, &order, &to};
-  Queue queue(place, l.context);
+  Queue queue(device, l.context);
   queue.start(l.kernel, blocks, l.threads, l.shared, kernel);
   if (joins) queue.start(l.join, blocks * parts(l.owned, l.threads), l.threads, 0, join);
   if (collects) queue.start(l.collect, by[0].owners * parts(l.collected, l.threads), l.threads, 0, collect);
@@ -123,21 +123,21 @@ static bool fits_dense(const Tensor& index, i64 count) {
 }
 // Whether what is known to a stream is so here: it is torch's current one, and no CUDA graph records it.  The default
 // stream cannot be recorded.
-static bool is_known(i64 stream, Place place) {
+static bool is_known(i64 stream, Device device) {
   if (stream == ANY_STREAM) return true;
   void* found = 0;
   int recorded = 0;
-  if (driver.stream_of(place.index, &found) || (i64)found != stream) return false;
+  if (driver.stream_of(device.index, &found) || (i64)found != stream) return false;
   return !found || (!driver.capturing(found, &recorded) && !recorded);
 }
 // Whether edges are checked and in int64, with the orders that a kernel takes.
-static bool is_ready(const Launch& l, const Form& f, const Arguments& a, const Sizes& s, Place place) {
+static bool is_ready(const Launch& l, const Form& f, const Arguments& a, const Sizes& s, Device device) {
   if (f.rules != 0 && f.rules != 2) return false;  // both ends of edges
   for (i64 n = 0; n < f.rules; ++n) {
     if (!a.checked || !fits_dense(a.index[n], s.rows())) return false;
     if (a.orders[n] && !fits_dense(a.orders[n], s.found(n) + 1 + s.rows())) return false;
   }
-  return (!l.collected || a.orders[0]) && is_known(a.stream, place);
+  return (!l.collected || a.orders[0]) && is_known(a.stream, device);
 }
 
 // -- a call of a polynomial ------------------------------------------------------------------------------------------
@@ -156,12 +156,12 @@ struct Geometry {
   }
 };
 // Whether rows have elements and are ordered by them, or neither.
-static bool is_ready(const FormLaunch&, const Form&, const Arguments& a, const Sizes& s, Place place) {
+static bool is_ready(const FormLaunch&, const Form&, const Arguments& a, const Sizes& s, Device device) {
   const i64 rows = s.rows(), elements = s.found(0);
   if (!rows || !s.channels || bool(a.index[0]) != bool(a.orders[0])) return false;
-  return (!a.index[0] || fits_dense(a.orders[0], elements + 1 + rows)) && is_known(a.stream, place);
+  return (!a.index[0] || fits_dense(a.orders[0], elements + 1 + rows)) && is_known(a.stream, device);
 }
-static int launch(const FormLaunch& l, const Form& f, const Arguments& a, const Sizes& s, Tensor* results, Place place) {
+static int launch(const FormLaunch& l, const Form& f, const Arguments& a, const Sizes& s, Tensor* results, Device device) {
   const i64 rows = s.rows(), elements = s.found(0);
   void* call[3 * MOST_SLOTS + 8];  // `struct Call` of the text
   void** at = call;
@@ -172,7 +172,7 @@ static int launch(const FormLaunch& l, const Form& f, const Arguments& a, const 
   i64 widest = 0;
   for (i64 n = 0; n <= l.summed; *at++ = room[n++].data()) {
     const i64 dim = n ? l.dims[n - 1] : 0;
-    room[n].hold(n ? scratch(l.number, g.chunks * rows, dim, place) : scratch(l.number, g.tasks * l.added, s.channels, place));
+    room[n].hold(n ? scratch(l.number, g.chunks * rows, dim, device) : scratch(l.number, g.tasks * l.added, s.channels, device));
     if (!room[n]) return UNFIT;
     widest = dim > widest ? dim : widest;
   }
@@ -181,7 +181,7 @@ static int launch(const FormLaunch& l, const Form& f, const Arguments& a, const 
   const i64 counts[] = {rows, elements, s.channels, g.width, g.span};
   for (const i64 count : counts) *at++ = (void*)count;
   void* arguments[] = {call};
-  Queue queue(place, l.context);
+  Queue queue(device, l.context);
   queue.start(l.rows, g.tasks * g.chunks, l.threads, l.shared, arguments);
   if (l.weights) queue.start(l.weights, elements * parts(s.channels, LANES), l.threads, l.weights_shared, arguments);
   if (l.channels) queue.start(l.channels, parts(rows * widest, l.threads), l.threads, 0, arguments);
@@ -190,21 +190,21 @@ static int launch(const FormLaunch& l, const Form& f, const Arguments& a, const 
 
 // -- any call --------------------------------------------------------------------------------------------------------
 
-static bool is_at(const Arguments& a, Place place) {
-  for (u64 n = 0; n < a.count; ++n) if (!is_at(a.x[n], place)) return false;
-  for (int n = 0; n < MOST_RULES; ++n) if (!is_at(a.index[n], place) || !is_at(a.orders[n], place)) return false;
+static bool is_at(const Arguments& a, Device device) {
+  for (u64 n = 0; n < a.count; ++n) if (!is_at(a.x[n], device)) return false;
+  for (int n = 0; n < MOST_RULES; ++n) if (!is_at(a.index[n], device) || !is_at(a.orders[n], device)) return false;
   return true;
 }
 template <class One>
-static int run_on_gpu(const One* l, const Form& f, Arguments& a, Tensor* results, Place place) {
+static int run_on_gpu(const One* l, const Form& f, Arguments& a, Tensor* results, Device device) {
   Sizes s;
-  if (!l || !fits(f, a, s) || !is_at(a, place) || !is_ready(*l, f, a, s, place)) return UNFIT;
-  for (i64 n = 0; n < f.count; ++n) if (!make_ready(a.x[n], place)) return UNFIT;
-  return make_results(f, a, s, results, 0, place) ? launch(*l, f, a, s, results, place) : UNFIT;
+  if (!l || !fits(f, a, s) || !is_at(a, device) || !is_ready(*l, f, a, s, device)) return UNFIT;
+  for (i64 n = 0; n < f.count; ++n) if (!make_ready(a.x[n], device)) return UNFIT;
+  return make_results(f, a, s, results, device) ? launch(*l, f, a, s, results, device) : UNFIT;
 }
 // Fill the results, as `run` does on a CPU.
 static int run_on_gpu(const Form& f, Arguments& a, Tensor* results) {
-  const Place place = place_of(a.x[0]);
-  const void* l = launch_of(f, place);
-  return f.places ? run_on_gpu((const Launch*)l, f, a, results, place) : run_on_gpu((const FormLaunch*)l, f, a, results, place);
+  const Device device = device_of(a.x[0]);
+  const void* l = launch_of(f, device);
+  return f.places ? run_on_gpu((const Launch*)l, f, a, results, device) : run_on_gpu((const FormLaunch*)l, f, a, results, device);
 }

@@ -48,24 +48,44 @@ EXPORTED void tpgen_set_launch(i64 form, i64 device, const void* launch) {
   const void* made = forms[form]->places ? (void*)new Launch(*(const Launch*)launch) : new FormLaunch(*(const FormLaunch*)launch);
   __atomic_store_n(&forms[form]->launches[device], made, __ATOMIC_RELEASE);
 }
-// The number of a new call of a form, -1 where there are too many of them, or of its tensors.  The fields: dtype, limit,
+// The number of a new call of a form, -1 where there are too many of them, or of its tensors.  The fields: dtype,
 // places, how many tensors are given and opened, and how many rules there are; then what is known of each of these.
 EXPORTED i64 tpgen_add_form(const i64* fields) {
-  const i64 count = fields[3], opens = fields[4], rules = fields[5];
+  const i64 count = fields[2], opens = fields[3], rules = fields[4];
   if (known_forms == MOST || count > MOST_SLOTS || opens > MOST_SLOTS || rules > MOST_RULES) return -1;
   Given* given = new Given[count];
   Opened* opened = new Opened[opens];
   Rule* rule = new Rule[rules];
-  const i64* at = fields + 6;
+  const i64* at = fields + 5;
   for (i64 n = 0; n < count; ++n, at += 4) given[n] = {at[0], at[1], at[2], at[3]};
   for (i64 n = 0; n < opens; ++n, at += 4) opened[n] = {at[0], at[1], at[2], at[3]};
   for (i64 n = 0; n < rules; ++n, at += 3) rule[n] = {at[0], at[1], at[2]};
-  forms[known_forms] = new Form{"", "", "", fields[0], count, opens, rules, given, opened, rule, "", 0, 0, fields[1], fields[2], {}};
+  forms[known_forms] = new Form{"", "", "", fields[0], count, opens, rules, given, opened, rule, "", 0, 0, fields[1], {}};
   __atomic_store_n(&known_forms, known_forms + 1, __ATOMIC_RELEASE);
   return known_forms - 1;
 }
-// Who makes room for large results, before the first call.
-EXPORTED void tpgen_make_large_by(void* function) { make_large = (Handle(*)(const i64*, i64, i64))function; }
+// An empty tensor on the CPU, for functions in Python; the dtype by its position.
+EXPORTED Handle tpgen_empty(const i64* sizes, i64 dim, i64 dtype) {
+  static const int known[] = {aoti_torch_dtype_float32(), aoti_torch_dtype_float64(), aoti_torch_dtype_bfloat16()};
+  return empty(sizes, dim, known[dtype]);
+}
+EXPORTED i64 tpgen_memory_kept() {
+  const Guard guard;
+  return kept();
+}
+EXPORTED void tpgen_memory_release() {
+  const Guard guard;
+  trim(0);
+}
+// Keep at most so many bytes from now on; returns the limit that was.
+EXPORTED i64 tpgen_memory_limit(i64 bytes) {
+  const Guard guard;
+  const i64 before = arena.limit;
+  arena.limit = bytes;
+  return before;
+}
+// A forked process has none of the threads that held the lock.
+EXPORTED void tpgen_memory_after_fork() { __atomic_clear(&arena.locked, __ATOMIC_RELEASE); }
 
 static const char UNFIT_CALL[] =
     "tpgen: a call of a compiled program has no kernel in this process, or tensors of other shapes than its kernel takes, "

@@ -5,8 +5,6 @@ makes room and calls it, or launches it on a GPU, by the order of its rows where
 what is usual: tensors that fit, all on the CPU or on one GPU.  For all else, and for all faults, it returns nothing:
 then Python does the call, and says what is wrong.  Its overload ``form.few`` is the same for few tensors, without
 lists, which small products notice.  Its overload ``form.named``, for compiled programs, fails at faults.
-Room for large results on the CPU is made by a function in Python that the runtime calls, since what is kept for them
-stands there.
 
 The dispatcher decides what is usual: under a tracer, a transform, a mode, for tensors of other kinds, the operator is
 a function that returns nothing.
@@ -19,7 +17,6 @@ import hashlib
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -29,11 +26,11 @@ from torch import Tensor
 from tpgen.base import _torch
 from tpgen.base.errors import BackendError
 from tpgen.base.locks import ForkedLock
+from tpgen.base.remember import setting
 from tpgen.kernels.build.build import Wanted, load_library
 from tpgen.kernels.build.cache import RUNTIME
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda.driver import EntryPoints, entry_points
-from tpgen.kernels.runtime.memory import LARGE, empty
 from tpgen.kernels.runtime.native.source import libtorch, process_text
 
 FEW = 3  # tensors of calls without a list, and less indices
@@ -43,19 +40,10 @@ _UNUSUAL = (
     *("XPU", "MPS", "Meta", "SparseCPU", "MkldnnCPU", "CompositeExplicitAutograd"),  # the last: any other
 )
 _DTYPES = {dtype: n for n, dtype in enumerate(DTYPES)}
-_BY_NUMBER = tuple(DTYPES)
-_GIVE: Any = getattr(_torch, "pointer_of", None)  # a tensor's handle, in a capsule
-_open_capsule = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", ctypes.pythonapi)
+_TAKE: Any = getattr(_torch, "tensors_of", None)  # tensors, of their handles in capsules
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi)
 )
-
-
-@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64, ctypes.c_int64)
-def _make_large(sizes: Any, dim: int, dtype: int) -> int | None:
-    """The handle of an empty tensor, which the runtime will own; none where there is no memory: Python says so then."""
-    with suppress(RuntimeError, MemoryError):
-        return _open_capsule(_GIVE(empty(tuple(sizes[:dim]), _BY_NUMBER[dtype])), None)
-    return None
 
 
 class Runtime:
@@ -68,6 +56,11 @@ class Runtime:
         library.tpgen_set_launch.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
         library.tpgen_add_form.restype = ctypes.c_int64
         library.tpgen_add_form.argtypes = [ctypes.c_void_p]
+        library.tpgen_empty.restype = ctypes.c_void_p
+        library.tpgen_empty.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
+        for name in ("kept", "limit"):
+            getattr(library, f"tpgen_memory_{name}").restype = ctypes.c_int64
+        library.tpgen_memory_limit.argtypes = [ctypes.c_int64]
         self._library = library
         self._guard = ForkedLock()
         self._launches: bool | None = None
@@ -76,8 +69,6 @@ class Runtime:
         if library.tpgen_register():
             raise BackendError(f"torch {torch.__version__} refuses the operators of tpgen_native")
         self._registered = _register_unusual()
-        if _GIVE:  # else large results are left to Python
-            library.tpgen_make_large_by(_make_large)
         self.form, self.few = _operation("form"), _operation("form", "few")
 
     def use_driver(self, device: str, driver: EntryPoints | None) -> None:
@@ -114,12 +105,36 @@ class Runtime:
         that a product opens, as bits.
         """
         parts = (given, opened, rules)
-        numbers = [_DTYPES[dtype], LARGE, places, *map(len, parts), *(n for part in parts for x in part for n in x)]
+        numbers = [_DTYPES[dtype], places, *map(len, parts), *(n for part in parts for x in part for n in x)]
         with self._guard.lock:
             if text not in self._numbers:
                 fields = (ctypes.c_int64 * len(numbers))(*numbers)
                 self._numbers[text] = self._library.tpgen_add_form(fields)
             return self._numbers[text]
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
+        """An uninitialised tensor on pages that were used before; None where there is no memory."""
+        if not _TAKE or dtype not in _DTYPES:
+            return None
+        sizes = (ctypes.c_int64 * len(shape))(*shape)
+        handle = self._library.tpgen_empty(sizes, len(shape), _DTYPES[dtype])
+        return _TAKE([_new_capsule(handle, None, None)])[0] if handle else None
+
+    def kept(self) -> int:
+        """Bytes that are free and kept for results to come."""
+        return int(self._library.tpgen_memory_kept())
+
+    def release(self) -> None:
+        """Give the bytes that are kept back to the system."""
+        self._library.tpgen_memory_release()
+
+    def limit(self, size: int) -> int:
+        """Keep at most so many bytes, or where negative as the rule says; returns the limit that was."""
+        return int(self._library.tpgen_memory_limit(size))
+
+    def after_fork(self) -> None:
+        """Free the lock of the memory, which a thread of the forked process may hold."""
+        self._library.tpgen_memory_after_fork()
 
     def set_kernel(self, form: int, address: int) -> None:
         """Enter the kernel of a call."""
@@ -135,6 +150,17 @@ def _operation(name: str, overload: str = "") -> Callable[..., list[Tensor]]:
     find = getattr(_torch, "operation", None)
     operators = getattr(torch.ops.tpgen_native, name)
     return find(f"tpgen_native::{name}", overload)[0] if find else getattr(operators, overload or "default")
+
+
+def memory_limit() -> int | None:
+    """How many bytes may be kept for results to come; None where nobody says."""
+    asked = setting("TPGEN_REUSE_MB", "MB")
+    return None if asked is None else asked * 2**20
+
+
+def built_runtime() -> Runtime | None:
+    """The runtime, where somebody has built it."""
+    return _runtime() if _runtime.cache_info().currsize else None
 
 
 def _register_unusual() -> torch.library.Library:
@@ -161,7 +187,10 @@ def _runtime() -> Runtime | None:
     if os.environ.get("TPGEN_NATIVE") == "0":
         return None
     try:
-        return Runtime(load_library(Wanted(process_text(), "tpgen_register", (libtorch(),), RUNTIME)))
+        made = Runtime(load_library(Wanted(process_text(), "tpgen_register", (libtorch(),), RUNTIME)))
+        if (most := memory_limit()) is not None:
+            made.limit(most)
+        return made
     except BackendError as error:
         warnings.warn(
             f"kernels are called from Python, some ten microseconds slower a call: {error}; "

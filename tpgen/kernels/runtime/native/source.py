@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-_COMMON = ("torch", "form")  # each needs those before it
+_COMMON = ("torch", "memory", "form")  # each needs those before it
 
 
 @cache
