@@ -96,6 +96,7 @@ class FormModule(PlannedModule):
         rules: Rules = EDGES,
     ) -> Tensor | None:
         """The result of a usual call by the kernel of a description; None for any other, and where it does not fit."""
+        forms.training = self.training
         if weight is not None:
             w = weight if self.weight_numel else None
         else:

@@ -19,6 +19,7 @@ from tpgen.kernels.runtime.forms import forms
 from tpgen.kernels.runtime.ops import describe, kernel_conv, kernel_product
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
+from tpgen.nn.linear import Linear
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise
 
@@ -186,3 +187,15 @@ def test_calls_from_a_file_are_checked() -> None:
         refused("x1 x2 w out x1.1 x2.1 -> x1", tensors=5)
     with pytest.raises(InputError, match=r"\(2, 64\), got \(2, 32\)"):
         refused("x1 x2 w out x1.1 x2.1 -> x1")
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_kernels_of_gradients_that_evaluation_asks_for_are_built_first(training: bool) -> None:
+    layer = Linear(f"{7 + training}x0e", "3x0e", strategy="kernel").train(training)  # nobody else has built these
+    kernels = kernels_of(layer.kernel_text)
+    out = layer(torch.randn(4, 7 + training, requires_grad=True))
+    built = {str(slots) for slots, *_ in kernels._kernels}
+    opened = {text.partition("-> ")[2] for text in built}
+    assert opened == ({"out", "x1 w"} if training else {"out", "x1"})
+    out.sum().backward()
+    assert layer.weight.grad is not None

@@ -28,6 +28,7 @@ from tpgen.base.remember import remembered
 from tpgen.form.call import Call, Slot
 from tpgen.form.derivative import CallPart, parts_of, summed_parts
 from tpgen.kernels.cuda import orders
+from tpgen.kernels.rows import ELEMENTS, SHARED
 from tpgen.kernels.runtime.batching import fold_batch
 from tpgen.kernels.runtime.call import FormCall, opening_text
 from tpgen.kernels.runtime.registration import Operator, Unfold, added, define, define_function, register
@@ -48,8 +49,13 @@ _form = torch.ops.tpgen.form.default
 _WORTH_ASKING = 2**14
 
 
+_WEIGHTS = (SHARED, ELEMENTS.into)  # what tensors count whose gradients training alone asks for
+
+
 class _Forms(Operator):
     """Calls of a form."""
+
+    training = True  # of the module that called last: which gradients' kernels are built beside that of a first call
 
     def evaluate(self, call: FormCall, keys: Any = None) -> list[Tensor]:
         return _form(*call.arguments()) if keys is None else _form.redispatch(keys, *call.arguments())
@@ -69,10 +75,13 @@ class _Forms(Operator):
         kernels, own = kernels_of(call.description), call.slots
         if own.levels or own.opened != (Slot("out"),):
             return
-        derived = _pulled_back(call.call, (True,), tuple(wanted))
-        parts = () if kernels.description.any_level else _sum_of(derived).parts
+        if not self.training:
+            given = kernels.signature(call.call, call.rules).given
+            wanted = [yes and g.shape.counts not in _WEIGHTS for g, yes in zip(given, wanted, strict=True)]
+        derived = _pulled_back(call.call, (True,), tuple(wanted)) if True in wanted else ""
+        parts = () if kernels.description.any_level or not derived else _sum_of(derived).parts
         more = [opening_text(*(SLOTS[n] for n in part.opened)) for part in parts] or [derived]
-        kernels.build_together((call.call, *more), call.tensors[0], call.rules)
+        kernels.build_together((call.call, *filter(None, more)), call.tensors[0], call.rules)
         kernels.sort_together(call)
 
     def pull_back(
