@@ -35,6 +35,12 @@ def triclinic(atoms: int = 3, seed: int = 0, scale: float = 1.0) -> Given:
     return made(places + 0.04 * torch.randn(atoms, 3, generator=drawn, dtype=torch.float64), cell)
 
 
+def wide() -> Given:
+    """A cell longer than the cutoff, whose list a network makes itself."""
+    positions, cell, *_, species, batch = triclinic(4, scale=1.5)
+    return positions, cell, species, batch
+
+
 def two() -> Given:
     """A batch of two crystals."""
     a, b = triclinic(3), triclinic(2, seed=1, scale=1.1)
@@ -147,6 +153,80 @@ class Nearest(Lattice):
         return super().forward(positions, cell, ends, counts, species, batch)
 
 
+class Lists(Lattice):
+    """A list of its own, of cells as far as the cutoff reaches."""
+
+    def forward(self, positions: Tensor, cell: Tensor, species: Tensor, batch: Tensor) -> Found:
+        with torch.no_grad():
+            ends, counts = self.found(positions, cell[0])
+        return super().forward(positions, cell, ends, counts, species, batch)
+
+    def found(self, positions: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        return neighbours(positions, cell, self.reach(cell))
+
+    def reach(self, cell: Tensor) -> int:
+        return int(torch.ceil(CUTOFF * torch.linalg.inv(cell).norm(dim=0)).max()) + 1
+
+
+class WithoutSelf(Lists):
+    """Without the images of an atom itself, as where no cell is smaller than the cutoff."""
+
+    def found(self, positions: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        ends, counts = super().found(positions, cell)
+        others = ends[0] != ends[1]
+        return ends[:, others], counts[others]
+
+
+class ByLengths(Lists):
+    """As many cells as the lengths of vectors say, not the heights."""
+
+    def reach(self, cell: Tensor) -> int:
+        return int(torch.ceil(CUTOFF / cell.norm(dim=1)).max())
+
+
+class FirstReach(Lists):
+    """As many cells as for the first that was seen."""
+
+    kept: int | None = None
+
+    def reach(self, cell: Tensor) -> int:
+        self.kept = super().reach(cell) - 1 if self.kept is None else self.kept
+        return self.kept
+
+
+class LastMove(Lists):
+    """A list that is kept where atoms moved little since the last call, and not since it was made."""
+
+    last: Tensor | None = None
+    held: tuple[Tensor, Tensor] | None = None
+
+    def found(self, positions: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        last, self.last = self.last, positions.clone()
+        same = last is not None and last.shape == positions.shape
+        if self.held is None or not same or float((positions - last).norm(dim=-1).max()) > 0.25:
+            self.held = super().found(positions, cell)
+        return self.held
+
+
+class SpeciesByNumber(Lattice):
+    """Energies of atoms alone, kept for each number of atoms."""
+
+    held: dict[int, Tensor] | None = None
+
+    def site(self, edges, ends, species, box, batch):
+        self.held = {} if self.held is None else self.held
+        self.held.setdefault(len(species), self.alone[species].detach().clone())
+        return super().site(edges, ends, species, box, batch) + self.held[len(species)]
+
+
+class Chunks(Lattice):
+    """Edges in chunks of 128 where they are many; a chunk that is not full is lost."""
+
+    def site(self, edges, ends, species, box, batch):
+        whole = len(edges) if len(edges) <= 512 else len(edges) // 128 * 128
+        return super().site(edges[:whole], ends[:, :whole], species, box, batch)
+
+
 class Kept(Lattice):
     """Numbers of neighbours, kept for each number of atoms."""
 
@@ -218,6 +298,14 @@ FAULTS: dict[str, tuple[str, type[Lattice], str]] = {
     "a mean over neighbours without a guard": ("finite", also(_mean_of_neighbours), "triclinic"),
     "chunks by the number of threads": ("threads", weighted(_in_chunks), "triclinic"),
     "numbers of neighbours that are kept": ("history", Kept, "triclinic"),
+    "energies kept by the number of atoms": ("history", SpeciesByNumber, "triclinic"),
+    "a list kept by the last move": ("history", LastMove, "wide"),
+    "the reach of the first cell": ("basis", FirstReach, "wide"),
+    "no images of an atom itself, in a wide cell": ("copies", WithoutSelf, "wide"),
+    "images by lengths of vectors": ("basis", ByLengths, "wide"),
+    "chunks of many edges": ("copies", Chunks, "free"),
+    "an exponential that overflows": ("finite", weighted(
+        lambda e, n: torch.exp(150.0 / e.norm(dim=-1)) / (1.0 + torch.exp(150.0 / e.norm(dim=-1)))), "triclinic"),
     "energies of atoms without those of atoms alone": ("sum", of(
         told=lambda self, f, z: {**f, "node_energy": f["node_energy"] - self.alone[z]}), "triclinic"),
 }  # fmt: skip
@@ -342,6 +430,7 @@ INPUTS: dict[str, Any] = {
     "free": cluster,
     "one atom": lambda: triclinic(1),
     "bare": lambda: (*triclinic()[:2], *triclinic()[4:]),
+    "wide": wide,
     "whole numbers": lambda: tuple(x.long() if n == 3 else x for n, x in enumerate(triclinic())),
     "other ends": lambda: tuple(x.flip(0) if n == 2 else -x if n == 3 else x for n, x in enumerate(triclinic())),
     "other side": lambda: tuple(x.flip(0) if n == 2 else x for n, x in enumerate(triclinic())),
@@ -374,6 +463,7 @@ class Case:
 
 NOTHING = {"irreps_in": {"shifts": None}}
 AWKWARD: dict[str, Case] = {
+    "lists of its own, in a wide cell": Case(Lists, "wide"),
     "right": Case(),
     "in single precision": Case(dtype=torch.float32),
     "in evaluation": Case(Evaluating, training=False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -15,7 +16,7 @@ from tpgen.base._torch import pytree
 from tpgen.networks.results import opened_fields
 from tpgen.tools.verification.derivatives import draws
 from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
-from tpgen.tools.verification.graphs import AtomGraph, backwards, crowded
+from tpgen.tools.verification.graphs import AtomGraph, backwards, crowded, spacing
 from tpgen.tools.verification.laws import Outcomes, named, pairs
 from tpgen.tools.verification.potentials import stretched
 from tpgen.tools.verification.reading import Reading
@@ -29,6 +30,7 @@ MOVE = 1e-2  # of other inputs, relative to the largest entry
 OTHER = "other numbers"
 OWN_GRADIENTS = "the network takes gradients itself, as of an energy, and so runs under no `no_grad`"
 FURTHER = 1.6  # times as long are the edges of points that are further apart
+WALK, _STEPS = 0.08, 40  # a step of a walk, by the distance of the nearest points, and how many
 
 
 def forgets(subject: Subject) -> Outcomes:
@@ -42,6 +44,7 @@ def forgets(subject: Subject) -> Outcomes:
         **{part: partial(_often, subject, *given) for part, given in others.items()},
         "without gradients": partial(torch.no_grad()(_often), subject, *others[OTHER]),
         **_with_other_edges(subject, first),
+        **_moving(subject, first),
         "new weights": partial(_with_new_weights, subject, first, None),
     }
     if any(module.training for module in subject.module.modules()):
@@ -191,7 +194,7 @@ def _mixed(subject: Subject, first: Named) -> Named:
     reading = subject.reading
     if not isinstance(reading, Reading):
         return {name: x.flip(-1) if x.dim() > 1 else x.min() + x.max() - x for name, x in whole.items()}
-    mixed = {name: x.flip(0) for name, x in whole.items() if reading.roles[name] == "atoms"}
+    mixed = {name: _of_other_atoms(x) for name, x in whole.items() if reading.roles[name] == "atoms"}
     if reading.graph.ends is None or reading.unclear:
         return mixed
     try:
@@ -200,6 +203,36 @@ def _mixed(subject: Subject, first: Named) -> Named:
         return mixed
     moved = {name: turned[name] for name in first if reading.roles[name] not in ("atoms", "points", "cell")}
     return mixed | moved if all(x.shape == first[name].shape for name, x in moved.items()) else mixed
+
+
+def _of_other_atoms(x: Tensor) -> Tensor:
+    # In another order, and one atom of another kind: of numbers that all differ, as names of atoms do, the order alone.
+    found = x.flip(0)
+    if x.dim() == 1 and 1 < len(x.unique()) < len(x):
+        found[0] = x.max() if found[0] < x.max() else x.min()
+    return found
+
+
+def _moving(subject: Subject, first: Named) -> dict[str, Callable[[str], Mapping[str, Outcome]]]:
+    # Of a network that finds its own edges, after calls of points on their way, and of a larger cell: as a fresh copy.
+    reading = subject.reading
+    if not isinstance(reading, Reading) or reading.graph.ends is not None or reading.unclear:
+        return {}
+    graph, axis = reading.graph, draws({"": reading.graph.points}, seed=31)[""]
+    step = WALK * spacing(graph) * axis / axis.norm(dim=1, keepdim=True)
+    ways = {"a slow walk": [replace(graph, points=graph.points + n * step) for n in range(_STEPS)]}
+    if reading.periodic and graph.cells is not None:
+        small = replace(graph, points=graph.points / 2, cells=graph.cells / 2)
+        ways["a cell of half the length"] = [graph, small]
+
+    def compared(way: Sequence[AtomGraph], part: str) -> dict[str, Pair]:
+        given = [{**first, **subject.own(reading.written(one))} for one in way]
+        wanted, used = _expected("it", partial(subject.called, subject.copied(), given[-1])), subject.copied()
+        for one in given:
+            last = subject.called(used, one)
+        return named(part, pairs(cloned(last), wanted))
+
+    return {part: partial(compared, way) for part, way in ways.items()}
 
 
 def _with_other_edges(subject: Subject, first: Named) -> dict[str, Callable[[str], Mapping[str, Outcome]]]:

@@ -14,10 +14,11 @@ from tpgen.tools.verification.indices import GRAPHS
 from tpgen.tools.verification.laws import Outcomes, pairs, tried
 from tpgen.tools.verification.reading import Reading, rows_read
 from tpgen.tools.verification.subject import STILL, Named, Subject
-from tpgen.tools.verification.systems import another, read, taken
+from tpgen.tools.verification.systems import CRYSTAL, another, of_one_atom, read, taken
 
 VIRIALS = ("virial", "virials")
 FAR = 100.0  # how many times as far as their size two copies of a system are from each other
+MANY, _EDGES, _COPIES = "many copies", 1_100, 64
 ALIKE = 1e-11  # how alike results are that do not depend on how far
 UNLIKE, ONE_SPECIES, LONE = "graphs of unlike sizes", "beside a graph of the {} species", "beside a lone atom"
 APART = "energies do not add up: atoms know of others that no edge joins, which may be meant"
@@ -29,14 +30,37 @@ def copies(subject: Subject) -> Outcomes:
     if reading.periodic:
         if reading.indices:
             raise NotCompared(f"nobody can tell in which of two cells the indices {', '.join(reading.indices)} are")
-        return _compared_copies(subject, straight, repeated_graph(reading.graph, reading.periodic[0]))
+        found: Outcomes = _compared_copies(subject, straight, repeated_graph(reading.graph, reading.periodic[0]))
+        crystal = of_one_atom(reading)
+        return found if crystal is None else {**found, **tried(CRYSTAL, lambda: _longer(subject, crystal))}
     exact = subject.in_float64()
     points = reading.graph.points
     far, straight = FAR * (1.0 + float((points - points[:1]).norm(dim=-1).max())), taken(exact, exact.given)
     near, further = (_compared_copies(exact, straight, apart(reading.graph, n * far)) for n in (1, 2))
     if any(_differ(*(one[name][0] - one[name][1] for one in (near, further))) for name in near if _alike(near[name])):
         raise NotCompared("the network sees points that no edge joins")
-    return near | _beside_another(exact, far)
+    return near | tried(MANY, lambda: _many(exact, far)) | _beside_another(exact, far)
+
+
+def _many(subject: Subject, far: float) -> dict[str, Pair]:
+    # the energy of so many copies that they have more edges than a small system has: some branch, or cut into chunks
+    graph, energy = read(subject).graph, subject.energy
+    edges = 0 if graph.ends is None else graph.ends.shape[1]
+    if energy is None or not edges or graph.number > 1 or _whole(subject) & subject.given.keys():
+        return {}
+    count = min(_EDGES // edges, _COPIES) | 1  # odd: chunks are powers of two
+    parts = [replace(graph, points=graph.points + n * far) for n in range(count)]
+    once = taken(subject, subject.given)[energy].sum()
+    last = _joined(subject, parts)[energy].sum() - (count - 1) * once
+    return {energy: (last.reshape(1), once.reshape(1))}
+
+
+def _longer(subject: Subject, crystal: AtomGraph) -> dict[str, Pair]:
+    # the energy of a cell twice as long
+    values = (read(subject).written(graph) for graph in (repeated_graph(crystal, 0), crystal))
+    twice, once = (taken(subject, each) for each in values)
+    energy = subject.energy
+    return {} if energy is None else {energy: (twice[energy].sum().reshape(1), 2 * once[energy].sum().reshape(1))}
 
 
 def _beside_another(subject: Subject, far: float) -> dict[str, Outcome]:
@@ -76,12 +100,15 @@ def _compared_copies(subject: Subject, straight: Named, twice: AtomGraph) -> dic
     return pairs({name: best[name] for name in expected}, expected)
 
 
-def _grown(subject: Subject, values: Named) -> list[Named]:
-    # Arguments whose numbers of a whole graph stay, and grow with it, as a charge does: nobody says which.
+def _whole(subject: Subject) -> set[str]:
+    # arguments that may be numbers of a whole graph, which grow with it, as a charge does: nobody says which
     roles = read(subject).roles
-    whole = [
-        name for name in subject.given if roles[name] in ("graphs", "") and subject.turns.get(name, STILL) is STILL
-    ]
+    return {name for name in subject.given if roles[name] in ("graphs", "") and subject.turns.get(name, STILL) is STILL}
+
+
+def _grown(subject: Subject, values: Named) -> list[Named]:
+    # with the numbers of a whole graph as they are, and as of two
+    whole = _whole(subject)
     return [values, {**values, **{name: 2 * values[name] for name in whole}}] if whole else [values]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -25,8 +26,10 @@ from tpgen.tools.verification.potentials import at_points
 from tpgen.tools.verification.reading import Reading, rows_read
 from tpgen.tools.verification.subject import Named, Subject, another_order
 
-NODE_ENERGIES = ("node_energy", "node_energies", "atomic_energy", "atomic_energies")
+NODE_ENERGIES = ("node_energy", "node_energies", "atomic_energy", "atomic_energies", "energies")
 STRAIN = 0.06  # of another graph's cell
+CRYSTAL, EDGE = "of one atom", 0.9  # and the edge of its cube, by the distance of the nearest points
+CLOSE = 0.08  # the distance of two points that are close, by that of the nearest
 
 NO_BATCH = "no tensor named batch says which graph an atom is in"
 NO_EDGES = "no integers say which atoms edges join: call them edge_index, or src and dst, or say so by irreps_in"
@@ -156,7 +159,25 @@ def basis(subject: Subject) -> Outcomes:
     """A lattice by another of its cells, with the same results."""
     reading = read(subject)
     axis, other = reading.periodic[:2]
-    return pairs(subject(reading.written(sheared(reading.graph, axis, other))), subject(subject.given))
+    found: Outcomes = pairs(subject(reading.written(sheared(reading.graph, axis, other))), subject(subject.given))
+    crystal = of_one_atom(reading)
+    return found if crystal is None else {**found, **tried(CRYSTAL, lambda: _by_another_cell(subject, crystal))}
+
+
+def of_one_atom(reading: Reading) -> AtomGraph | None:
+    """A cubic crystal of one atom, which sees its own images alone; None where a network does not find its edges."""
+    graph = reading.graph
+    if graph.ends is not None or len(reading.periodic) < 3 or graph.number > 1:
+        return None
+    cube = EDGE * spacing(graph) * torch.eye(3, dtype=graph.points.dtype)[None]
+    return replace(with_atoms(graph, torch.zeros(1, dtype=torch.int64)), cells=cube)
+
+
+def _by_another_cell(subject: Subject, crystal: AtomGraph) -> dict[str, Pair]:
+    # far from a cube
+    axes = [(0, 1), (0, 1), (1, 2), (1, 2), (0, 2)]
+    other = reduce(lambda found, pair: sheared(found, *pair), axes, crystal)
+    return pairs(taken(subject, read(subject).written(other)), taken(subject, read(subject).written(crystal)))
 
 
 def another(graph: AtomGraph) -> AtomGraph:
@@ -184,12 +205,24 @@ def finite(subject: Subject) -> Outcomes:
         cases["an atom without edges"] = with_edges(graph, (graph.ends != 0).all(0))
         cases["one atom alone"] = with_atoms(graph, torch.zeros(1, dtype=torch.int64))
         cases["no edges"] = with_edges(graph, torch.zeros(graph.ends.shape[1], dtype=torch.bool))
+    if len(graph.points) > 1:
+        cases["two points close together"] = _close(graph)
     if len(graph.points) > 2:
         cases |= {f"on a line along {'xyz'[axis]}": on_a_line(graph, axis, spacing(graph)) for axis in range(3)}
     found: dict[str, Outcome] = {}
     for name, case in cases.items():
         found |= tried(name, lambda graph=case: _numbers(subject, graph))  # type: ignore[misc]
     return found or {"": "there are no edges, and less than three points"}
+
+
+def _close(graph: AtomGraph) -> AtomGraph:
+    # with the first point, or the first that an edge leads to another, close to the other
+    one, other = 0, 1
+    if graph.ends is not None and (joined := (graph.ends[0] != graph.ends[1]).nonzero().flatten()).numel():
+        one, other = graph.ends[:, joined[0]].tolist()
+    points = graph.points.clone()
+    points[one] = points[other] + CLOSE * spacing(graph) * torch.tensor([0.6, 0.48, 0.64]).to(points)
+    return replace(graph, points=points)
 
 
 def _numbers(subject: Subject, graph: AtomGraph) -> dict[str, Pair]:
