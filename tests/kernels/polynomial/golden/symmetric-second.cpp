@@ -74,7 +74,7 @@ extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* c
   const Tasks t = make_tasks(tasks, index, rows, elements, 0);
   int fault = 0;
   i64 next = 0; i64* const taken = &next; int* const failed = &fault;
-  on_threads(rows * vectors * 94 > 131072, [=]() __attribute__((always_inline)) {
+  on_threads(rows * vectors * 278 > 131072, [=]() __attribute__((always_inline)) {
     const Room<num> scratch_room(10 * W); num* const scratch = scratch_room.at;
     num* const x_w0_2 = scratch + 0 * W;
     num* const x_w1_1 = scratch + 1 * W;
