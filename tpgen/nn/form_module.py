@@ -96,7 +96,8 @@ class FormModule(PlannedModule):
         rules: Rules = EDGES,
     ) -> Tensor | None:
         """The result of a usual call by the kernel of a description; None for any other, and where it does not fit."""
-        forms.training = self.training
+        if not torch.compiler.is_compiling():  # whose graphs hold in both modes
+            forms.training = self.training
         if weight is not None:
             w = weight if self.weight_numel else None
         else:
