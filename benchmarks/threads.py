@@ -34,17 +34,17 @@ _WAYS: dict[str, Callable[[Case], torch.nn.Module]] = {
 }
 
 
-def numbers(most: int | None = None) -> tuple[int, ...]:
+def numbers() -> tuple[int, ...]:
     """1, 2, 4 ... threads, up to the cores of this machine."""
-    most = most or len(os.sched_getaffinity(0))
-    return tuple(2**power for power in range(most.bit_length()))
+    return tuple(2**power for power in range(len(os.sched_getaffinity(0)).bit_length()))
 
 
 def thread_rows(project: str, atoms: int) -> Iterator[Row]:
     """A row for each call and number of threads: the median of a few calls on the wall's clock."""
     before = torch.get_num_threads()
     for name, call in _calls(project, atoms):
-        call(), call()  # builds, and lets a program see the sizes
+        for _ in range(2):  # builds, and lets a program see the sizes
+            call()
         for threads in numbers():
             torch.set_num_threads(threads)
             row: Row = {"call": name, "threads": threads, "seconds": statistics.median(map(_once, [call] * _CALLS))}

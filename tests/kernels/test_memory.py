@@ -21,7 +21,7 @@ from tpgen.kernels.runtime.memory import LARGE as LEAST
 from tpgen.kernels.runtime.memory import empty, kept, none_kept, release
 from tpgen.kernels.runtime.native import runtime as native
 from tpgen.kernels.runtime.native.runtime import runtime
-from tpgen.kernels.runtime.native.source import _header, libtorch
+from tpgen.kernels.runtime.native.source import libtorch, native_header
 
 pytestmark = needs_compiler
 PAGE, KEPT, RESERVED = 2**21, 256 * 2**20, 2**30
@@ -91,7 +91,7 @@ class Arena:
     """The memory of native/memory.h, as it is when nothing has been taken yet."""
 
     def __init__(self, limit: int = -1) -> None:
-        text = HARNESS.format(torch=_header("torch"), memory=_header("memory"))
+        text = HARNESS.format(torch=native_header("torch"), memory=native_header("memory"))
         self.library: Any = load_library(Wanted(text, "reset", (libtorch(),)))
         self.library.address.restype = ctypes.c_void_p
         self.library.reset(ctypes.c_int64(limit))
@@ -221,6 +221,14 @@ def test_the_least_size_is_that_of_the_runtime() -> None:
     assert kept() == PAGE - LEAST
     del at
     assert kept() == PAGE
+
+
+def test_more_than_there_is_is_torchs_error() -> None:
+    """Also of addresses: pages that are promised and not there would end the process where it writes."""
+    for size in (2**40, 2**50):
+        if size == 2**50 or Path("/proc/sys/vm/overcommit_memory").read_text().strip() != "1":
+            with pytest.raises(RuntimeError, match="allocate memory"):
+                empty((size,), torch.float32)
 
 
 def test_nothing_is_kept_meanwhile() -> None:

@@ -20,6 +20,7 @@ from tpgen.base.errors import InputError
 from tpgen.networks.conversion import gathers, weights
 from tpgen.networks.conversion.convert import convert
 from tpgen.networks.conversion.gathers import Gatherable, GatheredRows
+from tpgen.networks.conversion.postponed import REST
 from tpgen.networks.step import compile_step
 
 pytestmark = needs_compiler
@@ -165,9 +166,9 @@ def test_rows_that_are_read_wait_seldom(fused: list[bool]) -> None:
     made(*given)
     assert made.linear._tpgen.rest_of_gathers > 0
     made.gather = by_index
-    for _ in range(gathers._REST):
+    for _ in range(REST):
         made(*given)
-    assert fused == [False] * gathers._REST + [True]
+    assert fused == [False] * REST + [True]
 
 
 def test_indices_of_every_kind() -> None:

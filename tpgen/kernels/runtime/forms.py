@@ -47,8 +47,6 @@ for _schema in (FORM, _ORDER):
 _form = torch.ops.tpgen.form.default
 # Asking which gradients are wanted costs as long as the gradients of so many numbers.
 _WORTH_ASKING = 2**14
-
-
 _WEIGHTS = (SHARED, ELEMENTS.into)  # what tensors count whose gradients training alone asks for
 
 
@@ -78,10 +76,12 @@ class _Forms(Operator):
         if not self.training:
             given = kernels.signature(call.call, call.rules).given
             wanted = [yes and g.shape.counts not in _WEIGHTS for g, yes in zip(given, wanted, strict=True)]
-        derived = _pulled_back(call.call, (True,), tuple(wanted)) if True in wanted else ""
-        parts = () if kernels.description.any_level or not derived else _sum_of(derived).parts
-        more = [opening_text(*(SLOTS[n] for n in part.opened)) for part in parts] or [derived]
-        kernels.build_together((call.call, *filter(None, more)), call.tensors[0], call.rules)
+        more: list[str] = []
+        if True in wanted:
+            derived = _pulled_back(call.call, (True,), tuple(wanted))
+            parts = () if kernels.description.any_level else _sum_of(derived).parts
+            more = [opening_text(*(SLOTS[n] for n in part.opened)) for part in parts] or [derived]
+        kernels.build_together((call.call, *more), call.tensors[0], call.rules)
         kernels.sort_together(call)
 
     def pull_back(

@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from tpgen.base._torch import saved_tensor_hooks
-from tpgen.networks.conversion.postponed import Postponed
+from tpgen.networks.conversion.postponed import REST, Postponed, may_wait
 from tpgen.nn.plain_tensors import PlainTensor, is_usual
 
 # Gathered numbers from which on it takes less time to select rows than torch's indexing does, and to let them wait.
 WORTH_SELECTING, WORTH_WAITING = 50_000, 250_000
-_REST = 60  # gathers of a layer's results that do not wait after one whose rows were read
 
 
 class Gatherable(PlainTensor):
@@ -32,7 +31,7 @@ class Gatherable(PlainTensor):
 
     @staticmethod
     def of(layer: Any, x: Tensor) -> Tensor:
-        """The results of a layer, where they are worth it."""
+        """The results of a layer, of this class where they are plain rows of numbers."""
         if type(x) is Tensor and x.dim() == 2 and not torch.compiler.is_compiling() and is_usual(x):
             x.__class__ = Gatherable
             x._tpgen_layer = layer  # type: ignore[attr-defined]
@@ -71,7 +70,7 @@ class GatheredRows(Postponed):
     layer: Any
 
     def computed(self) -> Tensor:
-        self.layer.rest_of_gathers = _REST
+        self.layer.rest_of_gathers = REST
         return super().computed()
 
     def taken(self) -> tuple[Tensor, Tensor] | None:
@@ -107,8 +106,7 @@ def _may_wait(x: Gatherable) -> bool:
     # a checkpoint must save the same when it runs again
     if torch.is_inference_mode_enabled() or x.is_inference() or saved_tensor_hooks(True) is not None:
         return False
-    x._tpgen_layer.rest_of_gathers = rest = max(x._tpgen_layer.rest_of_gathers - 1, 0)
-    return rest == 0
+    return may_wait(x._tpgen_layer, "rest_of_gathers")
 
 
 def _select(x: Tensor, index: Tensor) -> Tensor:

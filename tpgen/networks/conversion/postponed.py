@@ -25,6 +25,8 @@ from tpgen.nn.plain_tensors import writes_to
 
 _Function = Callable[..., Tensor]
 
+REST = 60  # calls that are not postponed after one whose numbers were read
+
 _ANSWERED = ("shape", "dtype", "device", "layout", "ndim", "requires_grad", "is_leaf", "is_cuda")
 # What a tensor without numbers answers, and what one that stands in for it does.
 _SHAPES = {
@@ -69,8 +71,9 @@ class PostponedCall:
         """Another function of the operands, as if it were called back then."""
         if self.is_written_to:
             raise InputError(
-                "a tensor that weights of edges or their product are made from was written to before something used "
-                "these: write to a copy, or leave the net that makes them out, convert(network, keep=...)"
+                "a tensor that rows or weights of edges, or their product, are made from was written to before "
+                "something used these: write to a copy, or leave the module that makes them out, "
+                "convert(network, keep=...)"
             )
         inference = torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
         # a checkpoint that began since would miss, when it runs again, what is saved here
@@ -169,6 +172,13 @@ class Postponed(Tensor):
             Postponed, lambda x: (x.plain if x.plain is not None else x.computed()).detach(), (args, kwargs)
         )
         return func(*args, **kwargs)
+
+
+def may_wait(program: Any, count: str) -> bool:
+    """Whether what a program makes may be postponed again; counts the calls since one was read, under a name."""
+    left = max(getattr(program, count) - 1, 0)
+    setattr(program, count, left)
+    return left == 0
 
 
 def plain(x: Any) -> Any:

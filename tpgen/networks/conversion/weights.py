@@ -21,7 +21,7 @@ from tpgen.kernels.runtime.call import FORWARD, FormCall
 from tpgen.kernels.runtime.forms import forms
 from tpgen.networks.conversion.gathers import GatheredRows, is_within, waiting_source
 from tpgen.networks.conversion.late_weights import WORTH_LATE, LateWeights, late_weights
-from tpgen.networks.conversion.postponed import Postponed, plain
+from tpgen.networks.conversion.postponed import REST, Postponed, may_wait, plain
 from tpgen.nn.autocast import autocasting
 from tpgen.nn.plain_tensors import is_traced, is_usual
 
@@ -29,7 +29,6 @@ _Function = Callable[..., Tensor]
 
 # Numbers of a product's rows from which on a sum of these by its kernel takes less time, without gradients and with.
 WORTH_SUMMING = (1_500_000, 250_000)
-_REST = 60  # calls of a product that are not postponed after one whose rows were read
 _MOST = 0.7  # the share of nodes with rows up to which sums of the others, zeros, are left out
 
 
@@ -65,7 +64,7 @@ class PostponedRows(Postponed):
 
     def computed(self) -> Tensor:
         product: Any = self.made.function
-        product.program.rest = _REST
+        product.program.rest = REST
         w = self._weights()
         return super().computed() if w is None else self.made.computed(partial(product.of, w))
 
@@ -213,8 +212,7 @@ def _may_be_summed(program: Any, source: Tensor, x: Tensor, y: Tensor, w: Tensor
         return False
     if not _is_kernel(program) or not program.takes_rows(x, y, w):
         return False
-    program.rest = max(program.rest - 1, 0)
-    return program.rest == 0
+    return may_wait(program, "rest")
 
 
 def _is_of_rows(x: Any, y: Any, w: Any) -> bool:

@@ -8,9 +8,9 @@ struct RowIndex { const void* at; i64 size, how; };
 enum { CHECKED = 1, NARROW = 2 };
 typedef int (*Kernel)(const void* const* given, void* const* opened, const RowIndex* indices, i64 rows, i64 channels);
 
+static const int KNOWN[] = {aoti_torch_dtype_float32(), aoti_torch_dtype_float64(), aoti_torch_dtype_bfloat16()};
 static int position(int dtype) {
-  static const int known[] = {aoti_torch_dtype_float32(), aoti_torch_dtype_float64(), aoti_torch_dtype_bfloat16()};
-  for (int n = 0; n < 3; ++n) if (known[n] == dtype) return n;
+  for (int n = 0; n < 3; ++n) if (KNOWN[n] == dtype) return n;
   return -1;
 }
 static const i64 BYTES[] = {4, 8, 2};

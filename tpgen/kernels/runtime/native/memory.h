@@ -52,7 +52,7 @@ static Region* open_region(i64 size) {
   r->size = whole(size, PAGE), r->spans = 1, r->room = 64;
   r->free = (Span*)calloc(r->room, sizeof(Span));
   r->filled = (bool*)calloc(r->size / PAGE, 1);
-  void* found = mmap(0, r->size + PAGE, 3, 0x4022, -1, 0);  // private pages that are written, and no promise of memory
+  void* found = mmap(0, r->size + PAGE, 3, 0x22, -1, 0);  // private pages that are written; refused where memory cannot suffice
   r->mapped = found == (void*)-1 ? 0 : found;
   if (!r->mapped || !r->free || !r->filled) return close(r), (Region*)0;
   r->base = (char*)whole((i64)r->mapped, PAGE);

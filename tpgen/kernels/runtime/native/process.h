@@ -66,8 +66,7 @@ EXPORTED i64 tpgen_add_form(const i64* fields) {
 }
 // An empty tensor on the CPU, for functions in Python; the dtype by its position.
 EXPORTED Handle tpgen_empty(const i64* sizes, i64 dim, i64 dtype) {
-  static const int known[] = {aoti_torch_dtype_float32(), aoti_torch_dtype_float64(), aoti_torch_dtype_bfloat16()};
-  return empty(sizes, dim, known[dtype]);
+  return empty(sizes, dim, KNOWN[dtype]);
 }
 EXPORTED i64 tpgen_memory_kept() {
   const Guard guard;

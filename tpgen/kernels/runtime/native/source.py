@@ -17,7 +17,7 @@ def process_text() -> str:
     >>> "tpgen_register" in process_text()
     True
     """
-    return "\n".join([f"// for torch {torch.__version__}", *map(_header, (*_COMMON, "gpu", "process"))])
+    return "\n".join([f"// for torch {torch.__version__}", *map(native_header, (*_COMMON, "gpu", "process"))])
 
 
 def deployed_text(table: str) -> str:
@@ -26,10 +26,11 @@ def deployed_text(table: str) -> str:
     >>> "none of it" in deployed_text("// none of it")
     True
     """
-    return "\n".join([*map(_header, _COMMON), table, _header("deployed")])
+    return "\n".join([*map(native_header, _COMMON), table, native_header("deployed")])
 
 
-def _header(name: str) -> str:
+def native_header(name: str) -> str:
+    """The text of a header beside this file."""
     return (Path(__file__).parent / f"{name}.h").read_text(encoding="utf-8")
 
 
