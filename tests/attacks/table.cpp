@@ -54,6 +54,7 @@ int aoti_torch_dtype_bfloat16() { return 15; }
 int aoti_torch_dtype_int64() { return 4; }
 int aoti_torch_dtype_int32() { return 3; }
 int aoti_torch_device_type_cpu() { return 0; }
+int aoti_torch_layout_strided() { return 0; }
 void aoti_torch_check(bool right, const char*, const char*, unsigned, const char*) { if (!right) abort(); }
 long long tpgen_add_form(const long long* fields);
 void tpgen_set_kernel(long long form, void* kernel);
