@@ -1,7 +1,7 @@
 // batch schedule: tiles of 4 rows, 4 lanes of float64
 //   path 0: 2x1o x 1x1o -> 3x0e (uvw); matrix products, 3 non-zeros
 // opens x1, x2, w
-// prelude 1ad6dc5d0abb
+// prelude 8b7bc9d5a8f0
 // path 0: 2x1o x 1x1o -> 3x0e (uvw)
 static void path_0(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* a_x2, num* P, num* D, const num* weights, num* a_w) {
   for (int u0 = 0; u0 < 2; u0 += 2) {
@@ -19,7 +19,7 @@ static void path_0(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* a_x2
     }
     const int count = (u1 - u0) * 1;
     correlate(a_w + 0 + u0 * 3, 3, P, s_out + 0 * (i64)R, count, 3, 1 * R);
-    multiply<false>(D, 1 * R, weights + 0 + u0 * 3, 3, 1, s_out + 0 * (i64)R, 1 * R, count, 3, 1 * R);
+    multiply<1 * R>(false, D, 1 * R, weights + 0 + u0 * 3, 3, 1, s_out + 0 * (i64)R, 1 * R, count, 3);
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 1; ++v) for (int r = 0; r < R; r += W) {
       vec x[3]; x[0] = load(s_x1 + (0 + u * 3) * (i64)R + 0 * R + r); x[1] = load(s_x1 + (0 + u * 3) * (i64)R + 1 * R + r); x[2] = load(s_x1 + (0 + u * 3) * (i64)R + 2 * R + r);
       vec y[3]; y[0] = load(s_x2 + (0 + v * 3) * (i64)R + 0 * R + r); y[1] = load(s_x2 + (0 + v * 3) * (i64)R + 1 * R + r); y[2] = load(s_x2 + (0 + v * 3) * (i64)R + 2 * R + r);

@@ -1,7 +1,7 @@
 // batch schedule: tiles of 8 rows, 8 lanes of bfloat16
 //   path 0: 2x1o x 1x1o -> 3x0e (uvw); matrix products, 3 non-zeros
 // opens out with x1 @ src, out @ dst
-// prelude 1886e805bca6
+// prelude f18a0aebc0bd
 // path 0: 2x1o x 1x1o -> 3x0e (uvw)
 static void path_0(int n, num* s_x1, num* s_x2, num* a_out, num* P, const num* weights) {
   for (int u0 = 0; u0 < 2; u0 += 2) {
@@ -18,7 +18,7 @@ static void path_0(int n, num* s_x1, num* s_x2, num* a_out, num* P, const num* w
       store(P + ((u - u0) * 1 + v) * 1 * R + 0 * R + r, sum_P_0);
     }
     const int count = (u1 - u0) * 1;
-    multiply<true>(a_out + 0 * (i64)R, 1 * R, weights + 0 + u0 * 3, 1, 3, P, 1 * R, 3, count, 1 * R);
+    multiply<1 * R>(true, a_out + 0 * (i64)R, 1 * R, weights + 0 + u0 * 3, 1, 3, P, 1 * R, 3, count);
   }
 }
 static void tile(int n, const real* const* p_x1, const real* const* p_x2, real* const* q_out, num* s_x1, num* s_x2, num* a_out, num* P, const num* weights) {

@@ -2,7 +2,7 @@
 //   path 0: 1x0e x 2x1o -> 2x1o (uvw); matrix products, 3 non-zeros
 //   path 1: 2x1o x 2x1o -> 3x0e (uvw); matrix products, 3 non-zeros
 // opens out
-// prelude 70b9a698aa42
+// prelude d8fe0394f6d6
 // path 0: 1x0e x 2x1o -> 2x1o (uvw)
 static void path_0(int n, num* s_x1, num* s_x2, num* a_out, num* P, const num* weights) {
   for (int u0 = 0; u0 < 1; u0 += 1) {
@@ -21,7 +21,7 @@ static void path_0(int n, num* s_x1, num* s_x2, num* a_out, num* P, const num* w
       store(P + ((u - u0) * 2 + v) * 3 * R + 2 * R + r, sum_P_2);
     }
     const int count = (u1 - u0) * 2;
-    multiply<true>(a_out + 3 * (i64)R, 3 * R, weights + 0 + u0 * 4, 1, 2, P, 3 * R, 2, count, 3 * R);
+    multiply<3 * R>(true, a_out + 3 * (i64)R, 3 * R, weights + 0 + u0 * 4, 1, 2, P, 3 * R, 2, count);
   }
 }
 // path 1: 2x1o x 2x1o -> 3x0e (uvw)
@@ -40,7 +40,7 @@ static void path_1(int n, num* s_x1, num* s_x2, num* a_out, num* P, const num* w
       store(P + ((u - u0) * 2 + v) * 1 * R + 0 * R + r, sum_P_0);
     }
     const int count = (u1 - u0) * 2;
-    multiply<true>(a_out + 0 * (i64)R, 1 * R, weights + 4 + u0 * 6, 1, 3, P, 1 * R, 3, count, 1 * R);
+    multiply<1 * R>(true, a_out + 0 * (i64)R, 1 * R, weights + 4 + u0 * 6, 1, 3, P, 1 * R, 3, count);
   }
 }
 static void tile(int n, const real* const* p_x1, const real* const* p_x2, real* const* q_out, num* s_x1, num* s_x2, num* a_out, num* P, const num* weights) {

@@ -2,17 +2,17 @@
 //   path 0: 16x0e -> 32x0e; a matrix product
 //   path 1: 6x1o -> 4x1o; a matrix product
 // opens x1, w
-// prelude 20a09ddee93e
+// prelude 1efdc0a0bdc9
 // matrices.h
 static void tile(int n, const real* p_x1, const real* p_out, real* q_x1, const num* weights, num* a_w, num* s_x1, num* s_out, num* a_x1) {
   for (i64 r = 0; r < n; ++r) stage<3, 6, 1>(p_x1 + r * 34 + 16, s_x1 + 0 * (i64)R + r * 24);
   for (i64 r = 0; r < n; ++r) stage<3, 4, 1>(p_out + r * 45 + 32, s_out + 0 * (i64)R + r * 12);
   // path 0: 16x0e -> 32x0e
-  multiply<false>(q_x1 + 0, 34, p_out + 0, 45, 1, weights + 0, 16, n * 1, 32, 16);
-  multiply<true>(a_w + 0, 32, p_x1 + 0, 1, 34, p_out + 0, 45, 16, n * 1, 32);
+  multiply<16>(false, q_x1 + 0, 34, p_out + 0, 45, 1, weights + 0, 16, n * 1, 32);
+  multiply<32>(true, a_w + 0, 32, p_x1 + 0, 1, 34, p_out + 0, 45, 16, n * 1);
   // path 1: 6x1o -> 4x1o
-  multiply<false>(a_x1 + 0 * (i64)R, 8, s_out + 0 * (i64)R, 4, 1, weights + 512, 8, n * 3, 4, 8);
-  multiply<true>(a_w + 512, 4, s_x1 + 0 * (i64)R, 1, 8, s_out + 0 * (i64)R, 4, 6, n * 3, 4);
+  multiply<8>(false, a_x1 + 0 * (i64)R, 8, s_out + 0 * (i64)R, 4, 1, weights + 512, 8, n * 3, 4);
+  multiply<4>(true, a_w + 512, 4, s_x1 + 0 * (i64)R, 1, 8, s_out + 0 * (i64)R, 4, 6, n * 3);
   for (i64 r = 0; r < n; ++r) unstage<3, 6, 1>(a_x1 + 0 * (i64)R + r * 24, q_x1 + r * 34 + 16);
 }
 extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const void*, i64 rows, i64 channels) {

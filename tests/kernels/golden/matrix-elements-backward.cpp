@@ -2,7 +2,7 @@
 //   path 0: 16x0e -> 32x0e; a matrix product
 //   path 1: 6x1o -> 4x1o; a matrix product
 // opens x1, w with w @ element
-// prelude 729155eedbf2
+// prelude 5e926c530484
 // matrices.h
 static void tile(int n, const i64* at, const real* p_x1, const real* p_out, real* q_x1, num* a_w, bool fresh, num* s_x1, num* s_out, num* a_x1, num* weights) {
   for (i64 r = 0; r < n; ++r) stage<1, 16, 1>(p_x1 + at[r] * 34 + 0, s_x1 + 0 * (i64)R + r * 16);
@@ -10,11 +10,11 @@ static void tile(int n, const i64* at, const real* p_x1, const real* p_out, real
   for (i64 r = 0; r < n; ++r) stage<1, 32, 1>(p_out + at[r] * 45 + 0, s_out + 0 * (i64)R + r * 32);
   for (i64 r = 0; r < n; ++r) stage<1, 4, 3>(p_out + at[r] * 45 + 32, s_out + 32 * (i64)R + r * 12);
   // path 0: 16x0e -> 32x0e
-  multiply<false>(a_x1 + 0 * (i64)R, 16, s_out + 0 * (i64)R, 32, 1, weights + 0, 16, n * 1, 32, 16);
-  (fresh ? multiply<false> : multiply<true>)(a_w + 0, 32, s_x1 + 0 * (i64)R, 1, 16, s_out + 0 * (i64)R, 32, 16, n * 1, 32);
+  multiply<16>(false, a_x1 + 0 * (i64)R, 16, s_out + 0 * (i64)R, 32, 1, weights + 0, 16, n * 1, 32);
+  multiply<32>(!fresh, a_w + 0, 32, s_x1 + 0 * (i64)R, 1, 16, s_out + 0 * (i64)R, 32, 16, n * 1);
   // path 1: 6x1o -> 4x1o
-  multiply<false>(a_x1 + 16 * (i64)R, 8, s_out + 32 * (i64)R, 4, 1, weights + 512, 8, n * 3, 4, 8);
-  (fresh ? multiply<false> : multiply<true>)(a_w + 512, 4, s_x1 + 16 * (i64)R, 1, 8, s_out + 32 * (i64)R, 4, 6, n * 3, 4);
+  multiply<8>(false, a_x1 + 16 * (i64)R, 8, s_out + 32 * (i64)R, 4, 1, weights + 512, 8, n * 3, 4);
+  multiply<4>(!fresh, a_w + 512, 4, s_x1 + 16 * (i64)R, 1, 8, s_out + 32 * (i64)R, 4, 6, n * 3);
   for (i64 r = 0; r < n; ++r) unstage<1, 16, 1>(a_x1 + 0 * (i64)R + r * 16, q_x1 + at[r] * 34 + 0);
   for (i64 r = 0; r < n; ++r) unstage<1, 6, 3>(a_x1 + 16 * (i64)R + r * 24, q_x1 + at[r] * 34 + 16);
 }

@@ -2,15 +2,15 @@
 //   path 0: 16x0e -> 32x0e; a matrix product
 //   path 1: 6x1o -> 4x1o; a matrix product
 // opens out with w @ element
-// prelude 07e628d7c8d9
+// prelude f1a855f793d3
 // matrices.h
 static void tile(int n, const i64* at, const real* p_x1, real* q_out, num* s_x1, num* a_out, num* weights) {
   for (i64 r = 0; r < n; ++r) stage<1, 16, 1>(p_x1 + at[r] * 34 + 0, s_x1 + 0 * (i64)R + r * 16);
   for (i64 r = 0; r < n; ++r) stage<1, 6, 3>(p_x1 + at[r] * 34 + 16, s_x1 + 16 * (i64)R + r * 48);
   // path 0: 16x0e -> 32x0e
-  multiply<false>(a_out + 0 * (i64)R, 32, s_x1 + 0 * (i64)R, 16, 1, weights + 0, 32, n * 1, 16, 32);
+  multiply<32>(false, a_out + 0 * (i64)R, 32, s_x1 + 0 * (i64)R, 16, 1, weights + 0, 32, n * 1, 16);
   // path 1: 6x1o -> 4x1o
-  multiply<false>(a_out + 32 * (i64)R, 16, s_x1 + 16 * (i64)R, 16, 1, weights + 512, 16, n * 3, 6, 16);
+  multiply<16>(false, a_out + 32 * (i64)R, 16, s_x1 + 16 * (i64)R, 16, 1, weights + 512, 16, n * 3, 6);
   for (i64 r = 0; r < n; ++r) unstage<1, 32, 1>(a_out + 0 * (i64)R + r * 32, q_out + at[r] * 45 + 0);
   for (i64 r = 0; r < n; ++r) unstage<1, 4, 3>(a_out + 32 * (i64)R + r * 48, q_out + at[r] * 45 + 32);
   for (int r = 0; r < n; ++r) zero(q_out + at[r] * 45 + 44, 1);

@@ -2,14 +2,14 @@
 //   path 0: 16x0e -> 32x0e; a matrix product
 //   path 1: 6x1o -> 4x1o; a matrix product
 // opens out
-// prelude d1150ae8653d
+// prelude b127b5d3a027
 // matrices.h
 static void tile(int n, const real* p_x1, real* q_out, const num* weights, num* s_x1, num* a_out) {
   for (i64 r = 0; r < n; ++r) stage<1, 6, 3>(p_x1 + r * 34 + 16, s_x1 + 0 * (i64)R + r * 24);
   // path 0: 16x0e -> 32x0e
-  multiply<false>(q_out + 0, 45, p_x1 + 0, 34, 1, weights + 0, 32, n * 1, 16, 32);
+  multiply<32>(false, q_out + 0, 45, p_x1 + 0, 34, 1, weights + 0, 32, n * 1, 16);
   // path 1: 6x1o -> 4x1o
-  multiply<false>(a_out + 0 * (i64)R, 4, s_x1 + 0 * (i64)R, 8, 1, weights + 512, 4, n * 3, 6, 4);
+  multiply<4>(false, a_out + 0 * (i64)R, 4, s_x1 + 0 * (i64)R, 8, 1, weights + 512, 4, n * 3, 6);
   for (i64 r = 0; r < n; ++r) unstage<1, 4, 3>(a_out + 0 * (i64)R + r * 12, q_out + r * 45 + 32);
   for (int r = 0; r < n; ++r) zero(q_out + r * 45 + 44, 1);
 }

@@ -2,7 +2,7 @@
 //   path 0: 16x0e -> 32x0e; a matrix product
 //   path 1: 6x1o -> 4x1o; a matrix product
 // opens x1, w, out
-// prelude 11e682295a4d
+// prelude 83cbf8b11146
 // matrices.h
 static void tile(int n, const real* p_x1, const real* p_out, real* q_x1, real* q_out, const real* p_w, real* q_w, num* s_x1, num* s_out, num* a_x1, num* a_out, num* s_w) {
   for (i64 r = 0; r < n; ++r) stage<1, 16, 1>(p_x1 + r * 34 + 0, s_x1 + 0 * (i64)R + r * 16);
@@ -12,21 +12,21 @@ static void tile(int n, const real* p_x1, const real* p_out, real* q_x1, real* q
   // path 0: 16x0e -> 32x0e
   for (i64 r = 0; r < n; ++r) {
     keep<16, 32>(p_w + r * 536 + 0, 0.25f, s_w);
-    multiply<false>(a_out + 0 * (i64)R + r * 32, 32, s_x1 + 0 * (i64)R + r * 16, 16, 1, s_w, 32, 1, 16, 32);
+    multiply<32>(false, a_out + 0 * (i64)R + r * 32, 32, s_x1 + 0 * (i64)R + r * 16, 16, 1, s_w, 32, 1, 16);
     keep_flipped<16, 32>(p_w + r * 536 + 0, 0.25f, s_w);
-    multiply<false>(a_x1 + 0 * (i64)R + r * 16, 16, s_out + 0 * (i64)R + r * 32, 32, 1, s_w, 16, 1, 32, 16);
+    multiply<16>(false, a_x1 + 0 * (i64)R + r * 16, 16, s_out + 0 * (i64)R + r * 32, 32, 1, s_w, 16, 1, 32);
     clear(s_w, 512);
-    multiply<true>(s_w, 32, s_x1 + 0 * (i64)R + r * 16, 1, 16, s_out + 0 * (i64)R + r * 32, 32, 16, 1, 32);
+    multiply<32>(true, s_w, 32, s_x1 + 0 * (i64)R + r * 16, 1, 16, s_out + 0 * (i64)R + r * 32, 32, 16, 1);
     give<16, 32>(q_w + r * 536 + 0, 0.25f, s_w);
   }
   // path 1: 6x1o -> 4x1o
   for (i64 r = 0; r < n; ++r) {
     keep<6, 4>(p_w + r * 536 + 512, 0.4082483f, s_w);
-    multiply<false>(a_out + 32 * (i64)R + r * 24, 8, s_x1 + 16 * (i64)R + r * 24, 8, 1, s_w, 8, 3, 6, 8);
+    multiply<8>(false, a_out + 32 * (i64)R + r * 24, 8, s_x1 + 16 * (i64)R + r * 24, 8, 1, s_w, 8, 3, 6);
     keep_flipped<6, 4>(p_w + r * 536 + 512, 0.4082483f, s_w);
-    multiply<false>(a_x1 + 16 * (i64)R + r * 24, 8, s_out + 32 * (i64)R + r * 24, 8, 1, s_w, 8, 3, 4, 8);
+    multiply<8>(false, a_x1 + 16 * (i64)R + r * 24, 8, s_out + 32 * (i64)R + r * 24, 8, 1, s_w, 8, 3, 4);
     clear(s_w, 48);
-    multiply<true>(s_w, 8, s_x1 + 16 * (i64)R + r * 24, 1, 8, s_out + 32 * (i64)R + r * 24, 8, 6, 3, 8);
+    multiply<8>(true, s_w, 8, s_x1 + 16 * (i64)R + r * 24, 1, 8, s_out + 32 * (i64)R + r * 24, 8, 6, 3);
     give<6, 4>(q_w + r * 536 + 512, 0.4082483f, s_w);
   }
   for (i64 r = 0; r < n; ++r) unstage<1, 16, 1>(a_x1 + 0 * (i64)R + r * 16, q_x1 + r * 34 + 0);

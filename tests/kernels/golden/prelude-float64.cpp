@@ -69,18 +69,17 @@ static inline void transpose(vec* v) {
 // row_staging.h
 // patch.h
 // a panel of B stays in the nearest cache while all rows of A pass
-template <bool ADD, int V>
-static inline void panel(num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int M, int K) {
+template <int V> static __attribute__((noinline))
+void panel(bool add, num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int M, int K) {
   int m = 0;
-  for (; m + 4 <= M; m += 4) patch<ADD, 4, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);
-  for (; m + 3 <= M; m += 3) patch<ADD, 3, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);
-  for (; m + 2 <= M; m += 2) patch<ADD, 2, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);
-  for (; m + 1 <= M; m += 1) patch<ADD, 1, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);
+  for (; m + 4 <= M; m += 4) patch<4, V>(add, C + m * cm, cm, A + m * am, am, ak, B, bk, K);
+  for (; m + 2 <= M; m += 2) patch<2, V>(add, C + m * cm, cm, A + m * am, am, ak, B, bk, K);
+  for (; m + 1 <= M; m += 1) patch<1, V>(add, C + m * cm, cm, A + m * am, am, ak, B, bk, K);
 }
-template <bool ADD>
-static void multiply(num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int M, int K, int N) {
-  int n = 0;
-  for (; n + 2 * W <= N; n += 2 * W) panel<ADD, 2>(C + n, cm, A, am, ak, B + n, bk, M, K);
-  for (; n + 1 * W <= N; n += 1 * W) panel<ADD, 1>(C + n, cm, A, am, ak, B + n, bk, M, K);
+template <int N> static inline
+void multiply(bool add, num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int M, int K) {
+  enum { V = 2, REST = N / W % V, WHOLE = N - REST * W };
+  for (int n = 0; n < WHOLE; n += V * W) panel<V>(add, C + n, cm, A, am, ak, B + n, bk, M, K);
+  if constexpr (REST) panel<REST>(add, C + WHOLE, cm, A, am, ak, B + WHOLE, bk, M, K);
 }
 // correlation.h

@@ -181,7 +181,7 @@ class MixingText:
     def _multiply(self, into: str, left: str, right: str, sizes: str, columns: str, add: bool = True) -> None:
         """Write a product of matrices whose rows stand one behind the other, or add it."""
         flag = "true" if add else "false"
-        self.w.line(f"multiply<{flag}>({into}, {columns}, {left}, {right}, {columns}, {sizes}, {columns});")
+        self.w.line(f"multiply<{columns}>({flag}, {into}, {columns}, {left}, {right}, {columns}, {sizes});")
 
     def _row_weights(self) -> None:
         first, k = self.first, self.k

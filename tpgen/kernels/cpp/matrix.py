@@ -80,18 +80,18 @@ class MatrixText:
         if "out" in self.p.opened:
             into, add = self._made("out", y), _flag(("out", y.index) in written)
             weights = self._kept(term, "keep", term.kept)
-            sizes = f"{y.padded}, {rows}, {x.mul}, {y.padded}"
-            self.w.line(f"multiply<{add}>({into}, {given_x}, {x_step}, 1, {weights}, {sizes});")
+            sizes = f"{y.padded}, {rows}, {x.mul}"
+            self.w.line(f"multiply<{y.padded}>({add}, {into}, {given_x}, {x_step}, 1, {weights}, {sizes});")
         if "x1" in self.p.opened:
             into, add = self._made("x1", x), _flag(("x1", x.index) in written)
             weights = self._kept(term, "keep_flipped", self.p.weights["kept"] + term.flipped)
-            sizes = f"{x.padded}, {rows}, {y.mul}, {x.padded}"
-            self.w.line(f"multiply<{add}>({into}, {given_y}, {y_step}, 1, {weights}, {sizes});")
+            sizes = f"{x.padded}, {rows}, {y.mul}"
+            self.w.line(f"multiply<{x.padded}>({add}, {into}, {given_y}, {y_step}, 1, {weights}, {sizes});")
         if "w" in self.p.opened:
             with self._summed(term) as sums:
-                sizes = f"{x.mul}, {rows}, {y.padded}"
-                add = "(fresh ? multiply<false> : multiply<true>)" if self.p.by_element else "multiply<true>"
-                self.w.line(f"{add}({sums}, {y.padded}, {given_x}, 1, {x_step}, {given_y}, {y_step}, {sizes});")
+                add = "!fresh" if self.p.by_element else "true"
+                given = f"{given_x}, 1, {x_step}, {given_y}, {y_step}"
+                self.w.line(f"multiply<{y.padded}>({add}, {sums}, {y.padded}, {given}, {x.mul}, {rows});")
         written |= {("out", y.index), ("x1", x.index)}
 
     def _given(self, operand: str, segment: MatrixSegment) -> tuple[str, int]:

@@ -95,26 +95,26 @@ def _transpose(lanes: int) -> str:
 
 
 def _products(target: Target) -> str:
-    """Matrix products on whole tiles, blocked in registers: rows of scalars against columns of vectors."""
-    tall, wide = (6, 4) if target.registers >= 32 else (4, 2)
+    """Matrix products on whole tiles, blocked in registers: rows of scalars against columns of vectors.
+
+    A text compiles the widths that its products have; heights of 5 and 3 would take as long as 4 + 1 and 2 + 1 do.
+    """
+    wide = 4 if target.registers >= 32 else 2
     cases = "\n".join(
-        f"  for (; m + {h} <= M; m += {h}) patch<ADD, {h}, V>(C + m * cm, cm, A + m * am, am, ak, B, bk, K);"
-        for h in range(tall, 0, -1)
-    )
-    columns = "\n".join(
-        f"  for (; n + {w} * W <= N; n += {w} * W) panel<ADD, {w}>(C + n, cm, A, am, ak, B + n, bk, M, K);"
-        for w in range(wide, 0, -1)
+        f"  for (; m + {h} <= M; m += {h}) patch<{h}, V>(add, C + m * cm, cm, A + m * am, am, ak, B, bk, K);"
+        for h in (6, 4, 2, 1)
     )
     return f"""
 // a panel of B stays in the nearest cache while all rows of A pass
-template <bool ADD, int V>
-static inline void panel(num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int M, int K) {{
+template <int V> static __attribute__((noinline))
+void panel(bool add, num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int M, int K) {{
   int m = 0;
 {cases}
 }}
-template <bool ADD>
-static void multiply(num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int M, int K, int N) {{
-  int n = 0;
-{columns}
+template <int N> static inline
+void multiply(bool add, num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int M, int K) {{
+  enum {{ V = {wide}, REST = N / W % V, WHOLE = N - REST * W }};
+  for (int n = 0; n < WHOLE; n += V * W) panel<V>(add, C + n, cm, A, am, ak, B + n, bk, M, K);
+  if constexpr (REST) panel<REST>(add, C + WHOLE, cm, A, am, ak, B + WHOLE, bk, M, K);
 }}
 """
