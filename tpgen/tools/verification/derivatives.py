@@ -25,7 +25,7 @@ from tpgen.tools.verification.subject import STILL, Named, Subject
 
 NamedFunction = Callable[[Named], Named]
 PARAMETER = "parameter "  # before the names of parameters among operands
-STEP, DIRECTIONS = 5e-5, 3
+STEPS, DIRECTIONS = (5e-5, 5e-6, 5e-7), 3  # the shorter ones where a function bends within the first
 DERIVATIVE_LIMIT = 1e-6  # of derivatives that are compared with differences in float64
 ASIDE, AWAY = 2, 3e-3  # operands that are moved a little, and how far relative to the largest entry
 KINK = "on a kink: it holds where points are moved a little, and not where derivatives jump, as at a cutoff"
@@ -139,7 +139,12 @@ def _by_differences(order: int, subject: Subject) -> Outcomes:
         return contracted(found, draws(given, seed=order - 1)).detach()
 
     def compared(at: Named, names: list[str]) -> Pair:
-        return _along(gradients(order, scalar, at, cotangents), below, at, names)
+        gradient, found = gradients(order, scalar, at, cotangents), list[Pair]()
+        for step in STEPS:
+            found.append(_along(gradient, below, at, names, step))
+            if not _apart(found[-1]):
+                break
+        return min(found, key=_distance)
 
     detached = _detached(subject, function, leaves)
     found: dict[str, Outcome] = {}
@@ -169,7 +174,7 @@ def _detached(subject: Subject, function: NamedFunction, leaves: Named) -> list[
 
 def _moves(function: NamedFunction, leaves: Named, name: str, result: str) -> bool:
     along = draws({name: leaves[name]}, seed=100)[name]
-    moved = function({**leaves, name: leaves[name] + STEP * along})[result]
+    moved = function({**leaves, name: leaves[name] + STEPS[0] * along})[result]
     return not torch.equal(moved, function(leaves)[result])
 
 
@@ -195,8 +200,12 @@ def _of_detached(order: int, subject: Subject, function: NamedFunction, leaves: 
 
 
 def _apart(pair: Pair) -> bool:
-    got, expected = pair
-    return not bool((got - expected).abs().max() <= DERIVATIVE_LIMIT * expected.abs().max())
+    return not _distance(pair) <= DERIVATIVE_LIMIT * float(pair[1].abs().max())
+
+
+def _distance(pair: Pair) -> float:
+    found = float((pair[0] - pair[1]).abs().max())
+    return found if found == found else float("inf")
 
 
 def _beside(subject: Subject, leaves: Named) -> Iterator[Named]:
@@ -208,12 +217,12 @@ def _beside(subject: Subject, leaves: Named) -> Iterator[Named]:
         yield {n: x + AWAY * x.abs().max() * along[n] if n in moved and x.numel() else x for n, x in leaves.items()}
 
 
-def _along(gradient: Named, function: Callable[[Named], Tensor], leaves: Named, names: list[str]) -> Pair:
+def _along(gradient: Named, function: Callable[[Named], Tensor], leaves: Named, names: list[str], step: float) -> Pair:
     got, expected = [], []
     for seed in range(DIRECTIONS):
         along = draws({name: leaves[name] for name in names}, seed=100 + seed)
         got.append(contracted({name: gradient[name] for name in names}, along))
-        expected.append(difference(lambda t, v=along: function(_moved(leaves, v, t))))  # type: ignore[misc]
+        expected.append(difference(lambda t, v=along: function(_moved(leaves, v, t)), step))  # type: ignore[misc]
     return torch.stack(got), torch.stack(expected)
 
 
@@ -221,10 +230,10 @@ def _moved(leaves: Named, along: Named, step: float) -> Named:
     return leaves | {name: leaves[name] + step * v for name, v in along.items()}
 
 
-def difference(function: Callable[[float], Tensor]) -> Tensor:
+def difference(function: Callable[[float], Tensor], step: float = STEPS[0]) -> Tensor:
     """The slope of a function at zero, by a central difference of fourth order."""
-    at = [function(n * STEP) for n in (-2, -1, 1, 2)]
-    return (8 * (at[2] - at[1]) - (at[3] - at[0])) / (12 * STEP)
+    at = [function(n * step) for n in (-2, -1, 1, 2)]
+    return (8 * (at[2] - at[1]) - (at[3] - at[0])) / (12 * step)
 
 
 def _parts(leaves: Named) -> dict[str, list[str]]:

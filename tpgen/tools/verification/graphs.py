@@ -194,11 +194,14 @@ def on_a_line(graph: AtomGraph, axis: int, spacing: float) -> AtomGraph:
 
 
 def spacing(graph: AtomGraph) -> float:
-    """The length of the shortest edge, or the distance of the nearest points; one where there is neither.
+    """The length of the shortest edge, or the distance of the nearest points of a graph; one where there is neither.
 
     Points in one place, as those that fill a batch up, are no nearest.
     """
     edges = graph.ends is not None and graph.ends.shape[1] > 0
-    lengths = graph.vectors.norm(dim=-1) if edges else torch.pdist(graph.points)
+    if edges:
+        lengths = graph.vectors.norm(dim=-1)
+    else:
+        lengths = torch.pdist(graph.points)[torch.pdist(graph.batch[:, None].double()) == 0]
     lengths = lengths[lengths > 0]
     return float(lengths.min()) if len(lengths) else 1.0

@@ -30,6 +30,7 @@ MOVE = 1e-2  # of other inputs, relative to the largest entry
 OTHER = "other numbers"
 OWN_GRADIENTS = "the network takes gradients itself, as of an energy, and so runs under no `no_grad`"
 FURTHER = 1.6  # times as long are the edges of points that are further apart
+LEAP = 4.0  # of one atom, by the distance of the nearest points
 WALK, _STEPS = 0.08, 40  # a step of a walk, by the distance of the nearest points, and how many
 
 
@@ -221,6 +222,10 @@ def _moving(subject: Subject, first: Named) -> dict[str, Callable[[str], Mapping
     graph, axis = reading.graph, draws({"": reading.graph.points}, seed=31)[""]
     step = WALK * spacing(graph) * axis / axis.norm(dim=1, keepdim=True)
     ways = {"a slow walk": [replace(graph, points=graph.points + n * step) for n in range(_STEPS)]}
+    aside = graph.points.clone()
+    away = 1e-3 * axis[0] + aside[0] - aside[graph.batch == graph.batch[0]].mean(0)
+    aside[0] += LEAP * spacing(graph) * away / away.norm()
+    ways["one atom comes back"] = [replace(graph, points=aside), graph]
     if reading.periodic and graph.cells is not None:
         small = replace(graph, points=graph.points / 2, cells=graph.cells / 2)
         ways["a cell of half the length"] = [graph, small]

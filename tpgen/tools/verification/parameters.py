@@ -75,7 +75,9 @@ def by_parameters(subject: Subject) -> Outcomes:
             return {"": MissingGradient(_FREED) if trains else NOT_DIFFERENTIABLE}
         claims[result] = dict(zip(names, slopes, strict=True))
     further = _of_untracked_inputs(function, leaves, names, cotangents, claims) | _of_sums(function, leaves, [*claims])
-    steps = {name: _steps(function, leaves, name, cotangents, subject.floors) for name in names}
+    exact = torch.finfo(torch.float64).eps / torch.finfo(subject.dtype).eps  # of floors: the copy is of float64
+    floors = {result: exact * floor for result, floor in subject.floors.items()}
+    steps = {name: _steps(function, leaves, name, cotangents, floors) for name in names}
     outcomes: dict[str, Outcome] = {part.removeprefix("out, "): pair for part, pair in further.items()}
     for result, c in cotangents.items():
         depends = [name for name in names if steps[name].move(result)]

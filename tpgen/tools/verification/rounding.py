@@ -5,6 +5,7 @@ No law that runs in float64 sees a narrower cast, which that copy has none of.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,10 +16,15 @@ from tpgen.tools.verification.derivatives import draws
 from tpgen.tools.verification.findings import NotCompared, Noted, Outcome, tolerance_of
 from tpgen.tools.verification.laws import Outcomes, pairs
 from tpgen.tools.verification.precision import Casts, Doubled
+from tpgen.tools.verification.reading import Reading
 from tpgen.tools.verification.subject import Named, Subject
+from tpgen.tools.verification.systems import crowd, taken
 
 UNEXPLAINED = 0.2  # of what a network may be wrong by: what is further apart is compared with rounding itself
 PLACES, MARGIN = 4, 20.0  # inputs moved by a rounding, and how many times as far as there results may be
+FAR, MOVE = 300.0, 0.01  # the unit is that of points
+COARSE_FROM = 0.01
+COARSE = "differences of energies are wrong by {:.0%} where points move by {}: sum large energies in float64"
 SMALL = "small beside numbers that it is made of: {dtype} rounds it by {apart:.1e}"
 DRAWS_OTHERS = "calls draw random numbers, of which float64 has others"
 UNNAMED_CAST = "no call names a narrower dtype: a tensor has it, or a kernel"
@@ -70,7 +76,47 @@ def precise(subject: Subject) -> Outcomes:
         rounding = MARGIN * honest.get(name or "out", 0.0)
         told = SMALL.format(dtype=str(subject.dtype).removeprefix("torch."), apart=apart)
         found[name] = told if apart <= rounding else Noted(compared[name], _narrowed(subject, held))
-    return found
+    return found | _far_away(subject, exact) | _of_differences(subject, exact, held)
+
+
+def _far_away(subject: Subject, exact: Subject) -> dict[str, Outcome]:
+    # The same points far from the origin, where rounding may move each by as much as they are rounded themselves.
+    reading, name = subject.reading, subject.points
+    if name is None or not isinstance(reading, Reading) or reading.unclear:
+        return {}
+    graph = crowd(reading.graph) if reading.graph.ends is None else reading.graph
+    far = FAR * torch.tensor([0.6, -0.48, 0.64], dtype=torch.float64)
+    held = exact.reading.written(replace(graph, points=graph.points + far))
+    held = {n: x.to(subject.dtype).double() if x.is_floating_point() else x for n, x in held.items()}
+    ulp = torch.finfo(subject.dtype).eps * FAR
+    try:
+        with Doubled():
+            expected, *beside = (
+                taken(exact, {**held, name: held[name] + step})
+                for step in (0.0, *(ulp * draws(held, seed=820 + place)[name] for place in range(PLACES)))
+            )
+        found = pairs(taken(subject, held), expected)
+    except NotCompared:
+        return {}
+    told: dict[str, Outcome] = {}
+    for result, pair in found.items():
+        allowed = MARGIN * max(_apart(one[result or "out"], pair[1]) for one in beside)
+        is_near = _apart(*pair) <= allowed + subject.slack * tolerance_of(subject.dtype) * _largest(pair[1])
+        told[f"far away{', ' + result if result else ''}"] = (pair[1], pair[1]) if is_near else pair
+    return told
+
+
+def _of_differences(subject: Subject, exact: Subject, held: Named) -> dict[str, Outcome]:
+    # Whether energies of geometries can be told apart.
+    name, energy = subject.points, subject.energy
+    if name is None or energy is None:
+        return {}
+    moved = {**held, name: (held[name] + MOVE * draws(held, seed=830)[name]).to(subject.dtype).double()}
+    with Doubled():
+        change = (exact(moved)[energy] - exact(held)[energy]).sum().detach()
+    own = (subject(moved, subject.copied())[energy] - subject(held, subject.copied())[energy]).sum().detach()
+    lost = float((own - change).abs() / change.abs().clamp(min=1e-300))
+    return {"differences of energies": COARSE.format(lost, MOVE)} if lost > COARSE_FROM else {}
 
 
 def _largest(x: Tensor) -> float:

@@ -18,8 +18,12 @@ from tpgen.tools.verification.systems import CRYSTAL, another, of_one_atom, read
 
 VIRIALS = ("virial", "virials")
 FAR = 100.0  # how many times as far as their size two copies of a system are from each other
-MANY, _EDGES, _COPIES = "many copies", 1_100, 64
+MANY, _EDGES, _COPIES = "many copies", 4_200, 255
+MANY_GRAPHS, _ATOMS = "many graphs", 500
 ALIKE = 1e-11  # how alike results are that do not depend on how far
+GAP = (
+    "a graph without atoms between two: the network leaves it out, and energies of later ones move up; it may be meant"
+)
 UNLIKE, ONE_SPECIES, LONE = "graphs of unlike sizes", "beside a graph of the {} species", "beside a lone atom"
 APART = "energies do not add up: atoms know of others that no edge joins, which may be meant"
 
@@ -156,7 +160,25 @@ def batch(subject: Subject) -> Outcomes:
         found |= tried(part, lambda other=other: _together(subject, [parts[0], other]))  # type: ignore[misc]
     if LONE in others:
         found |= tried(f"{LONE}, which comes first", lambda: _together(subject, [others[LONE], parts[0]]))
-    return found
+    found |= tried(MANY_GRAPHS, lambda: _together(subject, given * (_ATOMS // max(len(graph.points), 1) | 1)))
+    return found | _with_gap(subject, given[:2])
+
+
+def _with_gap(subject: Subject, parts: list[AtomGraph]) -> dict[str, Outcome]:
+    # The same graphs with a number between theirs that no atom has, where nothing but `batch` counts graphs.
+    reading, energy = read(subject), subject.energy
+    batches = reading.named("batch")
+    if energy is None or len(batches) != 1 or {"cell", "pointers", GRAPHS} & set(reading.roles.values()):
+        return {}
+    values = reading.written(reduce(joined, parts))
+    try:
+        straight = taken(subject, values)[energy]
+        found = taken(subject, {**values, batches[0]: 2 * values[batches[0]]})[energy]
+    except NotCompared:
+        return {}
+    if found.shape == straight.shape and len(straight) == 2:
+        return {"a gap": GAP}
+    return {"a gap": (found[::2], straight)} if len(found) == 3 else {}
 
 
 def _together(subject: Subject, parts: list[AtomGraph]) -> dict[str, Outcome]:

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from tpgen.tools.verification import laws
+from tpgen.tools.verification.derivatives import draws
 from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
 from tpgen.tools.verification.graphs import (
     AtomGraph,
+    alone,
     exchanged,
     on_a_line,
     sheared,
@@ -23,12 +25,13 @@ from tpgen.tools.verification.graphs import (
 )
 from tpgen.tools.verification.laws import Outcomes, named, pairs, tried
 from tpgen.tools.verification.potentials import at_points
-from tpgen.tools.verification.reading import Reading, rows_read
-from tpgen.tools.verification.subject import Named, Subject, another_order
+from tpgen.tools.verification.reading import PERIODIC, Reading, rows_read
+from tpgen.tools.verification.subject import Named, Subject, another_order, short
 
 NODE_ENERGIES = ("node_energy", "node_energies", "atomic_energy", "atomic_energies", "energies")
 STRAIN = 0.06  # of another graph's cell
 CRYSTAL, EDGE = "of one atom", 0.9  # and the edge of its cube, by the distance of the nearest points
+DENSE, CROWD, ASIDE = "of many neighbours", 60, 0.5  # atoms, and how far they are from those that they repeat
 CLOSE = 0.08  # the distance of two points that are close, by that of the nearest
 
 NO_BATCH = "no tensor named batch says which graph an atom is in"
@@ -99,8 +102,10 @@ def permuted_systems(subject: Subject) -> Outcomes:
     """Rows, or the atoms of each graph, in another order; and an atom without edges behind all others."""
     found = dict(laws.permutation(subject))
     graph = subject.reading.graph if isinstance(subject.reading, Reading) else None
-    if graph is None or graph.ends is None:
+    if graph is None:
         return found
+    if graph.ends is None:
+        return found if subject.reading.unclear else {**found, **tried(DENSE, lambda: _permuted_dense(subject))}
     atom = int((graph.batch == graph.batch[-1]).nonzero()[0])  # the first of the last graph
     lone = with_edges(graph, (graph.ends != atom).all(0))
     with suppress(NotCompared):
@@ -110,6 +115,22 @@ def permuted_systems(subject: Subject) -> Outcomes:
         got = taken(subject, read(subject).written(with_atoms(lone, order)))
         found |= named("an atom without edges last", pairs(got, _in_order(subject, straight, got, order)))
     return found
+
+
+def _permuted_dense(subject: Subject) -> dict[str, Pair]:
+    # of so many neighbours that a list of the nearest, or first, would leave some out
+    graph = crowd(read(subject).graph)
+    exact, order = subject.in_float64(), another_order(len(graph.points))
+    straight, got = (taken(exact, read(exact).written(one)) for one in (graph, with_atoms(graph, order)))
+    return pairs(got, _in_order(exact, straight, got, order))
+
+
+def crowd(graph: AtomGraph) -> AtomGraph:
+    """The first graph of a network that finds its edges, with the same atoms again and again within its room."""
+    one = alone(graph, 0)
+    again = torch.arange(len(one.points)).repeat(-(-CROWD // len(one.points)))
+    draw = draws({"": one.points[again]}, seed=33)[""]
+    return replace(with_atoms(one, again), points=one.points[again] + ASIDE * spacing(one) * draw)
 
 
 def _lone_last(graph: AtomGraph, order: Tensor) -> Tensor:
@@ -149,10 +170,31 @@ def edges(subject: Subject) -> Outcomes:
 def images(subject: Subject) -> Outcomes:
     """A point exchanged for its image in another cell, with the images of its edges: the same results."""
     reading = read(subject)
-    return pairs(
+    found: Outcomes = pairs(
         subject(reading.written(exchanged(reading.graph, list(reading.periodic)))),
         subject(reading.written(reading.graph)),
     )
+    said = [name for name, x in reading.values.items() if short(name) == PERIODIC and x.numel() % 3 == 0]
+    if reading.graph.ends is not None or len(said) != 1:
+        return found
+    return {**found, **tried("an open side", lambda: _open(subject, said[0]))}
+
+
+def _open(subject: Subject, periodic: str) -> dict[str, Pair]:
+    # a vector along which the cell does not repeat may be longer
+    reading = read(subject)
+    graph, axis = reading.graph, reading.periodic[0]
+    assert graph.cells is not None
+    longer = graph.cells.clone()
+    longer[:, axis] *= 1.5
+    said = reading.values[periodic].clone()
+    said[..., axis] = 0
+    one, two = (
+        taken(subject, {**reading.written(replace(graph, cells=cells)), periodic: said})
+        for cells in (longer, graph.cells)
+    )
+    names = [name for name in two if name != subject.stress]
+    return pairs({name: one[name] for name in names}, {name: two[name] for name in names})
 
 
 def basis(subject: Subject) -> Outcomes:
@@ -207,12 +249,29 @@ def finite(subject: Subject) -> Outcomes:
         cases["no edges"] = with_edges(graph, torch.zeros(graph.ends.shape[1], dtype=torch.bool))
     if len(graph.points) > 1:
         cases["two points close together"] = _close(graph)
+        cases["an atom between two alike"] = _between(graph)
     if len(graph.points) > 2:
         cases |= {f"on a line along {'xyz'[axis]}": on_a_line(graph, axis, spacing(graph)) for axis in range(3)}
     found: dict[str, Outcome] = {}
     for name, case in cases.items():
         found |= tried(name, lambda graph=case: _numbers(subject, graph))  # type: ignore[misc]
     return found or {"": "there are no edges, and less than three points"}
+
+
+def _between(graph: AtomGraph) -> AtomGraph:
+    # the last atom halfway between two of the first, where vectors cancel
+    rows = torch.tensor([0, len(graph.points) - 1, 0])
+    places = spacing(graph) * torch.tensor([[-1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+    points, same = places.to(graph.points), torch.zeros_like(rows)
+    found = replace(graph, points=points, batch=same, atoms=graph.atoms[rows], twins=same)
+    if graph.number > 1:
+        found = replace(found, graphs=graph.graphs[:1], cells=None if graph.cells is None else graph.cells[:1])
+    if graph.ends is None or graph.edges is None or graph.edge_twins is None:
+        return found
+    ends = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    edges = torch.zeros(4, dtype=torch.int64)
+    counts = None if graph.counts is None else graph.counts.new_zeros(4, 3)
+    return replace(found, ends=ends, edges=edges, edge_twins=edges, counts=counts)
 
 
 def _close(graph: AtomGraph) -> AtomGraph:

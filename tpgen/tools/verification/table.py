@@ -91,6 +91,7 @@ LAWS: dict[str, Law] = {
         "rows or points in another order give results in it",
         _of_points_or_rows(systems.permuted_systems, surroundings.also_untracked(rows.permuted)),
         lambda s: is_network(s) or s.relabel is not None,
+        slack=5,
         lacks=lambda s: _of_points_or_rows(needs(), rows.lacking_rows)(s) if is_network(s) else "",
     ),
     "edges": _of_systems("edges in another order give results in it", systems.edges, "edges"),
