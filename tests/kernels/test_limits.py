@@ -72,6 +72,11 @@ def mixing(shared: bool) -> Plan:
     return fully_connected("5x0e + 3x1o", "0e + 1o", "9x0e + 3x1o", shared_weights=shared)
 
 
+def scalars(mul: int = 6) -> Plan:
+    """A product with five scalars, into copies that fill vectors or none."""
+    return fully_connected("2x1o + 3x0e", "5x0e", f"{mul}x1o + 4x0e + 3x1o")
+
+
 def layer(shared: Any = True) -> Plan:
     return make_linear_plan("9x0e + 5x1o", "8x0e + 3x1o", shared_weights=shared)
 
@@ -118,6 +123,7 @@ LIMITS = [
     Limit("kernels.placement.channel._GROUP", (1, 2, 8), {"uvu": CHANNELS["uvu"], "uuu": CHANNELS["uuu"]}, MANY),
     Limit("kernels.placement.channel._GROUP_STAGED", (1, 200, 10**6), {"uvu": CHANNELS["uvu"]}, MANY),
     Limit("kernels.placement.batch._BLOCK", (1, 150, 10**6), MIXED),
+    Limit("kernels.placement.batch._OF_SCALARS", (4, 5, 6), {"scalars": scalars, "wide": lambda: scalars(16)}),
     Limit("kernels.placement.batch._STAGED", (1, 9, 10**6), {"uvw": MIXED["uvw"]}),
     Limit("kernels.placement.planning._FILLED", (0.1, 4, 10**6), {"uvu": CHANNELS["uvu"]}),
     Limit("kernels.placement.planning._LARGE", (1, 15, 10**6), {"uvw, shared": MIXED["uvw, shared"]}),

@@ -3,7 +3,8 @@
 A path whose copies do not mix (``uvu``, ``uuu`` …) is a loop over copies around its coupling.  One that mixes them
 (``uvw``, ``uuw``, ``u<vw``) goes through P and D, see `tpgen.kernels.sweep.levels`: its middle stage is three matrix
 products of tiles where the weights are shared, three loops over vectors where every row has its own.  A block of input
-copies at a time, so that P stays in cache unless one copy of x1 alone has too many.
+copies at a time, so that P stays in cache unless one copy of x1 alone has too many.  Where input 2 is many scalars,
+these make each row's own weights of the shared ones first, which multiply vectors as scalars.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import partial
 
 from tpgen.form.form import Term
 from tpgen.kernels.cpp.expressions import Spelling, Sums
-from tpgen.kernels.cpp.text import Writer, add_block_sums, found_row
+from tpgen.kernels.cpp.text import Writer, add_block_sums, found_row, literal
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.values import ScratchSegment
 from tpgen.kernels.sweep.statements import Accumulate, Statement, SweepStage
@@ -219,6 +220,69 @@ class MixingText:
             self.w.line(f"store(a_w + {at}, {' + '.join(f'c[{n}] * g[{n}]' for n in range(self.k))});")
 
 
+class OwnWeightsText:
+    """Writes a path with a scalar input: the weights of each row for one first copy, and products with these."""
+
+    def __init__(self, placement: BatchPlacement, term: Term, w: Writer) -> None:
+        self.p, self.term, self.w = placement, term, w
+        self.k, self.v, self.mixed = term.size("k"), term.size("v"), term.size("w")
+        starts = BatchVectors(placement, term, w)
+        self.at = f"{starts.start('w')} + u * {self.v * self.mixed}"
+        self.x, self.y, self.out = (f"{starts.start(o)} * (i64)R" for o in ("x1", "x2", "out"))
+        self.c = literal(term.entries[0].value, placement.schedule.target.dtype)
+        self.opened = placement.opened
+
+    def write(self) -> None:
+        sizes = f"{self.mixed}, {self.v}"
+        with self.w.block(f"for (int u = 0; u < {self.term.size('u')}; ++u)"):
+            if "own" in self.p.scratch:
+                self.w.line(f"multiply<R>(false, own, R, weights + {self.at}, 1, {self.mixed}, s_x2 + {self.y}, R, {sizes});")
+            with self.w.block(_ROWS):
+                self._rows()
+            if "w" in self.opened:
+                self._weights()
+            if "x2" in self.opened:
+                place = f"weights + {self.at}, {self.mixed}, 1, d_own, R, {self.v}, {self.mixed}"
+                self.w.line(f"multiply<R>(true, a_x2 + {self.y}, R, {place});")
+
+    def _rows(self) -> None:
+        x = f"{self.x} + (u * {self.k}) * R + r"
+        if self.opened != ("x1",):
+            self._loads("x", f"s_x1 + {x}", f"{self.c} * ")
+        if "x1" in self.opened:
+            self.w.line(f"vec d[{self.k}] = {{}};")
+        with self.w.block(f"for (int w = 0; w < {self.mixed}; ++w)"):
+            self._copy(f"{self.out} + (w * {self.k}) * R + r")
+        if "x1" in self.opened:
+            for n in range(self.k):
+                self.w.line(f"add(a_x1 + {x} + {n} * R, {self.c} * d[{n}]);")
+
+    def _copy(self, out: str) -> None:
+        if "own" in self.p.scratch:
+            self.w.line("const vec weight = load(own + w * R + r);")
+        if self.opened != ("out",):
+            self._loads("g", f"s_out + {out}")
+        for n in range(self.k):
+            if "out" in self.opened:
+                self.w.line(f"add(a_out + {out} + {n} * R, weight * x[{n}]);")
+            if "x1" in self.opened:
+                self.w.line(f"d[{n}] += weight * g[{n}];")
+        if "d_own" in self.p.scratch:
+            self.w.line(f"store(d_own + w * R + r, {' + '.join(f'x[{n}] * g[{n}]' for n in range(self.k))});")
+
+    def _loads(self, name: str, base: str, times: str = "") -> None:
+        values = " ".join(f"{name}[{n}] = {times}load({base} + {n} * R);" for n in range(self.k))
+        self.w.line(f"vec {name}[{self.k}]; {values}")
+
+    def _weights(self) -> None:
+        into, y = f"a_w + {self.at}, {self.mixed}", f"s_x2 + {self.y}"
+        if self.p.flips(self.term):
+            self.w.line(f"flip(d_own, flipped, {self.mixed}, R);")
+            self.w.line(f"multiply<{self.mixed}>(true, {into}, {y}, R, 1, flipped, {self.mixed}, {self.v}, R);")
+        else:
+            self.w.line(f"correlate({into}, {y}, d_own, {self.v}, {self.mixed}, R);")
+
+
 class BatchText:
     """Writes the functions of one placement."""
 
@@ -284,7 +348,9 @@ class BatchText:
             with self.w.block(f"static void path_{term.path}(int n{arguments})"):
                 if term.pairs:
                     self._pair_tables(term)
-                if term.mode.mixing:
+                if self.p.owns_weights(term):
+                    OwnWeightsText(self.p, term, self.w).write()
+                elif term.mode.mixing:
                     MixingText(self.p, path, self.w).write()
                 else:
                     self._plain(path)

@@ -14,6 +14,7 @@ from tpgen.kernels.rows import Rules
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep
 
 _BLOCK = 48 * 1024  # numbers in a block of P
+_OF_SCALARS = 12  # copies of a scalar input from which on a row's own weights are computed of them first
 _STAGED = 128  # per-row weights in scratch: whole vectors of each row, in the nearest cache if one copy's fit
 
 
@@ -50,7 +51,8 @@ class BatchPlacement(OpenedSlots):
         rows = self.schedule.rows
         areas = {f"s_{o}": self.dim[o] * rows for o in self.given if o != "w"}
         areas |= {f"a_{o}": self.dim[o] * rows for o in self.opened if o != "w"}
-        mixing = [t for t in self.schedule.terms if t.mode.mixing]
+        own = [t for t in self.schedule.terms if self.owns_weights(t)]
+        mixing = [t for t in self.schedule.terms if t.mode.mixing and t not in own]
         block = max((self.block(t) * t.size("k") for t in mixing), default=0) * rows
         if "out" in self.opened or "w" in self.opened:
             areas["P"] = block
@@ -59,6 +61,10 @@ class BatchPlacement(OpenedSlots):
         flipped = [t for t in mixing if self.flips(t)]
         if flipped:
             areas["G"] = max(t.size(t.mode.mixing) * t.size("k") for t in flipped) * rows
+        one = max((t.size("w") for t in own), default=0) * rows
+        areas["own"] = one if "out" in self.opened or "x1" in self.opened else 0
+        areas["d_own"] = one if "w" in self.opened or "x2" in self.opened else 0
+        areas["flipped"] = one if any(map(self.flips, own)) else 0
         if self.row_weights:
             weighted = [t for t in self.schedule.terms if t.weighted]
             chunk = max((self.chunk(t) * self.staged(t) for t in weighted), default=0) * rows
@@ -83,6 +89,16 @@ class BatchPlacement(OpenedSlots):
         size = term.size(term.mode.weight[0])
         times = -(-size // max(1, _STAGED // self.chunk(term)))
         return -(-size // times)
+
+    def owns_weights(self, term: Term) -> bool:
+        """Whether each row's own weights, sums of shared ones by its scalars, are computed first.
+
+        With v copies of a scalar and k components, a product with them takes v + k multiply-adds for an input copy and
+        an output copy, and v * k where the inputs are multiplied first.
+        """
+        if self.row_weights or not term.weighted or (term.mode.in1, term.mode.in2, term.mode.out) != ("u", "v", "w"):
+            return False
+        return term.size("j") == 1 and term.size("k") > 1 and term.size("v") >= _OF_SCALARS
 
     def flips(self, term: Term) -> bool:
         """Whether weights' gradients are vectors over output copies, of the cotangent flipped; else sums over lanes."""
@@ -111,5 +127,7 @@ class BatchPlacement(OpenedSlots):
         if not term.mode.mixing:
             return f"  path {term.path}: copies {copies}, one by one"
         how = "rows of weights" if self.row_weights else "matrix products"
+        if self.owns_weights(term):
+            how = "each row's own weights"
         flipped = ", the cotangent flipped" if self.flips(term) else ""
         return f"  path {term.path}: copies {copies}, {self.block(term)} of the inputs at a time by {how}{flipped}"
