@@ -1,7 +1,7 @@
 // batch schedule: tiles of 4 rows, 4 lanes of float64
 //   path 0: 2x1o x 1x1o -> 3x0e (uvw); matrix products, 3 non-zeros
 // opens x1, x2, w
-// prelude 8b7bc9d5a8f0
+// prelude 855c66a1c654
 // path 0: 2x1o x 1x1o -> 3x0e (uvw)
 static void path_0(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* a_x2, num* P, num* D, const num* weights, num* a_w) {
   for (int u0 = 0; u0 < 2; u0 += 2) {

@@ -72,6 +72,7 @@ static inline void transpose(vec* v) {
 template <int V> static __attribute__((noinline))
 void panel(bool add, num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int M, int K) {
   int m = 0;
+  for (; m + 6 <= M; m += 6) patch<6, V>(add, C + m * cm, cm, A + m * am, am, ak, B, bk, K);
   for (; m + 4 <= M; m += 4) patch<4, V>(add, C + m * cm, cm, A + m * am, am, ak, B, bk, K);
   for (; m + 2 <= M; m += 2) patch<2, V>(add, C + m * cm, cm, A + m * am, am, ak, B, bk, K);
   for (; m + 1 <= M; m += 1) patch<1, V>(add, C + m * cm, cm, A + m * am, am, ak, B, bk, K);

@@ -233,10 +233,10 @@ class OwnWeightsText:
         self.opened = placement.opened
 
     def write(self) -> None:
-        sizes = f"{self.mixed}, {self.v}"
         with self.w.block(f"for (int u = 0; u < {self.term.size('u')}; ++u)"):
             if "own" in self.p.scratch:
-                self.w.line(f"multiply<R>(false, own, R, weights + {self.at}, 1, {self.mixed}, s_x2 + {self.y}, R, {sizes});")
+                place = f"weights + {self.at}, 1, {self.mixed}, s_x2 + {self.y}, R, {self.mixed}, {self.v}"
+                self.w.line(f"multiply<R>(false, own, R, {place});")
             with self.w.block(_ROWS):
                 self._rows()
             if "w" in self.opened:
