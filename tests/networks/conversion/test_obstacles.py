@@ -41,6 +41,42 @@ def test_a_subclass_that_is_its_base_but_for_its_construction_is_converted() -> 
     torch.testing.assert_close(network["mix"](network["product"](x, y)), wanted)
 
 
+class Hinted(o3.Linear):
+    """A layer that says what its call takes."""
+
+    def __call__(self, features: torch.Tensor) -> torch.Tensor:
+        return super().__call__(features)
+
+
+class Named(o3.SphericalHarmonics):
+    """Harmonics with words of their own."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return "harmonics"
+
+
+class Twice(o3.Linear):
+    def __call__(self, features: torch.Tensor) -> torch.Tensor:
+        return super().__call__(2 * features)
+
+
+def test_a_subclass_that_hands_its_call_on_is_converted() -> None:
+    network = nn.ModuleList([Named([0, 1], True, "component"), Hinted("0e + 1o", "3x0e + 1o"), Twice("1o", "1o")])
+    x = torch.randn(6, 3)
+
+    def results() -> list[torch.Tensor]:
+        return [network[0](x), network[1](network[0](x)), network[2](x)]
+
+    wanted = results()
+    with pytest.warns(UserWarning, match="1 module stays"):
+        convert(network)
+    assert "Linear, whose own code a swap would skip (__call__)" in str(conversion_report(network).kept)
+    torch.testing.assert_close(results(), wanted)
+
+
 def scripted() -> nn.Module:
     return torch.jit.script(o3.FullTensorProduct("2x1o", "1o"))
 

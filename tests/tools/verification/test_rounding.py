@@ -109,7 +109,8 @@ def test_a_narrower_cast_is_caught_and_named(name: str) -> None:
 def test_a_narrower_cast_is_caught_in_the_result_that_has_it() -> None:
     planted = FAULTS["forces alone in half precision"]
     report = verified(planted, planted.given())
-    assert {f.part: f.status for f in report.findings} == {"energy": "passed", "forces": "failed"}
+    found = {f.part: f.status for f in report.findings if not f.part.startswith("far away")}
+    assert found == {"energy": "passed", "forces": "failed"}
 
 
 @pytest.mark.parametrize("name", TOLD)

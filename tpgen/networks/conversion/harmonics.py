@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.given import given_numbers
-from tpgen.networks.conversion.obstacles import kernel_plan, polynomial_attributes, renamed, why_not_swapped
+from tpgen.networks.conversion.obstacles import kernel_plan, own_code, polynomial_attributes, renamed, why_not_swapped
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, qualified
 from tpgen.planner.harmonics import make_harmonics_plan
 
@@ -73,7 +73,7 @@ def find_harmonics(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept 
         return Kept(module, "scripted harmonics: convert the network before it is scripted") if scripted else None
     if not isinstance(module, o3.SphericalHarmonics):
         return None
-    if type(module) is not o3.SphericalHarmonics:
+    if own_code(module, o3.SphericalHarmonics):
         return Kept(
             module, f"a subclass of {_NAME}, whose own code a swap would skip: let it hold a SphericalHarmonics"
         )

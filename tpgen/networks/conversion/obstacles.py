@@ -20,6 +20,7 @@ _PROGRAMS = ("_compiled_main_left_right", "_compiled_main", "sph_func")  # e3nn'
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 # what a subclass may define that computes as its base does
 _CONSTRUCTION = {"__init__", *vars(type("Empty", (), {"__annotations__": {}})), "__parameters__", "__orig_bases__"}
+_CONSTRUCTION |= {"__repr__", "__str__", "extra_repr"}
 HOOKED = "of hooks inside it, which would no longer run: hook the module itself"
 
 
@@ -28,15 +29,49 @@ def why_not_swapped(module: nn.Module, known: Mapping[type[nn.Module], Any], pro
     if parametrize.is_parametrized(module):
         names = ", ".join(name for name, _ in module.parametrizations.named_children())  # type: ignore[union-attr]
         return f"{names} parametrised: convert first, then parametrise"
-    base, lineage = stock_class(module, known), type(module).__mro__
-    if own := {name for cls in lineage[: lineage.index(base)] for name in vars(cls)} - _CONSTRUCTION:
-        code = f"whose own code a swap would skip ({', '.join(sorted(own))})"
+    base = stock_class(module, known)
+    if own := own_code(module, base):
+        code = f"whose own code a swap would skip ({', '.join(own)})"
         return f"a subclass of {qualified(base)}, {code}: build it on tpgen's {base.__name__}"
     if why := replaced(module):
         return why
     if has_hooks(getattr(module, program, None)):
         return f"hooks on {program}, which would no longer run: move them to the module itself"
     return None
+
+
+def own_code(module: nn.Module, base: type[nn.Module]) -> list[str]:
+    """Names that classes between a module's own and a base define, and that may change what it computes."""
+    lineage = type(module).__mro__
+    defined = [(name, made) for cls in lineage[: lineage.index(base)] for name, made in vars(cls).items()]
+    return sorted({name for name, made in defined if name not in _CONSTRUCTION and not _passes_on(name, made)})
+
+
+class _Passing(nn.Module):
+    # calls that hand their arguments to those of a base, as where a class says their types
+    def one(self, x: Any) -> Any:
+        return super().__call__(x)
+
+    def two(self, x: Any, y: Any) -> Any:
+        return super().__call__(x, y)
+
+    def three(self, x: Any, y: Any, z: Any) -> Any:
+        return super().__call__(x, y, z)
+
+    def every(self, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs)
+
+
+def _written(made: Any) -> tuple:
+    code = made.__code__
+    return code.co_code, code.co_names, code.co_argcount, code.co_kwonlyargcount, code.co_flags, made.__defaults__
+
+
+_PASSING = [*map(_written, (_Passing.one, _Passing.two, _Passing.three, _Passing.every))]
+
+
+def _passes_on(name: str, made: Any) -> bool:
+    return name == "__call__" and isinstance(made, FunctionType) and _written(made) in _PASSING
 
 
 def stock_class(module: nn.Module, known: Iterable[type[nn.Module]]) -> type[nn.Module]:

@@ -18,7 +18,7 @@ from tpgen.tools.verification.laws import Outcomes, pairs
 from tpgen.tools.verification.precision import Casts, Doubled
 from tpgen.tools.verification.reading import Reading
 from tpgen.tools.verification.subject import Named, Subject
-from tpgen.tools.verification.systems import crowd, taken
+from tpgen.tools.verification.systems import crowd_of, taken
 
 UNEXPLAINED = 0.2  # of what a network may be wrong by: what is further apart is compared with rounding itself
 PLACES, MARGIN = 4, 20.0  # inputs moved by a rounding, and how many times as far as there results may be
@@ -84,7 +84,7 @@ def _far_away(subject: Subject, exact: Subject) -> dict[str, Outcome]:
     reading, name = subject.reading, subject.points
     if name is None or not isinstance(reading, Reading) or reading.unclear:
         return {}
-    graph = crowd(reading.graph) if reading.graph.ends is None else reading.graph
+    graph = crowd_of(reading) or reading.graph
     far = FAR * torch.tensor([0.6, -0.48, 0.64], dtype=torch.float64)
     held = exact.reading.written(replace(graph, points=graph.points + far))
     held = {n: x.to(subject.dtype).double() if x.is_floating_point() else x for n, x in held.items()}

@@ -18,7 +18,7 @@ from tpgen.tools.verification.systems import CRYSTAL, another, of_one_atom, read
 
 VIRIALS = ("virial", "virials")
 FAR = 100.0  # how many times as far as their size two copies of a system are from each other
-MANY, _EDGES, _COPIES = "many copies", 4_200, 255
+MANY, _EDGES, _COPIES, _PLACES = "many copies", 4_200, 255, 16
 MANY_GRAPHS, _ATOMS = "many graphs", 500
 ALIKE = 1e-11  # how alike results are that do not depend on how far
 GAP = (
@@ -53,7 +53,7 @@ def _many(subject: Subject, far: float) -> dict[str, Pair]:
     if energy is None or not edges or graph.number > 1 or _whole(subject) & subject.given.keys():
         return {}
     count = min(_EDGES // edges, _COPIES) | 1  # odd: chunks are powers of two
-    parts = [replace(graph, points=graph.points + n * far) for n in range(count)]
+    parts = [replace(graph, points=graph.points + n % _PLACES * far) for n in range(count)]  # near enough to be exact
     once = taken(subject, subject.given)[energy].sum()
     last = _joined(subject, parts)[energy].sum() - (count - 1) * once
     return {energy: (last.reshape(1), once.reshape(1))}

@@ -105,7 +105,8 @@ def permuted_systems(subject: Subject) -> Outcomes:
     if graph is None:
         return found
     if graph.ends is None:
-        return found if subject.reading.unclear else {**found, **tried(DENSE, lambda: _permuted_dense(subject))}
+        crowd = crowd_of(read(subject))
+        return found if crowd is None else {**found, **tried(DENSE, lambda: _permuted_dense(subject, crowd))}
     atom = int((graph.batch == graph.batch[-1]).nonzero()[0])  # the first of the last graph
     lone = with_edges(graph, (graph.ends != atom).all(0))
     with suppress(NotCompared):
@@ -117,17 +118,18 @@ def permuted_systems(subject: Subject) -> Outcomes:
     return found
 
 
-def _permuted_dense(subject: Subject) -> dict[str, Pair]:
+def _permuted_dense(subject: Subject, graph: AtomGraph) -> dict[str, Pair]:
     # of so many neighbours that a list of the nearest, or first, would leave some out
-    graph = crowd(read(subject).graph)
     exact, order = subject.in_float64(), another_order(len(graph.points))
     straight, got = (taken(exact, read(exact).written(one)) for one in (graph, with_atoms(graph, order)))
     return pairs(got, _in_order(exact, straight, got, order))
 
 
-def crowd(graph: AtomGraph) -> AtomGraph:
+def crowd_of(reading: Reading) -> AtomGraph | None:
     """The first graph of a network that finds its edges, with the same atoms again and again within its room."""
-    one = alone(graph, 0)
+    if reading.graph.ends is not None or reading.indices or reading.unread or reading.unclear:
+        return None
+    one = alone(reading.graph, 0)
     again = torch.arange(len(one.points)).repeat(-(-CROWD // len(one.points)))
     draw = draws({"": one.points[again]}, seed=33)[""]
     return replace(with_atoms(one, again), points=one.points[again] + ASIDE * spacing(one) * draw)
