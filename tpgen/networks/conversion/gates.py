@@ -41,7 +41,9 @@ _NAMES = {  # in a table, of the functions that e3nn's users give
 _BY_ID = {id(function): name for function, name in _NAMES.items()}  # not all that is callable can be looked up
 _MODULES = {nn.SiLU: "silu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.ReLU: "relu"}
 
-_Function = tuple[str, float]  # its name in a table, and what it is multiplied by; no name where it is not known
+_OTHER = "another"  # a function that no table has: torch computes it, and the kernel takes its values as they are
+_Function = tuple[str, float]  # its name in a table, and what it is multiplied by; no name where it is hidden
+_Piece = tuple[int, tuple[str, int] | None]  # numbers of a row, and the part and place of a function of no table
 Functions = tuple[tuple[_Function, ...], tuple[_Function, ...]]  # of scalars, and of gates
 
 
@@ -63,7 +65,7 @@ class ConvertedGate(Gate):
         """As e3nn's."""
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
             if not _changed_since(self):
-                return gate(self._tpgen_table, features, self._tpgen_kernels)
+                return gate(self._tpgen_table, _activated(self, features), self._tpgen_kernels)
         return self.stock(features)
 
 
@@ -75,6 +77,7 @@ def find_gate(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | Non
         return Kept(module, why)
     functions = _functions(module)
     extra = {
+        "_tpgen_pieces": _pieces(module, functions),
         "_tpgen_table": _table(module, functions),
         "_tpgen_functions": functions,
         "_tpgen_kernels": may_be_kernels(options),
@@ -107,9 +110,6 @@ def _obstacle(module: Any) -> str | None:
     for act in acts:
         if type(act) is not normalize2mom:
             return f"of an activation that is a {qualified(type(act))}, not e3nn's normalize2mom"
-        if not _name(act.f):
-            known = ", ".join(dict.fromkeys(_NAMES.values()))
-            return f"of an activation that is {getattr(act.f, '__name__', act.f)}: tpgen's gates know {known}"
     parts = (module, module.sc, module.sc.cut, module.act_scalars, module.act_gates, module.mul, *acts)
     hooked = any(has_hooks(part) for part in module.modules() if part is not module)
     return next(filter(None, map(replaced, parts)), HOOKED if hooked else None)
@@ -141,23 +141,55 @@ def _function(act: Any) -> _Function:
 
 
 def _name(function: Any) -> str:
-    # of a function in a table, none where it is not known: a module that writes into its input is another function
+    # of a function in a table: a module that writes into its input, or has hooks, is another function
     if type(function) not in _MODULES:
-        return _BY_ID.get(id(function), "")
-    return "" if has_more(function) or getattr(function, "inplace", False) else _MODULES[type(function)]
+        return _BY_ID.get(id(function), _OTHER)
+    return _OTHER if has_more(function) or getattr(function, "inplace", False) else _MODULES[type(function)]
+
+
+def _pieces(module: Any, functions: Functions) -> tuple[_Piece, ...]:
+    """A row cut where functions of no table begin and end; empty where there are none."""
+    ranges: dict[int, tuple[int, tuple[str, int]]] = {}
+    scalars, gates, _ = (list(_copies(module.sc.cut, chosen)) for chosen in module.sc.cut.instructions)
+    for part, copies, each in zip(("act_scalars", "act_gates"), (scalars, gates), functions, strict=True):
+        begin = 0
+        for number, ((mul, _), (name, _)) in enumerate(zip(getattr(module, part).irreps_in, each, strict=True)):
+            if name == _OTHER and mul:
+                ranges[copies[begin][0]] = mul, (part, number)  # e3nn keeps an irrep's copies together
+            begin += mul
+    found: list[_Piece] = []
+    at = 0
+    for begin, (mul, owner) in sorted(ranges.items()):
+        found += [(begin - at, None), (mul, owner)]
+        at = begin + mul
+    return (*found, (module.irreps_in.dim - at, None)) if found else ()
+
+
+def _activated(module: Any, features: Tensor) -> Tensor:
+    # rows with the values of functions that no table has
+    pieces = module._tpgen_pieces
+    if not pieces or features.dim() == 0 or features.shape[-1] != module._tpgen_table.dim_in:
+        return features
+    parts = features.split([size for size, _ in pieces], -1)
+    acts = [owner and module._modules[owner[0]]._modules["acts"][owner[1]].f for _, owner in pieces]
+    return torch.cat([act(x.clone()) if act else x for act, x in zip(acts, parts, strict=True)], -1)  # some write
 
 
 def _table(module: Any, functions: Functions) -> GateTable:
     # A gate's table: e3nn sorts its input by irreps, so what belongs together stands in many places
     scalars, gates, gated = (_copies(module.sc.cut, chosen) for chosen in module.sc.cut.instructions)
     by_scalar, by_gate = (
-        [f for (mul, _), f in zip(activation.irreps_in, each, strict=True) for _ in range(mul)]
+        [_of_values(f) for (mul, _), f in zip(activation.irreps_in, each, strict=True) for _ in range(mul)]
         for activation, each in zip((module.act_scalars, module.act_gates), functions, strict=True)
     )
     return make_gate_table(
         [(*f, place, 0, 0) for f, (place, _) in zip(by_scalar, scalars, strict=True)]
         + [(*f, place, *copy) for f, (place, _), copy in zip(by_gate, gates, gated, strict=True)]
     )
+
+
+def _of_values(function: _Function) -> _Function:
+    return ("identity", function[1]) if function[0] == _OTHER else function
 
 
 def _copies(cut: Any, chosen: tuple[int, ...]) -> Iterator[tuple[int, int]]:
