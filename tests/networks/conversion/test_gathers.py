@@ -205,11 +205,43 @@ def test_results_are_plain_to_everything_else() -> None:
     torch.testing.assert_close(torch.load(file), made.detach())
 
 
-@pytest.mark.parametrize("written", [0, 1])
-def test_a_write_before_the_sum_is_refused(written: int) -> None:
+def _adds(x: Tensor) -> None:
+    x += 1.0
+
+
+def _sets(x: Tensor) -> None:
+    x[:2] = 0.5
+
+
+@pytest.mark.parametrize("write", [_adds, _sets, lambda x: x.mul_(2.0)])
+def test_rows_are_read_before_their_source_is_written_to(write: Callable[[Tensor], Any]) -> None:
     def gather(x: Tensor, senders: Tensor) -> Tensor:
         rows = x[senders]
-        (x, senders)[written].mul_(1)
+        write(x)
+        return rows
+
+    stock, given = Messages(gather), arguments()
+    wanted = stock(*given)
+    network = convert(deepcopy(stock), program=False)
+    torch.testing.assert_close(network(*given), wanted)
+
+
+def test_a_product_that_waits_has_its_rows_as_they_were() -> None:
+    class Residual(Messages):
+        def forward(self, x: Tensor, senders: Tensor, receivers: Tensor, y: Tensor, w: Tensor) -> Tensor:
+            made = self.linear(x)
+            rows = self.product(made[senders], y, w)
+            made += 1.0
+            return rows.new_zeros(NODES, rows.shape[1]).index_add(0, receivers, rows) + made
+
+    stock, given = Residual(), arguments()
+    need_alike(derivatives(convert(deepcopy(stock), program=False), given), derivatives(stock, given))
+
+
+def test_a_write_to_the_index_before_the_sum_is_refused() -> None:
+    def gather(x: Tensor, senders: Tensor) -> Tensor:
+        rows = x[senders]
+        senders.mul_(1)
         return rows
 
     network, given = convert(Messages(gather), program=False), arguments()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, ClassVar
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -62,6 +63,28 @@ class Gatherable(PlainTensor):
         self.__class__ = Tensor  # type: ignore[assignment]
         return self
 
+    def _settle(self) -> None:
+        # somebody is about to write: rows that wait are read before
+        for waiting in self.__dict__.pop("_tpgen_waiting", ()):
+            if (call := waiting()) is not None:
+                call.settle()
+
+
+def _writing(name: str) -> Callable[..., Any]:
+    write = getattr(Tensor, name)
+
+    def written(self: Gatherable, *args: Any, **options: Any) -> Any:
+        self._settle()
+        return write(self, *args, **options)
+
+    return written
+
+
+_OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor")
+_WRITES = [name for name in dir(Tensor) if name.endswith("_") and not name.endswith("__") and name[0] != "_"]
+for _name in ("__setitem__", *(f"__i{name}__" for name in _OPERATORS), *_WRITES):
+    setattr(Gatherable, _name, _writing(_name))
+
 
 class GatheredRows(Postponed):
     """Rows of a layer's results, by an index that is in range."""
@@ -98,6 +121,7 @@ def _gathered(x: Gatherable, index: Any, stock: Callable[[Any], Tensor]) -> Tens
     if numbers >= WORTH_WAITING and _may_wait(x):
         rows = GatheredRows.of(_select, (x, index), (len(index), x.shape[1]))
         rows.layer = x._tpgen_layer
+        x._tpgen_waiting = [*getattr(x, "_tpgen_waiting", ()), ref(rows.made)]  # type: ignore[attr-defined]
         return rows
     return _select(x, index)
 

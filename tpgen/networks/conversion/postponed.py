@@ -52,6 +52,7 @@ class PostponedCall:
     hooks: Any  # of saved tensors, as checkpoints have them
     writes: list[int]
     within: Callable[[Callable[[], Tensor]], Tensor] = _called  # what computes the numbers, as a watch of calls does
+    value: Tensor | None = None  # of a call that could not wait
 
     @classmethod
     def now(cls, function: _Function, operands: Sequence[Tensor]) -> PostponedCall:
@@ -67,8 +68,15 @@ class PostponedCall:
         """Whether somebody has written to an operand since."""
         return _writes(self.operands) != self.writes
 
+    def settle(self) -> None:
+        """Compute the value before somebody writes to an operand."""
+        if self.value is None and not self.is_written_to:
+            self.value = self.computed(self.function)
+
     def computed(self, function: _Function) -> Tensor:
         """Another function of the operands, as if it were called back then."""
+        if function is self.function and self.value is not None:
+            return self.value
         if self.is_written_to:
             raise InputError(
                 "a tensor that rows or weights of edges, or their product, are made from was written to before "
