@@ -12,21 +12,21 @@ from torch import Tensor, nn
 import tpgen
 from tests.machine import needs_compiler
 from tpgen.networks.conversion import species as module
-from tpgen.networks.recording import find_groups, groups_among
+from tpgen.networks.recording import groups_among, species_groups
 
 ELEMENTS = 5
 
 
 @pytest.mark.parametrize("species", [[0, 0, 0], [3, 1], [2, 0, 2, 2, 4, 0]])
 def test_each_row_is_in_the_group_of_its_species(species: list[int]) -> None:
-    numbers, there, group = find_groups(torch.tensor(species))
+    numbers, there, group = species_groups(torch.tensor(species))
     assert numbers.tolist() == species
     assert len(there) == max(2, len(set(species))), "a program's size"
     assert there[group].tolist() == species
 
 
 def test_one_row_is_no_size_of_a_program() -> None:
-    assert find_groups(torch.tensor([3])) is None
+    assert species_groups(torch.tensor([3])) is None
 
 
 def test_rows_are_looked_for_by_values() -> None:

@@ -44,7 +44,7 @@ def grouped(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
         with writer.serving(term.path, "contraction"):
             prepared.append((term, *cross_vectors(writer, *read_term(writer, form, term, inputs))))
     prepared = _with_tables(writer, form, inputs, prepared)
-    opened, prepared = _open_tables(writer, form, inputs, prepared)
+    opened, prepared = _x2_gradient_by_one_product(writer, form, inputs, prepared)
     groups, rest = _feature_groups(form, prepared)
     results = [*opened, *(_write_features(writer, form, inputs, group) for group in groups)]
     for term, c, given in rest:
@@ -80,12 +80,12 @@ def _with_tables(writer: GraphWriter, form: Form, inputs: Inputs, prepared: list
     return changed
 
 
-def _open_tables(
+def _x2_gradient_by_one_product(
     writer: GraphWriter, form: Form, inputs: Inputs, prepared: list[Prepared]
 ) -> tuple[list[Result], list[Prepared]]:
-    """The gradient of input 2 through one matrix product, for the terms that read a single copy of it; and the others.
+    """The gradient of input 2 as one product of sums ``[z, i, k]`` with a matrix of all couplings, and other terms.
 
-    What meets the coupling of a term is ``[z, i, k]``; terms with the same coupling add up before they meet it.
+    Terms with the same coupling add up first.  All terms are left where less than two couplings qualify.
     """
     if form.opened != ("x2",):
         return [], prepared

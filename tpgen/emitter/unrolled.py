@@ -62,12 +62,12 @@ class _Unrolled:
         self.table_is_open = self._copies(c.output) < self._copies(self.table.letters)
 
     def write(self) -> Labelled:
-        return self._gathered() if self.table_is_open else self._tabulated()
+        return self._gathered() if self.table_is_open else self._by_combined_table()
 
     def _copies(self, letters: str) -> int:
         return self.c.size(letters.translate({ord(x): None for x in (self.a, self.b, self.open)}))
 
-    def _tabulated(self) -> Labelled:
+    def _by_combined_table(self) -> Labelled:
         vectors, table = self._components(self.vector, self.a), self._components(self.table, self.b)
         letters = (
             "".join(dict.fromkeys(self.vector.letters + self.table.letters)).replace(self.a, "").replace(self.b, "")

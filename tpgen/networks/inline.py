@@ -92,7 +92,7 @@ def inline_products(
         the example needs none, and products that read the same rows share what they make of them; the flat network
         then takes batches of the same form (any number of rows) only.
     """
-    _check(graph_module, inputs)
+    _check_runs(graph_module, inputs)
     flat = _Inliner(graph_module, predicate, strategy).run()
     before = len(flat.graph.nodes)
     flops_before = None
@@ -117,7 +117,7 @@ def product_of(module: nn.Module) -> TensorProduct | None:
     return found if isinstance(found, PlannedModule) and found.directions else None  # type: ignore[return-value]
 
 
-def _check(graph_module: object, inputs: Sequence[Any] | None) -> None:
+def _check_runs(graph_module: object, inputs: Sequence[Any] | None) -> None:
     if not isinstance(graph_module, fx.GraphModule):
         raise TraceError(
             f"inline_products reads the graph of a traced network, got {type(graph_module).__name__}: "

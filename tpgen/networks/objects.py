@@ -78,7 +78,7 @@ def above_of(reference: Any, around: tuple[Any, ...]) -> Above | None:
 
 
 def taken_apart(x: Any, around: tuple[Any, ...] = ()) -> Any:
-    """A nested value whose objects are `TakenApart`; one that holds itself stays."""
+    """Put `TakenApart` for each object in dicts, lists and tuples; one inside itself becomes a reference."""
     if type(x) is dict:
         return {name: taken_apart(value, around) for name, value in x.items()}
     if type(x) in (list, tuple):

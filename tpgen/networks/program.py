@@ -70,7 +70,9 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
                 find_rows(graph.graph)
                 products_by_kernels(graph.graph)
             graph.recompile()
-            return export(_Asking(graph), tuple(inputs), dynamic_shapes=(pytree.tree_map(_open, tuple(inputs)),))
+            return export(
+                _WithSizeConditions(graph), tuple(inputs), dynamic_shapes=(pytree.tree_map(_open, tuple(inputs)),)
+            )
     except Exception as error:
         raise DeployError(
             f"{type(network).__name__} cannot be written as one program: {_first_line(error)}; take what depends on "
@@ -78,8 +80,8 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
         ) from error
 
 
-class _Asking(nn.Module):
-    # a traced graph that asks of sizes what its trace did, so that the program of the graph knows it
+class _WithSizeConditions(nn.Module):
+    """A traced graph that repeats the conditions of its trace on sizes, so that an export records them."""
 
     def __init__(self, graph: fx.GraphModule) -> None:
         super().__init__()

@@ -33,10 +33,12 @@ class Groups:
     group: Tensor  # (rows,): the group of each row
 
 
-def find_groups(species: Tensor) -> list[Tensor] | None:
-    """The `Groups` of int64 ``(rows,)`` in order, which nobody may write to; None where a program has no such sizes.
+def species_groups(species: Tensor) -> list[Tensor] | None:
+    """Species of rows, the distinct ones in ascending order, and the place of each row's among these; read only.
 
-    >>> for x in find_groups(torch.tensor([7, 3, 7])):
+    None for less than two rows, of which a program knows no sizes.
+
+    >>> for x in species_groups(torch.tensor([7, 3, 7])):
     ...     print(x.tolist())
     [7, 3, 7]
     [3, 7]
@@ -80,7 +82,7 @@ def groups_among(rows: Tensor, *looked_up: Tensor) -> list[Tensor] | None:
     else:
         table, numbers = looked_up[0], looked_up[1].reshape(-1).long()
         species = numbers if torch.equal(rows, table[numbers]) else None
-    return None if species is None else find_groups(species)
+    return None if species is None else species_groups(species)
 
 
 def _pairs(order: Tensor, place: Tensor, number: Tensor, first: Tensor, second: Tensor) -> EdgePairs:

@@ -67,7 +67,7 @@ class FormModule(PlannedModule):
 
     def _configure(self, config: Config) -> None:
         """Take the options, once plan, layout and weights are set, and write the programs."""
-        self._take(config)
+        self._set_config(config)
         reached = np.array(self.plan.reached, dtype=float)  # by some path
         mask = np.repeat(reached, [mul_ir.dim for mul_ir in self.plan.out.irreps])
         self._hold({"output_mask": mask}, persistent=True)

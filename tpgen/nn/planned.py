@@ -59,7 +59,7 @@ class PlannedModule(Constants):
     def _choose(self) -> Choice:
         return choose_strategy(self.plan.flat, self._config_here())
 
-    def _take(self, config: Config) -> None:
+    def _set_config(self, config: Config) -> None:
         check_backend(config)
         self._config = config
         self.backend = config.backend

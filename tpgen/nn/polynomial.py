@@ -282,7 +282,7 @@ def _terms(n: int, term: Any, operands: Sequence[Operand], weighted: bool) -> li
         raise PlanError(f"term {n}: must be a tuple of names, or (names, table), got {str(term)[:60]}")
     names = tuple(term)
     known = {o.name: o for o in operands}
-    reached = [k for k, (_, ir) in enumerate(known[OUT].irreps) if _reaches(names, str(ir), known)]
+    reached = [k for k, (_, ir) in enumerate(known[OUT].irreps) if _has_paths(names, str(ir), known)]
     return [
         PolynomialTerm(names, k, f"w{n}_{k}" if weighted else None)
         for k in reached or [0]  # of a term that reaches nothing the plan says so
@@ -301,7 +301,7 @@ def _check_table(n: int, names: Any, table: Any) -> None:
         )
 
 
-def _reaches(names: tuple[str, ...], output: str, known: Mapping[str, Operand]) -> bool:
+def _has_paths(names: tuple[str, ...], output: str, known: Mapping[str, Operand]) -> bool:
     if not 1 <= len(names) <= 4 or any(name not in known or name == OUT for name in names):
         return True  # planning says what is wrong
     return any(generated(tuple(str(known[name].irreps) for name in names), output, names, "independent"))

@@ -66,7 +66,7 @@ class PolynomialModule(PlannedModule):
         self._shapes = _row_shapes(plan, channels)
         self.weight_shapes = [(o.dim, channels) for o in plan.weights]
         self.internal_weights = internal_weights
-        self._take(Config(**options))
+        self._set_config(Config(**options))
         self._hold({"_like": np.zeros(0)})
         self._rewrite()
 

@@ -176,7 +176,7 @@ class ChannelText:
                 with self.w.block(f"for (int c = 0; c < {self.s.padded(term)}; c += W)"):
                     self._channels(term, inside)
                 for stage in behind:
-                    self._fold(placed, stage)
+                    self._add_channel_sums(placed, stage)
 
     def _channels(self, term: Term, stage: SweepStage) -> None:
         spelling = Spelling(self.dtype, {slot: f"{_local(slot)}[{{}}]" for slot in self.p.call_slots})
@@ -188,7 +188,7 @@ class ChannelText:
             if operand != S:
                 _deliver(self.w, self.p, term, operand, values)
 
-    def _fold(self, placed: PlacedTable | None, stage: SweepStage) -> None:
+    def _add_channel_sums(self, placed: PlacedTable | None, stage: SweepStage) -> None:
         # the sums over channels into the vectors of the tabulated operand
         assert placed is not None
         spelling = Spelling(self.dtype, {S: "s[{}]"})

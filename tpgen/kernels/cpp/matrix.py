@@ -79,12 +79,12 @@ class MatrixText:
         (given_x, x_step), (given_y, y_step) = self._given("x1", x), self._given("out", y)
         if "out" in self.p.opened:
             into, add = self._made("out", y), _flag(("out", y.index) in written)
-            weights = self._kept(term, "keep", term.kept)
+            weights = self._weights_address(term, "keep", term.kept)
             sizes = f"{y.padded}, {rows}, {x.mul}"
             self.w.line(f"multiply<{y.padded}>({add}, {into}, {given_x}, {x_step}, 1, {weights}, {sizes});")
         if "x1" in self.p.opened:
             into, add = self._made("x1", x), _flag(("x1", x.index) in written)
-            weights = self._kept(term, "keep_flipped", self.p.weights["kept"] + term.flipped)
+            weights = self._weights_address(term, "keep_flipped", self.p.weights["kept"] + term.flipped)
             sizes = f"{x.padded}, {rows}, {y.mul}"
             self.w.line(f"multiply<{x.padded}>({add}, {into}, {given_y}, {y_step}, 1, {weights}, {sizes});")
         if "w" in self.p.opened:
@@ -111,7 +111,7 @@ class MatrixText:
         row = "" if self.s.shared_weights else f" + r * {segment.size}"
         return f"{area} + {segment.scratch} * (i64)R{row}"
 
-    def _kept(self, term: MatrixTerm, keep: str, at: int) -> str:
+    def _weights_address(self, term: MatrixTerm, keep: str, at: int) -> str:
         """Address of the weights that a product reads, brought there first where they are a row's own."""
         if self.s.shared_weights:
             return f"weights + {at}"

@@ -64,8 +64,8 @@ class RowText:
             for i in self.at.read[slot]:
                 self.w.line(f"t_{name}[{i}] = {self.words.spread.format(name, i)};")
 
-    def clear(self) -> None:
-        """Write the sums of the open slots, zeros at first."""
+    def declare_sums(self) -> None:
+        """Declare an array of zeros for each open slot."""
         for slot in self.at.swept:
             self.w.line(f"{self.words.number} d_{slot_name(slot)}[{self.at.operands[slot].dim}] = {{}};")
 
@@ -130,7 +130,7 @@ class _Text:
         with self.w.block(f"static void row({', '.join([*arguments, 'i64 C', 'i64 c', 'int n'])})"):
             for slot in at.inputs:
                 self.row.get(slot)
-            self.row.clear()
+            self.row.declare_sums()
             for statement in self.sweep.rows:
                 self.row.statement(statement)
             for slot in at.stored:

@@ -19,7 +19,7 @@ _LONG = 16 * KIB  # bytes of a row that are enough work for more warps
 
 @dataclass(frozen=True)
 class GatherPlacement(BatchPlacement, RowSteps):
-    """A `BatchPlacement` on a chip; an indexed one finds the rows of x1 and out by its edges."""
+    """Divide the sums of a batch kernel (gathers) among warps, and place them in a chip's shared memory."""
 
     chip: Chip
     rows: int = 1

@@ -87,7 +87,7 @@ class PolynomialText:
             for slot in at.inputs:
                 self._pointer("const real*", "p", slot)
                 self.row.get(slot)
-            self.row.clear()
+            self.row.declare_sums()
             for statement in self.sweep.rows:
                 self.row.statement(statement)
             for slot in at.stored:

@@ -94,7 +94,7 @@ class ProductKernel(CudaKernel):
 def ordered_edges(
     owner: str | None, indices: Sequence[RowIndex], device: int, scattered: bool = False
 ) -> tuple[int, EdgeRows | None]:
-    """The edges by owner, or the fault of one that points nowhere; a CUDA graph that is captured cannot ask."""
+    """Return 0 and the edges by owner, or a fault where an index is out of range, unchecked in a captured graph."""
     capture = captures.capture_of(device)
     own = index_at(indices, owner) if owner else None
     order = _order(own, capture).order if own and not ascends(_tensor(own)) else None

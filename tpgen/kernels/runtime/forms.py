@@ -79,7 +79,7 @@ class _Forms(Operator):
         more: list[str] = []
         if True in wanted:
             derived = _pulled_back(call.call, (True,), tuple(wanted))
-            parts = () if kernels.description.any_level else _sum_of(derived).parts
+            parts = () if kernels.description.any_level else _parts_of_call(derived).parts
             more = [opening_text(*(SLOTS[n] for n in part.opened)) for part in parts] or [derived]
         kernels.build_together((call.call, *more), call.tensors[0], call.rules)
         kernels.sort_together(call)
@@ -111,7 +111,11 @@ class _Forms(Operator):
         own = kernels.description.any_level
         lowered = None if own else _lowered(text)
         derived = FormCall(tensors, call.at, call.description, lowered or text, *call[4:])
-        if own or lowered or (_sum_of(text).fuses and not kernels.expands(derived) and not _transformed(tensors)):
+        if (
+            own
+            or lowered
+            or (_parts_of_call(text).fuses and not kernels.expands(derived) and not _transformed(tensors))
+        ):
             return self.form(derived)
         return _expanded(derived)
 
@@ -159,7 +163,7 @@ class _Sum(NamedTuple):
 
 
 @remembered("calls as sums of calls without levels")
-def _sum_of(text: str) -> _Sum:
+def _parts_of_call(text: str) -> _Sum:
     call = Call.parse(text)
     parts, raised = parts_of(call, SLOTS), tuple(slot.operand for slot in call.given if slot.levels)
     return _Sum(parts, len(parts) > 1 and call == raised_call(tuple(slot.operand for slot in call.opened), raised))
@@ -169,7 +173,7 @@ def _sum_of(text: str) -> _Sum:
 def _lowered(text: str) -> str | None:
     """The gradient of a product as a call without levels on the same tensors."""
     # not of a sum of several, nor where something is in another place than the cotangent's own
-    parts = _sum_of(text).parts
+    parts = _parts_of_call(text).parts
     if len(parts) != 1 or parts[0].raised != (SLOTS.index(OUT),):
         return None
     (part,) = parts
@@ -191,7 +195,7 @@ def _expanded(call: FormCall) -> list[Tensor | None]:
         return forms.form(call._replace(tensors=tensors, description=text, call=opening_text(*names), nodes=nodes))
 
     # no path reads an operand without numbers: a layer's second inputs
-    parts = [part for part in _sum_of(call.call).parts if empty.isdisjoint(part.raised)]
+    parts = [part for part in _parts_of_call(call.call).parts if empty.isdisjoint(part.raised)]
     return summed_parts(parts, call.tensors, len(call.slots.opened), evaluate, added)
 
 

@@ -237,7 +237,7 @@ def _is_kernel(program: Any) -> bool:
 def _scaled(input: Any, other: Any, *, out: Any = None) -> Any:
     made: Any
     made, other = (input, other) if isinstance(input, Postponed) and input.open else (other, input)
-    factor = _factor(made, other) if out is None else None
+    factor = _factor_column(made, other) if out is None else None
     if factor is None:
         return NotImplemented
     function: Any = made.made.function
@@ -263,8 +263,8 @@ def _scaled_in_place(made: Any, other: Any) -> Any:
     return found
 
 
-def _factor(made: Any, other: Any) -> Tensor | None:
-    # a number, or one for each row, as a column
+def _factor_column(made: Any, other: Any) -> Tensor | None:
+    # what rows that wait are multiplied by, as a column: a number, or one for each row; None for another factor
     if not made.made.is_as_then:
         return None
     if isinstance(other, (int, float)):

@@ -74,7 +74,7 @@ def read(subject: Subject) -> Reading:
 
 
 def taken(subject: Subject, values: Named) -> Named:
-    """The results of a call of another size, which a network need not take."""
+    """Call a network: its results, detached.  Raise `NotCompared` where it does not take the values."""
     try:
         return {name: y.detach() for name, y in subject(values).items()}
     except NotCompared:

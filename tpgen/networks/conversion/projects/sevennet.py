@@ -48,7 +48,7 @@ def sevennet_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Swap
             yield from _convolution(network, module, options)
     if any(type(module).__module__ == _EDGES for module in network.modules()):
         edges = import_module("tpgen.networks.conversion.projects.sevennet_edges")
-        yield from (*edges.sevennet_paired_edges(network, options), *edges.programmed_outputs(network))
+        yield from (*edges.sevennet_paired_edges(network, options), *edges.size_free_outputs(network))
 
 
 def to_float64(network: nn.Module) -> None:

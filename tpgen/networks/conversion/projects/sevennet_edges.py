@@ -145,8 +145,8 @@ def _summed(output: Any, data: Any, virial: Tensor) -> Tensor:
     return virial.new_zeros(data[keys.NUM_ATOMS].shape[0], 6).index_add(0, data[keys.BATCH], virial)
 
 
-def programmed_outputs(network: Any) -> Iterator[Swap]:
-    """Yield swaps of outputs for such as take numbers of atoms and structures from shapes while a program is traced."""
+def size_free_outputs(network: Any) -> Iterator[Swap]:
+    """Yield a swap of each sum of energies and each output of forces: a program of ours has any number of atoms."""
     kinds: dict[type, type[nn.Module]] = {AtomReduce: TpgenAtomReduce, ForceStressOutputFromEdge: TpgenForceStress}
     for module in network.modules():
         if type(module) in kinds and not has_more(module):

@@ -163,7 +163,7 @@ _WRITTEN = {"channel": "C++ loop over channels", "batch": "C++ loop over rows", 
 
 
 def written_as(request: Request) -> dict[int, str]:
-    """Say in a few words how each path is written."""
+    """Say how a kernel computes each path; without one, how many nodes of the graph it has and shares."""
     if request.strategy == "kernel":
         return {index: _WRITTEN[name] for index, name in request.scheduled.items()}
     own, shared = Counter[int](), Counter[int]()

@@ -91,7 +91,7 @@ class _Watch(fx.Interpreter):
         self.found: dict[str, NodeCost] = {}
 
     def run_node(self, n: fx.Node) -> Any:
-        with _Counted() as counted:
+        with _FlopCounter() as counted:
             result = super().run_node(n)
         if isinstance(result, Tensor) and n.op != "output":
             read = pytree.tree_leaves([self.env[given] for given in n.all_input_nodes])
@@ -100,7 +100,8 @@ class _Watch(fx.Interpreter):
         return result
 
 
-class _Counted(DispatchMode):
+class _FlopCounter(DispatchMode):
+    # operations of all that is called meanwhile
     flops = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

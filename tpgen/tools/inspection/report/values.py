@@ -153,13 +153,13 @@ def _choose_backend(data: Data) -> str:
     return f"leave it eager: compiled it runs {ratio(gain)} as fast" if gain < 1 / _WORTH else ""
 
 
-def _look_at_numbers(data: Data) -> str:
+def _advise_inaccurate_backends(data: Data) -> str:
     rows = data["backends"]
     wrong = [row["backend"] for row in rows if max(row["error"] or 0, row["gradient_error"] or 0) > _ERROR]
     return f"look at the numbers of {', '.join(wrong)}: they are off by more than {_ERROR:g}" if wrong else ""
 
 
-def _recompute(data: Data) -> str:
+def _advise_min_cut(data: Data) -> str:
     sizes = _saved_bytes(data)
     default, least = sizes.get("default", 0), sizes.get("min-cut", 0)
     if default <= 2 * least or default == 0:
@@ -172,9 +172,9 @@ def _recompute(data: Data) -> str:
 ADVICE: tuple[tuple[str, Callable[[Data], str]], ...] = (
     ("graphs", _mend_breaks),
     ("recompilations", _ask_for_dynamic),
-    ("partition", _recompute),
+    ("partition", _advise_min_cut),
     ("backends", _choose_backend),
-    ("backends", _look_at_numbers),
+    ("backends", _advise_inaccurate_backends),
 )
 
 
