@@ -238,6 +238,15 @@ def test_a_product_that_waits_has_its_rows_as_they_were() -> None:
     need_alike(derivatives(convert(deepcopy(stock), program=False), given), derivatives(stock, given))
 
 
+def test_results_whose_rows_wait_are_saved() -> None:
+    x, senders, *_ = arguments()
+    made = convert(nn.ModuleList([o3.Linear("4x0e+3x1o", "4x0e+3x1o")]), program=False)[0](x.detach())
+    rows = made[senders]
+    assert isinstance(rows, GatheredRows)
+    torch.testing.assert_close(pickle.loads(pickle.dumps(made.detach())), made)
+    torch.testing.assert_close(rows + 0, made.detach()[senders] + 0)
+
+
 def test_a_write_to_the_index_before_the_sum_is_refused() -> None:
     def gather(x: Tensor, senders: Tensor) -> Tensor:
         rows = x[senders]

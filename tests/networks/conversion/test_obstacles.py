@@ -63,15 +63,21 @@ class Twice(o3.Linear):
         return super().__call__(2 * features)
 
 
+class Renaming(o3.Linear):
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return super().__call__(x)
+
+
 def test_a_subclass_that_hands_its_call_on_is_converted() -> None:
-    network = nn.ModuleList([Named([0, 1], True, "component"), Hinted("0e + 1o", "3x0e + 1o"), Twice("1o", "1o")])
+    last = [Twice("1o", "1o"), Renaming("1o", "1o")]
+    network = nn.ModuleList([Named([0, 1], True, "component"), Hinted("0e + 1o", "3x0e + 1o"), *last])
     x = torch.randn(6, 3)
 
     def results() -> list[torch.Tensor]:
-        return [network[0](x), network[1](network[0](x)), network[2](x)]
+        return [network[0](x), network[1](network[0](x)), network[2](x), network[3](x=x)]
 
     wanted = results()
-    with pytest.warns(UserWarning, match="1 module stays"):
+    with pytest.warns(UserWarning, match="2 modules stay"):
         convert(network)
     assert "Linear, whose own code a swap would skip (__call__)" in str(conversion_report(network).kept)
     torch.testing.assert_close(results(), wanted)

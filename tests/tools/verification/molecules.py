@@ -133,4 +133,21 @@ TOLD: dict[str, tuple[str, str, type[Molecule]]] = {
     "large energies": ("precision", "differences of energies", of(
         site=lambda self, *given: Molecule.site(self, *given) - 20_000.0)),
 }  # fmt: skip
-RIGHT: dict[str, type[Molecule]] = {"a norm that bends in 1e-4": Molecule, "a list with a skin": Skin}
+
+
+class Roomy(Molecule):
+    """Atoms as many as there is room for, none of which is alone."""
+
+    def neighbours(self, x: Tensor, batch: Tensor) -> tuple[Tensor, Tensor]:
+        i, j = super().neighbours(x, batch)
+        if len(x) > 128 or len(i.unique()) < len(x):
+            raise ValueError("too many atoms, or one alone")
+        return i, j
+
+
+RIGHT: dict[str, type[Molecule]] = {
+    "a norm that bends in 1e-4": Molecule,
+    "a list with a skin": Skin,
+    "one energy of all": of(pooled=lambda self, site, batch: site.sum()),
+    "room for some atoms, none alone": Roomy,
+}

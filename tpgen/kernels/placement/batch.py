@@ -128,6 +128,6 @@ class BatchPlacement(OpenedSlots):
             return f"  path {term.path}: copies {copies}, one by one"
         how = "rows of weights" if self.row_weights else "matrix products"
         if self.owns_weights(term):
-            how = "each row's own weights"
+            return f"  path {term.path}: copies {copies}, a first one at a time by each row's own weights"
         flipped = ", the cotangent flipped" if self.flips(term) else ""
         return f"  path {term.path}: copies {copies}, {self.block(term)} of the inputs at a time by {how}{flipped}"

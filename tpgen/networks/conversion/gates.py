@@ -42,7 +42,9 @@ _BY_ID = {id(function): name for function, name in _NAMES.items()}  # not all th
 _MODULES = {nn.SiLU: "silu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid", nn.ReLU: "relu"}
 
 _OTHER = "another"  # a function that no table has: torch computes it, and the kernel takes its values as they are
-_Function = tuple[str, float]  # its name in a table, and what it is multiplied by; no name where it is hidden
+_Function = tuple[
+    str, float
+]  # its name in a table, and what it is multiplied by; no name where it has hooks, or another class
 _Piece = tuple[int, tuple[str, int] | None]  # numbers of a row, and the part and place of a function of no table
 Functions = tuple[tuple[_Function, ...], tuple[_Function, ...]]  # of scalars, and of gates
 
@@ -166,13 +168,13 @@ def _pieces(module: Any, functions: Functions) -> tuple[_Piece, ...]:
 
 
 def _activated(module: Any, features: Tensor) -> Tensor:
-    # rows with the values of functions that no table has
+    # rows with the values of functions that no table has, some of which write to their input
     pieces = module._tpgen_pieces
     if not pieces or features.dim() == 0 or features.shape[-1] != module._tpgen_table.dim_in:
         return features
     parts = features.split([size for size, _ in pieces], -1)
     acts = [owner and module._modules[owner[0]]._modules["acts"][owner[1]].f for _, owner in pieces]
-    return torch.cat([act(x.clone()) if act else x for act, x in zip(acts, parts, strict=True)], -1)  # some write
+    return torch.cat([act(x.clone()) if act else x for act, x in zip(acts, parts, strict=True)], -1)
 
 
 def _table(module: Any, functions: Functions) -> GateTable:

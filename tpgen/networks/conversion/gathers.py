@@ -59,6 +59,7 @@ class Gatherable(PlainTensor):
         return self._plain().__repr__(**options)
 
     def _plain(self) -> Any:
+        self._settle()
         del self._tpgen_layer
         self.__class__ = Tensor  # type: ignore[assignment]
         return self
@@ -121,7 +122,8 @@ def _gathered(x: Gatherable, index: Any, stock: Callable[[Any], Tensor]) -> Tens
     if numbers >= WORTH_WAITING and _may_wait(x):
         rows = GatheredRows.of(_select, (x, index), (len(index), x.shape[1]))
         rows.layer = x._tpgen_layer
-        x._tpgen_waiting = [*getattr(x, "_tpgen_waiting", ()), ref(rows.made)]  # type: ignore[attr-defined]
+        waiting = [one for one in getattr(x, "_tpgen_waiting", ()) if one() is not None]
+        x._tpgen_waiting = [*waiting, ref(rows.made)]  # type: ignore[attr-defined]
         return rows
     return _select(x, index)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
 from typing import Any
@@ -44,7 +45,7 @@ def own_code(module: nn.Module, base: type[nn.Module]) -> list[str]:
     """Names that classes between a module's own and a base define, and that may change what it computes."""
     lineage = type(module).__mro__
     defined = [(name, made) for cls in lineage[: lineage.index(base)] for name, made in vars(cls).items()]
-    return sorted({name for name, made in defined if name not in _CONSTRUCTION and not _passes_on(name, made)})
+    return sorted({name for name, made in defined if name not in _CONSTRUCTION and not _passes_on(name, made, base)})
 
 
 class _Passing(nn.Module):
@@ -62,16 +63,23 @@ class _Passing(nn.Module):
         return super().__call__(*args, **kwargs)
 
 
+_FLAGS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
+
+
 def _written(made: Any) -> tuple:
     code = made.__code__
-    return code.co_code, code.co_names, code.co_argcount, code.co_kwonlyargcount, code.co_flags, made.__defaults__
+    flags = code.co_flags & _FLAGS  # others are those of a file
+    return code.co_code, code.co_names, code.co_argcount, code.co_kwonlyargcount, flags, made.__defaults__
 
 
 _PASSING = [*map(_written, (_Passing.one, _Passing.two, _Passing.three, _Passing.every))]
 
 
-def _passes_on(name: str, made: Any) -> bool:
-    return name == "__call__" and isinstance(made, FunctionType) and _written(made) in _PASSING
+def _passes_on(name: str, made: Any, base: type[nn.Module]) -> bool:
+    if name != "__call__" or not isinstance(made, FunctionType) or _written(made) not in _PASSING:
+        return False
+    own, stock = made.__code__, base.forward.__code__  # callers may name arguments
+    return own.co_argcount == 1 or own.co_varnames[: own.co_argcount] == stock.co_varnames[: own.co_argcount]
 
 
 def stock_class(module: nn.Module, known: Iterable[type[nn.Module]]) -> type[nn.Module]:

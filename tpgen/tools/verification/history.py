@@ -234,8 +234,8 @@ def _moving(subject: Subject, first: Named) -> dict[str, Callable[[str], Mapping
         given = [{**first, **subject.own(reading.written(one))} for one in way]
         wanted, used = _expected("it", partial(subject.called, subject.copied(), given[-1])), subject.copied()
         for one in given:
-            last = subject.called(used, one)
-        return named(part, pairs(cloned(last), wanted))
+            last = _expected("points on their way", partial(subject.called, used, one))
+        return named(part, pairs(last, wanted))
 
     return {part: partial(compared, way) for part, way in ways.items()}
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from tpgen.base._torch import DispatchMode
 from tpgen.tools.verification.derivatives import draws
 from tpgen.tools.verification.findings import NotCompared, Noted, Outcome, tolerance_of
+from tpgen.tools.verification.graphs import spacing
 from tpgen.tools.verification.laws import Outcomes, pairs
 from tpgen.tools.verification.precision import Casts, Doubled
 from tpgen.tools.verification.reading import Reading
@@ -22,9 +23,10 @@ from tpgen.tools.verification.systems import crowd_of, taken
 
 UNEXPLAINED = 0.2  # of what a network may be wrong by: what is further apart is compared with rounding itself
 PLACES, MARGIN = 4, 20.0  # inputs moved by a rounding, and how many times as far as there results may be
-FAR, MOVE = 300.0, 0.01  # the unit is that of points
+WIDE = (torch.float32, torch.float64)
+FAR, MOVE = 400.0, 0.01  # by the distance of the nearest points
 COARSE_FROM = 0.01
-COARSE = "differences of energies are wrong by {:.0%} where points move by {}: sum large energies in float64"
+COARSE = "differences of energies are wrong by {:.0%} where points move by {:.1g}: sum large energies in float64"
 SMALL = "small beside numbers that it is made of: {dtype} rounds it by {apart:.1e}"
 DRAWS_OTHERS = "calls draw random numbers, of which float64 has others"
 UNNAMED_CAST = "no call names a narrower dtype: a tensor has it, or a kernel"
@@ -82,13 +84,14 @@ def precise(subject: Subject) -> Outcomes:
 def _far_away(subject: Subject, exact: Subject) -> dict[str, Outcome]:
     # The same points far from the origin, where rounding may move each by as much as they are rounded themselves.
     reading, name = subject.reading, subject.points
-    if name is None or not isinstance(reading, Reading) or reading.unclear:
+    if name is None or not isinstance(reading, Reading) or reading.unclear or subject.dtype not in WIDE:
         return {}
     graph = crowd_of(reading) or reading.graph
-    far = FAR * torch.tensor([0.6, -0.48, 0.64], dtype=torch.float64)
+    away = FAR * spacing(reading.graph)
+    far = away * torch.tensor([0.6, -0.48, 0.64], dtype=torch.float64)
     held = exact.reading.written(replace(graph, points=graph.points + far))
     held = {n: x.to(subject.dtype).double() if x.is_floating_point() else x for n, x in held.items()}
-    ulp = torch.finfo(subject.dtype).eps * FAR
+    ulp = torch.finfo(subject.dtype).eps * away
     try:
         with Doubled():
             expected, *beside = (
@@ -100,6 +103,8 @@ def _far_away(subject: Subject, exact: Subject) -> dict[str, Outcome]:
         return {}
     told: dict[str, Outcome] = {}
     for result, pair in found.items():
+        if not all(bool(one[result or "out"].isfinite().all()) for one in (expected, *beside)):
+            continue
         allowed = MARGIN * max(_apart(one[result or "out"], pair[1]) for one in beside)
         is_near = _apart(*pair) <= allowed + subject.slack * tolerance_of(subject.dtype) * _largest(pair[1])
         told[f"far away{', ' + result if result else ''}"] = (pair[1], pair[1]) if is_near else pair
@@ -109,14 +114,18 @@ def _far_away(subject: Subject, exact: Subject) -> dict[str, Outcome]:
 def _of_differences(subject: Subject, exact: Subject, held: Named) -> dict[str, Outcome]:
     # Whether energies of geometries can be told apart.
     name, energy = subject.points, subject.energy
-    if name is None or energy is None:
+    if name is None or energy is None or subject.dtype not in WIDE:
         return {}
-    moved = {**held, name: (held[name] + MOVE * draws(held, seed=830)[name]).to(subject.dtype).double()}
-    with Doubled():
-        change = (exact(moved)[energy] - exact(held)[energy]).sum().detach()
-    own = (subject(moved, subject.copied())[energy] - subject(held, subject.copied())[energy]).sum().detach()
+    step = MOVE * (spacing(subject.reading.graph) if isinstance(subject.reading, Reading) else 1.0)
+    moved = {**held, name: (held[name] + step * draws(held, seed=830)[name]).to(subject.dtype).double()}
+    try:
+        with Doubled():
+            change = (taken(exact, moved)[energy] - taken(exact, held)[energy]).sum()
+        own = (taken(subject, moved)[energy] - taken(subject, held)[energy]).sum()
+    except NotCompared:
+        return {}
     lost = float((own - change).abs() / change.abs().clamp(min=1e-300))
-    return {"differences of energies": COARSE.format(lost, MOVE)} if lost > COARSE_FROM else {}
+    return {"differences of energies": COARSE.format(lost, step)} if COARSE_FROM < lost < 1e3 else {}
 
 
 def _largest(x: Tensor) -> float:

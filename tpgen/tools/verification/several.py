@@ -18,7 +18,7 @@ from tpgen.tools.verification.systems import CRYSTAL, another, of_one_atom, read
 
 VIRIALS = ("virial", "virials")
 FAR = 100.0  # how many times as far as their size two copies of a system are from each other
-MANY, _EDGES, _COPIES, _PLACES = "many copies", 4_200, 255, 16
+MANY, _EDGES, _COPIES, _PLACES = "many copies", 4_200, 255, 7
 MANY_GRAPHS, _ATOMS = "many graphs", 500
 ALIKE = 1e-11  # how alike results are that do not depend on how far
 GAP = (
@@ -53,7 +53,8 @@ def _many(subject: Subject, far: float) -> dict[str, Pair]:
     if energy is None or not edges or graph.number > 1 or _whole(subject) & subject.given.keys():
         return {}
     count = min(_EDGES // edges, _COPIES) | 1  # odd: chunks are powers of two
-    parts = [replace(graph, points=graph.points + n % _PLACES * far) for n in range(count)]  # near enough to be exact
+    places = torch.cartesian_prod(*[torch.arange(_PLACES)] * 3)  # near enough to be exact
+    parts = [replace(graph, points=graph.points + far * place.to(graph.points)) for place in places[:count]]
     once = taken(subject, subject.given)[energy].sum()
     last = _joined(subject, parts)[energy].sum() - (count - 1) * once
     return {energy: (last.reshape(1), once.reshape(1))}
@@ -160,8 +161,16 @@ def batch(subject: Subject) -> Outcomes:
         found |= tried(part, lambda other=other: _together(subject, [parts[0], other]))  # type: ignore[misc]
     if LONE in others:
         found |= tried(f"{LONE}, which comes first", lambda: _together(subject, [others[LONE], parts[0]]))
-    found |= tried(MANY_GRAPHS, lambda: _together(subject, given * (_ATOMS // max(len(graph.points), 1) | 1)))
+    found |= tried(MANY_GRAPHS, lambda: _many_graphs(subject, given))
     return found | _with_gap(subject, given[:2])
+
+
+def _many_graphs(subject: Subject, given: list[AtomGraph]) -> dict[str, Outcome]:
+    # so many that some branch, or cut them into chunks; a network may have room for less
+    atoms = sum(len(one.points) for one in given)
+    parts = given * (_ATOMS // max(atoms, 1) | 1)
+    each = [taken(subject, read(subject).written(one)) for one in given]
+    return _side_by_side(subject, _joined(subject, parts), each * (len(parts) // len(given)))
 
 
 def _with_gap(subject: Subject, parts: list[AtomGraph]) -> dict[str, Outcome]:
@@ -176,9 +185,11 @@ def _with_gap(subject: Subject, parts: list[AtomGraph]) -> dict[str, Outcome]:
         found = taken(subject, {**values, batches[0]: 2 * values[batches[0]]})[energy]
     except NotCompared:
         return {}
-    if found.shape == straight.shape and len(straight) == 2:
+    if straight.shape[:1] != (2,):
+        return {}
+    if found.shape == straight.shape:
         return {"a gap": GAP}
-    return {"a gap": (found[::2], straight)} if len(found) == 3 else {}
+    return {"a gap": (found[::2], straight)} if found.shape[:1] == (3,) else {}
 
 
 def _together(subject: Subject, parts: list[AtomGraph]) -> dict[str, Outcome]:

@@ -190,12 +190,12 @@ def _open(subject: Subject, periodic: str) -> dict[str, Pair]:
     longer = graph.cells.clone()
     longer[:, axis] *= 1.5
     said = reading.values[periodic].clone()
-    said[..., axis] = 0
+    said.view(-1, 3)[:, axis] = 0
     one, two = (
         taken(subject, {**reading.written(replace(graph, cells=cells)), periodic: said})
         for cells in (longer, graph.cells)
     )
-    names = [name for name in two if name != subject.stress]
+    names = [name for name in two if name == subject.energy or name == subject.forces]
     return pairs({name: one[name] for name in names}, {name: two[name] for name in names})
 
 
