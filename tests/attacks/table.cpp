@@ -91,7 +91,7 @@ int main() {
   for (pthread_t& thread : made) pthread_create(&thread, 0, call, &wrong);
   for (int n = 0; n < FORMS; ++n) {
     // x1 and x2 by rows and w shared, two numbers each, -> out
-    const long long fields[] = {0, 0, 8, 3, 1, 0, 2, 0, 0, 1, 2, 0, 0, 1, 2, 0, 1, 1, -1, 2, 0, 0};
+    const long long fields[] = {0, 8, 3, 1, 0, 2, 0, 0, 1, 2, 0, 0, 1, 2, 0, 1, 1, -1, 2, 0, 0};
     tpgen_set_kernel(tpgen_add_form(fields), (void*)kernel);
   }
   for (pthread_t thread : made) pthread_join(thread, 0);
