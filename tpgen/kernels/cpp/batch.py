@@ -31,6 +31,12 @@ def stores_rows(p: BatchPlacement, operand: str) -> str:
     return "add_rows" if operand == p.owner else "unstage_rows"
 
 
+def load_columns(w: Writer, name: str, count: int, base: str, times: str = "") -> None:
+    """Write an array of vectors, the rows at hand of so many components."""
+    values = " ".join(f"{name}[{n}] = {times}load({base} + {n} * R + r);" for n in range(count))
+    w.line(f"vec {name}[{count}]; {values}")
+
+
 class BatchVectors:
     """Writes the statements of one path of a placement."""
 
@@ -202,8 +208,7 @@ class MixingText:
                     self.w.line(f"store(D + ({block} + {n}) * R + r, d[{n}]);")
 
     def _columns(self, name: str, base: str) -> None:
-        values = " ".join(f"{name}[{n}] = load({base} + {n} * R + r);" for n in range(self.k))
-        self.w.line(f"vec {name}[{self.k}]; {values}")
+        load_columns(self.w, name, self.k, base)
 
     def _row_weight(self, at: str) -> None:
         out = f"({self.vectors.start('out')} + {self.mix} * {self.k}) * (i64)R"
@@ -246,33 +251,29 @@ class OwnWeightsText:
                 self.w.line(f"multiply<R>(true, a_x2 + {self.y}, R, {place});")
 
     def _rows(self) -> None:
-        x = f"{self.x} + (u * {self.k}) * R + r"
+        x = f"{self.x} + (u * {self.k}) * R"
         if self.opened != ("x1",):
-            self._loads("x", f"s_x1 + {x}", f"{self.c} * ")
+            load_columns(self.w, "x", self.k, f"s_x1 + {x}", f"{self.c} * ")
         if "x1" in self.opened:
             self.w.line(f"vec d[{self.k}] = {{}};")
         with self.w.block(f"for (int w = 0; w < {self.mixed}; ++w)"):
-            self._copy(f"{self.out} + (w * {self.k}) * R + r")
+            self._copy(f"{self.out} + (w * {self.k}) * R")
         if "x1" in self.opened:
             for n in range(self.k):
-                self.w.line(f"add(a_x1 + {x} + {n} * R, {self.c} * d[{n}]);")
+                self.w.line(f"add(a_x1 + {x} + {n} * R + r, {self.c} * d[{n}]);")
 
     def _copy(self, out: str) -> None:
         if "own" in self.p.scratch:
             self.w.line("const vec weight = load(own + w * R + r);")
         if self.opened != ("out",):
-            self._loads("g", f"s_out + {out}")
+            load_columns(self.w, "g", self.k, f"s_out + {out}")
         for n in range(self.k):
             if "out" in self.opened:
-                self.w.line(f"add(a_out + {out} + {n} * R, weight * x[{n}]);")
+                self.w.line(f"add(a_out + {out} + {n} * R + r, weight * x[{n}]);")
             if "x1" in self.opened:
                 self.w.line(f"d[{n}] += weight * g[{n}];")
         if "d_own" in self.p.scratch:
             self.w.line(f"store(d_own + w * R + r, {' + '.join(f'x[{n}] * g[{n}]' for n in range(self.k))});")
-
-    def _loads(self, name: str, base: str, times: str = "") -> None:
-        values = " ".join(f"{name}[{n}] = {times}load({base} + {n} * R);" for n in range(self.k))
-        self.w.line(f"vec {name}[{self.k}]; {values}")
 
     def _weights(self) -> None:
         into, y = f"a_w + {self.at}, {self.mixed}", f"s_x2 + {self.y}"

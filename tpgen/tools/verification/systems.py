@@ -251,7 +251,8 @@ def finite(subject: Subject) -> Outcomes:
         cases["no edges"] = with_edges(graph, torch.zeros(graph.ends.shape[1], dtype=torch.bool))
     if len(graph.points) > 1:
         cases["two points close together"] = _close(graph)
-        cases["an atom between two alike"] = _between(graph)
+        if graph.ends is None or graph.ends.shape[1]:  # a row of an edge, for what is given of edges besides
+            cases["an atom between two alike"] = _between(graph)
     if len(graph.points) > 2:
         cases |= {f"on a line along {'xyz'[axis]}": on_a_line(graph, axis, spacing(graph)) for axis in range(3)}
     found: dict[str, Outcome] = {}
