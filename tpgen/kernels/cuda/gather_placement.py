@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tpgen.base.locks import cached_property
+from tpgen.form.form import Term
 from tpgen.kernels.cuda.chips import KIB, Chip
 from tpgen.kernels.cuda.gathers import Gather, Share, between, make_gathers
 from tpgen.kernels.cuda.groups import balance
@@ -26,6 +27,9 @@ class GatherPlacement(BatchPlacement, RowSteps):
     warps: int = 1
 
     small = _SMALL
+
+    def owns_weights(self, term: Term) -> bool:
+        return False  # all paths go through P and D here
 
     def added(self, operand: str) -> bool:
         return self.carried(operand)
