@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tpgen.base.errors import InputError
-from tpgen.networks.conversion.postponed import Postponed
+from tpgen.networks.conversion.postponed import Postponed, swapped
 
 
 def function(x: Tensor, y: Tensor) -> Tensor:
@@ -110,6 +110,24 @@ def test_writes_in_place_stay(given: list[Tensor]) -> None:
     wanted = wanted.add(1).index_fill(0, torch.tensor(0), 0)
     assert torch.equal(x + 0, wanted)
     assert type(x) is Tensor
+
+
+def test_one_that_torch_holds_stands_beside_its_numbers(given: list[Tensor]) -> None:
+    made = postponed([t.detach() for t in given])
+    held = torch._C._WeakTensorRef(made)  # type: ignore[attr-defined]  # as a profiler that records shapes has
+    assert torch.equal(torch.cat((made, made)), torch.cat((function(*given),) * 2))
+    assert type(made) is Postponed and not held.expired()
+
+
+def test_a_swap_that_torch_refuses_changes_nothing() -> None:
+    first, second = nn.Parameter(torch.zeros(2)), torch.ones(3)
+    second.name_of_user = "b"  # type: ignore[attr-defined]
+    held = torch._C._WeakTensorRef(second)  # type: ignore[attr-defined]
+    assert not swapped(first, second)
+    assert type(first) is nn.Parameter and type(second) is Tensor
+    assert (first.shape, second.shape, vars(first), vars(second)) == ((2,), (3,), {}, {"name_of_user": "b"})
+    del held
+    assert swapped(first, second) and first.shape == (3,)
 
 
 def test_copies_and_pickles_are_plain(given: list[Tensor]) -> None:

@@ -8,7 +8,7 @@ of torch that a subclass has a rule for go by the rule.  For all others the obje
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -138,9 +138,8 @@ class Postponed(Tensor):
                 foreign = self.grad_fn is not None and getattr(self.grad_fn, "made", None) is not self.made
                 # what an `autograd.Function` has returned, as a checkpoint does, has the graph of that
                 self.plain = self.clone() if foreign else self.computed()
-                with suppress(RuntimeError):
-                    plain, self.plain = self.plain, None
-                    swap_tensors(self, plain)
+                plain, self.plain = self.plain, None
+                if swapped(self, plain):
                     return self
                 self.plain = plain
         return self.plain
@@ -180,6 +179,19 @@ class Postponed(Tensor):
             Postponed, lambda x: (x.plain if x.plain is not None else x.computed()).detach(), (args, kwargs)
         )
         return func(*args, **kwargs)
+
+
+def swapped(first: Tensor, second: Tensor) -> bool:
+    """Swap two tensors, or leave both as they are and return False where torch holds a reference to one of them."""
+    both = first, second
+    before = [(type(x), x.__dict__) for x in both]
+    try:
+        swap_tensors(first, second)
+    except RuntimeError:  # found late, as a profiler's weak reference is: classes and attributes may be swapped by then
+        for x, (its_class, attributes) in zip(both, before, strict=True):
+            x.__class__, x.__dict__ = its_class, attributes
+        return False
+    return True
 
 
 def may_wait(program: Any, count: str) -> bool:

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils import swap_tensors
 
 from tpgen.base._torch import is_tracing, saved_tensor_hooks, without_functions
 from tpgen.kernels.rows import DESTINATIONS, EDGES
@@ -21,7 +20,7 @@ from tpgen.kernels.runtime.call import FORWARD, FormCall
 from tpgen.kernels.runtime.forms import forms
 from tpgen.networks.conversion.gathers import GatheredRows, is_within, waiting_source
 from tpgen.networks.conversion.late_weights import WORTH_LATE, LateWeights, late_weights
-from tpgen.networks.conversion.postponed import REST, Postponed, may_wait, plain
+from tpgen.networks.conversion.postponed import REST, Postponed, may_wait, plain, swapped
 from tpgen.nn.autocast import autocasting
 from tpgen.nn.plain_tensors import is_traced, is_usual
 
@@ -255,11 +254,7 @@ def _scaled_in_place(made: Any, other: Any) -> Any:
     found = _scaled(made, other) if isinstance(made, Postponed) and made.open else NotImplemented
     if found is not NotImplemented:
         with without_functions():
-            try:
-                swap_tensors(made, found)
-            except RuntimeError:  # torch holds it, as a checkpoint may
-                return NotImplemented
-        return made
+            return made if swapped(made, found) else NotImplemented
     return found
 
 
