@@ -18,7 +18,7 @@ from tpgen.kernels.cpp.expressions import Spelling, Sums
 from tpgen.kernels.cpp.text import Writer, add_block_sums, found_row, literal
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.values import ScratchSegment
-from tpgen.kernels.sweep.statements import Accumulate, Statement, SweepStage
+from tpgen.kernels.sweep.statements import Statement, SweepStage
 from tpgen.kernels.sweep.sweep import PathSweep
 from tpgen.kernels.sweep.terms import BETWEEN, INDEX, D, P
 
@@ -37,11 +37,28 @@ def load_columns(w: Writer, name: str, count: int, base: str, times: str = "") -
     w.line(f"vec {name}[{count}]; {values}")
 
 
+def add_weight_gradient(
+    w: Writer, term: Term, whole: int, into: str, left: tuple[str, str], right: tuple[str, str], columns: str
+) -> None:
+    """Write the products of all rows of an array with those of another: ``left`` and its rows, ``right`` and its flip.
+
+    The first ``whole`` output copies are vectors of the flipped array; those of the rest are sums over lanes.
+    """
+    copies, (array, rows), (other, flipped) = term.size(term.mode.mixing), left, right
+    if whole:
+        given = f"{array}, {columns}, 1, {flipped}, {whole}, {rows}, {columns}"
+        w.line(f"multiply<{whole}>(true, {into}, {copies}, {given});")
+    if whole < copies:
+        given = f"{array}, {other}{f' + {whole} * {columns}' if whole else ''}"
+        w.line(f"correlate({into} + {whole}, {copies}, {given}, {rows}, {copies - whole}, {columns});")
+
+
 class BatchVectors:
     """Writes the statements of one path of a placement."""
 
     def __init__(self, placement: BatchPlacement, term: Term, w: Writer) -> None:
         self.p, self.term, self.w = placement, term, w
+        self.sides = placement.sides(term)
         arrays = {o: f"{name}[{{}}]" for o, name in LOCAL.items()}
         self.spelling = Spelling(placement.schedule.target.dtype, arrays)
 
@@ -73,7 +90,7 @@ class BatchVectors:
             return
         name, area = LOCAL[operand], operand if operand in BETWEEN else f"s_{operand}"
         values = " ".join(f"{name}[{n}] = load({area} + {self._place(operand)} + {n} * R + r);" for n in indices)
-        self.w.line(f"vec {name}[{self.term.size(INDEX.get(operand, 'k'))}]; {values}")
+        self.w.line(f"vec {name}[{self.term.size(INDEX.get(operand, self.sides.axis))}]; {values}")
 
     def _copy(self, operand: str) -> str:
         # the copy of an operand's segment at the current loop letters
@@ -83,10 +100,10 @@ class BatchVectors:
         return self.position({"x1": mode.in1, "x2": mode.in2, "out": mode.out}[operand])
 
     def _place(self, operand: str) -> str:
-        """Start of ``[irrep axis][R]`` of the current copy; P and D hold the copies of a block of inputs."""
+        """Start of ``[irrep axis][R]`` of the current copy; P and D hold a block of copies."""
         if operand in BETWEEN:
-            first = self.term.inputs[0]
-            return f"{self.position(self.term.inputs, f'({first} - {first}0)')} * {self.term.size('k')} * R"
+            first, *_ = copies = self.sides.copies
+            return f"{self.position(copies, f'({first} - {first}0)')} * {self.term.size(self.sides.axis)} * R"
         return f"({self.start(operand)} + {self._copy(operand)} * {self.term.size(INDEX[operand])}) * (i64)R"
 
     def position(self, letters: str, first: str = "") -> str:
@@ -123,32 +140,36 @@ class MixingText:
     def __init__(self, placement: BatchPlacement, path: PathSweep, w: Writer) -> None:
         self.p, self.path, self.w, self.term = placement, path, w, path.term
         self.vectors = BatchVectors(placement, path.term, w)
-        self.first, self.mix = path.term.inputs[0], path.term.mode.mixing
-        self.inner = path.term.size(path.term.inputs[1:])  # input copies that share their first one
-        self.k, self.mixed = path.term.size("k"), path.term.size(self.mix)
-        self.out = f"{self.vectors.start('out')} * (i64)R"
-        self.needs_p = any(isinstance(s, Accumulate) and s.component.operand == P for s in path.stages[0].statements)
-        self.gradients = "D" in placement.scratch
+        self.sides = sides = placement.sides(path.term)
+        self.first = sides.copies[0]
+        self.inner = path.term.size(sides.copies[1:])  # copies that share their first one
+        self.k, self.mixed = path.term.size(sides.axis), path.term.size(sides.mixed)
+        self.steps = [path.term.size(path.term.mode.weight.partition(a)[2]) for a in (sides.copies[-1], sides.mixed)]
+        self.far = f"_{sides.far} + {self.vectors.start(sides.far)} * (i64)R"  # behind s, or a where it is open
+        self.adds = sides.far in placement.opened
+        self.needs_p, self.needs_d = placement.needs_p(path.term), placement.needs_d(path.term)
+        self.behind = placement.mixes_first(path.term)
 
     def write(self) -> None:
-        first, step, stages = self.first, self.p.block(self.term) // self.inner, self.path.stages
-        if self.p.flips(self.term):
-            self.w.line(f"flip(s_out + {self.out}, G, {self.mixed}, {self.k} * R);")
-        with self.w.block(f"for (int {first}0 = 0; {first}0 < {self.term.size(first)}; {first}0 += {step})"):
-            self.w.line(f"const int {first}1 = least({self.term.size(first)}, {first}0 + {step});")
+        first, size, step = self.first, self.term.size(self.first), self.p.block(self.term) // self.inner
+        whole = self.p.flipped(self.term)
+        if whole and not self.behind:
+            self.w.line(f"flip(s{self.far}, G, {whole}, {self.k} * R);")
+        with self.w.block(f"for (int {first}0 = 0; {first}0 < {size}; {first}0 += {step})"):
+            self.w.line(f"const int {first}1 = least({size}, {first}0 + {step});")
             if self.needs_p:
-                self._coupled(stages[0])
+                self._coupled(self.path.stages[0])
             self._weights()
-            if self.gradients:
-                self._coupled(stages[-1])
+            if self.needs_d:
+                self._coupled(self.path.stages[-1])
 
-    def _each_input(self) -> AbstractContextManager[None]:
+    def _each_copy(self) -> AbstractContextManager[None]:
         first = self.first
         loop = f"for (int {first} = {first}0; {first} < {first}1; ++{first})"
-        return self.vectors.each(loop, self.vectors.loops(self.term.inputs[1:]), _ROWS)
+        return self.vectors.each(loop, self.vectors.loops(self.sides.copies[1:]), _ROWS)
 
     def _coupled(self, stage: SweepStage) -> None:
-        with self._each_input():
+        with self._each_copy():
             self.vectors.body(stage.statements)
 
     def _weights(self) -> None:
@@ -162,28 +183,35 @@ class MixingText:
     def _copies(self) -> None:
         # unweighted mixing: every input copy goes to the single output copy
         position = self.vectors.position(self.term.inputs, f"({self.first} - {self.first}0)")
-        with self._each_input():
+        with self._each_copy():
             for n in range(self.k):
                 place = f"({position} * {self.k} + {n}) * R + r"
-                if "out" in self.p.opened:
-                    self.w.line(f"add(a_out + {self.out} + {n} * R + r, load(P + {place}));")
-                if self.gradients:
-                    self.w.line(f"store(D + {place}, load(s_out + {self.out} + {n} * R + r));")
+                if self.adds:
+                    self.w.line(f"add(a{self.far} + {n} * R + r, load(P + {place}));")
+                if self.needs_d:
+                    self.w.line(f"store(D + {place}, load(s{self.far} + {n} * R + r));")
 
     def _products(self) -> None:
-        first, mixed, k, out = self.first, self.mixed, self.k, self.out
+        first, mixed, columns, (step, far_step) = self.first, self.mixed, f"{self.k} * R", self.steps
         self.w.line(f"const int count = ({first}1 - {first}0) * {self.inner};")
-        at = f"{self.vectors.start('w')} + {first}0 * {self.inner * mixed}"
-        if "out" in self.p.opened:
-            self._multiply(f"a_out + {out}", f"weights + {at}, 1, {mixed}", "P", f"{mixed}, count", f"{k} * R")
+        at = f"{self.vectors.start('w')} + {first}0 * {self.inner * step}"
+        if self.adds:
+            self._multiply(f"a{self.far}", f"weights + {at}, {far_step}, {step}", "P", f"{mixed}, count", columns)
         if "w" in self.p.opened:
-            if self.p.flips(self.term):
-                self._multiply(f"a_w + {at}", f"P, {k} * R, 1", "G", f"count, {k} * R", str(mixed))
-            else:
-                self.w.line(f"correlate(a_w + {at}, {mixed}, P, s_out + {out}, count, {mixed}, {k} * R);")
-        if self.gradients:
-            given = f"weights + {at}, {mixed}, 1", f"s_out + {out}"
-            self._multiply("D", *given, f"count, {mixed}", f"{k} * R", add=False)
+            self._weight_gradient(f"a_w + {at}", columns)
+        if self.needs_d:
+            given = f"weights + {at}, {step}, {far_step}", f"s{self.far}"
+            self._multiply("D", *given, f"count, {mixed}", columns, add=False)
+
+    def _weight_gradient(self, into: str, columns: str) -> None:
+        # rows of weights are copies of input 1: those of P, or of the far side where copies mix first
+        far, whole = f"s{self.far}", self.p.flipped(self.term)
+        if not self.behind:
+            add_weight_gradient(self.w, self.term, whole, into, ("P", "count"), (far, "G"), columns)
+            return
+        if whole:
+            self.w.line(f"flip(P, G, {whole}, {columns});")
+        add_weight_gradient(self.w, self.term, whole, into, (far, str(self.mixed)), ("P", "G"), columns)
 
     def _multiply(self, into: str, left: str, right: str, sizes: str, columns: str, add: bool = True) -> None:
         """Write a product of matrices whose rows stand one behind the other, or add it."""
@@ -198,28 +226,27 @@ class MixingText:
         ):
             block = f"((({first} - {first}0) * {self.inner} + m) * {k})"
             if self.needs_p:
-                self._columns("c", f"P + {block} * R")
-            if self.gradients:
+                load_columns(self.w, "c", k, f"P + {block} * R")
+            if self.needs_d:
                 self.w.line(f"vec d[{k}] = {{}};")
-            with self.w.block(self.vectors.loops(self.mix)):
-                self._row_weight(f"((({first} - {first}2) * {self.inner} + m) * {self.mixed} + {self.mix}) * R + r")
-            if self.gradients:
+            with self.w.block(self.vectors.loops(self.sides.mixed)):
+                self._row_weight(
+                    f"((({first} - {first}2) * {self.inner} + m) * {self.mixed} + {self.sides.mixed}) * R + r"
+                )
+            if self.needs_d:
                 for n in range(k):
                     self.w.line(f"store(D + ({block} + {n}) * R + r, d[{n}]);")
 
-    def _columns(self, name: str, base: str) -> None:
-        load_columns(self.w, name, self.k, base)
-
     def _row_weight(self, at: str) -> None:
-        out = f"({self.vectors.start('out')} + {self.mix} * {self.k}) * (i64)R"
+        out = f"({self.vectors.start('out')} + {self.sides.mixed} * {self.k}) * (i64)R"
         if self.p.opened != ("w",):
             self.w.line(f"const vec weight = load(s_w + {at});")
         if self.p.opened != ("out",):
-            self._columns("g", f"s_out + {out}")
+            load_columns(self.w, "g", self.k, f"s_out + {out}")
         for n in range(self.k):
-            if "out" in self.p.opened:
+            if self.adds:
                 self.w.line(f"add(a_out + {out} + {n} * R + r, weight * c[{n}]);")
-            if self.gradients:
+            if self.needs_d:
                 self.w.line(f"d[{n}] += weight * g[{n}];")
         if "w" in self.p.opened:
             self.w.line(f"store(a_w + {at}, {' + '.join(f'c[{n}] * g[{n}]' for n in range(self.k))});")
@@ -276,12 +303,11 @@ class OwnWeightsText:
             self.w.line(f"store(d_own + w * R + r, {' + '.join(f'x[{n}] * g[{n}]' for n in range(self.k))});")
 
     def _weights(self) -> None:
-        into, y = f"a_w + {self.at}, {self.mixed}", f"s_x2 + {self.y}"
-        if self.p.flips(self.term):
-            self.w.line(f"flip(d_own, flipped, {self.mixed}, R);")
-            self.w.line(f"multiply<{self.mixed}>(true, {into}, {y}, R, 1, flipped, {self.mixed}, {self.v}, R);")
-        else:
-            self.w.line(f"correlate({into}, {y}, d_own, {self.v}, {self.mixed}, R);")
+        whole = self.p.flipped(self.term)
+        if whole:
+            self.w.line(f"flip(d_own, flipped, {whole}, R);")
+        y, own = (f"s_x2 + {self.y}", str(self.v)), ("d_own", "flipped")
+        add_weight_gradient(self.w, self.term, whole, f"a_w + {self.at}", y, own, "R")
 
 
 class BatchText:

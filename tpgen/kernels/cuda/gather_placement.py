@@ -28,6 +28,9 @@ class GatherPlacement(BatchPlacement, RowSteps):
 
     small = _SMALL
 
+    def mixes_first(self, term: Term) -> bool:
+        return False  # gathers are of P before weights
+
     def owns_weights(self, term: Term) -> bool:
         return False  # all paths go through P and D here
 

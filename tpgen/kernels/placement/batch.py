@@ -12,6 +12,7 @@ from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.placement.values import BatchSchedule
 from tpgen.kernels.rows import Rules
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep
+from tpgen.kernels.sweep.terms import Sides, sides_of
 
 _BLOCK = 48 * 1024  # numbers in a block of P
 _OF_SCALARS = 12  # copies of a scalar input from which on a row's own weights are computed of them first
@@ -29,7 +30,7 @@ class BatchPlacement(OpenedSlots):
 
     @cached_property
     def sweep(self) -> Sweep:
-        return make_sweep(self.schedule.terms, self.opened)
+        return make_sweep(self.schedule.terms, self.opened, mixes_first=self.mixes_first)
 
     @property
     def blocks(self) -> Blocks:
@@ -53,18 +54,15 @@ class BatchPlacement(OpenedSlots):
         areas |= {f"a_{o}": self.dim[o] * rows for o in self.opened if o != "w"}
         own = [t for t in self.schedule.terms if self.owns_weights(t)]
         mixing = [t for t in self.schedule.terms if t.mode.mixing and t not in own]
-        block = max((self.block(t) * t.size("k") for t in mixing), default=0) * rows
-        if "out" in self.opened or "w" in self.opened:
-            areas["P"] = block
-        if "x1" in self.opened or "x2" in self.opened:
-            areas["D"] = block
-        flipped = [t for t in mixing if self.flips(t)]
-        if flipped:
-            areas["G"] = max(t.size(t.mode.mixing) * t.size("k") for t in flipped) * rows
+        for name, needs in (("P", self.needs_p), ("D", self.needs_d)):
+            areas[name] = (
+                max((self.block(t) * t.size(self.sides(t).axis) for t in mixing if needs(t)), default=0) * rows
+            )
+        areas["G"] = max((self.flipped(t) * t.size(self.sides(t).axis) for t in mixing), default=0) * rows
         one = max((t.size("w") for t in own), default=0) * rows
         areas["own"] = one if "out" in self.opened or "x1" in self.opened else 0
         areas["d_own"] = one if "w" in self.opened or "x2" in self.opened else 0
-        areas["flipped"] = one if any(map(self.flips, own)) else 0
+        areas["flipped"] = max(map(self.flipped, own), default=0) * rows
         if self.row_weights:
             weighted = [t for t in self.schedule.terms if t.weighted]
             chunk = max((self.chunk(t) * self.staged(t) for t in weighted), default=0) * rows
@@ -75,10 +73,11 @@ class BatchPlacement(OpenedSlots):
     # -- how much at a time --
 
     def block(self, term: Term) -> int:
-        """Input copies q taken at a time: whole sets that share their first copy."""
-        inner = term.size(term.inputs[1:])
-        first = max(1, _BLOCK // max(1, inner * term.size("k") * self.schedule.rows))
-        return inner * min(term.size(term.inputs[0]), first)
+        """Copies of P taken at a time: whole sets that share their first copy."""
+        sides = self.sides(term)
+        inner = term.size(sides.copies[1:])
+        first = max(1, _BLOCK // max(1, inner * term.size(sides.axis) * self.schedule.rows))
+        return inner * min(term.size(sides.copies[0]), first)
 
     def chunk(self, term: Term) -> int:
         """Weights of one first copy."""
@@ -90,22 +89,39 @@ class BatchPlacement(OpenedSlots):
         times = -(-size // max(1, _STAGED // self.chunk(term)))
         return -(-size // times)
 
+    def mixes_first(self, term: Term) -> bool:
+        """Whether copies of input 1 mix before they are coupled: it has fewer components, and one block holds all."""
+        if self.row_weights or not self._is_uvw(term) or term.size("v") > 1:
+            return False
+        return term.size("i") < term.size("k") and term.size("wi") * self.schedule.rows <= _BLOCK
+
+    def _is_uvw(self, term: Term) -> bool:
+        return term.weighted and (term.mode.in1, term.mode.in2, term.mode.out) == ("u", "v", "w")
+
+    def sides(self, term: Term) -> Sides:
+        return sides_of(term, self.mixes_first(term))
+
+    def needs_p(self, term: Term) -> bool:
+        return self.sides(term).far in self.opened or (term.weighted and "w" in self.opened)
+
+    def needs_d(self, term: Term) -> bool:
+        return self.sides(term).near in self.opened or "x2" in self.opened
+
     def owns_weights(self, term: Term) -> bool:
         """Whether each row's own weights, sums of shared ones by its scalars, are computed first.
 
         With v copies of a scalar and k components, a product with them takes v + k multiply-adds for an input copy and
         an output copy, and v * k where the inputs are multiplied first.
         """
-        if self.row_weights or not term.weighted or (term.mode.in1, term.mode.in2, term.mode.out) != ("u", "v", "w"):
+        if self.row_weights or not self._is_uvw(term):
             return False
         return term.size("j") == 1 and term.size("k") > 1 and term.size("v") >= _OF_SCALARS
 
-    def flips(self, term: Term) -> bool:
-        """Whether weights' gradients are vectors over output copies, of the cotangent flipped; else sums over lanes."""
+    def flipped(self, term: Term) -> int:
+        """Output copies whose weights' gradients are vectors over copies, of one side flipped; else sums over lanes."""
         if self.row_weights or not (term.mode.mixing and term.weighted and "w" in self.opened):
-            return False
-        lanes = self.schedule.target.lanes
-        return term.size(term.mode.mixing) % lanes == 0 and self.schedule.start(term, "w") % lanes == 0
+            return 0
+        return term.size(term.mode.mixing) // self.schedule.target.lanes * self.schedule.target.lanes
 
     def reached(self, operand: str) -> list[tuple[int, int]]:
         s = self.schedule
@@ -129,5 +145,7 @@ class BatchPlacement(OpenedSlots):
         how = "rows of weights" if self.row_weights else "matrix products"
         if self.owns_weights(term):
             return f"  path {term.path}: copies {copies}, a first one at a time by each row's own weights"
-        flipped = ", the cotangent flipped" if self.flips(term) else ""
+        flipped = ", the cotangent flipped" if self.flipped(term) else ""
+        if self.mixes_first(term):
+            return f"  path {term.path}: copies {copies}, input 1 by {how} before it is coupled{flipped}"
         return f"  path {term.path}: copies {copies}, {self.block(term)} of the inputs at a time by {how}{flipped}"

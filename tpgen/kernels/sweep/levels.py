@@ -33,7 +33,7 @@ from tpgen.kernels.sweep.statements import (
     Value,
 )
 from tpgen.kernels.sweep.tables import Table, fold
-from tpgen.kernels.sweep.terms import BETWEEN, INDEX, D, P, S, operand_of
+from tpgen.kernels.sweep.terms import BETWEEN, INDEX, D, P, S, Sides, operand_of
 
 _TABLE = "T"  # the operand that stands for a table's entries; no operand of a product has this name
 
@@ -175,7 +175,7 @@ class Naming:
         return replace(value, segment=segment)
 
 
-def mixed(term: Term, opened: tuple[str, ...]) -> tuple[SweepStage, ...]:
+def mixed(term: Term, opened: tuple[str, ...], sides: Sides) -> tuple[SweepStage, ...]:
     """The stages that open slots need of a path whose output has copies of its own, which only the weights fill.
 
     P[q, k]   += sum_ij C x1 x2                     for every copy q of the inputs
@@ -185,13 +185,17 @@ def mixed(term: Term, opened: tuple[str, ...]) -> tuple[SweepStage, ...]:
     dx1, dx2   = the gradients of P at the cotangent D
 
     P and D stand between the stages, as operands of the path: each is the gradient of what the other one multiplies.
+    With the other `Sides` input 1 and the output change places, and P and D have the components of input 1.
     """
+    near, far = sides.near, sides.far
     weight = (("w", 0),) if term.weighted else ()
-    coupling = polynomial({(("x1", e.i), ("x2", e.j), (D, e.k)): e.value for e in term.entries})
-    weights = polynomial({(*weight, (P, k), ("out", k)): 1.0 for k in sorted({e.k for e in term.entries})})
-    gradients = tuple(o for o in ("x1", "x2") if o in opened)
-    results = tuple(o for o in ("out", "w") if o in opened and term.leg(o))
-    copies = "".join(a for a, _ in term.copies if a in term.inputs)
+    ends = [{"x1": e.i, "x2": e.j, "out": e.k} for e in term.entries]
+    couplings = [((near, end[near]), ("x2", end["x2"]), (D, end[far])) for end in ends]
+    coupling = polynomial({factors: e.value for e, factors in zip(term.entries, couplings, strict=True)})
+    weights = polynomial({(*weight, (P, n), (far, n)): 1.0 for n in sorted({end[far] for end in ends})})
+    gradients = tuple(o for o in (near, "x2") if o in opened)
+    results = tuple(o for o in (far, "w") if o in opened and term.leg(o))
+    copies = "".join(a for a, _ in term.copies if a in sides.copies)
 
     def stage(letters: str, naming: Naming, form: PolynomialForm, opens: tuple[str, ...]) -> SweepStage:
         call = Call(tuple(map(Slot, form.tensors)), tuple(map(Slot, opens)))
@@ -200,7 +204,7 @@ def mixed(term: Term, opened: tuple[str, ...]) -> tuple[SweepStage, ...]:
     stages = [
         stage(copies, Naming(term, written=(D, P)), coupling, (D,) if results else ()),
         stage(
-            copies + term.mode.mixing,
+            copies + sides.mixed,
             Naming(term, local="q", written=(P, D)),
             weights,
             (*results, *(P for _ in gradients[:1])),

@@ -29,14 +29,14 @@ sweep: opens out
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tpgen.form.form import Term
 from tpgen.kernels.sweep.levels import by_levels, mixed, tabulated
 from tpgen.kernels.sweep.statements import Statement, SweepStage, Tabulate, TextOfPaths
 from tpgen.kernels.sweep.tables import make_tables
-from tpgen.kernels.sweep.terms import path_terms, raised_call
+from tpgen.kernels.sweep.terms import path_terms, raised_call, sides_of
 
 __all__ = ["PathSweep", "Sweep", "make_sweep", "path_terms"]
 
@@ -88,18 +88,25 @@ def make_sweep(
     opened: tuple[str, ...],
     channels: tuple[str, ...] | None = None,
     raised: tuple[str, ...] = (),
+    mixes_first: Callable[[Term], bool] = lambda _: False,
 ) -> Sweep:
     """The sweep of a set of open slots; ``channels`` names for each path the letter that vectors run over.
 
     Without channels vectors run over rows, and nothing is worth a table.  Operands that are ``raised`` are given twice,
-    the second time as cotangents of their gradients: see `raised_call`.
+    the second time as cotangents of their gradients: see `raised_call`.  Copies of a path that ``mixes_first`` mix
+    before they are coupled with input 2.
     """
     call, mixes = raised_call(opened, raised), channels is None and not raised
     tables = make_tables(terms, channels) if channels else ()
     table = {term.path: t for t in tables for term in t.terms}
     letters = channels or ("",) * len(terms)
     paths = tuple(
-        PathSweep(t, mixed(t, opened) if mixes and t.mixes else by_levels(t, call, table.get(t.path), a))
+        PathSweep(
+            t,
+            mixed(t, opened, sides_of(t, mixes_first(t)))
+            if mixes and t.mixes
+            else by_levels(t, call, table.get(t.path), a),
+        )
         for t, a in zip(terms, letters, strict=True)
         if t.reaches(opened)
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tpgen.form.call import Call, Slot
 from tpgen.form.form import Form, Term
 
@@ -9,6 +11,32 @@ SLOTS = ("x1", "x2", "w", "out")
 P, D = BETWEEN = ("P", "D")  # between the stages of a path that mixes copies: inputs coupled, and weighted cotangents
 S = "S"  # sums over channels that a later stage folds into the gradient of a table's operand
 INDEX = {"x1": "i", "x2": "j", "out": "k"}  # the letter of each operand's irrep axis
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The two operands that a matrix of weights stands between, in a path that mixes copies.
+
+    ``sum_qm W[q, m] <P[q], far[m]>``, where P couples ``near`` with input 2: P has the components of ``far``.
+    """
+
+    near: str
+    far: str
+    copies: str  # letters of the copies q
+    mixed: str  # letter of the copies m
+
+    @property
+    def axis(self) -> str:
+        """Letter of the components of P and D."""
+        return INDEX[self.far]
+
+
+def sides_of(term: Term, mixes_first: bool = False) -> Sides:
+    """The sides of a path: inputs are coupled before copies mix, or behind, where input 1 has fewer components.
+
+    Behind is for ``uvw`` with one copy of input 2.
+    """
+    return Sides("out", "x1", "vw", "u") if mixes_first else Sides("x1", "out", term.inputs, term.mode.mixing)
 
 
 def row_lengths(form: Form) -> tuple[int, int, int, int]:
