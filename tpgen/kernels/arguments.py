@@ -1,4 +1,4 @@
-"""Arguments of kernels: the call that a kernel computes, tensors, sizes and row indices."""
+"""Arguments of kernels: specification, tensors, sizes, row indices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS
 
 
 class KernelSpec(NamedTuple):
-    """Key of a kernel: a call of a form, a dtype and row rules."""
+    """Key of a kernel: a call of a form, dtype and row rules."""
 
     description: Any  # `AnyDescription`
     call: Call
@@ -23,13 +23,13 @@ class KernelSpec(NamedTuple):
 
 
 def by_form(paths: Callable[..., Any], monomials: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of a `KernelSpec` that calls ``paths`` or ``monomials``, by the form of its plan."""
+    """Dispatch on the form of a `KernelSpec`: ``paths`` of a product, or ``monomials`` of a polynomial."""
     functions = {OF_PATHS: paths, OF_MONOMIALS: monomials}
     return lambda spec, *rest: functions[spec.description.plan.maker.form](spec, *rest)
 
 
 class KernelCall(NamedTuple):
-    """Tensors of one kernel call in the order of their slots, numbers of rows and channels, indices of its row rules."""
+    """Arguments of one kernel call: tensors by slot, rows, channels, row indices."""
 
     given: Sequence[Tensor]
     opened: Sequence[Tensor]
@@ -58,7 +58,7 @@ class CallSizes(NamedTuple):
         return _elements_of(self.indices)
 
     def owners(self, owner: str | None) -> int:
-        """Count the rows of operand ``owner``, into which the call sums; 0 without an index."""
+        """Count the rows of operand ``owner``, into which rows of the call are summed; 0 without an index."""
         index = index_at(self.indices, owner or "")
         return index.size if index else 0
 

@@ -1,14 +1,12 @@
-r"""Row rules: how row z of a call finds its row of an operand, such as ``x1 @ src``, ``w @ element``, ``w @ pair``.
+r"""Row rules, such as ``x1 @ src``: how row z of a call finds its row of an operand.
 
-An operand without a rule has one row per row of the call, or one row for all.  With a rule, row z reads row
-:math:`\text{index}[z]` of a given operand, and adds to that row of an open operand.
+With a rule, row z reads row :math:`\text{index}[z]` of a given operand, or adds to that row of an open operand.
+Without a rule the operand has row z, or one row for all.  `RULES` lists all rules.
 
 >>> print(*EDGES, ELEMENTS, EDGE_PAIRS, sep=", ")
 x1 @ src, out @ dst, w @ element, w @ pair
 >>> rules_of("src dst pair") == (*EDGES, EDGE_PAIRS)
 True
-
-`RULES` lists all rules; text, checks and derivatives read the list.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ CHECKED, NARROW = 1, 2
 
 @dataclass(frozen=True, eq=False)
 class RowRule:
-    """How rows of a call find rows of one operand; one instance per name, compared by identity."""
+    """How rows of a call find rows of one operand; one instance per name."""
 
     name: str  # of the index in kernels
     operand: str  # whose rows: of a product; the weights of a polynomial are all w
@@ -52,11 +50,11 @@ class RowRule:
 
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:
-        """Dtypes that the index tensor may have."""
+        """Allowed dtypes of the index."""
         return INDEX_DTYPES if self.narrow else INDEX_DTYPES[:1]
 
     def checked(self, check_index: bool) -> bool:
-        """Whether kernels check that the index is in range."""
+        """Whether kernels check the range of the index."""
         return check_index or not self.unchecked
 
     @property
@@ -81,7 +79,7 @@ Rules = tuple[RowRule, ...]
 def rules_of(text: str) -> Rules:
     """Parse row rules from names separated by spaces.
 
-    Raises `PlanError` for unknown names, two rules of one operand, or an order other than that of `RULES`.
+    Raises `PlanError` for unknown names, two rules of one operand, or an order unlike that of `RULES`.
     """
     names = text.split()
     for name in names:
@@ -96,7 +94,7 @@ def rules_of(text: str) -> Rules:
 
 
 def names_of_rules(rules: Sequence[RowRule]) -> str:
-    """Join the names of rules, for operators.
+    """Join the names of rules.
 
     >>> names_of_rules(EDGES)
     'src dst'
@@ -105,7 +103,7 @@ def names_of_rules(rules: Sequence[RowRule]) -> str:
 
 
 class RowIndex(NamedTuple):
-    """A row rule in one call: index tensor, number of rows that the index addresses, and optional sorted order."""
+    """A row rule in one call: index tensor, number of rows addressed, optional sort order."""
 
     rule: RowRule
     tensor: Tensor | None = None
@@ -126,7 +124,7 @@ def index_at(indices: Sequence[RowIndex], operand: str) -> RowIndex | None:
 
 
 def summed_by(opened: Sequence[str], rules: Rules) -> tuple[str, ...]:
-    """Select the open operands with an index; kernels sum the rows of each in its own order.
+    """Select the open operands with an index: each is summed in an order of its own.
 
     >>> summed_by(("x1", "x2", "w"), (*EDGES, EDGE_PAIRS))
     ('x1',)

@@ -1,10 +1,7 @@
-"""C++ of the batch schedule: tiles of rows as vectors, operands in scratch as ``[copy][irrep axis][R rows]``.
+"""Write the C++ of the batch schedule: vectors over rows, operands in scratch as ``[copy][irrep axis][R rows]``.
 
-A path whose copies do not mix (``uvu``, ``uuu`` …) is a loop over copies around its coupling.  One that mixes them
-(``uvw``, ``uuw``, ``u<vw``) goes through P and D, see `tpgen.kernels.sweep.levels`: its middle stage is three matrix
-products of tiles where the weights are shared, three loops over vectors where every row has its own.  A block of input
-copies at a time, so that P stays in cache unless one copy of x1 alone has too many.  Where input 2 is many scalars,
-these make each row's own weights of the shared ones first, which multiply vectors as scalars.
+Paths that mix copies (``uvw``, ``uuw``, ``u<vw``) go through P and D of `tpgen.kernels.sweep.levels`: products of
+matrices if rows share weights, else loops over vectors.
 """
 
 from __future__ import annotations
@@ -27,18 +24,18 @@ _ROWS = "for (int r = 0; r < R; r += W)"
 
 
 def stores_rows(p: BatchPlacement, operand: str) -> str:
-    """The function of C++ that writes a tile's rows of an open slot, or adds them to their owners'."""
+    """Name the C++ function that stores a tile's rows of an open slot, or adds rows to those of their owners."""
     return "add_rows" if operand == p.owner else "unstage_rows"
 
 
 def load_columns(w: Writer, name: str, count: int, base: str, times: str = "") -> None:
-    """Write an array of vectors, the rows at hand of so many components."""
+    """Write an array of ``count`` vectors of consecutive components."""
     values = " ".join(f"{name}[{n}] = {times}load({base} + {n} * R + r);" for n in range(count))
     w.line(f"vec {name}[{count}]; {values}")
 
 
 class BatchVectors:
-    """Writes the statements of one path of a placement."""
+    """Writes statements of one path with vectors over rows."""
 
     def __init__(self, placement: BatchPlacement, term: Term, w: Writer) -> None:
         self.p, self.term, self.w = placement, term, w
@@ -49,7 +46,7 @@ class BatchVectors:
         return self.p.schedule.start(self.term, operand)
 
     def body(self, statements: tuple[Statement, ...], weight: str = "") -> None:
-        """Statements in order, then what they have added up; ``weight`` is the place of the weight at hand."""
+        """Write statements, then the stores of their sums; ``weight`` is the address of the current weight."""
         sums = Sums(self.w)
         sums.write(statements, self.spelling, partial(self._fetch, weight))
         for operand, values in sums.found.items():
@@ -83,14 +80,14 @@ class BatchVectors:
         return self.position({"x1": mode.in1, "x2": mode.in2, "out": mode.out}[operand])
 
     def _place(self, operand: str) -> str:
-        """Start of ``[irrep axis][R]`` of the current copy; P and D hold the copies of a block of inputs."""
+        # start of ``[irrep axis][R]`` of the current copy; P and D hold the copies of a block of inputs
         if operand in BETWEEN:
             first = self.term.inputs[0]
             return f"{self.position(self.term.inputs, f'({first} - {first}0)')} * {self.term.size('k')} * R"
         return f"({self.start(operand)} + {self._copy(operand)} * {self.term.size(INDEX[operand])}) * (i64)R"
 
     def position(self, letters: str, first: str = "") -> str:
-        """Position of the current copies of some letters; ``first`` may stand for the first of them."""
+        """Write the flat index of the current copies ``letters``; ``first`` replaces the first letter."""
         text = first or letters[0]
         for a in letters[1:]:
             text = f"({text} * {self.term.size(a)} + {a})"
@@ -104,7 +101,7 @@ class BatchVectors:
 
     @contextmanager
     def staged_weights(self, first: str, start: str, end: str) -> Iterator[None]:
-        """A loop over first copies, with the weights of each row moved in and out for several of them."""
+        """Write a loop over first copies that stages the weights of each row, for several copies at a time."""
         chunk, step = self.p.chunk(self.term), self.p.staged(self.term)
         with self.w.block(f"for (int {first}2 = {start}; {first}2 < {end}; {first}2 += {step})"):
             self.w.line(f"const int {first}3 = least({end}, {first}2 + {step});")
@@ -118,7 +115,7 @@ class BatchVectors:
 
 
 class MixingText:
-    """Writes a path whose output copies come from the weights: P, the products with them, D, a block at a time."""
+    """Writes a path that mixes copies: P, products with the weights, D."""
 
     def __init__(self, placement: BatchPlacement, path: PathSweep, w: Writer) -> None:
         self.p, self.path, self.w, self.term = placement, path, w, path.term
@@ -186,7 +183,7 @@ class MixingText:
             self._multiply("D", *given, f"count, {mixed}", f"{k} * R", add=False)
 
     def _multiply(self, into: str, left: str, right: str, sizes: str, columns: str, add: bool = True) -> None:
-        """Write a product of matrices whose rows stand one behind the other, or add it."""
+        # a product of matrices with consecutive rows, which replaces ``into`` or is added to it
         flag = "true" if add else "false"
         self.w.line(f"multiply<{columns}>({flag}, {into}, {columns}, {left}, {right}, {columns}, {sizes});")
 
@@ -226,7 +223,7 @@ class MixingText:
 
 
 class OwnWeightsText:
-    """Writes a path with a scalar input: the weights of each row for one first copy, and products with these."""
+    """Writes a path with many scalars as input 2: first sums of weights by each row's scalars, then products."""
 
     def __init__(self, placement: BatchPlacement, term: Term, w: Writer) -> None:
         self.p, self.term, self.w = placement, term, w
@@ -285,7 +282,7 @@ class OwnWeightsText:
 
 
 class BatchText:
-    """Writes the functions of one placement."""
+    """Writes the C++ functions of one batch placement."""
 
     def __init__(self, placement: BatchPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
@@ -377,11 +374,11 @@ class BatchText:
             vectors.body(path.stages[0].statements, place)
 
     def write_weights(self) -> None:
-        """Shared weights into scratch."""
+        """Write the copy of shared weights into scratch."""
         self.w.line(f"for (i64 m = 0; m < {self.p.dim['w']}; ++m) weights[m] = widen(w[m]);")
 
     def write_weight_sums(self) -> None:
-        """The blocks' parts of the weights' gradient, summed in block order, out of scratch."""
+        """Write the sum of weight gradients over blocks, in block order."""
         add_block_sums(self.w, self.p.weight_scratch)
         self.w.line(f"for (i64 m = 0; m < {self.p.dim['w']}; ++m) d_w[m] = narrow(sums[m]);")
 
@@ -401,7 +398,7 @@ class BatchText:
             w.line(f"tile({', '.join(['n', *rows, *(name for _, name in self._arguments())])});")
 
     def _pointers(self) -> None:
-        """Write the pointers to each row of the tile, by which operands are read and results written."""
+        # pointers to each row of the tile, for operands and results
         pointers = [("const real*", f"p_{o}", o, o) for o in self.p.given if o != "w" or self.p.row_weights]
         pointers += [("real*", f"q_{o}", f"d_{o}", o) for o in self.p.opened if o != "w" or self.p.row_weights]
         for kind, name, _, _ in pointers:

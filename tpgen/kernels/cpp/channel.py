@@ -1,4 +1,4 @@
-"""C++ of the channel schedule: one sweep over the rows, vectors over channels."""
+"""Write the C++ of the channel schedule: one sweep over rows, vectors over channels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tpgen.kernels.sweep.terms import INDEX, S, operand_of
 
 
 class ChannelText:
-    """Writes the functions of one placement."""
+    """Writes the C++ functions of one channel placement."""
 
     def __init__(self, placement: ChannelPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
@@ -38,7 +38,7 @@ class ChannelText:
                 self._write_out(self.p.owner, f"a_{self.p.owner}")
 
     def _parts(self) -> None:
-        """Functions of tables and of some paths each, which take a group of rows along one path after the other."""
+        # a function for each table and for some paths each; a group of rows takes one path after the other
         parts, group = Parts(self.w), RowGroup(self.p)
         for placed in self._placed():
             filled = [slot for slot in self.p.tabulated_slots if self.p.filling(placed, slot)]
@@ -198,7 +198,7 @@ class ChannelText:
             self.w.line(f"add(r_{placed.operand} + ({place}) * W, {spelling.sum(s.terms)});")
 
     def write_weights(self) -> None:
-        """Shared weights into scratch."""
+        """Write the copy of shared weights into scratch."""
         for slot in self.p.given_weights:
             for v in self.s.views_of("w"):
                 shape = f"<{v.outer}, {v.channels}, {v.inner}>"
@@ -206,7 +206,7 @@ class ChannelText:
                     self.w.line(f"stage{shape}({identifier(slot)} + {v.start}, {weights_area(slot)} + {v.scratch});")
 
     def write_weight_sums(self) -> None:
-        """The blocks' parts of the weights' gradient, summed in block order, out of scratch."""
+        """Write the sum of weight gradients over blocks, in block order."""
         add_block_sums(self.w, self.p.weight_scratch)
         self._write_out("w", "sums")
 
@@ -220,7 +220,7 @@ _LOCAL = {"x1": "x", "x2": "y", "w": "u", "out": "g"}  # arrays of vectors insid
 
 
 def _local(slot: str) -> str:
-    """The array of vectors of a slot inside a loop over channels.
+    """Name the array of vectors of a slot.
 
     >>> _local("x1"), _local("x1.1")
     ('x', 'x_1')
@@ -247,7 +247,7 @@ def _fetch(w: Writer, p: ChannelPlacement, term: Term, slot: str, indices: list[
 
 
 def _deliver(w: Writer, p: ChannelPlacement, term: Term, operand: str, values: dict[int, str]) -> None:
-    """Store or add the vectors computed for one open slot; what is stored is stored whole."""
+    # store or add the vectors of one open slot; what is stored is stored whole
     view = p.schedule.view(term, operand)
     assert view is not None
     listed = [values.get(n, "vec{}") for n in range(view.components)]
@@ -265,10 +265,8 @@ def _deliver(w: Writer, p: ChannelPlacement, term: Term, operand: str, values: d
 
 
 def _address(p: ChannelPlacement, view: View, term: Term, index: int, base: str) -> str:
-    """Address of vector ``c`` of one component: in scratch, or for segments that are not staged in memory.
-
-    In memory it may be that of the tile that starts there.
-    """
+    # Address of vector ``c`` of one component, in scratch or, for segments that are not staged, in memory.
+    # In memory the address may be that of a tile.
     staged = p.staged(view)
     strides, start = (view.strides(), view.scratch) if staged else (view.memory_strides(), view.start)
     offset = start + index * strides.get(INDEX.get(view.operand, ""), 0)

@@ -1,4 +1,4 @@
-"""The rows of a channel kernel, one after the other: where each is in memory, its tables, and whom it is summed for."""
+"""Write the loop over rows of a channel kernel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tpgen.kernels.sweep.terms import SLOTS
 
 
 def row_arguments(p: ChannelPlacement) -> Arguments:
-    """Type and name of what a row needs: operands and results in memory, then scratch."""
+    """List types and names of a row's arguments: operands, results, scratch."""
     arguments = [("const real*", identifier(slot)) for slot in p.given]
     arguments += [("real*", f"d_{o}") for o in p.opened]
     arguments += [("const num*" if name in p.table_areas else "num*", name) for name in p.scratch]
@@ -24,7 +24,7 @@ def row_arguments(p: ChannelPlacement) -> Arguments:
 
 
 class Claim(NamedTuple):
-    """Text by which a row writes its gradient of weights: in memory, or beside it after the other edge of its pair."""
+    """C++ by which two edges with shared weights sum a gradient: the first edge stores, the second adds."""
 
     state: str  # addresses: of what others are told, of the gradient, and of room beside it
     gradient: str
@@ -44,12 +44,12 @@ class Claim(NamedTuple):
         return f"wrote({self.state});"
 
     def added(self, written: str) -> str:
-        """Add what stands beside, which the first edge has been waited for."""
+        """Add the second edge's gradient at address ``written``, after the first edge has stored."""
         return f"add_second({self.gradient}, {written}, {self.size}, {self.state});"
 
 
 class RowBlocks:
-    """Writes the rows of a block, tile by tile."""
+    """Writes the loop over the rows of a block, tile by tile."""
 
     def __init__(self, placement: ChannelPlacement, w: Writer) -> None:
         self.p, self.w = placement, w
@@ -85,35 +85,35 @@ class RowBlocks:
             self.w.line("tile += n;")
 
     def find(self, operand: str, row: str, array: str = "") -> None:
-        """The pointers to an operand's rows of a tile."""
+        """Write the pointers to an operand's rows of a tile."""
         self.w.line(f"for (int r = 0; r < n; ++r) {{ const i64 e = {row}; {array}[r] = {self.place(operand)}; }}")
 
     def place(self, name: str) -> str:
-        """Address at which row ``e`` of the product reads a slot, or writes an open one."""
+        """Address at which row ``e`` reads an operand or writes a result."""
         operand = name.removeprefix("d_").partition("_")[0]
         if operand == "w" and self.p.schedule.shared_weights:
             return name
         return f"{name} + {found_row(self.p.rule(operand))} * {self.p.dim[operand]}"
 
     def declare(self) -> None:
-        """Declare what outlives a row: nothing here."""
+        """Declare arrays that outlive a tile; none for single rows."""
 
     def tile(self, row: str) -> None:
-        """The tables of a tile."""
+        """Write the tables of a tile."""
         for o in map(identifier, self.p.tabulated_slots):
             self.w.line(f"const real* p_{o}[W] = {{}};")
             self.find(o, row, f"p_{o}")
         self.tabulate()
 
     def tabulate(self) -> None:
-        """Call what fills the tables of a tile, where there are any: a kernel of `uuu` paths has none."""
+        # a kernel of `uuu` paths has no tables
         if not self.p.tabulated_slots:
             return
         places = [part for o in map(identifier, self.p.tabulated_slots) for part in (f"p_{o}", f"t_{o}")]
         self.w.line(f"tabulate({', '.join(['n', *self.p.table_areas, *places])});")
 
     def areas(self, row: str) -> dict[str, str]:
-        """Arguments of a row that several rows share, by name: its lane of the tables, and shared weights."""
+        """Arguments that rows share, by name: tables at a lane, shared weights."""
         areas = {name: f"{name} + {row}" for name in self.p.table_areas}
         return areas | {f"s_{identifier(slot)}": weights_area(slot) for slot in self.p.given_weights}
 
@@ -151,12 +151,12 @@ class RowBlocks:
 
 
 def in_memory(name: str) -> bool:
-    """Whether an argument of a row is found by a pointer of its own, rather than by its place in scratch."""
+    """Whether a row's argument is a pointer into a tensor, not into scratch."""
     return name.removeprefix("d_").partition("_")[0] in SLOTS
 
 
 class RowGroup:
-    """Arguments of a group of rows: arrays of pointers into memory, and scratch of them all, named in the plural."""
+    """Arguments of a group of rows: arrays of pointers into tensors, scratch of all rows."""
 
     def __init__(self, placement: ChannelPlacement) -> None:
         self.p, self._row = placement, row_arguments(placement)
@@ -170,7 +170,7 @@ class RowGroup:
 
     @contextmanager
     def each(self, w: Writer) -> Iterator[None]:
-        """A loop over the rows, with what one of them needs."""
+        """Write a loop over rows that declares the arguments of each."""
         with w.block("for (int r = 0; r < n; ++r)"):
             places = {n: f"{n}s[r]" if in_memory(n) else f"{n}s + r * {self.p.row_stride(n)}" for _, n in self._row}
             w.line(" ".join(f"{kind} const {name} = {places[name]};" for kind, name in self._row))
@@ -178,10 +178,10 @@ class RowGroup:
 
 
 class GroupBlocks(RowBlocks):
-    """Writes the rows of a block, as many together as the placement says and are of one tile and owner."""
+    """Writes the loop over groups of rows of one tile and owner."""
 
     def tile(self, row: str) -> None:
-        """The tables of a tile, and where its rows are."""
+        """Write the tables and row pointers of a tile."""
         if not self.p.owner:
             self.declare()
         for _, name in self._pointers():
@@ -226,7 +226,7 @@ class GroupBlocks(RowBlocks):
             self.w.line(f"gradients[k] = {claim.place};")
 
     def _settle(self, claim: Claim) -> None:
-        """Say what was written, which others may wait for, and then add the rest to theirs."""
+        # mark first gradients as written, which other threads may wait for, before waiting for theirs
         self.w.line(f"for (int k = 0; k < members; ++k) if (gradients[k] == {claim.gradient}) {claim.told}")
         with self.w.block("for (int k = 0; k < members; ++k)"):
             self.w.line(f"if (gradients[k] != {claim.gradient}) {claim.added('gradients[k]')}")

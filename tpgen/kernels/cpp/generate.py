@@ -1,8 +1,7 @@
-"""Schedule to C++: one source per direction, deterministic, with a C entry point and no includes.
+"""Write the C++ source of a placement, with one C entry point and no includes.
 
-The entry point takes arrays of pointers: to the given tensors, and to those that are opened; for each rule of
-`tpgen.kernels.rows` the index, how many rows it points into, and whether to check that; the number of rows, and of
-channels.  It returns 0 or a fault: 1 for no memory, n + 2 where index n points beyond its rows.
+The entry point takes pointers to given and opened tensors, a `RowIndex` for each row rule, numbers of rows and
+channels.  Returned faults are 1 without memory and n + 2 if index n is out of range; 0 is success.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ BEYOND = 2  # the fault of the first index, then of the next; 1 is no scratch sp
 
 
 class KernelText(Protocol):
-    """The text of a schedule, as the driver asks for it: the function of rows, and code before and after them."""
+    """Writers that each schedule provides for the entry point."""
 
     def write(self) -> None: ...
     def write_weights(self) -> None: ...
@@ -39,7 +38,7 @@ class KernelText(Protocol):
 
 
 def generate(placement: Placement) -> GeneratedSource:
-    """The source of a placement, which computes its open slots in one sweep."""
+    """Write the source of a placement, which computes all open slots in one sweep."""
     schedule, w = placement.schedule, Writer()
     with w.part("schedule"):
         for line, paths in schedule.lines:
@@ -69,7 +68,7 @@ _TEXTS: dict[type[Placement], Callable[[Any, Writer], KernelText]] = {
 
 
 def _driver(w: Writer, p: Placement, text: KernelText) -> None:
-    """Write the entry point: sums over rows add in row order inside a block, then in the order of blocks."""
+    # sums over rows add in row order inside a block, then in the order of blocks
     finds = any(rule.takes_index for rule in p.rules)
     needed = {"indices": p.rules, "order": finds, "tasks": p.by_element, "paired": p.second_weights}
     for name in (name for name, yes in needed.items() if yes):

@@ -1,11 +1,11 @@
-"""C++ of the matrix schedule: with rows and components together as the rows of a matrix, for each path
+"""Write the C++ of the matrix schedule: one blocked product for each path, with rows and components as matrix rows
 
     out[zi, w] += sum_u  x1[zi, u] W[u, w]
     x1[zi, u]  += sum_w  out[zi, w] W[u, w]
     W[u, w]    += sum_zi x1[zi, u] out[zi, w]
 
-by the same blocked product.  Where every row has its own weights, one row's components are the rows of the matrix.
-Where weights are those of a row's element, rows stand at the places ``at``, in the order of their elements.
+If every row has its own weights, one row's components are the matrix rows.  If weights belong to elements, ``at`` lists
+the rows by element.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tpgen.kernels.sweep.terms import SLOTS
 
 
 class MatrixText:
-    """Writes the functions of one placement."""
+    """Writes the C++ functions of one matrix placement."""
 
     def __init__(self, placement: MatrixPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
@@ -70,10 +70,8 @@ class MatrixText:
                 self._products(term, written)
 
     def _products(self, term: MatrixTerm, written: set[tuple[str, int]]) -> None:
-        """The product of each open slot, of a whole tile; of row r where every row has its own weights.
-
-        The first that reaches a segment writes it, the others add.
-        """
+        # The product of each open slot: of a whole tile, or of row r if every row has its own weights.
+        # The first product that reaches a segment writes it, the others add.
         x, y = term.source, term.target
         rows = f"n * {x.dim}" if self.s.shared_weights else str(x.dim)
         (given_x, x_step), (given_y, y_step) = self._given("x1", x), self._given("out", y)
@@ -95,7 +93,7 @@ class MatrixText:
         written |= {("out", y.index), ("x1", x.index)}
 
     def _given(self, operand: str, segment: MatrixSegment) -> tuple[str, int]:
-        """Address of a segment that is given, [row, component][copy], and how far its rows are apart."""
+        # address of a given segment, [row, component][copy], and the distance of its rows
         if operand in self.p.staged and segment not in self.p.stages(operand):
             return f"p_{operand} + {segment.start}", self.p.dim[operand]
         return self._at(f"s_{operand}", segment), segment.padded
@@ -112,7 +110,7 @@ class MatrixText:
         return f"{area} + {segment.scratch} * (i64)R{row}"
 
     def _weights_address(self, term: MatrixTerm, keep: str, at: int) -> str:
-        """Address of the weights that a product reads, brought there first where they are a row's own."""
+        # a row's own weights move into scratch first
         if self.s.shared_weights:
             return f"weights + {at}"
         self._move(term, keep, f"p_w + r * {self.p.dim['w']}", "s_w")
@@ -120,7 +118,7 @@ class MatrixText:
 
     @contextmanager
     def _summed(self, term: MatrixTerm) -> Iterator[str]:
-        """Address at which the weights' gradient is added up, taken from there at once where it is a row's own."""
+        # a row's own gradient moves out of scratch at once
         if self.s.shared_weights:
             yield f"a_w + {term.kept}"
             return
@@ -134,7 +132,7 @@ class MatrixText:
         self.w.line(f"{verb}<{term.source.mul}, {term.target.mul}>({memory} + {term.start}, {value}, {scratch});")
 
     def write_weights(self, memory: str = "w") -> None:
-        """Into scratch, the coefficients multiplied in: as [u][w] for out, as [w][u] for x1."""
+        """Write scaled weights into scratch: [u][w] for out, [w][u] for x1."""
         for term in self.s.terms:
             with self.w.paths(term.path):
                 if "out" in self.p.opened:
@@ -143,7 +141,7 @@ class MatrixText:
                     self._move(term, "keep_flipped", memory, f"weights + {self.p.weights['kept'] + term.flipped}")
 
     def write_weight_sums(self) -> None:
-        """The blocks' parts of the weights' gradient, summed in block order, out of scratch."""
+        """Write the sum of weight gradients over blocks, in block order."""
         size, w = self.p.block_sums, self.w
         if not self.p.by_element:
             add_block_sums(w, size)

@@ -1,7 +1,7 @@
-"""C++ of a polynomial's sweep where its placement says: vectors over channels, rows in the order of their elements.
+"""Write the C++ of a polynomial sweep: vectors over channels, rows sorted by element.
 
-Which rows a task has follows from the rows alone, and where weights are open it has all of an element: sums have one
-order, whatever the number of threads.
+Sums have one order for any number of threads: rows alone determine the tasks, and a task has all rows of an element if
+weights are open.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOVED = 8  # operations, for as long as a component takes between memory and re
 
 
 class Phrases(NamedTuple):
-    """Words of a target for what a row does: names of slots, components and sizes of segments are filled in."""
+    """C++ templates of a target for types, loads and stores of a row."""
 
     number: str  # the type of what is computed with
     one: str
@@ -45,7 +45,7 @@ _VECTORS = Phrases(
 
 
 class RowText:
-    """Writes what a row does between memory and registers, and its statements."""
+    """Writes loads, statements and stores of a row."""
 
     def __init__(self, at: PolynomialPlacement, w: Writer, words: Phrases) -> None:
         self.at, self.w, self.words = at, w, words
@@ -54,7 +54,7 @@ class RowText:
         self.spelling = Spelling(at.target.dtype, texts, one=words.one)
 
     def get(self, slot: str) -> None:
-        """Write how the components of a given slot come from memory."""
+        """Write the loads of a given slot."""
         operand, name = self.at.operands[slot], slot_name(slot)
         self.w.line(f"{self.words.number} t_{name}[{operand.dim}];")
         if operand.channels:
@@ -82,16 +82,15 @@ class RowText:
             self.w.line(f"d_{name}[{target.index}] += {text};")
 
     def set(self, slot: str) -> None:
-        """Write the stores of the sums of an open slot, which is a result, to memory."""
+        """Write the stores of an open slot."""
         for start, size in component_runs(self.at.operands[slot]):
             self.w.line(self.words.set.format(slot_name(slot), start, size))
 
 
 def generate_polynomial(placement: PolynomialPlacement) -> GeneratedSource:
-    """The source of a sweep that has its place: deterministic, with a C entry point and no includes.
+    """Write the source of a polynomial placement.
 
-    The entry is that of all kernels.  Its one index is the element of every row (null: all rows are of element 0, or
-    each of its own).
+    The one index of the entry point gives the element of each row; null: element 0, or each row its own.
     """
     return _Text(placement).write()
 
@@ -101,7 +100,7 @@ def _list(kind: str, prefix: str, slots: list[str]) -> list[str]:
 
 
 class _Text:
-    """Writes one source."""
+    """Writes the source of one polynomial placement."""
 
     def __init__(self, at: PolynomialPlacement) -> None:
         self.at, self.sweep, self.w = at, at.sweep, Writer()
@@ -172,7 +171,7 @@ class _Text:
             self.w.line("return fault;")
 
     def _parallel(self) -> None:
-        """Write the threads' loop over tasks: rows of an element, all channels where a result is summed over them."""
+        # threads loop over tasks: rows of an element; all channels if a result is summed over channels
         groups = "1" if self.at.whole_rows else "vectors"
         moved = sum(self.dim.get(slot, 0) for slot in (*self.at.read, *self.at.opened))
         worth = f"rows * vectors * {self.sweep.operations + _MOVED * moved} > {_WORTH}"

@@ -1,9 +1,7 @@
-"""The text before the generated functions: constant C++ from the headers beside this file, and what a target decides.
+"""Write the text before the generated functions: headers of this folder and code for the target.
 
-Everything goes through the vector extensions that g++ (9 and later) and clang share, so nothing here names a
-processor. Two kinds of memory are kept apart: *storage* (``real``: the tensors, unaligned, maybe bfloat16) and
-*scratch* (``num``: what is computed with, aligned).  No sum is reordered by the compiler: what is written is what is
-added, in that order.
+The text uses vector extensions common to g++ 9 and clang, and names no processor.  Tensors hold ``real`` (unaligned,
+maybe bfloat16); scratch holds ``num``, the type of computation (aligned).  The compiler reorders no sum.
 """
 
 from __future__ import annotations
@@ -24,12 +22,12 @@ _TYPES = {
 
 
 def header(name: str) -> str:
-    """The text of a header beside this file."""
+    """Read a header beside this file."""
     return read_header(Path(__file__).with_name(f"{name}.h"))
 
 
 def prelude(target: Target, tiles: set[int], rows: int, tails: Iterable[tuple[int, int]] = ()) -> str:
-    """The text before the generated functions: what tiles and tails are in use, products where rows are tiled."""
+    """Write the text before the functions; ``rows`` of a tile, or 0 without matrix products."""
     parts = [
         type_names(target),
         header("system"),
@@ -55,7 +53,7 @@ def prelude(target: Target, tiles: set[int], rows: int, tails: Iterable[tuple[in
 
 
 def type_names(target: Target) -> str:
-    """Types of every source: ``real`` in memory, ``num`` to compute with, ``vec`` of such numbers, ``W`` lanes."""
+    """Define the C++ types ``real``, ``num`` and ``vec``, and ``W`` lanes."""
     storage, compute, bits = _TYPES[target.dtype]
     width = 8 if compute == "double" else 4
     return f"""
@@ -95,10 +93,8 @@ def _transpose(lanes: int) -> str:
 
 
 def _products(target: Target) -> str:
-    """Matrix products on whole tiles, blocked in registers: rows of scalars against columns of vectors.
-
-    A text compiles the widths that its products have; heights of 5 and 3 would take as long as 4 + 1 and 2 + 1 do.
-    """
+    # Matrix products on whole tiles, blocked in registers: rows of scalars against columns of vectors.
+    # Heights of 5 and 3 would take as long as 4 + 1 and 2 + 1 do.
     wide = 4 if target.registers >= 32 else 2
     cases = "\n".join(
         f"  for (; m + {h} <= M; m += {h}) patch<{h}, V>(add, C + m * cm, cm, A + m * am, am, ak, B, bk, K);"

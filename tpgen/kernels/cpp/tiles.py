@@ -1,15 +1,6 @@
-"""Transposes in registers between items of some numbers in memory and vectors of items, by two-input shuffles.
+"""Transpose items of some numbers in memory into vectors over items, by two-input shuffles, and back.
 
-A *tile* is W items, a *tail* the fewer ones that are left over at the end of a segment: its last vector is put together
-from halves, quarters and so on, so that nothing behind it is read or written.
-
-Transposes of wide tiles as rotations: few shuffles, most of which only blend.
-
-``W`` items of ``D`` numbers lie in memory as vectors ``m[j]``, whose lane e is component ``d = (W j + e) mod D`` of an
-item.  Where D and W have no common factor, one permutation of each ``v[d]`` brings all of its items to the lanes that
-they have in memory.  What is left moves between vectors and keeps its lane: with the permuted vectors in the order
-``t[k] = v[W k mod D]``, lane e of ``m[j]`` is that of ``t[j + s(e)]``, where ``s(e) = e / W mod D``.  That is a
-rotation by every binary digit of s(e): a round of D blends for each digit, the same lanes in all of them.
+A *tile* is W items, a *tail* the fewer last items of a segment; a tail accesses nothing behind its items.
 """
 
 from __future__ import annotations
@@ -25,7 +16,7 @@ def order(lanes: list[int]) -> str:
 
 
 def shuffles(wanted: list[Lane], source: str, target: str) -> list[str]:
-    """Statements that fill ``target`` with lanes (vector, lane) of ``source``."""
+    """Write statements that fill vector ``target`` with lanes (vector, lane) of ``source``."""
     lanes = len(wanted)
     vectors = list(dict.fromkeys(w[0] for w in wanted if w))
     if len(vectors) == 1 and all(w is None or w[1] == n for n, w in enumerate(wanted)):
@@ -46,7 +37,7 @@ def shuffles(wanted: list[Lane], source: str, target: str) -> list[str]:
 
 
 def _moves(lanes: int, width: int, items: int) -> tuple[list[list[str]], list[list[str]]]:
-    """Shuffles that make vectors of items of vectors of memory, zero behind the last one, and those that undo it."""
+    # shuffles from vectors of memory to vectors over items, zero behind the last item, and the inverse
     numbers = width * items
     zero = (numbers // lanes, lanes - 1)  # a lane of memory that holds none
     gathered = [[divmod(n * width + d, lanes) if n < items else zero for n in range(lanes)] for d in range(width)]
@@ -57,7 +48,7 @@ def _moves(lanes: int, width: int, items: int) -> tuple[list[list[str]], list[li
 
 
 def tile(lanes: int, width: int) -> str:
-    """``W`` items of ``width`` numbers <-> ``width`` vectors."""
+    """Write the transposes between ``W`` items of ``width`` numbers and ``width`` vectors."""
     if rotates(lanes, width):
         split, join = [split_by_rotations(lanes, width)], [join_by_rotations(lanes, width)]
     else:
@@ -68,7 +59,7 @@ def tile(lanes: int, width: int) -> str:
 
 
 def rotates(lanes: int, width: int) -> bool:
-    """Whether that is fewer shuffles than to put every vector together from all that it has numbers of.
+    """Whether rotations take fewer shuffles than filling every vector by itself.
 
     >>> [d for d in range(1, 16) if rotates(16, d)], [d for d in range(1, 16) if rotates(4, d)]
     ([5, 7, 9, 11, 13, 15], [])
@@ -76,8 +67,16 @@ def rotates(lanes: int, width: int) -> bool:
     return gcd(lanes, width) == 1 and 1 + _rounds(width) <= min(lanes, width) - 1
 
 
+# Transposes of wide tiles as rotations: few shuffles, most of which only blend.
+#
+# ``W`` items of ``D`` numbers are vectors ``m[j]`` in memory: lane e holds component ``d = (W j + e) mod D``.  If D and W
+# have no common factor, one permutation of each ``v[d]`` puts all items into the lanes of memory.  Then, with
+# ``t[k] = v[W k mod D]``, lane e of ``m[j]`` is that of ``t[j + s(e)]`` for ``s(e) = e / W mod D``: a rotation by every
+# binary digit of s(e), a round of D blends for each digit, with the same lanes in all blends.
+
+
 def split_by_rotations(lanes: int, width: int) -> list[str]:
-    """Statements that make ``v`` of ``m``: the rotations back, then the permutations."""
+    """Write ``v`` from ``m``: rotations, then permutations."""
     rounds = ["m", *_between(width), f"t[{_rounds(width) - 1}]"]
     turned = [
         f"v[{d}] = {_shuffled(f'{rounds[-1]}[{k}]', '', [(c * width + d) % lanes for c in range(lanes)])};"
@@ -87,7 +86,7 @@ def split_by_rotations(lanes: int, width: int) -> list[str]:
 
 
 def join_by_rotations(lanes: int, width: int) -> list[str]:
-    """Statements that make ``m`` of ``v``: the permutations, then the rotations."""
+    """Write ``m`` from ``v``: permutations, then rotations."""
     inverse = pow(width, -1, lanes)
     rounds = [f"t[{_rounds(width) - 1}]", *_between(width), "m"]
     turned = [
@@ -115,7 +114,7 @@ def _components(lanes: int, width: int) -> list[int]:
 
 
 def _rotate(lanes: int, width: int, sign: int, rounds: list[str]) -> list[str]:
-    """Rounds of blends: vector j takes some lanes of the one that is 1, 2, 4 ... places on."""
+    # rounds of blends: vector j takes some lanes of the vector 1, 2, 4 ... places on
     shifts = [e * pow(lanes, -1, width) % width for e in range(lanes)]
     # of the second vector where a digit is set
     digits = [[e + lanes * (shift >> n & 1) for e, shift in enumerate(shifts)] for n in range(len(rounds) - 1)]
@@ -150,7 +149,7 @@ template <> struct {name} {{
 
 
 def tail_texts(lanes: int, dtype: str, tails: set[tuple[int, int]]) -> str:
-    """Tails of (width, items), and what reads and writes the numbers of their last vectors."""
+    """Write the transposes of tails (width, items), with loads and stores of partial vectors."""
     parts = sorted({width * items % lanes for width, items in tails} - {0})
     attributes = "__attribute__((vector_size({0} * sizeof(real)), aligned(sizeof(real)), may_alias))"
     sizes = [2**n for n in range(1, lanes.bit_length())] if parts else []
