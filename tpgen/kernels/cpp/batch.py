@@ -48,12 +48,13 @@ class BatchVectors:
     def body(self, statements: tuple[Statement, ...], weight: str = "") -> None:
         """Write statements, then the stores of their sums; ``weight`` is the address of the current weight."""
         sums = Sums(self.w)
-        sums.write(statements, self.spelling, partial(self._fetch, weight))
+        sums.write(statements, self.spelling, partial(self._load, weight))
         for operand, values in sums.found.items():
             for n, value in values.items():
-                self._deliver(operand, f"{self._place(operand)} + {n} * R + r" if operand != "w" else weight, value)
+                place = f"{self._copy_address(operand)} + {n} * R + r" if operand != "w" else weight
+                self._store_sum(operand, place, value)
 
-    def _deliver(self, operand: str, place: str, value: str) -> None:
+    def _store_sum(self, operand: str, place: str, value: str) -> None:
         if operand in BETWEEN:
             self.w.line(f"store({operand} + {place}, {value});")
         elif operand != "w":
@@ -63,28 +64,28 @@ class BatchVectors:
         else:
             self.w.line(f"a_w[{place}] += lane_sum({value});")
 
-    def _fetch(self, weight: str, operand: str, indices: list[int]) -> None:
+    def _load(self, weight: str, operand: str, indices: list[int]) -> None:
         if operand == "w":
             value = f"load(s_w + {weight})" if self.p.row_weights else f"vec{{}} + weights[{weight}]"
             self.w.line(f"const vec weight[1] = {{{value}}};")
             return
         name, area = LOCAL[operand], operand if operand in BETWEEN else f"s_{operand}"
-        values = " ".join(f"{name}[{n}] = load({area} + {self._place(operand)} + {n} * R + r);" for n in indices)
+        values = " ".join(f"{name}[{n}] = load({area} + {self._copy_address(operand)} + {n} * R + r);" for n in indices)
         self.w.line(f"vec {name}[{self.term.size(INDEX.get(operand, 'k'))}]; {values}")
 
-    def _copy(self, operand: str) -> str:
+    def _copy_index(self, operand: str) -> str:
         # the copy of an operand's segment at the current loop letters
         mode = self.term.mode
         if self.term.pairs and operand != "out":
             return f"pair_{'a' if operand == 'x1' else 'b'}[p]"
         return self.position({"x1": mode.in1, "x2": mode.in2, "out": mode.out}[operand])
 
-    def _place(self, operand: str) -> str:
+    def _copy_address(self, operand: str) -> str:
         # start of ``[irrep axis][R]`` of the current copy; P and D hold the copies of a block of inputs
         if operand in BETWEEN:
             first = self.term.inputs[0]
             return f"{self.position(self.term.inputs, f'({first} - {first}0)')} * {self.term.size('k')} * R"
-        return f"({self.start(operand)} + {self._copy(operand)} * {self.term.size(INDEX[operand])}) * (i64)R"
+        return f"({self.start(operand)} + {self._copy_index(operand)} * {self.term.size(INDEX[operand])}) * (i64)R"
 
     def position(self, letters: str, first: str = "") -> str:
         """Write the flat index of the current copies ``letters``; ``first`` replaces the first letter."""
@@ -134,29 +135,29 @@ class MixingText:
         with self.w.block(f"for (int {first}0 = 0; {first}0 < {self.term.size(first)}; {first}0 += {step})"):
             self.w.line(f"const int {first}1 = least({self.term.size(first)}, {first}0 + {step});")
             if self.needs_p:
-                self._coupled(stages[0])
-            self._weights()
+                self._coupling_stage(stages[0])
+            self._mix_copies()
             if self.gradients:
-                self._coupled(stages[-1])
+                self._coupling_stage(stages[-1])
 
     def _each_input(self) -> AbstractContextManager[None]:
         first = self.first
         loop = f"for (int {first} = {first}0; {first} < {first}1; ++{first})"
         return self.vectors.each(loop, self.vectors.loops(self.term.inputs[1:]), _ROWS)
 
-    def _coupled(self, stage: SweepStage) -> None:
+    def _coupling_stage(self, stage: SweepStage) -> None:
         with self._each_input():
             self.vectors.body(stage.statements)
 
-    def _weights(self) -> None:
+    def _mix_copies(self) -> None:
         if not self.term.weighted:
-            self._copies()
+            self._mix_unweighted()
         elif self.p.row_weights:
-            self._row_weights()
+            self._mix_with_row_weights()
         else:
-            self._products()
+            self._mix_with_shared_weights()
 
-    def _copies(self) -> None:
+    def _mix_unweighted(self) -> None:
         # unweighted mixing: every input copy goes to the single output copy
         position = self.vectors.position(self.term.inputs, f"({self.first} - {self.first}0)")
         with self._each_input():
@@ -167,7 +168,7 @@ class MixingText:
                 if self.gradients:
                     self.w.line(f"store(D + {place}, load(s_out + {self.out} + {n} * R + r));")
 
-    def _products(self) -> None:
+    def _mix_with_shared_weights(self) -> None:
         first, mixed, k, out = self.first, self.mixed, self.k, self.out
         self.w.line(f"const int count = ({first}1 - {first}0) * {self.inner};")
         at = f"{self.vectors.start('w')} + {first}0 * {self.inner * mixed}"
@@ -187,7 +188,7 @@ class MixingText:
         flag = "true" if add else "false"
         self.w.line(f"multiply<{columns}>({flag}, {into}, {columns}, {left}, {right}, {columns}, {sizes});")
 
-    def _row_weights(self) -> None:
+    def _mix_with_row_weights(self) -> None:
         first, k = self.first, self.k
         with (
             self.vectors.staged_weights(first, f"{first}0", f"{first}1"),
@@ -195,24 +196,24 @@ class MixingText:
         ):
             block = f"((({first} - {first}0) * {self.inner} + m) * {k})"
             if self.needs_p:
-                self._columns("c", f"P + {block} * R")
+                self._load_components("c", f"P + {block} * R")
             if self.gradients:
                 self.w.line(f"vec d[{k}] = {{}};")
             with self.w.block(self.vectors.loops(self.mix)):
-                self._row_weight(f"((({first} - {first}2) * {self.inner} + m) * {self.mixed} + {self.mix}) * R + r")
+                self._one_row_weight(f"((({first} - {first}2) * {self.inner} + m) * {self.mixed} + {self.mix}) * R + r")
             if self.gradients:
                 for n in range(k):
                     self.w.line(f"store(D + ({block} + {n}) * R + r, d[{n}]);")
 
-    def _columns(self, name: str, base: str) -> None:
+    def _load_components(self, name: str, base: str) -> None:
         load_columns(self.w, name, self.k, base)
 
-    def _row_weight(self, at: str) -> None:
+    def _one_row_weight(self, at: str) -> None:
         out = f"({self.vectors.start('out')} + {self.mix} * {self.k}) * (i64)R"
         if self.p.opened != ("w",):
             self.w.line(f"const vec weight = load(s_w + {at});")
         if self.p.opened != ("out",):
-            self._columns("g", f"s_out + {out}")
+            self._load_components("g", f"s_out + {out}")
         for n in range(self.k):
             if "out" in self.p.opened:
                 self.w.line(f"add(a_out + {out} + {n} * R + r, weight * c[{n}]);")
@@ -240,26 +241,26 @@ class OwnWeightsText:
                 place = f"weights + {self.at}, 1, {self.mixed}, s_x2 + {self.y}, R, {self.mixed}, {self.v}"
                 self.w.line(f"multiply<R>(false, own, R, {place});")
             with self.w.block(_ROWS):
-                self._rows()
+                self._products_of_rows()
             if "w" in self.opened:
-                self._weights()
+                self._weight_gradients()
             if "x2" in self.opened:
                 place = f"weights + {self.at}, {self.mixed}, 1, d_own, R, {self.v}, {self.mixed}"
                 self.w.line(f"multiply<R>(true, a_x2 + {self.y}, R, {place});")
 
-    def _rows(self) -> None:
+    def _products_of_rows(self) -> None:
         x = f"{self.x} + (u * {self.k}) * R"
         if self.opened != ("x1",):
             load_columns(self.w, "x", self.k, f"s_x1 + {x}", f"{self.c} * ")
         if "x1" in self.opened:
             self.w.line(f"vec d[{self.k}] = {{}};")
         with self.w.block(f"for (int w = 0; w < {self.mixed}; ++w)"):
-            self._copy(f"{self.out} + (w * {self.k}) * R")
+            self._products_of_output_copy(f"{self.out} + (w * {self.k}) * R")
         if "x1" in self.opened:
             for n in range(self.k):
                 self.w.line(f"add(a_x1 + {x} + {n} * R + r, {self.c} * d[{n}]);")
 
-    def _copy(self, out: str) -> None:
+    def _products_of_output_copy(self, out: str) -> None:
         if "own" in self.p.scratch:
             self.w.line("const vec weight = load(own + w * R + r);")
         if self.opened != ("out",):
@@ -272,7 +273,7 @@ class OwnWeightsText:
         if "d_own" in self.p.scratch:
             self.w.line(f"store(d_own + w * R + r, {' + '.join(f'x[{n}] * g[{n}]' for n in range(self.k))});")
 
-    def _weights(self) -> None:
+    def _weight_gradients(self) -> None:
         into, y = f"a_w + {self.at}, {self.mixed}", f"s_x2 + {self.y}"
         if self.p.flips(self.term):
             self.w.line(f"flip(d_own, flipped, {self.mixed}, R);")
@@ -289,8 +290,8 @@ class BatchText:
 
     def write(self) -> None:
         for path in self.p.sweep.paths:
-            self._path(path)
-        self._tile()
+            self._path_function(path)
+        self._tile_function()
 
     def _arguments(self) -> list[tuple[str, str]]:
         arguments = [("num*", name) for name in self.p.scratch]
@@ -302,7 +303,7 @@ class BatchText:
             arguments += [("num*", "a_w")] * ("w" in self.p.opened)
         return arguments
 
-    def _tile(self) -> None:
+    def _tile_function(self) -> None:
         given = [("const real* const*", f"p_{o}") for o in self.p.given if o != "w"]
         opened = [("real* const*", f"q_{o}") for o in self.p.opened if o != "w"]
         arguments = ", ".join(f"{kind} {name}" for kind, name in [("int", "n"), *given, *opened, *self._arguments()])
@@ -310,7 +311,7 @@ class BatchText:
         with self.w.part("function tile"), self.w.block(f"static void tile({arguments})"):
             for o in self.p.given:
                 for s in segments.get(o, ()):
-                    self._move("stage_rows(p_{0}, n, {1}, {2}, s_{0} + {3} * R, {4});", o, s)
+                    self._move_segment("stage_rows(p_{0}, n, {1}, {2}, s_{0} + {3} * R, {4});", o, s)
             for o in self.p.opened:
                 if o != "w":
                     self.w.line(f"clear(a_{o}, {self.p.dim[o]} * R);")
@@ -319,17 +320,17 @@ class BatchText:
                 with self.w.paths(path.term.path):
                     self.w.line(f"path_{path.term.path}(n{names});")
             for o in self.p.opened:
-                self._write_out(o, segments.get(o, ()))
+                self._store_slot(o, segments.get(o, ()))
 
-    def _write_out(self, o: str, segments: tuple[ScratchSegment, ...]) -> None:
+    def _store_slot(self, o: str, segments: tuple[ScratchSegment, ...]) -> None:
         for s in segments:
-            self._move(stores_rows(self.p, o) + "(a_{0} + {3} * R, q_{0}, n, {1}, {2}, {4});", o, s)
+            self._move_segment(stores_rows(self.p, o) + "(a_{0} + {3} * R, q_{0}, n, {1}, {2}, {4});", o, s)
         if o == self.p.owner or (o == "w" and not self.p.row_weights):
             return
         for start, size in self.p.unreached(o):
             self.w.line(f"for (int r = 0; r < n; ++r) zero(q_{o}[r] + {start}, {size});")
 
-    def _move(self, call: str, operand: str, s: ScratchSegment) -> None:
+    def _move_segment(self, call: str, operand: str, s: ScratchSegment) -> None:
         # move a segment: scratch is copy-major, memory may be either
         with self.w.paths(*self.s.serving(operand, s.start)):
             if s.mul_first or s.dim == 1:
@@ -338,7 +339,7 @@ class BatchText:
             for d in range(s.dim):
                 self.w.line(call.format(operand, s.start + d * s.mul, s.mul, s.start + d, s.dim))
 
-    def _path(self, path: PathSweep) -> None:
+    def _path_function(self, path: PathSweep) -> None:
         term = path.term
         arguments = "".join(f", {kind} {name}" for kind, name in self._arguments())
         with self.w.paths(term.path):
@@ -351,14 +352,14 @@ class BatchText:
                 elif term.mode.mixing:
                     MixingText(self.p, path, self.w).write()
                 else:
-                    self._plain(path)
+                    self._unmixed_path(path)
 
     def _pair_tables(self, term: Term) -> None:
         pairs = [(a, b) for a in range(term.pairs) for b in range(a + 1, term.pairs)]
         for name, values in zip("ab", zip(*pairs, strict=True), strict=True):
             self.w.line(f"static const int pair_{name}[] = {{{', '.join(map(str, values))}}};")
 
-    def _plain(self, path: PathSweep) -> None:
+    def _unmixed_path(self, path: PathSweep) -> None:
         # copies that do not mix
         term, vectors = path.term, BatchVectors(self.p, path.term, self.w)
         first, rest = term.mode.weight[0], term.mode.weight[1:]
@@ -393,11 +394,11 @@ class BatchText:
             w.line("const i64 begin = b * span, end = least(rows, begin + span);")
         with w.block("for (i64 q = begin; q < end; q += R)"):
             w.line("const int n = least(R, end - q);")
-            self._pointers()
+            self._row_pointers()
             rows = [f"p_{o}" for o in self.p.given if o != "w"] + [f"q_{o}" for o in self.p.opened if o != "w"]
             w.line(f"tile({', '.join(['n', *rows, *(name for _, name in self._arguments())])});")
 
-    def _pointers(self) -> None:
+    def _row_pointers(self) -> None:
         # pointers to each row of the tile, for operands and results
         pointers = [("const real*", f"p_{o}", o, o) for o in self.p.given if o != "w" or self.p.row_weights]
         pointers += [("real*", f"q_{o}", f"d_{o}", o) for o in self.p.opened if o != "w" or self.p.row_weights]

@@ -48,16 +48,16 @@ class Sums:
         self, statements: Iterable[Statement], spelling: Spelling, load: Callable[[str, list[int]], None]
     ) -> None:
         """Write statements in order; ``load`` writes the loads of an operand's components."""
-        for kind, operand, run in _runs(statements):
+        for kind, operand, run in _group_statements(statements):
             if kind is Load:
                 load(operand, [s.component.index for s in run])
             elif kind is Define:
                 for s in run:
                     self.w.line(f"const vec {s.name} = {spelling.sum(s.terms)};")
             elif kind is Accumulate:
-                self._add(operand, [(s.component.index, spelling.sum(s.terms)) for s in run])
+                self._add_to_sums(operand, [(s.component.index, spelling.sum(s.terms)) for s in run])
 
-    def _add(self, operand: str, values: list[tuple[int, str]]) -> None:
+    def _add_to_sums(self, operand: str, values: list[tuple[int, str]]) -> None:
         found = self.found.setdefault(operand, {})
         for n, value in values:
             if n in found:
@@ -67,7 +67,7 @@ class Sums:
                 self.w.line(f"vec {found[n]} = {value};")
 
 
-def _runs(statements: Iterable[Statement]) -> Iterator[tuple[type, str, list]]:
+def _group_statements(statements: Iterable[Statement]) -> Iterator[tuple[type, str, list]]:
     # consecutive statements of one kind, and of one operand if these load or accumulate
 
     def kind_and_operand(s: Statement) -> tuple[type, str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tpgen.kernels.cpp.text import read_header
-from tpgen.kernels.cpp.tiles import order, tail_texts, tile
+from tpgen.kernels.cpp.tiles import lane_list, tail_texts, tile
 from tpgen.kernels.placement.values import Target
 
 # storage type, compute type, integer type of the same width as the compute type
@@ -46,7 +46,7 @@ def prelude(target: Target, tiles: set[int], rows: int, tails: Iterable[tuple[in
             _transpose(target.lanes),
             header("row_staging"),
             header("patch"),
-            _products(target),
+            _matrix_products(target),
             header("correlation"),
         ]
     return "\n".join(part.strip("\n") for part in parts)
@@ -83,8 +83,8 @@ def _transpose(lanes: int) -> str:
     while step < lanes:
         for n in range(lanes):
             if not n & step:
-                low = order([lane if not lane & step else lanes + lane - step for lane in range(lanes)])
-                high = order([lane + step if not lane & step else lanes + lane for lane in range(lanes)])
+                low = lane_list([lane if not lane & step else lanes + lane - step for lane in range(lanes)])
+                high = lane_list([lane + step if not lane & step else lanes + lane for lane in range(lanes)])
                 statements.append(f"a = v[{n}]; b = v[{n + step}];")
                 statements.append(f"v[{n}] = __builtin_shufflevector(a, b, {low});")
                 statements.append(f"v[{n + step}] = __builtin_shufflevector(a, b, {high});")
@@ -92,7 +92,7 @@ def _transpose(lanes: int) -> str:
     return "static inline void transpose(vec* v) {\n  vec a, b;\n  " + "\n  ".join(statements) + "\n}"
 
 
-def _products(target: Target) -> str:
+def _matrix_products(target: Target) -> str:
     # Matrix products on whole tiles, blocked in registers: rows of scalars against columns of vectors.
     # Heights of 5 and 3 would take as long as 4 + 1 and 2 + 1 do.
     wide = 4 if target.registers >= 32 else 2

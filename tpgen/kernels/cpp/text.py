@@ -53,21 +53,21 @@ class Writer:
 
     def line(self, text: str = "") -> None:
         for part in text.split("\n"):
-            self._add(part.strip() if self._depth else part.rstrip())
+            self._append_indented(part.strip() if self._depth else part.rstrip())
 
     def raw(self, text: str) -> None:
         """Add lines without indentation."""
         for part in text.strip("\n").split("\n"):
-            self._keep(part)
+            self._append(part)
 
-    def _add(self, text: str) -> None:
+    def _append_indented(self, text: str) -> None:
         if text.startswith("}"):
             self._depth -= 1
-        self._keep("  " * self._depth + text if text else "")
+        self._append("  " * self._depth + text if text else "")
         if text.endswith("{"):
             self._depth += 1
 
-    def _keep(self, line: str) -> None:
+    def _append(self, line: str) -> None:
         self._lines.append(line)
         self._paths.append(self._current)
         self._parts.append(self._part)
