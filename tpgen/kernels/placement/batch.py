@@ -1,4 +1,4 @@
-"""The batch schedule with some slots open: scratch areas, and how many copies are in them at a time."""
+"""Placement of batch kernels: scratch areas, and copies per block."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STAGED = 128  # per-row weights in scratch: whole vectors of each row, in the n
 
 @dataclass(frozen=True)
 class BatchPlacement(OpenedSlots):
-    """Per tile of rows: stage the operands, run the paths, write what they have added up."""
+    """Placement of a batch schedule with some slots open."""
 
     schedule: BatchSchedule
     opened: tuple[str, ...]
@@ -47,7 +47,7 @@ class BatchPlacement(OpenedSlots):
 
     @cached_property
     def scratch(self) -> dict[str, int]:
-        """Size of every scratch area of a thread, in numbers."""
+        """Sizes of a thread's scratch areas, in numbers."""
         rows = self.schedule.rows
         areas = {f"s_{o}": self.dim[o] * rows for o in self.given if o != "w"}
         areas |= {f"a_{o}": self.dim[o] * rows for o in self.opened if o != "w"}
@@ -75,33 +75,32 @@ class BatchPlacement(OpenedSlots):
     # -- how much at a time --
 
     def block(self, term: Term) -> int:
-        """Input copies q taken at a time: whole sets that share their first copy."""
+        """Input copies per block: whole sets with the same first copy."""
         inner = term.size(term.inputs[1:])
         first = max(1, _BLOCK // max(1, inner * term.size("k") * self.schedule.rows))
         return inner * min(term.size(term.inputs[0]), first)
 
     def chunk(self, term: Term) -> int:
-        """Weights of one first copy."""
+        """Number of weights of one first copy."""
         return term.size(term.mode.weight[1:])
 
     def staged(self, term: Term) -> int:
-        """First copies whose per-row weights are staged at a time; as many each time, or nearly."""
+        """First copies whose weights of each row are in scratch together."""
         size = term.size(term.mode.weight[0])
+        # as many each time, or nearly
         times = -(-size // max(1, _STAGED // self.chunk(term)))
         return -(-size // times)
 
     def owns_weights(self, term: Term) -> bool:
-        """Whether each row's own weights, sums of shared ones by its scalars, are computed first.
-
-        With v copies of a scalar and k components, a product with them takes v + k multiply-adds for an input copy and
-        an output copy, and v * k where the inputs are multiplied first.
-        """
+        """Whether the kernel first sums shared weights by each row's scalars."""
         if self.row_weights or not term.weighted or (term.mode.in1, term.mode.in2, term.mode.out) != ("u", "v", "w"):
             return False
+        # with v copies of a scalar and k components, a product with these weights takes v + k multiply-adds for an
+        # input copy and an output copy, and v * k if the inputs are multiplied first
         return term.size("j") == 1 and term.size("k") > 1 and term.size("v") >= _OF_SCALARS
 
     def flips(self, term: Term) -> bool:
-        """Whether weights' gradients are vectors over output copies, of the cotangent flipped; else sums over lanes."""
+        """Whether weight gradients are vectors over output copies of a flipped cotangent, not sums over lanes."""
         if self.row_weights or not (term.mode.mixing and term.weighted and "w" in self.opened):
             return False
         lanes = self.schedule.target.lanes

@@ -1,4 +1,4 @@
-"""From a schedule to its placement: the same layout with some slots open."""
+"""Place schedules with some slots open."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ Placement = ChannelPlacement | BatchPlacement | MatrixPlacement
 
 
 def place(schedule: AnySchedule, opened: tuple[str, ...], rules: Rules = (), raised: tuple[str, ...] = ()) -> Placement:
-    """Placement of a kernel that opens some slots, given in any order.
+    """Place a kernel that computes the slots ``opened``, in any order.
 
-    Of the operands whose rows an index finds, one may be open: its rows are sums over those that share it, in their
-    order.  Operands that are ``raised`` are given as cotangents too, and two rows share one of weights where a rule
-    says so; the channel schedule alone has such kernels.
-    Raises `EmitError` where no slot, an unknown one, or two sums in different orders are open.
+    One open operand at most may have an index; its rows are summed in order.  ``raised`` operands are also given as
+    cotangents; only channel kernels have these, or edge pairs with shared weights.
+    Raises `EmitError` for an unsupported combination, an unknown slot, or none.
     """
     for slot in opened:
         if slot not in SLOTS:

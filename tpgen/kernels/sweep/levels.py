@@ -1,11 +1,8 @@
-r"""A path's program by levels: the statements of any call, derivatives of derivatives too, from one walk.
+r"""Write the program of a path for any call, including higher derivatives.
 
-The path is a small polynomial in what stands in a channel: its weight, its vectors, and a table in the place of an
-input that lacks the channels.  `tpgen.kernels.sweep.monomials` writes the program of a polynomial at any levels; here
-its values get the names that the path's operands have, and sums over channels go to a stage behind.
-
-A second derivative computed so reads each operand once and shares all products, where three kernels of first
-derivatives would read everything three times.
+A path is a polynomial of the values of one channel: weight, vectors, and a table for an input without channels.
+`tpgen.kernels.sweep.monomials` writes the program; this module renames its values, and moves sums over channels to a
+later stage.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ _TABLE = "T"  # the operand that stands for a table's entries; no operand of a p
 
 
 def by_levels(term: Term, call: Call, table: Table | None, channel: str) -> tuple[SweepStage, ...]:
-    """The stages of a call: over the copies with channels inside, then the fold of what was summed over channels."""
+    """Write the stages of a call: statements for every channel, then the fold of sums over channels."""
     outside = "".join(a for a, _ in term.copies if a != channel)
     statements = Naming(term, table).of(_program(term, call, table))
     inside = SweepStage(outside + channel, statements)
@@ -49,7 +46,7 @@ def by_levels(term: Term, call: Call, table: Table | None, channel: str) -> tupl
 
 
 def tabulated(table: Table, call: Call, stages: Iterable[SweepStage]) -> tuple[Tabulate, ...]:
-    """The entries of a table, at every level at which some statement reads it."""
+    """Statements of a table, at every level that statements read."""
     read = {v.levels for s in stages for one in s.statements for v in one.factors if isinstance(v, TableEntry)}
     slots = [slot for slot in call.given if slot.operand == table.operand and slot.levels in read]
     return tuple(_raised(s, slot) if slot.levels else s for slot in slots for s in table.statements)
@@ -77,7 +74,7 @@ def _program(term: Term, call: Call, table: Table | None) -> tuple[Statement, ..
 
 @remembered("programs of paths by levels")
 def program(form: PolynomialForm, call: Call) -> tuple[Statement, ...]:
-    """The statements of a row and a channel: weights first, then either side of the table or of the coupling."""
+    """Write the statements of a row and a channel in the best order of factors, weights first."""
     sides = [name for name in form.tensors if name not in ("w", _TABLE, "x2")]
     middle = [name for name in form.tensors if name in (_TABLE, "x2")]
     first = [name for name in form.tensors if name == "w"]
@@ -86,7 +83,7 @@ def program(form: PolynomialForm, call: Call) -> tuple[Statement, ...]:
 
 
 def _joined(statements: tuple[Statement, ...]) -> list[Statement]:
-    """Sums that go on in the very next statement, and are read nowhere else, as one sum."""
+    # join a sum with the statement behind it, which goes on with the sum, if nothing else reads the sum
     made: list[Statement] = []
     uses = Counter(value for s in statements for value in s.factors)
     for s in statements:
@@ -129,7 +126,7 @@ def _in_channels(term: Term, table: Table | None) -> PolynomialForm:
 
 @dataclass(frozen=True)
 class Naming:
-    """Statements of a polynomial with the values of a path's."""
+    """Renames values of a polynomial's statements to operands, tables and locals of a path."""
 
     term: Term
     table: Table | None = None
@@ -176,15 +173,13 @@ class Naming:
 
 
 def mixed(term: Term, opened: tuple[str, ...]) -> tuple[SweepStage, ...]:
-    """The stages that open slots need of a path whose output has copies of its own, which only the weights fill.
+    """Write the stages of a path that mixes copies: its weights fill the output copies.
 
     P[q, k]   += sum_ij C x1 x2                     for every copy q of the inputs
-    out[w, k] += sum_q W[q, w] P[q, k]              matrix products where rows share W
+    out[w, k] += sum_q W[q, w] P[q, k]              matrix products if rows share W
     dW[q, w]  += sum_k P[q, k] g[w, k]
     D[q, k]   += sum_w W[q, w] g[w, k]
     dx1, dx2   = the gradients of P at the cotangent D
-
-    P and D stand between the stages, as operands of the path: each is the gradient of what the other one multiplies.
     """
     weight = (("w", 0),) if term.weighted else ()
     coupling = polynomial({(("x1", e.i), ("x2", e.j), (D, e.k)): e.value for e in term.entries})

@@ -1,17 +1,12 @@
-r"""From a polynomial and a call to the straight-line program of one row and one channel.
+r"""Write the straight-line program of a polynomial and a call, for one row and one channel.
 
-Monomials stand in a trie, each a path of factors, so that common beginnings are multiplied once (Horner's scheme).  A
-walk over it knows at every node the product q of the factors above, when it enters, and the sum S of what is below,
-when it leaves.  For a child with factor f both are all there is to differentiation:
+A trie of monomials shares common factors (Horner's scheme).  A walk over the trie knows the product q above a node, and
+the sum S below.  A child with factor f contributes
 
 .. math:: S \mathrel{+}= f\, S_\text{child}, \qquad \partial L / \partial f \mathrel{+}= q\, S_\text{child}
 
-All values are in the algebra of the call's levels (see `tpgen.form.call`), so the same walk writes every
-derivative.  What nothing reads is dropped at the end.
-
-Factors that are weights stand last in each monomial.  Their sums, one for each product of the others, are
-*coefficients*: computed in a prologue once per element, and their derivatives folded into those of the weights in an
-epilogue.
+Values are in the algebra of the call's levels (`tpgen.form.call`), so one walk writes every derivative.  Sums of weights
+are *coefficients*: a prologue computes them once per element, an epilogue folds their gradients.
 """
 
 from __future__ import annotations
@@ -35,7 +30,7 @@ Tail = tuple[tuple[tuple[Variable, ...], float], ...]  # a polynomial of weights
 
 @dataclass(frozen=True)
 class PolynomialSweep:
-    """The program: once per element, for each of its rows, once per element again."""
+    """A program: prologue once per element, statements of every row, epilogue once per element."""
 
     call: Call
     coefficients: int
@@ -45,17 +40,17 @@ class PolynomialSweep:
 
     @property
     def statements(self) -> tuple[Statement, ...]:
-        """All statements, in the order in which they run."""
+        """All statements in order."""
         return (*self.prologue, *self.rows, *self.epilogue)
 
     @property
     def operations(self) -> int:
-        """Multiplications and additions of a row."""
+        """Multiplications and additions per row."""
         return _operations(self.rows)
 
     @property
     def once(self) -> int:
-        """Multiplications and additions of an element, whatever the number of its rows."""
+        """Multiplications and additions per element, for any number of rows."""
         return _operations(self.prologue) + _operations(self.epilogue)
 
     def __str__(self) -> str:
@@ -73,7 +68,7 @@ def make_polynomial_sweep(
     weights: frozenset[str] = frozenset(),
     orders: Sequence[Sequence[str]] | None = None,
 ) -> PolynomialSweep:
-    """The shortest program among those of several orders of the factors.
+    """Write the shortest program among several orders of the factors.
 
     >>> from tpgen.form.polynomial import polynomial
     >>> L = polynomial({(("x", 0), ("x", 0), ("out", 0)): 1.0, (("x", 0), ("x", 1), ("out", 0)): 3.0})
@@ -85,8 +80,6 @@ def make_polynomial_sweep(
       v2 = x[0].0 + 3 * x[0].1
       x[0].1 += 3 * v1
       x[0].0 += out.1[0].0 * v2
-
-    A value that is read is the tensor given; one that is added to is the slot opened, here the gradient of x.
     """
     names = [name for name in form.tensors if name not in weights]
     if orders is None:
@@ -117,7 +110,7 @@ def _trie(form: PolynomialForm, weights: frozenset[str], order: Sequence[str], o
 
 
 class _Builder:
-    """Writes the statements of one call in one order of the factors."""
+    """Writes the statements of one call for one order of the factors."""
 
     def __init__(self, form: PolynomialForm, call: Call, weights: frozenset[str], order: Sequence[str]) -> None:
         self.call = call
@@ -146,7 +139,7 @@ class _Builder:
         return PolynomialSweep(self.call, len(self.tails), prologue, rows, epilogue)
 
     def _walk(self, node: _Node, above: Dual, summed: bool) -> Dual:
-        """Write a node; returns the sum of what is below it, where a gradient of a factor above is open."""
+        # writes a node; returns the sum below, if a gradient of a factor above is open
         total: Dual = {}
         if node.tail:
             scale, value, adjoint = self._coefficient(node.tail)
@@ -238,7 +231,7 @@ def _element(what: str, levels: int, n: int) -> Component:
 
 
 def products(coefficient: float, *factors: Dual) -> _Sums:
-    """The product of numbers of the algebra, as sums of products; levels that meet twice vanish.
+    """Multiply numbers of the algebra; return sums of products by levels.  Squares of a level vanish.
 
     >>> x = {0: Local("x"), 1: Local("v")}
     >>> {levels: len(terms) for levels, terms in products(1.0, x, x).items()}
@@ -281,7 +274,7 @@ def stored_value(s: Statement) -> Value:
 
 
 def gathered(statements: Iterable[Statement]) -> dict[Component, tuple[Product, ...]]:
-    """Sums of statements that add to the same component, by component."""
+    """Merge accumulations by component."""
     sums: dict[Component, tuple[Product, ...]] = {}
     for s in statements:
         assert isinstance(s, Accumulate)
@@ -290,5 +283,5 @@ def gathered(statements: Iterable[Statement]) -> dict[Component, tuple[Product, 
 
 
 def reads(statements: Iterable[Statement]) -> set[Value]:
-    """All values that some statements read."""
+    """Collect the values that statements read."""
     return {value for s in statements for value in s.factors}

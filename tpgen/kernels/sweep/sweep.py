@@ -1,13 +1,10 @@
-r"""A kernel's computation as a value: for a set of open slots, the statements of every path.
+r"""Write a kernel's computation: the statements of every path, for some open slots.
 
-Every path is a polynomial of what stands in a row and a copy, written *by levels* (`tpgen.kernels.sweep.levels`).
-Paths
-differ in what is summed outside of the innermost loop, their *cut*:
+Paths differ in the loops around their statements:
 
-- none, where all copies are looped over: ``w * sum C[i,j,k] x[i] y[j] g[k]``, differentiated;
-- an input that lacks the channels, where vectors run over them: it stands in a table of each row;
-- both inputs, where copies of the output come from the weights: by way of ``P[k] = sum C x1 x2`` and its gradient, see
-  `tpgen.kernels.sweep.levels.mixed`.
+- none but all copies: ``w * sum C[i,j,k] x[i] y[j] g[k]``, differentiated;
+- an input without channels: a table of each row replaces the input;
+- weights that mix copies: `tpgen.kernels.sweep.levels.mixed`.
 
 >>> from tpgen.form.form import form_of
 >>> from tpgen.planner.product import make_plan
@@ -42,7 +39,7 @@ __all__ = ["PathSweep", "Sweep", "make_sweep", "path_terms"]
 
 
 def raised_text(raised: tuple[str, ...]) -> str:
-    """Words by which a sweep and its placement name operands that are given as cotangents too."""
+    """Describe the operands given as cotangents."""
     return f" for cotangents of {', '.join(raised)}" if raised else ""
 
 
@@ -59,7 +56,7 @@ class PathSweep:
 
 @dataclass(frozen=True)
 class Sweep(TextOfPaths):
-    """Everything that one kernel computes, in order."""
+    """The computation of one kernel: statements of tables and paths."""
 
     opened: tuple[str, ...]
     tables: tuple[tuple[Tabulate, ...], ...]  # an empty one is not needed
@@ -89,10 +86,10 @@ def make_sweep(
     channels: tuple[str, ...] | None = None,
     raised: tuple[str, ...] = (),
 ) -> Sweep:
-    """The sweep of a set of open slots; ``channels`` names for each path the letter that vectors run over.
+    """Write the sweep of some open slots; ``channels`` names each path's vectorised letter.
 
-    Without channels vectors run over rows, and nothing is worth a table.  Operands that are ``raised`` are given twice,
-    the second time as cotangents of their gradients: see `raised_call`.
+    Without ``channels``, vectors run over rows, and no input is tabulated.  ``raised`` operands are also given as
+    cotangents; see `raised_call`.
     """
     call, mixes = raised_call(opened, raised), channels is None and not raised
     tables = make_tables(terms, channels) if channels else ()
