@@ -58,7 +58,7 @@ class CallSizes(NamedTuple):
         return _elements_of(self.indices)
 
     def owners(self, owner: str | None) -> int:
-        """Count the rows of operand ``owner``, into which rows of the call are summed; 0 without an index."""
+        """Count the rows of operand ``owner`` that the call sums into; 0 without an index."""
         index = index_at(self.indices, owner or "")
         return index.size if index else 0
 

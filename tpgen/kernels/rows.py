@@ -1,7 +1,7 @@
 r"""Row rules, such as ``x1 @ src``: how row z of a call finds its row of an operand.
 
-With a rule, row z reads row :math:`\text{index}[z]` of a given operand, or adds to that row of an open operand.
-Without a rule the operand has row z, or one row for all.  `RULES` lists all rules.
+With a rule, row z reads row :math:`\text{index}[z]` of a given operand, or adds to that row of an open operand;
+without a rule, row z or a shared row.
 
 >>> print(*EDGES, ELEMENTS, EDGE_PAIRS, sep=", ")
 x1 @ src, out @ dst, w @ element, w @ pair
@@ -34,7 +34,7 @@ CHECKED, NARROW = 1, 2
 
 @dataclass(frozen=True, eq=False)
 class RowRule:
-    """How rows of a call find rows of one operand; one instance per name."""
+    """How rows of a call find rows of an operand; one instance per name."""
 
     name: str  # of the index in kernels
     operand: str  # whose rows: of a product; the weights of a polynomial are all w
@@ -77,7 +77,7 @@ Rules = tuple[RowRule, ...]
 
 @remembered("rules of rows")
 def rules_of(text: str) -> Rules:
-    """Parse row rules from names separated by spaces.
+    """Parse row rules from names.
 
     Raises `PlanError` for unknown names, two rules of one operand, or an order unlike that of `RULES`.
     """
@@ -103,7 +103,7 @@ def names_of_rules(rules: Sequence[RowRule]) -> str:
 
 
 class RowIndex(NamedTuple):
-    """A row rule in one call: index tensor, number of rows addressed, optional sort order."""
+    """A row rule in one call: index tensor, rows addressed, optional order."""
 
     rule: RowRule
     tensor: Tensor | None = None

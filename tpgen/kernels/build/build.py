@@ -61,7 +61,7 @@ _single_threaded = True  # whether this process had a single thread when it was 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Specification of a library: source, entry function, linked libraries, kind of file."""
+    """A library to build: source, entry function, linked libraries, kind of file."""
 
     text: str
     entry: str = ENTRY
@@ -73,7 +73,7 @@ class Wanted:
 
 
 def load_kernel(text: str, addresses: int = 3, numbers: int = 2) -> Callable[..., int]:
-    """Load the entry function of a kernel source; compile if the cache lacks the library.
+    """Load the entry function of a kernel source; compile if not cached.
 
     The function takes ``addresses`` pointers, then ``numbers`` 64-bit integers.
     Raises `BackendError` without a compiler, `KernelError` if compilation fails, now or earlier in this process.
@@ -93,14 +93,14 @@ def _is_built(wanted: Wanted) -> bool:
 
 
 def address_of(function: Any) -> int | None:
-    """Return the address of a compiled function; None for a Python function."""
+    """Address of a compiled function; None for a Python function."""
     with suppress(ctypes.ArgumentError):
         return ctypes.cast(function, ctypes.c_void_p).value
     return None
 
 
 def load_library(wanted: Wanted) -> ctypes.CDLL:
-    """Load a library; compile if the cache lacks the file.  Raises the errors of `load_kernel`."""
+    """Load a library; compile if not cached.  Raises the errors of `load_kernel`."""
     compiler = need_compiler()
     key = wanted.key(compiler)
     with _guard.lock:
@@ -237,9 +237,9 @@ def _test_in_subprocess(compiler: Compiler, library: Path, wanted: Wanted) -> No
 
 
 def compile_library(compiler: Compiler, entry: Entry, library: Path, links: Sequence[str] = ()) -> None:
-    """Compile the source of a cache entry into ``library``, in parallel units if the source has parts.
+    """Compile the source of a cache entry into ``library``, a source in parts as parallel units.
 
-    Raises `KernelError` if the compiler fails and `OSError` if the disk is full.
+    Raises `KernelError` if the compiler fails, `OSError` if the disk is full.
     """
     units = unit_flags(entry.source.read_text(), min(_UNITS_PER_CORE * cores(), _MOST_UNITS) if cores() > 1 else 1)
     if len(units) == 1:

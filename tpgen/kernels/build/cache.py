@@ -1,8 +1,7 @@
-"""Cache of compiled kernels: files in a private directory.
+"""Cache of compiled kernels: files in a private directory, named by a hash of source, flags, compiler and processor.
 
-Names are hashes of source, flags, compiler and processor.  An entry has source, library and checksum, or source and
-compiler error.  Files are renamed into place when complete, under the entry's lock.  A library with a wrong checksum or
-owner is rebuilt; a directory that another user can change is refused (see `trust`).
+Writers rename complete files into place, under a lock.  A library with a wrong checksum or owner is rebuilt; a
+directory that another user can change is refused (see `trust`).
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class CacheInfo:
 
 @dataclass(frozen=True)
 class Entry:
-    """Paths of one cached library, of its source, checksum and lock."""
+    """Paths of a cached library, its source, checksum and lock."""
 
     directory: Path
     key: str
@@ -109,8 +108,7 @@ class Entry:
 def lock(path: Path, wait: bool = True) -> Iterator[bool]:
     """Hold a lock file; yield whether the lock is held.
 
-    Without ``wait``, yield False at once if another process holds the lock.  The lock ends with its process; a fork
-    holds no lock.
+    Without ``wait``, yield False if another process holds the lock.  A forked child holds no lock.
     """
     file = FileLock(path, mode=0o600)
     try:
@@ -141,7 +139,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def default_directory() -> Path:
-    """Return ``$TPGEN_CACHE_DIR/kernels``, else ``tpgen/kernels`` in the user's cache directory; links resolved."""
+    """Return ``$TPGEN_CACHE_DIR/kernels``, else ``tpgen/kernels`` in the user's cache directory."""
     named = os.environ.get("TPGEN_CACHE_DIR")
     if named:
         return links_followed(Path(named) / "kernels")
@@ -212,9 +210,9 @@ def fallback(wanted: str, reason: str) -> Path:
 
 
 def with_room(make: Callable[[Path], Made]) -> Made:
-    """Call ``make`` with the cache directory; after an `OSError` with a temporary directory.
+    """Call ``make`` with the cache directory, after `OSError` with a temporary directory.
 
-    Raises `BackendError` if both calls fail.
+    Raises `BackendError` if both fail.
     """
     directory = current_directory()
     try:
@@ -231,7 +229,7 @@ def with_room(make: Callable[[Path], Made]) -> Made:
 
 
 def finished(key: str, kind: str = KERNEL) -> Entry | None:
-    """Return the cache entry of an intact library, or None.  Raises `BackendError` as `current_directory`."""
+    """Entry of an intact cached library, or None.  Raises `BackendError` as `current_directory`."""
     wanted = Entry(default_directory(), key, kind)
     try:
         check_private(wanted.directory)
@@ -259,7 +257,7 @@ def info() -> CacheInfo:
 
 
 def clear() -> int:
-    """Remove all kernels and measured choices; return the number of kernels.
+    """Remove all kernels and measured choices; count the kernels.
 
     Loaded kernels stay usable; entries under construction and foreign files remain.
     """

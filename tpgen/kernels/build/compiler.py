@@ -1,7 +1,4 @@
-"""The C++ compiler of this machine, and its flags.
-
-tpgen calls the compiler directly: kernels build in one second without headers, in 20 with those of torch.
-"""
+"""C++ compiler of this machine, and its flags."""
 
 from __future__ import annotations
 
@@ -22,6 +19,9 @@ import torch
 from tpgen.base.errors import BackendError, unknown
 from tpgen.kernels.build.processor import InstructionSet, instruction_set
 from tpgen.kernels.placement.values import Target
+
+# tpgen calls the compiler directly: kernels build in one second without headers, in 20 with those of torch, which
+# `torch.utils.cpp_extension` and Inductor include.
 
 # The first of these that exists is used, after $TPGEN_CXX and $CXX, and before the one of ziglang, a package of Python.
 CANDIDATES = ("g++", "clang++", "c++")
@@ -193,7 +193,7 @@ def _version_line(program: Sequence[str]) -> str:
 
 @lru_cache(maxsize=1)
 def openmp_runtime() -> str:
-    """Return the path of the OpenMP runtime loaded by torch, or an empty text."""
+    """Path of the OpenMP runtime loaded by torch, or an empty text."""
     names = ("libgomp", "libomp", "libiomp5")
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
@@ -207,7 +207,7 @@ def openmp_runtime() -> str:
 
 
 def target(dtype: torch.dtype) -> Target:
-    """Describe the CPU for kernels in a dtype; raises `BackendError` for unsupported dtypes."""
+    """CPU target of kernels in a dtype; raises `BackendError` if unsupported."""
     if dtype not in DTYPES:
         raise BackendError(unknown("kernel dtype", str(dtype), map(str, DTYPES)))
     instructions = instruction_set()

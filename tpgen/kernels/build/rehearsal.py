@@ -1,7 +1,6 @@
 """Compile all missing kernels of a computation in parallel.
 
-If a kernel is missing, another thread rehearses the computation: starts to compile each missing kernel, and takes zeros
-for its results.
+Another thread rehearses the computation: starts each compilation, and takes zeros for results.
 """
 
 from __future__ import annotations

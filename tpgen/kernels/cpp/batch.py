@@ -1,8 +1,4 @@
-"""Write the C++ of the batch schedule: vectors over rows, operands in scratch as ``[copy][irrep axis][R rows]``.
-
-Paths that mix copies (``uvw``, ``uuw``, ``u<vw``) go through P and D of `tpgen.kernels.sweep.levels`: products of
-matrices if rows share weights, else loops over vectors.
-"""
+"""Write the C++ of the batch schedule: vectors over rows, scratch as ``[copy][irrep axis][R rows]``."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ _ROWS = "for (int r = 0; r < R; r += W)"
 
 
 def stores_rows(p: BatchPlacement, operand: str) -> str:
-    """Name the C++ function that stores a tile's rows of an open slot, or adds rows to those of their owners."""
+    """Name the C++ function that stores a tile's rows of an open slot, or adds to the rows of owners."""
     return "add_rows" if operand == p.owner else "unstage_rows"
 
 
@@ -46,7 +42,7 @@ class BatchVectors:
         return self.p.schedule.start(self.term, operand)
 
     def body(self, statements: tuple[Statement, ...], weight: str = "") -> None:
-        """Write statements, then the stores of their sums; ``weight`` is the address of the current weight."""
+        """Write statements and the stores of their sums; ``weight`` is the address of a weight."""
         sums = Sums(self.w)
         sums.write(statements, self.spelling, partial(self._load, weight))
         for operand, values in sums.found.items():
@@ -88,7 +84,7 @@ class BatchVectors:
         return f"({self.start(operand)} + {self._copy_index(operand)} * {self.term.size(INDEX[operand])}) * (i64)R"
 
     def position(self, letters: str, first: str = "") -> str:
-        """Write the flat index of the current copies ``letters``; ``first`` replaces the first letter."""
+        """Write the flat index of copies ``letters``; ``first`` replaces the first letter."""
         text = first or letters[0]
         for a in letters[1:]:
             text = f"({text} * {self.term.size(a)} + {a})"
@@ -102,7 +98,7 @@ class BatchVectors:
 
     @contextmanager
     def staged_weights(self, first: str, start: str, end: str) -> Iterator[None]:
-        """Write a loop over first copies that stages the weights of each row, for several copies at a time."""
+        """Write a loop over first copies that moves weights of each row through scratch."""
         chunk, step = self.p.chunk(self.term), self.p.staged(self.term)
         with self.w.block(f"for (int {first}2 = {start}; {first}2 < {end}; {first}2 += {step})"):
             self.w.line(f"const int {first}3 = least({end}, {first}2 + {step});")
@@ -224,7 +220,7 @@ class MixingText:
 
 
 class OwnWeightsText:
-    """Writes a path with many scalars as input 2: first sums of weights by each row's scalars, then products."""
+    """Writes a path with many scalars as input 2: first each row's own weights, then products."""
 
     def __init__(self, placement: BatchPlacement, term: Term, w: Writer) -> None:
         self.p, self.term, self.w = placement, term, w
@@ -375,11 +371,11 @@ class BatchText:
             vectors.body(path.stages[0].statements, place)
 
     def write_weights(self) -> None:
-        """Write the copy of shared weights into scratch."""
+        """Write shared weights into scratch."""
         self.w.line(f"for (i64 m = 0; m < {self.p.dim['w']}; ++m) weights[m] = widen(w[m]);")
 
     def write_weight_sums(self) -> None:
-        """Write the sum of weight gradients over blocks, in block order."""
+        """Write the sum of weight gradients over blocks."""
         add_block_sums(self.w, self.p.weight_scratch)
         self.w.line(f"for (i64 m = 0; m < {self.p.dim['w']}; ++m) d_w[m] = narrow(sums[m]);")
 

@@ -198,7 +198,7 @@ class ChannelText:
             self.w.line(f"add(r_{placed.operand} + ({place}) * W, {spelling.sum(s.terms)});")
 
     def write_weights(self) -> None:
-        """Write the copy of shared weights into scratch."""
+        """Write shared weights into scratch."""
         for slot in self.p.given_weights:
             for v in self.s.views_of("w"):
                 shape = f"<{v.outer}, {v.channels}, {v.inner}>"
@@ -206,7 +206,7 @@ class ChannelText:
                     self.w.line(f"stage{shape}({identifier(slot)} + {v.start}, {weights_area(slot)} + {v.scratch});")
 
     def write_weight_sums(self) -> None:
-        """Write the sum of weight gradients over blocks, in block order."""
+        """Write the sum of weight gradients over blocks."""
         add_block_sums(self.w, self.p.weight_scratch)
         self._store_slot("w", "sums")
 

@@ -13,7 +13,7 @@ from tpgen.kernels.sweep.terms import SLOTS
 
 
 def row_arguments(p: ChannelPlacement) -> Arguments:
-    """List types and names of a row's arguments: operands, results, scratch."""
+    """List the arguments of a row: operands, results, scratch."""
     arguments = [("const real*", identifier(slot)) for slot in p.given]
     arguments += [("real*", f"d_{o}") for o in p.opened]
     arguments += [("const num*" if name in p.table_areas else "num*", name) for name in p.scratch]
@@ -181,7 +181,6 @@ class GroupBlocks(RowBlocks):
     """Writes the loop over groups of rows of one tile and owner."""
 
     def begin_tile(self, row: str) -> None:
-        """Write the tables and row pointers of a tile."""
         if not self.p.owner:
             self.declare_arrays()
         for _, name in self._pointers():

@@ -1,7 +1,7 @@
 """Write the C++ source of a placement, with one C entry point and no includes.
 
-The entry point takes pointers to given and opened tensors, a `RowIndex` for each row rule, numbers of rows and
-channels.  Returned faults are 1 without memory and n + 2 if index n is out of range; 0 is success.
+Arguments of the entry point: pointers to given and opened tensors, `RowIndex` of each row rule, rows, channels.
+Results: 0, 1 without memory, n + 2 if index n is out of range.
 """
 
 from __future__ import annotations

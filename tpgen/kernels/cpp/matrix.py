@@ -1,12 +1,4 @@
-"""Write the C++ of the matrix schedule: one blocked product for each path, with rows and components as matrix rows
-
-    out[zi, w] += sum_u  x1[zi, u] W[u, w]
-    x1[zi, u]  += sum_w  out[zi, w] W[u, w]
-    W[u, w]    += sum_zi x1[zi, u] out[zi, w]
-
-If every row has its own weights, one row's components are the matrix rows.  If weights belong to elements, ``at`` lists
-the rows by element.
-"""
+"""Write the C++ of the matrix schedule: blocked products, with rows and components as matrix rows."""
 
 from __future__ import annotations
 
@@ -54,6 +46,7 @@ class MatrixText:
             rows += [("bool", "fresh")] * (opened and self.p.by_element)
         else:
             rows += [("const real*", "p_w")] * given + [("real*", "q_w")] * opened
+        # at: rows in the order of their elements
         places = [("const i64*", "at")] * self.p.by_element
         areas = [("num*", name) for name in self.p.scratch if name != "own_w"]
         return [("int", "n"), *places, *rows, *areas]
@@ -72,6 +65,9 @@ class MatrixText:
                 self._products(term, written)
 
     def _products(self, term: MatrixTerm, written: set[tuple[str, int]]) -> None:
+        # out[zi, w] += sum_u  x1[zi, u] W[u, w]
+        # x1[zi, u]  += sum_w  out[zi, w] W[u, w]
+        # W[u, w]    += sum_zi x1[zi, u] out[zi, w]
         # The product of each open slot: of a whole tile, or of row r if every row has its own weights.
         # The first product that reaches a segment writes it, the others add.
         x, y = term.source, term.target
@@ -145,7 +141,7 @@ class MatrixText:
                     )
 
     def write_weight_sums(self) -> None:
-        """Write the sum of weight gradients over blocks, in block order."""
+        """Write the sum of weight gradients over blocks."""
         size, w = self.p.block_sums, self.w
         if not self.p.by_element:
             add_block_sums(w, size)

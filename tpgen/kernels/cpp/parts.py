@@ -1,7 +1,4 @@
-"""Split large texts into functions that compile in parallel.
-
-The preprocessor selects a unit's lines (`parts.h`), so the text is the same for any number of units.
-"""
+"""Split large texts into functions that compile in parallel; the preprocessor selects a unit's lines (`parts.h`)."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ def in_unit(w: Writer) -> Iterator[None]:
 
 
 def unit_flags(text: str, most: int) -> list[list[str]]:
-    """Compiler flags that select the lines of each unit, of ``most`` units; no flags for a text without parts.
+    """Compiler flags that select the lines of each of ``most`` units; none for a text without parts.
 
     >>> unit_flags("int a;", 2)
     [[]]

@@ -1,8 +1,4 @@
-"""Write the C++ of a polynomial sweep: vectors over channels, rows sorted by element.
-
-Sums have one order for any number of threads: rows alone determine the tasks, and a task has all rows of an element if
-weights are open.
-"""
+"""Write the C++ of a polynomial sweep: vectors over channels, rows by element."""
 
 from __future__ import annotations
 
@@ -16,6 +12,9 @@ from tpgen.kernels.placement.polynomial import PolynomialPlacement, component_ru
 from tpgen.kernels.sweep.monomials import gathered, stored_value
 from tpgen.kernels.sweep.statements import Component, Local, Statement
 from tpgen.planner.polynomial_plan import terms_text
+
+# Sums have one order for any number of threads: rows alone determine the tasks, and a task has all rows of an element
+# if weights are open.
 
 _WORTH = 1 << 17  # operations on vectors that are worth a second thread
 _MOVED = 8  # operations, for as long as a component takes between memory and registers
@@ -90,7 +89,7 @@ class RowText:
 def generate_polynomial(placement: PolynomialPlacement) -> GeneratedSource:
     """Write the source of a polynomial placement.
 
-    The one index of the entry point gives the element of each row; null: element 0, or each row its own.
+    The index of the entry point gives the element of each row; null: element 0, or each row its own.
     """
     return _PolynomialText(placement).write()
 

@@ -1,7 +1,7 @@
-"""Write the text before the generated functions: headers of this folder and code for the target.
+"""Write the text before the generated functions: headers, and code for the target.
 
-The text uses vector extensions common to g++ 9 and clang, and names no processor.  Tensors hold ``real`` (unaligned,
-maybe bfloat16); scratch holds ``num``, the type of computation (aligned).  The compiler reorders no sum.
+The text uses vector extensions of g++ 9 and clang.  Tensors hold ``real`` (unaligned, maybe bfloat16); scratch holds
+``num``, the type of computation (aligned).  The compiler reorders no sum.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""C++ text that records the paths and the part of each line."""
+"""C++ text with paths and part of each line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_header(path: Path) -> str:
 
 @dataclass(frozen=True)
 class GeneratedSource:
-    """A generated program: text, and for each line its paths (none: shared) and its part, such as a function."""
+    """A generated program, with the paths (none: shared) and the part of each line."""
 
     text: str
     line_paths: tuple[tuple[int, ...], ...]
@@ -41,7 +41,7 @@ class GeneratedSource:
 
 
 class Writer:
-    """Collects lines, indents by braces, and records the current paths and part."""
+    """Collects and indents lines, and records the current paths and part."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []

@@ -1,4 +1,4 @@
-"""Transpose items of some numbers in memory into vectors over items, by two-input shuffles, and back.
+"""Transpose items in memory into vectors over items and back, by two-input shuffles.
 
 A *tile* is W items, a *tail* the fewer last items of a segment; a tail accesses nothing behind its items.
 """
@@ -151,7 +151,7 @@ template <> struct {name} {{
 
 
 def tail_texts(lanes: int, dtype: str, tails: set[tuple[int, int]]) -> str:
-    """Write the transposes of tails (width, items), with loads and stores of partial vectors."""
+    """Write transposes of tails (width, items), and access to partial vectors."""
     parts = sorted({width * items % lanes for width, items in tails} - {0})
     attributes = "__attribute__((vector_size({0} * sizeof(real)), aligned(sizeof(real)), may_alias))"
     sizes = [2**n for n in range(1, lanes.bit_length())] if parts else []

@@ -1,4 +1,4 @@
-"""Placement of batch kernels: scratch areas, and copies per block."""
+"""Placement of batch kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STAGED = 128  # per-row weights in scratch: whole vectors of each row, in the n
 
 @dataclass(frozen=True)
 class BatchPlacement(OpenedSlots):
-    """Placement of a batch schedule with some slots open."""
+    """A batch schedule with some slots open."""
 
     schedule: BatchSchedule
     opened: tuple[str, ...]
@@ -47,7 +47,7 @@ class BatchPlacement(OpenedSlots):
 
     @cached_property
     def scratch(self) -> dict[str, int]:
-        """Sizes of a thread's scratch areas, in numbers."""
+        """Sizes of a thread's scratch areas."""
         rows = self.schedule.rows
         areas = {f"s_{o}": self.dim[o] * rows for o in self.given if o != "w"}
         areas |= {f"a_{o}": self.dim[o] * rows for o in self.opened if o != "w"}

@@ -1,4 +1,4 @@
-"""Placement of channel kernels: scratch areas, first writers, cleared segments."""
+"""Placement of channel kernels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GROUP, _GROUP_STAGED = 8, 6400
 
 @dataclass(frozen=True)
 class ChannelPlacement(OpenedSlots):
-    """Placement of a channel schedule with some slots open."""
+    """A channel schedule with some slots open."""
 
     schedule: ChannelSchedule
     opened: tuple[str, ...]
@@ -60,7 +60,7 @@ class ChannelPlacement(OpenedSlots):
 
     @property
     def in_parts(self) -> bool:
-        """Whether the kernel is split into functions that compile in parallel."""
+        """Whether parts are functions of their own, which compile in parallel."""
         return len(self.sweep.paths) > _MANY
 
     @property
@@ -96,7 +96,7 @@ class ChannelPlacement(OpenedSlots):
         return found
 
     def scalars(self, operand: str) -> list[tuple[int, int]]:
-        """Start and size of each tabulated segment of an operand."""
+        """Start and size of the tabulated segments of an operand."""
         letter = INDEX[operand]
         found = {
             t.start: t.copies * (1 + max(e.at(letter) for e in t.table.terms[0].entries))
@@ -126,7 +126,7 @@ class ChannelPlacement(OpenedSlots):
 
     @cached_property
     def scratch(self) -> dict[str, int]:
-        """Sizes of a thread's scratch areas, in numbers."""
+        """Sizes of a thread's scratch areas."""
         rows = self.group if self.in_parts else 1
         return {name: size * (rows if self.by_row(name) else 1) for name, size in self._row_areas.items()}
 
@@ -153,7 +153,6 @@ class ChannelPlacement(OpenedSlots):
 
     @property
     def second_weights(self) -> int:
-        """Size of the weight gradients that an edge adds to those of its pair; 0 without pairs."""
         shared = self.rule("w") is EDGE_PAIRS and "w" in self.opened
         return shared * self.dim["w"] * (self.group if self.in_parts else 1)
 
@@ -176,7 +175,7 @@ class ChannelPlacement(OpenedSlots):
         return max(1, min(_GROUP, _GROUP_STAGED // max(1, staged)))
 
     def ahead(self, term: Term) -> list[View]:
-        """Segments in memory of the path behind ``term``, to prefetch; none for single rows."""
+        """Segments of the path behind ``term`` to prefetch; none for single rows."""
         if self.group == 1:
             return []
         terms = [path.term for path in self.sweep.paths]
@@ -185,11 +184,11 @@ class ChannelPlacement(OpenedSlots):
         return [view for view in seen if view and not self.staged(view)]
 
     def by_row(self, name: str) -> bool:
-        """Whether each row of a group has its own scratch area ``name``."""
+        """Whether each row of a group has a scratch area ``name``."""
         return name in self._row_areas and name[:2] in ("s_", "a_", "r_") and name not in self.owner_sums
 
     def row_stride(self, name: str) -> int:
-        """Distance of the rows of a group in scratch area ``name``."""
+        """Distance of a group's rows in scratch area ``name``."""
         # tables have a row in each lane
         return self._row_areas[name] if self.by_row(name) else int(name in self.table_areas)
 
@@ -211,7 +210,7 @@ class ChannelPlacement(OpenedSlots):
         return first
 
     def stores(self, view: View, term: Term) -> bool:
-        """Whether a path is the first to write a view, and stores instead of adding."""
+        """Whether a path writes a view first, and stores instead of adding."""
         return self._first_writers[view] is term and self.assigns(view, term)
 
     @property
@@ -261,7 +260,7 @@ class ChannelPlacement(OpenedSlots):
 
 
 def identifier(slot: str) -> str:
-    """Turn a slot into a C++ name.
+    """C++ name of a slot.
 
     >>> identifier("x1.1")
     'x1_1'
@@ -270,7 +269,7 @@ def identifier(slot: str) -> str:
 
 
 def weights_area(slot: str) -> str:
-    """Name the memory of shared weights of a slot.
+    """Name of the memory of shared weights of a slot.
 
     >>> weights_area("w"), weights_area("w.1")
     ('weights', 'weights_1')
@@ -279,7 +278,7 @@ def weights_area(slot: str) -> str:
 
 
 def table_area(slot: str) -> str:
-    """Name the scratch area of tables of a slot.
+    """Name of the scratch area of a slot's tables.
 
     >>> table_area("x2"), table_area("x2.1")
     ('T', 'T_1')

@@ -1,7 +1,6 @@
-"""Schedule and placement of linear forms: a matrix product for each path.
+"""Schedule and placement of linear forms: a matrix product for each path, over rows and components.
 
-Rows and components are the rows of a matrix.  Scratch holds ``[row][component][copies padded to whole vectors]``;
-scalars have this layout in memory already.  If weights belong to elements, a tile has rows of one element.
+Scratch is ``[row][component][copies padded to whole vectors]``, the layout of scalars in memory.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _SUMMED_ROWS = 144  # rows of a block at least, where each sums a gradient of th
 
 @dataclass(frozen=True)
 class MatrixSegment(ScratchSegment):
-    """Copies of one irrep, in memory and in the scratch of a row."""
+    """Copies of one irrep in memory and scratch."""
 
     index: int
     padded: int
@@ -40,7 +39,7 @@ class MatrixSegment(ScratchSegment):
 
     @property
     def text(self) -> str:
-        """Template arguments of the transposes into scratch and back: outer, copies, inner."""
+        """Template arguments of the segment's transposes: outer, copies, inner."""
         return f"1, {self.mul}, {self.dim}" if self.mul_first else f"{self.dim}, {self.mul}, 1"
 
     @property
@@ -64,7 +63,7 @@ class MatrixTerm:
 
 @dataclass(frozen=True)
 class MatrixSchedule(TextOfPaths):
-    """Layout with a matrix product for each path and tile of rows."""
+    """Layout with a matrix product for each path."""
 
     target: Target
     dims: tuple[int, int, int, int]
@@ -159,7 +158,7 @@ class MatrixSweep(TextOfPaths):
 
 @dataclass(frozen=True)
 class MatrixPlacement(OpenedSlots):
-    """Placement of a matrix schedule with some slots open."""
+    """A matrix schedule with some slots open."""
 
     schedule: MatrixSchedule
     opened: tuple[str, ...]
@@ -226,7 +225,7 @@ class MatrixPlacement(OpenedSlots):
 
     @cached_property
     def scratch(self) -> dict[str, int]:
-        """Sizes of a thread's scratch areas, in numbers."""
+        """Sizes of a thread's scratch areas."""
         s = self.schedule
         areas = {f"s_{o}": s.scratch(o) * s.rows for o in self.staged if self.stages(o)}
         areas |= {f"a_{o}": s.scratch(o) * s.rows for o in self.added}

@@ -16,9 +16,9 @@ Placement = ChannelPlacement | BatchPlacement | MatrixPlacement
 def place(schedule: AnySchedule, opened: tuple[str, ...], rules: Rules = (), raised: tuple[str, ...] = ()) -> Placement:
     """Place a kernel that computes the slots ``opened``, in any order.
 
-    One open operand at most may have an index; its rows are summed in order.  ``raised`` operands are also given as
-    cotangents; only channel kernels have these, or edge pairs with shared weights.
-    Raises `EmitError` for an unsupported combination, an unknown slot, or none.
+    One open operand may have an index: its rows are summed in order.  Only channel kernels take cotangents of operands
+    ``raised``, or edge pairs that share weights.
+    Raises `EmitError` for other combinations, unknown slots, or none.
     """
     for slot in opened:
         if slot not in SLOTS:

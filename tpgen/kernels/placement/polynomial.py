@@ -1,7 +1,7 @@
-"""Placement of polynomial sweeps.
+"""Placement of polynomial sweeps: vectors over channels.
 
-Vectors run over channels.  A *task* has some rows of one element and one vector of channels: computes the coefficients
-of its element, runs the rows, and folds coefficient gradients into weight gradients.
+A *task* has some rows of one element and one vector of channels: computes coefficients, runs the rows, and folds
+coefficient gradients into weight gradients.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ class PolynomialPlacement(TextOfPaths):
 
     @cached_property
     def operands(self) -> dict[str, Operand]:
-        """Operand of every slot."""
         call = self.sweep.call
         return {str(s): self.plan.operand(s.operand) for s in (*call.given, *call.opened)}
 
@@ -45,7 +44,6 @@ class PolynomialPlacement(TextOfPaths):
         return found
 
     def segments_read(self, slot: str) -> list[_Segment]:
-        """Segments of a slot with a component that statements read."""
         used = set(self.read[slot])
         return [(i, size) for i, size in component_runs(self.operands[slot]) if used.intersection(range(i, i + size))]
 
@@ -115,7 +113,7 @@ class PolynomialPlacement(TextOfPaths):
         return bool(self.summed)
 
     def row_of(self, slot: str, channels: str = "C") -> str:
-        """Write the size of one row of a slot in C++."""
+        """Write the size of a slot's row in C++."""
         operand = self.operands[slot]
         return f"{operand.dim}" + f" * {channels}" * operand.channels
 
@@ -162,7 +160,7 @@ class PolynomialPlacement(TextOfPaths):
 
 
 def slot_name(slot: Slot | str) -> str:
-    """Turn a slot into a C++ name, levels first.
+    """C++ name of a slot, levels first.
 
     >>> slot_name("x.12"), slot_name("@a")
     ('x12_x', 'a')

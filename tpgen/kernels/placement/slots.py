@@ -1,4 +1,4 @@
-"""Slots of placements of every schedule."""
+"""Slots of placements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ class OpenedSlots(TextOfPaths):
     rules: Rules = ()  # by which rows find those of operands
 
     def rule(self, operand: str) -> RowRule | None:
-        """Row rule of an operand, or None."""
         return next((rule for rule in self.rules if rule.operand == operand), None)
 
     @property

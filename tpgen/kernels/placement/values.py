@@ -1,8 +1,7 @@
-"""Schedules: layouts of a form for a target, independent of open slots and language.
+"""Schedules: layouts of a form for a target, for any open slots.
 
-- *channel*: vectors over copies of one segment (``u`` of ``uvu``), row by row.  An input without these copies is
-  tabulated once per row: ``T[a, k] = alpha * sum_b C[a, b, k] * x[b]``.
-- *batch*: vectors over rows; modes that mix copies (``uvw``) become matrix products of tiles.
+- *channel*: vectors over copies of a segment, row by row; a table of each row replaces an input without these copies.
+- *batch*: vectors over rows; paths that mix copies use matrix products.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tpgen.kernels.sweep.terms import INDEX
 
 @dataclass(frozen=True)
 class Target:
-    """A machine for kernels of one dtype: lanes and number of vector registers."""
+    """A machine and a dtype: lanes and number of vector registers."""
 
     dtype: str  # float32, float64, bfloat16
     lanes: int  # numbers in a vector
@@ -31,7 +30,7 @@ class Target:
         return {"float32": 4, "float64": 8, "bfloat16": 2}[self.dtype]
 
     def whole(self, size: int) -> int:
-        """Round a size up to whole vectors."""
+        """Round up to whole vectors."""
         return -(-size // self.lanes) * self.lanes
 
 
@@ -63,7 +62,7 @@ class View:
 
     @property
     def components(self) -> int:
-        """Number of components of the irrep."""
+        """Components of the irrep."""
         return dict(self.axes).get(INDEX.get(self.operand, ""), 1)
 
     def strides(self) -> dict[str, int]:
@@ -84,7 +83,7 @@ class View:
 
 @dataclass(frozen=True)
 class PlacedTable:
-    """A table with its source in memory, and its place: entry n of copy v at ``offset + v * entries + n``."""
+    """A table and its source in memory; entry n of copy v is at ``offset + v * entries + n``."""
 
     table: Table
     start: int
@@ -125,7 +124,7 @@ class ChannelSchedule(TextOfPaths):
         return {(v.operand, v.segment): v for v in self.views}
 
     def view(self, term: Term, operand: str) -> View | None:
-        """The segment of an operand that a path vectorises, or None."""
+        """Segment of an operand that a path vectorises, or None."""
         leg = term.leg(operand)
         return self._view_of_segment.get((operand, leg.segment)) if leg else None
 
@@ -144,11 +143,11 @@ class ChannelSchedule(TextOfPaths):
         return self._table_of_path.get(term.path)
 
     def loop(self, term: Term) -> tuple[str, int]:
-        """Letter and size of the loop over copies around the channels."""
+        """Letter and size of the loop around the channels."""
         return next(((a, n) for a, n in term.copies if a != self.channel(term)), ("", 1))
 
     def padded(self, term: Term) -> int:
-        """Channels of a path, rounded up to whole vectors."""
+        """Channels of a path, in whole vectors."""
         return self.target.whole(term.size(self.channel(term)))
 
     def serving(self, operand: str, start: int) -> tuple[int, ...]:
@@ -199,7 +198,7 @@ def touched_segments(form: Form, terms: Iterable[Term], operand: str) -> dict[in
 
 @dataclass(frozen=True)
 class BatchSchedule(TextOfPaths):
-    """Layout with vectors over rows, in tiles; scratch is ``[copy][irrep axis][rows]``."""
+    """Layout with vectors over rows; scratch is ``[copy][irrep axis][rows]``."""
 
     target: Target
     dims: tuple[int, int, int, int]
@@ -218,7 +217,6 @@ class BatchSchedule(TextOfPaths):
         return self._start_of_segment[operand, term.segment(operand)]
 
     def serving(self, operand: str, start: int) -> tuple[int, ...]:
-        """Paths that use the segment at ``start``."""
         return tuple(t.path for t in self.terms if t.leg(operand) and self.start(t, operand) == start)
 
     @property

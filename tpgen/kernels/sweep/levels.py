@@ -1,8 +1,6 @@
-r"""Write the program of a path for any call, including higher derivatives.
+r"""Write the program of a path for any call, higher derivatives included.
 
-A path is a polynomial of the values of one channel: weight, vectors, and a table for an input without channels.
-`tpgen.kernels.sweep.monomials` writes the program; this module renames its values, and moves sums over channels to a
-later stage.
+A path is a polynomial of weight, vectors and table of one channel.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ _TABLE = "T"  # the operand that stands for a table's entries; no operand of a p
 
 
 def by_levels(term: Term, call: Call, table: Table | None, channel: str) -> tuple[SweepStage, ...]:
-    """Write the stages of a call: statements for every channel, then the fold of sums over channels."""
+    """Write the stages of a call: one for every channel, one that folds sums over channels."""
     outside = "".join(a for a, _ in term.copies if a != channel)
     statements = Naming(term, table).of(_program(term, call, table))
     inside = SweepStage(outside + channel, statements)
@@ -74,7 +72,7 @@ def _program(term: Term, call: Call, table: Table | None) -> tuple[Statement, ..
 
 @remembered("programs of paths by levels")
 def program(form: PolynomialForm, call: Call) -> tuple[Statement, ...]:
-    """Write the statements of a row and a channel in the best order of factors, weights first."""
+    """Write the shortest statements of a row and a channel, weights first."""
     sides = [name for name in form.tensors if name not in ("w", _TABLE, "x2")]
     middle = [name for name in form.tensors if name in (_TABLE, "x2")]
     first = [name for name in form.tensors if name == "w"]
@@ -126,7 +124,7 @@ def _in_channels(term: Term, table: Table | None) -> PolynomialForm:
 
 @dataclass(frozen=True)
 class Naming:
-    """Renames values of a polynomial's statements to operands, tables and locals of a path."""
+    """Renames values of a polynomial to operands, tables and locals of a path."""
 
     term: Term
     table: Table | None = None
@@ -173,10 +171,10 @@ class Naming:
 
 
 def mixed(term: Term, opened: tuple[str, ...]) -> tuple[SweepStage, ...]:
-    """Write the stages of a path that mixes copies: its weights fill the output copies.
+    """Write the stages of a path that mixes copies, through P and D.
 
-    P[q, k]   += sum_ij C x1 x2                     for every copy q of the inputs
-    out[w, k] += sum_q W[q, w] P[q, k]              matrix products if rows share W
+    P[q, k]   += sum_ij C x1 x2
+    out[w, k] += sum_q W[q, w] P[q, k]
     dW[q, w]  += sum_k P[q, k] g[w, k]
     D[q, k]   += sum_w W[q, w] g[w, k]
     dx1, dx2   = the gradients of P at the cotangent D

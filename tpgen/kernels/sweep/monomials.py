@@ -1,12 +1,8 @@
 r"""Write the straight-line program of a polynomial and a call, for one row and one channel.
 
-A trie of monomials shares common factors (Horner's scheme).  A walk over the trie knows the product q above a node, and
-the sum S below.  A child with factor f contributes
-
-.. math:: S \mathrel{+}= f\, S_\text{child}, \qquad \partial L / \partial f \mathrel{+}= q\, S_\text{child}
-
-Values are in the algebra of the call's levels (`tpgen.form.call`), so one walk writes every derivative.  Sums of weights
-are *coefficients*: a prologue computes them once per element, an epilogue folds their gradients.
+A trie of monomials shares factors (Horner's scheme); one walk writes values and derivatives, in the algebra of the
+call's levels (`tpgen.form.call`).  *Coefficients* are sums of weights: a prologue computes coefficients once per
+element, an epilogue folds their gradients.
 """
 
 from __future__ import annotations
@@ -68,7 +64,7 @@ def make_polynomial_sweep(
     weights: frozenset[str] = frozenset(),
     orders: Sequence[Sequence[str]] | None = None,
 ) -> PolynomialSweep:
-    """Write the shortest program among several orders of the factors.
+    """Write the shortest program among several orders of the factors.  On the left, ``x`` is a gradient.
 
     >>> from tpgen.form.polynomial import polynomial
     >>> L = polynomial({(("x", 0), ("x", 0), ("out", 0)): 1.0, (("x", 0), ("x", 1), ("out", 0)): 3.0})
@@ -139,7 +135,9 @@ class _Builder:
         return PolynomialSweep(self.call, len(self.tails), prologue, rows, epilogue)
 
     def _walk(self, node: _Node, above: Dual, summed: bool) -> Dual:
-        # writes a node; returns the sum below, if a gradient of a factor above is open
+        # The walk knows the product q of the factors above a node, and the sum S of the terms below.  A child with
+        # factor f adds f S_child to S, and q S_child to the gradient of f.  Returns S, if a gradient of a factor above
+        # is open.
         total: Dual = {}
         if node.tail:
             scale, value, adjoint = self._coefficient(node.tail)

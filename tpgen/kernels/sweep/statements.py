@@ -1,6 +1,6 @@
-"""Statements of a sweep: a program for one row and one channel, independent of lanes and memory.
+"""Statements of a sweep: a program for one row and one channel.
 
-A statement reads earlier values, and names a value or adds to a component.  Tags are its paths or monomials.
+A statement names a value or adds to a component, for some paths or monomials.
 
 >>> x, y, out = Component("x1", 0, 1), Component("x2", 0, 2), Component("out", 0, 0)
 >>> print(Define("p", (Product(0.5, (x, y)), Product(-1.0, (x,))), paths=(3,)))
@@ -20,7 +20,7 @@ from tpgen.form.call import Slot
 
 @dataclass(frozen=True)
 class Component:
-    """A component of a segment of an operand, at the current row and copies."""
+    """A component of an operand's segment, at the current row and copies."""
 
     operand: str
     segment: int
@@ -79,7 +79,7 @@ def sum_text(terms: Sum) -> str:
 
 
 class _Computed:
-    """Base of statements that compute a sum, or no terms."""
+    """Base of statements: the sum computed, if any."""
 
     terms: Sum
 
@@ -104,7 +104,7 @@ class Load(_Computed):
 
 @dataclass(frozen=True)
 class Tabulate(_Computed):
-    """Compute an entry of a table, once per row and copy."""
+    """Compute an entry of a table."""
 
     entry: TableEntry
     terms: Sum
@@ -142,7 +142,7 @@ Statement = Load | Tabulate | Define | Accumulate
 
 
 class TextOfPaths:
-    """Base of values that print line by line, with the paths of each line."""
+    """Base of values printed line by line, with each line's paths."""
 
     @property
     def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -1,10 +1,7 @@
 r"""Write a kernel's computation: the statements of every path, for some open slots.
 
-Paths differ in the loops around their statements:
-
-- none but all copies: ``w * sum C[i,j,k] x[i] y[j] g[k]``, differentiated;
-- an input without channels: a table of each row replaces the input;
-- weights that mix copies: `tpgen.kernels.sweep.levels.mixed`.
+A path is ``w * sum C[i,j,k] x[i] y[j] g[k]``, differentiated.  A table replaces an input without channels; see
+`tpgen.kernels.sweep.levels.mixed` for paths that mix copies.
 
 >>> from tpgen.form.form import form_of
 >>> from tpgen.planner.product import make_plan
@@ -86,10 +83,10 @@ def make_sweep(
     channels: tuple[str, ...] | None = None,
     raised: tuple[str, ...] = (),
 ) -> Sweep:
-    """Write the sweep of some open slots; ``channels`` names each path's vectorised letter.
+    """Write the sweep of some open slots; ``channels`` is the vectorised letter of each path.
 
-    Without ``channels``, vectors run over rows, and no input is tabulated.  ``raised`` operands are also given as
-    cotangents; see `raised_call`.
+    Without ``channels``, vectors run over rows, without tables.  ``raised`` operands are also given as cotangents; see
+    `raised_call`.
     """
     call, mixes = raised_call(opened, raised), channels is None and not raised
     tables = make_tables(terms, channels) if channels else ()

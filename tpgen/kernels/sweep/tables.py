@@ -1,7 +1,7 @@
-"""Tables of inputs without channels, summed with the coupling.
+"""Tables ``T[a, k] = sum_b C[a, b, k] x[b]`` of inputs without channels, once a row.
 
-With ``T[a, k] = sum_b C[a, b, k] x[b]``, once a row, a path is ``sum w x[a] T[a, k] g[k]`` in every channel.  The
-gradient of T, summed over channels and folded with the coupling, is that of the tabulated input.
+A path is then ``sum w x[a] T[a, k] g[k]`` in every channel.  The gradient of T, summed over channels, folds into that
+of the tabulated input.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tpgen.kernels.sweep.terms import INDEX, S
 
 @dataclass(frozen=True)
 class Table:
-    """Sums of one coupling with one segment of an input; paths with the same sums share a table."""
+    """Sums of one coupling with one segment of an input, shared by paths."""
 
     number: int
     operand: str  # the tabulated input
@@ -53,7 +53,7 @@ class Table:
 
 
 def make_tables(terms: tuple[Term, ...], channels: tuple[str, ...]) -> tuple[Table, ...]:
-    """Collect the tables of a form: none for paths whose inputs both have channels."""
+    """Tables of a form; none for paths with channels in both inputs."""
     shared: dict[tuple, list[Term]] = {}
     for term, channel in zip(terms, channels, strict=True):
         for leg in [leg for leg in term.legs if leg.operand in ("x1", "x2") and channel not in leg.letters][:1]:
