@@ -129,9 +129,9 @@ class _Builder:
         self._walk(self.root, {0: None}, summed=False)
         for n, tail in enumerate(self.tails):
             for factors, value in tail:
-                self._fold_in(n, factors, value)
-                self._fold_out(n, factors, value)
-        prologue, rows, epilogue = _live(self.prologue, self.rows, self.epilogue)
+                self._add_to_prologue(n, factors, value)
+                self._add_to_epilogue(n, factors, value)
+        prologue, rows, epilogue = _drop_unread(self.prologue, self.rows, self.epilogue)
         return PolynomialSweep(self.call, len(self.tails), prologue, rows, epilogue)
 
     def _walk(self, node: _Node, above: Dual, summed: bool) -> Dual:
@@ -143,17 +143,17 @@ class _Builder:
             scale, value, adjoint = self._coefficient(node.tail)
             adjoint(products(scale, above))
             if summed:
-                total = self._added(total, products(scale, value))
+                total = self._add_to_total(total, products(scale, value))
         for factor, child in node.children.items():
             f, opened = self._component(factor), factor.tensor in self.opened
             if child.children:
-                product = self._named(products(1.0, above, f)) if child.differentiated else {}
+                product = self._define_sums(products(1.0, above, f)) if child.differentiated else {}
                 scale, below = 1.0, self._walk(child, product, summed or opened)
             else:  # the last factor: no product of its own for the coefficient's gradient
                 scale, below, adjoint = self._coefficient(child.tail)
                 adjoint(products(scale, above, f))
             if summed:
-                total = self._added(total, products(scale, f, below))
+                total = self._add_to_total(total, products(scale, f, below))
             if opened:
                 self._accumulate(factor, products(scale, above, below))
         return total
@@ -171,12 +171,12 @@ class _Builder:
             if slot:
                 self.rows.append(Accumulate(Component(str(slot), 0, f.component), tuple(terms)))
 
-    def _named(self, sums: _Sums) -> Dual:
+    def _define_sums(self, sums: _Sums) -> Dual:
         return {levels: self._define(tuple(terms)) for levels, terms in sums.items()}
 
-    def _added(self, before: Dual, sums: _Sums) -> Dual:
+    def _add_to_total(self, before: Dual, sums: _Sums) -> Dual:
         start = {levels: products(1.0, {0: value})[0] for levels, value in before.items() if levels in sums}
-        return {**before, **self._named({levels: [*start.get(levels, ()), *sums[levels]] for levels in sums})}
+        return {**before, **self._define_sums({levels: [*start.get(levels, ()), *sums[levels]] for levels in sums})}
 
     def _define(self, terms: tuple[Product, ...]) -> Value | None:
         # a name for a sum, the same one for the same sum
@@ -201,21 +201,23 @@ class _Builder:
         reached = {levels for factors in tail for levels in self._weights(factors, 1.0)}
 
         def adjoint(sums: _Sums) -> None:
-            self.rows += [Accumulate(_element(ADJOINTS, t, n), tuple(terms)) for t, terms in sums.items()]
+            self.rows += [Accumulate(_coefficient_component(ADJOINTS, t, n), tuple(terms)) for t, terms in sums.items()]
 
-        return scale, {t: _element(COEFFICIENTS, t, n) for t in sorted(reached)}, adjoint
+        return scale, {t: _coefficient_component(COEFFICIENTS, t, n) for t in sorted(reached)}, adjoint
 
     def _weights(self, factors: Iterable[Variable], value: float) -> _Sums:
         return products(value, *(self._component(f) for f in factors))
 
-    def _fold_in(self, n: int, factors: tuple[Variable, ...], value: float) -> None:
+    def _add_to_prologue(self, n: int, factors: tuple[Variable, ...], value: float) -> None:
         # the weights' product into the coefficient
         for levels, terms in self._weights(factors, value).items():
-            self.prologue.append(Accumulate(_element(COEFFICIENTS, levels, n), tuple(terms)))
+            self.prologue.append(Accumulate(_coefficient_component(COEFFICIENTS, levels, n), tuple(terms)))
 
-    def _fold_out(self, n: int, factors: tuple[Variable, ...], value: float) -> None:
+    def _add_to_epilogue(self, n: int, factors: tuple[Variable, ...], value: float) -> None:
         # the gradient of the coefficient into those of its weights
-        gradient: Dual = {t: _element(ADJOINTS, t, n) for t in range(self.call.levels + 1) if not t & ~self.call.levels}
+        gradient: Dual = {
+            t: _coefficient_component(ADJOINTS, t, n) for t in range(self.call.levels + 1) if not t & ~self.call.levels
+        }
         for place, f in enumerate(factors):
             rest = [self._component(other) for other in factors[:place] + factors[place + 1 :]]
             for levels, terms in products(value, gradient, *rest).items():
@@ -224,8 +226,8 @@ class _Builder:
                     self.epilogue.append(Accumulate(Component(str(slot), 0, f.component), tuple(terms)))
 
 
-def _element(what: str, levels: int, n: int) -> Component:
-    return Component(str(Slot(what, levels)), 0, n)
+def _coefficient_component(operand: str, levels: int, n: int) -> Component:
+    return Component(str(Slot(operand, levels)), 0, n)
 
 
 def products(coefficient: float, *factors: Dual) -> _Sums:
@@ -247,7 +249,7 @@ def products(coefficient: float, *factors: Dual) -> _Sums:
     return {levels: [Product(coefficient, term) for term in terms] for levels, terms in found.items()}
 
 
-def _live(*parts: list[Statement]) -> Iterator[tuple[Statement, ...]]:
+def _drop_unread(*parts: list[Statement]) -> Iterator[tuple[Statement, ...]]:
     # the statements that something reads: sums of open slots, and what leads to them
     needed: set[Value] = set()
     kept: list[list[Statement]] = []

@@ -1,7 +1,7 @@
 r"""Write a kernel's computation: the statements of every path, for some open slots.
 
 A path is ``w * sum C[i,j,k] x[i] y[j] g[k]``, differentiated.  A table replaces an input without channels; see
-`tpgen.kernels.sweep.levels.mixed` for paths that mix copies.
+`tpgen.kernels.sweep.levels.mixing_stages` for paths that mix copies.
 
 >>> from tpgen.form.form import form_of
 >>> from tpgen.planner.product import make_plan
@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tpgen.form.form import Term
-from tpgen.kernels.sweep.levels import by_levels, mixed, tabulated
+from tpgen.kernels.sweep.levels import mixing_stages, path_stages, table_statements
 from tpgen.kernels.sweep.statements import Statement, SweepStage, Tabulate, TextOfPaths
 from tpgen.kernels.sweep.tables import make_tables
 from tpgen.kernels.sweep.terms import path_terms, raised_call
@@ -93,10 +93,10 @@ def make_sweep(
     table = {term.path: t for t in tables for term in t.terms}
     letters = channels or ("",) * len(terms)
     paths = tuple(
-        PathSweep(t, mixed(t, opened) if mixes and t.mixes else by_levels(t, call, table.get(t.path), a))
+        PathSweep(t, mixing_stages(t, opened) if mixes and t.mixes else path_stages(t, call, table.get(t.path), a))
         for t, a in zip(terms, letters, strict=True)
         if t.reaches(opened)
     )
     stages = {path.term.path: path.stages for path in paths}
-    needed = tuple(tabulated(t, call, (s for path in t.paths for s in stages.get(path, ()))) for t in tables)
+    needed = tuple(table_statements(t, call, (s for path in t.paths for s in stages.get(path, ()))) for t in tables)
     return Sweep(opened, needed, paths, raised)

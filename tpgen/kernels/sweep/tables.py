@@ -61,7 +61,7 @@ def make_tables(terms: tuple[Term, ...], channels: tuple[str, ...]) -> tuple[Tab
     return tuple(Table(n, key[0], tuple(users)) for n, (key, users) in enumerate(shared.items()))
 
 
-def fold(term: Term, table: Table) -> tuple[Accumulate, ...]:
+def tabulated_gradient(term: Term, table: Table) -> tuple[Accumulate, ...]:
     """Write the gradient of the tabulated input from sums over channels."""
     operand, index = table.operand, INDEX[table.operand]
 
