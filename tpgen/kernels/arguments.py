@@ -14,7 +14,7 @@ from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS
 
 
 class KernelSpec(NamedTuple):
-    """Key of a kernel: a call of a form, dtype and row rules."""
+    """Specification of a kernel: form and call, dtype, row rules."""
 
     description: Any  # `AnyDescription`
     call: Call

@@ -82,7 +82,7 @@ def _is_private_group(group: int, user: int) -> bool:
 
 
 def read_own(path: Path) -> bytes:
-    """Read a regular file that only the user can write; raises `OSError` for others and links."""
+    """Read a regular file that only the user can write; raises `OSError` for other files and links."""
     with open(os.open(path, _NO_FOLLOW), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or not _is_private_file(status):

@@ -124,10 +124,10 @@ class MatrixText:
         yield "s_w"
         self._move_weights(term, "give", f"q_w + r * {self.p.dim['w']}", "s_w")
 
-    def _move_weights(self, term: MatrixTerm, verb: str, memory: str, scratch: str) -> None:
+    def _move_weights(self, term: MatrixTerm, function: str, memory: str, scratch: str) -> None:
         # the weights of a path into scratch or back, times its coefficient
         value = literal(term.coefficient, self.s.target.dtype)
-        self.w.line(f"{verb}<{term.source.mul}, {term.target.mul}>({memory} + {term.start}, {value}, {scratch});")
+        self.w.line(f"{function}<{term.source.mul}, {term.target.mul}>({memory} + {term.start}, {value}, {scratch});")
 
     def write_weights(self, memory: str = "w") -> None:
         """Write scaled weights into scratch: [u][w] for out, [w][u] for x1."""

@@ -18,7 +18,7 @@ _LIGHT = "-O1"
 
 
 class Parts:
-    """Parts of one text, numbered in order."""
+    """Numbered parts of one text."""
 
     def __init__(self, w: Writer) -> None:
         self.w, self.calls = w, list[str]()

@@ -1,7 +1,6 @@
 """Write the text before the generated functions: headers, and code for the target.
 
-The text uses vector extensions of g++ 9 and clang.  Tensors hold ``real`` (unaligned, maybe bfloat16); scratch holds
-``num``, the type of computation (aligned).  The compiler reorders no sum.
+The text uses vector extensions of g++ 9 and clang; the compiler reorders no sum.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from tpgen.kernels.cpp.text import read_header
 from tpgen.kernels.cpp.tiles import lane_list, tail_texts, tile
 from tpgen.kernels.placement.values import Target
 
-# storage type, compute type, integer type of the same width as the compute type
+# storage type (tensors: unaligned, maybe bfloat16), compute type (also of scratch: aligned), integer type of the same
+# width as the compute type
 _TYPES = {
     "float32": ("float", "float", "unsigned int"),
     "float64": ("double", "double", "unsigned long long"),
@@ -53,7 +53,7 @@ def prelude(target: Target, tiles: set[int], rows: int, tails: Iterable[tuple[in
 
 
 def type_names(target: Target) -> str:
-    """Define the C++ types ``real``, ``num`` and ``vec``, and ``W`` lanes."""
+    """Define C++ types: ``real`` of tensors, ``num`` of computation and scratch, ``vec`` of ``W`` lanes."""
     storage, compute, bits = _TYPES[target.dtype]
     width = 8 if compute == "double" else 4
     return f"""

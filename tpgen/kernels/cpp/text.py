@@ -81,14 +81,14 @@ class Writer:
 
     @contextmanager
     def paths(self, *paths: int) -> Iterator[None]:
-        """Record these paths for the lines inside."""
+        """Tag the lines inside with these paths."""
         before, self._current = self._current, tuple(paths)
         yield
         self._current = before
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Record this part for the lines inside."""
+        """Tag the lines inside with this part."""
         before, self._part = self._part, name
         yield
         self._part = before

@@ -85,7 +85,7 @@ class BatchPlacement(OpenedSlots):
         return term.size(term.mode.weight[1:])
 
     def staged(self, term: Term) -> int:
-        """First copies whose weights of each row are in scratch together."""
+        """Number of first copies whose row weights are in scratch together."""
         size = term.size(term.mode.weight[0])
         # as many each time, or nearly
         times = -(-size // max(1, _STAGED // self.chunk(term)))
@@ -100,7 +100,7 @@ class BatchPlacement(OpenedSlots):
         return term.size("j") == 1 and term.size("k") > 1 and term.size("v") >= _OF_SCALARS
 
     def flips(self, term: Term) -> bool:
-        """Whether weight gradients are vectors over output copies of a flipped cotangent, not sums over lanes."""
+        """Whether weight gradients are vectors over output copies, by a transposed cotangent; else sums over lanes."""
         if self.row_weights or not (term.mode.mixing and term.weighted and "w" in self.opened):
             return False
         lanes = self.schedule.target.lanes

@@ -109,7 +109,7 @@ class ChannelPlacement(OpenedSlots):
         return slot in self.given and any(map(self.staged, self.schedule.views_of(operand_of(slot))))
 
     def stages(self, slot: str) -> list[View]:
-        """Segments that each row copies into scratch; others are read in memory."""
+        """Segments that each row copies into scratch."""
         operand = operand_of(slot)
         if slot not in self.given or (self.carried(slot) and operand != self.owner):
             return []

@@ -16,8 +16,8 @@ Placement = ChannelPlacement | BatchPlacement | MatrixPlacement
 def place(schedule: AnySchedule, opened: tuple[str, ...], rules: Rules = (), raised: tuple[str, ...] = ()) -> Placement:
     """Place a kernel that computes the slots ``opened``, in any order.
 
-    One open operand may have an index: its rows are summed in order.  Only channel kernels take cotangents of operands
-    ``raised``, or edge pairs that share weights.
+    At most one open operand may have an index: its rows are summed in order.  Only channel kernels take cotangents of
+    operands ``raised``, or edge pairs that share weights.
     Raises `EmitError` for other combinations, unknown slots, or none.
     """
     for slot in opened:

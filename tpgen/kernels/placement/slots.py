@@ -59,7 +59,7 @@ class OpenedSlots(TextOfPaths):
         return max(self.weight_scratch, self.schedule.target.lanes)
 
     def carried(self, slot: str) -> bool:
-        """Whether the gradient of a slot's operand is a sum over rows."""
+        """Whether a slot's operand, if open, is summed over rows."""
         operand = operand_of(slot)
         return operand == self.owner or (operand == "w" and self.schedule.shared_weights)
 

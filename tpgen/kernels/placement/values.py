@@ -186,7 +186,7 @@ class ScratchSegment:
 
 
 def touched_segments(form: Form, terms: Iterable[Term], operand: str) -> dict[int, ScratchSegment]:
-    """Segments of an operand that paths use, by number."""
+    """Segments of an operand that paths use, by segment number."""
     found: dict[int, ScratchSegment] = {}
     for term in terms:
         if leg := term.leg(operand):

@@ -1,7 +1,4 @@
-r"""Write the program of a path for any call, higher derivatives included.
-
-A path is a polynomial of weight, vectors and table of one channel.
-"""
+r"""Write the program of a path for any call, higher derivatives included."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ def path_stages(term: Term, call: Call, table: Table | None, channel: str) -> tu
 
 
 def table_statements(table: Table, call: Call, stages: Iterable[SweepStage]) -> tuple[Tabulate, ...]:
-    """Statements of a table, at every level that statements read."""
+    """Statements of a table, at every level that ``stages`` read."""
     read = {v.levels for s in stages for one in s.statements for v in one.factors if isinstance(v, TableEntry)}
     slots = [slot for slot in call.given if slot.operand == table.operand and slot.levels in read]
     return tuple(_table_entry_at_slot(s, slot) if slot.levels else s for slot in slots for s in table.statements)

@@ -46,7 +46,7 @@ class PolynomialSweep:
 
     @property
     def once(self) -> int:
-        """Multiplications and additions per element, for any number of rows."""
+        """Multiplications and additions per element."""
         return _operations(self.prologue) + _operations(self.epilogue)
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ def make_polynomial_sweep(
     weights: frozenset[str] = frozenset(),
     orders: Sequence[Sequence[str]] | None = None,
 ) -> PolynomialSweep:
-    """Write the shortest program among several orders of the factors.  On the left, ``x`` is a gradient.
+    """Write the shortest program among several orders of the factors; ``x`` on the left is a gradient.
 
     >>> from tpgen.form.polynomial import polynomial
     >>> L = polynomial({(("x", 0), ("x", 0), ("out", 0)): 1.0, (("x", 0), ("x", 1), ("out", 0)): 3.0})
@@ -208,15 +208,17 @@ class _Builder:
     def _weights(self, factors: Iterable[Variable], value: float) -> _Sums:
         return products(value, *(self._component(f) for f in factors))
 
-    def _add_to_prologue(self, n: int, factors: tuple[Variable, ...], value: float) -> None:
+    def _add_to_prologue(self, coefficient: int, factors: tuple[Variable, ...], value: float) -> None:
         # the weights' product into the coefficient
         for levels, terms in self._weights(factors, value).items():
-            self.prologue.append(Accumulate(_coefficient_component(COEFFICIENTS, levels, n), tuple(terms)))
+            self.prologue.append(Accumulate(_coefficient_component(COEFFICIENTS, levels, coefficient), tuple(terms)))
 
-    def _add_to_epilogue(self, n: int, factors: tuple[Variable, ...], value: float) -> None:
+    def _add_to_epilogue(self, coefficient: int, factors: tuple[Variable, ...], value: float) -> None:
         # the gradient of the coefficient into those of its weights
         gradient: Dual = {
-            t: _coefficient_component(ADJOINTS, t, n) for t in range(self.call.levels + 1) if not t & ~self.call.levels
+            t: _coefficient_component(ADJOINTS, t, coefficient)
+            for t in range(self.call.levels + 1)
+            if not t & ~self.call.levels
         }
         for place, f in enumerate(factors):
             rest = [self._component(other) for other in factors[:place] + factors[place + 1 :]]

@@ -1,7 +1,5 @@
 """Statements of a sweep: a program for one row and one channel.
 
-A statement names a value or adds to a component, for some paths or monomials.
-
 >>> x, y, out = Component("x1", 0, 1), Component("x2", 0, 2), Component("out", 0, 0)
 >>> print(Define("p", (Product(0.5, (x, y)), Product(-1.0, (x,))), paths=(3,)))
 p = 0.5 * x1[0].1 * x2[0].2 - x1[0].1

@@ -1,7 +1,6 @@
 """Tables ``T[a, k] = sum_b C[a, b, k] x[b]`` of inputs without channels, once a row.
 
-A path is then ``sum w x[a] T[a, k] g[k]`` in every channel.  The gradient of T, summed over channels, folds into that
-of the tabulated input.
+A path is then ``sum w x[a] T[a, k] g[k]`` in every channel.
 """
 
 from __future__ import annotations
