@@ -175,7 +175,7 @@ class ChannelPlacement(OpenedSlots):
         return max(1, min(_GROUP, _GROUP_STAGED // max(1, staged)))
 
     def ahead(self, term: Term) -> list[View]:
-        """Segments of the path behind ``term`` to prefetch; none for single rows."""
+        """Segments of the path after ``term`` to prefetch; none for single rows."""
         if self.group == 1:
             return []
         terms = [path.term for path in self.sweep.paths]

@@ -84,14 +84,14 @@ def make_polynomial_sweep(
 
 
 @dataclass
-class _Node:
-    children: dict[Variable, _Node] = field(default_factory=dict)
+class _TrieNode:
+    children: dict[Variable, _TrieNode] = field(default_factory=dict)
     tail: dict[tuple[Variable, ...], float] = field(default_factory=dict)
     differentiated: bool = False  # whether the gradient of a factor below, or of a weight, is open
 
 
-def _trie(form: PolynomialForm, weights: frozenset[str], order: Sequence[str], opened: Set[str]) -> _Node:
-    root = _Node()
+def _trie(form: PolynomialForm, weights: frozenset[str], order: Sequence[str], opened: Set[str]) -> _TrieNode:
+    root = _TrieNode()
     rank = {name: n for n, name in enumerate(order)}
     for coefficient, factors in form.monomials:
         tail = tuple(f for f in factors if f.tensor in weights)
@@ -99,7 +99,7 @@ def _trie(form: PolynomialForm, weights: frozenset[str], order: Sequence[str], o
         node, below = root, [f.tensor in opened for f in (*row, *tail)]
         for n, f in enumerate(row):
             node.differentiated |= any(below[n:])
-            node = node.children.setdefault(f, _Node())
+            node = node.children.setdefault(f, _TrieNode())
         node.differentiated |= any(below[len(row) :])
         node.tail[tail] = node.tail.get(tail, 0.0) + coefficient
     return root
@@ -134,7 +134,7 @@ class _Builder:
         prologue, rows, epilogue = _drop_unread(self.prologue, self.rows, self.epilogue)
         return PolynomialSweep(self.call, len(self.tails), prologue, rows, epilogue)
 
-    def _walk(self, node: _Node, above: Dual, summed: bool) -> Dual:
+    def _walk(self, node: _TrieNode, above: Dual, summed: bool) -> Dual:
         # The walk knows the product q of the factors above a node, and the sum S of the terms below.  A child with
         # factor f adds f S_child to S, and q S_child to the gradient of f.  Returns S, if a gradient of a factor above
         # is open.
