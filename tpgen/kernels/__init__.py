@@ -1,1 +1,1 @@
-"""Generated kernels: what a form computes as code for a target, compiled, kept, and called by operators of PyTorch."""
+"""Generated kernels of forms: C++ and CUDA text, compilation, cache, and operators of PyTorch."""

@@ -1,4 +1,4 @@
-"""A call that a kernel is built for, and what it is called with: tensors, sizes, and how rows are found."""
+"""Arguments of kernels: specification, tensors, sizes, row indices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS
 
 
 class KernelSpec(NamedTuple):
-    """A call of a form, in a dtype, by rules of rows: all that a kernel is built for."""
+    """Specification of a kernel: form and call, dtype, row rules."""
 
     description: Any  # `AnyDescription`
     call: Call
@@ -23,13 +23,13 @@ class KernelSpec(NamedTuple):
 
 
 def by_form(paths: Callable[..., Any], monomials: Callable[..., Any]) -> Callable[..., Any]:
-    """Choose a function of a `KernelSpec` by what its form consists of."""
+    """Dispatch on the form of a `KernelSpec`: ``paths`` of a product, or ``monomials`` of a polynomial."""
     functions = {OF_PATHS: paths, OF_MONOMIALS: monomials}
     return lambda spec, *rest: functions[spec.description.plan.maker.form](spec, *rest)
 
 
 class KernelCall(NamedTuple):
-    """Tensors of one call of a kernel, each in the order of its slots; rows, channels, and the indices of its rules."""
+    """Arguments of one kernel call: tensors by slot, rows, channels, row indices."""
 
     given: Sequence[Tensor]
     opened: Sequence[Tensor]
@@ -46,7 +46,7 @@ Kernel = Callable[[KernelCall], int]  # returns a fault, 0 for none
 
 
 class CallSizes(NamedTuple):
-    """Sizes that the scratch memory of a call depends on."""
+    """Sizes that determine the scratch memory of a call."""
 
     device: torch.device
     rows: int
@@ -58,7 +58,7 @@ class CallSizes(NamedTuple):
         return _elements_of(self.indices)
 
     def owners(self, owner: str | None) -> int:
-        """Count the rows that those of a call are summed into, for the operand that owns the sums."""
+        """Count the rows of operand ``owner`` that the call sums into; 0 without an index."""
         index = index_at(self.indices, owner or "")
         return index.size if index else 0
 

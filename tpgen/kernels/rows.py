@@ -1,14 +1,12 @@
-r"""How row z of a call finds its row of an operand, as a value: ``x1 @ src``, ``w @ element``, ``w @ pair``.
+r"""Row rules, such as ``x1 @ src``: how row z of a call finds its row of an operand.
 
-Without a rule an operand has row z itself, or one row that all share.  With one, row z reads row
-:math:`\text{index}[z]` of an operand that is given, and adds to that row of one that is open.
+With a rule, row z reads row :math:`\text{index}[z]` of a given operand, or adds to that row of an open operand;
+without a rule, row z or a shared row.
 
 >>> print(*EDGES, ELEMENTS, EDGE_PAIRS, sep=", ")
 x1 @ src, out @ dst, w @ element, w @ pair
 >>> rules_of("src dst pair") == (*EDGES, EDGE_PAIRS)
 True
-
-Another rule is a row of `RULES`, which text, checks and derivatives read.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ CHECKED, NARROW = 1, 2
 
 @dataclass(frozen=True, eq=False)
 class RowRule:
-    """How the rows of a call find those of an operand; one of each name, so identity compares them."""
+    """How rows of a call find rows of an operand; one instance per name."""
 
     name: str  # of the index in kernels
     operand: str  # whose rows: of a product; the weights of a polynomial are all w
@@ -52,16 +50,16 @@ class RowRule:
 
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:
-        """What its index may hold."""
+        """Allowed dtypes of the index."""
         return INDEX_DTYPES if self.narrow else INDEX_DTYPES[:1]
 
     def checked(self, check_index: bool) -> bool:
-        """Whether kernels check the index."""
+        """Whether kernels check the range of the index."""
         return check_index or not self.unchecked
 
     @property
     def takes_index(self) -> bool:
-        """Whether a tensor says the row."""
+        """Whether an index tensor gives the row."""
         return self.way != PAIRED
 
 
@@ -79,9 +77,9 @@ Rules = tuple[RowRule, ...]
 
 @remembered("rules of rows")
 def rules_of(text: str) -> Rules:
-    """The rules of a call, by their names.
+    """Parse row rules from names.
 
-    Raises `PlanError` for a name that is none, for two of one operand, and for another order than that of `RULES`.
+    Raises `PlanError` for unknown names, two rules of one operand, or an order unlike that of `RULES`.
     """
     names = text.split()
     for name in names:
@@ -96,7 +94,7 @@ def rules_of(text: str) -> Rules:
 
 
 def names_of_rules(rules: Sequence[RowRule]) -> str:
-    """The names of rules, as operators take them.
+    """Join the names of rules.
 
     >>> names_of_rules(EDGES)
     'src dst'
@@ -105,7 +103,7 @@ def names_of_rules(rules: Sequence[RowRule]) -> str:
 
 
 class RowIndex(NamedTuple):
-    """A rule in a call: the index, how many rows it points into, and its order, where somebody has sorted it."""
+    """A row rule in one call: index tensor, rows addressed, optional order."""
 
     rule: RowRule
     tensor: Tensor | None = None
@@ -115,18 +113,18 @@ class RowIndex(NamedTuple):
 
     @property
     def how(self) -> int:
-        """Flags that a C++ kernel takes."""
+        """Flags of the index for C++ kernels."""
         narrow = self.tensor is not None and self.tensor.dtype == torch.int32
         return self.check * CHECKED | narrow * NARROW
 
 
 def index_at(indices: Sequence[RowIndex], operand: str) -> RowIndex | None:
-    """The index by which rows find those of an operand."""
+    """Find the index of an operand, or None."""
     return next((index for index in indices if index.rule.operand == operand), None)
 
 
 def summed_by(opened: Sequence[str], rules: Rules) -> tuple[str, ...]:
-    """The open operands whose rows an index finds: each is summed in an order of its own.
+    """Select the open operands with an index: each is summed in an order of its own.
 
     >>> summed_by(("x1", "x2", "w"), (*EDGES, EDGE_PAIRS))
     ('x1',)

@@ -48,7 +48,7 @@ def test_a_group_may_write_above_where_the_user_is_alone_in_it(tmp_path: Path, m
     make_private(private)
     private.parent.chmod(0o770)
     for alone in (True, False):
-        monkeypatch.setattr(trust, "_alone_in_group", lambda *_, answer=alone: answer)
+        monkeypatch.setattr(trust, "_is_private_group", lambda *_, answer=alone: answer)
         if alone:
             check_private(private)
         else:
@@ -62,10 +62,10 @@ def test_a_group_of_ones_own_has_the_users_name_and_no_other_member() -> None:
 
     me = pwd.getpwuid(os.getuid())
     own = grp.getgrgid(me.pw_gid)
-    assert trust._alone_in_group(own.gr_gid, me.pw_uid) == (own.gr_name == me.pw_name and not own.gr_mem)
+    assert trust._is_private_group(own.gr_gid, me.pw_uid) == (own.gr_name == me.pw_name and not own.gr_mem)
     others = [group.gr_gid for group in grp.getgrall() if group.gr_gid != me.pw_gid]
-    assert not any(trust._alone_in_group(group, me.pw_uid) for group in others)
-    assert not trust._alone_in_group(2**31 - 7, me.pw_uid)
+    assert not any(trust._is_private_group(group, me.pw_uid) for group in others)
+    assert not trust._is_private_group(2**31 - 7, me.pw_uid)
 
 
 @as_root

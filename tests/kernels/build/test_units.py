@@ -72,11 +72,11 @@ case "$*" in *TPGEN_FROM=*) echo 'kernel.cpp:1: error: no such unit' >&2; exit 1
 def test_a_terminal_hears_once_why_first_calls_are_slow(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(build, "_said", threading.Event())
-    build._say_once()
+    monkeypatch.setattr(build, "_announced", threading.Event())
+    build._announce_once()
     assert capsys.readouterr().err == "", "a file or a pipe is told nothing"
-    monkeypatch.setattr(build, "_said", threading.Event())
+    monkeypatch.setattr(build, "_announced", threading.Event())
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    build._say_once()
-    build._say_once()
+    build._announce_once()
+    build._announce_once()
     assert capsys.readouterr().err.count("tpgen compiles kernels, once for this machine") == 1

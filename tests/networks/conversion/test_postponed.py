@@ -116,7 +116,8 @@ def test_one_that_torch_holds_stands_beside_its_numbers(given: list[Tensor]) -> 
     made = postponed([t.detach() for t in given])
     held = torch._C._WeakTensorRef(made)  # type: ignore[attr-defined]  # as a profiler that records shapes has
     assert torch.equal(torch.cat((made, made)), torch.cat((function(*given),) * 2))
-    assert type(made) is Postponed and not held.expired()
+    assert type(made) is Postponed
+    assert not held.expired()
 
 
 def test_a_swap_that_torch_refuses_changes_nothing() -> None:
@@ -124,10 +125,12 @@ def test_a_swap_that_torch_refuses_changes_nothing() -> None:
     second.name_of_user = "b"  # type: ignore[attr-defined]
     held = torch._C._WeakTensorRef(second)  # type: ignore[attr-defined]
     assert not swapped(first, second)
-    assert type(first) is nn.Parameter and type(second) is Tensor
+    assert type(first) is nn.Parameter
+    assert type(second) is Tensor
     assert (first.shape, second.shape, vars(first), vars(second)) == ((2,), (3,), {}, {"name_of_user": "b"})
     del held
-    assert swapped(first, second) and first.shape == (3,)
+    assert swapped(first, second)
+    assert first.shape == (3,)
 
 
 def test_copies_and_pickles_are_plain(given: list[Tensor]) -> None:

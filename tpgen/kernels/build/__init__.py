@@ -1,1 +1,1 @@
-"""From a source to a library in the process: compiler, cache, loading."""
+"""Compile kernel sources, cache libraries, load functions."""

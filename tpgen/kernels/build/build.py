@@ -1,4 +1,4 @@
-"""From source text to a function: compile once per machine, load once per process.
+"""Compile kernels once per machine and load libraries once per process.
 
 >>> cache_info().path.endswith("kernels")
 True
@@ -24,15 +24,15 @@ from typing import Any
 import torch
 
 from tpgen.base.errors import BackendError, KernelError
-from tpgen.kernels.cpp.generate import ENTRY
-from tpgen.kernels.cpp.parts import unit_flags
-from tpgen.kernels.build import cache
-from tpgen.kernels.build.cache import Entry
-from tpgen.kernels.build.compiler import COMPILERS, Compiler, need_compiler, openmp_runtime
 from tpgen.base.locks import ForkedLock
 from tpgen.base.progress import announce
 from tpgen.base.remember import Shelf, Watched, watched
+from tpgen.kernels.build import cache
+from tpgen.kernels.build.cache import Entry
+from tpgen.kernels.build.compiler import COMPILERS, Compiler, need_compiler, openmp_runtime
 from tpgen.kernels.build.rehearsal import has_rehearsal, rehearse
+from tpgen.kernels.cpp.generate import ENTRY
+from tpgen.kernels.cpp.parts import unit_flags
 
 # A unit of all paths' tables is compiled in less time than one of as many lines of paths.  Units are cheap (0.04 s for
 # what stands before the parts), so there are more than cores, which take one after the other.
@@ -40,27 +40,28 @@ _UNITS_PER_CORE, _MOST_UNITS = 4, 32
 
 
 def cores() -> int:
-    """Number of cores that this process may use."""
+    """Count the CPU cores of this process."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
         return os.cpu_count() or 1
 
 
-_turns = ForkedLock(lambda: threading.Semaphore(cores()))  # several kernels may be built at once, of several units each
+# several kernels may be built at once, of several units each
+_compiler_slots = ForkedLock(lambda: threading.Semaphore(cores()))
 
 
 _loaded: dict[str, ctypes.CDLL] = {}
-_building: dict[str, threading.Lock] = {}
+_key_locks: dict[str, threading.Lock] = {}
 _guard = ForkedLock()
 _refused: Shelf[str, KernelError] = Shelf("kernels that cannot be built")  # by key, which has the compiler's version
 watched(Watched("libraries loaded", _loaded.__len__, None, None))
-_alone = True  # whether this process had a single thread when it was last forked
+_single_threaded = True  # whether this process had a single thread when it was last forked
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A library to be: its source, the function that it must have, and the files of what it calls."""
+    """A library to build: source, entry function, linked libraries, kind of file."""
 
     text: str
     entry: str = ENTRY
@@ -72,10 +73,10 @@ class Wanted:
 
 
 def load_kernel(text: str, addresses: int = 3, numbers: int = 2) -> Callable[..., int]:
-    """The entry point of a kernel's source, compiled if the cache has it not; it takes addresses, then numbers.
+    """Load the entry function of a kernel source; compile if not cached.
 
-    Raises `BackendError` where there is no compiler, and its `KernelError` where that fails: now and from then on, as
-    nothing that this process has seen fail is compiled again.
+    The function takes ``addresses`` pointers, then ``numbers`` 64-bit integers.
+    Raises `BackendError` without a compiler, `KernelError` if compilation fails, now or earlier in this process.
     """
     wanted = Wanted(text)
     if has_rehearsal() and not _is_built(wanted):
@@ -92,57 +93,57 @@ def _is_built(wanted: Wanted) -> bool:
 
 
 def address_of(function: Any) -> int | None:
-    """Address of an entry point, by which the runtime can call it; None for a function of Python."""
+    """Address of a compiled function; None for a Python function."""
     with suppress(ctypes.ArgumentError):
         return ctypes.cast(function, ctypes.c_void_p).value
     return None
 
 
 def load_library(wanted: Wanted) -> ctypes.CDLL:
-    """A library, compiled if the cache has it not.  Raises `BackendError` as `load_kernel` does."""
+    """Load a library; compile if not cached.  Raises the errors of `load_kernel`."""
     compiler = need_compiler()
     key = wanted.key(compiler)
     with _guard.lock:
-        lock = _building.setdefault(key, threading.Lock())
+        lock = _key_locks.setdefault(key, threading.Lock())
     with lock:
         if key not in _loaded:
-            _loaded[key] = _tried_once(key, wanted, compiler)
+            _loaded[key] = _load_unless_refused(key, wanted, compiler)
         return _loaded[key]
 
 
-def _tried_once(key: str, wanted: Wanted, compiler: Compiler) -> ctypes.CDLL:
+def _load_unless_refused(key: str, wanted: Wanted, compiler: Compiler) -> ctypes.CDLL:
     tried = f"{compiler} {key}"  # two compilers of one version may be two programs
     if before := _refused.get(tried):
         raise KernelError(str(before), before.reason)
     try:
-        return _found_or_made(key, wanted, compiler)
+        return _load_or_build(key, wanted, compiler)
     except KernelError as error:
         _refused[tried] = error.with_traceback(None)
         raise
 
 
-def _found_or_made(key: str, wanted: Wanted, compiler: Compiler) -> ctypes.CDLL:
+def _load_or_build(key: str, wanted: Wanted, compiler: Compiler) -> ctypes.CDLL:
     found = cache.finished(key, wanted.kind)
     if found:
         with suppress(BackendError):  # removed in between, or broken: seen to under the lock
-            return _opened(found.library, wanted)
-    return cache.with_room(lambda directory: _make(Entry(directory, key, wanted.kind), wanted, compiler))
+            return _open_library(found.library, wanted)
+    return cache.with_room(lambda directory: _build_entry(Entry(directory, key, wanted.kind), wanted, compiler))
 
 
-def _make(entry: Entry, wanted: Wanted, compiler: Compiler) -> ctypes.CDLL:
-    """The library, built, tried and published, unless another process was faster."""
+def _build_entry(entry: Entry, wanted: Wanted, compiler: Compiler) -> ctypes.CDLL:
+    # compile, test and publish a library, unless another process was faster
     with entry.locked():
         if entry.intact():
             with suppress(BackendError):  # whole and yet not to be loaded: once more
-                return _opened(entry.library, wanted)
+                return _open_library(entry.library, wanted)
         if refusal := entry.refusal():
             raise KernelError(*refusal)
-        _say_once()
+        _announce_once()
         cache.write_whole(entry.source, wanted.text)
         built = entry.new_file(entry.library.suffix)
         try:
             compile_library(compiler, entry, built, wanted.links)
-            _try(compiler, built, wanted)
+            _test_in_subprocess(compiler, built, wanted)
             entry.publish(built)
         except KernelError as error:
             if error.reason.startswith(f"{entry.source}:"):  # of the text: nothing else about this machine can mend it
@@ -150,34 +151,31 @@ def _make(entry: Entry, wanted: Wanted, compiler: Compiler) -> ctypes.CDLL:
             raise
         finally:
             built.unlink(missing_ok=True)
-        return _opened(entry.library, wanted)
+        return _open_library(entry.library, wanted)
 
 
-_said = threading.Event()
+_announced = threading.Event()
 
 
-def _say_once() -> None:
-    """Tell whoever looks why first calls are slow."""
-    if not _said.is_set():
-        _said.set()
+def _announce_once() -> None:
+    if not _announced.is_set():
+        _announced.set()
         announce("compiles kernels, once for this machine: first calls take longer")
 
 
 def _before_fork() -> None:
-    global _alone
+    global _single_threaded
     try:
-        _alone = len(os.listdir("/proc/self/task")) == 1  # OpenMP's threads are among them
+        _single_threaded = len(os.listdir("/proc/self/task")) == 1  # OpenMP's threads are among them
     except OSError:  # the system does not say
-        _alone = False
+        _single_threaded = False
 
 
 def _after_fork() -> None:
-    """A forked process has none of the threads that held locks; GNU's OpenMP runtime waits for its own for ever.
-
-    It has a pool of them once torch or a kernel has computed on several threads.
-    """
-    _building.clear()
-    if not _alone and Path(openmp_runtime()).name.startswith("libgomp"):
+    # the child has no threads, but copies of locks that threads held
+    _key_locks.clear()
+    # GNU's OpenMP runtime would wait for ever for the pool of threads that the parent had started
+    if not _single_threaded and Path(openmp_runtime()).name.startswith("libgomp"):
         torch.set_num_threads(1)
 
 
@@ -185,7 +183,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 
 
-def _opened(library: Path, wanted: Wanted) -> ctypes.CDLL:
+def _open_library(library: Path, wanted: Wanted) -> ctypes.CDLL:
     try:
         opened = ctypes.CDLL(str(library))
         getattr(opened, wanted.entry)
@@ -198,7 +196,7 @@ def _opened(library: Path, wanted: Wanted) -> ctypes.CDLL:
 
 
 def load_all(texts: Sequence[str]) -> None:
-    """Load several sources, compiling those that are missing side by side."""
+    """Load several kernel sources; compile missing libraries in parallel."""
     with ThreadPoolExecutor(max_workers=min(max(1, len(texts)), cores())) as pool:
         for future in [pool.submit(load_kernel, text) for text in texts]:
             future.result()
@@ -217,11 +215,11 @@ getattr(ctypes.CDLL(library), entry)
 """
 
 
-def _try(compiler: Compiler, library: Path, wanted: Wanted) -> None:
-    """Load a new library in a process of its own: a broken one may end the process that loads it."""
+def _test_in_subprocess(compiler: Compiler, library: Path, wanted: Wanted) -> None:
+    # a broken library may end the process that loads the library
     python = get_executable()
     if not python:  # an embedded interpreter that names none
-        _opened(library, wanted)
+        _open_library(library, wanted)
         return
     before = [*([compiler.runtime] if compiler.runtime else []), *wanted.links]
     command = [os.fsdecode(python), "-I", "-S", "-c", _TRIAL, wanted.entry, str(library), *before]
@@ -239,13 +237,13 @@ def _try(compiler: Compiler, library: Path, wanted: Wanted) -> None:
 
 
 def compile_library(compiler: Compiler, entry: Entry, library: Path, links: Sequence[str] = ()) -> None:
-    """The library of an entry's source, of several units where the text is in parts.
+    """Compile the source of a cache entry into ``library``, a source in parts as parallel units.
 
-    Raises `KernelError` where the compiler fails, `OSError` where there is no room.
+    Raises `KernelError` if the compiler fails, `OSError` if the disk is full.
     """
     units = unit_flags(entry.source.read_text(), min(_UNITS_PER_CORE * cores(), _MOST_UNITS) if cores() > 1 else 1)
     if len(units) == 1:
-        _run(compiler.command([entry.source], library, links, *units), entry)
+        _run_compiler(compiler.command([entry.source], library, links, *units), entry)
         return
     made: list[Path] = []
     try:
@@ -254,17 +252,17 @@ def compile_library(compiler: Compiler, entry: Entry, library: Path, links: Sequ
         commands = [[*compiler.always, *flags, *unit] for flags, unit in zip(units, compiled, strict=True)]
         with ThreadPoolExecutor(len(units)) as pool:
             # the last first: they take longest
-            for done in [pool.submit(_run, command, entry) for command in reversed(commands)]:
+            for done in [pool.submit(_run_compiler, command, entry) for command in reversed(commands)]:
                 done.result()
-        _run(compiler.command(made, library, links), entry)
+        _run_compiler(compiler.command(made, library, links), entry)
     finally:
         for file in made:
             file.unlink(missing_ok=True)
 
 
-def _run(command: list[str], entry: Entry) -> None:
+def _run_compiler(command: list[str], entry: Entry) -> None:
     try:
-        with _turns.lock:
+        with _compiler_slots.lock:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=600, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise KernelError(

@@ -1,9 +1,7 @@
-"""The cache of compiled kernels: content-addressed files in a private directory.
+"""Cache of compiled kernels: files in a private directory, named by a hash of source, flags, compiler and processor.
 
-An entry is three files named by a hash of source, flags, compiler and processor: the source, the library, and a
-checksum of the library; or the source alone, with what the compiler said where it refuses the source.  Files appear by renaming, so a reader sees whole files; a library that does not match its
-checksum, or that is not the user's own, is built again.  What is written, removed or loaded for building is so under
-the lock of the entry.  Only a directory that nobody else can write to or exchange is read from (`trust`).
+Writers rename complete files into place, under a lock.  A library with a wrong checksum or owner is rebuilt; a
+directory that another user can change is refused (see `trust`).
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ from typing import TypeVar
 from filelock import FileLock, Timeout
 
 from tpgen.base.errors import BackendError
-from tpgen.kernels.build.trust import check_private, links_followed, make_private, read_own
 from tpgen.base.text import quantity
+from tpgen.kernels.build.trust import check_private, links_followed, make_private, read_own
 
 # libraries: of one kernel, of the operators that call them, of a kernel for a GPU, and of a whole network
 KERNEL, RUNTIME, CUBIN, PROGRAM = ".so", ".runtime", ".cubin", ".pt2"
@@ -36,12 +34,12 @@ Made = TypeVar("Made")
 _SUFFIXES = (KERNEL, RUNTIME, CUBIN, PROGRAM, ".cpp", ".cu", ".o", ".sha256", ".choice.json", _REFUSAL, _LOCK)
 _NEW = ".new-"
 # every name that is given here, so that nothing else is ever counted or removed
-_OURS = re.compile(rf"({re.escape(_NEW)})?([0-9a-f]{{32}})({'|'.join(map(re.escape, _SUFFIXES))})(?(1)-\w+)")
+_CACHE_FILE = re.compile(rf"({re.escape(_NEW)})?([0-9a-f]{{32}})({'|'.join(map(re.escape, _SUFFIXES))})(?(1)-\w+)")
 
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """Number and bytes of the kernels in the cache, and its directory."""
+    """Directory, number of kernels and bytes of the cache."""
 
     path: str
     entries: int
@@ -53,7 +51,7 @@ class CacheInfo:
 
 @dataclass(frozen=True)
 class Entry:
-    """The files of one library."""
+    """Paths of a cached library, its source, checksum and lock."""
 
     directory: Path
     key: str
@@ -71,47 +69,46 @@ class Entry:
         return self.file(".cpp")
 
     def intact(self) -> bool:
-        """Whether the library is there and is what was written."""
+        """Whether the library matches its checksum."""
         try:
             return read_own(self.file(".sha256")) == _checksum(read_own(self.library))
         except OSError:
             return False
 
     def new_file(self, suffix: str) -> Path:
-        """A name beside the library, for what is being built."""
+        """Create a temporary file beside the library."""
         handle, name = tempfile.mkstemp(dir=self.directory, prefix=f"{_NEW}{self.key}{suffix}-")
         os.close(handle)
         return Path(name)
 
     def publish(self, built: Path) -> None:
-        """Move a freshly built library into place."""
+        """Move a built library into place, with its checksum."""
         built.chmod(0o700)  # a linker gives what the umask leaves
         checksum = _checksum(built.read_bytes())
         os.replace(built, self.library)
         write_whole(self.file(".sha256"), checksum.decode())
 
     def refuse(self, message: str, reason: str) -> None:
-        """Note that the compiler refuses the source; another compiler has another entry."""
+        """Record that the compiler refuses the source."""
         write_whole(self.file(_REFUSAL), f"{reason}\n{message}")
 
     def refusal(self) -> tuple[str, str] | None:
-        """The message and reason of `refuse`, if somebody has noted them."""
+        """Message and reason recorded by `refuse`, or None."""
         with suppress(OSError):
             reason, _, message = read_own(self.file(_REFUSAL)).decode("utf-8", "replace").partition("\n")
             return message, reason
         return None
 
     def locked(self, wait: bool = True) -> AbstractContextManager[bool]:
-        """One process at a time builds or removes an entry."""
+        """Hold the lock of the entry; see `lock`."""
         return lock(self.file(_LOCK), wait)
 
 
 @contextmanager
 def lock(path: Path, wait: bool = True) -> Iterator[bool]:
-    """Hold the lock of a file, which is made where it is missing; yields whether it is held.
+    """Hold a lock file; yield whether the lock is held.
 
-    Without ``wait`` a lock that somebody else holds is not waited for.  Who holds the lock may remove the file.  A lock
-    goes with the process that held it, however that ends; a fork holds none.
+    Without ``wait``, yield False if another process holds the lock.  A forked child holds no lock.
     """
     file = FileLock(path, mode=0o600)
     try:
@@ -130,7 +127,7 @@ def _checksum(content: bytes) -> bytes:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file that appears only when it is complete."""
+    """Write a file atomically, by renaming."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{_NEW}{path.name}-")
     try:
         with os.fdopen(handle, "w") as file:
@@ -142,7 +139,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def default_directory() -> Path:
-    """``$TPGEN_CACHE_DIR``, or ``tpgen`` in the user's cache directory; an absolute path without links."""
+    """Return ``$TPGEN_CACHE_DIR/kernels``, else ``tpgen/kernels`` in the user's cache directory."""
     named = os.environ.get("TPGEN_CACHE_DIR")
     if named:
         return links_followed(Path(named) / "kernels")
@@ -153,8 +150,8 @@ def default_directory() -> Path:
     return links_followed(Path(base) / "tpgen" / "kernels")
 
 
-def _trouble(wanted: Path) -> str:
-    """Why a directory, which is made where it is missing, cannot be written; empty where it can."""
+def _why_unwritable(wanted: Path) -> str:
+    # creates the directory if missing; empty text: writable
     try:
         make_private(wanted)
         check_private(wanted)
@@ -167,22 +164,22 @@ def _trouble(wanted: Path) -> str:
 
 @cache
 def _checked_directory(wanted: Path) -> Path:
-    reason = _trouble(wanted)
+    reason = _why_unwritable(wanted)
     return fallback(str(wanted), reason) if reason else wanted
 
 
 def current_directory() -> Path:
-    """The cache directory, made and checked once per process and place; a temporary one where it cannot be written.
+    """Create and check the cache directory; a temporary directory if not writable.
 
-    Raises `BackendError` where the directory belongs to somebody else, or others may write to it or one above it.
+    Raises `BackendError` if another user can change or replace the directory.
     """
     return _checked_directory(default_directory())
 
 
 def check_lasting() -> None:
-    """Raise `BackendError` where nothing can be kept for the next process."""
+    """Raise `BackendError` if the cache cannot outlive this process."""
     wanted = default_directory()
-    if reason := _trouble(wanted):
+    if reason := _why_unwritable(wanted):
         raise BackendError(
             f"nothing can be kept in the kernel cache {wanted} ({reason}): set TPGEN_CACHE_DIR to a directory that can "
             "be written"
@@ -190,13 +187,13 @@ def check_lasting() -> None:
 
 
 def forget_directory() -> None:
-    """Check the directory again at the next use."""
+    """Check the cache directory again at the next use."""
     _checked_directory.cache_clear()
 
 
 @cache
 def fallback(wanted: str, reason: str) -> Path:
-    """A directory for this process only, said once for each reason."""
+    """Create a temporary cache for this process, with one warning per reason."""
     warnings.warn(
         f"tpgen cannot write its kernel cache {wanted} ({reason}); kernels are kept for this process only. "
         "Set TPGEN_CACHE_DIR to a directory that can be written",
@@ -213,9 +210,9 @@ def fallback(wanted: str, reason: str) -> Path:
 
 
 def with_room(make: Callable[[Path], Made]) -> Made:
-    """Make something in the cache's directory, or where there is no room in one for this process only.
+    """Call ``make`` with the cache directory, after `OSError` with a temporary directory.
 
-    Raises `BackendError` where there is none at all.
+    Raises `BackendError` if both fail.
     """
     directory = current_directory()
     try:
@@ -232,10 +229,7 @@ def with_room(make: Callable[[Path], Made]) -> Made:
 
 
 def finished(key: str, kind: str = KERNEL) -> Entry | None:
-    """The entry if it stands, whole, in the user's directory, which need not be writable for that.
-
-    Raises `BackendError` as `current_directory` does.
-    """
+    """Entry of an intact cached library, or None.  Raises `BackendError` as `current_directory`."""
     wanted = Entry(default_directory(), key, kind)
     try:
         check_private(wanted.directory)
@@ -244,18 +238,18 @@ def finished(key: str, kind: str = KERNEL) -> Entry | None:
     return wanted if wanted.intact() else None
 
 
-def _ours(path: Path) -> Iterator[tuple[str, Path]]:
-    """The files of a directory that were written here, with the key of their entry."""
+def _cache_files(path: Path) -> Iterator[tuple[str, Path]]:
+    # keys of entries and files, of the files that this module wrote
     for file in path.iterdir():
-        named = _OURS.fullmatch(file.name)
+        named = _CACHE_FILE.fullmatch(file.name)
         if named:
             yield named[2], file
 
 
 def info() -> CacheInfo:
-    """Path, number of kernels and bytes of the cache."""
+    """Describe the cache."""
     path, size, kernels = current_directory(), 0, 0
-    for key, file in _ours(path):
+    for key, file in _cache_files(path):
         with suppress(FileNotFoundError):  # another process clears the cache
             size += file.lstat().st_size
             kernels += file.name in (key + KERNEL, key + CUBIN)
@@ -263,19 +257,19 @@ def info() -> CacheInfo:
 
 
 def clear() -> int:
-    """Remove every kernel and measured choice from the cache; returns how many kernels there were.
+    """Remove all kernels and measured choices; count the kernels.
 
-    Kernels in use stay loaded, those that are being built are left to their builders, and other files alone.
+    Loaded kernels stay usable; entries under construction and foreign files remain.
     """
     path = current_directory()
     entries: dict[str, list[Path]] = {}
-    for key, file in _ours(path):
+    for key, file in _cache_files(path):
         entries.setdefault(key, []).append(file)
     return sum(_remove_entry(Entry(path, key), files) for key, files in entries.items())
 
 
 def _remove_entry(entry: Entry, files: list[Path]) -> bool:
-    """Whether there was a library."""
+    # whether the entry had a library
     with entry.locked(wait=False) as held:
         if not held:
             return False

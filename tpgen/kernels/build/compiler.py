@@ -1,9 +1,4 @@
-"""The C++ compiler of this machine, its flags, and what it compiles for.
-
-torch brings two ways to compile C++ (`torch.utils.cpp_extension`, Inductor's code cache).  Both build against torch's
-headers, 20 seconds and more per source; the kernels need no header at all and build in one.  So the compiler is
-called directly.
-"""
+"""C++ compiler of this machine, and its flags."""
 
 from __future__ import annotations
 
@@ -24,6 +19,9 @@ import torch
 from tpgen.base.errors import BackendError, unknown
 from tpgen.kernels.build.processor import InstructionSet, instruction_set
 from tpgen.kernels.placement.values import Target
+
+# tpgen calls the compiler directly: kernels build in one second without headers, in 20 with those of torch, which
+# `torch.utils.cpp_extension` and Inductor include.
 
 # The first of these that exists is used, after $TPGEN_CXX and $CXX, and before the one of ziglang, a package of Python.
 CANDIDATES = ("g++", "clang++", "c++")
@@ -57,7 +55,7 @@ _HELPERS = [] if platform.machine() in ("x86_64", "AMD64") else ["-lgcc"]
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C++ compiler, what it compiles for, and the OpenMP runtime that torch has loaded (empty: no threads)."""
+    """A C++ compiler, its instruction set, and the OpenMP runtime of torch (empty: no threads)."""
 
     program: tuple[str, ...]  # and its first arguments
     version: str
@@ -70,99 +68,97 @@ class Compiler:
     def command(
         self, sources: Sequence[Path], library: Path, links: Sequence[str] = (), flags: Sequence[str] = ()
     ) -> list[str]:
-        """The whole command line that makes a library of sources or compiled units, which calls those it links to.
-
-        The runtime is named as a file and the default libraries are left out, so that the library binds to the OpenMP
-        runtime that is in the process already: a second one would bring a second pool of threads.
-        """
+        """Command line that compiles and links ``sources`` into ``library``."""
+        # The runtime's file, without default libraries: a second OpenMP runtime would start a second pool of threads.
         libraries = [self.runtime, "-lc", *_HELPERS] if self.runtime else []
         return [*self.always, *flags, *map(str, sources), "-o", str(library), *libraries, *links]
 
     @property
     def always(self) -> list[str]:
-        """Compiler and flags of every command."""
+        """Program and flags of every command."""
         threads = ["-DTPGEN_THREADS", "-nostdlib"] if self.runtime else []
-        return [*self.program, *FLAGS, *self.instructions.flags, *self._help, *threads]
+        return [*self.program, *FLAGS, *self.instructions.flags, *self._old_gcc_flags, *threads]
 
     @property
-    def _help(self) -> list[str]:
-        return ["-include", str(_OLD_GCC)] if _gcc(self.version) < _WHOLE_GCC else []
+    def _old_gcc_flags(self) -> list[str]:
+        return ["-include", str(_OLD_GCC)] if _gcc_version(self.version) < _WHOLE_GCC else []
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Everything but the source that decides what comes out."""
+        """All that determines the binary besides the source."""
         flags = (*self.program[1:], *FLAGS, *self.instructions.flags)
-        texts = (_OLD_GCC.read_text(encoding="utf-8"),) if self._help else ()
+        texts = (_OLD_GCC.read_text(encoding="utf-8"),) if self._old_gcc_flags else ()
         return (self.version, *flags, *texts, Path(self.runtime).name, self.instructions.identity)
 
 
 def find_compiler() -> Compiler | None:
-    """The compiler, or None.  ``TPGEN_CXX`` names one; ``TPGEN_CXX=none`` says that none is to be used.
+    """Find the compiler, or None; ``TPGEN_CXX`` names a compiler, or ``none`` to forbid all.
 
-    Raises `BackendError` where ``TPGEN_TARGET`` names what this machine cannot run.
+    Raises `BackendError` if this machine cannot run the set in ``TPGEN_TARGET``.
     """
     found = _find(os.environ.get("TPGEN_CXX", ""), os.environ.get("CXX", ""), os.environ.get("PATH", ""))
     return found and Compiler(*found, openmp_runtime(), instruction_set())
 
 
 def compilers() -> tuple[tuple[str, str], ...]:
-    """Every compiler that is looked for and found here, with its version; the first that is not too old is used."""
+    """List installed compilers and versions; tpgen uses the first recent one."""
     named, cxx, path = (os.environ.get(name, "") for name in ("TPGEN_CXX", "CXX", "PATH"))
-    tried = [*([_words(named)] if named else []), *_candidates(cxx)]
-    return tuple(dict.fromkeys((shlex.join(program), version) for program, version in _present(tried, path)))
+    tried = [*([_split_command(named)] if named else []), *_candidates(cxx)]
+    return tuple(dict.fromkeys((shlex.join(program), version) for program, version in _installed(tried, path)))
 
 
 def why_no_compiler() -> str:
-    """Say why `find_compiler` found no compiler, for an error."""
+    """Explain why `find_compiler` returned None."""
     named = os.environ.get("TPGEN_CXX", "")
     if named.lower() == "none":
         return "TPGEN_CXX=none forbids one"
     if named:
-        reason = f"is GCC before {_OLDEST_GCC}" if shutil.which(_words(named)[0]) else "cannot be run here"
+        reason = f"is GCC before {_OLDEST_GCC}" if shutil.which(_split_command(named)[0]) else "cannot be run here"
         return f"TPGEN_CXX names {named!r}, which {reason}"
     return "none was found"
 
 
 def need_compiler() -> Compiler:
-    """The compiler, or a `BackendError` that says what to do without."""
+    """Find the compiler, or raise `BackendError` with alternatives."""
     found = find_compiler()
     if found is None:
         raise BackendError(
-            f"generated kernels need a C++ compiler and {why_no_compiler()}: install {COMPILERS} ('pip install ziglang' "
-            "brings one), name it in TPGEN_CXX if it is not found, or use strategy='grouped' or 'unrolled', which need none"
+            f"generated kernels need a C++ compiler and {why_no_compiler()}: install {COMPILERS} ('pip install "
+            "ziglang' brings one), name it in TPGEN_CXX if it is not found, or use strategy='grouped' or 'unrolled', "
+            "which need none"
         )
     return found
 
 
 @lru_cache(maxsize=8)
 def _find(named: str, cxx: str, path: str) -> tuple[tuple[str, ...], str] | None:
-    """Program and version of the first compiler that can be used."""
+    """Find program and version of the first usable compiler."""
     if named.lower() == "none":
         return None
-    tried = (_words(named),) if named else _candidates(cxx)
-    return next((found for found in _present(tried, path) if _gcc(found[1]) >= _OLDEST_GCC), None)
+    tried = (_split_command(named),) if named else _candidates(cxx)
+    return next((found for found in _installed(tried, path) if _gcc_version(found[1]) >= _OLDEST_GCC), None)
 
 
-def _present(tried: Iterable[tuple[str, ...]], path: str) -> Iterator[tuple[tuple[str, ...], str]]:
+def _installed(tried: Iterable[tuple[str, ...]], path: str) -> Iterator[tuple[tuple[str, ...], str]]:
     for first, *others in tried:
         found = shutil.which(first, path=path or None)
         if found:
-            yield (found, *others), _version((found, *others))
+            yield (found, *others), _version_line((found, *others))
 
 
 def _candidates(cxx: str) -> Iterator[tuple[str, ...]]:
     if cxx.strip():
-        yield _words(cxx)
+        yield _split_command(cxx)
     yield from ((name,) for name in CANDIDATES)
     ziglang = find_spec("ziglang")
     for folder in (ziglang and ziglang.submodule_search_locations) or ():
         yield str(Path(folder) / "zig"), "c++"
 
 
-def _words(command: str) -> tuple[str, ...]:
-    """A program and its first arguments; the whole is one word where it names a program.
+def _split_command(command: str) -> tuple[str, ...]:
+    """Split a command into program and arguments.
 
-    >>> _words("python -m ziglang c++")
+    >>> _split_command("python -m ziglang c++")
     ('python', '-m', 'ziglang', 'c++')
     """
     if shutil.which(command):
@@ -173,19 +169,19 @@ def _words(command: str) -> tuple[str, ...]:
         return (command,)
 
 
-def _gcc(version: str) -> float:
-    """Number of a GCC by the first line of its ``--version``; infinite for all else: what it writes will show.
+def _gcc_version(version: str) -> float:
+    """Read the GCC version from the first line of ``--version``; infinite for other programs.
 
-    >>> _gcc("g++ (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0"), _gcc("Debian clang version 11.0.1-2")
+    >>> _gcc_version("g++ (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0"), _gcc_version("Debian clang version 11.0.1-2")
     (11.0, inf)
-    >>> _gcc("true (GNU coreutils) 9.1")  # no compiler at all
+    >>> _gcc_version("true (GNU coreutils) 9.1")  # no compiler at all
     inf
     """
     found = re.search(r"(?:g\+\+|gcc|c\+\+).*\) (\d+)\.", version, re.IGNORECASE)
     return float("inf") if "clang" in version or found is None else float(found[1])
 
 
-def _version(program: Sequence[str]) -> str:
+def _version_line(program: Sequence[str]) -> str:
     try:
         done = subprocess.run(
             [*program, "--version"], capture_output=True, text=True, errors="replace", timeout=60, check=False
@@ -197,7 +193,7 @@ def _version(program: Sequence[str]) -> str:
 
 @lru_cache(maxsize=1)
 def openmp_runtime() -> str:
-    """File of the OpenMP runtime that torch has loaded into this process, or nothing."""
+    """Path of the OpenMP runtime loaded by torch, or an empty text."""
     names = ("libgomp", "libomp", "libiomp5")
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
@@ -211,7 +207,7 @@ def openmp_runtime() -> str:
 
 
 def target(dtype: torch.dtype) -> Target:
-    """Lanes and registers that kernels of a dtype are written for, or a `BackendError`."""
+    """CPU target of kernels in a dtype; raises `BackendError` if unsupported."""
     if dtype not in DTYPES:
         raise BackendError(unknown("kernel dtype", str(dtype), map(str, DTYPES)))
     instructions = instruction_set()

@@ -1,4 +1,4 @@
-"""What kernels are compiled for: the processor of this machine, or the instruction set that ``TPGEN_TARGET`` names."""
+"""Instruction sets that kernels are compiled for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ARM = platform.machine() in ("aarch64", "arm64")
 
 @dataclass(frozen=True)
 class InstructionSet:
-    """How a compiler is told of an instruction set, bytes and number of its vector registers, and what it needs."""
+    """An instruction set: compiler flags, bytes and number of vector registers, required CPU features."""
 
     name: str
     flags: tuple[str, ...]
@@ -30,7 +30,7 @@ class InstructionSet:
 
     @property
     def identity(self) -> str:
-        """What decides the code besides the flags: of this machine's own set, all that the machine can do."""
+        """All that determines the code besides the flags."""
         return cpu_features() if self.name == NATIVE else platform.machine()
 
 
@@ -54,9 +54,9 @@ _PORTABLE_VECTORS = (16, 32 if _ARM else 16)
 
 
 def instruction_set() -> InstructionSet:
-    """The instruction set that kernels are compiled for: ``TPGEN_TARGET``, or the machine's own.
+    """Choose the instruction set: ``TPGEN_TARGET``, else that of this machine.
 
-    Raises `BackendError` for a name that is not one of them, and for one that this machine cannot run.
+    Raises `BackendError` for an unknown set, or a set that this machine cannot run.
     """
     name = os.environ.get("TPGEN_TARGET", "") or NATIVE
     if name == NATIVE:
@@ -67,7 +67,7 @@ def instruction_set() -> InstructionSet:
     if name not in known:
         raise BackendError(f"{unknown('instruction set', name, (NATIVE, *known))}: TPGEN_TARGET names one of these")
     lacking = sorted(set(known[name].features) - set(cpu_features().split()))
-    if lacking and _says_features():
+    if lacking and _has_cpuinfo():
         raise BackendError(
             f"TPGEN_TARGET={name} needs {', '.join(lacking)}, which this processor lacks: kernels would end the "
             f"process. Take TPGEN_TARGET={NATIVE}, or run on a processor that has it"
@@ -81,24 +81,21 @@ _CPUINFO = Path("/proc/cpuinfo")
 _GET_VECTOR_LENGTH = 51  # PR_SVE_GET_VL of prctl; the lower 16 bits of what it returns are bytes
 
 
-def _says_features() -> bool:
+def _has_cpuinfo() -> bool:
     return _CPUINFO.exists()
 
 
 @lru_cache(maxsize=1)
 def cpu_features() -> str:
-    """Name the architecture and features of this processor, which code for it depends on.
-
-    On Arm its maker and part are among them, which decide how code is arranged, and the length of SVE's vectors.
-    """
+    """List architecture and features of this processor; on Arm also maker, part and SVE length."""
     try:
-        return f"{platform.machine()} {features_in(_CPUINFO.read_text())}{_vector_length()}"
+        return f"{platform.machine()} {features_in(_CPUINFO.read_text())}{_sve_vector_length_text()}"
     except OSError:
         return f"{platform.machine()} {platform.processor()}"
 
 
 def features_in(cpuinfo: str) -> str:
-    """The features in the text of ``/proc/cpuinfo``, of the first processor; on Arm with the kinds of processors.
+    """Extract the CPU features from the text of ``/proc/cpuinfo``; on Arm also makers and parts.
 
     >>> features_in("flags\\t\\t: fpu sse2\\n\\nflags\\t\\t: fpu sse2\\n")
     'fpu sse2'
@@ -110,8 +107,8 @@ def features_in(cpuinfo: str) -> str:
     return " ".join([*lines[:1], *dict.fromkeys(f"{name}={value}" for name, value in kinds)])
 
 
-def _vector_length() -> str:
-    """Length of SVE's vectors, which a system may set: code for one does not run on another."""
+def _sve_vector_length_text() -> str:
+    # the system may set the length of SVE's vectors: code for one length does not run with another
     try:
         found = ctypes.CDLL(None).prctl(_GET_VECTOR_LENGTH) if _ARM else -1
     except (OSError, AttributeError):

@@ -1,7 +1,6 @@
-"""Kernels of a whole computation, compiled side by side.
+"""Compile all missing kernels of a computation in parallel.
 
-A computation asks for one kernel after another.  Where one of them is not in the cache, the computation is rehearsed
-on another thread: kernels that are missing begin to compile, and zeros stand for their results.
+Another thread rehearses the computation: starts each compilation, and takes zeros for results.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ from contextvars import ContextVar
 from functools import partial
 from threading import Lock, Thread
 
-_Run = Callable[[], object]
+_Computation = Callable[[], object]
 
 
 class _Rehearsal:
-    """A computation that is rehearsed once at most."""
+    """A computation that `run` rehearses once."""
 
-    def __init__(self, compute: _Run, threads: int) -> None:
-        self._compute: _Run | None = compute
+    def __init__(self, compute: _Computation, threads: int) -> None:
+        self._compute: _Computation | None = compute
         self._threads, self._lock = threads, Lock()
 
     def run(self) -> None:
-        """Rehearse the computation once; a thread that asks meanwhile waits."""
+        """Rehearse on another thread at the first call; wait for the end."""
         with self._lock:
             compute, self._compute = self._compute, None
             if compute is not None:
@@ -33,35 +32,35 @@ class _Rehearsal:
                 thread.start()
                 thread.join()
 
-    def _rehearse(self, compute: _Run) -> None:
-        tasks = _Tasks(self._threads)
+    def _rehearse(self, compute: _Computation) -> None:
+        tasks = _TaskPool(self._threads)
         _tasks.set(tasks)
         with suppress(Exception):  # of a computation that zeros lead astray: its kernels until there have begun
             compute()
         tasks.pool.shutdown(wait=False)
 
 
-class _Tasks:
-    """What a rehearsal has begun, each once: a thread that waits for another's kernel compiles none."""
+class _TaskPool:
+    """Threads that run each distinct task once."""
 
     def __init__(self, threads: int) -> None:
         self.pool = ThreadPoolExecutor(threads)
-        self._begun: set[tuple] = set()
+        self._started: set[tuple] = set()
 
     def begin(self, task: partial) -> None:
         key = task.func, task.args
-        if key not in self._begun:
-            self._begun.add(key)
+        if key not in self._started:
+            self._started.add(key)
             self.pool.submit(task)
 
 
 _rehearsal: ContextVar[_Rehearsal | None] = ContextVar("rehearsal of what this thread computes", default=None)
-_tasks: ContextVar[_Tasks | None] = ContextVar("what this thread's rehearsal has begun", default=None)
+_tasks: ContextVar[_TaskPool | None] = ContextVar("what this thread's rehearsal has begun", default=None)
 
 
 @contextmanager
-def rehearsed_by(compute: _Run, threads: int) -> Iterator[None]:
-    """Rehearse by ``compute`` where a kernel is missing meanwhile; as many ``threads`` compile."""
+def rehearsed_by(compute: _Computation, threads: int) -> Iterator[None]:
+    """Context in which a missing kernel causes one rehearsal by ``compute``; ``threads`` compile."""
     token = _rehearsal.set(_Rehearsal(compute, threads))
     try:
         yield
@@ -70,22 +69,19 @@ def rehearsed_by(compute: _Run, threads: int) -> Iterator[None]:
 
 
 def has_rehearsal() -> bool:
-    """Whether what this thread computes can be rehearsed."""
+    """Whether this thread is inside `rehearsed_by`."""
     return _rehearsal.get() is not None
 
 
 def rehearse() -> None:
-    """Rehearse what this thread computes, the first time."""
+    """Run the rehearsal of this thread, once."""
     rehearsal = _rehearsal.get()
     if rehearsal is not None:
         rehearsal.run()
 
 
 def begun(tasks: Sequence[partial]) -> bool:
-    """Begin tasks on other threads if this thread rehearses; whether a task has begun, for which nobody may wait.
-
-    A task is known by its function and arguments, and begins once.
-    """
+    """Start tasks on other threads if this thread rehearses; False without rehearsal or tasks."""
     rehearsed = _tasks.get()
     if rehearsed is None:
         return False
@@ -95,6 +91,7 @@ def begun(tasks: Sequence[partial]) -> bool:
 
 
 def need_no_rehearsal() -> None:
-    """Raise `RuntimeError` on a thread that rehearses: another thread waits for the rehearsal, and may build the kernel."""
+    """Raise `RuntimeError` on a rehearsing thread."""
+    # the thread that waits for the rehearsal may hold the lock of the kernel
     if _tasks.get() is not None:
         raise RuntimeError("a rehearsal waits for no kernel")

@@ -1,1 +1,1 @@
-"""C++: the writers of the CPU target."""
+"""Write the C++ of CPU kernels."""

@@ -1,11 +1,4 @@
-"""C++ of the batch schedule: tiles of rows as vectors, operands in scratch as ``[copy][irrep axis][R rows]``.
-
-A path whose copies do not mix (``uvu``, ``uuu`` …) is a loop over copies around its coupling.  One that mixes them
-(``uvw``, ``uuw``, ``u<vw``) goes through P and D, see `tpgen.kernels.sweep.levels`: its middle stage is three matrix
-products of tiles where the weights are shared, three loops over vectors where every row has its own.  A block of input
-copies at a time, so that P stays in cache unless one copy of x1 alone has too many.  Where input 2 is many scalars,
-these make each row's own weights of the shared ones first, which multiply vectors as scalars.
-"""
+"""Write the C++ of the batch schedule: vectors over rows, scratch as ``[copy][irrep axis][R rows]``."""
 
 from __future__ import annotations
 
@@ -27,12 +20,12 @@ _ROWS = "for (int r = 0; r < R; r += W)"
 
 
 def stores_rows(p: BatchPlacement, operand: str) -> str:
-    """The function of C++ that writes a tile's rows of an open slot, or adds them to their owners'."""
+    """Name the C++ function that stores a tile's rows of an open slot, or adds to the rows of owners."""
     return "add_rows" if operand == p.owner else "unstage_rows"
 
 
 def load_columns(w: Writer, name: str, count: int, base: str, times: str = "") -> None:
-    """Write an array of vectors, the rows at hand of so many components."""
+    """Write an array of ``count`` vectors of consecutive components."""
     values = " ".join(f"{name}[{n}] = {times}load({base} + {n} * R + r);" for n in range(count))
     w.line(f"vec {name}[{count}]; {values}")
 
@@ -40,9 +33,10 @@ def load_columns(w: Writer, name: str, count: int, base: str, times: str = "") -
 def add_weight_gradient(
     w: Writer, term: Term, whole: int, into: str, left: tuple[str, str], right: tuple[str, str], columns: str
 ) -> None:
-    """Write the products of all rows of an array with those of another: ``left`` and its rows, ``right`` and its flip.
+    """Write the sum over tile rows of ``left`` times ``right``, for each pair of copies.
 
-    The first ``whole`` output copies are vectors of the flipped array; those of the rest are sums over lanes.
+    ``left`` is an array and its copies, ``right`` an array and its transpose.  The first ``whole`` output copies are
+    vectors of the transpose; the rest are sums over lanes.
     """
     copies, (array, rows), (other, flipped) = term.size(term.mode.mixing), left, right
     if whole:
@@ -54,7 +48,7 @@ def add_weight_gradient(
 
 
 class BatchVectors:
-    """Writes the statements of one path of a placement."""
+    """Writes statements of one path with vectors over rows."""
 
     def __init__(self, placement: BatchPlacement, term: Term, w: Writer) -> None:
         self.p, self.term, self.w = placement, term, w
@@ -66,14 +60,15 @@ class BatchVectors:
         return self.p.schedule.start(self.term, operand)
 
     def body(self, statements: tuple[Statement, ...], weight: str = "") -> None:
-        """Statements in order, then what they have added up; ``weight`` is the place of the weight at hand."""
+        """Write statements and the stores of their sums; ``weight`` is the address of a weight."""
         sums = Sums(self.w)
-        sums.write(statements, self.spelling, partial(self._fetch, weight))
+        sums.write(statements, self.spelling, partial(self._load, weight))
         for operand, values in sums.found.items():
             for n, value in values.items():
-                self._deliver(operand, f"{self._place(operand)} + {n} * R + r" if operand != "w" else weight, value)
+                place = f"{self._copy_address(operand)} + {n} * R + r" if operand != "w" else weight
+                self._store_sum(operand, place, value)
 
-    def _deliver(self, operand: str, place: str, value: str) -> None:
+    def _store_sum(self, operand: str, place: str, value: str) -> None:
         if operand in BETWEEN:
             self.w.line(f"store({operand} + {place}, {value});")
         elif operand != "w":
@@ -83,31 +78,31 @@ class BatchVectors:
         else:
             self.w.line(f"a_w[{place}] += lane_sum({value});")
 
-    def _fetch(self, weight: str, operand: str, indices: list[int]) -> None:
+    def _load(self, weight: str, operand: str, indices: list[int]) -> None:
         if operand == "w":
             value = f"load(s_w + {weight})" if self.p.row_weights else f"vec{{}} + weights[{weight}]"
             self.w.line(f"const vec weight[1] = {{{value}}};")
             return
         name, area = LOCAL[operand], operand if operand in BETWEEN else f"s_{operand}"
-        values = " ".join(f"{name}[{n}] = load({area} + {self._place(operand)} + {n} * R + r);" for n in indices)
+        values = " ".join(f"{name}[{n}] = load({area} + {self._copy_address(operand)} + {n} * R + r);" for n in indices)
         self.w.line(f"vec {name}[{self.term.size(INDEX.get(operand, self.sides.axis))}]; {values}")
 
-    def _copy(self, operand: str) -> str:
+    def _copy_index(self, operand: str) -> str:
         # the copy of an operand's segment at the current loop letters
         mode = self.term.mode
         if self.term.pairs and operand != "out":
             return f"pair_{'a' if operand == 'x1' else 'b'}[p]"
         return self.position({"x1": mode.in1, "x2": mode.in2, "out": mode.out}[operand])
 
-    def _place(self, operand: str) -> str:
-        """Start of ``[irrep axis][R]`` of the current copy; P and D hold a block of copies."""
+    def _copy_address(self, operand: str) -> str:
+        # start of ``[irrep axis][R]`` of the current copy; P and D hold a block of copies
         if operand in BETWEEN:
             first, *_ = copies = self.sides.copies
             return f"{self.position(copies, f'({first} - {first}0)')} * {self.term.size(self.sides.axis)} * R"
-        return f"({self.start(operand)} + {self._copy(operand)} * {self.term.size(INDEX[operand])}) * (i64)R"
+        return f"({self.start(operand)} + {self._copy_index(operand)} * {self.term.size(INDEX[operand])}) * (i64)R"
 
     def position(self, letters: str, first: str = "") -> str:
-        """Position of the current copies of some letters; ``first`` may stand for the first of them."""
+        """Write the flat index of copies ``letters``; ``first`` replaces the first letter."""
         text = first or letters[0]
         for a in letters[1:]:
             text = f"({text} * {self.term.size(a)} + {a})"
@@ -121,7 +116,7 @@ class BatchVectors:
 
     @contextmanager
     def staged_weights(self, first: str, start: str, end: str) -> Iterator[None]:
-        """A loop over first copies, with the weights of each row moved in and out for several of them."""
+        """Write a loop over first copies that moves weights of each row through scratch."""
         chunk, step = self.p.chunk(self.term), self.p.staged(self.term)
         with self.w.block(f"for (int {first}2 = {start}; {first}2 < {end}; {first}2 += {step})"):
             self.w.line(f"const int {first}3 = least({end}, {first}2 + {step});")
@@ -135,7 +130,7 @@ class BatchVectors:
 
 
 class MixingText:
-    """Writes a path whose output copies come from the weights: P, the products with them, D, a block at a time."""
+    """Writes a path that mixes copies: P, products with the weights, D."""
 
     def __init__(self, placement: BatchPlacement, path: PathSweep, w: Writer) -> None:
         self.p, self.path, self.w, self.term = placement, path, w, path.term
@@ -158,29 +153,29 @@ class MixingText:
         with self.w.block(f"for (int {first}0 = 0; {first}0 < {size}; {first}0 += {step})"):
             self.w.line(f"const int {first}1 = least({size}, {first}0 + {step});")
             if self.needs_p:
-                self._coupled(self.path.stages[0])
-            self._weights()
+                self._coupling_stage(self.path.stages[0])
+            self._mix_copies()
             if self.needs_d:
-                self._coupled(self.path.stages[-1])
+                self._coupling_stage(self.path.stages[-1])
 
     def _each_copy(self) -> AbstractContextManager[None]:
         first = self.first
         loop = f"for (int {first} = {first}0; {first} < {first}1; ++{first})"
         return self.vectors.each(loop, self.vectors.loops(self.sides.copies[1:]), _ROWS)
 
-    def _coupled(self, stage: SweepStage) -> None:
+    def _coupling_stage(self, stage: SweepStage) -> None:
         with self._each_copy():
             self.vectors.body(stage.statements)
 
-    def _weights(self) -> None:
+    def _mix_copies(self) -> None:
         if not self.term.weighted:
-            self._copies()
+            self._mix_unweighted()
         elif self.p.row_weights:
-            self._row_weights()
+            self._mix_with_row_weights()
         else:
-            self._products()
+            self._mix_with_shared_weights()
 
-    def _copies(self) -> None:
+    def _mix_unweighted(self) -> None:
         # unweighted mixing: every input copy goes to the single output copy
         position = self.vectors.position(self.term.inputs, f"({self.first} - {self.first}0)")
         with self._each_copy():
@@ -191,7 +186,7 @@ class MixingText:
                 if self.needs_d:
                     self.w.line(f"store(D + {place}, load(s{self.far} + {n} * R + r));")
 
-    def _products(self) -> None:
+    def _mix_with_shared_weights(self) -> None:
         first, mixed, columns, (step, far_step) = self.first, self.mixed, f"{self.k} * R", self.steps
         self.w.line(f"const int count = ({first}1 - {first}0) * {self.inner};")
         at = f"{self.vectors.start('w')} + {first}0 * {self.inner * step}"
@@ -214,11 +209,11 @@ class MixingText:
         add_weight_gradient(self.w, self.term, whole, into, (far, str(self.mixed)), ("P", "G"), columns)
 
     def _multiply(self, into: str, left: str, right: str, sizes: str, columns: str, add: bool = True) -> None:
-        """Write a product of matrices whose rows stand one behind the other, or add it."""
+        # a product of matrices with consecutive rows, which replaces ``into`` or is added to it
         flag = "true" if add else "false"
         self.w.line(f"multiply<{columns}>({flag}, {into}, {columns}, {left}, {right}, {columns}, {sizes});")
 
-    def _row_weights(self) -> None:
+    def _mix_with_row_weights(self) -> None:
         first, k = self.first, self.k
         with (
             self.vectors.staged_weights(first, f"{first}0", f"{first}1"),
@@ -230,14 +225,14 @@ class MixingText:
             if self.needs_d:
                 self.w.line(f"vec d[{k}] = {{}};")
             with self.w.block(self.vectors.loops(self.sides.mixed)):
-                self._row_weight(
+                self._one_row_weight(
                     f"((({first} - {first}2) * {self.inner} + m) * {self.mixed} + {self.sides.mixed}) * R + r"
                 )
             if self.needs_d:
                 for n in range(k):
                     self.w.line(f"store(D + ({block} + {n}) * R + r, d[{n}]);")
 
-    def _row_weight(self, at: str) -> None:
+    def _one_row_weight(self, at: str) -> None:
         out = f"({self.vectors.start('out')} + {self.sides.mixed} * {self.k}) * (i64)R"
         if self.p.opened != ("w",):
             self.w.line(f"const vec weight = load(s_w + {at});")
@@ -253,7 +248,7 @@ class MixingText:
 
 
 class OwnWeightsText:
-    """Writes a path with a scalar input: the weights of each row for one first copy, and products with these."""
+    """Writes a path with many scalars as input 2: first each row's own weights, then products."""
 
     def __init__(self, placement: BatchPlacement, term: Term, w: Writer) -> None:
         self.p, self.term, self.w = placement, term, w
@@ -270,26 +265,26 @@ class OwnWeightsText:
                 place = f"weights + {self.at}, 1, {self.mixed}, s_x2 + {self.y}, R, {self.mixed}, {self.v}"
                 self.w.line(f"multiply<R>(false, own, R, {place});")
             with self.w.block(_ROWS):
-                self._rows()
+                self._products_of_rows()
             if "w" in self.opened:
-                self._weights()
+                self._weight_gradients()
             if "x2" in self.opened:
                 place = f"weights + {self.at}, {self.mixed}, 1, d_own, R, {self.v}, {self.mixed}"
                 self.w.line(f"multiply<R>(true, a_x2 + {self.y}, R, {place});")
 
-    def _rows(self) -> None:
+    def _products_of_rows(self) -> None:
         x = f"{self.x} + (u * {self.k}) * R"
         if self.opened != ("x1",):
             load_columns(self.w, "x", self.k, f"s_x1 + {x}", f"{self.c} * ")
         if "x1" in self.opened:
             self.w.line(f"vec d[{self.k}] = {{}};")
         with self.w.block(f"for (int w = 0; w < {self.mixed}; ++w)"):
-            self._copy(f"{self.out} + (w * {self.k}) * R")
+            self._products_of_output_copy(f"{self.out} + (w * {self.k}) * R")
         if "x1" in self.opened:
             for n in range(self.k):
                 self.w.line(f"add(a_x1 + {x} + {n} * R + r, {self.c} * d[{n}]);")
 
-    def _copy(self, out: str) -> None:
+    def _products_of_output_copy(self, out: str) -> None:
         if "own" in self.p.scratch:
             self.w.line("const vec weight = load(own + w * R + r);")
         if self.opened != ("out",):
@@ -302,7 +297,7 @@ class OwnWeightsText:
         if "d_own" in self.p.scratch:
             self.w.line(f"store(d_own + w * R + r, {' + '.join(f'x[{n}] * g[{n}]' for n in range(self.k))});")
 
-    def _weights(self) -> None:
+    def _weight_gradients(self) -> None:
         whole = self.p.flipped(self.term)
         if whole:
             self.w.line(f"flip(d_own, flipped, {whole}, R);")
@@ -311,15 +306,15 @@ class OwnWeightsText:
 
 
 class BatchText:
-    """Writes the functions of one placement."""
+    """Writes the C++ functions of one batch placement."""
 
     def __init__(self, placement: BatchPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
 
     def write(self) -> None:
         for path in self.p.sweep.paths:
-            self._path(path)
-        self._tile()
+            self._path_function(path)
+        self._tile_function()
 
     def _arguments(self) -> list[tuple[str, str]]:
         arguments = [("num*", name) for name in self.p.scratch]
@@ -331,7 +326,7 @@ class BatchText:
             arguments += [("num*", "a_w")] * ("w" in self.p.opened)
         return arguments
 
-    def _tile(self) -> None:
+    def _tile_function(self) -> None:
         given = [("const real* const*", f"p_{o}") for o in self.p.given if o != "w"]
         opened = [("real* const*", f"q_{o}") for o in self.p.opened if o != "w"]
         arguments = ", ".join(f"{kind} {name}" for kind, name in [("int", "n"), *given, *opened, *self._arguments()])
@@ -339,7 +334,7 @@ class BatchText:
         with self.w.part("function tile"), self.w.block(f"static void tile({arguments})"):
             for o in self.p.given:
                 for s in segments.get(o, ()):
-                    self._move("stage_rows(p_{0}, n, {1}, {2}, s_{0} + {3} * R, {4});", o, s)
+                    self._move_segment("stage_rows(p_{0}, n, {1}, {2}, s_{0} + {3} * R, {4});", o, s)
             for o in self.p.opened:
                 if o != "w":
                     self.w.line(f"clear(a_{o}, {self.p.dim[o]} * R);")
@@ -348,17 +343,17 @@ class BatchText:
                 with self.w.paths(path.term.path):
                     self.w.line(f"path_{path.term.path}(n{names});")
             for o in self.p.opened:
-                self._write_out(o, segments.get(o, ()))
+                self._store_slot(o, segments.get(o, ()))
 
-    def _write_out(self, o: str, segments: tuple[ScratchSegment, ...]) -> None:
+    def _store_slot(self, o: str, segments: tuple[ScratchSegment, ...]) -> None:
         for s in segments:
-            self._move(stores_rows(self.p, o) + "(a_{0} + {3} * R, q_{0}, n, {1}, {2}, {4});", o, s)
+            self._move_segment(stores_rows(self.p, o) + "(a_{0} + {3} * R, q_{0}, n, {1}, {2}, {4});", o, s)
         if o == self.p.owner or (o == "w" and not self.p.row_weights):
             return
         for start, size in self.p.unreached(o):
             self.w.line(f"for (int r = 0; r < n; ++r) zero(q_{o}[r] + {start}, {size});")
 
-    def _move(self, call: str, operand: str, s: ScratchSegment) -> None:
+    def _move_segment(self, call: str, operand: str, s: ScratchSegment) -> None:
         # move a segment: scratch is copy-major, memory may be either
         with self.w.paths(*self.s.serving(operand, s.start)):
             if s.mul_first or s.dim == 1:
@@ -367,7 +362,7 @@ class BatchText:
             for d in range(s.dim):
                 self.w.line(call.format(operand, s.start + d * s.mul, s.mul, s.start + d, s.dim))
 
-    def _path(self, path: PathSweep) -> None:
+    def _path_function(self, path: PathSweep) -> None:
         term = path.term
         arguments = "".join(f", {kind} {name}" for kind, name in self._arguments())
         with self.w.paths(term.path):
@@ -380,14 +375,14 @@ class BatchText:
                 elif term.mode.mixing:
                     MixingText(self.p, path, self.w).write()
                 else:
-                    self._plain(path)
+                    self._unmixed_path(path)
 
     def _pair_tables(self, term: Term) -> None:
         pairs = [(a, b) for a in range(term.pairs) for b in range(a + 1, term.pairs)]
         for name, values in zip("ab", zip(*pairs, strict=True), strict=True):
             self.w.line(f"static const int pair_{name}[] = {{{', '.join(map(str, values))}}};")
 
-    def _plain(self, path: PathSweep) -> None:
+    def _unmixed_path(self, path: PathSweep) -> None:
         # copies that do not mix
         term, vectors = path.term, BatchVectors(self.p, path.term, self.w)
         first, rest = term.mode.weight[0], term.mode.weight[1:]
@@ -403,11 +398,11 @@ class BatchText:
             vectors.body(path.stages[0].statements, place)
 
     def write_weights(self) -> None:
-        """Shared weights into scratch."""
+        """Write shared weights into scratch."""
         self.w.line(f"for (i64 m = 0; m < {self.p.dim['w']}; ++m) weights[m] = widen(w[m]);")
 
     def write_weight_sums(self) -> None:
-        """The blocks' parts of the weights' gradient, summed in block order, out of scratch."""
+        """Write the sum of weight gradients over blocks."""
         add_block_sums(self.w, self.p.weight_scratch)
         self.w.line(f"for (i64 m = 0; m < {self.p.dim['w']}; ++m) d_w[m] = narrow(sums[m]);")
 
@@ -422,12 +417,12 @@ class BatchText:
             w.line("const i64 begin = b * span, end = least(rows, begin + span);")
         with w.block("for (i64 q = begin; q < end; q += R)"):
             w.line("const int n = least(R, end - q);")
-            self._pointers()
+            self._row_pointers()
             rows = [f"p_{o}" for o in self.p.given if o != "w"] + [f"q_{o}" for o in self.p.opened if o != "w"]
             w.line(f"tile({', '.join(['n', *rows, *(name for _, name in self._arguments())])});")
 
-    def _pointers(self) -> None:
-        """Write the pointers to each row of the tile, by which operands are read and results written."""
+    def _row_pointers(self) -> None:
+        # pointers to each row of the tile, for operands and results
         pointers = [("const real*", f"p_{o}", o, o) for o in self.p.given if o != "w" or self.p.row_weights]
         pointers += [("real*", f"q_{o}", f"d_{o}", o) for o in self.p.opened if o != "w" or self.p.row_weights]
         for kind, name, _, _ in pointers:

@@ -1,4 +1,4 @@
-"""C++ of the channel schedule: one sweep over the rows, vectors over channels."""
+"""Write the C++ of the channel schedule: one sweep over rows, vectors over channels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tpgen.kernels.sweep.terms import INDEX, S, operand_of
 
 
 class ChannelText:
-    """Writes the functions of one placement."""
+    """Writes the C++ functions of one channel placement."""
 
     def __init__(self, placement: ChannelPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
@@ -28,41 +28,41 @@ class ChannelText:
 
     def write(self) -> None:
         if self.p.in_parts:
-            self._parts()
+            self._part_functions()
         else:
-            self._tables()
-            self._row()
+            self._tabulate_function()
+            self._row_function()
         if self.p.owner:
             arguments = f"real* d_{self.p.owner}" + "".join(f", const num* {name}" for name in self.p.owner_sums)
             with self.w.part("function finish"), self.w.block(f"static void finish({arguments})"):
-                self._write_out(self.p.owner, f"a_{self.p.owner}")
+                self._store_slot(self.p.owner, f"a_{self.p.owner}")
 
-    def _parts(self) -> None:
-        """Functions of tables and of some paths each, which take a group of rows along one path after the other."""
+    def _part_functions(self) -> None:
+        # a function for each table and for some paths each; a group of rows takes one path after the other
         parts, group = Parts(self.w), RowGroup(self.p)
-        for placed in self._placed():
+        for placed in self._needed_tables():
             filled = [slot for slot in self.p.tabulated_slots if self.p.filling(placed, slot)]
             arguments = [("num*", name) for slot in filled for name in (table_area(slot), f"t_{identifier(slot)}")]
             with self.w.part("function tabulate"), parts.part(arguments):
-                self._table(placed)
+                self._fill_table(placed)
         tables = len(parts.calls)
         self.w.raw(header("ahead"))
         for paths in self.p.parts:
             with self.w.part("function row"), parts.part(group.arguments):
                 for path in paths:
                     with group.each(self.w):
-                        self._ahead(path.term)
-                        self._path(path)
-        self._tables(parts.calls[:tables])
+                        self._prefetch_next_path(path.term)
+                        self._path_loops(path)
+        self._tabulate_function(parts.calls[:tables])
         with self.w.part("function row"), self.w.block(f"static void row_group({declared(group.arguments)})"):
             with group.each(self.w):
-                self._begin()
+                self._begin_row()
             for call in parts.calls[tables:]:
                 self.w.line(call)
             with group.each(self.w):
-                self._end()
+                self._end_row()
 
-    def _ahead(self, term: Term) -> None:
+    def _prefetch_next_path(self, term: Term) -> None:
         # ask for what the row's next path has in memory
         for view in self.p.ahead(term):
             size = view.outer * view.channels * view.inner
@@ -72,10 +72,10 @@ class ChannelText:
             if view.operand in self.p.opened:
                 self.w.line(f"will_write<{size}>(d_{view.operand} + {view.start});")
 
-    def _placed(self) -> list[PlacedTable]:
+    def _needed_tables(self) -> list[PlacedTable]:
         return [placed for placed in self.s.tables if placed.operand in map(operand_of, self.p.tabulated_slots)]
 
-    def _tables(self, calls: Sequence[str] = ()) -> None:
+    def _tabulate_function(self, calls: Sequence[str] = ()) -> None:
         slots = self.p.tabulated_slots
         arguments = "".join(f", num* {name}" for name in self.p.table_areas)
         arguments += "".join(f", const real* const* p_{o}, num* t_{o}" for o in map(identifier, slots))
@@ -84,22 +84,22 @@ class ChannelText:
                 o = identifier(slot)
                 with self.w.block("for (int r = 0; r < W; ++r)"):
                     for start, size in self.p.scalars(operand_of(slot)):
-                        with self._moving(operand_of(slot), start):
+                        with self._serving_paths(operand_of(slot), start):
                             self.w.line(
                                 f"for (int e = {start}; e < {start + size}; ++e) "
                                 f"t_{o}[e * W + r] = r < n ? widen(p_{o}[r][e]) : 0;"
                             )
             for call in calls:
                 self.w.line(call)
-            for placed in () if calls else self._placed():
-                self._table(placed)
+            for placed in () if calls else self._needed_tables():
+                self._fill_table(placed)
 
-    def _table(self, placed: PlacedTable) -> None:
+    def _fill_table(self, placed: PlacedTable) -> None:
         for slot in self.p.tabulated_slots:
             if statements := self.p.filling(placed, slot):
-                self._fill(placed, slot, statements)
+                self._fill_table_from_slot(placed, slot, statements)
 
-    def _fill(self, placed: PlacedTable, slot: str, statements: Sequence[Tabulate]) -> None:
+    def _fill_table_from_slot(self, placed: PlacedTable, slot: str, statements: Sequence[Tabulate]) -> None:
         paths, spelling = placed.table.paths, Spelling(self.dtype, {slot: "x{}"})
         with self.w.paths(*paths):
             many = "s" * (len(paths) > 1)
@@ -112,39 +112,39 @@ class ChannelText:
                 for s in statements:
                     self.w.line(f"store(t + {s.entry.index} * W, {spelling.sum(s.terms)});")
 
-    def _row(self) -> None:
+    def _row_function(self) -> None:
         with self.w.part("function row"), self.w.block(f"static void row({declared(row_arguments(self.p))})"):
-            self._begin()
+            self._begin_row()
             for path in self.p.sweep.paths:
-                self._path(path)
-            self._end()
+                self._path_loops(path)
+            self._end_row()
 
-    def _begin(self) -> None:
+    def _begin_row(self) -> None:
         for slot in self.p.given:
             for v in self.p.stages(slot):
                 shape, name = f"<{v.outer}, {v.channels}, {v.inner}>", identifier(slot)
-                with self._moving(v.operand, v.start):
+                with self._serving_paths(v.operand, v.start):
                     self.w.line(f"stage{shape}({name} + {v.start}, s_{name} + {v.scratch});")
-        self._clear()
+        self._clear_sums()
 
-    def _end(self) -> None:
+    def _end_row(self) -> None:
         for operand in self.p.opened:
             if not self.p.carried(operand):
-                self._write_out(operand, f"a_{operand}")
+                self._store_slot(operand, f"a_{operand}")
 
-    def _clear(self) -> None:
+    def _clear_sums(self) -> None:
         for view in self.p.cleared:
             self.w.line(f"clear(a_{view.operand} + {view.scratch}, {view.size});")
         for operand in self.s.scalar_operands:
             if operand in self.p.opened and not self.p.carried(operand):
                 for start, size in self.p.scalars(operand):
-                    with self._moving(operand, start):
+                    with self._serving_paths(operand, start):
                         self.w.line(f"clear(r_{operand} + {start} * W, {size} * W);")
 
-    def _write_out(self, operand: str, source: str) -> None:
+    def _store_slot(self, operand: str, source: str) -> None:
         # scratch to memory for one operand's open slot, and zeros where no path writes
         for start, size in self.p.scalars(operand) if operand in self.s.scalar_operands else []:
-            with self._moving(operand, start):
+            with self._serving_paths(operand, start):
                 self.w.line(
                     f"for (int e = {start}; e < {start + size}; ++e) "
                     f"d_{operand}[e] = narrow(lane_sum(load(r_{operand} + e * W)));"
@@ -152,16 +152,16 @@ class ChannelText:
         for v in self.s.views_of(operand):
             if self.p.staged(v):
                 shape = f"<{v.outer}, {v.channels}, {v.inner}>"
-                with self._moving(operand, v.start):
+                with self._serving_paths(operand, v.start):
                     self.w.line(f"unstage{shape}({source} + {v.scratch}, d_{operand} + {v.start});")
         for start, size in self.p.unreached(operand):
             self.w.line(f"zero(d_{operand} + {start}, {size});")
 
-    def _moving(self, operand: str, start: int) -> AbstractContextManager[None]:
+    def _serving_paths(self, operand: str, start: int) -> AbstractContextManager[None]:
         # lines inside move a segment, for all paths that have to do with it
         return self.w.paths(*self.s.serving(operand, start))
 
-    def _path(self, path: PathSweep) -> None:
+    def _path_loops(self, path: PathSweep) -> None:
         term, placed = path.term, self.s.table(path.term)
         inside, *behind = path.stages
         with self.w.paths(term.path):
@@ -174,19 +174,19 @@ class ChannelText:
                 if placed and behind:
                     self.w.line(f"vec s[{placed.entries}] = {{}};")
                 with self.w.block(f"for (int c = 0; c < {self.s.padded(term)}; c += W)"):
-                    self._channels(term, inside)
+                    self._channel_loop_body(term, inside)
                 for stage in behind:
                     self._add_channel_sums(placed, stage)
 
-    def _channels(self, term: Term, stage: SweepStage) -> None:
-        spelling = Spelling(self.dtype, {slot: f"{_local(slot)}[{{}}]" for slot in self.p.call_slots})
+    def _channel_loop_body(self, term: Term, stage: SweepStage) -> None:
+        spelling = Spelling(self.dtype, {slot: f"{_vector_array(slot)}[{{}}]" for slot in self.p.call_slots})
         sums = Sums(self.w, [o for o in self.p.opened if self.s.view(term, o)])
         if placed := self.s.table(term):
             sums.found[S] = {n: f"s[{n}]" for n in range(placed.entries)}  # declared before the loop over channels
-        sums.write(stage.statements, spelling, partial(_fetch, self.w, self.p, term))
+        sums.write(stage.statements, spelling, partial(_load_components, self.w, self.p, term))
         for operand, values in sums.found.items():
             if operand != S:
-                _deliver(self.w, self.p, term, operand, values)
+                _store_components(self.w, self.p, term, operand, values)
 
     def _add_channel_sums(self, placed: PlacedTable | None, stage: SweepStage) -> None:
         # the sums over channels into the vectors of the tabulated operand
@@ -198,17 +198,17 @@ class ChannelText:
             self.w.line(f"add(r_{placed.operand} + ({place}) * W, {spelling.sum(s.terms)});")
 
     def write_weights(self) -> None:
-        """Shared weights into scratch."""
+        """Write shared weights into scratch."""
         for slot in self.p.given_weights:
             for v in self.s.views_of("w"):
                 shape = f"<{v.outer}, {v.channels}, {v.inner}>"
-                with self._moving("w", v.start):
+                with self._serving_paths("w", v.start):
                     self.w.line(f"stage{shape}({identifier(slot)} + {v.start}, {weights_area(slot)} + {v.scratch});")
 
     def write_weight_sums(self) -> None:
-        """The blocks' parts of the weights' gradient, summed in block order, out of scratch."""
+        """Write the sum of weight gradients over blocks."""
         add_block_sums(self.w, self.p.weight_scratch)
-        self._write_out("w", "sums")
+        self._store_slot("w", "sums")
 
     def write_rows(self) -> None:
         (GroupBlocks if self.p.in_parts else RowBlocks)(self.p, self.w).write()
@@ -219,35 +219,35 @@ class ChannelText:
 _LOCAL = {"x1": "x", "x2": "y", "w": "u", "out": "g"}  # arrays of vectors inside a loop over channels
 
 
-def _local(slot: str) -> str:
-    """The array of vectors of a slot inside a loop over channels.
+def _vector_array(slot: str) -> str:
+    """Name the array of vectors of a slot.
 
-    >>> _local("x1"), _local("x1.1")
+    >>> _vector_array("x1"), _vector_array("x1.1")
     ('x', 'x_1')
     """
     operand = operand_of(slot)
     return identifier(_LOCAL[operand] + slot[len(operand) :])
 
 
-def _fetch(w: Writer, p: ChannelPlacement, term: Term, slot: str, indices: list[int]) -> None:
+def _load_components(w: Writer, p: ChannelPlacement, term: Term, slot: str, indices: list[int]) -> None:
     # declare the vectors of a slot
     view = p.schedule.view(term, operand_of(slot))
     assert view is not None
-    name, memory = _local(slot), identifier(slot)
+    name, memory = _vector_array(slot), identifier(slot)
     array = f"{name}[{view.components}]"
     if p.staged(view):
-        values = [(n, f"load({_address(p, view, term, n, f's_{memory}')})") for n in indices]
+        values = [(n, f"load({_vector_address(p, view, term, n, f's_{memory}')})") for n in indices]
     elif view.inner == 1:
-        values = [(n, f"fetch({_address(p, view, term, n, memory)})") for n in indices]
+        values = [(n, f"fetch({_vector_address(p, view, term, n, memory)})") for n in indices]
     else:
-        at = _address(p, view, term, 0, memory)
+        at = _vector_address(p, view, term, 0, memory)
         w.line(f"vec {array}; Tile<{view.inner}>::fetch_items({at}, {name});")
         return
     w.line(f"vec {array}; " + " ".join(f"{name}[{n}] = {text};" for n, text in values))
 
 
-def _deliver(w: Writer, p: ChannelPlacement, term: Term, operand: str, values: dict[int, str]) -> None:
-    """Store or add the vectors computed for one open slot; what is stored is stored whole."""
+def _store_components(w: Writer, p: ChannelPlacement, term: Term, operand: str, values: dict[int, str]) -> None:
+    # store or add the vectors of one open slot; what is stored is stored whole
     view = p.schedule.view(term, operand)
     assert view is not None
     listed = [values.get(n, "vec{}") for n in range(view.components)]
@@ -255,20 +255,18 @@ def _deliver(w: Writer, p: ChannelPlacement, term: Term, operand: str, values: d
         stores = p.stores(view, term)
         for n, value in enumerate(listed):
             if stores or n in values:
-                w.line(f"{'store' if stores else 'add'}({_address(p, view, term, n, f'a_{operand}')}, {value});")
+                w.line(f"{'store' if stores else 'add'}({_vector_address(p, view, term, n, f'a_{operand}')}, {value});")
     elif view.inner == 1:
         for n, value in enumerate(listed):
-            w.line(f"put({_address(p, view, term, n, f'd_{operand}')}, {value});")
+            w.line(f"put({_vector_address(p, view, term, n, f'd_{operand}')}, {value});")
     else:
         w.line(f"const vec o_{operand}[{view.components}] = {{{', '.join(listed)}}};")
-        w.line(f"Tile<{view.inner}>::put_items({_address(p, view, term, 0, f'd_{operand}')}, o_{operand});")
+        w.line(f"Tile<{view.inner}>::put_items({_vector_address(p, view, term, 0, f'd_{operand}')}, o_{operand});")
 
 
-def _address(p: ChannelPlacement, view: View, term: Term, index: int, base: str) -> str:
-    """Address of vector ``c`` of one component: in scratch, or for segments that are not staged in memory.
-
-    In memory it may be that of the tile that starts there.
-    """
+def _vector_address(p: ChannelPlacement, view: View, term: Term, index: int, base: str) -> str:
+    # Address of vector ``c`` of one component, in scratch or, for segments that are not staged, in memory.
+    # In memory the address may be that of a tile.
     staged = p.staged(view)
     strides, start = (view.strides(), view.scratch) if staged else (view.memory_strides(), view.start)
     offset = start + index * strides.get(INDEX.get(view.operand, ""), 0)

@@ -1,4 +1,4 @@
-"""The rows of a channel kernel, one after the other: where each is in memory, its tables, and whom it is summed for."""
+"""Write the loop over rows of a channel kernel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tpgen.kernels.sweep.terms import SLOTS
 
 
 def row_arguments(p: ChannelPlacement) -> Arguments:
-    """Type and name of what a row needs: operands and results in memory, then scratch."""
+    """List the arguments of a row: operands, results, scratch."""
     arguments = [("const real*", identifier(slot)) for slot in p.given]
     arguments += [("real*", f"d_{o}") for o in p.opened]
     arguments += [("const num*" if name in p.table_areas else "num*", name) for name in p.scratch]
@@ -23,8 +23,8 @@ def row_arguments(p: ChannelPlacement) -> Arguments:
     return arguments
 
 
-class Claim(NamedTuple):
-    """Text by which a row writes its gradient of weights: in memory, or beside it after the other edge of its pair."""
+class PairedGradient(NamedTuple):
+    """C++ by which two edges with shared weights sum a gradient: the first edge stores, the second adds."""
 
     state: str  # addresses: of what others are told, of the gradient, and of room beside it
     gradient: str
@@ -32,24 +32,24 @@ class Claim(NamedTuple):
     size: int
 
     @property
-    def asked(self) -> str:
+    def claim_statement(self) -> str:
         return f"const bool first_of_pair = is_first({self.state});"
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         return f"first_of_pair ? {self.gradient} : {self.beside}"
 
     @property
-    def told(self) -> str:
+    def publish_statement(self) -> str:
         return f"wrote({self.state});"
 
-    def added(self, written: str) -> str:
-        """Add what stands beside, which the first edge has been waited for."""
+    def add_statement(self, written: str) -> str:
+        """Add the second edge's gradient at address ``written``, after the first edge has stored."""
         return f"add_second({self.gradient}, {written}, {self.size}, {self.state});"
 
 
 class RowBlocks:
-    """Writes the rows of a block, tile by tile."""
+    """Writes the loop over the rows of a block, tile by tile."""
 
     def __init__(self, placement: ChannelPlacement, w: Writer) -> None:
         self.p, self.w = placement, w
@@ -57,91 +57,91 @@ class RowBlocks:
 
     def write(self) -> None:
         if self.p.owner:
-            self._owned(self.p.owner)
+            self._owner_loop(self.p.owner)
             return
         self.w.line("const i64 end = least(rows, (b + 1) * span);")
         with self.w.block("for (i64 q = b * span; q < end; q += W)"):
             self.w.line("const int n = least(W, end - q);")
-            self.tile("q + r")
-            self.rows()
+            self.begin_tile("q + r")
+            self.row_loop()
 
-    def _owned(self, owner: str) -> None:
+    def _owner_loop(self, owner: str) -> None:
         w = self.w
         w.line("const i64 from = owner_at(first, owners, b * span), to = owner_at(first, owners, (b + 1) * span);")
         w.line("const i64 end = first[to];")
         w.line("i64 q = first[from], tile = q;")
         sums = self.p.owner_sums
-        self.declare()
+        self.declare_arrays()
         with w.block("for (i64 o = from; o < to; ++o)"):
             for name in sums:
                 w.line(f"clear({name}, {self.p.scratch[name]});")
-            self.owned_rows()
+            self.owned_row_loop()
             w.line(f"finish(d_{owner} + o * {self.p.dim[owner]}{''.join(', ' + name for name in sums)});")
 
     def next_tile(self) -> None:
         with self.w.block("if (q == tile)"):
             self.w.line("const int n = least(W, end - q);")
-            self.tile("order[q + r]")
+            self.begin_tile("order[q + r]")
             self.w.line("tile += n;")
 
-    def find(self, operand: str, row: str, array: str = "") -> None:
-        """The pointers to an operand's rows of a tile."""
-        self.w.line(f"for (int r = 0; r < n; ++r) {{ const i64 e = {row}; {array}[r] = {self.place(operand)}; }}")
+    def row_pointers(self, operand: str, row: str, array: str = "") -> None:
+        """Write the pointers to an operand's rows of a tile."""
+        self.w.line(f"for (int r = 0; r < n; ++r) {{ const i64 e = {row}; {array}[r] = {self.row_address(operand)}; }}")
 
-    def place(self, name: str) -> str:
-        """Address at which row ``e`` of the product reads a slot, or writes an open one."""
+    def row_address(self, name: str) -> str:
+        """Address at which row ``e`` reads an operand or writes a result."""
         operand = name.removeprefix("d_").partition("_")[0]
         if operand == "w" and self.p.schedule.shared_weights:
             return name
         return f"{name} + {found_row(self.p.rule(operand))} * {self.p.dim[operand]}"
 
-    def declare(self) -> None:
-        """Declare what outlives a row: nothing here."""
+    def declare_arrays(self) -> None:
+        """Declare arrays that outlive a tile; none for single rows."""
 
-    def tile(self, row: str) -> None:
-        """The tables of a tile."""
+    def begin_tile(self, row: str) -> None:
+        """Write the tables of a tile."""
         for o in map(identifier, self.p.tabulated_slots):
             self.w.line(f"const real* p_{o}[W] = {{}};")
-            self.find(o, row, f"p_{o}")
+            self.row_pointers(o, row, f"p_{o}")
         self.tabulate()
 
     def tabulate(self) -> None:
-        """Call what fills the tables of a tile, where there are any: a kernel of `uuu` paths has none."""
+        # a kernel of `uuu` paths has no tables
         if not self.p.tabulated_slots:
             return
         places = [part for o in map(identifier, self.p.tabulated_slots) for part in (f"p_{o}", f"t_{o}")]
         self.w.line(f"tabulate({', '.join(['n', *self.p.table_areas, *places])});")
 
-    def areas(self, row: str) -> dict[str, str]:
-        """Arguments of a row that several rows share, by name: its lane of the tables, and shared weights."""
+    def shared_arguments(self, row: str) -> dict[str, str]:
+        """Arguments that rows share, by name: tables at a lane, shared weights."""
         areas = {name: f"{name} + {row}" for name in self.p.table_areas}
         return areas | {f"s_{identifier(slot)}": weights_area(slot) for slot in self.p.given_weights}
 
-    def rows(self) -> None:
+    def row_loop(self) -> None:
         with self.w.block("for (int r = 0; r < n; ++r)"):
             self.w.line("const i64 e = q + r;")
-            self._row("r")
+            self._row_call("r")
 
-    def owned_rows(self) -> None:
+    def owned_row_loop(self) -> None:
         with self.w.block("for (; q < first[o + 1]; ++q)"):
             if self.p.tabulated_slots:
                 self.next_tile()
             self.w.line("const i64 e = order[q];")
-            self._row("(q - first[from]) % W")
+            self._row_call("(q - first[from]) % W")
 
-    def _row(self, lane: str) -> None:
+    def _row_call(self, lane: str) -> None:
         names = [*map(identifier, self.p.call_slots), *(f"d_{o}" for o in self.p.opened)]
-        values = self.areas(lane) | {name: self.place(name) for name in names}
-        claim = Claim("state", "gradient", "second_w", self.p.dim["w"])
+        values = self.shared_arguments(lane) | {name: self.row_address(name) for name in names}
+        paired = PairedGradient("state", "gradient", "second_w", self.p.dim["w"])
         if self.p.second_weights:
             self.w.line(f"char* const state = states + {found_row(self.p.rule('w'))};")
             self.w.line(f"real* const gradient = {values['d_w']};")
-            self.w.line(claim.asked)
-            values["d_w"] = claim.place
+            self.w.line(paired.claim_statement)
+            values["d_w"] = paired.address
         self.w.line(f"row({', '.join(values.get(name, name) for _, name in self.arguments)});")
         if self.p.second_weights:
-            self.w.line(f"if (first_of_pair) {claim.told}")
-            self.w.line(f"else {claim.added(claim.beside)}")
+            self.w.line(f"if (first_of_pair) {paired.publish_statement}")
+            self.w.line(f"else {paired.add_statement(paired.beside)}")
 
 
 # -- groups of rows, where there are many paths ------------------------------------------------------------------------
@@ -151,12 +151,12 @@ class RowBlocks:
 
 
 def in_memory(name: str) -> bool:
-    """Whether an argument of a row is found by a pointer of its own, rather than by its place in scratch."""
+    """Whether a row's argument is a pointer into a tensor, not into scratch."""
     return name.removeprefix("d_").partition("_")[0] in SLOTS
 
 
 class RowGroup:
-    """Arguments of a group of rows: arrays of pointers into memory, and scratch of them all, named in the plural."""
+    """Arguments of a group of rows: arrays of pointers into tensors, scratch of all rows."""
 
     def __init__(self, placement: ChannelPlacement) -> None:
         self.p, self._row = placement, row_arguments(placement)
@@ -170,7 +170,7 @@ class RowGroup:
 
     @contextmanager
     def each(self, w: Writer) -> Iterator[None]:
-        """A loop over the rows, with what one of them needs."""
+        """Write a loop over rows that declares the arguments of each."""
         with w.block("for (int r = 0; r < n; ++r)"):
             places = {n: f"{n}s[r]" if in_memory(n) else f"{n}s + r * {self.p.row_stride(n)}" for _, n in self._row}
             w.line(" ".join(f"{kind} const {name} = {places[name]};" for kind, name in self._row))
@@ -178,55 +178,58 @@ class RowGroup:
 
 
 class GroupBlocks(RowBlocks):
-    """Writes the rows of a block, as many together as the placement says and are of one tile and owner."""
+    """Writes the loop over groups of rows of one tile and owner."""
 
-    def tile(self, row: str) -> None:
-        """The tables of a tile, and where its rows are."""
+    def begin_tile(self, row: str) -> None:
         if not self.p.owner:
-            self.declare()
+            self.declare_arrays()
         for _, name in self._pointers():
-            self.find(name, row, f"p_{name}")
+            self.row_pointers(name, row, f"p_{name}")
         self.tabulate()
 
     def _pointers(self) -> Arguments:
         return [(kind, name) for kind, name in self.arguments if in_memory(name)]
 
-    def declare(self) -> None:
+    def declare_arrays(self) -> None:
         for kind, name in self._pointers():
             self.w.line(f"{kind} p_{name}[W];")
 
-    def rows(self) -> None:
+    def row_loop(self) -> None:
         with self.w.block(f"for (int r = 0; r < n; r += {self.p.group})"):
-            self._rows(f"least({self.p.group}, n - r)")
+            self._group_call(f"least({self.p.group}, n - r)")
 
-    def owned_rows(self) -> None:
+    def owned_row_loop(self) -> None:
         with self.w.block("for (int m; q < first[o + 1]; q += m)"):
             self.next_tile()
             self.w.line("const int r = (q - first[from]) % W;")
             self.w.line(f"m = least({self.p.group}, least(first[o + 1], tile) - q);")
-            self._rows("m")
+            self._group_call("m")
 
-    def _rows(self, count: str) -> None:
-        values = self.areas("r") | {name: f"p_{name} + r" for _, name in self._pointers()}
+    def _group_call(self, count: str) -> None:
+        values = self.shared_arguments("r") | {name: f"p_{name} + r" for _, name in self._pointers()}
         size = self.p.dim["w"]
-        claim = Claim(f"states + (p_d_w[r + k] - d_w) / {size}", "p_d_w[r + k]", f"second_w + k * {size}", size)
+        paired = PairedGradient(
+            f"states + (p_d_w[r + k] - d_w) / {size}", "p_d_w[r + k]", f"second_w + k * {size}", size
+        )
         if self.p.second_weights:
             values["d_w"] = "gradients"
-            self._ask(claim, count)
+            self._claim_gradients(paired, count)
             count = "members"
         self.w.line(f"row_group({', '.join([count, *(values.get(name, name) for _, name in self.arguments)])});")
         if self.p.second_weights:
-            self._settle(claim)
+            self._publish_and_add(paired)
 
-    def _ask(self, claim: Claim, count: str) -> None:
+    def _claim_gradients(self, paired: PairedGradient, count: str) -> None:
         # choose where the rows of a group write gradients of weights
         self.w.line(f"real* gradients[{self.p.group}]; const int members = {count};")
         with self.w.block("for (int k = 0; k < members; ++k)"):
-            self.w.line(claim.asked)
-            self.w.line(f"gradients[k] = {claim.place};")
+            self.w.line(paired.claim_statement)
+            self.w.line(f"gradients[k] = {paired.address};")
 
-    def _settle(self, claim: Claim) -> None:
-        """Say what was written, which others may wait for, and then add the rest to theirs."""
-        self.w.line(f"for (int k = 0; k < members; ++k) if (gradients[k] == {claim.gradient}) {claim.told}")
+    def _publish_and_add(self, paired: PairedGradient) -> None:
+        # mark first gradients as written, which other threads may wait for, before waiting for theirs
+        self.w.line(
+            f"for (int k = 0; k < members; ++k) if (gradients[k] == {paired.gradient}) {paired.publish_statement}"
+        )
         with self.w.block("for (int k = 0; k < members; ++k)"):
-            self.w.line(f"if (gradients[k] != {claim.gradient}) {claim.added('gradients[k]')}")
+            self.w.line(f"if (gradients[k] != {paired.gradient}) {paired.add_statement('gradients[k]')}")

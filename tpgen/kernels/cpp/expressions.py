@@ -1,4 +1,4 @@
-"""Statements of a sweep as C++: sums of products of vectors."""
+"""Write statements of a sweep as C++ sums of products of vectors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Load, 
 
 
 def spelled(terms: Sum, value: Callable[[Value], str], dtype: str, one: str = "") -> str:
-    """A sum of products; ``one`` is a product of no values."""
+    """Write a sum of products; ``one`` spells an empty product."""
     return total([times(t.coefficient, " * ".join(map(value, t.factors)) or one, dtype) for t in terms])
 
 
 @dataclass(frozen=True)
 class Spelling:
-    """Spelling of values in C++: components by the operand they belong to, locals by their name."""
+    """C++ names of values: templates of components by operand, locals by name."""
 
     dtype: str
     components: dict[str, str]  # with a place for the index
@@ -38,7 +38,7 @@ class Spelling:
 
 
 class Sums:
-    """Sums of open slots in registers, by operand and component, added to where their parts are computed."""
+    """Sums of open slots in registers, by operand and component."""
 
     def __init__(self, w: Writer, operands: Iterable[str] = ()) -> None:
         self.w = w
@@ -47,17 +47,17 @@ class Sums:
     def write(
         self, statements: Iterable[Statement], spelling: Spelling, load: Callable[[str, list[int]], None]
     ) -> None:
-        """Write statements in their order; ``load`` writes how components of an operand are read."""
-        for kind, operand, run in _runs(statements):
+        """Write statements in order; ``load`` writes the loads of an operand's components."""
+        for kind, operand, run in _group_statements(statements):
             if kind is Load:
                 load(operand, [s.component.index for s in run])
             elif kind is Define:
                 for s in run:
                     self.w.line(f"const vec {s.name} = {spelling.sum(s.terms)};")
             elif kind is Accumulate:
-                self._add(operand, [(s.component.index, spelling.sum(s.terms)) for s in run])
+                self._add_to_sums(operand, [(s.component.index, spelling.sum(s.terms)) for s in run])
 
-    def _add(self, operand: str, values: list[tuple[int, str]]) -> None:
+    def _add_to_sums(self, operand: str, values: list[tuple[int, str]]) -> None:
         found = self.found.setdefault(operand, {})
         for n, value in values:
             if n in found:
@@ -67,8 +67,8 @@ class Sums:
                 self.w.line(f"vec {found[n]} = {value};")
 
 
-def _runs(statements: Iterable[Statement]) -> Iterator[tuple[type, str, list]]:
-    """Statements that belong together: of one kind, and of one operand where they read it or add to it."""
+def _group_statements(statements: Iterable[Statement]) -> Iterator[tuple[type, str, list]]:
+    # consecutive statements of one kind, and of one operand if these load or accumulate
 
     def kind_and_operand(s: Statement) -> tuple[type, str]:
         return type(s), s.component.operand if isinstance(s, Load | Accumulate) else ""
@@ -78,5 +78,5 @@ def _runs(statements: Iterable[Statement]) -> Iterator[tuple[type, str, list]]:
 
 
 def components(terms: Sum) -> Iterator[Component]:
-    """The components of operands that a sum reads."""
+    """Iterate over the components that a sum reads."""
     return (f for term in terms for f in term.factors if isinstance(f, Component))

@@ -1,8 +1,7 @@
-"""Schedule to C++: one source per direction, deterministic, with a C entry point and no includes.
+"""Write the C++ source of a placement, with one C entry point and no includes.
 
-The entry point takes arrays of pointers: to the given tensors, and to those that are opened; for each rule of
-`tpgen.kernels.rows` the index, how many rows it points into, and whether to check that; the number of rows, and of
-channels.  It returns 0 or a fault: 1 for no memory, n + 2 where index n points beyond its rows.
+Arguments of the entry point: pointers to given and opened tensors, `RowIndex` of each row rule, rows, channels.
+Results: 0, 1 without memory, n + 2 if index n is out of range.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ BEYOND = 2  # the fault of the first index, then of the next; 1 is no scratch sp
 
 
 class KernelText(Protocol):
-    """The text of a schedule, as the driver asks for it: the function of rows, and code before and after them."""
+    """Writers that each schedule provides for the entry point."""
 
     def write(self) -> None: ...
     def write_weights(self) -> None: ...
@@ -39,7 +38,7 @@ class KernelText(Protocol):
 
 
 def generate(placement: Placement) -> GeneratedSource:
-    """The source of a placement, which computes its open slots in one sweep."""
+    """Write the source of a placement, which computes all open slots in one sweep."""
     schedule, w = placement.schedule, Writer()
     with w.part("schedule"):
         for line, paths in schedule.lines:
@@ -54,7 +53,7 @@ def generate(placement: Placement) -> GeneratedSource:
     text.write()
     in_parts = isinstance(placement, ChannelPlacement) and placement.in_parts
     with in_unit(w) if in_parts else nullcontext(), w.part("driver"):
-        _driver(w, placement, text)
+        _entry_point(w, placement, text)
     return w.done()
 
 
@@ -68,8 +67,8 @@ _TEXTS: dict[type[Placement], Callable[[Any, Writer], KernelText]] = {
 # -- the entry point ---------------------------------------------------------------------------------------------------
 
 
-def _driver(w: Writer, p: Placement, text: KernelText) -> None:
-    """Write the entry point: sums over rows add in row order inside a block, then in the order of blocks."""
+def _entry_point(w: Writer, p: Placement, text: KernelText) -> None:
+    # sums over rows add in row order inside a block, then in the order of blocks
     finds = any(rule.takes_index for rule in p.rules)
     needed = {"indices": p.rules, "order": finds, "tasks": p.by_element, "paired": p.second_weights}
     for name in (name for name, yes in needed.items() if yes):
@@ -87,19 +86,19 @@ def _driver(w: Writer, p: Placement, text: KernelText) -> None:
             rows = f"{found.name}.size" if found else "rows"
             if not (operand == "w" and p.sums_weights):
                 w.line(f"expect_writes(d_{operand}, {rows} * {p.dim[operand]} * (i64)sizeof(real));")
-        _indices(w, p)
+        _check_indices(w, p)
         if p.second_weights:
             room(w, "char", "states", "pair.size + 1")
             w.line("__builtin_memset(states, 0, pair.size);")
-        _blocks(w, p)
-        _weights(w, p, text)
-        _parallel(w, p, text)
+        _declare_blocks(w, p)
+        _weight_scratch(w, p, text)
+        _block_loop(w, p, text)
         if p.sums_weights:
             text.write_weight_sums()
         w.line("return fault;")
 
 
-def _indices(w: Writer, p: Placement) -> None:
+def _check_indices(w: Writer, p: Placement) -> None:
     for n, rule in enumerate(p.rules):
         if rule.takes_index:
             given = f"{rule.name}.at" if p.by_element else f"{rule.name}.how & CHECKED"
@@ -115,7 +114,7 @@ def _indices(w: Writer, p: Placement) -> None:
         w.line(f"sort_rows({owner.name}, rows, owners, first, order);")
 
 
-def _blocks(w: Writer, p: Placement) -> None:
+def _declare_blocks(w: Writer, p: Placement) -> None:
     tile = p.blocks.tile
     if p.sums_weights:
         w.line(f"const i64 room = {p.blocks.room};  // blocks that fit into 64 MB of sums")
@@ -133,7 +132,7 @@ def _blocks(w: Writer, p: Placement) -> None:
         w.line("const i64 blocks = rows ? (rows + span - 1) / span : 0;")
 
 
-def _weights(w: Writer, p: Placement, text: KernelText) -> None:
+def _weight_scratch(w: Writer, p: Placement, text: KernelText) -> None:
     # shared weights in scratch once; room for each block's part of their gradient
     shared = p.weight_scratch and not p.by_element
     slots = [slot for slot in p.given if operand_of(slot) == "w" and shared]
@@ -145,7 +144,7 @@ def _weights(w: Writer, p: Placement, text: KernelText) -> None:
         room(w, "num", "sums", f"(blocks + 1) * {p.block_sums}")
 
 
-def _parallel(w: Writer, p: Placement, text: KernelText) -> None:
+def _block_loop(w: Writer, p: Placement, text: KernelText) -> None:
     held, areas = sum(p.scratch.values()), scratch_areas(p.scratch)
     if p.second_weights:
         areas.append(f"real* const second_w = (real*)(scratch + {held});")

@@ -1,12 +1,4 @@
-"""C++ of the matrix schedule: with rows and components together as the rows of a matrix, for each path
-
-    out[zi, w] += sum_u  x1[zi, u] W[u, w]
-    x1[zi, u]  += sum_w  out[zi, w] W[u, w]
-    W[u, w]    += sum_zi x1[zi, u] out[zi, w]
-
-by the same blocked product.  Where every row has its own weights, one row's components are the rows of the matrix.
-Where weights are those of a row's element, rows stand at the places ``at``, in the order of their elements.
-"""
+"""Write the C++ of the matrix schedule: blocked products, with rows and components as matrix rows."""
 
 from __future__ import annotations
 
@@ -19,7 +11,7 @@ from tpgen.kernels.sweep.terms import SLOTS
 
 
 class MatrixText:
-    """Writes the functions of one placement."""
+    """Writes the C++ functions of one matrix placement."""
 
     def __init__(self, placement: MatrixPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
@@ -28,19 +20,21 @@ class MatrixText:
         arguments = ", ".join(f"{kind} {name}" for kind, name in self._arguments())
         with self.w.part("function tile"), self.w.block(f"static void tile({arguments})"):
             for o in self.p.staged:
-                self._each_row(f"stage<{{0}}>({self._row(f'p_{o}')} + {{1}}, s_{o} + {{2}});", self.p.stages(o))
+                self._move_rows(
+                    f"stage<{{0}}>({self._row_address(f'p_{o}')} + {{1}}, s_{o} + {{2}});", self.p.stages(o)
+                )
             written: set[tuple[str, int]] = set()
             for term in self.s.terms:
                 with self.w.paths(term.path):
                     self.w.line(f"// path {term.path}: {term.text}")
-                    self._term(term, written)
+                    self._path_products(term, written)
             for o in self.p.added:
                 made = [s for s in self.s.segments(o) if not s.whole]
-                self._each_row(f"unstage<{{0}}>(a_{o} + {{2}}, {self._row(f'q_{o}')} + {{1}});", made)
+                self._move_rows(f"unstage<{{0}}>(a_{o} + {{2}}, {self._row_address(f'q_{o}')} + {{1}});", made)
                 for start, size in self.p.unreached(o):
-                    self.w.line(f"for (int r = 0; r < n; ++r) zero({self._row(f'q_{o}')} + {start}, {size});")
+                    self.w.line(f"for (int r = 0; r < n; ++r) zero({self._row_address(f'q_{o}')} + {start}, {size});")
 
-    def _row(self, name: str) -> str:
+    def _row_address(self, name: str) -> str:
         # address of row r of a tile in memory
         return f"{name} + {'at[r]' if self.p.by_element else 'r'} * {self.p.dim[name[2:]]}"
 
@@ -52,17 +46,18 @@ class MatrixText:
             rows += [("bool", "fresh")] * (opened and self.p.by_element)
         else:
             rows += [("const real*", "p_w")] * given + [("real*", "q_w")] * opened
+        # at: rows in the order of their elements
         places = [("const i64*", "at")] * self.p.by_element
         areas = [("num*", name) for name in self.p.scratch if name != "own_w"]
         return [("int", "n"), *places, *rows, *areas]
 
-    def _each_row(self, move: str, segments: Sequence[MatrixSegment]) -> None:
+    def _move_rows(self, move: str, segments: Sequence[MatrixSegment]) -> None:
         for segment in segments:
             place = f"{segment.scratch} * (i64)R + r * {segment.size}"
             with self.w.paths(*(t.path for t in self.s.terms if segment in (t.source, t.target))):
                 self.w.line(f"for (i64 r = 0; r < n; ++r) {move.format(segment.text, segment.start, place)}")
 
-    def _term(self, term: MatrixTerm, written: set[tuple[str, int]]) -> None:
+    def _path_products(self, term: MatrixTerm, written: set[tuple[str, int]]) -> None:
         if self.s.shared_weights:
             self._products(term, written)
         else:
@@ -70,84 +65,87 @@ class MatrixText:
                 self._products(term, written)
 
     def _products(self, term: MatrixTerm, written: set[tuple[str, int]]) -> None:
-        """The product of each open slot, of a whole tile; of row r where every row has its own weights.
-
-        The first that reaches a segment writes it, the others add.
-        """
+        # out[zi, w] += sum_u  x1[zi, u] W[u, w]
+        # x1[zi, u]  += sum_w  out[zi, w] W[u, w]
+        # W[u, w]    += sum_zi x1[zi, u] out[zi, w]
+        # The product of each open slot: of a whole tile, or of row r if every row has its own weights.
+        # The first product that reaches a segment writes it, the others add.
         x, y = term.source, term.target
         rows = f"n * {x.dim}" if self.s.shared_weights else str(x.dim)
-        (given_x, x_step), (given_y, y_step) = self._given("x1", x), self._given("out", y)
+        (given_x, x_step), (given_y, y_step) = self._input_address("x1", x), self._input_address("out", y)
         if "out" in self.p.opened:
-            into, add = self._made("out", y), _flag(("out", y.index) in written)
+            into, add = self._result_address("out", y), _cpp_bool(("out", y.index) in written)
             weights = self._weights_address(term, "keep", term.kept)
             sizes = f"{y.padded}, {rows}, {x.mul}"
             self.w.line(f"multiply<{y.padded}>({add}, {into}, {given_x}, {x_step}, 1, {weights}, {sizes});")
         if "x1" in self.p.opened:
-            into, add = self._made("x1", x), _flag(("x1", x.index) in written)
+            into, add = self._result_address("x1", x), _cpp_bool(("x1", x.index) in written)
             weights = self._weights_address(term, "keep_flipped", self.p.weights["kept"] + term.flipped)
             sizes = f"{x.padded}, {rows}, {y.mul}"
             self.w.line(f"multiply<{x.padded}>({add}, {into}, {given_y}, {y_step}, 1, {weights}, {sizes});")
         if "w" in self.p.opened:
-            with self._summed(term) as sums:
+            with self._gradient_address(term) as sums:
                 add = "!fresh" if self.p.by_element else "true"
                 given = f"{given_x}, 1, {x_step}, {given_y}, {y_step}"
                 self.w.line(f"multiply<{y.padded}>({add}, {sums}, {y.padded}, {given}, {x.mul}, {rows});")
         written |= {("out", y.index), ("x1", x.index)}
 
-    def _given(self, operand: str, segment: MatrixSegment) -> tuple[str, int]:
-        """Address of a segment that is given, [row, component][copy], and how far its rows are apart."""
+    def _input_address(self, operand: str, segment: MatrixSegment) -> tuple[str, int]:
+        # address of a given segment, [row, component][copy], and the distance of its rows
         if operand in self.p.staged and segment not in self.p.stages(operand):
             return f"p_{operand} + {segment.start}", self.p.dim[operand]
-        return self._at(f"s_{operand}", segment), segment.padded
+        return self._scratch_address(f"s_{operand}", segment), segment.padded
 
-    def _made(self, operand: str, segment: MatrixSegment) -> str:
+    def _result_address(self, operand: str, segment: MatrixSegment) -> str:
         # address of a segment that is open, and how far its rows are apart
         if segment.whole:
             return f"q_{operand} + {segment.start}, {self.p.dim[operand]}"
-        return f"{self._at(f'a_{operand}', segment)}, {segment.padded}"
+        return f"{self._scratch_address(f'a_{operand}', segment)}, {segment.padded}"
 
-    def _at(self, area: str, segment: MatrixSegment) -> str:
+    def _scratch_address(self, area: str, segment: MatrixSegment) -> str:
         # address of a segment of the tile, or of row r
         row = "" if self.s.shared_weights else f" + r * {segment.size}"
         return f"{area} + {segment.scratch} * (i64)R{row}"
 
     def _weights_address(self, term: MatrixTerm, keep: str, at: int) -> str:
-        """Address of the weights that a product reads, brought there first where they are a row's own."""
+        # a row's own weights move into scratch first
         if self.s.shared_weights:
             return f"weights + {at}"
-        self._move(term, keep, f"p_w + r * {self.p.dim['w']}", "s_w")
+        self._move_weights(term, keep, f"p_w + r * {self.p.dim['w']}", "s_w")
         return "s_w"
 
     @contextmanager
-    def _summed(self, term: MatrixTerm) -> Iterator[str]:
-        """Address at which the weights' gradient is added up, taken from there at once where it is a row's own."""
+    def _gradient_address(self, term: MatrixTerm) -> Iterator[str]:
+        # a row's own gradient moves out of scratch at once
         if self.s.shared_weights:
             yield f"a_w + {term.kept}"
             return
         self.w.line(f"clear(s_w, {term.source.mul * term.target.padded});")
         yield "s_w"
-        self._move(term, "give", f"q_w + r * {self.p.dim['w']}", "s_w")
+        self._move_weights(term, "give", f"q_w + r * {self.p.dim['w']}", "s_w")
 
-    def _move(self, term: MatrixTerm, verb: str, memory: str, scratch: str) -> None:
+    def _move_weights(self, term: MatrixTerm, function: str, memory: str, scratch: str) -> None:
         # the weights of a path into scratch or back, times its coefficient
         value = literal(term.coefficient, self.s.target.dtype)
-        self.w.line(f"{verb}<{term.source.mul}, {term.target.mul}>({memory} + {term.start}, {value}, {scratch});")
+        self.w.line(f"{function}<{term.source.mul}, {term.target.mul}>({memory} + {term.start}, {value}, {scratch});")
 
     def write_weights(self, memory: str = "w") -> None:
-        """Into scratch, the coefficients multiplied in: as [u][w] for out, as [w][u] for x1."""
+        """Write scaled weights into scratch: [u][w] for out, [w][u] for x1."""
         for term in self.s.terms:
             with self.w.paths(term.path):
                 if "out" in self.p.opened:
-                    self._move(term, "keep", memory, f"weights + {term.kept}")
+                    self._move_weights(term, "keep", memory, f"weights + {term.kept}")
                 if "x1" in self.p.opened:
-                    self._move(term, "keep_flipped", memory, f"weights + {self.p.weights['kept'] + term.flipped}")
+                    self._move_weights(
+                        term, "keep_flipped", memory, f"weights + {self.p.weights['kept'] + term.flipped}"
+                    )
 
     def write_weight_sums(self) -> None:
-        """The blocks' parts of the weights' gradient, summed in block order, out of scratch."""
+        """Write the sum of weight gradients over blocks."""
         size, w = self.p.block_sums, self.w
         if not self.p.by_element:
             add_block_sums(w, size)
-            self._give_sums("d_w", "sums")
+            self._store_weight_gradients("d_w", "sums")
             return
         with w.block("for (i64 e = 0, b = 0; e < elements; ++e)"):
             w.line(f"real* const to = d_w + e * {self.p.dim['w']}; num* const all = sums + b * {size};")
@@ -155,12 +153,12 @@ class MatrixText:
             w.line("if (t.is_whole(b, span)) { ++b; continue; }  // a thread has given it")
             with w.block("for (++b; b < blocks && t.element[b] == e; ++b)"):
                 w.line(f"for (i64 m = 0; m < {size}; m += W) add(all + m, load(sums + b * {size} + m));")
-            self._give_sums("to", "all")
+            self._store_weight_gradients("to", "all")
 
-    def _give_sums(self, memory: str, sums: str) -> None:
+    def _store_weight_gradients(self, memory: str, sums: str) -> None:
         for term in self.s.terms:
             with self.w.paths(term.path):
-                self._move(term, "give", memory, f"{sums} + {term.kept}")
+                self._move_weights(term, "give", memory, f"{sums} + {term.kept}")
         for start, size in self.p.unreached("w"):
             self.w.line(f"zero({memory} + {start}, {size});")
 
@@ -184,8 +182,8 @@ class MatrixText:
             w.line(f"tile({', '.join(names.get(name, name) for _, name in self._arguments())});")
         if by_element and self.p.sums_weights:
             with w.block("if (whole)"):
-                self._give_sums(f"d_w + e * {self.p.dim['w']}", "a_w")
+                self._store_weight_gradients(f"d_w + e * {self.p.dim['w']}", "a_w")
 
 
-def _flag(adds: bool) -> str:
+def _cpp_bool(adds: bool) -> str:
     return "true" if adds else "false"

@@ -1,9 +1,4 @@
-"""Large texts in parts: functions of their own, which can be compiled side by side.
-
-Compilers need more than twice the time for twice as much in one function, and one process for each core.  The
-preprocessor cuts the text by its lines (`parts.h`): a text is the same however many units are made of it, and a unit
-holds neighbours, so that code lies in the library in the order in which it runs.
-"""
+"""Split large texts into functions that compile in parallel; the preprocessor selects a unit's lines (`parts.h`)."""
 
 from __future__ import annotations
 
@@ -16,13 +11,14 @@ from tpgen.kernels.cpp.text import Writer
 
 Arguments = list[tuple[str, str]]  # type and name
 
+# compilers need more than twice the time for twice as much in one function; neighbours stay together in a unit
 _BEGIN = "#if IN_UNIT"
 # Straight lines of sums leave little to optimise: -O2 takes 40 % longer for code that runs no faster.
 _LIGHT = "-O1"
 
 
 class Parts:
-    """The parts of one text, numbered as they are written."""
+    """Numbered parts of one text."""
 
     def __init__(self, w: Writer) -> None:
         self.w, self.calls = w, list[str]()
@@ -30,7 +26,7 @@ class Parts:
 
     @contextmanager
     def part(self, arguments: Arguments) -> Iterator[None]:
-        """Make the lines written inside a function, in one of the units, and note its call."""
+        """Write the lines inside as a function of one unit, and record its call."""
         name = f"part_{len(self.calls)}"
         head = f"void {name}({declared(arguments)})"
         self.w.line(f"{head} __attribute__((noinline));")
@@ -45,14 +41,14 @@ def declared(arguments: Arguments) -> str:
 
 @contextmanager
 def in_unit(w: Writer) -> Iterator[None]:
-    """Compile the lines written inside in one of the units."""
+    """Compile the lines inside in one unit only."""
     w.raw(_BEGIN)
     yield
     w.raw("#endif")
 
 
 def unit_flags(text: str, most: int) -> list[list[str]]:
-    """Flags that tell a compiler which lines are its unit's, for each unit; none for a text without parts.
+    """Compiler flags that select the lines of each of ``most`` units; none for a text without parts.
 
     >>> unit_flags("int a;", 2)
     [[]]

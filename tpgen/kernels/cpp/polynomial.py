@@ -1,8 +1,4 @@
-"""C++ of a polynomial's sweep where its placement says: vectors over channels, rows in the order of their elements.
-
-Which rows a task has follows from the rows alone, and where weights are open it has all of an element: sums have one
-order, whatever the number of threads.
-"""
+"""Write the C++ of a polynomial sweep: vectors over channels, rows by element."""
 
 from __future__ import annotations
 
@@ -17,12 +13,15 @@ from tpgen.kernels.sweep.monomials import gathered, stored_value
 from tpgen.kernels.sweep.statements import Component, Local, Statement
 from tpgen.planner.polynomial_plan import terms_text
 
+# Sums have one order for any number of threads: rows alone determine the tasks, and a task has all rows of an element
+# if weights are open.
+
 _WORTH = 1 << 17  # operations on vectors that are worth a second thread
 _MOVED = 8  # operations, for as long as a component takes between memory and registers
 
 
 class Phrases(NamedTuple):
-    """Words of a target for what a row does: names of slots, components and sizes of segments are filled in."""
+    """C++ templates of a target for types, loads and stores of a row."""
 
     number: str  # the type of what is computed with
     one: str
@@ -45,7 +44,7 @@ _VECTORS = Phrases(
 
 
 class RowText:
-    """Writes what a row does between memory and registers, and its statements."""
+    """Writes loads, statements and stores of a row."""
 
     def __init__(self, at: PolynomialPlacement, w: Writer, words: Phrases) -> None:
         self.at, self.w, self.words = at, w, words
@@ -54,7 +53,7 @@ class RowText:
         self.spelling = Spelling(at.target.dtype, texts, one=words.one)
 
     def get(self, slot: str) -> None:
-        """Write how the components of a given slot come from memory."""
+        """Write the loads of a given slot."""
         operand, name = self.at.operands[slot], slot_name(slot)
         self.w.line(f"{self.words.number} t_{name}[{operand.dim}];")
         if operand.channels:
@@ -82,26 +81,25 @@ class RowText:
             self.w.line(f"d_{name}[{target.index}] += {text};")
 
     def set(self, slot: str) -> None:
-        """Write the stores of the sums of an open slot, which is a result, to memory."""
+        """Write the stores of an open slot."""
         for start, size in component_runs(self.at.operands[slot]):
             self.w.line(self.words.set.format(slot_name(slot), start, size))
 
 
 def generate_polynomial(placement: PolynomialPlacement) -> GeneratedSource:
-    """The source of a sweep that has its place: deterministic, with a C entry point and no includes.
+    """Write the source of a polynomial placement.
 
-    The entry is that of all kernels.  Its one index is the element of every row (null: all rows are of element 0, or
-    each of its own).
+    The index of the entry point gives the element of each row; null: element 0, or each row its own.
     """
-    return _Text(placement).write()
+    return _PolynomialText(placement).write()
 
 
-def _list(kind: str, prefix: str, slots: list[str]) -> list[str]:
+def _declarations(kind: str, prefix: str, slots: list[str]) -> list[str]:
     return [f"{kind} {prefix}{slot_name(s)}" for s in slots]
 
 
-class _Text:
-    """Writes one source."""
+class _PolynomialText:
+    """Writes the source of one polynomial placement."""
 
     def __init__(self, at: PolynomialPlacement) -> None:
         self.at, self.sweep, self.w = at, at.sweep, Writer()
@@ -115,18 +113,18 @@ class _Text:
         for name in ("indices", "order", "tasks", "channels"):
             self.w.raw(header(name))
         if self.at.coefficients:
-            self._prologue()
-        self._rows()
+            self._prologue_function()
+        self._row_function()
         if self.at.folded:
-            self._epilogue()
-        self._entry()
+            self._epilogue_function()
+        self._entry_point()
         return self.w.done()
 
-    def _rows(self) -> None:
+    def _row_function(self) -> None:
         at = self.at
-        arguments = _list("const real*", "p_", at.inputs) + _list("real*", "o_", at.stored)
-        arguments += _list("num*", "o_", at.summed)
-        arguments += _list("const num*", "", at.coefficients) + _list("num*", "", at.adjoints)
+        arguments = _declarations("const real*", "p_", at.inputs) + _declarations("real*", "o_", at.stored)
+        arguments += _declarations("num*", "o_", at.summed)
+        arguments += _declarations("const num*", "", at.coefficients) + _declarations("num*", "", at.adjoints)
         with self.w.block(f"static void row({', '.join([*arguments, 'i64 C', 'i64 c', 'int n'])})"):
             for slot in at.inputs:
                 self.row.get(slot)
@@ -138,23 +136,23 @@ class _Text:
             for name, i in ((slot_name(s), i) for s in at.summed for i in range(self.dim[s])):
                 self.w.line(f"o_{name}[{i}] += sum_some(d_{name}[{i}], n);")
 
-    def _prologue(self) -> None:
-        arguments = _list("const num*", "", self.at.weights) + _list("num*", "", self.at.coefficients)
+    def _prologue_function(self) -> None:
+        arguments = _declarations("const num*", "", self.at.weights) + _declarations("num*", "", self.at.coefficients)
         with self.w.block(f"static void prologue({', '.join(arguments)})"):
             for target, terms in gathered(self.sweep.prologue).items():
                 value = self.row.spelling.sum(terms)
                 self.w.line(f"store({slot_name(target.operand)} + {target.index} * W, {value});")
 
-    def _epilogue(self) -> None:
-        arguments = _list("const num*", "", [*self.at.weights, *self.at.adjoints])
-        arguments += _list("real*", "o_", self.at.folded)
+    def _epilogue_function(self) -> None:
+        arguments = _declarations("const num*", "", [*self.at.weights, *self.at.adjoints])
+        arguments += _declarations("real*", "o_", self.at.folded)
         sums = gathered(self.sweep.epilogue)
         with self.w.block(f"static void epilogue({', '.join([*arguments, 'i64 C', 'int n'])})"):
             for slot, i in ((s, i) for s in self.at.folded for i in range(self.dim[s])):
                 text = self.row.spelling.sum(sums.get(Component(slot, 0, i), ())) or "vec{}"
                 self.w.line(f"set_some(o_{slot_name(slot)} + {i} * C, n, {text});")
 
-    def _entry(self) -> None:
+    def _entry_point(self) -> None:
         sums = [(f"s_{slot_name(s)}", f"rows * {self.dim[s]}", self.at.opened.index(s)) for s in self.at.summed]
         with self.w.block(entry_head()):
             self.w.line("const i64 elements = indices[0].size, C = channels, vectors = (C + W - 1) / W;")
@@ -166,29 +164,29 @@ class _Text:
                 room(self.w, "num", name, f"{size} + 1")
                 self.w.line(f"for (i64 m = 0; m < {size}; ++m) {name}[m] = 0;")
             self.w.line("int fault = 0;")
-            self._parallel()
+            self._task_loop()
             for name, size, n in sums:
                 self.w.line(f"for (i64 m = 0; m < {size}; ++m) opened[{n}][m] = narrow({name}[m]);")
             self.w.line("return fault;")
 
-    def _parallel(self) -> None:
-        """Write the threads' loop over tasks: rows of an element, all channels where a result is summed over them."""
+    def _task_loop(self) -> None:
+        # threads loop over tasks: rows of an element; all channels if a result is summed over channels
         groups = "1" if self.at.whole_rows else "vectors"
         moved = sum(self.dim.get(slot, 0) for slot in (*self.at.read, *self.at.opened))
         worth = f"rows * vectors * {self.sweep.operations + _MOVED * moved} > {_WORTH}"
         size = f"{max(1, sum(self.at.scratch.values()))} * W"
-        with each_task(self.w, worth, size, self._declared(), f"t.count * {groups}"):
+        with each_task(self.w, worth, size, self._thread_declarations(), f"t.count * {groups}"):
             self.w.line(f"const i64 e = t.element[b / {groups}], from = t.begin[b / {groups}];")
             end = "t.first[e + 1]"
             self.w.line(f"const i64 to = {end if self.at.folded else f'least({end}, from + {self.at.span})'};")
             if self.at.whole_rows:
                 with self.w.block("for (i64 v = 0; v < vectors; ++v)"):
-                    self._task()
+                    self._task_body()
             else:
                 self.w.line("const i64 v = b % vectors;")
-                self._task()
+                self._task_body()
 
-    def _declared(self) -> Iterator[str]:
+    def _thread_declarations(self) -> Iterator[str]:
         # declarations of scratch, and of the tensors that a thread reads and writes
         at = self.at
         yield from scratch_areas({slot_name(slot): count for slot, count in at.scratch.items()}, " * W")
@@ -197,7 +195,7 @@ class _Text:
         written = [(slot, n) for n, slot in enumerate(at.opened) if slot not in at.summed]
         yield from (f"real* const o_{slot_name(slot)} = opened[{n}];" for slot, n in written)
 
-    def _task(self) -> None:
+    def _task_body(self) -> None:
         # one vector of channels of a task's rows
         self.w.line("const i64 c = v * W; const int n = least(W, C - c);")
         if self.at.folded:
@@ -215,13 +213,13 @@ class _Text:
             self.w.line(f"clear({slot_name(slot)}, {self.sweep.coefficients} * W);")
         with self.w.block("for (i64 q = from; q < to; ++q)"):
             self.w.line("const i64 r = t.order[q];")
-            self.w.line(f"row({', '.join(self._row_call())});")
+            self.w.line(f"row({', '.join(self._row_call_arguments())});")
         if self.at.folded:
             places = [f"o_{slot_name(s)} + e * {self.dim[s]} * C + c" for s in self.at.folded]
             values = [*map(slot_name, (*self.at.weights, *self.at.adjoints)), *places, "C", "n"]
             self.w.line(f"epilogue({', '.join(values)});")
 
-    def _row_call(self) -> list[str]:
+    def _row_call_arguments(self) -> list[str]:
         at = self.at
         rows = [("p", at.inputs), ("o", at.stored), ("s", at.summed)]
         values = [f"{p}_{slot_name(s)} + r * {at.row_of(s)}" for p, slots in rows for s in slots]

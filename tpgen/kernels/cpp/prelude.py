@@ -1,9 +1,6 @@
-"""The text before the generated functions: constant C++ from the headers beside this file, and what a target decides.
+"""Write the text before the generated functions: headers, and code for the target.
 
-Everything goes through the vector extensions that g++ (9 and later) and clang share, so nothing here names a
-processor. Two kinds of memory are kept apart: *storage* (``real``: the tensors, unaligned, maybe bfloat16) and
-*scratch* (``num``: what is computed with, aligned).  No sum is reordered by the compiler: what is written is what is
-added, in that order.
+The text uses vector extensions of g++ 9 and clang; the compiler reorders no sum.
 """
 
 from __future__ import annotations
@@ -12,10 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tpgen.kernels.cpp.text import read_header
-from tpgen.kernels.cpp.tiles import order, tail_texts, tile
+from tpgen.kernels.cpp.tiles import lane_list, tail_texts, tile
 from tpgen.kernels.placement.values import Target
 
-# storage type, compute type, integer type of the same width as the compute type
+# storage type (tensors: unaligned, maybe bfloat16), compute type (also of scratch: aligned), integer type of the same
+# width as the compute type
 _TYPES = {
     "float32": ("float", "float", "unsigned int"),
     "float64": ("double", "double", "unsigned long long"),
@@ -24,12 +22,12 @@ _TYPES = {
 
 
 def header(name: str) -> str:
-    """The text of a header beside this file."""
+    """Read a header beside this file."""
     return read_header(Path(__file__).with_name(f"{name}.h"))
 
 
 def prelude(target: Target, tiles: set[int], rows: int, tails: Iterable[tuple[int, int]] = ()) -> str:
-    """The text before the generated functions: what tiles and tails are in use, products where rows are tiled."""
+    """Write the text before the functions; ``rows`` of a tile, or 0 without matrix products."""
     parts = [
         type_names(target),
         header("system"),
@@ -48,14 +46,14 @@ def prelude(target: Target, tiles: set[int], rows: int, tails: Iterable[tuple[in
             _transpose(target.lanes),
             header("row_staging"),
             header("patch"),
-            _products(target),
+            _matrix_products(target),
             header("correlation"),
         ]
     return "\n".join(part.strip("\n") for part in parts)
 
 
 def type_names(target: Target) -> str:
-    """Types of every source: ``real`` in memory, ``num`` to compute with, ``vec`` of such numbers, ``W`` lanes."""
+    """Define C++ types: ``real`` of tensors, ``num`` of computation and scratch, ``vec`` of ``W`` lanes."""
     storage, compute, bits = _TYPES[target.dtype]
     width = 8 if compute == "double" else 4
     return f"""
@@ -85,8 +83,8 @@ def _transpose(lanes: int) -> str:
     while step < lanes:
         for n in range(lanes):
             if not n & step:
-                low = order([lane if not lane & step else lanes + lane - step for lane in range(lanes)])
-                high = order([lane + step if not lane & step else lanes + lane for lane in range(lanes)])
+                low = lane_list([lane if not lane & step else lanes + lane - step for lane in range(lanes)])
+                high = lane_list([lane + step if not lane & step else lanes + lane for lane in range(lanes)])
                 statements.append(f"a = v[{n}]; b = v[{n + step}];")
                 statements.append(f"v[{n}] = __builtin_shufflevector(a, b, {low});")
                 statements.append(f"v[{n + step}] = __builtin_shufflevector(a, b, {high});")
@@ -94,11 +92,9 @@ def _transpose(lanes: int) -> str:
     return "static inline void transpose(vec* v) {\n  vec a, b;\n  " + "\n  ".join(statements) + "\n}"
 
 
-def _products(target: Target) -> str:
-    """Matrix products on whole tiles, blocked in registers: rows of scalars against columns of vectors.
-
-    A text compiles the widths that its products have; heights of 5 and 3 would take as long as 4 + 1 and 2 + 1 do.
-    """
+def _matrix_products(target: Target) -> str:
+    # Matrix products on whole tiles, blocked in registers: rows of scalars against columns of vectors.
+    # Heights of 5 and 3 would take as long as 4 + 1 and 2 + 1 do.
     wide = 4 if target.registers >= 32 else 2
     cases = "\n".join(
         f"  for (; m + {h} <= M; m += {h}) patch<{h}, V>(add, C + m * cm, cm, A + m * am, am, ak, B, bk, K);"

@@ -1,4 +1,4 @@
-"""Text that remembers which paths each of its lines serves, and which part of it each line stands in."""
+"""C++ text with paths and part of each line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tpgen.kernels.rows import GROUPED, INDEXED, PAIRED, RowRule
 
 @cache
 def read_header(path: Path) -> str:
-    """The text of a header, from behind its head comment, which says what it is and what it needs.
+    """Read a header without its head comment.
 
     >>> read_header(Path(__file__).parent / "order.h").split("(")[0]
     'template <class Index> static int inside'
@@ -26,17 +26,14 @@ def read_header(path: Path) -> str:
 
 @dataclass(frozen=True)
 class GeneratedSource:
-    """A generated program: its text, and for every line the instructions it was written for (none: plumbing).
-
-    Every line has a part as well: the schedule, the prelude, a function, the driver.
-    """
+    """A generated program, with the paths (none: shared) and the part of each line."""
 
     text: str
     line_paths: tuple[tuple[int, ...], ...]
     line_parts: tuple[str, ...]
 
     def lines_of(self, path: int) -> list[int]:
-        """Numbers (from 1) of the lines written for one instruction."""
+        """Line numbers, from 1, of one path."""
         return [n for n, paths in enumerate(self.line_paths, 1) if path in paths]
 
     def __str__(self) -> str:
@@ -44,7 +41,7 @@ class GeneratedSource:
 
 
 class Writer:
-    """Collects lines, indents them by their braces, and records the paths in force."""
+    """Collects and indents lines, and records the current paths and part."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -56,42 +53,42 @@ class Writer:
 
     def line(self, text: str = "") -> None:
         for part in text.split("\n"):
-            self._add(part.strip() if self._depth else part.rstrip())
+            self._append_indented(part.strip() if self._depth else part.rstrip())
 
     def raw(self, text: str) -> None:
-        """Lines that are laid out already."""
+        """Add lines without indentation."""
         for part in text.strip("\n").split("\n"):
-            self._keep(part)
+            self._append(part)
 
-    def _add(self, text: str) -> None:
+    def _append_indented(self, text: str) -> None:
         if text.startswith("}"):
             self._depth -= 1
-        self._keep("  " * self._depth + text if text else "")
+        self._append("  " * self._depth + text if text else "")
         if text.endswith("{"):
             self._depth += 1
 
-    def _keep(self, line: str) -> None:
+    def _append(self, line: str) -> None:
         self._lines.append(line)
         self._paths.append(self._current)
         self._parts.append(self._part)
 
     @contextmanager
     def block(self, head: str, tail: str = "}") -> Iterator[None]:
-        """``head {`` … ``}``"""
+        """Write ``head {``, the lines inside, and ``}``."""
         self.line(f"{head} {{" if head else "{")
         yield
         self.line(tail)
 
     @contextmanager
     def paths(self, *paths: int) -> Iterator[None]:
-        """Lines inside serve these instructions."""
+        """Tag the lines inside with these paths."""
         before, self._current = self._current, tuple(paths)
         yield
         self._current = before
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Lines inside stand in this part."""
+        """Tag the lines inside with this part."""
         before, self._part = self._part, name
         yield
         self._part = before
@@ -101,7 +98,7 @@ class Writer:
 
 
 def literal(value: float, dtype: str) -> str:
-    """A literal that reads back to the same number.
+    """Write a literal that reads back to the same number.
 
     >>> literal(0.1, "float32"), literal(2.0, "float64")
     ('0.1f', '2.0')
@@ -113,7 +110,7 @@ def literal(value: float, dtype: str) -> str:
 
 
 def times(value: float, text: str, dtype: str) -> str:
-    """``value * text``, shorter where the value is plus or minus one."""
+    """Write ``value * text``, shorter for plus or minus one."""
     if value == 1.0:
         return text
     if value == -1.0:
@@ -122,7 +119,7 @@ def times(value: float, text: str, dtype: str) -> str:
 
 
 def total(terms: list[str]) -> str:
-    """A sum, in the order given."""
+    """Write a sum in the given order."""
     return " + ".join(terms).replace("+ -", "- ")
 
 
@@ -131,7 +128,7 @@ _FOUND = {INDEXED: "{0}[e]", GROUPED: "{0}[e]", PAIRED: "(e < {0}.size ? e : e -
 
 
 def found_row(rule: RowRule | None) -> str:
-    """C++ of the row of an operand that row ``e`` finds.
+    """Write the row of an operand for row ``e``.
 
     >>> from tpgen.kernels.rows import EDGE_PAIRS, SOURCES
     >>> found_row(None), found_row(SOURCES), found_row(EDGE_PAIRS)
@@ -141,14 +138,14 @@ def found_row(rule: RowRule | None) -> str:
 
 
 def entry_head(indices: bool = True) -> str:
-    """The head of a kernel's entry."""
+    """Write the head of a kernel's entry function."""
     how = "const RowIndex* indices" if indices else "const void*"
     arguments = f"const real* const* given, real* const* opened, {how}, i64 rows, i64 channels"
     return f'extern "C" __attribute__((visibility("default"))) int tpgen_kernel({arguments})'
 
 
 def add_block_sums(w: Writer, size: int) -> None:
-    """Add the sums of all blocks to those of the first, in block order."""
+    """Write the sum of all blocks into the first, in block order."""
     w.line(f"if (!blocks) clear(sums, {size});")
     w.line(
         f"for (i64 b = 1; b < blocks; ++b) for (i64 m = 0; m < {size}; m += W) "
@@ -157,19 +154,19 @@ def add_block_sums(w: Writer, size: int) -> None:
 
 
 def room(w: Writer, kind: str, name: str, size: str) -> None:
-    """Memory that every way out of the kernel gives back."""
+    """Write an allocation that frees itself at every return."""
     w.line(f"const Room<{kind}> {name}_room({size}); {kind}* const {name} = {name}_room.at; if (!{name}) return 1;")
 
 
 def scratch_areas(sizes: Mapping[str, int], unit: str = "") -> list[str]:
-    """Declarations of areas of some sizes in units, one behind the other in a thread's scratch."""
+    """Declare consecutive areas in a thread's scratch."""
     begins = accumulate(sizes.values(), initial=0)
     return [f"num* const {name} = scratch + {at}{unit};" for name, at in zip(sizes, begins, strict=False)]
 
 
 @contextmanager
 def each_task(w: Writer, worth: str, size: str, declared: Iterable[str], count: str) -> Iterator[None]:
-    """Threads, if they are worth it, that take task ``b`` of a count, each with scratch of a size and declarations."""
+    """Write a loop of threads over ``count`` tasks ``b``; one thread unless ``worth``; scratch of ``size`` for each."""
     w.line("i64 next = 0; i64* const taken = &next; int* const failed = &fault;")
     with w.block(f"on_threads({worth}, [=]() __attribute__((always_inline))", "});"):
         w.line(f"const Room<num> scratch_room({size}); num* const scratch = scratch_room.at;")

@@ -1,15 +1,6 @@
-"""Transposes in registers between items of some numbers in memory and vectors of items, by two-input shuffles.
+"""Transpose items in memory into vectors over items and back, by two-input shuffles.
 
-A *tile* is W items, a *tail* the fewer ones that are left over at the end of a segment: its last vector is put together
-from halves, quarters and so on, so that nothing behind it is read or written.
-
-Transposes of wide tiles as rotations: few shuffles, most of which only blend.
-
-``W`` items of ``D`` numbers lie in memory as vectors ``m[j]``, whose lane e is component ``d = (W j + e) mod D`` of an
-item.  Where D and W have no common factor, one permutation of each ``v[d]`` brings all of its items to the lanes that
-they have in memory.  What is left moves between vectors and keeps its lane: with the permuted vectors in the order
-``t[k] = v[W k mod D]``, lane e of ``m[j]`` is that of ``t[j + s(e)]``, where ``s(e) = e / W mod D``.  That is a
-rotation by every binary digit of s(e): a round of D blends for each digit, the same lanes in all of them.
+A *tile* is W items, a *tail* the fewer last items of a segment; a tail accesses nothing behind its items.
 """
 
 from __future__ import annotations
@@ -20,12 +11,12 @@ from math import gcd
 Lane = tuple[int, int] | None  # of a vector; None where any number will do
 
 
-def order(lanes: list[int]) -> str:
+def lane_list(lanes: list[int]) -> str:
     return ", ".join(map(str, lanes))
 
 
 def shuffles(wanted: list[Lane], source: str, target: str) -> list[str]:
-    """Statements that fill ``target`` with lanes (vector, lane) of ``source``."""
+    """Write statements that fill vector ``target`` with lanes (vector, lane) of ``source``."""
     lanes = len(wanted)
     vectors = list(dict.fromkeys(w[0] for w in wanted if w))
     if len(vectors) == 1 and all(w is None or w[1] == n for n, w in enumerate(wanted)):
@@ -34,19 +25,19 @@ def shuffles(wanted: list[Lane], source: str, target: str) -> list[str]:
     places = [
         w[1] + lanes * (w[0] == second and second != first) if w and w[0] in (first, second) else -1 for w in wanted
     ]
-    statements = [f"{target} = __builtin_shufflevector({source}[{first}], {source}[{second}], {order(places)});"]
+    statements = [f"{target} = __builtin_shufflevector({source}[{first}], {source}[{second}], {lane_list(places)});"]
     done = {first, second}
     for vector in vectors[2:]:
         places = [
             -1 if not w else n if w[0] in done else lanes + w[1] if w[0] == vector else -1 for n, w in enumerate(wanted)
         ]
         done.add(vector)
-        statements.append(f"{target} = __builtin_shufflevector({target}, {source}[{vector}], {order(places)});")
+        statements.append(f"{target} = __builtin_shufflevector({target}, {source}[{vector}], {lane_list(places)});")
     return statements
 
 
-def _moves(lanes: int, width: int, items: int) -> tuple[list[list[str]], list[list[str]]]:
-    """Shuffles that make vectors of items of vectors of memory, zero behind the last one, and those that undo it."""
+def _shuffle_statements(lanes: int, width: int, items: int) -> tuple[list[list[str]], list[list[str]]]:
+    # shuffles from vectors of memory to vectors over items, zero behind the last item, and the inverse
     numbers = width * items
     zero = (numbers // lanes, lanes - 1)  # a lane of memory that holds none
     gathered = [[divmod(n * width + d, lanes) if n < items else zero for n in range(lanes)] for d in range(width)]
@@ -57,80 +48,90 @@ def _moves(lanes: int, width: int, items: int) -> tuple[list[list[str]], list[li
 
 
 def tile(lanes: int, width: int) -> str:
-    """``W`` items of ``width`` numbers <-> ``width`` vectors."""
+    """Write the transposes between ``W`` items of ``width`` numbers and ``width`` vectors."""
     if rotates(lanes, width):
         split, join = [split_by_rotations(lanes, width)], [join_by_rotations(lanes, width)]
     else:
-        split, join = _moves(lanes, width, lanes)
+        split, join = _shuffle_statements(lanes, width, lanes)
     fetches = " ".join(f"m[{d}] = fetch(p + {d} * W);" for d in range(width))
     puts = " ".join(f"put(p + {d} * W, m[{d}]);" for d in range(width))
-    return _struct(f"Tile<{width}>", width, fetches, split, join, puts)
+    return _transpose_struct(f"Tile<{width}>", width, fetches, split, join, puts)
 
 
 def rotates(lanes: int, width: int) -> bool:
-    """Whether that is fewer shuffles than to put every vector together from all that it has numbers of.
+    """Whether rotations take fewer shuffles than filling every vector by itself.
 
     >>> [d for d in range(1, 16) if rotates(16, d)], [d for d in range(1, 16) if rotates(4, d)]
     ([5, 7, 9, 11, 13, 15], [])
     """
-    return gcd(lanes, width) == 1 and 1 + _rounds(width) <= min(lanes, width) - 1
+    return gcd(lanes, width) == 1 and 1 + _round_count(width) <= min(lanes, width) - 1
+
+
+# Transposes of wide tiles as rotations: few shuffles, most of which only blend.
+#
+# ``W`` items of ``D`` numbers are vectors ``m[j]`` in memory: lane e holds component ``d = (W j + e) mod D``.  If D and
+# W have no common factor, one permutation of each ``v[d]`` puts all items into the lanes of memory.  Then, with
+# ``t[k] = v[W k mod D]``, lane e of ``m[j]`` is that of ``t[j + s(e)]`` for ``s(e) = e / W mod D``: a rotation by every
+# binary digit of s(e), a round of D blends for each digit, with the same lanes in all blends.
 
 
 def split_by_rotations(lanes: int, width: int) -> list[str]:
-    """Statements that make ``v`` of ``m``: the rotations back, then the permutations."""
-    rounds = ["m", *_between(width), f"t[{_rounds(width) - 1}]"]
+    """Write ``v`` from ``m``: rotations, then permutations."""
+    rounds = ["m", *_intermediate_arrays(width), f"t[{_round_count(width) - 1}]"]
     turned = [
-        f"v[{d}] = {_shuffled(f'{rounds[-1]}[{k}]', '', [(c * width + d) % lanes for c in range(lanes)])};"
-        for k, d in enumerate(_components(lanes, width))
+        f"v[{d}] = {_shuffle(f'{rounds[-1]}[{k}]', '', [(c * width + d) % lanes for c in range(lanes)])};"
+        for k, d in enumerate(_rotated_components(lanes, width))
     ]
-    return [_declared(width), *_rotate(lanes, width, -1, rounds), *turned]
+    return [_array_declaration(width), *_rotation_rounds(lanes, width, -1, rounds), *turned]
 
 
 def join_by_rotations(lanes: int, width: int) -> list[str]:
-    """Statements that make ``m`` of ``v``: the permutations, then the rotations."""
+    """Write ``m`` from ``v``: permutations, then rotations."""
     inverse = pow(width, -1, lanes)
-    rounds = [f"t[{_rounds(width) - 1}]", *_between(width), "m"]
+    rounds = [f"t[{_round_count(width) - 1}]", *_intermediate_arrays(width), "m"]
     turned = [
-        f"{rounds[0]}[{k}] = {_shuffled(f'v[{d}]', '', [(e - d) * inverse % lanes for e in range(lanes)])};"
-        for k, d in enumerate(_components(lanes, width))
+        f"{rounds[0]}[{k}] = {_shuffle(f'v[{d}]', '', [(e - d) * inverse % lanes for e in range(lanes)])};"
+        for k, d in enumerate(_rotated_components(lanes, width))
     ]
-    return [_declared(width), *turned, *_rotate(lanes, width, 1, rounds)]
+    return [_array_declaration(width), *turned, *_rotation_rounds(lanes, width, 1, rounds)]
 
 
-def _rounds(width: int) -> int:
+def _round_count(width: int) -> int:
     return (width - 1).bit_length()
 
 
-def _declared(width: int) -> str:
-    return f"vec t[{_rounds(width)}][{width}];"
+def _array_declaration(width: int) -> str:
+    return f"vec t[{_round_count(width)}][{width}];"
 
 
-def _between(width: int) -> list[str]:
+def _intermediate_arrays(width: int) -> list[str]:
     # arrays of vectors between the first round and the last
-    return [f"t[{n}]" for n in range(_rounds(width) - 1)]
+    return [f"t[{n}]" for n in range(_round_count(width) - 1)]
 
 
-def _components(lanes: int, width: int) -> list[int]:
+def _rotated_components(lanes: int, width: int) -> list[int]:
     return [lanes * k % width for k in range(width)]
 
 
-def _rotate(lanes: int, width: int, sign: int, rounds: list[str]) -> list[str]:
-    """Rounds of blends: vector j takes some lanes of the one that is 1, 2, 4 ... places on."""
+def _rotation_rounds(lanes: int, width: int, sign: int, rounds: list[str]) -> list[str]:
+    # rounds of blends: vector j takes some lanes of the vector 1, 2, 4 ... places on
     shifts = [e * pow(lanes, -1, width) % width for e in range(lanes)]
     # of the second vector where a digit is set
     digits = [[e + lanes * (shift >> n & 1) for e, shift in enumerate(shifts)] for n in range(len(rounds) - 1)]
     return [
-        f"{new}[{j}] = {_shuffled(f'{old}[{j}]', f'{old}[{(j + sign * 2**n) % width}]', digits[n])};"
+        f"{new}[{j}] = {_shuffle(f'{old}[{j}]', f'{old}[{(j + sign * 2**n) % width}]', digits[n])};"
         for n, (old, new) in enumerate(pairwise(rounds))
         for j in range(width)
     ]
 
 
-def _shuffled(first: str, second: str, lanes: list[int]) -> str:
-    return f"__builtin_shufflevector({first}, {second or first}, {order(lanes)})"
+def _shuffle(first: str, second: str, lanes: list[int]) -> str:
+    return f"__builtin_shufflevector({first}, {second or first}, {lane_list(lanes)})"
 
 
-def _struct(name: str, vectors: int, fetches: str, split: list[list[str]], join: list[list[str]], puts: str) -> str:
+def _transpose_struct(
+    name: str, vectors: int, fetches: str, split: list[list[str]], join: list[list[str]], puts: str
+) -> str:
     def body(parts: list[list[str]]) -> str:
         return "\n    ".join(line for part in parts for line in part)
 
@@ -150,30 +151,34 @@ template <> struct {name} {{
 
 
 def tail_texts(lanes: int, dtype: str, tails: set[tuple[int, int]]) -> str:
-    """Tails of (width, items), and what reads and writes the numbers of their last vectors."""
+    """Write transposes of tails (width, items), and access to partial vectors."""
     parts = sorted({width * items % lanes for width, items in tails} - {0})
     attributes = "__attribute__((vector_size({0} * sizeof(real)), aligned(sizeof(real)), may_alias))"
     sizes = [2**n for n in range(1, lanes.bit_length())] if parts else []
     pieces = [f"typedef real piece{size} {attributes.format(size)};" for size in sizes]
-    texts = [*pieces, *(_part(lanes, dtype, n) for n in parts), *(_tail(lanes, *t) for t in sorted(tails))]
+    texts = [
+        *pieces,
+        *(_partial_vector_functions(lanes, dtype, n) for n in parts),
+        *(_tail_struct(lanes, *t) for t in sorted(tails)),
+    ]
     return "\n".join(text.strip("\n") for text in texts)
 
 
-def _part(lanes: int, dtype: str, count: int) -> str:
+def _partial_vector_functions(lanes: int, dtype: str, count: int) -> str:
     # read and write the first ``count`` numbers of a vector
     widened = "(vec)(__builtin_convertvector(whole, bits) << 16)" if dtype == "bfloat16" else "whole"
     return f"""
 static inline vec fetch_{count}(const real* p) {{
-  const piece{lanes} whole = {_read(0, count, lanes)};
+  const piece{lanes} whole = {_read_expression(0, count, lanes)};
   return {widened};
 }}
 static inline void put_{count}(real* p, vec v) {{
   piece{lanes} whole; put((real*)&whole, v);
-  {" ".join(_write("whole", 0, count, lanes))}
+  {" ".join(_write_statements("whole", 0, count, lanes))}
 }}"""
 
 
-def _read(at: int, count: int, size: int) -> str:
+def _read_expression(at: int, count: int, size: int) -> str:
     # an expression of ``size`` numbers: ``count`` from a place in memory, zeros behind them
     if count == size:
         return f"*(const piece{size}*)(p + {at})"
@@ -182,11 +187,11 @@ def _read(at: int, count: int, size: int) -> str:
     if size == 2:
         return f"piece2{{p[{at}], 0}}"
     half = size // 2
-    low, high = _read(at, min(count, half), half), _read(at + half, max(0, count - half), half)
-    return f"__builtin_shufflevector({low}, {high}, {order(list(range(size)))})"
+    low, high = _read_expression(at, min(count, half), half), _read_expression(at + half, max(0, count - half), half)
+    return f"__builtin_shufflevector({low}, {high}, {lane_list(list(range(size)))})"
 
 
-def _write(value: str, at: int, count: int, size: int) -> list[str]:
+def _write_statements(value: str, at: int, count: int, size: int) -> list[str]:
     # statements that write the first ``count`` of the ``size`` numbers of a value
     if count == 0:
         return []
@@ -195,17 +200,19 @@ def _write(value: str, at: int, count: int, size: int) -> list[str]:
     if size == 2:
         return [f"p[{at}] = {value}[0];"]
     half = size // 2
-    low, high = (f"__builtin_shufflevector({value}, {value}, {order(list(range(n, n + half)))})" for n in (0, half))
-    return _write(low, at, min(count, half), half) + _write(high, at + half, max(0, count - half), half)
+    low, high = (f"__builtin_shufflevector({value}, {value}, {lane_list(list(range(n, n + half)))})" for n in (0, half))
+    return _write_statements(low, at, min(count, half), half) + _write_statements(
+        high, at + half, max(0, count - half), half
+    )
 
 
-def _tail(lanes: int, width: int, items: int) -> str:
+def _tail_struct(lanes: int, width: int, items: int) -> str:
     # ``items`` items of ``width`` numbers <-> ``width`` vectors whose other lanes are zero
     whole, part = divmod(width * items, lanes)
-    split, join = _moves(lanes, width, items)
+    split, join = _shuffle_statements(lanes, width, items)
     fetches = [f"m[{n}] = fetch(p + {n} * W);" for n in range(whole)]
     fetches.append(f"m[{whole}] = fetch_{part}(p + {whole} * W);" if part else f"m[{whole}] = vec{{}};")
     puts = [f"put(p + {n} * W, m[{n}]);" for n in range(whole)] + [f"put_{part}(p + {whole} * W, m[{whole}]);"] * (
         part > 0
     )
-    return _struct(f"Tail<{width}, {items}>", whole + 1, " ".join(fetches), split, join, " ".join(puts))
+    return _transpose_struct(f"Tail<{width}, {items}>", whole + 1, " ".join(fetches), split, join, " ".join(puts))

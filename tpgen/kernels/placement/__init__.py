@@ -1,1 +1,1 @@
-"""Places of a sweep on one target: what is vectorised, staged, tabulated and kept; tiles, blocks and scratch."""
+"""Place sweeps on a target: vectors, tiles, blocks, tables, scratch."""

@@ -1,4 +1,4 @@
-"""The batch schedule with some slots open: scratch areas, and how many copies are in them at a time."""
+"""Placement of batch kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STAGED = 128  # per-row weights in scratch: whole vectors of each row, in the n
 
 @dataclass(frozen=True)
 class BatchPlacement(OpenedSlots):
-    """Per tile of rows: stage the operands, run the paths, write what they have added up."""
+    """A batch schedule with some slots open."""
 
     schedule: BatchSchedule
     opened: tuple[str, ...]
@@ -48,7 +48,7 @@ class BatchPlacement(OpenedSlots):
 
     @cached_property
     def scratch(self) -> dict[str, int]:
-        """Size of every scratch area of a thread, in numbers."""
+        """Sizes of a thread's scratch areas."""
         rows = self.schedule.rows
         areas = {f"s_{o}": self.dim[o] * rows for o in self.given if o != "w"}
         areas |= {f"a_{o}": self.dim[o] * rows for o in self.opened if o != "w"}
@@ -73,24 +73,25 @@ class BatchPlacement(OpenedSlots):
     # -- how much at a time --
 
     def block(self, term: Term) -> int:
-        """Copies of P taken at a time: whole sets that share their first copy."""
+        """Copies of P per block: whole sets with the same first copy."""
         sides = self.sides(term)
         inner = term.size(sides.copies[1:])
         first = max(1, _BLOCK // max(1, inner * term.size(sides.axis) * self.schedule.rows))
         return inner * min(term.size(sides.copies[0]), first)
 
     def chunk(self, term: Term) -> int:
-        """Weights of one first copy."""
+        """Number of weights of one first copy."""
         return term.size(term.mode.weight[1:])
 
     def staged(self, term: Term) -> int:
-        """First copies whose per-row weights are staged at a time; as many each time, or nearly."""
+        """Number of first copies whose row weights are in scratch together."""
         size = term.size(term.mode.weight[0])
+        # as many each time, or nearly
         times = -(-size // max(1, _STAGED // self.chunk(term)))
         return -(-size // times)
 
     def mixes_first(self, term: Term) -> bool:
-        """Whether copies of input 1 mix before they are coupled: it has fewer components, and one block holds all."""
+        """Whether copies mix before the coupling: input 1 has fewer components than the output."""
         if self.row_weights or not self._is_uvw(term) or term.size("v") > 1:
             return False
         return term.size("i") < term.size("k") and term.size("wi") * self.schedule.rows <= _BLOCK
@@ -108,17 +109,15 @@ class BatchPlacement(OpenedSlots):
         return self.sides(term).near in self.opened or "x2" in self.opened
 
     def owns_weights(self, term: Term) -> bool:
-        """Whether each row's own weights, sums of shared ones by its scalars, are computed first.
-
-        With v copies of a scalar and k components, a product with them takes v + k multiply-adds for an input copy and
-        an output copy, and v * k where the inputs are multiplied first.
-        """
+        """Whether the kernel first sums shared weights by each row's scalars."""
         if self.row_weights or not self._is_uvw(term):
             return False
+        # with v copies of a scalar and k components, a product with these weights takes v + k multiply-adds for an
+        # input copy and an output copy, and v * k if the inputs are multiplied first
         return term.size("j") == 1 and term.size("k") > 1 and term.size("v") >= _OF_SCALARS
 
     def flipped(self, term: Term) -> int:
-        """Output copies whose weights' gradients are vectors over copies, of one side flipped; else sums over lanes."""
+        """Output copies whose weight gradients are vectors over copies; the rest are sums over lanes."""
         if self.row_weights or not (term.mode.mixing and term.weighted and "w" in self.opened):
             return 0
         return term.size(term.mode.mixing) // self.schedule.target.lanes * self.schedule.target.lanes

@@ -1,4 +1,4 @@
-"""Blocks of rows, cut by their number alone: never by the number of threads, so that sums have one order."""
+"""Blocks of rows, cut independently of the number of threads: sums have one order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WORTH_THREADS = 65536  # numbers that a call touches
 
 @dataclass(frozen=True)
 class Blocks:
-    """Rows of a block where nothing is summed over all of them, or how many blocks have room for their parts."""
+    """Rows of a block, or largest number of blocks if each block sums over its rows."""
 
     tile: int  # rows taken at a time
     touched: int  # numbers that one row touches
@@ -33,7 +33,7 @@ class Blocks:
 
 
 def areas_text(areas: dict[str, int]) -> str:
-    """Scratch areas and their sizes.
+    """Format scratch areas and sizes.
 
     >>> areas_text({"s_x1": 64, "T": 16})
     's_x1[64], T[16], 80 numbers a thread'

@@ -1,4 +1,4 @@
-"""The channel schedule with some slots open: what stands in scratch, who writes first, what is cleared."""
+"""Placement of channel kernels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GROUP, _GROUP_STAGED = 8, 6400
 
 @dataclass(frozen=True)
 class ChannelPlacement(OpenedSlots):
-    """Per row: stage what is touched more than once, run the paths, write the accumulated gradients."""
+    """A channel schedule with some slots open."""
 
     schedule: ChannelSchedule
     opened: tuple[str, ...]
@@ -39,7 +39,7 @@ class ChannelPlacement(OpenedSlots):
 
     @cached_property
     def given(self) -> tuple[str, ...]:
-        """Slots that something reads."""
+        """Slots that the kernel reads."""
         if not self.raised:
             return given_slots(self.opened)
         read = {s.component.operand for s in self.sweep.statements if isinstance(s, Load)}
@@ -60,12 +60,12 @@ class ChannelPlacement(OpenedSlots):
 
     @property
     def in_parts(self) -> bool:
-        """Whether there is so much that parts of it are compiled as functions of their own."""
+        """Whether parts are functions of their own, which compile in parallel."""
         return len(self.sweep.paths) > _MANY
 
     @property
     def parts(self) -> list[tuple[PathSweep, ...]]:
-        """The paths that one function holds, where there are many."""
+        """Paths of each part."""
         paths = self.sweep.paths
         return [paths[n : n + _TOGETHER] for n in range(0, len(paths), _TOGETHER)]
 
@@ -75,7 +75,7 @@ class ChannelPlacement(OpenedSlots):
         return view.staged or self.carried(view.operand)
 
     def tabulated(self, slot: str) -> bool:
-        """Whether tables of a slot are needed: by all but the gradient of its operand."""
+        """Whether the kernel needs tables of a slot."""
         return any(self.filling(placed, slot) for placed in self.schedule.tables)
 
     @cached_property
@@ -83,7 +83,7 @@ class ChannelPlacement(OpenedSlots):
         return [slot for slot in self.call_slots if self.tabulated(slot)]
 
     def filling(self, placed: PlacedTable, slot: str) -> tuple[Tabulate, ...]:
-        """The statements that fill a table from a slot of its operand."""
+        """Statements that fill a table from a slot."""
         return self._fillings.get((placed.table.number, slot), ())
 
     @cached_property
@@ -109,7 +109,7 @@ class ChannelPlacement(OpenedSlots):
         return slot in self.given and any(map(self.staged, self.schedule.views_of(operand_of(slot))))
 
     def stages(self, slot: str) -> list[View]:
-        """Segments of an operand that each row copies into scratch; others are read where they stand in memory."""
+        """Segments that each row copies into scratch."""
         operand = operand_of(slot)
         if slot not in self.given or (self.carried(slot) and operand != self.owner):
             return []
@@ -121,17 +121,17 @@ class ChannelPlacement(OpenedSlots):
 
     @property
     def given_weights(self) -> list[str]:
-        """Slots of weights that are staged once for all rows."""
+        """Weight slots staged once for all rows."""
         return [slot for slot in self.given if operand_of(slot) == "w" and self.weight_scratch]
 
     @cached_property
     def scratch(self) -> dict[str, int]:
-        """Size of every scratch area of a thread, in numbers."""
+        """Sizes of a thread's scratch areas."""
         rows = self.group if self.in_parts else 1
-        return {name: size * (rows if self.by_row(name) else 1) for name, size in self._areas.items()}
+        return {name: size * (rows if self.by_row(name) else 1) for name, size in self._row_areas.items()}
 
     @cached_property
-    def _areas(self) -> dict[str, int]:
+    def _row_areas(self) -> dict[str, int]:
         # size of every scratch area of a single row
         s, lanes = self.schedule, self.schedule.target.lanes
         areas: dict[str, int] = {}
@@ -153,30 +153,29 @@ class ChannelPlacement(OpenedSlots):
 
     @property
     def second_weights(self) -> int:
-        """Size of the gradients of weights, of a row or a group, that are added to those of another edge."""
         shared = self.rule("w") is EDGE_PAIRS and "w" in self.opened
         return shared * self.dim["w"] * (self.group if self.in_parts else 1)
 
     @property
     def table_areas(self) -> list[str]:
-        """Areas of tables, one for each level; without levels there is always one."""
+        # one for each level; without levels there is always one
         return list(dict.fromkeys(map(table_area, self.tabulated_slots if self.raised else SLOTS)))
 
     @property
     def owner_sums(self) -> list[str]:
-        """Areas that hold the sum of one owner until it is complete."""
-        return [name for name in self._areas if name in (f"a_{self.owner}", f"r_{self.owner}")]
+        """Scratch areas that hold the sum of one owner."""
+        return [name for name in self._row_areas if name in (f"a_{self.owner}", f"r_{self.owner}")]
 
     # -- groups of rows --
 
     @cached_property
     def group(self) -> int:
-        """Rows that take a path together, where there are many paths."""
-        staged = sum(size for name, size in self._areas.items() if name.startswith("s_"))
+        """Number of rows that take a path together."""
+        staged = sum(size for name, size in self._row_areas.items() if name.startswith("s_"))
         return max(1, min(_GROUP, _GROUP_STAGED // max(1, staged)))
 
     def ahead(self, term: Term) -> list[View]:
-        """Segments in memory of the path behind this one; none where rows go alone, from end to end."""
+        """Segments of the path after ``term`` to prefetch; none for single rows."""
         if self.group == 1:
             return []
         terms = [path.term for path in self.sweep.paths]
@@ -185,22 +184,23 @@ class ChannelPlacement(OpenedSlots):
         return [view for view in seen if view and not self.staged(view)]
 
     def by_row(self, name: str) -> bool:
-        """Whether each row of a group has a scratch area of its own."""
-        return name in self._areas and name[:2] in ("s_", "a_", "r_") and name not in self.owner_sums
+        """Whether each row of a group has a scratch area ``name``."""
+        return name in self._row_areas and name[:2] in ("s_", "a_", "r_") and name not in self.owner_sums
 
     def row_stride(self, name: str) -> int:
-        """Numbers from what a row has in scratch to what the next one has: tables have a row in each lane."""
-        return self._areas[name] if self.by_row(name) else int(name in self.table_areas)
+        """Distance of a group's rows in scratch area ``name``."""
+        # tables have a row in each lane
+        return self._row_areas[name] if self.by_row(name) else int(name in self.table_areas)
 
     # -- who writes first --
 
     def assigns(self, view: View, term: Term) -> bool:
-        """Whether a term writes each vector of a view once."""
+        """Whether a path writes each vector of a view once."""
         letter, size = self.schedule.loop(term)
         return not self.carried(view.operand) and (size == 1 or letter in [a for a, _ in view.axes])
 
     @cached_property
-    def _first(self) -> dict[View, Term]:
+    def _first_writers(self) -> dict[View, Term]:
         first: dict[View, Term] = {}
         for term in self.schedule.terms:
             for leg in term.legs:
@@ -210,15 +210,15 @@ class ChannelPlacement(OpenedSlots):
         return first
 
     def stores(self, view: View, term: Term) -> bool:
-        """Whether a term finds nothing in scratch yet, so that it stores where later ones add."""
-        return self._first[view] is term and self.assigns(view, term)
+        """Whether a path writes a view first, and stores instead of adding."""
+        return self._first_writers[view] is term and self.assigns(view, term)
 
     @property
     def cleared(self) -> list[View]:
-        """Views that a row clears before its paths add to them."""
+        """Views that a row clears before paths add."""
         return [
             view
-            for view, term in self._first.items()
+            for view, term in self._first_writers.items()
             if view.operand in self.opened and not self.carried(view.operand) and not self.assigns(view, term)
         ]
 
@@ -245,12 +245,12 @@ class ChannelPlacement(OpenedSlots):
     def _path_text(self, term: Term) -> str:
         letter, size = self.schedule.loop(term)
         seen = [v for leg in term.legs if (v := self.schedule.view(term, leg.operand))]
-        parts = [f"{v.operand}[{v.segment}] {self._access(v, term)}" for v in seen if self._access(v, term)]
+        parts = [f"{v.operand}[{v.segment}] {self._access_text(v, term)}" for v in seen if self._access_text(v, term)]
         loop = f"{size} x " if letter else ""
         vectors = self.schedule.padded(term) // self.schedule.target.lanes
         return f"  path {term.path}: {loop}{vectors} vectors; {', '.join(parts)}"
 
-    def _access(self, view: View, term: Term) -> str:
+    def _access_text(self, view: View, term: Term) -> str:
         # text of a path's access to a segment: reads, then writes
         place = "in scratch" if self.staged(view) else "in memory" if view.inner == 1 else "in tiles of memory"
         verbs = ["read"] * (view.operand in self.given and self.opened != (view.operand,))
@@ -260,7 +260,7 @@ class ChannelPlacement(OpenedSlots):
 
 
 def identifier(slot: str) -> str:
-    """A slot's name as one of C++.
+    """C++ name of a slot.
 
     >>> identifier("x1.1")
     'x1_1'
@@ -269,7 +269,7 @@ def identifier(slot: str) -> str:
 
 
 def weights_area(slot: str) -> str:
-    """The memory that holds shared weights of a slot, laid out for vectors.
+    """Name of the memory of shared weights of a slot.
 
     >>> weights_area("w"), weights_area("w.1")
     ('weights', 'weights_1')
@@ -278,7 +278,7 @@ def weights_area(slot: str) -> str:
 
 
 def table_area(slot: str) -> str:
-    """The scratch area of the tables that are made of a slot.
+    """Name of the scratch area of a slot's tables.
 
     >>> table_area("x2"), table_area("x2.1")
     ('T', 'T_1')

@@ -1,9 +1,6 @@
-"""The matrix schedule: a form without a second input is a matrix product for each path, over rows and components.
+"""Schedule and placement of linear forms: a matrix product for each path, over rows and components.
 
-Operands stand in scratch as ``[row][component][copies padded to whole vectors]``, so that a tile of rows is the left
-factor of a product as it stands, and vectors run over the copies of the result.  Scalars stand so in memory already:
-they are read there, and written where they fill whole vectors.  Where weights are those of a row's element, a tile is
-rows of one element, wherever they stand.
+Scratch is ``[row][component][copies padded to whole vectors]``, the layout of scalars in memory.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ _SUMMED_ROWS = 144  # rows of a block at least, where each sums a gradient of th
 
 @dataclass(frozen=True)
 class MatrixSegment(ScratchSegment):
-    """Copies of one irrep in memory, and where they begin in the scratch of a row."""
+    """Copies of one irrep in memory and scratch."""
 
     index: int
     padded: int
@@ -37,12 +34,12 @@ class MatrixSegment(ScratchSegment):
 
     @property
     def whole(self) -> bool:
-        """Whether rows of memory are rows of whole vectors."""
+        """Whether rows in memory are rows of whole vectors."""
         return self.plain and self.mul == self.padded
 
     @property
     def text(self) -> str:
-        """Template arguments of the transposes that bring it into scratch and back: outer, copies, inner."""
+        """Template arguments of the segment's transposes: outer, copies, inner."""
         return f"1, {self.mul}, {self.dim}" if self.mul_first else f"{self.dim}, {self.mul}, 1"
 
     @property
@@ -52,7 +49,7 @@ class MatrixSegment(ScratchSegment):
 
 @dataclass(frozen=True)
 class MatrixTerm:
-    """``out[w] += coefficient * sum_u W[u, w] x1[u]``, for every component."""
+    """A path: ``out[w] += coefficient * sum_u W[u, w] x1[u]`` for every component."""
 
     path: int
     text: str
@@ -66,7 +63,7 @@ class MatrixTerm:
 
 @dataclass(frozen=True)
 class MatrixSchedule(TextOfPaths):
-    """A matrix product for each path, a tile of rows at a time."""
+    """Layout with a matrix product for each path."""
 
     target: Target
     dims: tuple[int, int, int, int]
@@ -77,7 +74,7 @@ class MatrixSchedule(TextOfPaths):
     name: str = "matrix"
 
     def segments(self, operand: str) -> list[MatrixSegment]:
-        """The segments of x1 or out that some path touches."""
+        """Segments of x1 or out that paths use."""
         found = {(p.source if operand == "x1" else p.target) for p in self.terms}
         return sorted(found, key=lambda s: s.index)
 
@@ -96,7 +93,7 @@ AnySchedule = Schedule | MatrixSchedule
 
 
 def is_linear(form: Form) -> bool:
-    """Whether a form is a matrix product in every path: it has no second input.
+    """Whether a form has no second input.
 
     >>> from tpgen.form.form import form_of
     >>> from tpgen.planner.linear import make_linear_plan
@@ -107,7 +104,7 @@ def is_linear(form: Form) -> bool:
 
 
 def matrix_schedule(form: Form, target: Target) -> MatrixSchedule:
-    """Place every path of a linear form."""
+    """Lay out all paths of a linear form."""
     terms = path_terms(form)
     by_element, shared = form.operand("w").rows == ELEMENT, form.operand("w").rows == SHARED
     segments = {name: _segments(form, terms, name, target, shared) for name in ("x1", "out")}
@@ -146,7 +143,7 @@ _FORMULAS = {
 
 @dataclass(frozen=True)
 class MatrixSweep(TextOfPaths):
-    """The product of each path and open slot, for every component."""
+    """Matrix products of each path for some open slots."""
 
     opened: tuple[str, ...]
     terms: tuple[MatrixTerm, ...]
@@ -161,7 +158,7 @@ class MatrixSweep(TextOfPaths):
 
 @dataclass(frozen=True)
 class MatrixPlacement(OpenedSlots):
-    """Per tile of rows: stage the operands, one product for each path and open slot, write what they have added up."""
+    """A matrix schedule with some slots open."""
 
     schedule: MatrixSchedule
     opened: tuple[str, ...]
@@ -186,17 +183,18 @@ class MatrixPlacement(OpenedSlots):
 
     @property
     def staged(self) -> tuple[str, ...]:
-        """The operands that some open slot depends on, but for the weights."""
+        """Operands that the kernel reads, except weights."""
         reads = {"x1": ("out", "w"), "out": ("x1", "w")}
         return tuple(name for name, slots in reads.items() if set(slots) & set(self.opened))
 
     @property
     def added(self) -> tuple[str, ...]:
-        """The open slots that have rows."""
+        """Open slots with rows: x1, out."""
         return tuple(slot for slot in ("x1", "out") if slot in self.opened)
 
     def stages(self, operand: str) -> list[MatrixSegment]:
-        """Segments that are brought into scratch: scalars are read in memory, as vectors where they are whole ones."""
+        """Segments of an operand that are copied into scratch."""
+        # scalars are read in memory, as vectors if memory has whole vectors
         vectors = operand == "out" and "w" in self.opened
         return [s for s in self.schedule.segments(operand) if not (s.whole if vectors else s.plain)]
 
@@ -209,25 +207,25 @@ class MatrixPlacement(OpenedSlots):
 
     @cached_property
     def weights(self) -> dict[str, int]:
-        """Sizes of the weights as products read them: ``kept`` [u][w] where out is open, ``flipped`` [w][u] for x1."""
+        """Sizes of weights in scratch: ``kept`` [u][w] for out, ``flipped`` [w][u] for x1."""
         flipped = sum(p.target.mul * p.source.padded for p in self.schedule.terms)
         return {"kept": self.weight_sums * ("out" in self.opened), "flipped": flipped * ("x1" in self.opened)}
 
     @property
     def weight_sums(self) -> int:
-        """Size of the gradient of the weights, [u][w]."""
+        """Size of the weight gradient, [u][w]."""
         return sum(p.source.mul * p.target.padded for p in self.schedule.terms)
 
     @property
     def weight_scratch(self) -> int:
-        """Size of weights as products read them, or of their gradient, outside of threads' scratch."""
+        """Size of weights, or of their gradient, outside of threads' scratch."""
         if not self.schedule.shared_weights:
             return 0
         return max(sum(self.weights.values()) * (not self.by_element), self.weight_sums * self.sums_weights)
 
     @cached_property
     def scratch(self) -> dict[str, int]:
-        """Size of every scratch area of a thread, in numbers."""
+        """Sizes of a thread's scratch areas."""
         s = self.schedule
         areas = {f"s_{o}": s.scratch(o) * s.rows for o in self.staged if self.stages(o)}
         areas |= {f"a_{o}": s.scratch(o) * s.rows for o in self.added}

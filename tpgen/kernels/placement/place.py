@@ -1,4 +1,4 @@
-"""From a schedule to its placement: the same layout with some slots open."""
+"""Place schedules with some slots open."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ Placement = ChannelPlacement | BatchPlacement | MatrixPlacement
 
 
 def place(schedule: AnySchedule, opened: tuple[str, ...], rules: Rules = (), raised: tuple[str, ...] = ()) -> Placement:
-    """Placement of a kernel that opens some slots, given in any order.
+    """Place a kernel that computes the slots ``opened``, in any order.
 
-    Of the operands whose rows an index finds, one may be open: its rows are sums over those that share it, in their
-    order.  Operands that are ``raised`` are given as cotangents too, and two rows share one of weights where a rule
-    says so; the channel schedule alone has such kernels.
-    Raises `EmitError` where no slot, an unknown one, or two sums in different orders are open.
+    At most one open operand may have an index: its rows are summed in order.  Only channel kernels take cotangents of
+    operands ``raised``, or edge pairs that share weights.
+    Raises `EmitError` for other combinations, unknown slots, or none.
     """
     for slot in opened:
         if slot not in SLOTS:

@@ -1,4 +1,4 @@
-"""From a form to its schedule: which one fits, and everything in it filled in."""
+"""Choose the schedule of a form."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _LARGE = 256  # weights of a path from which on a tile has four vectors of rows
 
 @remembered("schedules of kernels", entries=64)
 def plan_schedule(form: Form, target: Target) -> AnySchedule:
-    """Choose and fill in a schedule for every direction of a form.
+    """Choose and lay out one schedule for every direction of a form.
 
-    Without a second input matrices, where the target has vectors.  Channels where every path has them and they fill at
-    least a quarter of a vector, rows otherwise.
-    Raises `EmitError` where the text would be too long.
+    Matrices if the form has no second input; channels if all paths have channels that fill a quarter of a vector; else
+    rows.
+    Raises `EmitError` if the kernel would be too long.
     """
     if is_linear(form) and target.lanes > 1:
         return matrix_schedule(form, target)
@@ -55,10 +55,10 @@ def _channel_schedule(form: Form, terms: tuple[Term, ...], target: Target) -> Ch
     widest = max(t.size(a) for t, a in zip(terms, channels, strict=True))
     if _FILLED * widest < target.lanes:  # measured: from there on, rows as vectors need twice as long
         return None
-    views = _views(form, terms, channels, target.lanes)
+    views = _channel_views(form, terms, channels, target.lanes)
     if views is None:
         return None
-    tables = _placed(form, make_tables(terms, channels))
+    tables = _place_tables(form, make_tables(terms, channels))
     return ChannelSchedule(target, row_lengths(form), not form.operand("w").row, terms, channels, views, tables)
 
 
@@ -81,8 +81,10 @@ def _count_touches(terms: tuple[Term, ...], channels: tuple[str, ...]) -> Counte
     return touches
 
 
-def _views(form: Form, terms: tuple[Term, ...], channels: tuple[str, ...], lanes: int) -> tuple[View, ...] | None:
-    """One view per vectorised segment; None where two paths see a segment in different ways."""
+def _channel_views(
+    form: Form, terms: tuple[Term, ...], channels: tuple[str, ...], lanes: int
+) -> tuple[View, ...] | None:
+    # one view for each vectorised segment; None if two paths see a segment in different ways
     touches = _count_touches(terms, channels)
     views: dict[tuple[str, int], View] = {}
     roles: dict[tuple[str, int], tuple[int, int, int] | None] = {}
@@ -105,7 +107,7 @@ def _views(form: Form, terms: tuple[Term, ...], channels: tuple[str, ...], lanes
     return tuple(views.values())
 
 
-def _placed(form: Form, tables: tuple[Table, ...]) -> tuple[PlacedTable, ...]:
+def _place_tables(form: Form, tables: tuple[Table, ...]) -> tuple[PlacedTable, ...]:
     shapes = [_table_shape(form, table) for table in tables]
     sizes = [copies * len(table.places) for table, (_, copies, *_) in zip(tables, shapes, strict=True)]
     offsets = accumulate([0, *sizes[:-1]])

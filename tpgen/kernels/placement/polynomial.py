@@ -1,8 +1,7 @@
-"""Places of a polynomial's sweep: which slots are weights, which rows and channels a task has, what stands in scratch.
+"""Placement of polynomial sweeps: vectors over channels.
 
-Vectors run over channels.  A *task* is an element, some of its rows and one vector of channels: it computes the
-coefficients of its element, runs the rows past them while they stay in the nearest cache, and folds the gradients of
-the coefficients into those of the weights.
+A *task* has some rows of one element and one vector of channels: computes coefficients, runs the rows, and folds
+coefficient gradients into weight gradients.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _Segment = tuple[int, int]  # first component, components
 
 @dataclass(frozen=True)
 class PolynomialPlacement(TextOfPaths):
-    """A sweep on a target; all that a writer prints is decided here."""
+    """A polynomial sweep placed on a target."""
 
     plan: Plan
     sweep: PolynomialSweep
@@ -32,13 +31,12 @@ class PolynomialPlacement(TextOfPaths):
 
     @cached_property
     def operands(self) -> dict[str, Operand]:
-        """The operand of every slot."""
         call = self.sweep.call
         return {str(s): self.plan.operand(s.operand) for s in (*call.given, *call.opened)}
 
     @cached_property
     def read(self) -> dict[str, list[int]]:
-        """The components that some statement reads, by slot."""
+        """Components that statements read, by slot."""
         values = {v for v in reads(self.sweep.statements) if isinstance(v, Component)}
         found: dict[str, list[int]] = {}
         for value in sorted(values, key=lambda v: (v.operand, v.index)):
@@ -46,7 +44,6 @@ class PolynomialPlacement(TextOfPaths):
         return found
 
     def segments_read(self, slot: str) -> list[_Segment]:
-        """The segments of a slot of which some component is read."""
         used = set(self.read[slot])
         return [(i, size) for i, size in component_runs(self.operands[slot]) if used.intersection(range(i, i + size))]
 
@@ -60,68 +57,69 @@ class PolynomialPlacement(TextOfPaths):
 
     @cached_property
     def inputs(self) -> list[str]:
-        """Slots that are read row by row."""
+        """Slots read row by row."""
         return [s for s in self.given if s in self.read and not self.operands[s].weights]
 
     @cached_property
     def weights(self) -> list[str]:
-        """Slots that are read once per task."""
+        """Slots read once per task."""
         return [s for s in self.given if s in self.read and self.operands[s].weights]
 
     @cached_property
     def swept(self) -> list[str]:
-        """Open slots that are written row by row."""
+        """Open slots written row by row."""
         return [s for s in self.opened if not self.operands[s].weights]
 
     @cached_property
     def summed(self) -> list[str]:
-        """Open slots that have one copy for all channels: sums over the vectors of a row."""
+        """Open slots without channels: sums over channels."""
         return [s for s in self.swept if not self.operands[s].channels]
 
     @cached_property
     def stored(self) -> list[str]:
-        """Open slots of which each vector stores its own channels."""
+        """Open slots with channels, stored row by row."""
         return [s for s in self.swept if s not in self.summed]
 
     @cached_property
     def folded(self) -> list[str]:
-        """Open slots of weights: sums over the rows of an element."""
+        """Open weight slots: sums over the rows of an element."""
         return [s for s in self.opened if self.operands[s].weights]
 
     @cached_property
     def coefficients(self) -> list[str]:
-        """Slots that the prologue computes, one for each set of levels."""
+        """Slots of coefficients, one for each set of levels."""
         return [s for s in self.read if s.startswith(COEFFICIENTS)]
 
     @cached_property
     def adjoints(self) -> list[str]:
-        """Gradients of coefficients, which the rows add to."""
+        """Slots of gradients of coefficients."""
         return [s for s in self.read if s.startswith(ADJOINTS)]
 
     @cached_property
     def scratch(self) -> dict[str, int]:
-        """Vectors that each thread keeps, by slot."""
+        """Vectors in a thread's scratch, by slot."""
         sizes = {s: self.operands[s].dim for s in self.weights}
         return sizes | dict.fromkeys((*self.coefficients, *self.adjoints), self.sweep.coefficients)
 
     @property
     def span(self) -> int:
-        """Rows of a task at most; 0: all of its element, so that sums over rows have one order."""
+        """Most rows of a task; 0: all rows of an element."""
+        # sums over the rows of an element have one order
         return 0 if self.folded else _SPAN
 
     @property
     def whole_rows(self) -> bool:
-        """Whether a task has all channels of its rows, rather than one vector of them."""
+        """Whether a task has all channels of its rows."""
         return bool(self.summed)
 
     def row_of(self, slot: str, channels: str = "C") -> str:
-        """Numbers of one row of a slot, as text."""
+        """Write the size of a slot's row in C++."""
         operand = self.operands[slot]
         return f"{operand.dim}" + f" * {channels}" * operand.channels
 
     @property
     def tiles(self) -> set[int]:
-        """Sizes of segments that stand channel by channel and are transposed into vectors."""
+        """Sizes of segments that are transposed into vectors."""
         sizes = {size for o in self.operands.values() if o.channels for _, size in component_runs(o)}
         return {size for size in sizes if size < self.target.lanes}
 
@@ -149,29 +147,32 @@ class PolynomialPlacement(TextOfPaths):
         if slot in self.weights:
             return "read once per task"
         operand = self.operands[slot]
-        return "read row by row, " + (_pieces(operand) if operand.channels else "one copy spread over the channels")
+        return "read row by row, " + (
+            _components_text(operand) if operand.channels else "one copy spread over the channels"
+        )
 
     def _writing(self, slot: str) -> str:
         if slot in self.folded:
             return "summed over the rows of an element, stored once per task"
         if slot in self.summed:
             return "summed over channels, stored when all tasks are done"
-        return f"stored row by row, {_pieces(self.operands[slot])}"
+        return f"stored row by row, {_components_text(self.operands[slot])}"
 
 
 def slot_name(slot: Slot | str) -> str:
-    """A slot as a C++ name; levels stand first, for no operand's name begins where they end.
+    """C++ name of a slot, levels first.
 
     >>> slot_name("x.12"), slot_name("@a")
     ('x12_x', 'a')
     """
+    # no operand's name begins where levels end
     operand, _, levels = str(slot).partition(".")
     scratch = {COEFFICIENTS: "a", ADJOINTS: "da"}
     return f"{scratch[operand]}{levels}" if operand in scratch else f"x{levels}_{operand}"
 
 
 def component_runs(operand: Operand) -> Sequence[_Segment]:
-    """Components that stand side by side for each channel."""
+    """Start and size of each run of components contiguous for a channel."""
     if operand.layout == "channel":
         return ((0, operand.dim),)
     if operand.layout == "ir_mul":
@@ -179,11 +180,11 @@ def component_runs(operand: Operand) -> Sequence[_Segment]:
     return tuple((s.start, s.stop - s.start) for s in operand.irreps.slices() if s.stop > s.start)
 
 
-def _pieces(operand: Operand) -> str:
-    """Text of the components of a vector and how they are found.
+def _components_text(operand: Operand) -> str:
+    """Describe the components of a vector.
 
     >>> from e3nn.o3 import Irreps
-    >>> _pieces(Operand("x", Irreps("0e+1o")))
+    >>> _components_text(Operand("x", Irreps("0e+1o")))
     'components 0, 1:4 transposed'
     """
     found = [

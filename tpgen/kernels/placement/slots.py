@@ -1,4 +1,4 @@
-"""Slots of a placement, whatever its schedule."""
+"""Slots of placements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tpgen.kernels.sweep.terms import SLOTS, given_slots, operand_of, raised_cal
 
 
 class OpenedSlots(TextOfPaths):
-    """The slots that are given, how long a row of each slot is, and what nothing writes."""
+    """Base of placements: given slots, row lengths, ranges without paths."""
 
     schedule: Any
     opened: tuple[str, ...]
@@ -21,7 +21,6 @@ class OpenedSlots(TextOfPaths):
     rules: Rules = ()  # by which rows find those of operands
 
     def rule(self, operand: str) -> RowRule | None:
-        """The rule by which rows find those of an operand, if any."""
         return next((rule for rule in self.rules if rule.operand == operand), None)
 
     @property
@@ -31,7 +30,7 @@ class OpenedSlots(TextOfPaths):
 
     @cached_property
     def call_slots(self) -> tuple[str, ...]:
-        """Slots in the order in which a call gives their tensors."""
+        """Slots in the order of a call's tensors."""
         if not self.raised:
             return SLOTS
         return tuple(str(slot) for slot in raised_call(self.opened, self.raised).given)
@@ -42,12 +41,12 @@ class OpenedSlots(TextOfPaths):
 
     @property
     def by_element(self) -> bool:
-        """Whether rows of one element come together, and a thread has its weights at hand."""
+        """Whether tasks have rows of one element."""
         return getattr(self.schedule, "by_element", False)
 
     @property
     def sums_weights(self) -> bool:
-        """Whether the gradient of weights that rows share is open."""
+        """Whether the gradient of shared weights is open."""
         return self.schedule.shared_weights and "w" in self.opened
 
     @property
@@ -56,11 +55,11 @@ class OpenedSlots(TextOfPaths):
 
     @property
     def block_sums(self) -> int:
-        """Numbers of the sums that a block of rows adds to the gradient of shared weights, in whole vectors."""
+        """Numbers that a block of rows sums for shared weights."""
         return max(self.weight_scratch, self.schedule.target.lanes)
 
     def carried(self, slot: str) -> bool:
-        """Whether the open slot of an operand is summed over rows."""
+        """Whether a slot's operand, if open, is summed over rows."""
         operand = operand_of(slot)
         return operand == self.owner or (operand == "w" and self.schedule.shared_weights)
 
@@ -71,30 +70,30 @@ class OpenedSlots(TextOfPaths):
 
     @property
     def second_weights(self) -> int:
-        """Size of the gradients of weights that are added to those of another edge."""
+        """Size of the weight gradients that an edge adds to those of its pair."""
         return 0
 
     @property
     def tiles(self) -> set[int]:
-        """Widths of the transposes between memory and vectors."""
+        """Widths of transposes between memory and vectors."""
         return set()
 
     @property
     def tails(self) -> set[tuple[int, int]]:
-        """Width and items of the transposes for what is left over behind whole vectors."""
+        """Widths and items of transposes at segment ends."""
         return set()
 
     @abstractmethod
     def reached(self, operand: str) -> list[tuple[int, int]]:
-        """Start and size of the segments of an operand that some path touches."""
+        """Start and size of each segment that paths use."""
 
     def unreached(self, operand: str) -> list[tuple[int, int]]:
-        """Start and size of what no path writes."""
+        """Start and size of each range that no path uses."""
         return gaps(self.reached(operand), self.dim[operand])
 
 
 def gaps(reached: list[tuple[int, int]], dim: int) -> list[tuple[int, int]]:
-    """Start and size of what is not covered.
+    """Start and size of each range not in ``reached``.
 
     >>> gaps([(2, 3)], 6)
     [(0, 2), (5, 1)]

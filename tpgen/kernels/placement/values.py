@@ -1,12 +1,7 @@
-"""Schedules: a form laid out for a target, whatever is open, before any text.
+"""Schedules: layouts of a form for a target, for any open slots.
 
-Two schedules cover every form:
-
-- *channel*: vectors run over the copies of one segment (``u`` of ``uvu``), rows one after the other.  The other
-  input, if it is not vectorised as well, is tabulated once per row: ``T[a, k] = alpha * sum_b C[a, b, k] * x[b]``.
-- *batch*: vectors run over rows.  Mixing modes (``uvw`` and its kin) become small matrix products of whole tiles.
-
-Another target reads the same values; nothing here knows C++.
+- *channel*: vectors over copies of a segment, row by row; a table of each row replaces an input without these copies.
+- *batch*: vectors over rows; paths that mix copies use matrix products.
 """
 
 from __future__ import annotations
@@ -24,7 +19,7 @@ from tpgen.kernels.sweep.terms import INDEX
 
 @dataclass(frozen=True)
 class Target:
-    """Machine and numbers: ``storage`` in memory, ``compute`` in registers."""
+    """A machine and a dtype: lanes and number of vector registers."""
 
     dtype: str  # float32, float64, bfloat16
     lanes: int  # numbers in a vector
@@ -35,13 +30,13 @@ class Target:
         return {"float32": 4, "float64": 8, "bfloat16": 2}[self.dtype]
 
     def whole(self, size: int) -> int:
-        """A size rounded up to whole vectors."""
+        """Round up to whole vectors."""
         return -(-size // self.lanes) * self.lanes
 
 
 @dataclass(frozen=True)
 class View:
-    """A segment seen as ``[outer][channels][inner]`` in memory and ``[outer][inner][padded channels]`` in scratch."""
+    """A segment: ``[outer][channels][inner]`` in memory, ``[outer][inner][padded channels]`` in scratch."""
 
     operand: str
     segment: int
@@ -61,7 +56,7 @@ class View:
 
     @property
     def staged(self) -> bool:
-        """Whether the segment goes through scratch: touched more than once, or not in whole vectors."""
+        """Whether the segment goes through scratch: used repeatedly, or not in whole vectors."""
         a_tile = self.inner == 1 or self.behind == INDEX.get(self.operand)
         return self.touches > 1 or self.channels % self.lanes != 0 or not a_tile
 
@@ -71,12 +66,12 @@ class View:
         return dict(self.axes).get(INDEX.get(self.operand, ""), 1)
 
     def strides(self) -> dict[str, int]:
-        """Distance in scratch between neighbours along each axis."""
+        """Distance of neighbours along each axis, in scratch."""
         sizes = [n for _, n in self.axes]
         return {a: prod(sizes[n + 1 :]) * self.padded for n, (a, _) in enumerate(self.axes)}
 
     def memory_strides(self) -> dict[str, int]:
-        """Distance in memory between neighbours along each axis before the channels."""
+        """Distance of neighbours along each axis before the channels, in memory."""
         outer = [(a, n) for a, n in self.axes if a not in self.behind]
         block = self.channels * self.inner
         return {a: prod(n for _, n in outer[m + 1 :]) * block for m, (a, _) in enumerate(outer)}
@@ -88,7 +83,7 @@ class View:
 
 @dataclass(frozen=True)
 class PlacedTable:
-    """Place of a table: entry n of copy v at ``offset + v * entries + n``; and what in memory it is made of."""
+    """A table and its source in memory; entry n of copy v is at ``offset + v * entries + n``."""
 
     table: Table
     start: int
@@ -113,7 +108,7 @@ class PlacedTable:
 
 @dataclass(frozen=True)
 class ChannelSchedule(TextOfPaths):
-    """Vectors over channels."""
+    """Layout with vectors over channels."""
 
     target: Target
     dims: tuple[int, int, int, int]
@@ -125,30 +120,30 @@ class ChannelSchedule(TextOfPaths):
     name: str = "channel"
 
     @cached_property
-    def _found(self) -> dict[tuple[str, int], View]:
+    def _view_of_segment(self) -> dict[tuple[str, int], View]:
         return {(v.operand, v.segment): v for v in self.views}
 
     def view(self, term: Term, operand: str) -> View | None:
-        """The segment of an operand that a path vectorises; None where it is tabulated, or not there."""
+        """Segment of an operand that a path vectorises, or None."""
         leg = term.leg(operand)
-        return self._found.get((operand, leg.segment)) if leg else None
+        return self._view_of_segment.get((operand, leg.segment)) if leg else None
 
     @cached_property
-    def _channels(self) -> dict[int, str]:
+    def _channel_of_path(self) -> dict[int, str]:
         return {term.path: letter for term, letter in zip(self.terms, self.channels, strict=True)}
 
     @cached_property
-    def _tables(self) -> dict[int, PlacedTable]:
+    def _table_of_path(self) -> dict[int, PlacedTable]:
         return {path: placed for placed in self.tables for path in placed.table.paths}
 
     def channel(self, term: Term) -> str:
-        return self._channels[term.path]
+        return self._channel_of_path[term.path]
 
     def table(self, term: Term) -> PlacedTable | None:
-        return self._tables.get(term.path)
+        return self._table_of_path.get(term.path)
 
     def loop(self, term: Term) -> tuple[str, int]:
-        """Letter and size of the copies around the channels."""
+        """Letter and size of the loop around the channels."""
         return next(((a, n) for a, n in term.copies if a != self.channel(term)), ("", 1))
 
     def padded(self, term: Term) -> int:
@@ -156,7 +151,7 @@ class ChannelSchedule(TextOfPaths):
         return self.target.whole(term.size(self.channel(term)))
 
     def serving(self, operand: str, start: int) -> tuple[int, ...]:
-        """The paths that read or write the segment which starts there."""
+        """Paths that use the segment at ``start``."""
         found = [t.path for t in self.terms if (v := self.view(t, operand)) and v.start == start]
         tables = (p.table for p in self.tables if (p.operand, p.start) == (operand, start))
         return tuple(sorted({*found, *(path for table in tables for path in table.paths)}))
@@ -182,7 +177,7 @@ class ChannelSchedule(TextOfPaths):
 
 @dataclass(frozen=True)
 class ScratchSegment:
-    """A segment in memory order: ``mul_ir`` or not, so that scratch can always hold ``[copy][irrep axis]``."""
+    """A segment in memory: start, copies, components and axis order."""
 
     start: int
     mul: int
@@ -191,7 +186,7 @@ class ScratchSegment:
 
 
 def touched_segments(form: Form, terms: Iterable[Term], operand: str) -> dict[int, ScratchSegment]:
-    """The segments of an operand that some path touches, by their number."""
+    """Segments of an operand that paths use, by segment number."""
     found: dict[int, ScratchSegment] = {}
     for term in terms:
         if leg := term.leg(operand):
@@ -203,7 +198,7 @@ def touched_segments(form: Form, terms: Iterable[Term], operand: str) -> dict[in
 
 @dataclass(frozen=True)
 class BatchSchedule(TextOfPaths):
-    """Vectors over rows, ``rows`` of them in a tile; operands stand in scratch as ``[copy][irrep axis][rows]``."""
+    """Layout with vectors over rows; scratch is ``[copy][irrep axis][rows]``."""
 
     target: Target
     dims: tuple[int, int, int, int]
@@ -215,14 +210,13 @@ class BatchSchedule(TextOfPaths):
     name: str = "batch"
 
     @cached_property
-    def _starts(self) -> dict[tuple[str, int], int]:
+    def _start_of_segment(self) -> dict[tuple[str, int], int]:
         return dict(self.starts)
 
     def start(self, term: Term, operand: str) -> int:
-        return self._starts[operand, term.segment(operand)]
+        return self._start_of_segment[operand, term.segment(operand)]
 
     def serving(self, operand: str, start: int) -> tuple[int, ...]:
-        """The paths that read or write the segment which starts there."""
         return tuple(t.path for t in self.terms if t.leg(operand) and self.start(t, operand) == start)
 
     @property

@@ -1,1 +1,1 @@
-"""Sweeps: the straight-line program of one row and one channel that a kernel runs."""
+"""Sweeps: straight-line programs for one row and one channel."""

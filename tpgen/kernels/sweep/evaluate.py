@@ -1,6 +1,4 @@
-"""Statements run one by one, on whatever multiplies and adds: tensors, as the oracle of what is generated, or an fx
-graph under construction.
-"""
+"""Run statements on tensors or on nodes of an fx graph."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ ValueMemory = MutableMapping[Value, Any]
 
 
 def run_statements(statements: Iterable[Statement], memory: ValueMemory) -> dict[Component, Any]:
-    """The sums of all components that statements add to; named values and coefficients are left in the memory."""
+    """Run statements; return the sums of opened components, and store other values in ``memory``."""
     opened: dict[Component, Any] = {}
     for statement in statements:
         if not isinstance(statement, Load):  # what is read is at hand
@@ -26,7 +24,7 @@ def run_statements(statements: Iterable[Statement], memory: ValueMemory) -> dict
 
 
 def summed(terms: Sum, memory: ValueMemory, start: Any = None) -> Any:
-    """A sum of products of values, in its order, on top of what there is."""
+    """Add a sum of products to ``start``, in order."""
     for term in terms:
         value = _product(term, memory)
         start = value if start is None else start + value

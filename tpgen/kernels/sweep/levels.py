@@ -1,12 +1,4 @@
-r"""A path's program by levels: the statements of any call, derivatives of derivatives too, from one walk.
-
-The path is a small polynomial in what stands in a channel: its weight, its vectors, and a table in the place of an
-input that lacks the channels.  `tpgen.kernels.sweep.monomials` writes the program of a polynomial at any levels; here
-its values get the names that the path's operands have, and sums over channels go to a stage behind.
-
-A second derivative computed so reads each operand once and shares all products, where three kernels of first
-derivatives would read everything three times.
-"""
+r"""Write the program of a path for any call, higher derivatives included."""
 
 from __future__ import annotations
 
@@ -32,30 +24,30 @@ from tpgen.kernels.sweep.statements import (
     Tabulate,
     Value,
 )
-from tpgen.kernels.sweep.tables import Table, fold
+from tpgen.kernels.sweep.tables import Table, tabulated_gradient
 from tpgen.kernels.sweep.terms import BETWEEN, INDEX, D, P, S, Sides, operand_of
 
 _TABLE = "T"  # the operand that stands for a table's entries; no operand of a product has this name
 
 
-def by_levels(term: Term, call: Call, table: Table | None, channel: str) -> tuple[SweepStage, ...]:
-    """The stages of a call: over the copies with channels inside, then the fold of what was summed over channels."""
+def path_stages(term: Term, call: Call, table: Table | None, channel: str) -> tuple[SweepStage, ...]:
+    """Write the stages of a call: one for every channel, one that folds sums over channels."""
     outside = "".join(a for a, _ in term.copies if a != channel)
-    statements = Naming(term, table).of(_program(term, call, table))
+    statements = Naming(term, table).of(_path_program(term, call, table))
     inside = SweepStage(outside + channel, statements)
     # one sum for each entry of the table, or none
     summed = any(isinstance(s, Accumulate) and s.component.operand == S for s in statements)
-    return (inside, SweepStage(outside, fold(term, table))) if table and summed else (inside,)
+    return (inside, SweepStage(outside, tabulated_gradient(term, table))) if table and summed else (inside,)
 
 
-def tabulated(table: Table, call: Call, stages: Iterable[SweepStage]) -> tuple[Tabulate, ...]:
-    """The entries of a table, at every level at which some statement reads it."""
+def table_statements(table: Table, call: Call, stages: Iterable[SweepStage]) -> tuple[Tabulate, ...]:
+    """Statements of a table, at every level that ``stages`` read."""
     read = {v.levels for s in stages for one in s.statements for v in one.factors if isinstance(v, TableEntry)}
     slots = [slot for slot in call.given if slot.operand == table.operand and slot.levels in read]
-    return tuple(_raised(s, slot) if slot.levels else s for slot in slots for s in table.statements)
+    return tuple(_table_entry_at_slot(s, slot) if slot.levels else s for slot in slots for s in table.statements)
 
 
-def _raised(s: Tabulate, slot: Slot) -> Tabulate:
+def _table_entry_at_slot(s: Tabulate, slot: Slot) -> Tabulate:
     # an entry of a table of another slot of its operand
 
     def moved(value: Value) -> Value:
@@ -65,28 +57,28 @@ def _raised(s: Tabulate, slot: Slot) -> Tabulate:
     return replace(s, entry=replace(s.entry, levels=slot.levels), terms=terms)
 
 
-def _program(term: Term, call: Call, table: Table | None) -> tuple[Statement, ...]:
-    there = {leg.operand for leg in term.legs}
+def _path_program(term: Term, call: Call, table: Table | None) -> tuple[Statement, ...]:
+    operands = {leg.operand for leg in term.legs}
     renamed = {table.operand: _TABLE} if table else {}
 
     def kept(slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
-        return tuple(replace(s, operand=renamed.get(s.operand, s.operand)) for s in slots if s.operand in there)
+        return tuple(replace(s, operand=renamed.get(s.operand, s.operand)) for s in slots if s.operand in operands)
 
-    return program(_in_channels(term, table), Call(kept(call.given), kept(call.opened)))
+    return channel_program(_path_polynomial(term, table), Call(kept(call.given), kept(call.opened)))
 
 
 @remembered("programs of paths by levels")
-def program(form: PolynomialForm, call: Call) -> tuple[Statement, ...]:
-    """The statements of a row and a channel: weights first, then either side of the table or of the coupling."""
+def channel_program(form: PolynomialForm, call: Call) -> tuple[Statement, ...]:
+    """Write the shortest statements of a row and a channel, weights first."""
     sides = [name for name in form.tensors if name not in ("w", _TABLE, "x2")]
     middle = [name for name in form.tensors if name in (_TABLE, "x2")]
     first = [name for name in form.tensors if name == "w"]
     orders = [(*first, side, *middle, *(s for s in sides if s != side)) for side in sides]
-    return _numbered(_joined(make_polynomial_sweep(form, call, orders=orders).rows))
+    return _renumber_locals(_join_sums(make_polynomial_sweep(form, call, orders=orders).rows))
 
 
-def _joined(statements: tuple[Statement, ...]) -> list[Statement]:
-    """Sums that go on in the very next statement, and are read nowhere else, as one sum."""
+def _join_sums(statements: tuple[Statement, ...]) -> list[Statement]:
+    # join a sum with the statement behind it, which goes on with the sum, if nothing else reads the sum
     made: list[Statement] = []
     uses = Counter(value for s in statements for value in s.factors)
     for s in statements:
@@ -100,7 +92,7 @@ def _joined(statements: tuple[Statement, ...]) -> list[Statement]:
     return made
 
 
-def _numbered(statements: Iterable[Statement]) -> tuple[Statement, ...]:
+def _renumber_locals(statements: Iterable[Statement]) -> tuple[Statement, ...]:
     # names in the order of their statements, without gaps
     names: dict[Value, Value] = {}
     made: list[Statement] = []
@@ -115,7 +107,7 @@ def _numbered(statements: Iterable[Statement]) -> tuple[Statement, ...]:
     return tuple(made)
 
 
-def _in_channels(term: Term, table: Table | None) -> PolynomialForm:
+def _path_polynomial(term: Term, table: Table | None) -> PolynomialForm:
     # the path as a polynomial of what one channel has
     weight = (("w", 0),) if term.weighted else ()
     if table is None:
@@ -129,7 +121,7 @@ def _in_channels(term: Term, table: Table | None) -> PolynomialForm:
 
 @dataclass(frozen=True)
 class Naming:
-    """Statements of a polynomial with the values of a path's."""
+    """Renames values of a polynomial to operands, tables and locals of a path."""
 
     term: Term
     table: Table | None = None
@@ -151,7 +143,7 @@ class Naming:
         assert isinstance(s, (Define, Accumulate))
         terms = tuple(Product(p.coefficient, tuple(map(self._value, p.factors))) for p in s.terms)
         if isinstance(s, Define):
-            return Define(self._renamed(s.name), terms, (self.term.path,))
+            return Define(self._local_name(s.name), terms, (self.term.path,))
         target = self._value(s.component)
         if isinstance(target, TableEntry):
             return Accumulate(Component(S, self.term.path, target.index), terms, (self.term.path,))
@@ -160,12 +152,12 @@ class Naming:
             target = replace(target, operand=self.written[1])
         return Accumulate(target, terms, (self.term.path,))
 
-    def _renamed(self, name: str) -> str:
+    def _local_name(self, name: str) -> str:
         return self.local + name[1:]
 
     def _value(self, value: Value) -> Value:
         if isinstance(value, Local):
-            return Local(self._renamed(value.name))
+            return Local(self._local_name(value.name))
         assert isinstance(value, Component)
         operand, _, level = value.operand.partition(".")
         if operand == _TABLE:
@@ -175,17 +167,16 @@ class Naming:
         return replace(value, segment=segment)
 
 
-def mixed(term: Term, opened: tuple[str, ...], sides: Sides) -> tuple[SweepStage, ...]:
-    """The stages that open slots need of a path whose output has copies of its own, which only the weights fill.
+def mixing_stages(term: Term, opened: tuple[str, ...], sides: Sides) -> tuple[SweepStage, ...]:
+    """Write the stages of a path that mixes copies, through P and D.
 
-    P[q, k]   += sum_ij C x1 x2                     for every copy q of the inputs
-    out[w, k] += sum_q W[q, w] P[q, k]              matrix products where rows share W
+    P[q, k]   += sum_ij C x1 x2
+    out[w, k] += sum_q W[q, w] P[q, k]
     dW[q, w]  += sum_k P[q, k] g[w, k]
     D[q, k]   += sum_w W[q, w] g[w, k]
     dx1, dx2   = the gradients of P at the cotangent D
 
-    P and D stand between the stages, as operands of the path: each is the gradient of what the other one multiplies.
-    With the other `Sides` input 1 and the output change places, and P and D have the components of input 1.
+    If copies mix before the coupling, input 1 and the output change places: P and D have the components of input 1.
     """
     near, far = sides.near, sides.far
     weight = (("w", 0),) if term.weighted else ()
@@ -199,7 +190,7 @@ def mixed(term: Term, opened: tuple[str, ...], sides: Sides) -> tuple[SweepStage
 
     def stage(letters: str, naming: Naming, form: PolynomialForm, opens: tuple[str, ...]) -> SweepStage:
         call = Call(tuple(map(Slot, form.tensors)), tuple(map(Slot, opens)))
-        return SweepStage(letters, naming.of(program(form, call)))
+        return SweepStage(letters, naming.of(channel_program(form, call)))
 
     stages = [
         stage(copies, Naming(term, written=(D, P)), coupling, (D,) if results else ()),

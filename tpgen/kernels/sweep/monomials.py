@@ -1,17 +1,8 @@
-r"""From a polynomial and a call to the straight-line program of one row and one channel.
+r"""Write the straight-line program of a polynomial and a call, for one row and one channel.
 
-Monomials stand in a trie, each a path of factors, so that common beginnings are multiplied once (Horner's scheme).  A
-walk over it knows at every node the product q of the factors above, when it enters, and the sum S of what is below,
-when it leaves.  For a child with factor f both are all there is to differentiation:
-
-.. math:: S \mathrel{+}= f\, S_\text{child}, \qquad \partial L / \partial f \mathrel{+}= q\, S_\text{child}
-
-All values are in the algebra of the call's levels (see `tpgen.form.call`), so the same walk writes every
-derivative.  What nothing reads is dropped at the end.
-
-Factors that are weights stand last in each monomial.  Their sums, one for each product of the others, are
-*coefficients*: computed in a prologue once per element, and their derivatives folded into those of the weights in an
-epilogue.
+A trie of monomials shares factors (Horner's scheme); one walk writes values and derivatives, in the algebra of the
+call's levels (`tpgen.form.call`).  *Coefficients* are sums of weights: a prologue computes coefficients once per
+element, an epilogue folds their gradients.
 """
 
 from __future__ import annotations
@@ -35,7 +26,7 @@ Tail = tuple[tuple[tuple[Variable, ...], float], ...]  # a polynomial of weights
 
 @dataclass(frozen=True)
 class PolynomialSweep:
-    """The program: once per element, for each of its rows, once per element again."""
+    """A program: prologue once per element, statements of every row, epilogue once per element."""
 
     call: Call
     coefficients: int
@@ -45,17 +36,17 @@ class PolynomialSweep:
 
     @property
     def statements(self) -> tuple[Statement, ...]:
-        """All statements, in the order in which they run."""
+        """All statements in order."""
         return (*self.prologue, *self.rows, *self.epilogue)
 
     @property
     def operations(self) -> int:
-        """Multiplications and additions of a row."""
+        """Multiplications and additions per row."""
         return _operations(self.rows)
 
     @property
     def once(self) -> int:
-        """Multiplications and additions of an element, whatever the number of its rows."""
+        """Multiplications and additions per element."""
         return _operations(self.prologue) + _operations(self.epilogue)
 
     def __str__(self) -> str:
@@ -73,7 +64,7 @@ def make_polynomial_sweep(
     weights: frozenset[str] = frozenset(),
     orders: Sequence[Sequence[str]] | None = None,
 ) -> PolynomialSweep:
-    """The shortest program among those of several orders of the factors.
+    """Write the shortest program among several orders of the factors; ``x`` on the left is a gradient.
 
     >>> from tpgen.form.polynomial import polynomial
     >>> L = polynomial({(("x", 0), ("x", 0), ("out", 0)): 1.0, (("x", 0), ("x", 1), ("out", 0)): 3.0})
@@ -85,8 +76,6 @@ def make_polynomial_sweep(
       v2 = x[0].0 + 3 * x[0].1
       x[0].1 += 3 * v1
       x[0].0 += out.1[0].0 * v2
-
-    A value that is read is the tensor given; one that is added to is the slot opened, here the gradient of x.
     """
     names = [name for name in form.tensors if name not in weights]
     if orders is None:
@@ -95,14 +84,14 @@ def make_polynomial_sweep(
 
 
 @dataclass
-class _Node:
-    children: dict[Variable, _Node] = field(default_factory=dict)
+class _TrieNode:
+    children: dict[Variable, _TrieNode] = field(default_factory=dict)
     tail: dict[tuple[Variable, ...], float] = field(default_factory=dict)
     differentiated: bool = False  # whether the gradient of a factor below, or of a weight, is open
 
 
-def _trie(form: PolynomialForm, weights: frozenset[str], order: Sequence[str], opened: Set[str]) -> _Node:
-    root = _Node()
+def _trie(form: PolynomialForm, weights: frozenset[str], order: Sequence[str], opened: Set[str]) -> _TrieNode:
+    root = _TrieNode()
     rank = {name: n for n, name in enumerate(order)}
     for coefficient, factors in form.monomials:
         tail = tuple(f for f in factors if f.tensor in weights)
@@ -110,14 +99,14 @@ def _trie(form: PolynomialForm, weights: frozenset[str], order: Sequence[str], o
         node, below = root, [f.tensor in opened for f in (*row, *tail)]
         for n, f in enumerate(row):
             node.differentiated |= any(below[n:])
-            node = node.children.setdefault(f, _Node())
+            node = node.children.setdefault(f, _TrieNode())
         node.differentiated |= any(below[len(row) :])
         node.tail[tail] = node.tail.get(tail, 0.0) + coefficient
     return root
 
 
 class _Builder:
-    """Writes the statements of one call in one order of the factors."""
+    """Writes the statements of one call for one order of the factors."""
 
     def __init__(self, form: PolynomialForm, call: Call, weights: frozenset[str], order: Sequence[str]) -> None:
         self.call = call
@@ -140,29 +129,31 @@ class _Builder:
         self._walk(self.root, {0: None}, summed=False)
         for n, tail in enumerate(self.tails):
             for factors, value in tail:
-                self._fold_in(n, factors, value)
-                self._fold_out(n, factors, value)
-        prologue, rows, epilogue = _live(self.prologue, self.rows, self.epilogue)
+                self._add_to_prologue(n, factors, value)
+                self._add_to_epilogue(n, factors, value)
+        prologue, rows, epilogue = _drop_unread(self.prologue, self.rows, self.epilogue)
         return PolynomialSweep(self.call, len(self.tails), prologue, rows, epilogue)
 
-    def _walk(self, node: _Node, above: Dual, summed: bool) -> Dual:
-        """Write a node; returns the sum of what is below it, where a gradient of a factor above is open."""
+    def _walk(self, node: _TrieNode, above: Dual, summed: bool) -> Dual:
+        # The walk knows the product q of the factors above a node, and the sum S of the terms below.  A child with
+        # factor f adds f S_child to S, and q S_child to the gradient of f.  Returns S, if a gradient of a factor above
+        # is open.
         total: Dual = {}
         if node.tail:
             scale, value, adjoint = self._coefficient(node.tail)
             adjoint(products(scale, above))
             if summed:
-                total = self._added(total, products(scale, value))
+                total = self._add_to_total(total, products(scale, value))
         for factor, child in node.children.items():
             f, opened = self._component(factor), factor.tensor in self.opened
             if child.children:
-                product = self._named(products(1.0, above, f)) if child.differentiated else {}
+                product = self._define_sums(products(1.0, above, f)) if child.differentiated else {}
                 scale, below = 1.0, self._walk(child, product, summed or opened)
             else:  # the last factor: no product of its own for the coefficient's gradient
                 scale, below, adjoint = self._coefficient(child.tail)
                 adjoint(products(scale, above, f))
             if summed:
-                total = self._added(total, products(scale, f, below))
+                total = self._add_to_total(total, products(scale, f, below))
             if opened:
                 self._accumulate(factor, products(scale, above, below))
         return total
@@ -180,12 +171,12 @@ class _Builder:
             if slot:
                 self.rows.append(Accumulate(Component(str(slot), 0, f.component), tuple(terms)))
 
-    def _named(self, sums: _Sums) -> Dual:
+    def _define_sums(self, sums: _Sums) -> Dual:
         return {levels: self._define(tuple(terms)) for levels, terms in sums.items()}
 
-    def _added(self, before: Dual, sums: _Sums) -> Dual:
+    def _add_to_total(self, before: Dual, sums: _Sums) -> Dual:
         start = {levels: products(1.0, {0: value})[0] for levels, value in before.items() if levels in sums}
-        return {**before, **self._named({levels: [*start.get(levels, ()), *sums[levels]] for levels in sums})}
+        return {**before, **self._define_sums({levels: [*start.get(levels, ()), *sums[levels]] for levels in sums})}
 
     def _define(self, terms: tuple[Product, ...]) -> Value | None:
         # a name for a sum, the same one for the same sum
@@ -210,21 +201,25 @@ class _Builder:
         reached = {levels for factors in tail for levels in self._weights(factors, 1.0)}
 
         def adjoint(sums: _Sums) -> None:
-            self.rows += [Accumulate(_element(ADJOINTS, t, n), tuple(terms)) for t, terms in sums.items()]
+            self.rows += [Accumulate(_coefficient_component(ADJOINTS, t, n), tuple(terms)) for t, terms in sums.items()]
 
-        return scale, {t: _element(COEFFICIENTS, t, n) for t in sorted(reached)}, adjoint
+        return scale, {t: _coefficient_component(COEFFICIENTS, t, n) for t in sorted(reached)}, adjoint
 
     def _weights(self, factors: Iterable[Variable], value: float) -> _Sums:
         return products(value, *(self._component(f) for f in factors))
 
-    def _fold_in(self, n: int, factors: tuple[Variable, ...], value: float) -> None:
+    def _add_to_prologue(self, coefficient: int, factors: tuple[Variable, ...], value: float) -> None:
         # the weights' product into the coefficient
         for levels, terms in self._weights(factors, value).items():
-            self.prologue.append(Accumulate(_element(COEFFICIENTS, levels, n), tuple(terms)))
+            self.prologue.append(Accumulate(_coefficient_component(COEFFICIENTS, levels, coefficient), tuple(terms)))
 
-    def _fold_out(self, n: int, factors: tuple[Variable, ...], value: float) -> None:
+    def _add_to_epilogue(self, coefficient: int, factors: tuple[Variable, ...], value: float) -> None:
         # the gradient of the coefficient into those of its weights
-        gradient: Dual = {t: _element(ADJOINTS, t, n) for t in range(self.call.levels + 1) if not t & ~self.call.levels}
+        gradient: Dual = {
+            t: _coefficient_component(ADJOINTS, t, coefficient)
+            for t in range(self.call.levels + 1)
+            if not t & ~self.call.levels
+        }
         for place, f in enumerate(factors):
             rest = [self._component(other) for other in factors[:place] + factors[place + 1 :]]
             for levels, terms in products(value, gradient, *rest).items():
@@ -233,12 +228,12 @@ class _Builder:
                     self.epilogue.append(Accumulate(Component(str(slot), 0, f.component), tuple(terms)))
 
 
-def _element(what: str, levels: int, n: int) -> Component:
-    return Component(str(Slot(what, levels)), 0, n)
+def _coefficient_component(operand: str, levels: int, n: int) -> Component:
+    return Component(str(Slot(operand, levels)), 0, n)
 
 
 def products(coefficient: float, *factors: Dual) -> _Sums:
-    """The product of numbers of the algebra, as sums of products; levels that meet twice vanish.
+    """Multiply numbers of the algebra; return sums of products by levels.  Squares of a level vanish.
 
     >>> x = {0: Local("x"), 1: Local("v")}
     >>> {levels: len(terms) for levels, terms in products(1.0, x, x).items()}
@@ -256,7 +251,7 @@ def products(coefficient: float, *factors: Dual) -> _Sums:
     return {levels: [Product(coefficient, term) for term in terms] for levels, terms in found.items()}
 
 
-def _live(*parts: list[Statement]) -> Iterator[tuple[Statement, ...]]:
+def _drop_unread(*parts: list[Statement]) -> Iterator[tuple[Statement, ...]]:
     # the statements that something reads: sums of open slots, and what leads to them
     needed: set[Value] = set()
     kept: list[list[Statement]] = []
@@ -281,7 +276,7 @@ def stored_value(s: Statement) -> Value:
 
 
 def gathered(statements: Iterable[Statement]) -> dict[Component, tuple[Product, ...]]:
-    """Sums of statements that add to the same component, by component."""
+    """Merge accumulations by component."""
     sums: dict[Component, tuple[Product, ...]] = {}
     for s in statements:
         assert isinstance(s, Accumulate)
@@ -290,5 +285,5 @@ def gathered(statements: Iterable[Statement]) -> dict[Component, tuple[Product, 
 
 
 def reads(statements: Iterable[Statement]) -> set[Value]:
-    """All values that some statements read."""
+    """Collect the values that statements read."""
     return {value for s in statements for value in s.factors}

@@ -1,7 +1,4 @@
-"""Statements of a sweep: the straight-line program of one row and one channel, without lanes and without memory.
-
-Every statement reads values that stand before it and names at most one new one, or adds to one number of an open
-operand; every one is tagged with the paths (or monomials) that it serves.
+"""Statements of a sweep: a program for one row and one channel.
 
 >>> x, y, out = Component("x1", 0, 1), Component("x2", 0, 2), Component("out", 0, 0)
 >>> print(Define("p", (Product(0.5, (x, y)), Product(-1.0, (x,))), paths=(3,)))
@@ -21,7 +18,7 @@ from tpgen.form.call import Slot
 
 @dataclass(frozen=True)
 class Component:
-    """One component of one segment of an operand, at the row and the copies at hand."""
+    """A component of an operand's segment, at the current row and copies."""
 
     operand: str
     segment: int
@@ -33,7 +30,7 @@ class Component:
 
 @dataclass(frozen=True)
 class TableEntry:
-    """A number that was computed once per row (and copy), before the channels: of what is given at some levels."""
+    """An entry of a table, computed once per row and copy, of an input at some levels."""
 
     table: int
     index: int
@@ -43,11 +40,9 @@ class TableEntry:
         return f"T{self.table}[{self.index}]{Slot('', self.levels)}"
 
 
+# a tuple, as products are: a sweep creates and compares tens of thousands
 class Local(NamedTuple):
-    """A value that a statement has named.
-
-    It is a tuple, as products are: a sweep makes and compares tens of thousands of them.
-    """
+    """A value named by a statement."""
 
     name: str
 
@@ -82,19 +77,19 @@ def sum_text(terms: Sum) -> str:
 
 
 class _Computed:
-    """A statement as the sum that it computes, without terms where it computes none."""
+    """Base of statements: the sum computed, if any."""
 
     terms: Sum
 
     @property
     def factors(self) -> Iterator[Value]:
-        """Values that the sum is made of, each as often as it stands there."""
+        """Values in the sum, with repetitions."""
         return (value for term in self.terms for value in term.factors)
 
 
 @dataclass(frozen=True)
 class Load(_Computed):
-    """Read a component of a given operand; it is a value from here on."""
+    """Load a component of a given operand."""
 
     component: Component
     paths: tuple[int, ...] = ()
@@ -107,7 +102,7 @@ class Load(_Computed):
 
 @dataclass(frozen=True)
 class Tabulate(_Computed):
-    """Compute an entry of a table, once per row (and copy)."""
+    """Compute an entry of a table."""
 
     entry: TableEntry
     terms: Sum
@@ -131,10 +126,7 @@ class Define(_Computed):
 
 @dataclass(frozen=True)
 class Accumulate(_Computed):
-    """Add a sum of products to a component of an open operand, or of what a later stage reads.
-
-    It is summed over whatever copies that does not have.
-    """
+    """Add a sum of products to a component, summed over the copies that the component lacks."""
 
     component: Component
     terms: Sum
@@ -148,11 +140,11 @@ Statement = Load | Tabulate | Define | Accumulate
 
 
 class TextOfPaths:
-    """A value that prints itself line by line, and knows which paths each line serves."""
+    """Base of values printed line by line, with each line's paths."""
 
     @property
     def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """The text, and for every line the paths that it serves (none: those that all share)."""
+        """Lines of text, and paths of each line (none: shared)."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -161,7 +153,7 @@ class TextOfPaths:
 
 @dataclass(frozen=True)
 class SweepStage:
-    """A part of a path's program: statements, and the letters of the copies that they are done for."""
+    """Statements of a path inside loops over the same copies."""
 
     letters: str
     statements: tuple[Statement, ...]

@@ -1,13 +1,7 @@
-r"""A kernel's computation as a value: for a set of open slots, the statements of every path.
+r"""Write a kernel's computation: the statements of every path, for some open slots.
 
-Every path is a polynomial of what stands in a row and a copy, written *by levels* (`tpgen.kernels.sweep.levels`).
-Paths
-differ in what is summed outside of the innermost loop, their *cut*:
-
-- none, where all copies are looped over: ``w * sum C[i,j,k] x[i] y[j] g[k]``, differentiated;
-- an input that lacks the channels, where vectors run over them: it stands in a table of each row;
-- both inputs, where copies of the output come from the weights: by way of ``P[k] = sum C x1 x2`` and its gradient, see
-  `tpgen.kernels.sweep.levels.mixed`.
+A path is ``w * sum C[i,j,k] x[i] y[j] g[k]``, differentiated.  A table replaces an input without channels; see
+`tpgen.kernels.sweep.levels.mixing_stages` for paths that mix copies.
 
 >>> from tpgen.form.form import form_of
 >>> from tpgen.planner.product import make_plan
@@ -33,7 +27,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tpgen.form.form import Term
-from tpgen.kernels.sweep.levels import by_levels, mixed, tabulated
+from tpgen.kernels.sweep.levels import mixing_stages, path_stages, table_statements
 from tpgen.kernels.sweep.statements import Statement, SweepStage, Tabulate, TextOfPaths
 from tpgen.kernels.sweep.tables import make_tables
 from tpgen.kernels.sweep.terms import path_terms, raised_call, sides_of
@@ -42,7 +36,7 @@ __all__ = ["PathSweep", "Sweep", "make_sweep", "path_terms"]
 
 
 def raised_text(raised: tuple[str, ...]) -> str:
-    """Words by which a sweep and its placement name operands that are given as cotangents too."""
+    """Describe the operands given as cotangents."""
     return f" for cotangents of {', '.join(raised)}" if raised else ""
 
 
@@ -59,7 +53,7 @@ class PathSweep:
 
 @dataclass(frozen=True)
 class Sweep(TextOfPaths):
-    """Everything that one kernel computes, in order."""
+    """The computation of one kernel: statements of tables and paths."""
 
     opened: tuple[str, ...]
     tables: tuple[tuple[Tabulate, ...], ...]  # an empty one is not needed
@@ -90,11 +84,10 @@ def make_sweep(
     raised: tuple[str, ...] = (),
     mixes_first: Callable[[Term], bool] = lambda _: False,
 ) -> Sweep:
-    """The sweep of a set of open slots; ``channels`` names for each path the letter that vectors run over.
+    """Write the sweep of some open slots; ``channels`` is the vectorised letter of each path.
 
-    Without channels vectors run over rows, and nothing is worth a table.  Operands that are ``raised`` are given twice,
-    the second time as cotangents of their gradients: see `raised_call`.  Copies of a path that ``mixes_first`` mix
-    before they are coupled with input 2.
+    Without ``channels``, vectors run over rows, without tables.  ``raised`` operands are also given as cotangents; see
+    `raised_call`.  Paths that ``mixes_first`` accepts mix copies before the coupling.
     """
     call, mixes = raised_call(opened, raised), channels is None and not raised
     tables = make_tables(terms, channels) if channels else ()
@@ -103,13 +96,13 @@ def make_sweep(
     paths = tuple(
         PathSweep(
             t,
-            mixed(t, opened, sides_of(t, mixes_first(t)))
+            mixing_stages(t, opened, sides_of(t, mixes_first(t)))
             if mixes and t.mixes
-            else by_levels(t, call, table.get(t.path), a),
+            else path_stages(t, call, table.get(t.path), a),
         )
         for t, a in zip(terms, letters, strict=True)
         if t.reaches(opened)
     )
     stages = {path.term.path: path.stages for path in paths}
-    needed = tuple(tabulated(t, call, (s for path in t.paths for s in stages.get(path, ()))) for t in tables)
+    needed = tuple(table_statements(t, call, (s for path in t.paths for s in stages.get(path, ()))) for t in tables)
     return Sweep(opened, needed, paths, raised)

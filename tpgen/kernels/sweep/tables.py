@@ -1,8 +1,6 @@
-"""Tables of a path whose vectors run over copies that one input does not have: that input, summed with the coupling.
+"""Tables ``T[a, k] = sum_b C[a, b, k] x[b]`` of inputs without channels, once a row.
 
-With ``T[a, k] = sum_b C[a, b, k] x[b]`` of the tabulated input, once a row, and a running over the other one, the path
-is ``sum w x[a] T[a, k] g[k]`` in every channel.  The gradient of T, summed over channels and folded with the coupling,
-is that of the tabulated input.
+A path is then ``sum w x[a] T[a, k] g[k]`` in every channel.
 """
 
 from __future__ import annotations
@@ -17,10 +15,7 @@ from tpgen.kernels.sweep.terms import INDEX, S
 
 @dataclass(frozen=True)
 class Table:
-    """Sums of one coupling with one segment of an input: a number for every (a, k) that is not always zero.
-
-    Paths with the same coupling, segment and coefficient share one.
-    """
+    """Sums of one coupling with one segment of an input, shared by paths."""
 
     number: int
     operand: str  # the tabulated input
@@ -33,7 +28,7 @@ class Table:
 
     @property
     def letter(self) -> str:
-        """The irrep axis of the other input."""
+        """Irrep axis of the other input."""
         return INDEX[self.vector]
 
     @property
@@ -42,7 +37,7 @@ class Table:
 
     @cached_property
     def places(self) -> dict[tuple[int, int], int]:
-        """Position in the table of each (a, k): component a of the other input, component k of the output."""
+        """Position of each (a, k): component a of the other input, component k of the output."""
         pairs = {(e.at(self.letter), e.k) for e in self.terms[0].entries}
         return {pair: n for n, pair in enumerate(sorted(pairs))}
 
@@ -57,7 +52,7 @@ class Table:
 
 
 def make_tables(terms: tuple[Term, ...], channels: tuple[str, ...]) -> tuple[Table, ...]:
-    """The tables of a form, whatever is open; a path whose inputs both have the channels has none."""
+    """Tables of a form; none for paths with channels in both inputs."""
     shared: dict[tuple, list[Term]] = {}
     for term, channel in zip(terms, channels, strict=True):
         for leg in [leg for leg in term.legs if leg.operand in ("x1", "x2") and channel not in leg.letters][:1]:
@@ -65,8 +60,8 @@ def make_tables(terms: tuple[Term, ...], channels: tuple[str, ...]) -> tuple[Tab
     return tuple(Table(n, key[0], tuple(users)) for n, (key, users) in enumerate(shared.items()))
 
 
-def fold(term: Term, table: Table) -> tuple[Accumulate, ...]:
-    """The gradient of the tabulated input, from the sums over channels."""
+def tabulated_gradient(term: Term, table: Table) -> tuple[Accumulate, ...]:
+    """Write the gradient of the tabulated input from sums over channels."""
     operand, index = table.operand, INDEX[table.operand]
 
     def sums(b: int) -> tuple[Product, ...]:

@@ -1,4 +1,4 @@
-"""Names of what a kernel reads and writes: slots, their calls, the axes of their components."""
+"""Names of operands and slots, and axes of components."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ INDEX = {"x1": "i", "x2": "j", "out": "k"}  # the letter of each operand's irrep
 
 @dataclass(frozen=True)
 class Sides:
-    """The two operands that a matrix of weights stands between, in a path that mixes copies.
+    """The operands on both sides of a weight matrix W, in a path that mixes copies.
 
-    ``sum_qm W[q, m] <P[q], far[m]>``, where P couples ``near`` with input 2: P has the components of ``far``.
+    The path is ``sum_qm W[q, m] <P[q], far[m]>``.  P couples ``near`` with input 2 and has the components of ``far``.
     """
 
     near: str
@@ -32,22 +32,19 @@ class Sides:
 
 
 def sides_of(term: Term, mixes_first: bool = False) -> Sides:
-    """The sides of a path: inputs are coupled before copies mix, or behind, where input 1 has fewer components.
-
-    Behind is for ``uvw`` with one copy of input 2.
-    """
+    """The sides of a path whose copies mix after the coupling, or before (mode ``uvw``, one copy of input 2)."""
     return Sides("out", "x1", "vw", "u") if mixes_first else Sides("x1", "out", term.inputs, term.mode.mixing)
 
 
 def row_lengths(form: Form) -> tuple[int, int, int, int]:
-    """Row lengths of x1, x2, w and out; zero where a form has no such operand."""
+    """Row lengths of x1, x2, w and out; 0 without the operand."""
     found = {operand.name: operand.dim for operand in form.operands}
     d1, d2, dw, dout = (found.get(slot, 0) for slot in SLOTS)
     return d1, d2, dw, dout
 
 
 def given_slots(opened: tuple[str, ...]) -> tuple[str, ...]:
-    """The slots that hold an operand: all but one that is open alone, whose value no result depends on.
+    """Slots that a kernel reads: all but a slot that alone is open.
 
     >>> given_slots(("out",)), given_slots(("x1", "w"))
     (('x1', 'x2', 'w'), ('x1', 'x2', 'w', 'out'))
@@ -56,7 +53,7 @@ def given_slots(opened: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def operand_of(slot: str) -> str:
-    """The operand of a slot, given by its name.
+    """Operand of a slot.
 
     >>> operand_of("x1.1"), operand_of("out")
     ('x1', 'out')
@@ -65,7 +62,7 @@ def operand_of(slot: str) -> str:
 
 
 def raised_call(opened: tuple[str, ...], raised: tuple[str, ...]) -> Call:
-    """The derivative of the gradients of a form: what stands at level 1 are their cotangents.
+    """Call that differentiates a form's gradients; cotangents of ``raised`` are at level 1.
 
     >>> print(raised_call(("x1", "out"), ("x2", "w")))
     x1 x2 w out x2.1 w.1 -> x1 out
@@ -75,5 +72,5 @@ def raised_call(opened: tuple[str, ...], raised: tuple[str, ...]) -> Call:
 
 
 def path_terms(form: Form) -> tuple[Term, ...]:
-    """The terms of a form that contribute."""
+    """Terms of a form with nonzero coefficients."""
     return tuple(t for t in form.terms if t.coefficient != 0.0)
