@@ -30,7 +30,7 @@ class CudaPlacement(ChannelPlacement, RowSteps):
 
     def added(self, operand: str) -> bool:
         """Whether an open slot has an area of its own, to add to: rows meet in it, or paths in a loop over copies."""
-        return self.carried(operand) or any(v.touches > 1 and looped(v) for v in self.schedule.views_of(operand))
+        return self.carried(operand) or any(v.touches > 1 and has_copy_axis(v) for v in self.schedule.views_of(operand))
 
     def in_place(self, operand: str) -> bool:
         """A lane reads what it writes."""
@@ -128,6 +128,6 @@ class CudaPlacement(ChannelPlacement, RowSteps):
         return "\n".join(lines)
 
 
-def looped(view: View) -> bool:
+def has_copy_axis(view: View) -> bool:
     """Whether a segment has copies of the other input as well."""
     return prod(n for _, n in view.axes) > view.components

@@ -8,7 +8,7 @@ import json
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.cache import CUBIN, Entry
 from tpgen.kernels.build.trust import read_own
-from tpgen.kernels.cuda.driver import cuda_taken
+from tpgen.kernels.cuda.driver import driver_cuda_version
 from tpgen.kernels.cuda.nvrtc import Nvrtc, need_nvrtc
 
 
@@ -17,15 +17,15 @@ def cubin(text: str, arch: int) -> bytes:
 
     Raises `BackendError` where there is no NVRTC or it fails.
     """
-    compiler = need_nvrtc(arch, cuda_taken())
+    compiler = need_nvrtc(arch, driver_cuda_version())
     key = hashlib.sha256(json.dumps([text, arch, *compiler.identity]).encode()).hexdigest()[:32]
     found = cache.finished(key, CUBIN)
     if found:
         return read_own(found.library)
-    return cache.with_room(lambda directory: _make(Entry(directory, key, CUBIN), text, arch, compiler))
+    return cache.with_room(lambda directory: _compile_and_publish(Entry(directory, key, CUBIN), text, arch, compiler))
 
 
-def _make(entry: Entry, text: str, arch: int, compiler: Nvrtc) -> bytes:
+def _compile_and_publish(entry: Entry, text: str, arch: int, compiler: Nvrtc) -> bytes:
     """Compiled and published, unless another process was faster."""
     with entry.locked():
         if not entry.intact():

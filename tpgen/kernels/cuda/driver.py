@@ -59,9 +59,9 @@ class Driver:
     def __call__(self, function: str, *arguments: object) -> None:
         code = getattr(self._library, function)(*arguments)
         if code:
-            raise BackendError(f"{function} failed: {self._error(code)}")
+            raise BackendError(f"{function} failed: {self._error_text(code)}")
 
-    def _error(self, code: int) -> str:
+    def _error_text(self, code: int) -> str:
         text = ctypes.c_char_p()
         self._library.cuGetErrorString(code, ctypes.byref(text))
         said = text.value.decode() if text.value else f"error {code}"
@@ -141,7 +141,7 @@ class Function:
         self.driver("cuLaunchKernel", self.handle, *grid, *block, self.shared, ctypes.c_void_p(stream), pointers, None)
 
 
-def function(
+def load_function(
     driver: Driver, library: ctypes.c_void_p, device: int, name: str, threads: int, shared: int = 0
 ) -> Function:
     """A kernel by its name, loaded on a device whose context is current: later calls may be captured."""
@@ -158,7 +158,7 @@ def function(
 
 
 @cache
-def _open() -> Any:
+def _driver_library() -> Any:
     for name in _LIBRARIES:
         try:
             return ctypes.CDLL(name)
@@ -172,7 +172,7 @@ def need_driver() -> Driver:
     """The driver, or a `BackendError`."""
     if reason := why_no_driver():
         raise BackendError(f"{reason}; use strategy='grouped'")
-    return Driver(_open())
+    return Driver(_driver_library())
 
 
 def why_no_driver() -> str | None:
@@ -181,18 +181,18 @@ def why_no_driver() -> str | None:
         return "generated kernels are CUDA's; on AMD let torch write them, by backend='inductor'"
     if not torch.cuda.is_available():
         return "torch sees no CUDA device"
-    if _open() is None:
+    if _driver_library() is None:
         return f"the CUDA driver ({_LIBRARIES[0]}) cannot be loaded"
-    taken = cuda_taken() or _OLDEST
+    taken = driver_cuda_version() or _OLDEST
     if taken < _OLDEST:
         return f"kernels need a driver for CUDA {_OLDEST} or later, and this one takes CUDA {taken}: update it"
     return None
 
 
 @cache
-def cuda_taken() -> int | None:
+def driver_cuda_version() -> int | None:
     """The newest major version of CUDA whose code the driver takes; None where there is no driver."""
-    library, version = _open(), ctypes.c_int()
+    library, version = _driver_library(), ctypes.c_int()
     if library is None or library.cuDriverGetVersion(ctypes.byref(version)):
         return None
     return version.value // _MAJOR
@@ -214,7 +214,7 @@ def entry_points() -> EntryPoints | None:
     torchs = next((Path(torch.__file__).parent / "lib").glob("libtorch_cuda.*"), None)
     if torchs is None or not hasattr(stable := ctypes.CDLL(str(torchs)), _STREAM_OF):
         return None
-    own = [getattr(_open(), name) for name in _LAUNCHING]
+    own = [getattr(_driver_library(), name) for name in _LAUNCHING]
     return EntryPoints(*(ctypes.cast(f, ctypes.c_void_p).value or 0 for f in (getattr(stable, _STREAM_OF), *own)))
 
 

@@ -46,15 +46,15 @@ class GatherPlacement(BatchPlacement, RowSteps):
 
     @cached_property
     def gathers(self) -> tuple[Gather, ...]:
-        return self._gathers(self.rows)
+        return self._make_gathers(self.rows)
 
-    def _gathers(self, rows: int) -> tuple[Gather, ...]:
+    def _make_gathers(self, rows: int) -> tuple[Gather, ...]:
         return make_gathers(self.schedule, self.opened, tuple(filter(self.carried, SLOTS)), rows, self.warps)
 
     @cached_property
     def between(self) -> dict[str, int]:
         """The numbers of each row in P and in D."""
-        return between(self._gathers(1))
+        return between(self._make_gathers(1))
 
     @cached_property
     def places(self) -> dict[tuple[str, int], int]:
@@ -64,30 +64,30 @@ class GatherPlacement(BatchPlacement, RowSteps):
     @cached_property
     def phases(self) -> tuple[tuple[tuple[Share, ...], ...], ...]:
         """Shares of each warp, in each phase that there is."""
-        return tuple(balance(self._shares(phase), self.warps) for phase in self._numbers)
+        return tuple(balance(self._phase_shares(phase), self.warps) for phase in self._phase_keys)
 
     @cached_property
-    def _numbers(self) -> list[tuple[int, bool]]:
-        return sorted({self._phase(g) for g in self.gathers})
+    def _phase_keys(self) -> list[tuple[int, bool]]:
+        return sorted({self._phase_key(g) for g in self.gathers})
 
-    def _phase(self, g: Gather) -> tuple[int, bool]:
+    def _phase_key(self, g: Gather) -> tuple[int, bool]:
         """Phase of a gather; one that adds to owners takes their rows in turn, after the rest of its phase."""
         return g.phase, g.target == self.owner
 
     def adds_to_owners(self, phase: int) -> bool:
-        return self._numbers[phase][1]
+        return self._phase_keys[phase][1]
 
-    def _shares(self, phase: tuple[int, bool]) -> list[Share]:
-        return [Share(g, chunk) for g in self.gathers if self._phase(g) == phase for chunk in range(g.chunks)]
+    def _phase_shares(self, phase: tuple[int, bool]) -> list[Share]:
+        return [Share(g, chunk) for g in self.gathers if self._phase_key(g) == phase for chunk in range(g.chunks)]
 
     @property
     def unit_count(self) -> int:
         return sum(len(shares) for phase in self.phases for shares in phase)
 
-    def _bytes(self, rows: int) -> int:
+    def _step_bytes(self, rows: int) -> int:
         """Bytes of shared memory for some rows: P, D and results with areas of their own are added."""
         apart = sum(self.row_bytes(o) for o in self.results if o in self.row_operands and not self.in_place(o))
-        return super()._bytes(rows) + (sum(self.between.values()) * self.number + apart) * rows
+        return super()._step_bytes(rows) + (sum(self.between.values()) * self.number + apart) * rows
 
     def __str__(self) -> str:
         return "\n".join([*self.head, *(f"  gather {g.number}, phase {g.phase}: {g}" for g in self.gathers)])

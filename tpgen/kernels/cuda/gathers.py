@@ -113,24 +113,24 @@ def make_gathers(
     schedule: BatchSchedule, opened: tuple[str, ...], carried: tuple[str, ...], rows: int, warps: int
 ) -> tuple[Gather, ...]:
     """The gathers of open slots, of which some are carried from row to row, by phase."""
-    found = _collected(schedule, opened)
-    places = _between(found)
+    found = _parts_by_target(schedule, opened)
+    places = _intermediate_starts(found)
     made = []
     for number, ((target, segment), parts) in enumerate(sorted(found.items(), key=lambda item: PHASES[item[0][0]])):
         place = places[target, segment] if target in BETWEEN else schedule.start(parts[0].term, target)
         shape = (rows, 1) if target not in carried else (1, rows)
-        made.append(_gather(number, target, place, tuple(parts), *shape))
-    return tuple(_widened(made, warps))
+        made.append(_make_gather(number, target, place, tuple(parts), *shape))
+    return tuple(_with_lanes(made, warps))
 
 
 @remembered("what gathers on a GPU add up", entries=64)
-def _collected(schedule: BatchSchedule, opened: tuple[str, ...]) -> dict[tuple[str, int], list[GatherPart]]:
+def _parts_by_target(schedule: BatchSchedule, opened: tuple[str, ...]) -> dict[tuple[str, int], list[GatherPart]]:
     # the parts of each target and segment; nobody may change them
     found: dict[tuple[str, int], list[GatherPart]] = {}
     for slot in opened:
         for path in make_sweep(schedule.terms, (slot,)).paths:
             for stage in path.stages:
-                _collect(found, path.term, stage)
+                _add_part(found, path.term, stage)
     return found
 
 
@@ -142,44 +142,44 @@ def between(gathers: tuple[Gather, ...]) -> dict[str, int]:
     }
 
 
-def _collect(found: dict[tuple[str, int], list[GatherPart]], term: Term, stage: SweepStage) -> None:
+def _add_part(parts: dict[tuple[str, int], list[GatherPart]], term: Term, stage: SweepStage) -> None:
     """A stage as a part of what it fills; two slots may need the same P or D."""
-    target, segment = _target(stage)
-    if target in BETWEEN and (target, segment) in found:
+    target, segment = _stage_target(stage)
+    if target in BETWEEN and (target, segment) in parts:
         return
-    own = _letters(term, target)
-    over = tuple(a for a in _unpaired(term, stage.letters, own) if a not in own)
+    own = _copy_letters(term, target)
+    over = tuple(a for a in _split_pair_letter(term, stage.letters, own) if a not in own)
     part = GatherPart(term, own, tuple((a, term.size(a)) for a in over), stage.statements)
-    found.setdefault((target, segment), []).append(part)
+    parts.setdefault((target, segment), []).append(part)
 
 
-def _target(stage: SweepStage) -> tuple[str, int]:
+def _stage_target(stage: SweepStage) -> tuple[str, int]:
     return next((s.component.operand, s.component.segment) for s in stage.statements if isinstance(s, Accumulate))
 
 
-def _letters(term: Term, target: str) -> str:
+def _copy_letters(term: Term, target: str) -> str:
     # letters of the copies of what is filled, in the order of memory
     leg = term.leg(target)
     return leg.letters.replace(INDEX.get(target, ""), "") if leg else term.inputs
 
 
-def _unpaired(term: Term, letters: str, own: str) -> str:
+def _split_pair_letter(term: Term, letters: str, own: str) -> str:
     """Letters of a stage, where an item that has one copy of a pair runs over the other one."""
     return letters.replace("p", "b" if own == "a" else "a") if term.pairs and own in ("a", "b") else letters
 
 
-def _between(found: dict[tuple[str, int], list[GatherPart]]) -> dict[tuple[str, int], int]:
+def _intermediate_starts(parts_by_target: dict[tuple[str, int], list[GatherPart]]) -> dict[tuple[str, int], int]:
     # places at which each path's P and D begin
     places: dict[tuple[str, int], int] = {}
     ends = {P: 0, D: 0}
-    for (target, path), parts in found.items():
+    for (target, path), parts in parts_by_target.items():
         if target in ends:
             places[target, path] = ends[target]
             ends[target] += parts[0].term.size(parts[0].own + "k")
     return places
 
 
-def _gather(number: int, target: str, place: int, parts: tuple[GatherPart, ...], rows: int, inner: int) -> Gather:
+def _make_gather(number: int, target: str, place: int, parts: tuple[GatherPart, ...], rows: int, inner: int) -> Gather:
     term, own = parts[0].term, parts[0].own
     copies, components = term.size(own), term.size(INDEX.get(target, "k" if target in BETWEEN else ""))
     leg = term.leg(target)
@@ -188,7 +188,7 @@ def _gather(number: int, target: str, place: int, parts: tuple[GatherPart, ...],
     return Gather(number, target, place, copies, components, strides, parts, rows, inner)
 
 
-def _widened(gathers: list[Gather], warps: int) -> Iterator[Gather]:
+def _with_lanes(gathers: list[Gather], warps: int) -> Iterator[Gather]:
     """Lanes for each item: as many as fill a warp, and as share the longest sums out evenly among warps."""
     total = [sum(g.cost * g.chunks for g in gathers if g.phase == phase) for phase in range(4)]
     for g in gathers:
@@ -197,13 +197,13 @@ def _widened(gathers: list[Gather], warps: int) -> Iterator[Gather]:
             continue
         while 2 * g.width <= min(LANES, g.longest) and (
             g.items * 2 * g.width <= LANES
-            or (2 * g.width <= LANES // _neighbours(g) and g.cost > total[g.phase] / (2 * warps))
+            or (2 * g.width <= LANES // _min_items_per_warp(g) and g.cost > total[g.phase] / (2 * warps))
         ):
             g = replace(g, width=2 * g.width)
         yield g
 
 
-def _neighbours(gather: Gather) -> int:
+def _min_items_per_warp(gather: Gather) -> int:
     """Items that a warp has at least: copies of out are neighbours in the weights; memory gives a few at once."""
     return min(gather.copies, _AT_ONCE) if gather.target == "out" else 1
 

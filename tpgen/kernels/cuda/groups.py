@@ -18,7 +18,7 @@ from tpgen.kernels.sweep.sweep import PathSweep
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldSegment:
     """A segment whose numbers at one channel stand in registers, from the first path that needs them to the last."""
 
     view: View
@@ -34,7 +34,7 @@ class Group:
 
     number: int
     paths: tuple[PathSweep, ...]
-    held: tuple[Held, ...]
+    held: tuple[HeldSegment, ...]
     channels: int
     width: int  # lanes for one row
     slot: int  # number of its first 32 channels among those of all groups
@@ -81,10 +81,10 @@ def make_groups(schedule: ChannelSchedule, paths: tuple[PathSweep, ...], rows: i
     """The groups of a sweep's paths, where a block has so many rows at hand."""
     groups: list[Group] = []
     slot = 0
-    for members in _meeting(schedule, paths):
+    for members in _connected_paths(schedule, paths):
         channels = members[0].term.size(schedule.channel(members[0].term))
         width = max(min(power_of_two(channels), LANES), LANES // rows)
-        group = Group(len(groups), members, _held(schedule, members), channels, width, slot)
+        group = Group(len(groups), members, _held_segments(schedule, members), channels, width, slot)
         groups.append(group)
         slot += group.chunks
     return tuple(groups)
@@ -99,7 +99,7 @@ def power_of_two(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-def _meeting(schedule: ChannelSchedule, paths: tuple[PathSweep, ...]) -> Iterable[tuple[PathSweep, ...]]:
+def _connected_paths(schedule: ChannelSchedule, paths: tuple[PathSweep, ...]) -> Iterable[tuple[PathSweep, ...]]:
     """Paths in classes that share no segment of channels, each in an order in which neighbours share."""
     classes: list[tuple[set[View], list[PathSweep]]] = []
     for path in paths:
@@ -115,21 +115,21 @@ def _views(schedule: ChannelSchedule, path: PathSweep) -> list[View]:
     return [view for view in found if view]
 
 
-def _held(schedule: ChannelSchedule, paths: tuple[PathSweep, ...]) -> tuple[Held, ...]:
+def _held_segments(schedule: ChannelSchedule, paths: tuple[PathSweep, ...]) -> tuple[HeldSegment, ...]:
     users: dict[View, list[int]] = {}
     for n, path in enumerate(paths):
         for view in _views(schedule, path):
             users.setdefault(view, []).append(n)
-    made = (_one_held(view, [paths[n] for n in at], at) for view, at in users.items())
+    made = (_held_segment(view, [paths[n] for n in at], at) for view, at in users.items())
     return tuple(held for held in made if held.loads or held.opened)
 
 
-def _one_held(view: View, paths: list[PathSweep], at: list[int]) -> Held:
+def _held_segment(view: View, paths: list[PathSweep], positions: list[int]) -> HeldSegment:
     key = (view.operand, view.segment)
     touching = (s for path in paths for s in path.stages[0].statements if isinstance(s, Load | Accumulate))
     mine = [s for s in touching if (s.component.operand, s.component.segment) == key]
     loads = sorted({s.component.index for s in mine if isinstance(s, Load)})
-    return Held(view, at[0], at[-1], tuple(loads), any(isinstance(s, Accumulate) for s in mine))
+    return HeldSegment(view, positions[0], positions[-1], tuple(loads), any(isinstance(s, Accumulate) for s in mine))
 
 
 def balance(units: Iterable[AnyWork], warps: int) -> tuple[tuple[AnyWork, ...], ...]:

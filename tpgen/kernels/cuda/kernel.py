@@ -15,7 +15,7 @@ from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.cuda import captures, driver
 from tpgen.kernels.cuda.chips import Chip, chip_of
 from tpgen.kernels.cuda.cubins import cubin
-from tpgen.kernels.cuda.driver import Function, function, need_driver
+from tpgen.kernels.cuda.driver import Function, load_function, need_driver
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.launch import launches_of
 from tpgen.kernels.cuda.prelude import ENTRY
@@ -23,7 +23,7 @@ from tpgen.kernels.rows import RowIndex
 
 
 @dataclass(frozen=True)
-class _Built:
+class _CompiledKernels:
     """The kernels of a call for all devices of a capability."""
 
     source: CudaSource
@@ -68,7 +68,7 @@ class CudaKernel(ABC):
 
     def __init__(self, spec: KernelSpec) -> None:
         self.spec = spec
-        self._built: dict[int, _Built] = {}  # by capability
+        self._built: dict[int, _CompiledKernels] = {}  # by capability
         self._loaded: dict[int, Loaded] = {}
 
     @staticmethod
@@ -96,12 +96,12 @@ class CudaKernel(ABC):
         if device not in self._loaded:
             captures.refuse_while_capturing(device)
             with need_driver().on(device):
-                self._loaded[device] = self._load(device)
+                self._loaded[device] = self._load_on(device)
         return self._loaded[device]
 
     def compile(self, like: Tensor) -> None:
         """Compile it for the device of a tensor, ahead of its first call."""
-        self._built_for(driver.capability(cuda_device_of([like])))
+        self._compiled_for(driver.capability(cuda_device_of([like])))
 
     def launch(self, like: Tensor) -> tuple[int, list[int]]:
         """The device of a tensor, and how the runtime in C++ launches them there."""
@@ -114,10 +114,10 @@ class CudaKernel(ABC):
         fault, order = self.order(loaded, call)
         if not fault:
             with need_driver().on(loaded.device):
-                self._start(loaded, call, order)
+                self._launch_all(loaded, call, order)
         return fault
 
-    def _start(self, loaded: Loaded, call: KernelCall, order: Any) -> None:
+    def _launch_all(self, loaded: Loaded, call: KernelCall, order: Any) -> None:
         """Launch all kernels, in the context of their device."""
         slots, opened = ([*map(str, part)] for part in (self.spec.call.given, self.spec.call.opened))
         given = [_aligned(x, loaded.placement.alignment) for x in call.given]
@@ -127,18 +127,18 @@ class CudaKernel(ABC):
         for one in launches.made(*tensors, scratch, order):
             loaded.functions[one.entry].launch(one.blocks, loaded.stream, *one.arguments)
 
-    def _load(self, device: int) -> Loaded:
+    def _load_on(self, device: int) -> Loaded:
         """Load them on a device, whose context is current."""
-        built = self._built_for(driver.capability(device))
+        built = self._compiled_for(driver.capability(device))
         placement = built.source.placement
         entries = placement.entries.items()
-        functions = {name: function(need_driver(), built.library, device, name, *block) for name, block in entries}
+        functions = {name: load_function(need_driver(), built.library, device, name, *block) for name, block in entries}
         return Loaded(placement, device, functions, functions[ENTRY].at_once() * driver.processors(device))
 
-    def _built_for(self, arch: int) -> _Built:
+    def _compiled_for(self, arch: int) -> _CompiledKernels:
         if arch not in self._built:
             source = generate_cuda(self.place(self.spec, chip_of(arch)))
-            self._built[arch] = _Built(source, cubin(source.text, arch))
+            self._built[arch] = _CompiledKernels(source, cubin(source.text, arch))
         return self._built[arch]
 
 

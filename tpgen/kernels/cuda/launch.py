@@ -95,17 +95,17 @@ class RowLaunches(Launches):
         struct = self._struct(given, opened, scratch, order)
         found = [Launch(ENTRY, self.runs, (struct,))]
         if "ends" in scratch:
-            found.append(Launch(JOIN_ENTRY, self.runs * self._blocks_of_row(p.owner), (struct, runs)))
+            found.append(Launch(JOIN_ENTRY, self.runs * self._blocks_per_row(p.owner), (struct, runs)))
         if order and order.collected:
             for slot in p.scattered:
-                pointers = _pointers(scratch[f"d_{slot}"], *order.collected[:2], opened[slot])
-                found.append(Launch(COLLECT_ENTRY, len(opened[slot]) * self._blocks_of_row(slot), pointers))
+                pointers = _address_arguments(scratch[f"d_{slot}"], *order.collected[:2], opened[slot])
+                found.append(Launch(COLLECT_ENTRY, len(opened[slot]) * self._blocks_per_row(slot), pointers))
         if "sums" in scratch:
             blocks = -(-p.dim["w"] // LANES)
-            found.append(Launch(SUM_ENTRY, blocks, (*_pointers(scratch["sums"], opened["w"]), runs)))
+            found.append(Launch(SUM_ENTRY, blocks, (*_address_arguments(scratch["sums"], opened["w"]), runs)))
         return [one for one in found if one.blocks]
 
-    def _blocks_of_row(self, slot: str) -> int:
+    def _blocks_per_row(self, slot: str) -> int:
         """Blocks whose threads have a number each of one row."""
         return -(-self.placement.dim[slot] // self.placement.threads)
 
@@ -185,14 +185,14 @@ def launches_of(placement: Any, sizes: CallSizes | KernelCall, at_once: int = 0)
 
 def _struct(*fields: Tensor | int | None) -> ctypes.Array:
     """``struct Call`` of the text: pointers and counts take eight bytes each; null where there is no tensor."""
-    return (ctypes.c_int64 * len(fields))(*(x if isinstance(x, int) else _pointer(x) for x in fields))
+    return (ctypes.c_int64 * len(fields))(*(x if isinstance(x, int) else _address(x) for x in fields))
 
 
-def _pointers(*tensors: Tensor) -> tuple[ctypes.c_void_p, ...]:
-    return tuple(ctypes.c_void_p(_pointer(x)) for x in tensors)
+def _address_arguments(*tensors: Tensor) -> tuple[ctypes.c_void_p, ...]:
+    return tuple(ctypes.c_void_p(_address(x)) for x in tensors)
 
 
-def _pointer(tensor: Tensor | None) -> int:
+def _address(tensor: Tensor | None) -> int:
     return 0 if tensor is None or not tensor.numel() else tensor.data_ptr()
 
 

@@ -70,15 +70,15 @@ class Nvrtc:
                 "install an earlier one (pip install nvidia-cuda-nvrtc-cu12), or use strategy='grouped'"
             )
         if arch in known:
-            return self._compiled(text, f"sm_{arch}", "CUBIN")
-        return self._compiled(text, f"compute_{max(a for a in known if a < arch)}", "PTX")
+            return self._compile(text, f"sm_{arch}", "CUBIN")
+        return self._compile(text, f"compute_{max(a for a in known if a < arch)}", "PTX")
 
     def ptx(self, text: str, arch: int, numbered: bool = False) -> str:
         """The virtual instructions of a source, where ``numbered`` below the numbers of the lines they are for."""
         more = ("--generate-line-info",) if numbered else ()
-        return self._compiled(text, f"compute_{arch}", "PTX", more).code.rstrip(b"\0").decode()
+        return self._compile(text, f"compute_{arch}", "PTX", more).code.rstrip(b"\0").decode()
 
-    def _compiled(self, text: str, architecture: str, kind: str, more: tuple[str, ...] = ()) -> Compiled:
+    def _compile(self, text: str, architecture: str, kind: str, more: tuple[str, ...] = ()) -> Compiled:
         program = ctypes.c_void_p()
         self._call("nvrtcCreateProgram", ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None)
         try:
@@ -86,7 +86,7 @@ class Nvrtc:
             flags = (ctypes.c_char_p * len(options))(*map(str.encode, options))
             failed = self._library.nvrtcCompileProgram(program, len(options), flags)
             log = (
-                self._text(program, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog")
+                self._output(program, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog")
                 .rstrip(b"\0")
                 .decode(errors="replace")
             )
@@ -96,11 +96,11 @@ class Nvrtc:
                     f"NVRTC failed for {architecture}: {first}\n"
                     "set TPGEN_NVRTC to another one, or use strategy='grouped'"
                 )
-            return Compiled(self._text(program, f"nvrtcGet{kind}Size", f"nvrtcGet{kind}"), log)
+            return Compiled(self._output(program, f"nvrtcGet{kind}Size", f"nvrtcGet{kind}"), log)
         finally:
             self._library.nvrtcDestroyProgram(ctypes.byref(program))
 
-    def _text(self, program: ctypes.c_void_p, size_of: str, get: str) -> bytes:
+    def _output(self, program: ctypes.c_void_p, size_of: str, get: str) -> bytes:
         size = ctypes.c_size_t()
         self._call(size_of, program, ctypes.byref(size))
         room = ctypes.create_string_buffer(size.value)
@@ -119,7 +119,7 @@ def find_nvrtc(arch: int | None = None, cuda: int | None = None) -> Nvrtc | None
     It serves where it writes code for a compute capability ``arch`` and is of no later CUDA than ``cuda``, the newest
     that a driver takes.  ``TPGEN_NVRTC`` names the only one that may be taken; ``TPGEN_NVRTC=none`` forbids all.
     """
-    return next((one for one in _found() if not _misfit(one, arch, cuda)), None)
+    return next((one for one in _loaded_libraries() if not _why_unusable(one, arch, cuda)), None)
 
 
 def why_no_nvrtc(arch: int | None = None, cuda: int | None = None) -> str:
@@ -127,7 +127,7 @@ def why_no_nvrtc(arch: int | None = None, cuda: int | None = None) -> str:
     named = os.environ.get("TPGEN_NVRTC", "")
     if named == "none":
         return "TPGEN_NVRTC=none forbids it"
-    misfits = [_misfit(one, arch, cuda) for one in _found()]
+    misfits = [_why_unusable(one, arch, cuda) for one in _loaded_libraries()]
     if misfits:
         return f"{misfits[-1]}"
     if named:
@@ -145,32 +145,32 @@ def need_nvrtc(arch: int | None = None, cuda: int | None = None) -> Nvrtc:
 
 def known_architectures(cuda: int | None = None) -> tuple[int, ...]:
     """Compute capabilities that any library here writes machine code for."""
-    serving = (one for one in _found() if not _misfit(one, None, cuda))
+    serving = (one for one in _loaded_libraries() if not _why_unusable(one, None, cuda))
     return tuple(sorted({arch for one in serving for arch in one.architectures}))
 
 
-def _found() -> Iterator[Nvrtc]:
+def _loaded_libraries() -> Iterator[Nvrtc]:
     named = os.environ.get("TPGEN_NVRTC", "")
     if named != "none":
-        yield from filter(None, map(_opened, [named] if named else _candidates()))
+        yield from filter(None, map(_load_library, [named] if named else _candidate_files()))
 
 
 @cache
-def _opened(path: str) -> Nvrtc | None:
+def _load_library(path: str) -> Nvrtc | None:
     try:
         return Nvrtc(path)
     except (OSError, AttributeError):  # no library, or of something else
         return None
 
 
-def _misfit(one: Nvrtc, arch: int | None, cuda: int | None) -> str | None:
+def _why_unusable(nvrtc: Nvrtc, arch: int | None, cuda: int | None) -> str | None:
     """Why a library does not serve.  Within a major version of CUDA, drivers take what later minor ones write."""
-    major, minor = one.version
+    major, minor = nvrtc.version
     if cuda is not None and major > cuda:
         return (
             f"NVRTC {major}.{minor} is newer than this driver, which takes CUDA {cuda}: update it, or {_install(cuda)}"
         )
-    oldest = min(one.architectures)
+    oldest = min(nvrtc.architectures)
     if arch is not None and arch < oldest:
         return f"NVRTC {major}.{minor} writes no code for sm_{arch}, only from sm_{oldest} on: {_install(major - 1)}"
     return None
@@ -186,7 +186,7 @@ def _install(cuda: int | None) -> str:
 
 
 @cache
-def _candidates() -> tuple[str, ...]:
+def _candidate_files() -> tuple[str, ...]:
     """Files of libraries, newest first: of wheels, which torch's is one of, of conda and of a toolkit that is named.
 
     Then names: what is loaded already is found by its own, whatever its folder.
@@ -195,10 +195,10 @@ def _candidates() -> tuple[str, ...]:
     places = [(root, lib) for root in roots for lib in ("lib", "lib64")]
     places += [(folder, "nvidia/*/lib") for folder in (*sys.path, *site.getsitepackages()) if folder]
     files = {str(file) for root, folder in places for file in Path(root).glob(f"{folder}/libnvrtc.so.*")}
-    newest_first = sorted(files, key=lambda file: (_version_named(file), file), reverse=True)
+    newest_first = sorted(files, key=lambda file: (_version_in_name(file), file), reverse=True)
     return *newest_first, *_NAMES, *filter(None, [ctypes.util.find_library("nvrtc")])
 
 
-def _version_named(file: str) -> tuple[int, ...]:
+def _version_in_name(file: str) -> tuple[int, ...]:
     """The version in a file's name: libnvrtc.so.12 is (12,)."""
     return tuple(map(int, re.findall(r"\d+", file.rpartition(".so")[2])))

@@ -43,14 +43,14 @@ _PARTS = 8  # of one tensor, at most: whoever walks over a long one in slices ke
 
 
 @dataclass
-class _Parts(Generic[Known]):
+class _PartFacts(Generic[Known]):
     """Facts of the parts of a tensor, by their places in it and the rows that they point into."""
 
     version: int
     known: dict[tuple, Known] = field(default_factory=dict)
 
 
-_Kept = MutableMapping[Tensor, _Parts]  # by the whole tensor, as long as it lives
+_Kept = MutableMapping[Tensor, _PartFacts]  # by the whole tensor, as long as it lives
 
 
 @dataclass
@@ -65,13 +65,13 @@ class Memory(Generic[Known]):
 
     def of(self, index: Tensor, rows: int, find: Callable[[Tensor, int], Known], capture: int = 0) -> Known:
         """Find a fact once; one of the device once for each stream and recorded graph."""
-        if index.is_inference() or (self.on_device and _is_lent(index)):  # writes to the former are not counted
+        if index.is_inference() or (self.on_device and _in_graph_pool(index)):  # writes to the former are not counted
             return find(index, rows)
-        kept = self._kept_in(capture)
-        parts = _parts(kept, index)
+        kept = self._facts_of_capture(capture)
+        parts = _valid_parts(kept, index)
         if parts is None:
-            parts = kept[_whole(index)] = _Parts[Known](index._version)
-        part = self._part(index, rows)
+            parts = kept[_base_tensor(index)] = _PartFacts[Known](index._version)
+        part = self._part_key(index, rows)
         found = parts.known.get(part)
         if found is None:
             found = find(index, rows)
@@ -82,27 +82,27 @@ class Memory(Generic[Known]):
 
     def recall(self, index: Tensor, rows: int, capture: int = 0) -> Known | None:
         """A fact that has been found already."""
-        parts = None if index.is_inference() else _parts(self._kept_in(capture), index)
-        return None if parts is None else parts.known.get(self._part(index, rows))
+        parts = None if index.is_inference() else _valid_parts(self._facts_of_capture(capture), index)
+        return None if parts is None else parts.known.get(self._part_key(index, rows))
 
-    def _kept_in(self, capture: int) -> _Kept:
+    def _facts_of_capture(self, capture: int) -> _Kept:
         """Facts of one graph; those of others that were recorded are forgotten."""
         for other in list(self._kept):  # all at once: another thread may do the same
             if other not in (0, capture):
                 self._kept.pop(other, None)
         return self._kept.setdefault(capture, WeakTensorKeyDictionary())
 
-    def _part(self, index: Tensor, rows: int) -> tuple:
-        stream = _stream(index) if self.on_device else 0
+    def _part_key(self, index: Tensor, rows: int) -> tuple:
+        stream = _stream_of_index(index) if self.on_device else 0
         return index.storage_offset(), index.stride(), index.shape, index.dtype, rows, stream
 
 
-def _parts(kept: _Kept, index: Tensor) -> _Parts | None:
-    parts = kept.get(_whole(index))
+def _valid_parts(kept: _Kept, index: Tensor) -> _PartFacts | None:
+    parts = kept.get(_base_tensor(index))
     return parts if parts is not None and parts.version == index._version else None
 
 
-def _whole(index: Tensor) -> Tensor:
+def _base_tensor(index: Tensor) -> Tensor:
     """The tensor that an index is a part of: they count writes together."""
     return index if index._base is None else index._base
 
@@ -221,16 +221,16 @@ def recall_inside(index: Tensor, rows: int) -> bool:
     return _ranges.recall(index, rows) is True
 
 
-def _stream(index: Tensor) -> int:
+def _stream_of_index(index: Tensor) -> int:
     return stream_of(index.get_device()) if index.is_cuda else 0
 
 
 def is_kept(index: Tensor) -> bool:
     """Whether what is found of an index on the device may be kept: writes are counted, and its memory is its own."""
-    return not (index.is_inference() or _is_lent(index))
+    return not (index.is_inference() or _in_graph_pool(index))
 
 
-def _is_lent(index: Tensor) -> bool:
+def _in_graph_pool(index: Tensor) -> bool:
     return index.is_cuda and borrows_memory(index.get_device())
 
 

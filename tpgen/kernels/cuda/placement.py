@@ -56,12 +56,12 @@ def place_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, index
     assert not isinstance(base, MatrixPlacement)  # which is for vectors
     kind = CudaPlacement if isinstance(base, ChannelPlacement) else GatherPlacement
     one: AnyPlacement = kind(base.schedule, base.opened, base.owner, chip, rules=rules)  # type: ignore[arg-type]
-    best = _fitting(_by_receiver(one) or one)
+    best = _first_fitting(_placed_by_receiver(one) or one)
     check_room(best)
     return best
 
 
-def _by_receiver(p: AnyPlacement) -> AnyPlacement | None:
+def _placed_by_receiver(p: AnyPlacement) -> AnyPlacement | None:
     """A gradient of x1 in the order of receivers: their cotangents come once, what edges have of x1 passes twice."""
     if not isinstance(p, CudaPlacement) or p.owner != "x1" or not p.whole("out"):
         return None
@@ -69,17 +69,17 @@ def _by_receiver(p: AnyPlacement) -> AnyPlacement | None:
     if row <= _LONGER * p.row_bytes("x1") or _NODES * row <= _HELD * p.chip.cache:
         return None
     held = replace(p, owner=None, held="out")
-    return held if has_room(_fitting(held)) else None
+    return held if has_room(_first_fitting(held)) else None
 
 
-def _fitting(one: AnyPlacement) -> AnyPlacement:
+def _first_fitting(one: AnyPlacement) -> AnyPlacement:
     """The usual step and warps; where these have no room, the first others that have."""
     usual = replace(one, rows=one.usual_rows)
     usual = replace(usual, warps=usual.usual_warps)
-    return usual if has_room(usual) else next(_others(usual), usual)
+    return usual if has_room(usual) else next(_fitting_choices(usual), usual)
 
 
-def _others(usual: AnyPlacement) -> Iterator[AnyPlacement]:
+def _fitting_choices(usual: AnyPlacement) -> Iterator[AnyPlacement]:
     """Placements with more or fewer rows in a step, and other warps, as far as they fit."""
     for rows in usual.row_choices:
         for warps in _WARPS:
@@ -102,17 +102,17 @@ def place_polynomial(plan: Plan, sweep: PolynomialSweep, dtype: str, chip: Chip)
         fitting = next((p for p in found if p.shared <= min(room, chip.block_shared)), None)
         if fitting:
             return fitting
-    raise EmitError(_no_room(sweep, replace(placed, warps=1).shared, chip))
+    raise EmitError(_no_room_text(sweep, replace(placed, warps=1).shared, chip))
 
 
 def why_no_room(plan: Plan, forward: PolynomialSweep, dtype: str, chip: Chip) -> str | None:
     """Why derivatives up to the second do not fit a chip: they keep coefficients, tangents and gradients of them."""
     placed = CudaPolynomialPlacement(plan, forward, cuda_target(dtype), chip)
     needed = (3 * forward.coefficients + placed.tile) * placed.lane_bytes
-    return _no_room(forward, needed, chip) if needed > chip.block_shared else None
+    return _no_room_text(forward, needed, chip) if needed > chip.block_shared else None
 
 
-def _no_room(sweep: PolynomialSweep, needed: int, chip: Chip) -> str:
+def _no_room_text(sweep: PolynomialSweep, needed: int, chip: Chip) -> str:
     return (
         f"a kernel of this polynomial, with {sweep.coefficients} coefficients, needs {needed} bytes of shared memory, "
         f"and a block of {chip} has {chip.block_shared}: use strategy='einsum', or fewer irreps or a lower degree"

@@ -97,22 +97,22 @@ def ordered_edges(
     """Return 0 and the edges by owner, or a fault where an index is out of range, unchecked in a captured graph."""
     capture = captures.capture_of(device)
     own = index_at(indices, owner) if owner else None
-    order = _order(own, capture).order if own and not ascends(_tensor(own)) else None
+    order = _given_or_known_order(own, capture).order if own and not ascends(_index_tensor(own)) else None
     for place, index in enumerate(indices):
-        if index.check and not capture and not is_inside(_tensor(index), index.size):
+        if index.check and not capture and not is_inside(_index_tensor(index), index.size):
             return BEYOND + place, None
-    src, dst = (known_wide(_tensor(index), capture) for index in indices)
-    collected = _order(indices[0], capture) if scattered else None
+    src, dst = (known_wide(_index_tensor(index), capture) for index in indices)
+    collected = _given_or_known_order(indices[0], capture) if scattered else None
     return 0, EdgeRows(order, src, dst, own.size if own else 0, collected)
 
 
-def _tensor(index: RowIndex) -> Tensor:
+def _index_tensor(index: RowIndex) -> Tensor:
     assert index.tensor is not None
     return index.tensor
 
 
-def _order(index: RowIndex, capture: int) -> Order:
+def _given_or_known_order(index: RowIndex, capture: int) -> Order:
     """Take the order that is given, or find it."""
     if index.order is not None:
         return Order.of(index.order, index.size)
-    return known_order(_tensor(index), index.size, capture)
+    return known_order(_index_tensor(index), index.size, capture)

@@ -122,11 +122,11 @@ class RowSteps(OnChip, OpenedSlots):
     def usual_rows(self) -> int:
         """Rows of a step, where nothing speaks for another number."""
         if self.indexed:
-            return next((r for r in (4, 2) if self._bytes(2 * r) <= self.chip.block_shared // 3), 1)
-        rows = self._whole_rows
-        if self._bytes(rows) > self.chip.block_shared // 2:
+            return next((r for r in (4, 2) if self._step_bytes(2 * r) <= self.chip.block_shared // 3), 1)
+        rows = self._fewest_aligned_rows
+        if self._step_bytes(rows) > self.chip.block_shared // 2:
             return 1
-        while rows < _ROWS and self._bytes(2 * rows) <= self.small:
+        while rows < _ROWS and self._step_bytes(2 * rows) <= self.small:
             rows *= 2
         return rows
 
@@ -134,30 +134,30 @@ class RowSteps(OnChip, OpenedSlots):
     def row_choices(self) -> tuple[int, ...]:
         """Rows that a step may have: so many that copies move long ones whole, and all processors have some."""
         most = max(self.usual_rows, _BATCH // self.chip.processors)
-        return tuple(r for r in (1, 2, 4, 8, 16, _ROWS) if self._whole_rows <= r <= most)
+        return tuple(r for r in (1, 2, 4, 8, 16, _ROWS) if self._fewest_aligned_rows <= r <= most)
 
     @property
-    def _whole_rows(self) -> int:
+    def _fewest_aligned_rows(self) -> int:
         """The fewest rows side by side that fill multiples of 16 bytes, where they are long; 1 where none do."""
-        large = [] if self.indexed else [o for o in self._moved if self.row_bytes(o) > _SHORT]
-        return next((r for r in (1, 2, 4, 8) if all(self._sixteens(o, r) for o in large)), 1)
+        large = [] if self.indexed else [o for o in self._copied_operands if self.row_bytes(o) > _SHORT]
+        return next((r for r in (1, 2, 4, 8) if all(self._fills_16_bytes(o, r) for o in large)), 1)
 
     @property
-    def _moved(self) -> tuple[str, ...]:
+    def _copied_operands(self) -> tuple[str, ...]:
         return tuple(o for o in SLOTS if o in self.row_operands or o in self.results)
 
-    def _bytes(self, rows: int) -> int:
-        return sum(self.row_bytes(o) for o in self._moved) * rows
+    def _step_bytes(self, rows: int) -> int:
+        return sum(self.row_bytes(o) for o in self._copied_operands) * rows
 
     def row_bytes(self, operand: str) -> int:
         return self.dim[operand] * self.schedule.target.itemsize
 
-    def _sixteens(self, operand: str, rows: int) -> bool:
+    def _fills_16_bytes(self, operand: str, rows: int) -> bool:
         return self.row_bytes(operand) * rows % _SIXTEEN == 0
 
     def whole(self, operand: str) -> bool:
         """Whether the rows of a step, or each of them on edges, fill multiples of 16 bytes: they are copied whole."""
-        return self._sixteens(operand, 1 if self.indexed else self.rows)
+        return self._fills_16_bytes(operand, 1 if self.indexed else self.rows)
 
     @property
     def head(self) -> list[str]:
@@ -175,14 +175,14 @@ class RowSteps(OnChip, OpenedSlots):
     @cached_property
     def stage(self) -> dict[str, int]:
         """Places of the rows of each fetched operand in a stage, in bytes."""
-        return _stacked({o: self.row_bytes(o) * self.rows for o in self.row_operands})
+        return _area_offsets({o: self.row_bytes(o) * self.rows for o in self.row_operands})
 
     @property
     def stage_bytes(self) -> int:
-        return _end({o: self.row_bytes(o) * self.rows for o in self.row_operands})
+        return _areas_end({o: self.row_bytes(o) * self.rows for o in self.row_operands})
 
     @cached_property
-    def _standing(self) -> dict[str, int]:
+    def _area_sizes(self) -> dict[str, int]:
         # bytes of what stands once in a block
         number = self.number
         areas = {SLOTS_AREA: _ENDS * _SLOTS * self.rows} if self.indexed else {}
@@ -198,7 +198,7 @@ class RowSteps(OnChip, OpenedSlots):
     @cached_property
     def areas(self) -> dict[str, int]:
         """Places of all areas that stay, behind the stages' barriers."""
-        return _stacked(self._standing, 8 * (self.stage_count + 1))
+        return _area_offsets(self._area_sizes, 8 * (self.stage_count + 1))
 
     @property
     def slots_at(self) -> int:
@@ -206,22 +206,22 @@ class RowSteps(OnChip, OpenedSlots):
         return self.areas[SLOTS_AREA]
 
     @property
-    def _once(self) -> int:
-        return _end(self._standing, 64)
+    def _areas_bytes(self) -> int:
+        return _areas_end(self._area_sizes, 64)
 
     @cached_property
     def stage_count(self) -> int:
         """Two where they fit."""
-        return 2 if self._once + 2 * self.stage_bytes <= self.chip.block_shared else 1
+        return 2 if self._areas_bytes + 2 * self.stage_bytes <= self.chip.block_shared else 1
 
     @property
     def stages_at(self) -> int:
         """Place of the first stage, in bytes."""
-        return _up(_end(self._standing, 8 * self.stage_count), 128)
+        return _round_up(_areas_end(self._area_sizes, 8 * self.stage_count), 128)
 
     @property
     def shared(self) -> int:
-        return self.stages_at + self.stage_count * _up(self.stage_bytes, 128)
+        return self.stages_at + self.stage_count * _round_up(self.stage_bytes, 128)
 
     @property
     def constants(self) -> int:
@@ -248,17 +248,17 @@ def check_room(placement: RowSteps) -> None:
         )
 
 
-def _up(size: int, unit: int) -> int:
+def _round_up(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
-def _stacked(sizes: dict[str, int], start: int = 0) -> dict[str, int]:
+def _area_offsets(sizes: dict[str, int], start: int = 0) -> dict[str, int]:
     """Places of areas that stand behind each other, each on a multiple of 32 bytes."""
-    places, at = {}, _up(start, 32)
+    places, at = {}, _round_up(start, 32)
     for name, size in sizes.items():
-        places[name], at = at, at + _up(size, 32)
+        places[name], at = at, at + _round_up(size, 32)
     return places
 
 
-def _end(sizes: dict[str, int], start: int = 0) -> int:
-    return _up(start, 32) + sum(_up(size, 32) for size in sizes.values())
+def _areas_end(sizes: dict[str, int], start: int = 0) -> int:
+    return _round_up(start, 32) + sum(_round_up(size, 32) for size in sizes.values())

@@ -61,22 +61,22 @@ def table_sets(placed: tuple[PlacedTable, ...], sweep: Sweep) -> tuple[TableSet,
             key = (table.operand, table.copies, table.copy_stride if table.copies > 1 else 0)
             alike.setdefault(key, []).append(n)
     made: list[TableSet] = []
-    read = _ranks(sweep.paths)
+    read = _first_read_ranks(sweep.paths)
     for (operand, copies, stride), members in alike.items():
         offset = made[-1].offset + made[-1].size if made else 0
-        tables = [(placed[n], _as_read(sweep.tables[n], read)) for n in members]
-        made.append(_table_set(operand, copies, stride, offset, tables))
+        tables = [(placed[n], _in_read_order(sweep.tables[n], read)) for n in members]
+        made.append(_make_table_set(operand, copies, stride, offset, tables))
     return tuple(made)
 
 
-def _as_read(table: tuple[Tabulate, ...], ranks: dict[TableEntry, int]) -> tuple[Tabulate, ...]:
+def _in_read_order(table: tuple[Tabulate, ...], ranks: dict[TableEntry, int]) -> tuple[Tabulate, ...]:
     # entries of a table in the order in which they stand
     if len(table) <= LONG:
         return table
     return tuple(sorted(table, key=lambda s: ranks.get(s.entry, len(ranks))))
 
 
-def _ranks(paths: Iterable[PathSweep]) -> dict[TableEntry, int]:
+def _first_read_ranks(paths: Iterable[PathSweep]) -> dict[TableEntry, int]:
     # ranks of table entries, by the statement that reads each first
     statements = (s for path in paths for stage in path.stages for s in stage.statements)
     found = dict.fromkeys(entry for statement in statements for entry in entries_of(statement))
@@ -88,24 +88,24 @@ def entries_of(statement: Statement) -> list[TableEntry]:
     return [value for value in statement.factors if isinstance(value, TableEntry)]
 
 
-def _table_set(
+def _make_table_set(
     operand: str, copies: int, stride: int, offset: int, members: list[tuple[PlacedTable, tuple[Tabulate, ...]]]
 ) -> TableSet:
     firsts: list[int] = []
     rows: list[_Entry] = []
     for placed, statements in members:
         firsts.append(len(rows))
-        rows += [_entry(placed, statement) for statement in statements]
+        rows += [_entry_terms(placed, statement) for statement in statements]
         rows += [()] * (-len(rows) % 4)
     places = tuple({s.entry.index: n for n, s in enumerate(statements)} for _, statements in members)
     return TableSet(operand, copies, stride, offset, tuple(p for p, _ in members), tuple(firsts), places, tuple(rows))
 
 
-def _entry(placed: PlacedTable, statement: Tabulate) -> _Entry:
-    return tuple((term.coefficient, _place(placed, term.factors)) for term in statement.terms)
+def _entry_terms(placed: PlacedTable, statement: Tabulate) -> _Entry:
+    return tuple((term.coefficient, _component_place(placed, term.factors)) for term in statement.terms)
 
 
-def _place(placed: PlacedTable, factors: tuple) -> int:
+def _component_place(placed: PlacedTable, factors: tuple) -> int:
     (component,) = factors
     assert isinstance(component, Component)
     return placed.start + component.index * placed.index_stride

@@ -38,7 +38,7 @@ def missing(device: torch.device) -> str | None:
     arch = driver.capability(number)
     if arch < OLDEST:
         return f"kernels need a GPU of compute capability {OLDEST / 10} or later, and cuda:{number} has {arch / 10}"
-    if find_nvrtc(arch, cuda := driver.cuda_taken()) is None:
+    if find_nvrtc(arch, cuda := driver.driver_cuda_version()) is None:
         return f"kernels on a GPU need NVRTC, and {why_no_nvrtc(arch, cuda)}"
     return None
 
@@ -89,7 +89,7 @@ def _product_text(spec: KernelSpec, chip: Chip) -> str:
     return generate_cuda(place_form(form, DTYPES[spec.dtype], opened, chip, bool(spec.rules))).text
 
 
-def _large_matrices(spec: KernelSpec, _chip: Chip) -> str | None:
+def _why_slower_than_graphs(spec: KernelSpec, _chip: Chip) -> str | None:
     """Why a product is left to graphs: a kernel reads its matrices for a few rows, a matrix product for many."""
     schedule = plan_schedule(spec.description.form, cuda_target(DTYPES[spec.dtype]))
     if not isinstance(schedule, BatchSchedule) or not schedule.shared_weights:
@@ -113,4 +113,4 @@ load_gpu_kernel = by_form(ProductKernel, PolynomialKernel)
 place_kernel = by_form(ProductKernel.place, PolynomialKernel.place)
 kernel_obstacle = by_form(_product_obstacle, _polynomial_obstacle)
 kernel_text = by_form(_product_text, lambda spec, chip: generate_cuda(PolynomialKernel.place(spec, chip)).text)
-slower = by_form(_large_matrices, lambda *_: None)
+slower = by_form(_why_slower_than_graphs, lambda *_: None)

@@ -25,7 +25,7 @@ def batched_product(x1: Tensor, x2: Tensor, w: Tensor, description: str, shared:
     alike = x1.dim() == 2 and x2.dim() == 2 and x1.size(0) == x2.size(0)
     if alike and (shared or w.size(-1) == 0 or (w.dim() == 2 and w.size(0) == x1.size(0))):
         return run_product(x1, x2, w, [], description)
-    batch = torch.broadcast_tensors(_first_entry(x1), _first_entry(x2))[0]
+    batch = torch.broadcast_tensors(_one_entry_per_row(x1), _one_entry_per_row(x2))[0]
     if not shared and w.size(-1) > 0:
         batch = torch.broadcast_tensors(batch, w.narrow(-1, 0, 1))[0]
     # one more leading axis, so that there is a batch axis to flatten even where none is given
@@ -47,6 +47,6 @@ def run_polynomial(tensors: list[Tensor], index: Optional[Tensor], description: 
     return torch.ops.tpgen.form(tensors, indices, description, call, "element")[0]
 
 
-def _first_entry(x: Tensor) -> Tensor:
+def _one_entry_per_row(x: Tensor) -> Tensor:
     """The tensor cut to length one along its last axis, also where that is empty."""
     return x.sum(-1, keepdim=True) if x.size(-1) == 0 else x.narrow(-1, 0, 1)

@@ -24,13 +24,13 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
     that all rows of a product share become weights of each row, and gradients are summed over the rows of each sample.
     """
     if size == 1:
-        return _alone(dims, call)
+        return _fold_single_sample(dims, call)
     if any(rule.way == PAIRED for rule in call.rules):
-        return _fold_pairs(size, dims, call)
+        return _fold_paired_weights(size, dims, call)
     kernels, count = kernels_of(call.description), len(call.tensors)
     signature = kernels.signature(call.call, call.rules)
-    shapes, kept = [g.shape for g in signature.given], _kept(call)
-    counts = {s.counts: _rows(x, d) for s, x, d in reversed([*zip(shapes, call.tensors, dims, strict=False)])}
+    shapes, kept = [g.shape for g in signature.given], _shared_axes(call)
+    counts = {s.counts: _sample_rows(x, d) for s, x, d in reversed([*zip(shapes, call.tensors, dims, strict=False)])}
     counts.setdefault(DESTINATIONS.into, call.nodes)
     # a set of weights for each row
     each = any(i.tensor is None and counts.get(i.rule.into, 1) == counts[ROWS] != 1 for i in call.indices)
@@ -40,8 +40,8 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
     def folded(shape: OperandShape, x: Tensor, dim: int | None) -> Tensor:
         if shape.counts in kept and not (spread and shape.dim):
             return x if dim is None else x.select(dim, 0)  # empty ones alone have a batch here
-        x = _first(x, dim, size)
-        return (_of_rows(x, counts[ROWS]) if shape.counts == SHARED else x).flatten(0, 1)
+        x = _batch_first(x, dim, size)
+        return (_repeat_per_row(x, counts[ROWS]) if shape.counts == SHARED else x).flatten(0, 1)
 
     def unfolded(shape: OperandShape, x: Tensor) -> Tensor:
         if shape.counts in kept and not (spread and shape.dim):
@@ -58,7 +58,7 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
         if index.tensor is None and into in counts and apart:
             samples = torch.arange(size, device=call.tensors[0].device)
             return index._replace(tensor=samples.repeat_interleave(counts[ROWS]), order=None)
-        tensor = _offset(index.tensor, dim, size, counts.get(into, 0) if apart else 0)
+        tensor = _offset_indices(index.tensor, dim, size, counts.get(into, 0) if apart else 0)
         return RowIndex(index.rule, tensor, index.size * size)  # whose order is another: there are more rows
 
     shared = any(s.counts == SHARED and s.dim for s in shapes)
@@ -71,7 +71,7 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
     return made.found_by([found(i, None if i.tensor is None else next(own)) for i in indices]), unfold
 
 
-def _alone(dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
+def _fold_single_sample(dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
     """The call of the only sample."""
     tensors = [x if d is None else x.select(d, 0) for x, d in zip((*call.tensors, *call.at), dims, strict=True)]
     count = len(call.tensors)
@@ -79,12 +79,12 @@ def _alone(dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
     return made, lambda results: tuple(x.unsqueeze(0) for x in results)
 
 
-def _fold_pairs(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
+def _fold_paired_weights(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
     """Fold a call in which two rows share one of weights, whose gradients are added."""
     signature = kernels_of(call.description).signature(call.call, call.rules)
     count = len(call.tensors)
     given = [*zip(signature.given, call.tensors, dims[:count], strict=True)]
-    counts = {g.shape.counts: _rows(x, d) for g, x, d in reversed(given)}
+    counts = {g.shape.counts: _sample_rows(x, d) for g, x, d in reversed(given)}
     pairs = {rule.into for rule in call.rules if rule.way == PAIRED}
     tensors = [rows_of_edges(x, counts[ROWS], int(d == 0)) if g.shape.counts in pairs else x for g, x, d in given]
     below = call._replace(tensors=tensors, rules=tuple(rule for rule in call.rules if rule.way != PAIRED))
@@ -100,30 +100,30 @@ def _fold_pairs(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold
     return made, unfold
 
 
-def _kept(call: FormCall) -> set[str]:
+def _shared_axes(call: FormCall) -> set[str]:
     # axes of what rows share, which may stay as they are
     return {SHARED} | {rule.into for rule in call.rules if rule.way == GROUPED}
 
 
-def _of_rows(x: Tensor, rows: int) -> Tensor:
+def _repeat_per_row(x: Tensor, rows: int) -> Tensor:
     """A copy for each row of what all rows of a sample share."""
     return x.unsqueeze(1).expand(x.shape[0], rows, *x.shape[1:])
 
 
-def _first(x: Tensor, dim: int | None, size: int) -> Tensor:
+def _batch_first(x: Tensor, dim: int | None, size: int) -> Tensor:
     """The batch dimension first, added where there is none."""
     return x.unsqueeze(0).expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
 
 
-def _rows(x: Tensor, dim: int | None) -> int:
+def _sample_rows(x: Tensor, dim: int | None) -> int:
     """The first axis of one sample."""
     shape = x.shape if dim is None else x.movedim(dim, 0).shape[1:]
     return shape[0]
 
 
-def _offset(index: Tensor | None, dim: int | None, size: int, rows: int) -> Tensor | None:
+def _offset_indices(index: Tensor | None, dim: int | None, size: int, rows: int) -> Tensor | None:
     """Indices of sample n point into rows n * rows and on."""
     if index is None:
         return None
     steps = torch.arange(size, device=index.device).unsqueeze(1) * rows
-    return (_first(index, dim, size) + steps).reshape(-1)
+    return (_batch_first(index, dim, size) + steps).reshape(-1)

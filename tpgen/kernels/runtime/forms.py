@@ -31,7 +31,7 @@ from tpgen.kernels.cuda import orders
 from tpgen.kernels.rows import ELEMENTS, SHARED
 from tpgen.kernels.runtime.batching import fold_batch
 from tpgen.kernels.runtime.call import FormCall, opening_text
-from tpgen.kernels.runtime.registration import Operator, Unfold, added, define, define_function, register
+from tpgen.kernels.runtime.registration import Operator, Unfold, add_results, define, define_function, register
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.kernels.runtime.traced import share_equal_calls
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
@@ -63,7 +63,7 @@ class _Forms(Operator):
         if not kernels.expands(call):
             return kernels.run(call)
         kernels.check(call)
-        return [x for x in _filled(call, _expanded(call)) if x is not None]  # all that is opened has been given
+        return [x for x in _with_zeros(call, _run_expanded(call)) if x is not None]  # all that is opened has been given
 
     def shapes(self, call: FormCall) -> list[Tensor]:
         signature, counts = kernels_of(call.description).check(call)
@@ -78,7 +78,7 @@ class _Forms(Operator):
             wanted = [yes and g.shape.counts not in _WEIGHTS for g, yes in zip(given, wanted, strict=True)]
         more: list[str] = []
         if True in wanted:
-            derived = _pulled_back(call.call, (True,), tuple(wanted))
+            derived = _pulled_back_text(call.call, (True,), tuple(wanted))
             parts = () if kernels.description.any_level else _parts_of_call(derived).parts
             more = [opening_text(*(SLOTS[n] for n in part.opened)) for part in parts] or [derived]
         kernels.build_together((call.call, *more), call.tensors[0], call.rules)
@@ -93,7 +93,7 @@ class _Forms(Operator):
         held = (True,) * len(given)  # small calls notice a second list
         if len(given) < len(cotangents):
             held = tuple([c is not None for c in cotangents])
-        found = self._derived(call, _pulled_back(call.call, held, wanted), (*call.tensors, *given))
+        found = self._derived(call, _pulled_back_text(call.call, held, wanted), (*call.tensors, *given))
         if False not in wanted:
             return found
         rest = iter(found)
@@ -101,23 +101,23 @@ class _Forms(Operator):
 
     def push_forward(self, call: FormCall, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         if all(t is None for t in tangents):
-            return _filled(call, [None] * len(call.slots.opened))
+            return _with_zeros(call, [None] * len(call.slots.opened))
         text = str(call.slots.pushed_forward([t is not None for t in tangents]))
-        return _filled(call, self._derived(call, text, [*call.tensors, *(t for t in tangents if t is not None)]))
+        return _with_zeros(call, self._derived(call, text, [*call.tensors, *(t for t in tangents if t is not None)]))
 
     def _derived(self, call: FormCall, text: str, tensors: Sequence[Tensor]) -> Sequence[Tensor | None]:
         """The opened slots of a derivative of a call, given these tensors; None where a slot is zero."""
         kernels = kernels_of(call.description)
         own = kernels.description.any_level
-        lowered = None if own else _lowered(text)
+        lowered = None if own else _gradient_text_without_levels(text)
         derived = FormCall(tensors, call.at, call.description, lowered or text, *call[4:])
         if (
             own
             or lowered
-            or (_parts_of_call(text).fuses and not kernels.expands(derived) and not _transformed(tensors))
+            or (_parts_of_call(text).fuses and not kernels.expands(derived) and not _any_transformed(tensors))
         ):
             return self.form(derived)
-        return _expanded(derived)
+        return _run_expanded(derived)
 
     def quick(self, call: FormCall) -> Sequence[Tensor]:
         return kernels_of(call.description).quick(call)
@@ -135,17 +135,17 @@ class _Forms(Operator):
 forms = _Forms()
 
 
-def _transformed(tensors: Sequence[Tensor]) -> bool:
+def _any_transformed(tensors: Sequence[Tensor]) -> bool:
     return any(is_functorch_wrapped_tensor(x) or is_legacy_batchedtensor(x) for x in tensors)
 
 
 @remembered("calls of gradients")
-def _pulled_back(call: str, cotangents: tuple[bool, ...], wanted: tuple[bool, ...]) -> str:
+def _pulled_back_text(call: str, cotangents: tuple[bool, ...], wanted: tuple[bool, ...]) -> str:
     """The call of the gradients, as text: small polynomials notice how it is made."""
     return str(Call.parse(call).pulled_back(cotangents, wanted))
 
 
-def _filled(call: FormCall, found: Sequence[Tensor | None]) -> list[Tensor | None]:
+def _with_zeros(call: FormCall, found: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Results of a call, zeros of the operand's shape where a slot is zero; None where no tensor says a shape."""
     like = {slot.operand: x for slot, x in zip(call.slots.given, call.tensors, strict=True)}
     pairs = [(like.get(slot.operand), x) for slot, x in zip(call.slots.opened, found, strict=True)]
@@ -170,7 +170,7 @@ def _parts_of_call(text: str) -> _Sum:
 
 
 @remembered("calls without levels in the place of derivatives")
-def _lowered(text: str) -> str | None:
+def _gradient_text_without_levels(text: str) -> str | None:
     """The gradient of a product as a call without levels on the same tensors."""
     # not of a sum of several, nor where something is in another place than the cotangent's own
     parts = _parts_of_call(text).parts
@@ -181,7 +181,7 @@ def _lowered(text: str) -> str | None:
     return opening_text(*(SLOTS[n] for n in part.opened)) if same else None
 
 
-def _expanded(call: FormCall) -> list[Tensor | None]:
+def _run_expanded(call: FormCall) -> list[Tensor | None]:
     """The opened slots of a call by calls without levels; None where a slot is zero."""
     product = kernels_of(call.description).product
     empty = {n for n, dim in enumerate(product.dims) if not dim}
@@ -196,7 +196,7 @@ def _expanded(call: FormCall) -> list[Tensor | None]:
 
     # no path reads an operand without numbers: a layer's second inputs
     parts = [part for part in _parts_of_call(call.call).parts if empty.isdisjoint(part.raised)]
-    return summed_parts(parts, call.tensors, len(call.slots.opened), evaluate, added)
+    return summed_parts(parts, call.tensors, len(call.slots.opened), evaluate, add_results)
 
 
 register(forms, "form")
@@ -205,17 +205,17 @@ register(forms, "form")
 # -- rows by owner -----------------------------------------------------------------------------------------------------
 
 
-def _order(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
+def _compute_order(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
     """Places at which each owner's rows begin, and behind them the rows; then those of another index that is given."""
     if other is None:
         return orders.order_of(index, owners).whole
     return orders.orders_of(other, index, others, owners)
 
 
-def _shape_of_order(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
+def _order_shape(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
     more = 0 if other is None else others + 1 + other.shape[0]
     return index.new_empty(owners + 1 + index.shape[0] + more, dtype=torch.int64)
 
 
-define_function("order", _order, _shape_of_order)
+define_function("order", _compute_order, _order_shape)
 share_equal_calls("order")

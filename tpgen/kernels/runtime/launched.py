@@ -23,7 +23,7 @@ from tpgen.kernels.runtime.signature import CallSignature
 _CALLS = 32  # on parts of the same tensors, at most
 
 
-class _Seen(NamedTuple):
+class _KnownCalls(NamedTuple):
     """Calls whose indices are parts of some tensors, in these versions."""
 
     wholes: tuple[ref[Tensor], ...]
@@ -40,7 +40,7 @@ class Launched:
         self._native = native
         # kernels by their number and device, with the tensor that says how many rows each of their rules points into
         self._kernels: dict[tuple[int, int], tuple[Any, tuple[int | None, ...]]] = {}
-        self._seen: dict[tuple[int, ...], _Seen] = {}  # by the tensors that indices are parts of
+        self._seen: dict[tuple[int, ...], _KnownCalls] = {}  # by the tensors that indices are parts of
 
     def enter(self, number: int, call: Slots, signature: CallSignature, kernel: Any, like: Tensor) -> None:
         """Remember a kernel that the runtime knows, with what says how many rows its indices point into."""
@@ -83,9 +83,9 @@ class Launched:
                     made += results
                 else:
                     return made
-        return self._on_known_rows(call, entered, check, wholes, None if ordered else tuple(key))
+        return self._launch_with_known_orders(call, entered, check, wholes, None if ordered else tuple(key))
 
-    def _on_known_rows(
+    def _launch_with_known_orders(
         self,
         call: FormCall,
         entered: Sequence[tuple[int, int]],
@@ -99,7 +99,7 @@ class Launched:
             kernel, places = self._kernels[number, device]
             if len(call.tensors) < count or not all(call.tensors[n].dim() for n in places if n is not None):
                 return ()
-            indices = [_counted(index, call, n, check) for index, n in zip(call.indices, places, strict=True)]
+            indices = [_with_row_count(index, call, n, check) for index, n in zip(call.indices, places, strict=True)]
             known = kernel.recall(indices, call.tensors[0])
             if known is None:
                 return ()
@@ -107,10 +107,10 @@ class Launched:
         stream = found[0].stream
         orders = [next((x for x in by if x is not None), None) for by in zip(*(k.orders for k in found), strict=True)]
         which, sorts = sum(1 << n for n, x in enumerate(orders) if x is not None), [x for x in orders if x is not None]
-        made = start(self._native.form, call, entered, [*found[0].indices, *sorts], which)
+        made = run_native(self._native.form, call, entered, [*found[0].indices, *sorts], which)
         if made and stream is not None and key is not None:
             wide = [None if x is y else x for x, y in zip(found[0].indices, call.at, strict=True)]
-            self._remember(wholes, key, (wide, sorts, which, stream, _nodes(call, entered)))
+            self._remember(wholes, key, (wide, sorts, which, stream, _out_rows(call, entered)))
         return made
 
     def _remember(self, wholes: Sequence[Tensor], key: tuple, known: tuple) -> None:
@@ -119,25 +119,25 @@ class Launched:
         seen = self._seen.get(place)
         if seen is None or seen.versions != versions or any(r() is not x for r, x in zip(seen[0], wholes, strict=True)):
             forget = partial(self._seen.pop, place)  # which is called with the reference, and returns it
-            self._seen[place] = seen = _Seen(tuple(ref(x, forget) for x in wholes), versions, {})
+            self._seen[place] = seen = _KnownCalls(tuple(ref(x, forget) for x in wholes), versions, {})
         if len(seen.known) >= _CALLS:
             seen.known.clear()
         seen.known[key] = known
 
 
-def _counted(index: RowIndex, call: FormCall, place: int | None, check: bool) -> RowIndex:
+def _with_row_count(index: RowIndex, call: FormCall, place: int | None, check: bool) -> RowIndex:
     size = index.size if place is None else call.tensors[place].shape[0]
     return index._replace(size=size, check=index.rule.checked(check))
 
 
-def _nodes(call: FormCall, entered: Sequence[tuple[int, int]]) -> int:
+def _out_rows(call: FormCall, entered: Sequence[tuple[int, int]]) -> int:
     if len(entered) > 1 and entered[-1][1] < len(call.tensors):  # out alone does not read itself
         g = call.tensors[entered[-1][1]]
         return g.shape[0] if g.dim() else 0
     return call.nodes
 
 
-def start(
+def run_native(
     native: Callable[..., list[Tensor]],
     call: FormCall,
     entered: Sequence[tuple[int, int]],
@@ -145,7 +145,7 @@ def start(
     which: int = -1,
 ) -> Sequence[Tensor]:
     """Start the kernels of a call, whose indices have orders where bits of ``which`` say; nothing at faults."""
-    nodes, made = _nodes(call, entered), list[Tensor]()
+    nodes, made = _out_rows(call, entered), list[Tensor]()
     for number, count in entered:
         results = native([*call.tensors[:count], *at], number, nodes, which)
         if not results:

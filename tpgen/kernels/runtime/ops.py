@@ -51,7 +51,7 @@ def kernel_product(
     >>> kernel_product(torch.ones(2, 8), torch.ones(2, 3), None, text).shape
     torch.Size([2, 24])
     """
-    x1, x2, w = _alike(x1, x2, w)
+    x1, x2, w = _in_common_dtype(x1, x2, w)
     at, rules = ((), ()) if elements is None else ((elements,), (ELEMENTS,))
     return forms.form(FormCall((x1, x2, w), at, description, FORWARD, rules))[0]
 
@@ -104,7 +104,7 @@ def kernel_conv(
     and in each derivative, unless the description was made with ``check_index=False``.
     Raises `InputError` for tensors that do not fit and indices out of range.
     """
-    x1, x2, w = _alike(x1, x2, w)
+    x1, x2, w = _in_common_dtype(x1, x2, w)
     _check_index("edge_src", edge_src)
     _check_index("edge_dst", edge_dst)
     more = () if elements is None else (elements,)
@@ -112,11 +112,11 @@ def kernel_conv(
     call = FormCall((x1, x2, w), (edge_src, edge_dst, *more), description, FORWARD, rules, num_nodes)
     if torch.compiler.is_compiling() and x1.device.type in SORTED_ON and not torch.compiler.is_exporting():
         both = torch.is_grad_enabled() and (x1.requires_grad or x2.requires_grad or w.requires_grad)
-        call = _on_sorted_edges(call, both, edge_src.long(), edge_dst.long(), more)
+        call = _with_edge_orders(call, both, edge_src.long(), edge_dst.long(), more)
     return forms.form(call)[0]
 
 
-def _on_sorted_edges(call: FormCall, needs_both: bool, src: Tensor, dst: Tensor, more: tuple[Tensor, ...]) -> FormCall:
+def _with_edge_orders(call: FormCall, needs_both: bool, src: Tensor, dst: Tensor, more: tuple[Tensor, ...]) -> FormCall:
     # Equal sorts of many layers and directions are one in a graph.  Outside, an order is kept with its tensor; Inductor
     # lends memory for one call, in which nothing may stay.
     nodes, rows = call.nodes, call.tensors[0].shape[0]
@@ -149,7 +149,7 @@ def _check_index(name: str, index: Tensor) -> None:
         raise InputError(f"{name} must be a tensor of int64 or int32, got {kind}: use torch.as_tensor({name})")
 
 
-def _alike(x1: Tensor, x2: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _in_common_dtype(x1: Tensor, x2: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """All three in the widest dtype; no weights are an empty tensor."""
     tensors = isinstance(x1, Tensor) and isinstance(x2, Tensor) and isinstance(w, Tensor)
     if tensors and w is not None and x1.is_floating_point() and x1.dtype == x2.dtype == w.dtype:

@@ -37,7 +37,7 @@ def sums_of_pairs(rows: Tensor, pairs: int, axis: int = 0) -> Tensor:
     return torch.cat([both, rows.narrow(axis, more, pairs - more)], axis)
 
 
-def found_rows(index: RowIndex, x: Tensor, rows: int) -> Tensor:
+def gather_by_rule(index: RowIndex, x: Tensor, rows: int) -> Tensor:
     """A row of an operand for each row of a call, by a rule."""
     if index.rule.way == PAIRED:
         return rows_of_edges(x, rows)
@@ -46,7 +46,7 @@ def found_rows(index: RowIndex, x: Tensor, rows: int) -> Tensor:
     return x.index_select(0, index.tensor)
 
 
-def sums_of_found(index: RowIndex, rows: Tensor) -> Tensor:
+def sum_by_rule(index: RowIndex, rows: Tensor) -> Tensor:
     """The transposed map: rows that find the same one are added."""
     if index.rule.way == PAIRED:
         return sums_of_pairs(rows, index.size)

@@ -250,7 +250,7 @@ class _Recorded(torch.autograd.Function):
     def forward(
         ctx: Any, operator: Differentiable, made: Sequence[Tensor], rest: tuple, *tensors: Any
     ) -> tuple[Tensor, ...]:
-        _remember(ctx, operator, rest, tensors)
+        _save_call(ctx, operator, rest, tensors)
         return tuple(made)
 
     @staticmethod
@@ -289,7 +289,7 @@ class _Transformed(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
         operator, rest, *tensors = inputs
-        _remember(ctx, operator, rest, tensors)
+        _save_call(ctx, operator, rest, tensors)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
@@ -310,7 +310,7 @@ class _Transformed(torch.autograd.Function):
         return results, (0,) * len(results)
 
 
-def _remember(ctx: Any, operator: Differentiable, rest: tuple, tensors: Sequence[Any]) -> None:
+def _save_call(ctx: Any, operator: Differentiable, rest: tuple, tensors: Sequence[Any]) -> None:
     ctx.save_for_backward(*tensors)
     if has_tangents():
         ctx.save_for_forward(*tensors)
@@ -325,7 +325,7 @@ def _pushed_forward(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple:
     return tuple(operator.push_forward(operator.call(tensors, rest), tangents[:with_tangents]))
 
 
-def added(total: Tensor, more: Tensor) -> Tensor:
+def add_results(total: Tensor, more: Tensor) -> Tensor:
     """A sum of results of calls, which nothing else holds: in place, as new memory costs more than the sum."""
     recorded = torch.is_grad_enabled() or has_tangents()
     if recorded or is_functorch_wrapped_tensor(more) or is_legacy_batchedtensor(more):
@@ -335,10 +335,10 @@ def added(total: Tensor, more: Tensor) -> Tensor:
 
 def asked_for(possible: Iterable[bool], nodes: Iterable[tuple[Any, int]]) -> list[bool]:
     """Say of each possible gradient whether the running pass wants it, by the nodes behind the tensors."""
-    return [yes and _runs(node) for yes, (node, _) in zip(possible, nodes, strict=False)]
+    return [yes and _pass_reaches(node) for yes, (node, _) in zip(possible, nodes, strict=False)]
 
 
-def _runs(node: Any) -> bool:
+def _pass_reaches(node: Any) -> bool:
     """Whether the running pass goes on to a node of its graph."""
     try:
         return will_run(node)

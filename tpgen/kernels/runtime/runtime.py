@@ -30,9 +30,9 @@ from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
 from tpgen.kernels.runtime.failures import failure_of, name_of, note_failure
 from tpgen.kernels.runtime.faults import fault_error, fault_of
-from tpgen.kernels.runtime.launched import Launched, start
+from tpgen.kernels.runtime.launched import Launched, run_native
 from tpgen.kernels.runtime.native.runtime import FEW, NO_NUMBER, Runtime, runtime
-from tpgen.kernels.runtime.pairs import found_rows, sums_of_found
+from tpgen.kernels.runtime.pairs import gather_by_rule, sum_by_rule
 from tpgen.kernels.runtime.signature import CallSignature, Counts, NativeFields
 from tpgen.kernels.runtime.standins import standin
 from tpgen.kernels.runtime.targets import KernelTarget, target_of
@@ -82,36 +82,36 @@ class Kernels:
             if made is not None:
                 return made
         if len(entered) > 1:
-            return start(self._native.form, call, entered, at)
+            return run_native(self._native.form, call, entered, at)
         if len(tensors) == FEW and len(at) < FEW:
             return self._native.few(*tensors, entered[0][0], nodes, *at)
         return self._native.form([*tensors, *at], entered[0][0], nodes)
 
-    def _number_of(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules) -> int:
-        text, signature = self._name(str(call), dtype, rules), self.signature(str(call), rules)
+    def _native_number(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules) -> int:
+        text, signature = self._native_text(str(call), dtype, rules), self.signature(str(call), rules)
         fields = NativeFields.of(signature, self.description.check_index)
         return native.add_form(text, dtype, self.description.places(call), *fields)
 
-    def _name(self, call: str, dtype: torch.dtype, rules: Rules) -> str:
+    def _native_text(self, call: str, dtype: torch.dtype, rules: Rules) -> str:
         return f"{self._text} {call} {dtype} {names_of_rules(rules)}"
 
-    def _enter(self, spec: KernelSpec, kernel: Kernel) -> None:
+    def _enter_kernel(self, spec: KernelSpec, kernel: Kernel) -> None:
         """Give a kernel to the runtime, where there is one that can call it."""
         address = getattr(kernel, "address", None)
         native = runtime() if address else None
         failed = failure_of(self.description, spec.dtype, "cpu")
         if native is None or address is None or failed or self.widens(spec.call, spec.dtype, spec.rules, "cpu"):
             return
-        number = self._number_of(native, spec.call, spec.dtype, spec.rules)
+        number = self._native_number(native, spec.call, spec.dtype, spec.rules)
         if number != NO_NUMBER:
             native.set_kernel(number, address)
-            self._note(native, spec.call, spec.dtype, spec.rules, number)
+            self._note_entered(native, spec.call, spec.dtype, spec.rules, number)
 
-    def _note(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules, number: int) -> None:
+    def _note_entered(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules, number: int) -> None:
         self._entered[str(call), dtype, rules] = ((number, len(call.given)),)
         self._native = native
 
-    def _enter_launch(self, call: Slots, kernel: Kernel, like: Tensor, rules: Rules) -> None:
+    def _enter_gpu_launch(self, call: Slots, kernel: Kernel, like: Tensor, rules: Rules) -> None:
         """Give the same to the runtime as it is launched on a GPU, where it has been launched by Python once."""
         launch, key = getattr(kernel, "launch", None), (kernel, like.device)
         if launch is None or key in self._offered or failure_of(self.description, like.dtype, like.device.type):
@@ -120,10 +120,10 @@ class Kernels:
         native = runtime()
         if native is None or not native.launches():
             return
-        number = self._number_of(native, call, like.dtype, rules)
+        number = self._native_number(native, call, like.dtype, rules)
         if number != NO_NUMBER:
             native.set_launch(number, *launch(like))
-            self._note(native, call, like.dtype, rules, number)
+            self._note_entered(native, call, like.dtype, rules, number)
             self._launched = self._launched or Launched(native)
             self._launched.enter(number, call, self.signature(str(call), rules), kernel, like)
 
@@ -136,14 +136,14 @@ class Kernels:
         native, entered = runtime(), self._entered.get((call, dtype, rules), ())
         if native is None or len(entered) != 1:
             raise BackendError("compiled programs call kernels by the runtime in C++, which has not been built here")
-        return native.name(self._name(call, dtype, rules), entered[0][0])
+        return native.name(self._native_text(call, dtype, rules), entered[0][0])
 
     def need(self, call: str, dtype: torch.dtype, rules: Rules) -> None:
         """Build the kernels of a call for a program, which calls no graphs in their place.
 
         Raises `KernelError` where one of this form cannot be built.
         """
-        self._together(self.signature(call, rules).parts, dtype, rules, "cpu")
+        self._build_all(self.signature(call, rules).parts, dtype, rules, "cpu")
         if why := failure_of(self.description, dtype, "cpu"):
             raise KernelError(
                 f"the kernel of {name_of(self.description.plan)}: {why}\n"
@@ -160,15 +160,15 @@ class Kernels:
         if found is None:
             need_no_rehearsal()
             with _turns.setdefault((self._text, *key), Lock()):
-                found = self._kernels.get(key) or self._built(KernelSpec(self.description, call, dtype, rules), device)
+                found = self._kernels.get(key) or self._build(KernelSpec(self.description, call, dtype, rules), device)
         return found
 
-    def _built(self, spec: KernelSpec, device: str) -> Kernel:
+    def _build(self, spec: KernelSpec, device: str) -> Kernel:
         try:
             made = _need_target(device).load(spec)
         except KernelError as error:
             return self._stand_in(spec, device, error)
-        self._enter(spec, made)  # first: other threads may look for it
+        self._enter_kernel(spec, made)  # first: other threads may look for it
         self._kernels[spec.call, spec.dtype, spec.rules, device] = made
         return made
 
@@ -183,24 +183,24 @@ class Kernels:
         self._failed.append((spec, device, error))
         return made
 
-    def _say(self) -> None:
+    def _report_failures(self) -> None:
         """Tell of kernels that could not be built, on the thread that has asked for them."""
         while self._failed:
             note_failure(*self._failed.pop())
 
-    def _call(self, kernel: Kernel, spec: KernelSpec, device: str, call: KernelCall) -> int:
+    def _call_kernel(self, kernel: Kernel, spec: KernelSpec, device: str, call: KernelCall) -> int:
         """Call a kernel; those of GPUs are compiled for a chip when they are first called there."""
         try:
             return kernel(call)
         except KernelError as error:
             made = self._stand_in(spec, device, error)
-            self._say()
+            self._report_failures()
             return made(call)
 
-    def _together(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, device: str) -> list[Kernel]:
+    def _build_all(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, device: str) -> list[Kernel]:
         """The kernels of some calls, those that are missing built side by side."""
-        _side_by_side(self._missing(calls, dtype, rules, device))
-        self._say()
+        _run_parallel(self._missing(calls, dtype, rules, device))
+        self._report_failures()
         return [self.kernel(call, dtype, rules, device) for call in calls]
 
     def _missing(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, device: str) -> list[partial[Kernel]]:
@@ -221,17 +221,17 @@ class Kernels:
         wide = [part for part in parts if self.widens(part, dtype, rules, device)]
         narrow = [part for part in parts if part not in wide]
         numbers = (narrow, dtype), (wide, torch.float32)
-        ready = [self._prepare(some, number, rules, like) for some, number in numbers]
+        ready = [self._build_and_compile(some, number, rules, like) for some, number in numbers]
         if all(ready):
             self._ahead.add(built)
 
-    def _prepare(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, like: Tensor) -> bool:
+    def _build_and_compile(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, like: Tensor) -> bool:
         # false where another thread has begun to
         device = like.device.type
         if begun(self._missing(calls, dtype, rules, device)):
             return False
-        kernels = self._together(calls, dtype, rules, device)
-        _side_by_side([partial(_compile, k, like) for k in kernels if hasattr(k, "compile")])
+        kernels = self._build_all(calls, dtype, rules, device)
+        _run_parallel([partial(_compile_ahead, k, like) for k in kernels if hasattr(k, "compile")])
         return True
 
     def sort_together(self, call: FormCall) -> None:
@@ -305,7 +305,7 @@ class Kernels:
             return [x.zero_() for x in results]
         if begun(self._missing(signature.parts, dtype, rules, device)):
             return [x.zero_() for x in results]
-        kernels = self._together(signature.parts, dtype, rules, device)
+        kernels = self._build_all(signature.parts, dtype, rules, device)
         torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
         given = dict(zip(signature.call.given, map(_dense, call.tensors), strict=True))
         made = dict(zip(signature.call.opened, results, strict=True))
@@ -314,9 +314,9 @@ class Kernels:
             operands, opened = [given[s] for s in part.given], [made[s] for s in part.opened]
             spec = KernelSpec(self.description, part, dtype, rules)
             one = KernelCall(operands, opened, counts[ROWS], counts["channels"], indices)
-            if fault := self._call(kernel, spec, device, one):
+            if fault := self._call_kernel(kernel, spec, device, one):
                 raise fault_error(fault, indices)
-            self._enter_launch(part, kernel, like, rules)
+            self._enter_gpu_launch(part, kernel, like, rules)
         entered = [self._entered.get((str(part), dtype, rules), ()) for part in signature.parts]
         if all(entered):
             self._entered.setdefault((call.call, dtype, rules), tuple(n for numbers in entered for n in numbers))
@@ -352,19 +352,19 @@ class Kernels:
             raise fault_error(fault, indices)
         own = {index.rule.into: index for index in indices}
         tensors = [
-            found_rows(own[g.shape.counts], x, counts[ROWS]) if g.shape.counts in own else x
+            gather_by_rule(own[g.shape.counts], x, counts[ROWS]) if g.shape.counts in own else x
             for g, x in zip(signature.given, call.tensors, strict=True)
         ]
         kept = [index for index in call.indices if index.rule not in untaken]
         below = call._replace(tensors=tensors, description=self.by_row(untaken)).found_by(kept)
         made = kernels_of(below.description).run(below)
         return [
-            sums_of_found(own[shape.counts], x) if shape.counts in own else x
+            sum_by_rule(own[shape.counts], x) if shape.counts in own else x
             for (_, shape), x in zip(signature.opened, made, strict=True)
         ]
 
 
-def _side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
+def _run_parallel(tasks: Sequence[Callable[[], object]]) -> None:
     """Do tasks on threads of their own, and one alone on this."""
     if len(tasks) == 1:
         tasks[0]()
@@ -374,7 +374,7 @@ def _side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
             list(pool.map(lambda context, task: context.run(task), contexts, tasks))
 
 
-def _compile(kernel: Any, like: Tensor) -> None:
+def _compile_ahead(kernel: Any, like: Tensor) -> None:
     """Compile a kernel ahead of its first call, which sees to what its compiler refuses."""
     with suppress(KernelError):
         kernel.compile(like)

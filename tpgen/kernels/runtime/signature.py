@@ -56,10 +56,10 @@ class CallSignature:
         counts: Counts = {}
         for n in self._order:
             g, x = self.given[n], tensors[n]
-            (_count_flat if g.shape.flat else _count)(g, x, counts)
+            (_count_flat_rows if g.shape.flat else _count_rows_and_channels)(g, x, counts)
         counts.setdefault("channels", 1)
         for index in call.indices:
-            _check_rows(index, counts, self.groups)
+            _check_rule(index, counts, self.groups)
         return counts
 
     def shapes(self, tensors: Sequence[Tensor], counts: Counts) -> list[tuple[int, ...]]:
@@ -86,11 +86,12 @@ class CallSignature:
         name, other = self.given[0].slot, self._description
         if x.dtype not in DTYPES:
             raise InputError(
-                f"{slot} is {_short(x.dtype)}, and {COMPUTED}: {other.other_dtypes}, which takes any dtype"
+                f"{slot} is {_dtype_name(x.dtype)}, and {COMPUTED}: {other.other_dtypes}, which takes any dtype"
             )
         if x.dtype != first.dtype:
             raise InputError(
-                f"{slot} must be {_short(first.dtype)} as {name} is, got {_short(x.dtype)}: convert one of them"
+                f"{slot} must be {_dtype_name(first.dtype)} as {name} is, got {_dtype_name(x.dtype)}: "
+                "convert one of them"
             )
         if target_of(x.device.type) is None and not nowhere:
             raise InputError(
@@ -101,7 +102,7 @@ class CallSignature:
             raise InputError(f"{slot} must be on {first.device} as {name} is, got {x.device}: move one of them")
 
 
-def _count_flat(given: _Given, x: Tensor, counts: Counts) -> None:
+def _count_flat_rows(given: _Given, x: Tensor, counts: Counts) -> None:
     """Rows of a product's operand, which are flat; an empty operand may have any shape."""
     slot, (dim, what, *_), shape = given.slot, given.shape, x.shape
     known = counts.get(what)
@@ -117,7 +118,7 @@ def _count_flat(given: _Given, x: Tensor, counts: Counts) -> None:
         raise InputError(f"{slot} must have shape {wanted}, got {tuple(shape)}")
 
 
-def _count(given: _Given, x: Tensor, counts: Counts) -> None:
+def _count_rows_and_channels(given: _Given, x: Tensor, counts: Counts) -> None:
     """Rows or elements of an operand, and its channels."""
     slot, (dim, what, irreps, channels, _) = given
     if x.dim() == 0:
@@ -126,22 +127,22 @@ def _count(given: _Given, x: Tensor, counts: Counts) -> None:
     width = 1
     for size in rest:
         width = width * size
-    _agree(slot, what, first, counts)
+    _check_count(slot, what, first, counts)
     if channels:
         if width % dim:
             raise InputError(f"{slot}: a row must be whole channels of {dim} ({irreps}), got {width} numbers")
-        _agree(slot, "channels", width // dim, counts)
+        _check_count(slot, "channels", width // dim, counts)
     elif width != dim:
         raise InputError(f"{slot}: a row must have {dim} numbers ({irreps}), got {width}")
 
 
-def _agree(slot: str, what: str, size: int, counts: Counts) -> None:
+def _check_count(slot: str, what: str, size: int, counts: Counts) -> None:
     before = counts.setdefault(what, size)
     if size != before:
         raise InputError(f"{slot}: has {size} {what}, and the tensors before it have {before}: they must agree")
 
 
-def _check_rows(index: RowIndex, counts: Counts, groups: bool) -> None:
+def _check_rule(index: RowIndex, counts: Counts, groups: bool) -> None:
     rule, rows = index.rule, counts[ROWS]
     if index.tensor is None and (rule.way == INDEXED or (rule.way == GROUPED and not groups)):
         raise InputError(f"{rule.argument}: give it too, an index of {rule.into} for every row")
@@ -162,7 +163,7 @@ def _check_index(index: RowIndex, rows: int, first: str, device: torch.device) -
     x, name, dtypes = index.tensor, index.rule.argument, index.rule.dtypes
     assert x is not None
     if x.dtype not in dtypes:
-        wanted = " or ".join(map(_short, dtypes))
+        wanted = " or ".join(map(_dtype_name, dtypes))
         raise InputError(f"{name} must be {wanted}, got {x.dtype}: convert it with {name}.long()")
     if tuple(x.shape) != (rows,):
         raise InputError(f"{name} must have shape ({rows},), one index for every row, got {tuple(x.shape)}")
@@ -170,7 +171,7 @@ def _check_index(index: RowIndex, rows: int, first: str, device: torch.device) -
         raise InputError(f"{name} must be on {device} as {first} is, got {x.device}: move it")
 
 
-def _short(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 

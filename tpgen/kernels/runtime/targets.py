@@ -89,7 +89,7 @@ def kernel_supported(
     target = kernel_target(dtype, device)
     if isinstance(target, str):
         return target
-    spec = _forward(plan, layout if isinstance(layout, str) else tuple(layout), dtype)
+    spec = _forward_spec(plan, layout if isinstance(layout, str) else tuple(layout), dtype)
     if not spec.description.live:
         return NO_PATHS
     where = torch.device(device)
@@ -105,7 +105,7 @@ def why_no_kernel(
     target = target_of(torch.device(device).type)
     if reason or target is None:
         return reason
-    return target.slower(_forward(plan, layout, dtype), target.chip(torch.device(device)))
+    return target.slower(_forward_spec(plan, layout, dtype), target.chip(torch.device(device)))
 
 
 def kernel_target(dtype: torch.dtype, device: torch.device | str) -> KernelTarget | str:
@@ -126,17 +126,17 @@ def obstacle_of(target: KernelTarget, spec: KernelSpec, device: torch.device) ->
 
 # Asked at every large call of `conversion.operations.matmul`; anew each time, as what a machine lacks can change.
 @remembered("forward calls of plans")
-def _forward(plan: Plan, layout: Layout, dtype: torch.dtype) -> KernelSpec:
+def _forward_spec(plan: Plan, layout: Layout, dtype: torch.dtype) -> KernelSpec:
     description = described(plan, layout)
     return KernelSpec(description, description.calls()[0], dtype)
 
 
 @remembered("obstacles to kernels")
-def _obstacle(asked: Callable[[KernelSpec, Any], str | None], spec: KernelSpec, chip: Any) -> str | None:
-    return _TOO_LARGE(spec) or asked(spec, chip)
+def _obstacle(obstacle: Callable[[KernelSpec, Any], str | None], spec: KernelSpec, chip: Any) -> str | None:
+    return _TOO_LARGE(spec) or obstacle(spec, chip)
 
 
-def _takes_long(spec: KernelSpec) -> str | None:
+def _why_too_large(spec: KernelSpec) -> str | None:
     """Why the forward program of a polynomial is too large, whatever the target."""
     try:
         operations = spec.description.sweep(spec.call).operations
@@ -147,19 +147,19 @@ def _takes_long(spec: KernelSpec) -> str | None:
     return f"a row takes {operations} operations, and kernels of more than {_COMFORTABLE} take long to compile"
 
 
-_TOO_LARGE = by_form(lambda _spec: None, _takes_long)
+_TOO_LARGE = by_form(lambda _spec: None, _why_too_large)
 
 
 # -- C++ on the CPU ----------------------------------------------------------------------------------------------------
 
 
-def _no_compiler(_device: torch.device) -> str | None:
+def _why_no_compiler(_device: torch.device) -> str | None:
     if find_compiler() is None:
         return f"kernels need a C++ compiler ({COMPILERS}) and {why_no_compiler()}"
     return None
 
 
-def _no_schedule(spec: KernelSpec, _chip: None) -> str | None:
+def _why_no_schedule(spec: KernelSpec, _chip: None) -> str | None:
     try:
         planned = spec.description.schedule(spec.dtype)
     except TpgenError as error:
@@ -173,7 +173,7 @@ def _no_schedule(spec: KernelSpec, _chip: None) -> str | None:
     return None
 
 
-_cpp_obstacle = by_form(_no_schedule, lambda *_: None)
+_cpp_obstacle = by_form(_why_no_schedule, lambda *_: None)
 
 
 def _cpp_text(spec: KernelSpec, _chip: None) -> str:
@@ -184,7 +184,7 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
     "cpp": KernelTarget(
         device="cpu",
         about="the CPU",
-        missing=_no_compiler,
+        missing=_why_no_compiler,
         obstacle=_cpp_obstacle,
         load=load.CompiledKernel,
         empty=lambda shape, dtype, _device: memory.empty(shape, dtype),

@@ -15,7 +15,7 @@ from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.build.build import load_all
 from tpgen.kernels.cuda.chips import OLDEST, chip_of
 from tpgen.kernels.cuda.cubins import cubin
-from tpgen.kernels.cuda.driver import cuda_taken
+from tpgen.kernels.cuda.driver import driver_cuda_version
 from tpgen.kernels.cuda.nvrtc import known_architectures, need_nvrtc
 from tpgen.kernels.rows import EDGES, ELEMENTS
 from tpgen.kernels.runtime.description import described
@@ -41,7 +41,7 @@ def warm(
         text
         for plan in plans
         for dtype in wanted
-        for text in _texts(target, plan, None, layout, dtype, convolution, forces)
+        for text in _kernel_texts(target, plan, None, layout, dtype, convolution, forces)
     ]
     load_all(texts)
     return len(texts)
@@ -64,7 +64,7 @@ def warm_cuda(
     texts = [
         (text, arch)
         for arch in dict.fromkeys(capabilities)
-        for text in _texts(KERNEL_TARGETS["cuda"], plan, chip_of(arch), layout, dtype, convolution, forces)
+        for text in _kernel_texts(KERNEL_TARGETS["cuda"], plan, chip_of(arch), layout, dtype, convolution, forces)
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda one: cubin(*one), texts))
@@ -73,7 +73,7 @@ def warm_cuda(
 
 def check_capabilities(capabilities: Iterable[int]) -> None:
     """Raise `BackendError` where there are no GPUs of a compute capability, or no kernels for them."""
-    cuda = cuda_taken()
+    cuda = driver_cuda_version()
     for arch in capabilities:
         if arch < OLDEST:
             raise BackendError(f"sm_{arch}: kernels need a GPU of compute capability {OLDEST / 10} or later")
@@ -83,7 +83,7 @@ def check_capabilities(capabilities: Iterable[int]) -> None:
             raise BackendError(unknown("compute capability", f"sm_{arch}", [f"sm_{one}" for one in known]))
 
 
-def _texts(
+def _kernel_texts(
     target: KernelTarget, plan: Plan, chip: Any, layout: Layout, dtype: torch.dtype, convolution: bool, forces: bool
 ) -> list[str]:
     description = described(plan, layout)

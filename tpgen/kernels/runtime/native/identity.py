@@ -74,7 +74,7 @@ def standing(words: Sequence[Word], tables: Sequence[WatchedNames]) -> Callable[
     dicts, told = [of.table for of in tables], False
     shared = [shared_words(of.table, of.values) for of in tables]
     if None not in shared:
-        told, words = _tells_of(dicts), [*words, *chain.from_iterable(filter(None, shared))]
+        told, words = _watch_dicts(dicts), [*words, *chain.from_iterable(filter(None, shared))]
     objects = [[*of.names, *of.values] for of in tables]
     columns: dict[str, list[Any]] = {
         "places": [word.address for word in words],
@@ -139,15 +139,15 @@ def _address(function: Any) -> int | None:
     return ctypes.cast(function, ctypes.c_void_p).value
 
 
-def _tells_of(dicts: Iterable[dict[Any, Any]]) -> bool:
+def _watch_dicts(dicts: Iterable[dict[Any, Any]]) -> bool:
     """Let Python tell of changes of dicts; whether it does so."""
-    watcher = _watcher()
+    watcher = _dict_watcher()
     watch = ctypes.pythonapi.PyDict_Watch if watcher >= 0 else None
     return watch is not None and all(watch(watcher, ctypes.py_object(table)) == 0 for table in dicts)
 
 
 @cache
-def _watcher() -> int:
+def _dict_watcher() -> int:
     """The number by which Python tells the header of changes, -1 where it gives none."""
     if sys.version_info < (3, 12):
         return -1

@@ -69,7 +69,7 @@ class Runtime:
         if library.tpgen_register():
             raise BackendError(f"torch {torch.__version__} refuses the operators of tpgen_native")
         self._registered = _register_unusual()
-        self.form, self.few = _operation("form"), _operation("form", "few")
+        self.form, self.few = _operator_function("form"), _operator_function("form", "few")
 
     def use_driver(self, device: str, driver: EntryPoints | None) -> None:
         """Launch kernels on devices of a type from now on by these functions, or leave it to Python."""
@@ -145,7 +145,7 @@ class Runtime:
         self._library.tpgen_set_launch(form, device, (ctypes.c_int64 * len(launch))(*launch))
 
 
-def _operation(name: str, overload: str = "") -> Callable[..., list[Tensor]]:
+def _operator_function(name: str, overload: str = "") -> Callable[..., list[Tensor]]:
     """The function behind an operator's object, which is another frame of Python."""
     find = getattr(_torch, "operation", None)
     operators = getattr(torch.ops.tpgen_native, name)

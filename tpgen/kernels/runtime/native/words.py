@@ -30,7 +30,7 @@ class Word(NamedTuple):
 
 def class_word(x: Any) -> Word | None:
     """The word by which an object has its class."""
-    return _word_of(x, _class_offset(), type(x))
+    return _word_at(x, _class_offset(), type(x))
 
 
 def dict_word(x: Any) -> Word | None:
@@ -44,15 +44,15 @@ def dict_word(x: Any) -> Word | None:
 
 def bases_word(kind: type) -> Word | None:
     """The word by which a class has the classes that its names are looked up in."""
-    return _word_of(kind, _bases_offset(), kind.__mro__)
+    return _word_at(kind, _bases_offset(), kind.__mro__)
 
 
 def function_words(function: FunctionType) -> list[Word] | None:
     """The words by which a function has its code and defaults."""
     found = [
-        _word_of(function, at, getattr(function, name)) for name, at in zip(_FUNCTION, _function_offsets(), strict=True)
+        _word_at(function, at, getattr(function, name)) for name, at in zip(_FUNCTION, _function_offsets(), strict=True)
     ]
-    return _all(found)
+    return _all_or_none(found)
 
 
 def cell_words(cell: CellType) -> list[Word] | None:
@@ -61,7 +61,7 @@ def cell_words(cell: CellType) -> list[Word] | None:
         content = cell.cell_contents
     except ValueError:  # nothing has been written into it yet
         content = None
-    return _all([_word_of(cell, _cell_offset(), content)])
+    return _all_or_none([_word_at(cell, _cell_offset(), content)])
 
 
 def list_words(x: list[Any]) -> list[Word] | None:
@@ -95,12 +95,12 @@ def shared_words(table: dict[Any, Any], values: Iterable[Any]) -> list[Word] | N
 
     A dict that has its values itself needs none; nothing where this Python's layout is unknown.
     """
-    if not _shares():
+    if not _values_are_shared():
         return []
-    return _in_object(table, values) if _knows_shared() else None
+    return _inline_value_words(table, values) if _knows_shared() else None
 
 
-def _in_object(table: dict[Any, Any], values: Iterable[Any]) -> list[Word]:
+def _inline_value_words(table: dict[Any, Any], values: Iterable[Any]) -> list[Word]:
     """The place of an object's values, how many there are, and all words that may be the values'."""
     place = Word(id(table) + 5 * _SIZE, _read(id(table) + 5 * _SIZE))
     if not place.value:
@@ -115,7 +115,7 @@ def _read(address: int) -> int:
     return ctypes.c_size_t.from_address(address).value
 
 
-def _word_of(x: Any, offset: int | None, value: Any) -> Word | None:
+def _word_at(x: Any, offset: int | None, value: Any) -> Word | None:
     """The word at an offset where it is of a value; None can be written as no object."""
     if offset is None:
         return None
@@ -123,7 +123,7 @@ def _word_of(x: Any, offset: int | None, value: Any) -> Word | None:
     return Word(id(x) + offset, found, value) if found == id(value) or (value is None and not found) else None
 
 
-def _all(words: Sequence[Word | None]) -> list[Word] | None:
+def _all_or_none(words: Sequence[Word | None]) -> list[Word] | None:
     found = [word for word in words if word is not None]
     return found if len(found) == len(words) else None
 
@@ -131,7 +131,7 @@ def _all(words: Sequence[Word | None]) -> list[Word] | None:
 # -- where an object has what ------------------------------------------------------------------------------------------
 
 
-def _offset(x: Any, part: Any) -> int | None:
+def _offset_of_part(x: Any, part: Any) -> int | None:
     """The one offset at which an object has a part."""
     found = [at for at in range(0, type(x).__basicsize__, _SIZE) if _read(id(x) + at) == id(part)]
     return found[0] if len(found) == 1 else None
@@ -139,13 +139,13 @@ def _offset(x: Any, part: Any) -> int | None:
 
 @cache
 def _class_offset() -> int | None:
-    return _offset(object(), object)
+    return _offset_of_part(object(), object)
 
 
 @cache
 def _bases_offset() -> int | None:
     kind = type("probe", (), {})
-    return _offset(kind, kind.__mro__)
+    return _offset_of_part(kind, kind.__mro__)
 
 
 @cache
@@ -153,13 +153,13 @@ def _function_offsets() -> tuple[int | None, ...]:
     def probe(_x: Any = object(), *, _y: Any = None) -> None:  # noqa: B008
         """Have one of each."""
 
-    return tuple(_offset(probe, getattr(probe, name)) for name in _FUNCTION)
+    return tuple(_offset_of_part(probe, getattr(probe, name)) for name in _FUNCTION)
 
 
 @cache
 def _cell_offset() -> int | None:
     content = object()
-    return _offset(CellType(content), content)
+    return _offset_of_part(CellType(content), content)
 
 
 def _list_head(x: list[Any]) -> tuple[int, int]:
@@ -175,7 +175,7 @@ def _knows_lists() -> bool:
     return True
 
 
-def _shares() -> bool:
+def _values_are_shared() -> bool:
     return sys.version_info >= (3, 13)
 
 
@@ -188,7 +188,7 @@ def _knows_shared() -> bool:
     probes = [Probe() for _ in range(8)]
     for x in probes:
         values = [x.first, x.last]
-        words = _in_object(vars(x), values)
+        words = _inline_value_words(vars(x), values)
         if [word.value for word in words[2:]] != list(map(id, values)):
             return False
         x.last = x.first
