@@ -1,4 +1,4 @@
-"""The text of a channel placement between the rows' arrival and their departure: tables, groups, sums over channels."""
+"""CUDA text of one step of a channel placement: tables, groups, sums over channels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tpgen.kernels.cuda.tables import TableSet
 
 
 class StepChannelText:
-    """Writes what a step computes: tables by all threads, then each warp its units, then the sums of their parts."""
+    """Writes the code of a step: all threads fill tables, each warp runs its units, then threads add the partial sums."""
 
     def __init__(self, placement: CudaPlacement, w: Writer) -> None:
         self.p, self.w = placement, w
@@ -97,7 +97,7 @@ class StepChannelText:
             self.w.line(f"fold_lanes<{LANES}>(y, threadIdx.x % {LANES}, {size}, {part}, 1);")
 
     def write_step(self) -> None:
-        """One step, once its rows are there."""
+        """Write the code that computes a step from rows in shared memory."""
         p, w = self.p, self.w
         if p.table_sets:
             w.line("tabulate(s);")
@@ -147,7 +147,7 @@ class StepChannelText:
 
 @contextmanager
 def owner_loop(w: Writer, owner: str | None) -> Iterator[None]:
-    """Write lines once for each owner of a step, with the rows that add to it."""
+    """Write a loop over the owners of a step's rows around the lines inside; without an owner, write no loop."""
     if owner is None:
         yield
         return
@@ -157,7 +157,7 @@ def owner_loop(w: Writer, owner: str | None) -> Iterator[None]:
 
 
 def _index_type(numbers: Iterable[int]) -> str:
-    """The narrower of two types that holds all of them: a compiler cuts off what is too large, and says nothing.
+    """Return the narrower unsigned C type that holds all numbers.
 
     >>> _index_type([0, 65535]), _index_type([65536])
     ('unsigned short', 'unsigned')

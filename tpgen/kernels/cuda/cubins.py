@@ -1,4 +1,4 @@
-"""From a source to machine code: compiled once per machine and compute capability, kept in the cache of kernels."""
+"""Machine code of CUDA sources, compiled once per machine and compute capability and kept in the kernel cache."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tpgen.kernels.cuda.nvrtc import Nvrtc, need_nvrtc
 
 
 def cubin(text: str, arch: int) -> bytes:
-    """The machine code of a source, compiled if the cache has it not; PTX for a device that NVRTC does not know yet.
+    """Return the machine code of a CUDA source from the cache, or compiled by NVRTC; PTX for a device newer than NVRTC.
 
-    Raises `BackendError` where there is no NVRTC or it fails.
+    Raises `BackendError` where NVRTC is missing or fails.
     """
     compiler = need_nvrtc(arch, driver_cuda_version())
     key = hashlib.sha256(json.dumps([text, arch, *compiler.identity]).encode()).hexdigest()[:32]
@@ -26,7 +26,7 @@ def cubin(text: str, arch: int) -> bytes:
 
 
 def _compile_and_publish(entry: Entry, text: str, arch: int, compiler: Nvrtc) -> bytes:
-    """Compiled and published, unless another process was faster."""
+    # another process may have published the entry meanwhile
     with entry.locked():
         if not entry.intact():
             cache.write_whole(entry.file(".cu"), text)

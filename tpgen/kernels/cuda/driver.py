@@ -1,6 +1,6 @@
-"""The CUDA driver through ctypes: load machine code, launch it on torch's current stream.
+"""The CUDA driver through ctypes: load machine code, launch kernels on torch's current stream.
 
-Nothing here is reached before a kernel runs on a GPU, and nothing of CUDA is needed to import it.
+Importing this module needs no CUDA.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _HINTS = {
 
 
 class Driver:
-    """The functions of the driver that are used, each checked."""
+    """Functions of the CUDA driver; a failed call raises `BackendError`."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -68,7 +68,7 @@ class Driver:
         return f"{said}; {_HINTS[code]}" if code in _HINTS else said
 
     def context(self, device: int) -> ctypes.c_void_p:
-        """The context of a device that torch uses too."""
+        """Return the primary context of a device, which torch uses too."""
         if device not in self._contexts:
             made = ctypes.c_void_p()
             self("cuDevicePrimaryCtxRetain", ctypes.byref(made), device)
@@ -77,10 +77,7 @@ class Driver:
 
     @contextmanager
     def on(self, device: int) -> Iterator[None]:
-        """The device's context for this thread: one of autograd's may have none yet.
-
-        A kernel runs in the context of its stream; the default stream alone is that of the current one.
-        """
+        """Make a device's context current on this thread."""
         self("cuCtxPushCurrent_v2", self.context(device))
         try:
             yield
@@ -88,19 +85,19 @@ class Driver:
             self("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
     def load(self, code: bytes) -> ctypes.c_void_p:
-        """A library of kernels for all devices of a capability, and for any context there; it stays."""
+        """Load a kernel library for all devices of its compute capability, until the process ends."""
         library = ctypes.c_void_p()
         self("cuLibraryLoadData", ctypes.byref(library), code, None, None, 0, None, None, 0)
         return library
 
     def shared_memory(self, device: int) -> int:
-        """Bytes of shared memory that a multiprocessor of a device has at most."""
+        """Return the bytes of shared memory of a multiprocessor."""
         found = ctypes.c_int()
         self("cuDeviceGetAttribute", ctypes.byref(found), _SHARED_OF_PROCESSOR, device)
         return found.value
 
     def capture(self, stream: int) -> int:
-        """A number for the CUDA graph that records a stream, 0 where none does; one that an error has ended counts."""
+        """Return a number for the CUDA graph that captures a stream, even after a capture error; 0 without a capture."""
         status, number = ctypes.c_int(), ctypes.c_uint64()
         self("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream), *map(ctypes.byref, (status, number)), *[None] * 3)
         return number.value + 1 if status.value else 0
@@ -108,7 +105,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Function:
-    """A kernel of a library, for blocks of so many threads and so much shared memory."""
+    """A loaded kernel with the threads and shared memory of its blocks."""
 
     driver: Driver
     handle: ctypes.c_void_p
@@ -117,25 +114,22 @@ class Function:
 
     @property
     def address(self) -> int:
-        """Its handle as a number."""
+        """Kernel handle as an integer."""
         return self.handle.value or 0
 
     def at_once(self) -> int:
-        """Number of blocks of a function that one multiprocessor runs at once."""
+        """Return the number of blocks that one multiprocessor runs at once."""
         count = ctypes.c_int()
         occupancy = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
         self.driver(occupancy, ctypes.byref(count), self.handle, self.threads, ctypes.c_size_t(self.shared))
         return max(1, count.value)
 
     def carveout(self, room: int) -> int:
-        """Per cent of so many bytes that its blocks use as shared memory, where as many run at once as can.
-
-        The rest is left to the cache; the driver takes the next larger share that the device has.
-        """
+        """Return the percentage of ``room`` bytes that a multiprocessor's concurrent blocks need as shared memory."""
         return min(_ALL, -(-_ALL * self.at_once() * (self.shared + _RESERVED) // room))
 
     def launch(self, blocks: int, stream: int, *arguments: Any) -> None:
-        """Start it; a structure goes by value."""
+        """Launch the kernel on a stream; a ctypes structure passes by value."""
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
         grid, block = (blocks, 1, 1), (self.threads, 1, 1)
         self.driver("cuLaunchKernel", self.handle, *grid, *block, self.shared, ctypes.c_void_p(stream), pointers, None)
@@ -144,7 +138,7 @@ class Function:
 def load_function(
     driver: Driver, library: ctypes.c_void_p, device: int, name: str, threads: int, shared: int = 0
 ) -> Function:
-    """A kernel by its name, loaded on a device whose context is current: later calls may be captured."""
+    """Return a kernel of a library by name, loaded on the current context's device, ready for launches in a capture."""
     handle = ctypes.c_void_p()
     driver("cuLibraryGetKernel", ctypes.byref(handle), library, name.encode())
     if shared:
@@ -169,14 +163,14 @@ def _driver_library() -> Any:
 
 @cache
 def need_driver() -> Driver:
-    """The driver, or a `BackendError`."""
+    """Return the driver, or raise `BackendError` with the reason."""
     if reason := why_no_driver():
         raise BackendError(f"{reason}; use strategy='grouped'")
     return Driver(_driver_library())
 
 
 def why_no_driver() -> str | None:
-    """Why nothing can be launched, in words; None where it can."""
+    """Return the reason why this process cannot launch kernels, or None."""
     if torch.version.hip:
         return "generated kernels are CUDA's; on AMD let torch write them, by backend='inductor'"
     if not torch.cuda.is_available():
@@ -191,7 +185,7 @@ def why_no_driver() -> str | None:
 
 @cache
 def driver_cuda_version() -> int | None:
-    """The newest major version of CUDA whose code the driver takes; None where there is no driver."""
+    """Return the newest major CUDA version that the driver supports, or None without a driver."""
     library, version = _driver_library(), ctypes.c_int()
     if library is None or library.cuDriverGetVersion(ctypes.byref(version)):
         return None
@@ -199,7 +193,7 @@ def driver_cuda_version() -> int | None:
 
 
 class EntryPoints(NamedTuple):
-    """Addresses of the functions that a launch takes: torch's current stream, whether it is recorded, contexts."""
+    """Addresses of the torch and driver functions that a launch from C++ calls."""
 
     stream_of: int
     capturing: int
@@ -210,7 +204,7 @@ class EntryPoints(NamedTuple):
 
 @cache
 def entry_points() -> EntryPoints | None:
-    """The functions by which C++ launches without Python; None where this torch lacks the one that is torch's."""
+    """Return the addresses for launches from C++, or None where torch does not export its stream function."""
     torchs = next((Path(torch.__file__).parent / "lib").glob("libtorch_cuda.*"), None)
     if torchs is None or not hasattr(stable := ctypes.CDLL(str(torchs)), _STREAM_OF):
         return None
@@ -222,19 +216,19 @@ def entry_points() -> EntryPoints | None:
 
 
 def device_number(device: torch.device) -> int:
-    """The number of a CUDA device; "cuda" alone is torch's current one."""
+    """Return the index of a CUDA device; ``cuda`` alone is torch's current device."""
     return torch.cuda.current_device() if device.index is None else device.index
 
 
 def gpu_name(device: torch.device) -> str:
-    """Name of a CUDA device; empty where it is not there."""
+    """Return the name of a CUDA device, empty for an absent device."""
     there = torch.cuda.is_available() and device_number(device) < torch.cuda.device_count()
     return torch.cuda.get_device_name(device) if there else ""
 
 
 @cache
 def capability(device: int) -> int:
-    """The compute capability of a device: 90 for 9.0."""
+    """Return the compute capability of a device: 90 for 9.0."""
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
 
@@ -245,6 +239,6 @@ def processors(device: int) -> int:
 
 
 def stream_of(device: int) -> int:
-    """Torch's current stream."""
+    """Return the handle of torch's current stream on a device."""
     find = getattr(_torch, "raw_stream", None)
     return find(device) if find else torch.cuda.current_stream(device).cuda_stream

@@ -1,4 +1,4 @@
-"""A batch schedule on blocks and warps: its gathers, and which warp takes what of them."""
+"""Placement of a batch schedule on blocks and warps: gathers, and the shares of each warp."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONG = 16 * KIB  # bytes of a row that are enough work for more warps
 
 @dataclass(frozen=True)
 class GatherPlacement(BatchPlacement, RowSteps):
-    """Divide the sums of a batch kernel (gathers) among warps, and place them in a chip's shared memory."""
+    """Placement of a batch schedule on a chip: gathers divided among warps, with their shared memory."""
 
     chip: Chip
     rows: int = 1
@@ -35,7 +35,7 @@ class GatherPlacement(BatchPlacement, RowSteps):
         return self.carried(operand)
 
     def in_place(self, operand: str) -> bool:
-        """Gradients of weights come when nobody reads the weights any more."""
+        """Whether a gradient overwrites its operand: only weights per row, whose gradients come last."""
         return operand == "w" and operand in self.row_operands
 
     @property
@@ -53,17 +53,17 @@ class GatherPlacement(BatchPlacement, RowSteps):
 
     @cached_property
     def between(self) -> dict[str, int]:
-        """The numbers of each row in P and in D."""
+        """Numbers per row of P and of D, the intermediate results of paths."""
         return between(self._make_gathers(1))
 
     @cached_property
     def places(self) -> dict[tuple[str, int], int]:
-        """Places at which the P and D of each path begin."""
+        """First position of each path's P or D, by name and path."""
         return {(g.target, g.parts[0].term.path): g.place for g in self.gathers}
 
     @cached_property
     def phases(self) -> tuple[tuple[tuple[Share, ...], ...], ...]:
-        """Shares of each warp, in each phase that there is."""
+        """Shares of each warp, by phase."""
         return tuple(balance(self._phase_shares(phase), self.warps) for phase in self._phase_keys)
 
     @cached_property
@@ -71,7 +71,7 @@ class GatherPlacement(BatchPlacement, RowSteps):
         return sorted({self._phase_key(g) for g in self.gathers})
 
     def _phase_key(self, g: Gather) -> tuple[int, bool]:
-        """Phase of a gather; one that adds to owners takes their rows in turn, after the rest of its phase."""
+        # sums of owners come after the rest of a phase: an owner's rows take turns
         return g.phase, g.target == self.owner
 
     def adds_to_owners(self, phase: int) -> bool:
@@ -85,7 +85,7 @@ class GatherPlacement(BatchPlacement, RowSteps):
         return sum(len(shares) for phase in self.phases for shares in phase)
 
     def _step_bytes(self, rows: int) -> int:
-        """Bytes of shared memory for some rows: P, D and results with areas of their own are added."""
+        # P, D and results with areas of their own are added
         apart = sum(self.row_bytes(o) for o in self.results if o in self.row_operands and not self.in_place(o))
         return super()._step_bytes(rows) + (sum(self.between.values()) * self.number + apart) * rows
 

@@ -1,4 +1,4 @@
-"""The text of gathers: a function for each, and the phases of a step."""
+"""CUDA text of gathers: one function per gather, and the phases of a step."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _UNROLLED = 24  # statements of a loop's body, some of its rounds together
 
 
 class GathersText:
-    """Writes what a step computes: one phase after the other, in each of them every warp its shares."""
+    """Writes a step phase by phase; in each phase every warp computes its shares."""
 
     def __init__(self, placement: GatherPlacement, w: Writer) -> None:
         self.p, self.w = placement, w
 
     def write_constants(self) -> None:
-        """Copies of pairs, and which warp does what."""
+        """Write constant tables of the index pairs ``(a, b)``, ``a < b``, of copies."""
         for size in sorted({t.pairs for t in self.p.schedule.terms if t.pairs}):
             pairs = [(a, b) for a in range(size) for b in range(a + 1, size)]
             for name, values in zip("ab", zip(*pairs, strict=True), strict=True):
@@ -73,7 +73,7 @@ class GathersText:
 
 
 class _GatherText:
-    """Writes the function of one gather: `row`, `copy` (of the item), and the letters of copies are its variables."""
+    """Writes the CUDA function of one gather, with variables ``row``, ``copy`` (of the item) and the letters of copies."""
 
     def __init__(self, placement: GatherPlacement, gather: Gather, w: Writer) -> None:
         self.p, self.s, self.g, self.w = placement, placement.schedule, gather, w
@@ -98,7 +98,6 @@ class _GatherText:
     # -- items --
 
     def _write_item_indices(self) -> None:
-        """Write which row and copy a lane works on, and whether it is one that stores."""
         w, g = self.w, self.g
         mine, sharer = ("/", "%") if g.neighbours_share else ("%", "/")
         by = g.width if g.neighbours_share else g.at_once
@@ -200,7 +199,6 @@ class _GatherText:
                     self.w.line(f"sum[{s.component.index}] += {self.spelling.sum(s.terms)};")
 
     def _load_text(self, term: Term, c: Component) -> str:
-        """A number of an operand, or one that an earlier stage has left, at the copies at hand."""
         if c.operand not in BETWEEN:
             return f"widen(row_{c.operand}[{self._address_text(term, c)}])"
         start = self.p.places[c.operand, term.path]

@@ -1,8 +1,8 @@
-"""Products that mix copies, as gathers: each number of a result is summed up by one lane, or by a few of a warp.
+"""Gathers: products that mix copies (multiplicities), with each output number summed by one lane or a few lanes.
 
-A *gather* fills a segment of a result, or what a path needs between its stages.  It has an item for each copy (and each
-row), and for an item runs over the copies that only its paths' other operands have.  So nothing is added to by two.
-Gathers of one *phase* need nothing of each other; between phases all warps wait.
+A *gather* fills a segment of a result, or an intermediate result of a path (P or D).  Each *item* of a gather is one
+copy of the target (in one row); its lanes loop over the copies that only other operands of its paths have.  So no two
+items add to one number.  Gathers of one *phase* are independent; all warps synchronise between phases.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _AT_ONCE = 8  # numbers of float32 in a sector, the least that memory gives
 
 @dataclass(frozen=True)
 class GatherPart:
-    """Statements by which one path adds to an item, for each of the copies that the item does not have."""
+    """Statements by which one path adds to an item, repeated for each copy that the item lacks."""
 
     term: Term
     own: str  # letters of the item's copies
@@ -40,13 +40,13 @@ class GatherPart:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Operands, P and D among them, as often as a number of them is read."""
+        """Operands, P and D included, repeated for each number read."""
         return tuple(s.component.operand for s in self.statements if isinstance(s, Load))
 
 
 @dataclass(frozen=True)
 class Gather:
-    """All that is summed up in one segment, or in P or D of one path."""
+    """The sums of one segment, or of P or D of one path, over all contributing paths."""
 
     number: int
     target: str  # an operand, P or D
@@ -69,27 +69,27 @@ class Gather:
 
     @property
     def at_once(self) -> int:
-        """Items of a warp."""
+        """Items that a warp computes at once."""
         return LANES // self.width
 
     @property
     def chunks(self) -> int:
-        """Parts of the items that a warp takes each."""
+        """Number of chunks of items; a warp computes one chunk at a time."""
         return -(-self.items // self.at_once)
 
     @property
     def neighbours_share(self) -> bool:
-        """Whether neighbouring lanes have the same item: those of D, where they read neighbouring weights."""
+        """Whether adjacent lanes share an item: for D, whose adjacent lanes read adjacent weights."""
         return self.target == D
 
     @property
     def longest(self) -> int:
-        """The most copies that some path runs over."""
+        """Largest number of copies that a path loops over."""
         return max(part.times for part in self.parts)
 
     @cached_property
     def cost(self) -> int:
-        """Statements of a warp for one chunk."""
+        """Statements that a warp executes for one chunk."""
         return self.inner * sum(-(-part.times // self.width) * len(part.statements) for part in self.parts)
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ class Gather:
 
 @dataclass(frozen=True)
 class Share:
-    """One warp's work: so many items of a gather as it has at once."""
+    """One warp's work: one chunk of a gather's items."""
 
     gather: Gather
     chunk: int
@@ -112,7 +112,7 @@ class Share:
 def make_gathers(
     schedule: BatchSchedule, opened: tuple[str, ...], carried: tuple[str, ...], rows: int, warps: int
 ) -> tuple[Gather, ...]:
-    """The gathers of open slots, of which some are carried from row to row, by phase."""
+    """Return the gathers of the opened slots by phase; all rows of a step share the sums of a ``carried`` slot."""
     found = _parts_by_target(schedule, opened)
     places = _intermediate_starts(found)
     made = []
@@ -135,7 +135,7 @@ def _parts_by_target(schedule: BatchSchedule, opened: tuple[str, ...]) -> dict[t
 
 
 def between(gathers: tuple[Gather, ...]) -> dict[str, int]:
-    """The numbers of each row in P and in D."""
+    """Return the numbers per row of P and of D, the intermediate results of paths."""
     return {
         name: max((g.place + g.copies * g.components for g in gathers if g.target == name), default=0)
         for name in BETWEEN
@@ -143,7 +143,7 @@ def between(gathers: tuple[Gather, ...]) -> dict[str, int]:
 
 
 def _add_part(parts: dict[tuple[str, int], list[GatherPart]], term: Term, stage: SweepStage) -> None:
-    """A stage as a part of what it fills; two slots may need the same P or D."""
+    # two slots may need the same P or D
     target, segment = _stage_target(stage)
     if target in BETWEEN and (target, segment) in parts:
         return
@@ -164,7 +164,7 @@ def _copy_letters(term: Term, target: str) -> str:
 
 
 def _split_pair_letter(term: Term, letters: str, own: str) -> str:
-    """Letters of a stage, where an item that has one copy of a pair runs over the other one."""
+    # an item with one copy of a pair loops over the other copy
     return letters.replace("p", "b" if own == "a" else "a") if term.pairs and own in ("a", "b") else letters
 
 
@@ -189,7 +189,7 @@ def _make_gather(number: int, target: str, place: int, parts: tuple[GatherPart, 
 
 
 def _with_lanes(gathers: list[Gather], warps: int) -> Iterator[Gather]:
-    """Lanes for each item: as many as fill a warp, and as share the longest sums out evenly among warps."""
+    """Yield the gathers with lanes per item: enough to fill a warp, and to divide the longest sums evenly among warps."""
     total = [sum(g.cost * g.chunks for g in gathers if g.phase == phase) for phase in range(4)]
     for g in gathers:
         if g.neighbours_share:
@@ -204,12 +204,12 @@ def _with_lanes(gathers: list[Gather], warps: int) -> Iterator[Gather]:
 
 
 def _min_items_per_warp(gather: Gather) -> int:
-    """Items that a warp has at least: copies of out are neighbours in the weights; memory gives a few at once."""
+    # copies of out are adjacent in the weights; memory transfers a sector at a time
     return min(gather.copies, _AT_ONCE) if gather.target == "out" else 1
 
 
 def _contiguous(size: int) -> int:
-    """Lanes that read rows of so many neighbouring numbers without meeting in a bank of shared memory.
+    """Return the lanes that read rows of ``size`` adjacent numbers without bank conflicts in shared memory.
 
     >>> _contiguous(10), _contiguous(48), _contiguous(64)
     (2, 16, 32)

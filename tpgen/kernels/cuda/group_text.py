@@ -1,4 +1,4 @@
-"""The function of one group: all its paths at one channel and one row."""
+"""CUDA text of the function of one group: all its paths at one channel and one row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST = 32  # numbers that are summed over lanes together
 
 
 class GroupText:
-    """Writes a group's function: `row`, `c` (the channel) and `v` (the copy of the other input) are its variables."""
+    """Writes a group's function, with variables ``row``, ``c`` (channel) and ``v`` (copy of the other input)."""
 
     def __init__(self, placement: CudaPlacement, group: Group, w: Writer) -> None:
         self.p, self.s, self.group, self.w = placement, placement.schedule, group, w
@@ -88,7 +88,6 @@ class GroupText:
     # -- what all rows add to --
 
     def _segments_summed_over_rows(self) -> list[tuple[Term, HeldSegment]]:
-        """Segments that stand in registers for all rows of a step, each with a path that has it."""
         return [
             (self.group.paths[h.first].term, h)
             for h in self.group.held
@@ -174,7 +173,7 @@ class GroupText:
     # -- tables --
 
     def _find_table(self, term: Term) -> tuple[TableSet, PlacedTable, int, dict[int, int]] | None:
-        """The set that a path's table is in, the table, its first entry, and the places of all behind it."""
+        # the set, the table, its first entry, and the places of its entries behind the first
         for found in self.p.table_sets:
             for table, first, places in zip(found.tables, found.firsts, found.places, strict=True):
                 if term in table.table.terms:
@@ -182,7 +181,7 @@ class GroupText:
         return None
 
     def _write_table_reads(self, term: Term) -> None:
-        """Find a path's table; gradients read a long one bit by bit: they have so much else in registers."""
+        # gradients load a long table in parts, as other values fill the registers
         self.quads, found = dict[int, str](), self._find_table(term)
         if found is None:
             return
@@ -239,7 +238,7 @@ class GroupText:
     # -- sums over channels --
 
     def _channel_sums(self) -> Iterator[tuple[str, int, int]]:
-        """Operand, start and size of what all paths of the group add to, in parts that fit the lanes."""
+        """Yield operand, start and size of each sum over channels of the group, at most 32 numbers each."""
         for operand in self.p.summed:
             tables = [t for path in self.group.paths if (t := self._sum_table(path.term, operand)) and t.copies == 1]
             if tables:
@@ -255,7 +254,7 @@ class GroupText:
 
     @property
     def _unit_has_own_sums(self) -> bool:
-        """Whether a unit has sums of its own: they are folded, or those of lanes without a channel left out."""
+        # a warp folds the sums, or leaves out lanes without a channel
         return not self.p.folds_once or self._has_idle_lanes
 
     def _write_channel_sums(self) -> None:
@@ -270,7 +269,6 @@ class GroupText:
                 self.w.line(f"fold_lanes<{self.group.width}>(y, lane, {size}, p_{operand} + {start}, 1);")
 
     def _table_summed_by_copy(self, term: Term) -> tuple[PlacedTable, int] | None:
-        """The table of an operand that is open and has several copies, and its components."""
         table = self.s.table(term)
         if table is None or table.copies == 1 or table.operand not in self.p.opened:
             return None
@@ -294,7 +292,7 @@ class GroupText:
 
 
 def place_text(start: int, steps: list[tuple[str, int]]) -> str:
-    """An address: constants added up, variables with their strides.
+    """Return a C address: the sum of constants, plus each variable times its stride.
 
     >>> place_text(64, [("c", 3), ("2", 1)]), place_text(0, [("v", 8), ("c", 1)])
     ('66 + c * 3', 'v * 8 + c')
@@ -305,5 +303,5 @@ def place_text(start: int, steps: list[tuple[str, int]]) -> str:
 
 
 def lane_sums(placement: CudaPlacement) -> list[str]:
-    """Operands whose gradients a lane sums over all units of its warp."""
+    """Return the operands whose gradients each lane sums over all units of its warp."""
     return list(dict.fromkeys(operand for operand, _, _ in placement.folded))

@@ -1,7 +1,7 @@
-"""Groups of paths that a warp runs together: they meet in a segment of channels.
+"""Groups of paths that one warp runs together, because the paths share segments of channels.
 
-A *group* is such paths.  What two of them add to is then one lane's own, and what they read is read once.  A *unit* is
-a group, 32 lanes wide, for some rows: one warp's work.  Where a segment has fewer channels, a warp takes several rows.
+In a *group*, one lane owns each number that several paths add to, and reads shared numbers once.  A *unit* is one
+warp's work: 32 channels of a group for some rows; of fewer channels, a warp takes several rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from tpgen.kernels.sweep.sweep import PathSweep
 
 @dataclass(frozen=True)
 class HeldSegment:
-    """A segment whose numbers at one channel stand in registers, from the first path that needs them to the last."""
+    """A segment in a lane's registers at one channel, from the first to the last path of a group that needs the
+    segment.
+    """
 
     view: View
     first: int  # of the paths of its group
@@ -30,7 +32,7 @@ class HeldSegment:
 
 @dataclass(frozen=True)
 class Group:
-    """Paths that meet in segments of channels."""
+    """Paths that share segments of channels."""
 
     number: int
     paths: tuple[PathSweep, ...]
@@ -41,7 +43,7 @@ class Group:
 
     @property
     def rows(self) -> int:
-        """Rows that one warp takes at once."""
+        """Rows that one warp computes at once."""
         return LANES // self.width
 
     @property
@@ -50,13 +52,13 @@ class Group:
 
     @cached_property
     def cost(self) -> int:
-        """Statements of one warp: what units are balanced by."""
+        """Statements of one unit, by which `balance` assigns units to warps."""
         return sum(len(stage.statements) for path in self.paths for stage in path.stages)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One warp's work: 32 channels of a group, for the rows of one set; of all sets, where rows are added up."""
+    """One warp's work: 32 channels of a group for one set of rows, or for all rows where rows add to the same numbers."""
 
     group: Group
     chunk: int
@@ -68,7 +70,7 @@ class Unit:
 
 
 class Costly(Protocol):
-    """Work that one warp can take."""
+    """Work with a cost, which `balance` assigns to one warp."""
 
     @property
     def cost(self) -> int: ...
@@ -78,7 +80,7 @@ AnyWork = TypeVar("AnyWork", bound=Costly)
 
 
 def make_groups(schedule: ChannelSchedule, paths: tuple[PathSweep, ...], rows: int) -> tuple[Group, ...]:
-    """The groups of a sweep's paths, where a block has so many rows at hand."""
+    """Group a sweep's paths by shared segments of channels, for blocks that compute ``rows`` rows at once."""
     groups: list[Group] = []
     slot = 0
     for members in _connected_paths(schedule, paths):
@@ -91,7 +93,7 @@ def make_groups(schedule: ChannelSchedule, paths: tuple[PathSweep, ...], rows: i
 
 
 def power_of_two(size: int) -> int:
-    """The next power of two.
+    """Return the least power of two that is not below ``size``.
 
     >>> power_of_two(5), power_of_two(8)
     (8, 8)
@@ -100,7 +102,7 @@ def power_of_two(size: int) -> int:
 
 
 def _connected_paths(schedule: ChannelSchedule, paths: tuple[PathSweep, ...]) -> Iterable[tuple[PathSweep, ...]]:
-    """Paths in classes that share no segment of channels, each in an order in which neighbours share."""
+    # classes that share no segment of channels, each in an order in which neighbours share
     classes: list[tuple[set[View], list[PathSweep]]] = []
     for path in paths:
         views = set(_views(schedule, path))
@@ -133,7 +135,7 @@ def _held_segment(view: View, paths: list[PathSweep], positions: list[int]) -> H
 
 
 def balance(units: Iterable[AnyWork], warps: int) -> tuple[tuple[AnyWork, ...], ...]:
-    """The units of each warp: the longest first, each to the warp that has least."""
+    """Assign units to warps: the costliest first, each to the warp with the least cost so far."""
     taken: list[list[AnyWork]] = [[] for _ in range(warps)]
     load = [0] * warps
     for unit in sorted(units, key=lambda u: -u.cost):

@@ -1,4 +1,4 @@
-"""Kernels on CUDA devices: compiled for each capability, loaded on each device, launched on the current stream."""
+"""CUDA kernels of calls: compiled per compute capability, loaded per device, launched on the current stream."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tpgen.kernels.rows import RowIndex
 
 @dataclass(frozen=True)
 class _CompiledKernels:
-    """The kernels of a call for all devices of a capability."""
+    """Compiled kernels of a call for all devices of one compute capability."""
 
     source: CudaSource
     code: bytes
@@ -35,7 +35,7 @@ class _CompiledKernels:
 
 
 class Loaded(NamedTuple):
-    """The kernels of a call on one device."""
+    """Kernels of a call, loaded on one device."""
 
     placement: Any
     device: int
@@ -51,12 +51,12 @@ class Loaded(NamedTuple):
         return driver.stream_of(self.device)
 
     def address(self, name: str) -> int:
-        """The address of a kernel, 0 where there is none."""
+        """Return the address of a kernel, 0 for an unknown name."""
         return self.functions[name].address if name in self.functions else 0
 
 
 class KnownRows(NamedTuple):
-    """Rows in range: indices in int64, and the order of each, none of one that ascends."""
+    """Row indices known to be in range, as int64, with the order of each; an ascending index has no order."""
 
     indices: Sequence[Tensor]
     orders: Sequence[Tensor | None]
@@ -64,7 +64,7 @@ class KnownRows(NamedTuple):
 
 
 class CudaKernel(ABC):
-    """A call of a form; compiled for a device when it is first met there."""
+    """CUDA kernels of one call, compiled and loaded at the first use on a device."""
 
     def __init__(self, spec: KernelSpec) -> None:
         self.spec = spec
@@ -74,24 +74,24 @@ class CudaKernel(ABC):
     @staticmethod
     @abstractmethod
     def place(spec: KernelSpec, chip: Chip) -> Any:
-        """Place a call on a chip.  Raises `EmitError` where it has no room."""
+        """Place a call on a chip.  Raises `EmitError` where the chip lacks memory."""
 
     @abstractmethod
     def fields(self, loaded: Loaded) -> list[int]:
-        """List what the runtime in C++ launches the kernels by."""
+        """Return the launch parameters of the kernels for the C++ runtime."""
 
     @abstractmethod
     def recall(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
-        """What is known of the indices of a call; nothing where they are new."""
+        """Return the remembered orders of a call's indices, or None for new indices."""
 
     @abstractmethod
     def order(self, loaded: Loaded, call: KernelCall) -> tuple[int, Any]:
-        """Sort edges by the node that owns a sum, or rows by element; returns a fault or 0, and the order."""
+        """Sort edges by owner node, or rows by element; return a fault code (0 for none) and the order."""
 
     def on(self, device: int) -> Loaded:
-        """The kernels on a device.
+        """Return the kernels on a device.
 
-        Raises `BackendError` where they are met there first while a CUDA graph is captured.
+        Raises `BackendError` where a CUDA graph is captured at the first use on the device.
         """
         if device not in self._loaded:
             captures.refuse_while_capturing(device)
@@ -100,16 +100,16 @@ class CudaKernel(ABC):
         return self._loaded[device]
 
     def compile(self, like: Tensor) -> None:
-        """Compile it for the device of a tensor, ahead of its first call."""
+        """Compile the kernels for the device of a tensor, ahead of the first call."""
         self._compiled_for(driver.capability(cuda_device_of([like])))
 
     def launch(self, like: Tensor) -> tuple[int, list[int]]:
-        """The device of a tensor, and how the runtime in C++ launches them there."""
+        """Return the device of a tensor, and the launch parameters there for the C++ runtime."""
         device = cuda_device_of([like])
         return device, self.fields(self.on(device))
 
     def __call__(self, call: KernelCall) -> int:
-        """Launch the kernels of a call on the current stream; a fault where edges or the index point nowhere."""
+        """Launch the kernels of a call on the current stream; return the fault code of an index out of range, or 0."""
         loaded = self.on(cuda_device_of(call.given))
         fault, order = self.order(loaded, call)
         if not fault:
@@ -118,7 +118,6 @@ class CudaKernel(ABC):
         return fault
 
     def _launch_all(self, loaded: Loaded, call: KernelCall, order: Any) -> None:
-        """Launch all kernels, in the context of their device."""
         slots, opened = ([*map(str, part)] for part in (self.spec.call.given, self.spec.call.opened))
         given = [_aligned(x, loaded.placement.alignment) for x in call.given]
         tensors = dict(zip(slots, given, strict=True)), dict(zip(opened, call.opened, strict=True))
@@ -128,7 +127,7 @@ class CudaKernel(ABC):
             loaded.functions[one.entry].launch(one.blocks, loaded.stream, *one.arguments)
 
     def _load_on(self, device: int) -> Loaded:
-        """Load them on a device, whose context is current."""
+        # the device's context is current
         built = self._compiled_for(driver.capability(device))
         placement = built.source.placement
         entries = placement.entries.items()
@@ -143,7 +142,7 @@ class CudaKernel(ABC):
 
 
 def _aligned(x: Tensor, alignment: int) -> Tensor:
-    """Rows where copies of whole ones can find them: a slice of another tensor may begin anywhere."""
+    # a slice of another tensor may begin at any address
     return x if x.data_ptr() % alignment == 0 else x.clone()
 
 

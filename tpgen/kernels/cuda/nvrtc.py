@@ -1,7 +1,7 @@
-"""CUDA C++ to machine code by NVRTC, the toolkit's compiler as a library: it needs no driver, no GPU and no headers.
+"""Compile CUDA C++ by NVRTC, the toolkit's compiler library, which needs no driver, GPU or headers.
 
-torch's wheels for CUDA bring it, and so do ``pip install nvidia-cuda-nvrtc``, conda's packages and CUDA's toolkit;
-``TPGEN_NVRTC`` names a file of it.
+NVRTC comes with torch's CUDA wheels, ``pip install nvidia-cuda-nvrtc``, conda and the CUDA toolkit; ``TPGEN_NVRTC``
+names a library file.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ OPTIONS = ("--std=c++17", "--ptxas-options=--verbose")
 
 
 class Compiled(NamedTuple):
-    """Machine code, or PTX where the device is newer than the compiler; and what the assembler said of each kernel."""
+    """Machine code (PTX for a device newer than NVRTC), and the assembler's log of each kernel."""
 
     code: bytes
     log: str
 
 
 class Nvrtc:
-    """The library at a path."""
+    """An NVRTC library, loaded from a path."""
 
     def __init__(self, path: str) -> None:
         self.path, self._library = path, ctypes.CDLL(path)
@@ -45,7 +45,7 @@ class Nvrtc:
 
     @cached_property
     def architectures(self) -> tuple[int, ...]:
-        """Compute capabilities that it writes machine code for."""
+        """Compute capabilities that NVRTC writes machine code for."""
         count = ctypes.c_int()
         self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
         found = (ctypes.c_int * count.value)()
@@ -54,14 +54,13 @@ class Nvrtc:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Everything but the source and the device that decides what comes out."""
+        """Version and options of the compiler, which decide its output beside source and device."""
         return ("nvrtc {}.{}".format(*self.version), *OPTIONS)
 
     def compile(self, text: str, arch: int) -> Compiled:
-        """The code of a source for one compute capability.
+        """Compile a source for one compute capability.
 
-        Raises `KernelError` where NVRTC refuses it, with its first error, `BackendError` where it is too new for the
-        device.
+        Raises `KernelError` with NVRTC's first error, `BackendError` where NVRTC is too new for the device.
         """
         known = self.architectures
         if arch < min(known):
@@ -74,7 +73,7 @@ class Nvrtc:
         return self._compile(text, f"compute_{max(a for a in known if a < arch)}", "PTX")
 
     def ptx(self, text: str, arch: int, numbered: bool = False) -> str:
-        """The virtual instructions of a source, where ``numbered`` below the numbers of the lines they are for."""
+        """Compile a source to PTX; with ``numbered``, PTX lists source line numbers."""
         more = ("--generate-line-info",) if numbered else ()
         return self._compile(text, f"compute_{arch}", "PTX", more).code.rstrip(b"\0").decode()
 
@@ -114,16 +113,15 @@ class Nvrtc:
 
 
 def find_nvrtc(arch: int | None = None, cuda: int | None = None) -> Nvrtc | None:
-    """The first library that serves, or None.
+    """Return the first NVRTC for compute capability ``arch`` of a major CUDA version up to ``cuda``, or None.
 
-    It serves where it writes code for a compute capability ``arch`` and is of no later CUDA than ``cuda``, the newest
-    that a driver takes.  ``TPGEN_NVRTC`` names the only one that may be taken; ``TPGEN_NVRTC=none`` forbids all.
+    ``TPGEN_NVRTC`` names the only library allowed; ``TPGEN_NVRTC=none`` forbids all.
     """
     return next((one for one in _loaded_libraries() if not _why_unusable(one, arch, cuda)), None)
 
 
 def why_no_nvrtc(arch: int | None = None, cuda: int | None = None) -> str:
-    """Advice where no compiler serves: why the last of those that are there does not."""
+    """Return the reason why no NVRTC is usable, with advice."""
     named = os.environ.get("TPGEN_NVRTC", "")
     if named == "none":
         return "TPGEN_NVRTC=none forbids it"
@@ -136,7 +134,7 @@ def why_no_nvrtc(arch: int | None = None, cuda: int | None = None) -> str:
 
 
 def need_nvrtc(arch: int | None = None, cuda: int | None = None) -> Nvrtc:
-    """The library, or a `BackendError` that says how to get it."""
+    """Return a usable NVRTC, or raise `BackendError` with advice."""
     found = find_nvrtc(arch, cuda)
     if found is None:
         raise BackendError(f"kernels on a GPU need NVRTC, and {why_no_nvrtc(arch, cuda)}; or use strategy='grouped'")
@@ -144,7 +142,7 @@ def need_nvrtc(arch: int | None = None, cuda: int | None = None) -> Nvrtc:
 
 
 def known_architectures(cuda: int | None = None) -> tuple[int, ...]:
-    """Compute capabilities that any library here writes machine code for."""
+    """Return the compute capabilities that a usable NVRTC writes machine code for."""
     serving = (one for one in _loaded_libraries() if not _why_unusable(one, None, cuda))
     return tuple(sorted({arch for one in serving for arch in one.architectures}))
 
@@ -164,7 +162,7 @@ def _load_library(path: str) -> Nvrtc | None:
 
 
 def _why_unusable(nvrtc: Nvrtc, arch: int | None, cuda: int | None) -> str | None:
-    """Why a library does not serve.  Within a major version of CUDA, drivers take what later minor ones write."""
+    # a driver takes code of any minor version of its major CUDA version
     major, minor = nvrtc.version
     if cuda is not None and major > cuda:
         return (
@@ -187,10 +185,8 @@ def _install(cuda: int | None) -> str:
 
 @cache
 def _candidate_files() -> tuple[str, ...]:
-    """Files of libraries, newest first: of wheels, which torch's is one of, of conda and of a toolkit that is named.
-
-    Then names: what is loaded already is found by its own, whatever its folder.
-    """
+    # newest first: files of wheels (torch's is one), of conda and of toolkits; then names, by which the loader finds a
+    # library that is loaded already
     roots = filter(None, [sys.prefix, *map(os.environ.get, _FOLDERS)])
     places = [(root, lib) for root in roots for lib in ("lib", "lib64")]
     places += [(folder, "nvidia/*/lib") for folder in (*sys.path, *site.getsitepackages()) if folder]
@@ -200,5 +196,5 @@ def _candidate_files() -> tuple[str, ...]:
 
 
 def _version_in_name(file: str) -> tuple[int, ...]:
-    """The version in a file's name: libnvrtc.so.12 is (12,)."""
+    # libnvrtc.so.12 is (12,)
     return tuple(map(int, re.findall(r"\d+", file.rpartition(".so")[2])))

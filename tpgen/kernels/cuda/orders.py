@@ -1,14 +1,11 @@
-"""The order of edges by the row that they are added to: sorted once for an index, as long as its tensor lives.
+"""Orders of edges by owner (the row that an edge adds to), sorted once per index tensor and remembered.
 
-A network that gives all its convolutions the same tensors sorts each once, and asks once whether it is in range.  Most
-give a row of one ``edge_index``, and take that row anew in every layer: so what is known is known of a part of the
-whole tensor, and of its version.  Tensors of inference mode have no version, so nothing is kept of them.
+Layers with the same index tensors share one sort and one range check.  A fact belongs to a part of a base tensor (such
+as a row of ``edge_index``) and to the tensor's version; inference tensors have no version, so no fact is kept.
 
-An order is made on the stream of the call that asks, and is known to that stream alone: another would read it before
-it is there.  A CUDA graph sorts for itself, in every replay, since it may find other edges in its tensors then: once
-for all its layers, forward and backward.  What is known in a graph is forgotten when it has ended.
-
-Gradients need edges by sender too: where a call is recorded for them, one sort of twice the keys makes both orders.
+An order is valid on the stream that made it.  A CUDA graph sorts at each replay, once for all its layers, forward and
+backward; its facts are dropped when the capture has ended.  Where gradients follow, one sort makes the orders by
+receiver and by sender.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from tpgen.kernels.cuda.driver import stream_of
 
 
 class Order(NamedTuple):
-    """Order of edges by owner: places at which each owner's begin, and the edges, one owner's as they stood."""
+    """Edges sorted by owner, stably, and the position of each owner's first edge."""
 
     first: Tensor
     order: Tensor
@@ -34,7 +31,7 @@ class Order(NamedTuple):
 
     @staticmethod
     def of(whole: Tensor, owners: int) -> Order:
-        """Take the two apart."""
+        """Split the tensor that holds first positions and sorted edges side by side."""
         return Order(whole[: owners + 1], whole[owners + 1 :], whole)
 
 
@@ -44,7 +41,7 @@ _PARTS = 8  # of one tensor, at most: whoever walks over a long one in slices ke
 
 @dataclass
 class _PartFacts(Generic[Known]):
-    """Facts of the parts of a tensor, by their places in it and the rows that they point into."""
+    """Facts about the parts of one tensor version, by storage position and number of rows."""
 
     version: int
     known: dict[tuple, Known] = field(default_factory=dict)
@@ -55,16 +52,16 @@ _Kept = MutableMapping[Tensor, _PartFacts]  # by the whole tensor, as long as it
 
 @dataclass
 class Memory(Generic[Known]):
-    """Facts of index tensors into so many rows, kept as long as they live and nobody writes to them.
+    """Cache of facts about index tensors, until a tensor dies or changes.
 
-    What stands on the device is known to the stream alone that made it, and to the CUDA graph that records it.
+    A fact ``on_device`` is valid for one stream and one captured CUDA graph.
     """
 
     on_device: bool = False
     _kept: dict[int, _Kept] = field(default_factory=dict)  # by the graph that records, 0 outside
 
     def of(self, index: Tensor, rows: int, find: Callable[[Tensor, int], Known], capture: int = 0) -> Known:
-        """Find a fact once; one of the device once for each stream and recorded graph."""
+        """Return the fact about an index tensor into ``rows`` rows, computed by ``find`` at the first request."""
         if index.is_inference() or (self.on_device and _in_graph_pool(index)):  # writes to the former are not counted
             return find(index, rows)
         kept = self._facts_of_capture(capture)
@@ -81,12 +78,12 @@ class Memory(Generic[Known]):
         return found
 
     def recall(self, index: Tensor, rows: int, capture: int = 0) -> Known | None:
-        """A fact that has been found already."""
+        """Return a remembered fact, or None."""
         parts = None if index.is_inference() else _valid_parts(self._facts_of_capture(capture), index)
         return None if parts is None else parts.known.get(self._part_key(index, rows))
 
     def _facts_of_capture(self, capture: int) -> _Kept:
-        """Facts of one graph; those of others that were recorded are forgotten."""
+        # facts of graphs captured before are dropped
         for other in list(self._kept):  # all at once: another thread may do the same
             if other not in (0, capture):
                 self._kept.pop(other, None)
@@ -103,7 +100,7 @@ def _valid_parts(kept: _Kept, index: Tensor) -> _PartFacts | None:
 
 
 def _base_tensor(index: Tensor) -> Tensor:
-    """The tensor that an index is a part of: they count writes together."""
+    # views share the version counter of their base
     return index if index._base is None else index._base
 
 
@@ -113,7 +110,7 @@ _NARROW = 2**31
 
 
 def order_of(index: Tensor, owners: int) -> Order:
-    """The edges by their owner; in numbers of four bytes, which are sorted in half the time.
+    """Sort edges by owner, stably.
 
     >>> first, order, whole = order_of(torch.tensor([2, 0, 2]), 3)
     >>> first.tolist(), order.tolist(), whole.tolist()
@@ -126,9 +123,7 @@ def order_of(index: Tensor, owners: int) -> Order:
 
 
 def orders_of(src: Tensor, dst: Tensor, sources: int, nodes: int) -> Tensor:
-    """The edges by receiver and then by sender, in one sort: keys of senders stand behind all those of receivers.
-
-    An index that points nowhere is moved beside the owners of its end, so that both have the edges to themselves.
+    """Sort edges by receiver and by sender in one sort, for `both_of` to split; an index out of range has no owner.
 
     >>> by_dst, by_src = both_of(orders_of(torch.tensor([2, 0, 2]), torch.tensor([1, 1, 0]), 3, 2), 3, 2)
     >>> by_dst.whole.tolist(), by_src.whole.tolist()
@@ -143,18 +138,18 @@ def orders_of(src: Tensor, dst: Tensor, sources: int, nodes: int) -> Tensor:
 
 
 def both_of(whole: Tensor, sources: int, nodes: int) -> tuple[Order, Order]:
-    """Take the orders by receiver and by sender apart."""
+    """Split the tensor from `orders_of` into the orders by receiver and by sender."""
     size = nodes + 1 + (len(whole) - nodes - sources - 2) // 2
     return Order.of(whole[:size], nodes), Order.of(whole[size:], sources)
 
 
 def in_range(index: Tensor, rows: int) -> bool:
-    """Whether all of an index is in range; waits for the device."""
+    """Whether every index is in ``[0, rows)``; waits for the device."""
     return bool(((index >= 0) & (index < rows)).all())
 
 
 def known_order(index: Tensor, owners: int, capture: int = 0) -> Order:
-    """Order of an index tensor, sorted anew only where the tensor is another, or was written to.
+    """Return the order of an index tensor, sorted only where the tensor is new or has changed.
 
     ``capture`` is the CUDA graph that records the call (`captures.capture_of`).
     """
@@ -162,9 +157,9 @@ def known_order(index: Tensor, owners: int, capture: int = 0) -> Order:
 
 
 def know_both(src: Tensor, dst: Tensor, sources: int, nodes: int, capture: int = 0, check: bool = False) -> None:
-    """Sort edges by both ends at once, where neither order is known or needless, and both may be kept.
+    """Remember orders by receiver and by sender from one sort, where both are new, needed and allowed to be kept.
 
-    Where edges are to be checked, their order says whether they are in range; the device is waited for once.
+    With ``check``, remember whether the indices are in range too; this waits for the device once.
     """
     ends = (dst, nodes), (src, sources)
     if any(ascends(x) or not is_kept(x) or recall_order(x, owners, capture) for x, owners in ends):
@@ -179,12 +174,12 @@ def know_both(src: Tensor, dst: Tensor, sources: int, nodes: int, capture: int =
 
 
 def note_ascending(index: Tensor) -> None:
-    """Remember that an index ascends as it stands, so that nobody sorts by it."""
+    """Remember that an index tensor ascends, so that no call sorts the tensor."""
     _ascending.of(index, 0, lambda *_: True)
 
 
 def ascends(index: Tensor) -> bool:
-    """Whether an index is known to ascend; of what somebody has written to since, nothing is known.
+    """Whether an index tensor is known to ascend, and has not changed since.
 
     >>> index = torch.tensor([0, 0, 2])
     >>> note_ascending(index)
@@ -195,7 +190,7 @@ def ascends(index: Tensor) -> bool:
 
 
 def known_wide(index: Tensor, capture: int = 0) -> Tensor:
-    """An index in int64, as kernels read it: of int32 a copy, made once for each tensor as its order is.
+    """Return an index as int64; the copy of an int32 tensor is remembered.
 
     >>> index = torch.tensor([2, 0], dtype=torch.int32)
     >>> known_wide(index).dtype, known_wide(index) is known_wide(index)
@@ -207,17 +202,17 @@ def known_wide(index: Tensor, capture: int = 0) -> Tensor:
 
 
 def recall_order(index: Tensor, owners: int, capture: int = 0) -> Order | None:
-    """The order that is known of an index tensor."""
+    """Return the remembered order of an index tensor, or None."""
     return _orders.recall(index, owners, capture)
 
 
 def recall_wide(index: Tensor, capture: int = 0) -> Tensor | None:
-    """An index in int64, where it is at hand."""
+    """Return an index as int64, or None where no int64 copy is remembered."""
     return index if index.dtype == torch.int64 else _wide.recall(index, 0, capture)
 
 
 def recall_inside(index: Tensor, rows: int) -> bool:
-    """Whether all of an index is known to be in range."""
+    """Whether an index tensor is remembered to be in range."""
     return _ranges.recall(index, rows) is True
 
 
@@ -226,7 +221,9 @@ def _stream_of_index(index: Tensor) -> int:
 
 
 def is_kept(index: Tensor) -> bool:
-    """Whether what is found of an index on the device may be kept: writes are counted, and its memory is its own."""
+    """Whether device facts about an index may be remembered: torch counts its writes, and no graph pool lends its
+    memory.
+    """
     return not (index.is_inference() or _in_graph_pool(index))
 
 
@@ -235,5 +232,5 @@ def _in_graph_pool(index: Tensor) -> bool:
 
 
 def is_inside(index: Tensor, rows: int) -> bool:
-    """Whether all of an index is in range; waits for the device, once for each tensor."""
+    """Whether an index tensor is in range; the first check of a tensor waits for the device."""
     return _ranges.of(index, rows, in_range)

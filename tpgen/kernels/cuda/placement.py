@@ -1,7 +1,6 @@
-"""The placement that a kernel gets.
+"""Choice of the placement of a call on a GPU.
 
-A product gets the usual rows of a step and the usual warps, or what of both fits; a polynomial the most warps that
-fit.
+A product takes the usual rows per step and warps, or the first others that fit; a polynomial the most warps that fit.
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ AnyPlacement = CudaPlacement | GatherPlacement
 
 
 def cuda_target(dtype: str) -> Target:
-    """The numbers of a device: a lane has one channel."""
+    """Return the target of GPU schedules: one channel per lane."""
     return Target(dtype, lanes=1, registers=255)
 
 
 def place_form(form: Form, dtype: str, opened: tuple[str, ...], chip: Chip, indexed: bool = False) -> AnyPlacement:
-    """Placement of a kernel that opens some slots of a form, given in any order; raises as `place_cuda` does."""
+    """Place a kernel that opens slots of a form, named in any order; raises as `place_cuda`."""
     return place_cuda(plan_schedule(form, cuda_target(dtype)), opened, chip, indexed)
 
 
 @remembered("placements on a GPU", entries=256)
 def place_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, indexed: bool = False) -> AnyPlacement:
-    """Placement of a schedule with some slots open.
+    """Place a kernel that opens slots of a schedule on a chip; an ``indexed`` kernel reads rows of x1 and out by edge.
 
-    Raises `EmitError` where it has no room, and as `place` does.
+    Raises `EmitError` where the chip lacks memory, and as `place`.
     """
     rules = EDGES if indexed else ()
     base = place(schedule, opened, rules)
@@ -62,7 +61,7 @@ def place_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, index
 
 
 def _placed_by_receiver(p: AnyPlacement) -> AnyPlacement | None:
-    """A gradient of x1 in the order of receivers: their cotangents come once, what edges have of x1 passes twice."""
+    # gradients of x1 by receiver: each cotangent is loaded once, gradients per edge pass through memory twice
     if not isinstance(p, CudaPlacement) or p.owner != "x1" or not p.whole("out"):
         return None
     row = p.row_bytes("out")
@@ -73,14 +72,12 @@ def _placed_by_receiver(p: AnyPlacement) -> AnyPlacement | None:
 
 
 def _first_fitting(one: AnyPlacement) -> AnyPlacement:
-    """The usual step and warps; where these have no room, the first others that have."""
     usual = replace(one, rows=one.usual_rows)
     usual = replace(usual, warps=usual.usual_warps)
     return usual if has_room(usual) else next(_fitting_choices(usual), usual)
 
 
 def _fitting_choices(usual: AnyPlacement) -> Iterator[AnyPlacement]:
-    """Placements with more or fewer rows in a step, and other warps, as far as they fit."""
     for rows in usual.row_choices:
         for warps in _WARPS:
             p = replace(usual, rows=rows, warps=warps)
@@ -92,9 +89,9 @@ def _fitting_choices(usual: AnyPlacement) -> Iterator[AnyPlacement]:
 
 
 def place_polynomial(plan: Plan, sweep: PolynomialSweep, dtype: str, chip: Chip) -> CudaPolynomialPlacement:
-    """Placement of a call: fewer warps share a block where two blocks have no room beside each other.
+    """Place a polynomial call with the most warps (4, 2, 1) that leave room for two blocks, or else for one.
 
-    Raises `EmitError` where not even one warp has room.
+    Raises `EmitError` where one warp does not fit.
     """
     placed = CudaPolynomialPlacement(plan, sweep, cuda_target(dtype), chip)
     for room in (chip.shared // _BLOCKS - KIB, chip.block_shared):
@@ -106,7 +103,7 @@ def place_polynomial(plan: Plan, sweep: PolynomialSweep, dtype: str, chip: Chip)
 
 
 def why_no_room(plan: Plan, forward: PolynomialSweep, dtype: str, chip: Chip) -> str | None:
-    """Why derivatives up to the second do not fit a chip: they keep coefficients, tangents and gradients of them."""
+    """Return the reason why derivatives up to second order do not fit a chip's shared memory, or None."""
     placed = CudaPolynomialPlacement(plan, forward, cuda_target(dtype), chip)
     needed = (3 * forward.coefficients + placed.tile) * placed.lane_bytes
     return _no_room_text(forward, needed, chip) if needed > chip.block_shared else None

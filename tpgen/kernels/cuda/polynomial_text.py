@@ -1,7 +1,4 @@
-"""The text of a placed polynomial.
-
-Three kernels: the rows; the gradients of weights, from the sums of all tasks of an element; the sums over channels.
-"""
+"""CUDA text of a placed polynomial: kernels of rows, of weight gradients, of sums over channels."""
 
 from __future__ import annotations
 
@@ -74,7 +71,7 @@ class PolynomialText:
 
     @property
     def _row_is_function(self) -> bool:
-        """Whether a row is a function that is called: what it is given then stands in registers, or where it stood."""
+        # arguments of a called function are in registers, or in the memory that they came from
         return len(self.sweep.rows) > _LONG
 
     def _write_row(self) -> None:
@@ -126,7 +123,9 @@ class PolynomialText:
         return f"call.o_{name}[(e * {dim} + {place.index}) * call.channels + c] = narrow({{}});"
 
     def _write_warp_sums(self, name: str, arguments: list[str], parts: list[list[ComponentSum]], put: object) -> None:
-        """Write a device function in which each warp computes its part of the sums; ``put`` delivers one."""
+        """Write a device function in which each warp computes its share of sums; ``put`` returns a store statement per
+        sum.
+        """
         head = ", ".join(["const Call& call", "i64 e", "i64 c", "int warp", *arguments])
         with self.w.part(f"function {name}"), self.w.block(f"DEVICE void {name}({head})"):
             for warp, sums in enumerate(parts):
@@ -177,7 +176,7 @@ class PolynomialText:
                 self._write_task_sums()
 
     def _write_task_sums(self) -> None:
-        """Write sums of coefficients' gradients over all warps, and over all rows of a warp, in their order."""
+        # over all warps, and over the rows of each warp, in order
         w = self.w
         w.line("__syncthreads();")
         with w.block("for (int n = warp; n < ADDED; n += WARPS) if (lane < width && c < call.channels)"):
@@ -187,7 +186,7 @@ class PolynomialText:
             w.line("call.sums[(blockIdx.x / chunks * ADDED + n) * call.channels + c] = sum;")
 
     def _write_weights_kernel(self) -> None:
-        """Gradients of weights: the sums of an element's tasks, in their order, then what they make of each weight."""
+        # sums over an element's tasks in order, then the gradient of each weight
         w, at = self.w, self.at
         with w.part("kernel of weights"), w.block(f"{_KERNEL} {SUM_ENTRY}(const Call call)"):
             w.line(f"const i64 chunks = (call.channels + {LANES - 1}) / {LANES}, e = blockIdx.x / chunks;")
@@ -202,7 +201,7 @@ class PolynomialText:
             w.line(f"if (c < call.channels) epilogue({', '.join(['call', 'e', 'c', 'warp', *sums])});")
 
     def _write_sums_of_tasks(self) -> None:
-        """Each warp adds up several sums side by side: their numbers of some tasks are on their way together."""
+        # a warp adds several sums side by side: loads of some tasks overlap
         w = self.w
         each, ahead = f"for (int k = 0; k < {self.at.together}; ++k)", self.at.ahead
         with w.block(f"for (int n = warp; n < ADDED; n += WARPS * {self.at.together})"):

@@ -1,4 +1,4 @@
-"""Products, convolutions and linear layers on CUDA devices: edges sorted, the rows launched, and what follows them."""
+"""Products, convolutions and linear layers on CUDA devices: edges sorted, rows launched, sums taken."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tpgen.kernels.sweep.terms import SLOTS
 
 
 class ProductKernel(CudaKernel):
-    """A form of paths with open slots."""
+    """CUDA kernels that open slots of a form of paths."""
 
     @staticmethod
     def place(spec: KernelSpec, chip: Chip) -> AnyPlacement:
@@ -62,7 +62,7 @@ class ProductKernel(CudaKernel):
         return [*fields.values()]
 
     def recall(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
-        """The edges, where they are sorted and known to be in range, which a recorded graph does not ask."""
+        """Return the remembered edges, sorted and known in range, or None; a captured graph skips the range check."""
         device = cuda_device_of([like])
         loaded, capture = self._loaded.get(device), captures.capture_of(device)
         if loaded is None:
@@ -94,7 +94,9 @@ class ProductKernel(CudaKernel):
 def ordered_edges(
     owner: str | None, indices: Sequence[RowIndex], device: int, scattered: bool = False
 ) -> tuple[int, EdgeRows | None]:
-    """Return 0 and the edges by owner, or a fault where an index is out of range, unchecked in a captured graph."""
+    """Return 0 and the edges by owner, or the fault of an index out of range and None; a captured graph skips the
+    check.
+    """
     capture = captures.capture_of(device)
     own = index_at(indices, owner) if owner else None
     order = _given_or_known_order(own, capture).order if own and not ascends(_index_tensor(own)) else None
@@ -112,7 +114,6 @@ def _index_tensor(index: RowIndex) -> Tensor:
 
 
 def _given_or_known_order(index: RowIndex, capture: int) -> Order:
-    """Take the order that is given, or find it."""
     if index.order is not None:
         return Order.of(index.order, index.size)
     return known_order(_index_tensor(index), index.size, capture)

@@ -1,9 +1,8 @@
-"""Rows on their way through a block, whatever is computed of them: what stands where in its shared memory.
+"""Rows in the shared memory of a block, a step at a time, for any computation.
 
-A block works on a few rows at a time, a *step*: it fetches them whole, computes, and writes the results away whole,
-while the rows of a later step are on their way into another *stage*.  A result stands in the place of the operand of
-its slot, or in an area of its own.  What rows or paths add to stands in an area of its own, in the numbers that are
-computed with.
+A block processes a few rows at a time, a *step*: the block fetches whole rows, computes, and writes whole results,
+while rows of a later step arrive in another *stage* of shared memory.  A result takes the place of its slot's operand,
+or an area of its own.  Sums over rows or paths have areas of their own, in the precision of registers.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _NUMBERS = 128  # that a thread has in registers, at least
 
 
 class RowSteps(OnChip, OpenedSlots):
-    """The rows of a step and its shared memory; on edges, the rows of x1 and out are those that an edge joins."""
+    """Rows of a step and the layout of shared memory; with edges, each edge finds its rows of x1 and out."""
 
     held: str | None = None  # the given operand whose row stays, while edges of one node come
     rows: int  # of a step
@@ -39,34 +38,34 @@ class RowSteps(OnChip, OpenedSlots):
     @property
     @abstractmethod
     def usual_warps(self) -> int:
-        """Warps of a block, where nothing speaks for another number."""
+        """Default number of warps of a block."""
 
     @property
     @abstractmethod
     def unit_count(self) -> int:
-        """Parts of a step that a warp takes each."""
+        """Units of work of a step, which a block divides among its warps."""
 
     @abstractmethod
     def added(self, operand: str) -> bool:
-        """Whether an open slot has an area of its own, to add to."""
+        """Whether an opened slot accumulates in an area of its own."""
 
     @abstractmethod
     def in_place(self, operand: str) -> bool:
-        """Whether the results of a slot may stand where its operand was fetched to."""
+        """Whether the results of a slot may overwrite its fetched operand."""
 
     @property
     @abstractmethod
     def between(self) -> dict[str, int]:
-        """Areas of what is computed on the way, and their numbers for each row."""
+        """Numbers per row of each area of intermediate results."""
 
     @property
     def serial(self) -> bool:
-        """Whether all rows of a step add to the same numbers."""
+        """Whether a warp runs the rows of a step one after the other, since rows share sums or a held row."""
         return self.sums_weights or self.by is not None
 
     @property
     def by(self) -> str | None:
-        """The operand in whose order edges come: its rows are added to, or stay."""
+        """The operand by whose node the edges are sorted: the owner of sums, or the held operand."""
         return self.owner or self.held
 
     @property
@@ -75,7 +74,7 @@ class RowSteps(OnChip, OpenedSlots):
 
     @property
     def registers(self) -> int:
-        """So many that nothing is put aside in memory; the compiler is told."""
+        """Registers per thread, enough that no number spills to memory."""
         return _NUMBERS * self.number // 4
 
     @property
@@ -93,21 +92,21 @@ class RowSteps(OnChip, OpenedSlots):
 
     @cached_property
     def row_operands(self) -> tuple[str, ...]:
-        """Given operands that are fetched row by row."""
+        """Given operands that a block fetches row by row."""
         return tuple(o for o in self.given if self.dim[o] and not self.shared_weights(o) and o != self.held)
 
     @property
     def sorted_by(self) -> tuple[str, ...]:
-        """Operands by whose nodes edges are sorted."""
+        """Operands by whose nodes the edges are sorted."""
         return (*((self.by,) if self.by else ()), *self.scattered)
 
     def of_nodes(self, operand: str) -> bool:
-        """Whether edges find the rows of an operand."""
+        """Whether edges index the rows of an operand."""
         return self.indexed and operand in ("x1", "out")
 
     @property
     def scattered(self) -> tuple[str, ...]:
-        """Results of edges that a second kernel adds for each node, as their edges come in another's order."""
+        """Results per edge that a second kernel adds per node, since edges come in another operand's order."""
         return tuple(o for o in self.results if self.of_nodes(o))
 
     def shared_weights(self, operand: str) -> bool:
@@ -115,12 +114,12 @@ class RowSteps(OnChip, OpenedSlots):
 
     @cached_property
     def results(self) -> tuple[str, ...]:
-        """Open slots that are written row by row."""
+        """Opened slots that a block writes row by row."""
         return tuple(o for o in self.opened if not self.carried(o) and self.dim[o])
 
     @cached_property
     def usual_rows(self) -> int:
-        """Rows of a step, where nothing speaks for another number."""
+        """Default number of rows of a step."""
         if self.indexed:
             return next((r for r in (4, 2) if self._step_bytes(2 * r) <= self.chip.block_shared // 3), 1)
         rows = self._fewest_aligned_rows
@@ -132,13 +131,13 @@ class RowSteps(OnChip, OpenedSlots):
 
     @property
     def row_choices(self) -> tuple[int, ...]:
-        """Rows that a step may have: so many that copies move long ones whole, and all processors have some."""
+        """Possible numbers of rows of a step: long rows copy whole, and all multiprocessors have rows."""
         most = max(self.usual_rows, _BATCH // self.chip.processors)
         return tuple(r for r in (1, 2, 4, 8, 16, _ROWS) if self._fewest_aligned_rows <= r <= most)
 
     @property
     def _fewest_aligned_rows(self) -> int:
-        """The fewest rows side by side that fill multiples of 16 bytes, where they are long; 1 where none do."""
+        # 1 where no number of rows fills multiples of 16 bytes
         large = [] if self.indexed else [o for o in self._copied_operands if self.row_bytes(o) > _SHORT]
         return next((r for r in (1, 2, 4, 8) if all(self._fills_16_bytes(o, r) for o in large)), 1)
 
@@ -156,12 +155,12 @@ class RowSteps(OnChip, OpenedSlots):
         return self.row_bytes(operand) * rows % _SIXTEEN == 0
 
     def whole(self, operand: str) -> bool:
-        """Whether the rows of a step, or each of them on edges, fill multiples of 16 bytes: they are copied whole."""
+        """Whether the rows of a step (or each row, with edges) fill multiples of 16 bytes, so that rows copy whole."""
         return self._fills_16_bytes(operand, 1 if self.indexed else self.rows)
 
     @property
     def head(self) -> list[str]:
-        """Lines that describe a step."""
+        """Lines of text that describe a step."""
         owned = f", summed by the owner of {self.owner}" if self.owner else ""
         owned += f", by the owner of {self.held}" if self.held else ""
         return [
@@ -174,7 +173,7 @@ class RowSteps(OnChip, OpenedSlots):
 
     @cached_property
     def stage(self) -> dict[str, int]:
-        """Places of the rows of each fetched operand in a stage, in bytes."""
+        """Byte offset in a stage of each fetched operand's rows."""
         return _area_offsets({o: self.row_bytes(o) * self.rows for o in self.row_operands})
 
     @property
@@ -197,12 +196,12 @@ class RowSteps(OnChip, OpenedSlots):
 
     @cached_property
     def areas(self) -> dict[str, int]:
-        """Places of all areas that stay, behind the stages' barriers."""
+        """Byte offset of each permanent area, behind the barriers of the stages."""
         return _area_offsets(self._area_sizes, 8 * (self.stage_count + 1))
 
     @property
     def slots_at(self) -> int:
-        """Place of the edges of steps to come."""
+        """Byte offset of the edges of later steps."""
         return self.areas[SLOTS_AREA]
 
     @property
@@ -211,12 +210,12 @@ class RowSteps(OnChip, OpenedSlots):
 
     @cached_property
     def stage_count(self) -> int:
-        """Two where they fit."""
+        """Number of stages: two where both fit, else one."""
         return 2 if self._areas_bytes + 2 * self.stage_bytes <= self.chip.block_shared else 1
 
     @property
     def stages_at(self) -> int:
-        """Place of the first stage, in bytes."""
+        """Byte offset of the first stage."""
         return _round_up(_areas_end(self._area_sizes, 8 * self.stage_count), 128)
 
     @property
@@ -230,12 +229,12 @@ class RowSteps(OnChip, OpenedSlots):
 
 
 def has_room(placement: RowSteps) -> bool:
-    """Whether a chip has the memory for it."""
+    """Whether a placement fits the shared and constant memory of its chip."""
     return placement.shared <= placement.chip.block_shared and placement.constants <= CONSTANTS
 
 
 def check_room(placement: RowSteps) -> None:
-    """Raise `EmitError` where a row does not fit a block's shared memory, or its parts the constant memory."""
+    """Raise `EmitError` where a placement exceeds shared or constant memory."""
     if placement.shared > placement.chip.block_shared:
         raise EmitError(
             f"a row of this product needs {placement.shared} bytes of shared memory, and a block of {placement.chip} "
@@ -253,7 +252,7 @@ def _round_up(size: int, unit: int) -> int:
 
 
 def _area_offsets(sizes: dict[str, int], start: int = 0) -> dict[str, int]:
-    """Places of areas that stand behind each other, each on a multiple of 32 bytes."""
+    # each area begins at a multiple of 32 bytes
     places, at = {}, _round_up(start, 32)
     for name, size in sizes.items():
         places[name], at = at, at + _round_up(size, 32)

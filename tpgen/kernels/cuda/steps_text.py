@@ -1,4 +1,4 @@
-"""The text of a product's kernel: steps of rows, which blocks fetch, compute and deliver."""
+"""CUDA text of a product's kernel: blocks fetch, compute and deliver rows in steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENDS = {"x1": "src", "out": "dst"}  # of an edge, whose rows these are
 
 
 class StepsText:
-    """Writes a kernel: what is constant, the functions of its units, and the loop over the rows of a block."""
+    """Writes a kernel: constants, functions of units, and the loop over a block's rows."""
 
     def __init__(self, placement: AnyPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
@@ -83,7 +83,6 @@ class StepsText:
             self.body.write_step()
 
     def _write_edge_functions(self) -> None:
-        """Write the functions that find the edges of a run, and the owners that they add to or read from."""
         w, owner, held = self.w, self.p.owner, self.p.held
         w.raw(cuda_header("edges"))
         if self.p.by:
@@ -206,7 +205,7 @@ class StepsText:
 
 
 class RowsText:
-    """Writes how rows of a step come and go: side by side at once; those that edges find, each by itself."""
+    """Writes how a block fetches and delivers the rows of a step: adjacent rows at once, rows of edges one by one."""
 
     def __init__(self, placement: RowSteps, w: Writer) -> None:
         self.p, self.w = placement, w
@@ -223,7 +222,7 @@ class RowsText:
         return "const Ends* ends" if self.p.indexed else "i64 q"
 
     def write_call(self) -> None:
-        """Write the structure that the kernel is called with."""
+        """Write ``struct Call``, the argument of the kernel."""
         w = self.w
         with w.block("struct Call", "};"):
             w.line(f"const real {', '.join('*' + o for o in SLOTS)};")
@@ -236,9 +235,8 @@ class RowsText:
         p, w = self.p, self.w
         with w.block("DEVICE int rows_of(i64 q, i64 end)"):
             w.line("return end - q < ROWS ? (int)(end - q) : ROWS;")
-        with w.block(
-            f"DEVICE void fetch_rows(const Call& call, unsigned char* stage, u64* barrier, {self._rows_arg}, const int n)"
-        ):
+        arguments = f"const Call& call, unsigned char* stage, u64* barrier, {self._rows_arg}, const int n"
+        with w.block(f"DEVICE void fetch_rows({arguments})"):
             if p.indexed:
                 self._write_edges_fetch()
             else:
@@ -274,7 +272,6 @@ class RowsText:
         self._write_row_loops(whole, short, self._write_edge_fetch)
 
     def _write_row_loops(self, whole: list[str], short: list[str], write: Callable[[str, bool], None]) -> None:
-        """Write loops over the rows of edges: of operands whose rows are copied whole, and of the others."""
         for operands, head in (
             (whole, "int r = first_row(); r < n; r = next_row(r)"),
             (short, "int r = 0; r < n; ++r"),

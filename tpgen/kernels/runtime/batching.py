@@ -1,4 +1,4 @@
-"""One more batch dimension over a form is more rows: the rule of `torch.func.vmap`."""
+"""The `torch.func.vmap` rule of forms: a batch dimension becomes more rows."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Dims = Sequence[int | None]  # the batch dimension of each tensor; None where it
 
 
 def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
-    """A call with the batch folded into the rows, and what unfolds its results.
+    """Fold a batch into the rows of a call; return the call and the function that unfolds its results.
 
-    ``dims`` are those of the tensors, then of indices and their orders.  Weights that rows share stay one copy where
-    none has a batch of its own and no gradient is asked for.  Otherwise those of elements become more elements; those
-    that all rows of a product share become weights of each row, and gradients are summed over the rows of each sample.
+    ``dims`` are batch dimensions of tensors, indices and orders.  Shared weights without batch stay one copy where no
+    gradient of weights is opened.  Otherwise weights by element become more elements, weights of a product become
+    weights per row, and gradients are summed over each sample's rows.
     """
     if size == 1:
         return _fold_single_sample(dims, call)
@@ -72,7 +72,6 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
 
 
 def _fold_single_sample(dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
-    """The call of the only sample."""
     tensors = [x if d is None else x.select(d, 0) for x, d in zip((*call.tensors, *call.at), dims, strict=True)]
     count = len(call.tensors)
     made = call._replace(tensors=tensors[:count], at=tensors[count:])
@@ -80,7 +79,7 @@ def _fold_single_sample(dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
 
 
 def _fold_paired_weights(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
-    """Fold a call in which two rows share one of weights, whose gradients are added."""
+    # two rows share a row of weights, whose gradients are added
     signature = kernels_of(call.description).signature(call.call, call.rules)
     count = len(call.tensors)
     given = [*zip(signature.given, call.tensors, dims[:count], strict=True)]
@@ -106,23 +105,20 @@ def _shared_axes(call: FormCall) -> set[str]:
 
 
 def _repeat_per_row(x: Tensor, rows: int) -> Tensor:
-    """A copy for each row of what all rows of a sample share."""
     return x.unsqueeze(1).expand(x.shape[0], rows, *x.shape[1:])
 
 
 def _batch_first(x: Tensor, dim: int | None, size: int) -> Tensor:
-    """The batch dimension first, added where there is none."""
     return x.unsqueeze(0).expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
 
 
 def _sample_rows(x: Tensor, dim: int | None) -> int:
-    """The first axis of one sample."""
     shape = x.shape if dim is None else x.movedim(dim, 0).shape[1:]
     return shape[0]
 
 
 def _offset_indices(index: Tensor | None, dim: int | None, size: int, rows: int) -> Tensor | None:
-    """Indices of sample n point into rows n * rows and on."""
+    # sample n owns rows from n * rows on
     if index is None:
         return None
     steps = torch.arange(size, device=index.device).unsqueeze(1) * rows

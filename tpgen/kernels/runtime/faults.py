@@ -1,4 +1,4 @@
-"""What a kernel returns where it stops, as an error."""
+"""Fault codes of kernels, as errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tpgen.kernels.rows import RowIndex
 
 
 def fault_error(code: int, indices: Sequence[RowIndex]) -> Exception:
-    """The error of what a kernel returned."""
+    """Return the error for a kernel's fault code."""
     if code < BEYOND:
         return BackendError("a kernel stopped: out of memory for scratch space; use smaller batches")
     index = indices[code - BEYOND]
@@ -21,7 +21,7 @@ def fault_error(code: int, indices: Sequence[RowIndex]) -> Exception:
 
 
 def fault_of(indices: Sequence[RowIndex]) -> int:
-    """The fault of the first index that points beyond its rows, else 0."""
+    """Return the fault code of the first index out of range, else 0."""
     return next((BEYOND + n for n, index in enumerate(indices) if index.check and not _in_range(index)), 0)
 
 

@@ -1,18 +1,13 @@
-r"""Operators: calls of a form, and the one rule that makes their derivatives calls again.
+r"""Operators: calls of a form, and the rule that makes their derivatives calls again.
 
-The gradients of a form L at a point, pulled back along cotangents :math:`c_s` of each, are the gradients of
+The gradients of a form L at a point, pulled back along cotangents :math:`c_s`, are the gradients of
 
 .. math:: \sum_s \langle c_s, \partial L/\partial s\rangle,
 
-a call at one more level (`tpgen.form.call`).  Kernels of polynomials take calls at any levels.  Of a product there are
-kernels of calls at one level, which read every tensor once, where the same sum by calls without levels takes one for
-each cotangent; where there is no such kernel, and for derivatives beyond, calls are expanded into those.
+a call at one more level (`tpgen.form.call`).  Kernels of polynomials take calls at any level, kernels of products up to
+level one; other calls are expanded into sums of calls without levels.
 
-``tpgen::form`` is any call, with the rules by which its rows find those of operands.  Where kernels take rows by owner,
-graphs have ``tpgen::order`` of an index or, for gradients, of both ends of edges, and give that to the call.
-
-They are registered below the level of Python classes: for autograd, for forward mode, for torch.func's
-transforms, and with shapes for tracing, so a compiled or exported program holds them as they are.
+``tpgen::form`` computes any call; ``tpgen::order`` sorts an index, or both ends of edges.
 """
 
 from __future__ import annotations
@@ -51,7 +46,7 @@ _WEIGHTS = (SHARED, ELEMENTS.into)  # what tensors count whose gradients trainin
 
 
 class _Forms(Operator):
-    """Calls of a form."""
+    """The operator ``tpgen::form``."""
 
     training = True  # of the module that called last: which gradients' kernels are built beside that of a first call
 
@@ -106,7 +101,9 @@ class _Forms(Operator):
         return _with_zeros(call, self._derived(call, text, [*call.tensors, *(t for t in tangents if t is not None)]))
 
     def _derived(self, call: FormCall, text: str, tensors: Sequence[Tensor]) -> Sequence[Tensor | None]:
-        """The opened slots of a derivative of a call, given these tensors; None where a slot is zero."""
+        """Return the opened slots of the derivative ``text`` of a call, given ``tensors``; None for a slot that is
+        zero.
+        """
         kernels = kernels_of(call.description)
         own = kernels.description.any_level
         lowered = None if own else _gradient_text_without_levels(text)
@@ -141,12 +138,12 @@ def _any_transformed(tensors: Sequence[Tensor]) -> bool:
 
 @remembered("calls of gradients")
 def _pulled_back_text(call: str, cotangents: tuple[bool, ...], wanted: tuple[bool, ...]) -> str:
-    """The call of the gradients, as text: small polynomials notice how it is made."""
+    # as text: small polynomials notice the time of building a call
     return str(Call.parse(call).pulled_back(cotangents, wanted))
 
 
 def _with_zeros(call: FormCall, found: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Results of a call, zeros of the operand's shape where a slot is zero; None where no tensor says a shape."""
+    # None remains where no tensor tells a shape
     like = {slot.operand: x for slot, x in zip(call.slots.given, call.tensors, strict=True)}
     pairs = [(like.get(slot.operand), x) for slot, x in zip(call.slots.opened, found, strict=True)]
     return [torch.zeros_like(given) if x is None and given is not None else x for given, x in pairs]
@@ -156,7 +153,7 @@ def _with_zeros(call: FormCall, found: Sequence[Tensor | None]) -> list[Tensor |
 
 
 class _Sum(NamedTuple):
-    """A product's call as a sum of calls without levels, and whether it is one that a single kernel may compute."""
+    """A product's call as a sum of calls without levels, and whether one kernel may compute the sum."""
 
     parts: tuple[CallPart, ...]
     fuses: bool
@@ -171,7 +168,6 @@ def _parts_of_call(text: str) -> _Sum:
 
 @remembered("calls without levels in the place of derivatives")
 def _gradient_text_without_levels(text: str) -> str | None:
-    """The gradient of a product as a call without levels on the same tensors."""
     # not of a sum of several, nor where something is in another place than the cotangent's own
     parts = _parts_of_call(text).parts
     if len(parts) != 1 or parts[0].raised != (SLOTS.index(OUT),):
@@ -182,7 +178,7 @@ def _gradient_text_without_levels(text: str) -> str | None:
 
 
 def _run_expanded(call: FormCall) -> list[Tensor | None]:
-    """The opened slots of a call by calls without levels; None where a slot is zero."""
+    """Return the opened slots of a call through calls without levels; None for a slot that is zero."""
     product = kernels_of(call.description).product
     empty = {n for n, dim in enumerate(product.dims) if not dim}
 
@@ -206,7 +202,6 @@ register(forms, "form")
 
 
 def _compute_order(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
-    """Places at which each owner's rows begin, and behind them the rows; then those of another index that is given."""
     if other is None:
         return orders.order_of(index, owners).whole
     return orders.orders_of(other, index, others, owners)

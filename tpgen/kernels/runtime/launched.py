@@ -1,7 +1,7 @@
-"""Calls that the runtime in C++ launches on GPUs, and what stays in Python of them: to remember orders of rows.
+"""Calls that C++ launches on GPUs, and the Python memory of their row orders.
 
-Python launches a kernel once, which loads it, and enters it here.  Rows of edges and of elements are sorted, and their
-indices checked, where a call with new ones is made: by Python's launch.  Calls with known ones are launched in C++.
+A kernel is first launched by Python, which enters the kernel here.  Calls with new indices go to Python, which sorts
+and checks; calls with known indices are launched in C++.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CALLS = 32  # on parts of the same tensors, at most
 
 
 class _KnownCalls(NamedTuple):
-    """Calls whose indices are parts of some tensors, in these versions."""
+    """Calls whose indices are parts of the same tensors, in the same versions."""
 
     wholes: tuple[ref[Tensor], ...]
     versions: tuple[int, ...]
@@ -34,7 +34,7 @@ class _KnownCalls(NamedTuple):
 
 
 class Launched:
-    """The calls of one form on GPUs."""
+    """Calls of one form that C++ launches on GPUs."""
 
     def __init__(self, native: Runtime) -> None:
         self._native = native
@@ -43,13 +43,13 @@ class Launched:
         self._seen: dict[tuple[int, ...], _KnownCalls] = {}  # by the tensors that indices are parts of
 
     def enter(self, number: int, call: Slots, signature: CallSignature, kernel: Any, like: Tensor) -> None:
-        """Remember a kernel that the runtime knows, with what says how many rows its indices point into."""
+        """Register a kernel of the C++ runtime, with the tensors that count the rows of its indices."""
         counted = [shape.counts for _, shape in signature.given]
         places = tuple(counted.index(r.into) if r.into in counted else None for r in signature.rules)
         self._kernels[number, like.get_device()] = kernel, places
 
     def call(self, call: FormCall, entered: Sequence[tuple[int, int]], check: bool) -> Sequence[Tensor] | None:
-        """The open slots of a call with indices; nothing where they are new, None where it is not launched here."""
+        """Return the opened slots of a call with indices; empty for new indices, None for a kernel not entered."""
         # indices of a call before are found again in this one frame of Python: fifty take as long as the launch
         tensors, at, _, text, _, nodes, ordered = call
         device = tensors[0].get_device()
@@ -93,7 +93,6 @@ class Launched:
         wholes: Sequence[Tensor],
         key: tuple | None,
     ) -> Sequence[Tensor]:
-        """Launch a call by what kernels know of each index, and remember that."""
         device, found = call.tensors[0].get_device(), []
         for number, count in entered:
             kernel, places = self._kernels[number, device]
@@ -114,7 +113,7 @@ class Launched:
         return made
 
     def _remember(self, wholes: Sequence[Tensor], key: tuple, known: tuple) -> None:
-        """Keep what is known of rows as long as their indices live and nobody writes to them."""
+        # facts last while the index tensors live unchanged
         place, versions = tuple(map(id, wholes)), tuple(x._version for x in wholes)
         seen = self._seen.get(place)
         if seen is None or seen.versions != versions or any(r() is not x for r, x in zip(seen[0], wholes, strict=True)):
@@ -144,7 +143,7 @@ def run_native(
     at: Sequence[Tensor],
     which: int = -1,
 ) -> Sequence[Tensor]:
-    """Start the kernels of a call, whose indices have orders where bits of ``which`` say; nothing at faults."""
+    """Run the kernels of a call in C++; bits of ``which`` mark indices with an order.  Returns nothing at faults."""
     nodes, made = _out_rows(call, entered), list[Tensor]()
     for number, count in entered:
         results = native([*call.tensors[:count], *at], number, nodes, which)

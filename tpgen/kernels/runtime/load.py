@@ -1,4 +1,4 @@
-"""A call of a form made something to call: its text compiled."""
+"""Compiled C++ kernels of calls, and the bytes of a call on the CPU."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Index(ctypes.Structure):
 
 
 class CompiledKernel:
-    """A compiled function, with its address where it is in a library: there the runtime can call it."""
+    """A compiled function, with its address for the C++ runtime."""
 
     def __init__(self, spec: KernelSpec) -> None:
         self._function: Callable[..., int] = build.load_kernel(source_of(spec).text)
@@ -51,7 +51,7 @@ def _index_structs(indices: Sequence[RowIndex]) -> ctypes.Array:
 
 
 def source_of(spec: KernelSpec) -> Any:
-    """The C++ source of a kernel, for the vectors of this machine."""
+    """Return the C++ source of a kernel for this machine's vectors."""
     with no_collection():
         return spec.description.source(spec.call, spec.dtype, spec.rules)
 
@@ -60,7 +60,7 @@ def source_of(spec: KernelSpec) -> Any:
 
 
 def product_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
-    """Count the bytes of a product's kernel: scratch of its threads, the order of edges, and sums of weights."""
+    """Count the scratch bytes of a product's kernel."""
     placed = spec.description.placement(spec.call, spec.dtype, spec.rules)
     rows, number, owners = sizes.rows, max(4, spec.dtype.itemsize), sizes.owners(placed.owner)
     order = (owners + 1 + rows + 1) * _INDEX if placed.owner else 0
@@ -75,7 +75,6 @@ def product_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
 
 
 def _rows_per_block(placed: Placement, rows: int) -> int:
-    """Count the rows of a block, as the kernel cuts them."""
     if not placed.sums_weights:
         return placed.blocks.span
     most, tile = min(placed.blocks.room, MOST_BLOCKS), placed.blocks.tile
@@ -83,16 +82,13 @@ def _rows_per_block(placed: Placement, rows: int) -> int:
 
 
 def _task_list_bytes(sizes: CallSizes, span: int) -> int:
-    """Bytes of lists of tasks: rows by element, cut into spans where there is one."""
+    # rows by element, cut into spans
     most = sizes.elements + (sizes.rows // span if span else 0) + 1
     return (sizes.elements + 1 + sizes.rows + 2 * most) * _INDEX
 
 
 def polynomial_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
-    """Count the bytes of a polynomial's kernel.
-
-    Lists of tasks (rows by element, cut into spans), sums that are stored when all tasks are done, scratch of threads.
-    """
+    """Count the scratch bytes of a polynomial's kernel."""
     placed = spec.description.placement(spec.call, spec.dtype)
     sums = sum(sizes.rows * placed.operands[slot].dim for slot in placed.summed)
     scratch = max(1, sum(placed.scratch.values())) * placed.target.lanes * torch.get_num_threads()

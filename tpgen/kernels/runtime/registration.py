@@ -1,7 +1,6 @@
-"""Registration of operators: a function for each level of torch's dispatcher, and what autograd and torch.func ask.
+"""Registration of operators at each level of torch's dispatcher, for autograd and for torch.func.
 
-The derivative of a call is a call again, of products as of polynomials.  So an operator says of itself how a call is
-evaluated, pulled back, pushed forward and batched (`Operator`); recording, transforming and dispatching stand here.
+An `Operator` defines how a call is evaluated, pulled back, pushed forward and batched; a derivative is a call again.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ _TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
 
 
 def define(schema: str) -> None:
-    """Make an operator known; Inductor gives it dense tensors, as kernels take them.
+    """Define an operator by its schema; Inductor passes dense tensors.
 
-    Raises `BackendError` where a deployed network has brought one of its name.
+    Raises `BackendError` where a deployed network defined the same operator.
     """
     try:
         library.define(schema, tags=torch.Tag.needs_contiguous_strides)
@@ -64,36 +63,36 @@ Unfold = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 
 
 class Differentiable(Generic[C]):
-    """Calls as autograd records them (`record_call`), by methods that each take a call."""
+    """Calls that autograd records (`record_call`), by methods of a subclass."""
 
     def call(self, tensors: Sequence[Any], rest: tuple) -> C:
-        """Put a call together from tensors and all else, as `split` took it apart."""
+        """Join tensors and other arguments to a call, the inverse of `split`."""
         raise NotImplementedError
 
     def constants(self, rest: tuple) -> int:
-        """How many tensors of a call, the last, have no derivative."""
+        """Return how many tensors of a call, the last ones, have no derivative."""
         return 0
 
     def asks(self, call: C) -> bool:
-        """Whether the gradients that a pass has no use for take longer than to ask which it has."""
+        """Whether computing unused gradients takes longer than asking autograd which gradients are used."""
         return True
 
     def pull_back(
         self, call: C, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]
     ) -> Sequence[Tensor | None]:
-        """Gradients of the tensors of a call, but for indices, for cotangents of its results."""
+        """Return gradients of a call's tensors, without indices, for cotangents of its results."""
         raise NotImplementedError
 
     def push_forward(self, call: C, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """Tangents of the results of a call for tangents of its tensors."""
+        """Return tangents of a call's results for tangents of its tensors."""
         raise NotImplementedError
 
 
 class Operator(Differentiable[FormCall]):
-    """The operator of torch, as methods that each take a call: evaluate, differentiate, batch it."""
+    """A torch operator, by methods that evaluate, differentiate and batch a call."""
 
     def split(self, call: FormCall) -> tuple[tuple[Tensor, ...], tuple]:
-        """Take a call apart into its tensors, which autograd sees, and all else."""
+        """Split a call into tensors, which autograd sees, and other arguments."""
         tensors, at, *rest = call
         return (*tensors, *at), (len(at), *rest)
 
@@ -105,27 +104,27 @@ class Operator(Differentiable[FormCall]):
         return rest[0]
 
     def evaluate(self, call: FormCall, keys: Any = None) -> list[Tensor]:
-        """The open slots, by the dispatcher; for the dispatch keys that are left, where ``keys`` says which."""
+        """Return the opened slots through the dispatcher, at the levels of ``keys`` where given."""
         raise NotImplementedError
 
     def run(self, call: FormCall) -> list[Tensor]:
-        """Compute the open slots by a kernel, where no transform or mode stands before it."""
+        """Compute the opened slots by a kernel, below all transforms and modes."""
         raise NotImplementedError
 
     def shapes(self, call: FormCall) -> list[Tensor]:
-        """Results without values."""
+        """Return results without values."""
         raise NotImplementedError
 
     def ahead(self, call: FormCall, wanted: Sequence[bool]) -> None:
-        """Build the kernels of a call and of the gradients that it is wanted for."""
+        """Build the kernels of a call and of its wanted gradients."""
         raise NotImplementedError
 
     def fold(self, size: int, dims: Sequence[int | None], call: FormCall) -> tuple[FormCall, Unfold]:
-        """A call with a batch in its rows, and what takes its results apart; ``dims`` are those of its tensors."""
+        """Fold a batch into a call's rows; return the call and the function that unfolds its results."""
         raise NotImplementedError
 
     def quick(self, call: FormCall) -> Sequence[Tensor]:
-        """The open slots where the runtime takes the call, with nothing recorded; else nothing."""
+        """Return the opened slots from the C++ runtime, unrecorded; empty where the runtime refuses the call."""
         raise NotImplementedError
 
     def needs_grad(self, call: FormCall) -> bool:
@@ -138,9 +137,8 @@ class Operator(Differentiable[FormCall]):
     # -- by the shortest way -------------------------------------------------------------------------------------------
 
     def at_once(self, call: FormCall) -> Sequence[Tensor]:
-        """The open slots of a usual call, recorded where it asks for it, past the dispatcher's levels in Python.
-
-        Nothing where those are needed: see `tpgen.kernels.runtime.native`.
+        """Return the opened slots without the dispatcher's Python levels, recorded by autograd where required; empty
+        where a transform or trace needs the levels.
         """
         if torch.compiler.is_compiling() or has_tangents():
             return ()
@@ -151,13 +149,13 @@ class Operator(Differentiable[FormCall]):
         return made
 
     def form(self, call: FormCall) -> Sequence[Tensor]:
-        """Compute the open slots of any call, by the shortest way where there is one, else by the dispatcher."""
+        """Compute the opened slots of any call, by the C++ runtime where possible, else by the dispatcher."""
         return self.at_once(call) or self.evaluate(call)
 
     # -- levels of the dispatcher --------------------------------------------------------------------------------------
 
     def recorded(self, keys: Any, call: FormCall) -> list[Tensor]:
-        """In autograd's graph where something asks for it."""
+        """Compute at the autograd level, and record the call where a tensor requires a gradient."""
         records = torch.is_grad_enabled() and self.needs_grad(call)
         if not records and not has_tangents():
             return self.below_autograd(keys, (), call)
@@ -168,7 +166,7 @@ class Operator(Differentiable[FormCall]):
         return list(_Recorded.apply(self, made, rest, *tensors))
 
     def below_autograd(self, keys: Any, wanted: Sequence[bool], call: FormCall) -> list[Tensor]:
-        """The open slots; where a backward is to follow, its kernel is built beside the one that runs."""
+        """Compute below autograd; the kernels of ``wanted`` gradients are built beside the call's own."""
         rest = keys & after_autograd
         if rest.highestPriorityTypeId() in KERNEL_KEYS:  # nothing in between: save a round through the dispatcher
             if any(wanted):
@@ -178,7 +176,7 @@ class Operator(Differentiable[FormCall]):
             return self.evaluate(call, rest)
 
     def transformed(self, call: FormCall) -> list[Tensor]:
-        """Under torch.func."""
+        """Compute under torch.func."""
         interpreter = functorch_interpreter()
         if isinstance(interpreter, FunctionalizeInterpreter):
             return self.functional(FunctionalizeAPI(interpreter), call)
@@ -188,7 +186,7 @@ class Operator(Differentiable[FormCall]):
         return list(_Transformed.apply(self, rest, *tensors))
 
     def vmapped(self, interpreter: VmapInterpreter, call: FormCall) -> list[Tensor]:
-        """Under vmap: what is recorded, is recorded further out."""
+        """Compute under vmap; levels further out record the call."""
         tensors, rest = self.split(call)
         level = interpreter.level()
         below, dims = zip(*[without_vmap_dim(x, level) for x in living(tensors)], strict=True)
@@ -200,7 +198,7 @@ class Operator(Differentiable[FormCall]):
         return [add_vmap_dim(x, 0, level) for x in results]
 
     def functional(self, level: Any, call: FormCall) -> list[Tensor]:
-        """Under `functionalize`, which has no rule for functions of autograd: operators write into no operand."""
+        """Compute under `functionalize`: operators write into no operand."""
         tensors, rest = self.split(call)
         below = self.call(level.unwrap_tensors(tensors), rest)
         with level.redispatch_to_next():
@@ -208,7 +206,7 @@ class Operator(Differentiable[FormCall]):
         return list(level.wrap_tensors(tuple(made)))
 
     def batched(self, call: FormCall) -> list[Tensor]:
-        """Under torch's older vmap."""
+        """Compute under torch's older vmap."""
         with below_vmap() as level:
             tensors, rest = self.split(call)
             size, dims, below = unwrap_batched(level, tensors)
@@ -217,7 +215,7 @@ class Operator(Differentiable[FormCall]):
 
 
 def register(operator: Operator, name: str) -> None:
-    """The operator at every level."""
+    """Register an operator at every level."""
 
     def at(level: Callable[[FormCall], list[Tensor]]) -> Callable:
         return lambda *args, **options: level(FormCall.read(*args, **options))
@@ -234,7 +232,7 @@ def register(operator: Operator, name: str) -> None:
 
 
 def define_function(name: str, compute: Callable[..., Tensor], shaped: Callable[..., Tensor]) -> None:
-    """An operator without derivatives, for tensors of any device; ``shaped`` makes its results without values."""
+    """Register an operator without derivatives for any device; ``shaped`` returns results without values."""
     library.impl(name, compute, "CompositeExplicitAutograd")
     library.impl(name, torch.library.fallthrough_kernel, "Autograd")
     torch.library.register_fake(f"tpgen::{name}", shaped, lib=library)
@@ -244,7 +242,7 @@ def define_function(name: str, compute: Callable[..., Tensor], shaped: Callable[
 
 
 class _Recorded(torch.autograd.Function):
-    """A call as autograd records it: ``made`` are its results, computed already."""
+    """A call as autograd records it, with results ``made`` computed before."""
 
     @staticmethod
     def forward(
@@ -268,9 +266,8 @@ class _Recorded(torch.autograd.Function):
 
 
 def apply_of(function: Any) -> Callable[..., Any]:
-    """Return what calls a `torch.autograd.Function` without a look at transforms of torch.func, which costs time.
-
-    Its backward is called as it is, too, without the frames of Python that torch has before it.
+    """Return the ``apply`` of an autograd function without torch.func's checks; its backward skips torch's Python
+    frames.
     """
     call_backward_alone(function)
     return super(torch.autograd.Function, function).apply
@@ -280,7 +277,7 @@ record_call = apply_of(_Recorded)  # of what differentiates calls, results, all 
 
 
 class _Transformed(torch.autograd.Function):
-    """An operator as torch.func transforms it: grad, jvp and vmap, in any nesting."""
+    """An operator as torch.func transforms it: grad, jvp and vmap, nested in any way."""
 
     @staticmethod
     def forward(operator: Operator, rest: tuple, *tensors: Any) -> tuple[Tensor, ...]:
@@ -326,7 +323,7 @@ def _pushed_forward(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple:
 
 
 def add_results(total: Tensor, more: Tensor) -> Tensor:
-    """A sum of results of calls, which nothing else holds: in place, as new memory costs more than the sum."""
+    """Add ``more`` to ``total``, in place where autograd and transforms allow."""
     recorded = torch.is_grad_enabled() or has_tangents()
     if recorded or is_functorch_wrapped_tensor(more) or is_legacy_batchedtensor(more):
         return total + more
@@ -334,12 +331,11 @@ def add_results(total: Tensor, more: Tensor) -> Tensor:
 
 
 def asked_for(possible: Iterable[bool], nodes: Iterable[tuple[Any, int]]) -> list[bool]:
-    """Say of each possible gradient whether the running pass wants it, by the nodes behind the tensors."""
+    """Return, for each possible gradient, whether the running backward pass uses it, by the nodes behind the tensors."""
     return [yes and _pass_reaches(node) for yes, (node, _) in zip(possible, nodes, strict=False)]
 
 
 def _pass_reaches(node: Any) -> bool:
-    """Whether the running pass goes on to a node of its graph."""
     try:
         return will_run(node)
     except RuntimeError:  # a leaf that `torch.autograd.grad` was asked for

@@ -1,7 +1,4 @@
-"""Run kernels: check the tensors, allocate the open slots, call the compiled function.
-
-This is the plain computation below autograd; `tpgen.kernels.runtime.ops` wraps it into operators.
-"""
+"""Run kernels below autograd: check tensors, allocate opened slots, call compiled functions."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ _Entered = tuple[int, int]  # by which the runtime knows a kernel; how many tens
 
 
 class Kernels:
-    """The kernels of one form, each built when it is first called."""
+    """Kernels of one form, each built at its first call."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -64,7 +61,7 @@ class Kernels:
 
     @property
     def product(self) -> Description:
-        """The description of a product or a linear layer.  Raises `InputError` where it is a polynomial's."""
+        """Description of a product or linear layer.  Raises `InputError` for a polynomial."""
         if self.description.any_level:
             raise InputError("the description must be one of a product or a linear layer, not of a polynomial")
         return cast(Description, self.description)
@@ -72,7 +69,7 @@ class Kernels:
     # -- by the runtime in C++ -----------------------------------------------------------------------------------------
 
     def quick(self, call: FormCall) -> Sequence[Tensor]:
-        """The open slots of a usual call whose kernels are built, by the runtime; nothing for others, nor at faults."""
+        """Return the opened slots of a call with built kernels by the C++ runtime; empty for other calls and at faults."""
         tensors, at, _, text, rules, nodes, _ = call
         entered = self._entered.get((text, tensors[0].dtype, rules)) if tensors else None
         if entered is None or self._native is None or type(nodes) is not int:
@@ -96,7 +93,6 @@ class Kernels:
         return f"{self._text} {call} {dtype} {names_of_rules(rules)}"
 
     def _enter_kernel(self, spec: KernelSpec, kernel: Kernel) -> None:
-        """Give a kernel to the runtime, where there is one that can call it."""
         address = getattr(kernel, "address", None)
         native = runtime() if address else None
         failed = failure_of(self.description, spec.dtype, "cpu")
@@ -112,7 +108,7 @@ class Kernels:
         self._native = native
 
     def _enter_gpu_launch(self, call: Slots, kernel: Kernel, like: Tensor, rules: Rules) -> None:
-        """Give the same to the runtime as it is launched on a GPU, where it has been launched by Python once."""
+        # only after one launch by Python
         launch, key = getattr(kernel, "launch", None), (kernel, like.device)
         if launch is None or key in self._offered or failure_of(self.description, like.dtype, like.device.type):
             return
@@ -128,7 +124,7 @@ class Kernels:
             self._launched.enter(number, call, self.signature(str(call), rules), kernel, like)
 
     def named(self, call: str, dtype: torch.dtype, rules: Rules) -> int:
-        """The name by which compiled programs make a call of one kernel, which is built.
+        """Build the kernel of a call and return the number by which compiled programs call the kernel.
 
         Raises `KernelError` as `need`.
         """
@@ -139,9 +135,9 @@ class Kernels:
         return native.name(self._native_text(call, dtype, rules), entered[0][0])
 
     def need(self, call: str, dtype: torch.dtype, rules: Rules) -> None:
-        """Build the kernels of a call for a program, which calls no graphs in their place.
+        """Build the kernels of a call for a compiled program, which cannot use graphs instead.
 
-        Raises `KernelError` where one of this form cannot be built.
+        Raises `KernelError` where a kernel of this form cannot be built.
         """
         self._build_all(self.signature(call, rules).parts, dtype, rules, "cpu")
         if why := failure_of(self.description, dtype, "cpu"):
@@ -154,7 +150,7 @@ class Kernels:
     # -- kernels -------------------------------------------------------------------------------------------------------
 
     def kernel(self, call: Slots, dtype: torch.dtype, rules: Rules = (), device: str = "cpu") -> Kernel:
-        """The function that makes a call of a dtype by rules of rows."""
+        """Return the kernel of a call, dtype, row rules and device type, built at the first request."""
         key = (call, dtype, rules, device)
         found = self._kernels.get(key)
         if found is None:
@@ -173,10 +169,7 @@ class Kernels:
         return made
 
     def _stand_in(self, spec: KernelSpec, device: str, error: KernelError) -> Kernel:
-        """Put PyTorch's operations in the place of a kernel that cannot be built, and say so.
-
-        No usual call goes past Python any more, where modules see that they have to choose again.
-        """
+        # C++ runs no call of this form any more: Python is where modules notice that they must choose again
         made = self._kernels[spec.call, spec.dtype, spec.rules, device] = standin(spec)
         self._native = self._launched = None
         self._entered.clear()
@@ -184,12 +177,12 @@ class Kernels:
         return made
 
     def _report_failures(self) -> None:
-        """Tell of kernels that could not be built, on the thread that has asked for them."""
+        # on the thread that asked for the kernels
         while self._failed:
             note_failure(*self._failed.pop())
 
     def _call_kernel(self, kernel: Kernel, spec: KernelSpec, device: str, call: KernelCall) -> int:
-        """Call a kernel; those of GPUs are compiled for a chip when they are first called there."""
+        # GPU kernels are compiled for a chip at their first call
         try:
             return kernel(call)
         except KernelError as error:
@@ -198,7 +191,6 @@ class Kernels:
             return made(call)
 
     def _build_all(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, device: str) -> list[Kernel]:
-        """The kernels of some calls, those that are missing built side by side."""
         _run_parallel(self._missing(calls, dtype, rules, device))
         self._report_failures()
         return [self.kernel(call, dtype, rules, device) for call in calls]
@@ -208,7 +200,7 @@ class Kernels:
         return [partial(self.kernel, call, dtype, rules, device) for call in missing]
 
     def build_together(self, calls: Iterable[str], like: Tensor, rules: Rules) -> None:
-        """Build the kernels of calls on tensors like one side by side, once for a device."""
+        """Build the kernels of calls on tensors like ``like`` in parallel, once per device."""
         dtype, device, calls = like.dtype, like.device.type, tuple(calls)
         built = calls, dtype, rules, like.get_device()
         if built in self._ahead or dtype not in DTYPES or target_of(device) is None or not self.description.live:
@@ -235,7 +227,7 @@ class Kernels:
         return True
 
     def sort_together(self, call: FormCall) -> None:
-        """Sort edges by both ends at once, where a kernel takes them sorted and gradients are to follow."""
+        """Sort edges by both ends at once, where kernels need sorted edges and gradients follow."""
         x1 = call.tensors[0]
         target = target_of(x1.device.type)
         if target is None or not target.sorts or call.rules != EDGES or not x1.dim():
@@ -249,7 +241,7 @@ class Kernels:
             know_both(src, dst, x1.shape[0], max(0, call.nodes), capture, self.description.check_index)
 
     def fuses(self, dtype: torch.dtype, device: str) -> bool:
-        """Whether second derivatives of a product's tensors of a dtype are one kernel there."""
+        """Whether one kernel computes second derivatives of a product for a dtype and device type."""
         found = self._fused.get((dtype, device))
         if found is None:
             target, spec = target_of(device), KernelSpec(self.description, raised_call(SLOTS, SLOTS), dtype)
@@ -260,20 +252,20 @@ class Kernels:
         return found
 
     def expands(self, call: FormCall) -> bool:
-        """Whether a call has no kernel of its own, and is a sum of calls without levels."""
+        """Whether a call has no kernel, but is a sum of calls without levels."""
         if self.description.any_level or not call.slots.levels:
             return False
         return not (call.tensors and self.fuses(call.tensors[0].dtype, call.tensors[0].device.type))
 
     def widens(self, call: Slots, dtype: torch.dtype, rules: Rules, device: str) -> bool:
-        """Whether a call on bfloat16 computes on float32 copies of its operands."""
+        """Whether a bfloat16 call computes on float32 copies."""
         target = target_of(device) if dtype == torch.bfloat16 else None
         return target is not None and target.rounds_sums and self.description.rounds(call, rules)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def signature(self, text: str, rules: Rules) -> CallSignature:
-        """Operands and results of a call, read once.  Raises `PlanError` or `InputError` where it is none."""
+        """Return the signature of a call's text, cached.  Raises `PlanError` or `InputError` for an invalid call."""
         found = self._signatures.get((text, rules))
         if found is None:
             made = CallSignature(self.description, Slots.parse(text), rules)
@@ -281,14 +273,14 @@ class Kernels:
         return found
 
     def check(self, call: FormCall) -> tuple[CallSignature, Counts]:
-        """Raise `InputError` where a tensor does not fit; returns the call's signature, and what its axes count."""
+        """Return a call's signature and axis counts.  Raises `InputError` for tensors that do not fit."""
         signature = self.signature(call.call, call.rules)
         counts = signature.sizes(call)
         signature.check_kinds(call, counts[ROWS])
         return signature, counts
 
     def run(self, call: FormCall) -> list[Tensor]:
-        """The opened slots of a call."""
+        """Compute the opened slots of a call."""
         return list(self.quick(call)) or self._run(call)
 
     def _run(self, call: FormCall) -> list[Tensor]:
@@ -323,7 +315,7 @@ class Kernels:
         return results
 
     def indices(self, call: FormCall, counts: Counts) -> tuple[RowIndex, ...]:
-        """The indices of a call as kernels take them: dense, with the rows that they point into."""
+        """Return a call's row indices for kernels: dense, with the number of rows that each points into."""
         check = self.description.check_index
         return tuple(
             index._replace(
@@ -337,13 +329,13 @@ class Kernels:
     # -- rules that no kernel takes ------------------------------------------------------------------------------------
 
     def untaken(self, rules: Rules, dtype: torch.dtype, device: str) -> Rules:
-        """The rules by which kernels there find no rows: each row gets one of its own before, sums come after."""
+        """Return the rules that a device's kernels lack: rows are gathered before the kernel, gradients summed after."""
         target = target_of(device)
         taken = () if target is None else target.takes(self.description, rules)
         return tuple(rule for rule in rules if rule not in taken or not self.description.takes(rule, dtype))
 
     def by_row(self, rules: Rules) -> str:
-        """The description of the form whose rows have their own of what rules find."""
+        """Return the description of the form with a weight row per row, in place of weights by ``rules``."""
         return self.product.per_row if ELEMENTS in rules else self._text
 
     def _run_by_row(self, call: FormCall, signature: CallSignature, counts: Counts, untaken: Rules) -> list[Tensor]:
@@ -365,7 +357,6 @@ class Kernels:
 
 
 def _run_parallel(tasks: Sequence[Callable[[], object]]) -> None:
-    """Do tasks on threads of their own, and one alone on this."""
     if len(tasks) == 1:
         tasks[0]()
     elif tasks:
@@ -375,13 +366,12 @@ def _run_parallel(tasks: Sequence[Callable[[], object]]) -> None:
 
 
 def _compile_ahead(kernel: Any, like: Tensor) -> None:
-    """Compile a kernel ahead of its first call, which sees to what its compiler refuses."""
+    # the first call handles an error of the compiler
     with suppress(KernelError):
         kernel.compile(like)
 
 
 def _need_target(device: str) -> KernelTarget:
-    """The target of a device that the tensors have been checked to be on."""
     target = target_of(device)
     assert target is not None, device
     return target
@@ -393,5 +383,5 @@ def _dense(x: Tensor) -> Tensor:
 
 @remembered("kernels of forms, by description")
 def kernels_of(description: str) -> Kernels:
-    """The kernels of a described form, prepared once per process."""
+    """Return the kernels of a description, one object per process."""
     return Kernels(description)

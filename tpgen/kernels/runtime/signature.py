@@ -1,4 +1,4 @@
-"""Tensors that a call takes and returns: read off its slots once, and checked at every call."""
+"""Tensors of a call: derived from its slots once, checked at every call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Given(NamedTuple):
 
 
 class CallSignature:
-    """Tensors of one call.  Raises `PlanError` or `InputError` where a slot is none of the form's."""
+    """Given and opened tensors of a call.  Raises `PlanError` or `InputError` for a slot that the form lacks."""
 
     def __init__(self, description: AnyDescription, call: Call, rules: Rules) -> None:
         self.parts = description.parts(call, rules)
@@ -49,7 +49,7 @@ class CallSignature:
         self.opened = tuple((first.get(slot.operand), shapes[slot.operand]) for slot in call.opened)
 
     def sizes(self, call: FormCall) -> Counts:
-        """What all axes count; raises `InputError` where a tensor does not fit."""
+        """Return the size of each counted axis.  Raises `InputError` for a tensor that does not fit."""
         tensors = call.tensors
         if len(self.given) != len(tensors):
             raise InputError(f"call {str(self.call)[:60]!r} is given {len(self.given)} tensors, got {len(tensors)}")
@@ -63,7 +63,7 @@ class CallSignature:
         return counts
 
     def shapes(self, tensors: Sequence[Tensor], counts: Counts) -> list[tuple[int, ...]]:
-        """Shapes of the opened slots: those of what is given for the same operand, else one flat row for each."""
+        """Return the shapes of the opened slots: of the given tensor of the same operand, else of flat rows."""
         return [
             (counts[shape.counts], shape.dim * (counts["channels"] if shape.channels else 1))
             if given is None
@@ -72,7 +72,9 @@ class CallSignature:
         ]
 
     def check_kinds(self, call: FormCall, rows: int) -> None:
-        """Raise `InputError` where dtypes differ, tensors stand where no kernel runs, or an index is none of rows."""
+        """Raise `InputError` for mixed dtypes, a dtype or device without kernels, or an index that does not fit
+        ``rows``.
+        """
         dtype, device = call.tensors[0].dtype, call.tensors[0].device
         known = dtype in DTYPES and target_of(device.type) is not None
         if not known or any(x.dtype != dtype or x.device != device for x in call.tensors):
@@ -103,7 +105,7 @@ class CallSignature:
 
 
 def _count_flat_rows(given: _Given, x: Tensor, counts: Counts) -> None:
-    """Rows of a product's operand, which are flat; an empty operand may have any shape."""
+    # an empty operand may have any shape
     slot, (dim, what, *_), shape = given.slot, given.shape, x.shape
     known = counts.get(what)
     if what == SHARED:
@@ -119,7 +121,6 @@ def _count_flat_rows(given: _Given, x: Tensor, counts: Counts) -> None:
 
 
 def _count_rows_and_channels(given: _Given, x: Tensor, counts: Counts) -> None:
-    """Rows or elements of an operand, and its channels."""
     slot, (dim, what, irreps, channels, _) = given
     if x.dim() == 0:
         raise InputError(f"{slot}: must have rows, got a number")
@@ -179,7 +180,7 @@ Fields = tuple[int, ...]
 
 
 class NativeFields(NamedTuple):
-    """Fields of a call for the runtime in C++: its ``struct Given``, ``struct Opened`` and ``struct Rule``."""
+    """A call's fields for the C++ runtime: ``struct Given``, ``struct Opened`` and ``struct Rule``."""
 
     given: Sequence[Fields]
     opened: Sequence[Fields]
@@ -187,7 +188,7 @@ class NativeFields(NamedTuple):
 
     @staticmethod
     def of(signature: CallSignature, check_index: bool) -> NativeFields:
-        """Axes are numbers, those of rules last."""
+        """Return the fields of a signature, with axes as numbers."""
         axes = [ROWS, SHARED, *(rule.into for rule in signature.rules)]
         given = [(s.dim, int(s.channels), axes.index(s.counts), int(s.flat)) for _, s in signature.given]
         opened = [(-1 if n is None else n, s.dim, int(s.channels), axes.index(s.counts)) for n, s in signature.opened]

@@ -1,8 +1,4 @@
-"""Stand-ins for kernels that cannot be built: the same calls by PyTorch's operations, below autograd.
-
-A product's call is a sum of calls without levels, and each of these an einsum for every path.  A polynomial's call is
-its sweep, statement by statement.
-"""
+"""Stand-ins for kernels that cannot be built: PyTorch operations, below autograd."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ from tpgen.planner.plan import SHARED, Operand
 
 
 def product_standin(spec: KernelSpec) -> Kernel:
-    """A product's call: rows gathered, an einsum for each path, and rows that meet summed."""
+    """Return a product's kernel in PyTorch: rows gathered, an einsum per path, rows summed."""
     form = spec.description.form
     rows = tuple(replace(o, rows=o.rows if o.rows == SHARED else ROW) for o in form.operands)
     form = replace(form, operands=rows)
@@ -60,14 +56,13 @@ def product_standin(spec: KernelSpec) -> Kernel:
 def _opened_slots(
     form: Form, rows: int, raised: tuple[int, ...], point: Sequence[Any], opened: tuple[int, ...]
 ) -> list[Tensor]:
-    """The slots that a call without levels opens, from the paths that read all that is raised."""
+    # only paths that read all raised operands
     read = form.reading(*((SLOTS[n],) for n in raised))
     given = dict(zip(SLOTS, point, strict=True))
     return [_sum_of_einsums(read, SLOTS[n], given, rows) for n in opened]
 
 
 def _sum_of_einsums(form: Form, opened: str, given: Mapping[str, Tensor | None], rows: int) -> Tensor:
-    """One open slot: an einsum for each path."""
     own = form.operand(opened) if _has_operand(form, opened) else None
     like = next(x for x in given.values() if x is not None)
     if own is None:  # a layer's second input, which has no entries
@@ -108,7 +103,7 @@ _Extent = tuple[int, int, int]  # rows (or elements), components, channels
 
 
 def polynomial_standin(spec: KernelSpec) -> Kernel:
-    """A polynomial's sweep, statement by statement."""
+    """Return a polynomial's kernel in PyTorch, its sweep statement by statement."""
     plan, slots = spec.description.plan, spec.call
 
     def run(call: KernelCall) -> int:
@@ -134,10 +129,10 @@ def polynomial_standin(spec: KernelSpec) -> Kernel:
 def run_polynomial_sweep(
     sweep: PolynomialSweep, given: Mapping[str, Tensor], shapes: Mapping[str, _Extent], index: Tensor
 ) -> dict[str, Tensor]:
-    """The open slots of a sweep, by name, in the ``shapes`` asked for.
+    """Run a sweep; return the opened slots by name, in the requested ``shapes``.
 
-    ``given`` are the tensors by slot, ``[row, component, channel]``, or ``[element, component, channel]`` for
-    weights, with the element of every row in ``index``.
+    ``given`` are tensors by slot, ``[row, component, channel]``, or ``[element, component, channel]`` for weights;
+    ``index`` is each row's element.
     """
     weights = {v.operand for v in reads(sweep.prologue) | reads(sweep.epilogue) if isinstance(v, Component)}
     rows = {slot: x[index] if slot in weights else x for slot, x in given.items()}
@@ -154,7 +149,7 @@ def run_polynomial_sweep(
 def _stack_components(
     slot: str, shape: _Extent, opened: Mapping[Component, Any], zero: Tensor, index: Tensor | None
 ) -> Tensor:
-    """A slot's components as one tensor; summed over the rows of an element, or over channels, where it has fewer."""
+    # summed over the rows of an element, or over channels, for a shape with fewer
     rows = shape[0] if index is None else len(index)
     parts = [zero + opened.get(Component(slot, 0, i), zero) for i in range(shape[1])]
     channels = max((p.shape[-1] for p in parts if p.dim()), default=shape[2])
@@ -165,7 +160,6 @@ def _stack_components(
 
 
 def _by_row_component_channel(o: Operand, x: Tensor) -> Tensor:
-    """A tensor as ``[row or element, component, channel]``."""
     return read_operand(o, x).transpose(1, 2)
 
 

@@ -1,7 +1,7 @@
-"""Targets of kernels: one row for each, with the tensors that it takes.
+"""Targets of kernels: CPU and CUDA.
 
-A target says in words why it cannot take a form (`KernelTarget.obstacle`), and makes of a `KernelSpec` a function of
-given tensors, results, sizes and indices (`KernelTarget.load`).  Nothing else names a device.
+`KernelTarget.obstacle` tells why a target cannot compute a form, `KernelTarget.load` makes a kernel of a `KernelSpec`.
+No other module names a device.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COMFORTABLE = 8_000
 
 @dataclass(frozen=True)
 class KernelTarget:
-    """One way to run kernels."""
+    """One way to run kernels on tensors of a device type."""
 
     device: str  # the type of the tensors that it is taken for
     about: str
@@ -64,12 +64,12 @@ class KernelTarget:
 
 @cache
 def target_of(device: str) -> KernelTarget | None:
-    """The target that takes the tensors of a device."""
+    """Return the target of a device type, or None."""
     return next((t for t in KERNEL_TARGETS.values() if t.device == device), None)
 
 
 def devices() -> str:
-    """The devices that kernels run on, in words."""
+    """Return the devices that run kernels, as text."""
     return " or ".join(t.about for t in KERNEL_TARGETS.values()) or "no device here"
 
 
@@ -79,7 +79,7 @@ def kernel_supported(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> str | None:
-    """None where a generated kernel can compute a product, a layer or a polynomial, otherwise the reason in words.
+    """Return the reason why a generated kernel cannot compute a product, layer or polynomial, or None.
 
     >>> from tpgen.planner.product import make_plan
     >>> plan = make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)])
@@ -100,7 +100,7 @@ def kernel_supported(
 def why_no_kernel(
     plan: Plan, layout: str | tuple[str, ...], dtype: torch.dtype, device: torch.device | str
 ) -> str | None:
-    """Why ``auto`` takes no kernel: the form has none, or is faster without."""
+    """Return the reason why ``auto`` takes no kernel, or None: unsupported, or slower than a graph."""
     reason = kernel_supported(plan, layout, dtype, device)
     target = target_of(torch.device(device).type)
     if reason or target is None:
@@ -109,7 +109,7 @@ def why_no_kernel(
 
 
 def kernel_target(dtype: torch.dtype, device: torch.device | str) -> KernelTarget | str:
-    """The target for tensors of a dtype on a device, or the reason in words why there is none."""
+    """Return the target for a dtype and device, or the reason why none exists."""
     kind = torch.device(device).type
     target = target_of(kind)
     if target is None:
@@ -120,7 +120,7 @@ def kernel_target(dtype: torch.dtype, device: torch.device | str) -> KernelTarge
 
 
 def obstacle_of(target: KernelTarget, spec: KernelSpec, device: torch.device) -> str | None:
-    """Why a target has no kernel for a call on a device; remembered by what of the device it depends on."""
+    """Return the reason why a target has no kernel for a call on a device, or None; cached by chip."""
     return _obstacle(target.obstacle, spec, target.chip(device))
 
 
@@ -137,7 +137,6 @@ def _obstacle(obstacle: Callable[[KernelSpec, Any], str | None], spec: KernelSpe
 
 
 def _why_too_large(spec: KernelSpec) -> str | None:
-    """Why the forward program of a polynomial is too large, whatever the target."""
     try:
         operations = spec.description.sweep(spec.call).operations
     except BackendError as error:

@@ -1,7 +1,7 @@
-"""Operators that a graph calls once for equal arguments, looked for while it is traced.
+"""Merge equal operator calls while a graph is traced.
 
-Inductor merges equal calls where it splits a graph into one for each direction, and nowhere else: in a graph without
-gradients every layer would sort the same edges.
+Inductor merges equal calls only where it splits a graph into forward and backward; else every layer would sort the same
+edges.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tpgen.kernels.runtime.registration import library
 
 
 def share_equal_calls(name: str) -> None:
-    """Let graphs call an operator of tensors and numbers once for equal ones: it may depend on nothing else."""
+    """Let traced graphs call an operator once for equal arguments; its result must depend on tensors and numbers alone."""
     mode = getattr(_torch, "TracingMode", None)
     if mode is not None:
         torch.library.register_torch_dispatch(f"tpgen::{name}", mode, _call_or_reuse, lib=library)
@@ -34,7 +34,7 @@ def _call_or_reuse(mode: Any, operator: Any, types: Any, args: tuple[Any, ...], 
 
 
 def _equal_call(graph: Any, operator: Any, given: list[Any]) -> Any:
-    """The first call of an operator on what nodes hold and on numbers, with nothing written since; None for none."""
+    """Return the first node that calls an operator on equal arguments, with no write since, or None."""
     first, known, calls = dict[Any, Any](), dict[Any, Any](), list[Any]()
     for node in graph.nodes:
         first[node] = node
@@ -54,7 +54,7 @@ def _writes(node: Any) -> bool:
 
 
 def _arguments_key(x: Any, first: dict[Any, Any]) -> Any:
-    """Arguments as a key, each node as the first that holds the same."""
+    # each node as the first node with the same value
     if isinstance(x, tuple | list):
         return tuple(_arguments_key(one, first) for one in x)
     if isinstance(x, dict):
@@ -63,7 +63,7 @@ def _arguments_key(x: Any, first: dict[Any, Any]) -> Any:
 
 
 def _same_value(other: Any, given: Any, first: dict[Any, Any]) -> bool:
-    """Whether two nodes hold the same, or two numbers are equal for all sizes that a graph is for."""
+    # numbers must be equal for all sizes of the graph
     if hasattr(given, "op"):
         return given in first and first.get(other) is first[given]
     value = other.meta["val"] if hasattr(other, "op") else other

@@ -1,4 +1,4 @@
-"""Build kernels ahead of use: C++ for this machine, or CUDA C++ for any compute capability, without a GPU."""
+"""Build kernels ahead of use: C++ for this machine, or CUDA C++ for any compute capability without a GPU."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ def warm(
     convolution: bool = False,
     forces: bool = False,
 ) -> int:
-    """Build the kernels of plans ahead of use, side by side; returns how many there are.
+    """Build the C++ kernels of plans in parallel, forward and backward; return their number.
 
-    Forward and backward; with ``forces`` those that training on gradients of the inputs needs besides.  ``convolution``
-    builds them for `TensorProductConv`.  A product without paths has none.  Raises `BackendError` where there is no
-    compiler or it fails.
+    ``forces`` adds kernels for training on gradients of inputs; ``convolution`` builds for `TensorProductConv`.  A
+    product without paths has no kernel.  Raises `BackendError` where the compiler is missing or fails.
     """
     target, wanted = KERNEL_TARGETS["cpp"], tuple(dtypes)
     texts = [
@@ -55,10 +54,10 @@ def warm_cuda(
     convolution: bool = False,
     forces: bool = False,
 ) -> int:
-    """Build CUDA kernels of a product, a linear layer or a polynomial for compute capabilities (80 is 8.0), as `warm`.
+    """Build CUDA kernels of a product, linear layer or polynomial for compute capabilities (80 is 8.0), as `warm`.
 
-    It needs NVRTC, and no GPU.  Raises `BackendError` where there is no NVRTC, where it fails or knows no such
-    capability, and for products without a kernel; `EmitError` where a row does not fit.
+    Raises `BackendError` where NVRTC is missing, fails or lacks a capability, and for products without a kernel;
+    `EmitError` where a row does not fit.
     """
     check_capabilities(capabilities)
     texts = [
@@ -72,7 +71,7 @@ def warm_cuda(
 
 
 def check_capabilities(capabilities: Iterable[int]) -> None:
-    """Raise `BackendError` where there are no GPUs of a compute capability, or no kernels for them."""
+    """Raise `BackendError` for a compute capability without GPUs or kernels."""
     cuda = driver_cuda_version()
     for arch in capabilities:
         if arch < OLDEST:

@@ -1,4 +1,4 @@
-"""Bytes that a call of a kernel takes beside operands and results: those that its target counts, and copies."""
+"""Bytes that a kernel call takes beside operands and results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tpgen.kernels.runtime.targets import target_of
 
 
 def call_workspace(call: FormCall) -> int:
-    """Count the bytes of a call of a kernel, and of the copies that it makes.
+    """Count the scratch bytes of a kernel call, and of copies of its operands.
 
     >>> from tpgen.kernels.runtime.description import describe
     >>> from tpgen.planner.product import make_plan
@@ -41,7 +41,6 @@ def call_workspace(call: FormCall) -> int:
 def _largest_kernel_bytes(
     kernels: Kernels, signature: CallSignature, call: FormCall, counts: Counts, dtype: torch.dtype
 ) -> int:
-    """The most that one of the call's kernels takes."""
     device = call.tensors[0].device
     target = target_of(device.type)
     if target is None:

@@ -1,1 +1,1 @@
-"""Calls of kernels without Python: an operator in C++ over libtorch's stable functions."""
+"""Kernel calls without Python: a C++ operator over libtorch's stable functions."""

@@ -1,7 +1,6 @@
-"""Addresses of words in memory that change when an object of Python's does, as far as this Python's layout is known.
+"""Addresses of memory words that change when a Python object changes, for known layouts of objects.
 
-No header of Python's is needed: each place is looked for in an object whose parts are known, and an object of which the
-word is not where it should be has no address.
+Offsets are found in objects with known parts, without Python's headers; an object of another layout has no address.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _FUNCTION = ("__code__", "__defaults__", "__kwdefaults__")
 
 
 class Word(NamedTuple):
-    """An address, what stands there now, and the object whose address that is, or several that may be."""
+    """A memory word: its address, its present value, and the object, or objects, that the word points to."""
 
     address: int
     value: int
@@ -29,12 +28,12 @@ class Word(NamedTuple):
 
 
 def class_word(x: Any) -> Word | None:
-    """The word by which an object has its class."""
+    """Return the word that points to an object's class."""
     return _word_at(x, _class_offset(), type(x))
 
 
 def dict_word(x: Any) -> Word | None:
-    """The word by which an object has its own dict."""
+    """Return the word that points to an object's own dict."""
     held = object.__getattribute__(x, "__dict__")
     if _read(id(x) - _BEFORE) == id(held):  # where classes of Python's have it from 3.11 on
         return Word(id(x) - _BEFORE, id(held), held)
@@ -43,12 +42,12 @@ def dict_word(x: Any) -> Word | None:
 
 
 def bases_word(kind: type) -> Word | None:
-    """The word by which a class has the classes that its names are looked up in."""
+    """Return the word that points to a class's ``__mro__``."""
     return _word_at(kind, _bases_offset(), kind.__mro__)
 
 
 def function_words(function: FunctionType) -> list[Word] | None:
-    """The words by which a function has its code and defaults."""
+    """Return the words that point to a function's code and defaults."""
     found = [
         _word_at(function, at, getattr(function, name)) for name, at in zip(_FUNCTION, _function_offsets(), strict=True)
     ]
@@ -56,7 +55,7 @@ def function_words(function: FunctionType) -> list[Word] | None:
 
 
 def cell_words(cell: CellType) -> list[Word] | None:
-    """The word by which a cell of a closure has its content."""
+    """Return the word that points to the content of a closure's cell."""
     try:
         content = cell.cell_contents
     except ValueError:  # nothing has been written into it yet
@@ -65,7 +64,7 @@ def cell_words(cell: CellType) -> list[Word] | None:
 
 
 def list_words(x: list[Any]) -> list[Word] | None:
-    """The words by which a list has its length and items; an item is read only where those before it stand."""
+    """Return the words of a list's length and items; an item may be read only where all words before are unchanged."""
     if not _knows_lists():
         return None
     size, items = (Word(at, _read(at)) for at in _list_head(x))
@@ -73,12 +72,12 @@ def list_words(x: list[Any]) -> list[Word] | None:
 
 
 def order_words(x: OrderedDict[Any, Any]) -> list[Word] | None:
-    """The words that an ordered dict has beside those of a dict, of which a change of its order moves one."""
+    """Return the words that an ordered dict has beside a dict's; a change of order changes one."""
     return [Word(at, _read(at)) for at in _behind_dict(x)] if _knows_order() else None
 
 
 def slot_words(x: Any, values: Sequence[Any]) -> list[Word] | None:
-    """All words of an object of plain Python classes, which keep attributes in slots that hold such values."""
+    """Return all words of an object of plain Python classes, whose slots hold ``values``."""
     begin, kept = _class_offset(), (type(x), *values)
     if begin is None or not all(kind.__flags__ & _OF_PYTHON for kind in type(x).__mro__[:-1]):
         return None
@@ -86,14 +85,14 @@ def slot_words(x: Any, values: Sequence[Any]) -> list[Word] | None:
 
 
 def version_address(table: dict[Any, Any]) -> int | None:
-    """The address of a number that each change of a dict moves; Python has one until 3.11."""
+    """Return the address of a dict's version number, or None from Python 3.12 on."""
     return id(table) + _version_offset() if _knows_versions() else None
 
 
 def shared_words(table: dict[Any, Any], values: Iterable[Any]) -> list[Word] | None:
-    """The words by which a dict has such values of an object's own, which Python from 3.13 on writes past the dict.
+    """Return the words by which an object holds the ``values`` of its dict, which Python 3.13 writes past the dict.
 
-    A dict that has its values itself needs none; nothing where this Python's layout is unknown.
+    Empty for a dict that holds its values; None for an unknown layout.
     """
     if not _values_are_shared():
         return []
@@ -101,7 +100,7 @@ def shared_words(table: dict[Any, Any], values: Iterable[Any]) -> list[Word] | N
 
 
 def _inline_value_words(table: dict[Any, Any], values: Iterable[Any]) -> list[Word]:
-    """The place of an object's values, how many there are, and all words that may be the values'."""
+    # the place of the values, their number, and the words that point to wanted values
     place = Word(id(table) + 5 * _SIZE, _read(id(table) + 5 * _SIZE))
     if not place.value:
         return []
@@ -116,7 +115,7 @@ def _read(address: int) -> int:
 
 
 def _word_at(x: Any, offset: int | None, value: Any) -> Word | None:
-    """The word at an offset where it is of a value; None can be written as no object."""
+    # None may be a null pointer
     if offset is None:
         return None
     found = _read(id(x) + offset)
@@ -132,7 +131,6 @@ def _all_or_none(words: Sequence[Word | None]) -> list[Word] | None:
 
 
 def _offset_of_part(x: Any, part: Any) -> int | None:
-    """The one offset at which an object has a part."""
     found = [at for at in range(0, type(x).__basicsize__, _SIZE) if _read(id(x) + at) == id(part)]
     return found[0] if len(found) == 1 else None
 
