@@ -1,7 +1,5 @@
-"""CUDA graph capture: the graph that records a call, and memory that a graph owns.
-
-A replay reads new values from the same tensors, so facts computed outside a graph do not hold inside.  Memory allocated
-during a capture belongs to the graph alone.
+"""CUDA graph capture.  Facts computed outside a graph do not hold inside: a replay reads new values from the same
+tensors.
 """
 
 from __future__ import annotations
@@ -16,20 +14,20 @@ _TREES = "torch._inductor.cudagraph_trees"  # loaded by the first compilation th
 
 
 def capture_of(device: int) -> int:
-    """Return the number of the CUDA graph that captures the device's current stream, 0 without a capture."""
+    """Return the number of the CUDA graph that captures a device's current stream, or 0."""
     stream = stream_of(device)
     return need_driver().capture(stream) if stream else 0
 
 
 def borrows_memory(device: int) -> bool:
-    """Whether torch.compile(mode="reduce-overhead") warms up or captures on a device, lending memory for one call."""
+    """Whether torch.compile(mode="reduce-overhead") warms up or captures on a device: memory is lent for one call."""
     find = getattr(_torch, "graph_trees", None) if _TREES in sys.modules else None
     trees = find(device, create_if_none_exists=False) if find else None
     return trees is not None and trees.stream.cuda_stream == stream_of(device)
 
 
 def refuse_while_capturing(device: int) -> None:
-    """Raise `BackendError` while a CUDA graph is captured, since a capture cannot record the loading of a kernel."""
+    """Raise `BackendError` while a CUDA graph is captured: a capture cannot load kernels."""
     if capture_of(device):
         raise BackendError(
             "a kernel is loaded by its first call, which cannot be part of a CUDA graph: call it once before you "

@@ -1,4 +1,4 @@
-"""CUDA text of one step of a channel placement: tables, groups, sums over channels."""
+"""CUDA text of a channel placement's step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tpgen.kernels.cuda.tables import TableSet
 
 
 class StepChannelText:
-    """Writes the code of a step: all threads fill tables, each warp runs its units, then threads add the partial sums."""
+    """Writes a step: threads fill tables, warps run units, threads add partial sums."""
 
     def __init__(self, placement: CudaPlacement, w: Writer) -> None:
         self.p, self.w = placement, w
@@ -97,7 +97,7 @@ class StepChannelText:
             self.w.line(f"fold_lanes<{LANES}>(y, threadIdx.x % {LANES}, {size}, {part}, 1);")
 
     def write_step(self) -> None:
-        """Write the code that computes a step from rows in shared memory."""
+        """Write the computation of a step in shared memory."""
         p, w = self.p, self.w
         if p.table_sets:
             w.line("tabulate(s);")
@@ -147,7 +147,7 @@ class StepChannelText:
 
 @contextmanager
 def owner_loop(w: Writer, owner: str | None) -> Iterator[None]:
-    """Write a loop over the owners of a step's rows around the lines inside; without an owner, write no loop."""
+    """Write a loop over the owners of a step's rows around other lines; no loop without owner."""
     if owner is None:
         yield
         return
@@ -157,7 +157,7 @@ def owner_loop(w: Writer, owner: str | None) -> Iterator[None]:
 
 
 def _index_type(numbers: Iterable[int]) -> str:
-    """Return the narrower unsigned C type that holds all numbers.
+    """The narrower C type that holds all numbers.
 
     >>> _index_type([0, 65535]), _index_type([65536])
     ('unsigned short', 'unsigned')

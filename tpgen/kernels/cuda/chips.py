@@ -10,7 +10,7 @@ from tpgen.base.errors import BackendError
 
 @dataclass(frozen=True)
 class Chip:
-    """A GPU model of one compute capability, with its memory sizes."""
+    """A GPU model with its memory sizes."""
 
     name: str
     arch: int  # compute capability 9.0 is 90
@@ -44,9 +44,9 @@ OLDEST = min(CHIPS)
 
 
 def chip_of(arch: int) -> Chip:
-    """Return the chip of a compute capability (90 is 9.0), or the newest known earlier chip, whose kernels run too.
+    """Return the chip of a compute capability (90 is 9.0), or the newest earlier one, whose kernels run too.
 
-    Raises `BackendError` for a capability below 7.0.
+    Raises `BackendError` below 7.0.
 
     >>> chip_of(90).name, chip_of(87).name
     ('H200', 'A40')
@@ -66,7 +66,7 @@ _MOST_WARPS, _MOST_BLOCKS = 64, 32  # of a multiprocessor
 
 
 class OnChip:
-    """Placement of a kernel on a chip: threads and shared memory of a block, and blocks that run at once."""
+    """A kernel placed on a chip: threads, shared memory and registers of its blocks."""
 
     chip: Chip
     warps: int  # of a block
@@ -75,7 +75,7 @@ class OnChip:
     @property
     @abstractmethod
     def dtype(self) -> str:
-        """Name of the dtype in memory."""
+        """Dtype name of numbers in memory."""
 
     @property
     @abstractmethod
@@ -85,12 +85,12 @@ class OnChip:
     @property
     @abstractmethod
     def registers(self) -> int:
-        """Registers available to each thread."""
+        """Registers per thread."""
 
     @property
     @abstractmethod
     def entries(self) -> dict[str, tuple[int, int]]:
-        """Threads and bytes of shared memory of a block, by kernel name."""
+        """Threads and shared bytes per block, by kernel name."""
 
     @property
     def number(self) -> int:
@@ -103,6 +103,6 @@ class OnChip:
 
     @property
     def blocks_at_once(self) -> int:
-        """Blocks that fit on one multiprocessor at once."""
+        """Concurrent blocks of one multiprocessor."""
         registers = _REGISTERS // (self.threads * self.registers)
         return max(1, min(self.chip.shared // (self.shared + KIB), registers, _MOST_WARPS // self.warps, _MOST_BLOCKS))

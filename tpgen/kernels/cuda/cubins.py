@@ -1,4 +1,4 @@
-"""Machine code of CUDA sources, compiled once per machine and compute capability and kept in the kernel cache."""
+"""CUDA machine code in the kernel cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tpgen.kernels.cuda.nvrtc import Nvrtc, need_nvrtc
 
 
 def cubin(text: str, arch: int) -> bytes:
-    """Return the machine code of a CUDA source from the cache, or compiled by NVRTC; PTX for a device newer than NVRTC.
+    """Return the machine code of a CUDA source, cached or compiled; PTX for a device newer than NVRTC.
 
     Raises `BackendError` where NVRTC is missing or fails.
     """

@@ -1,7 +1,4 @@
-"""The CUDA driver through ctypes: load machine code, launch kernels on torch's current stream.
-
-Importing this module needs no CUDA.
-"""
+"""The CUDA driver through ctypes.  Importing this module needs no CUDA."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ _HINTS = {
 
 
 class Driver:
-    """Functions of the CUDA driver; a failed call raises `BackendError`."""
+    """Functions of the CUDA driver; failures raise `BackendError`."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -68,7 +65,7 @@ class Driver:
         return f"{said}; {_HINTS[code]}" if code in _HINTS else said
 
     def context(self, device: int) -> ctypes.c_void_p:
-        """Return the primary context of a device, which torch uses too."""
+        """Return a device's primary context, which torch uses too."""
         if device not in self._contexts:
             made = ctypes.c_void_p()
             self("cuDevicePrimaryCtxRetain", ctypes.byref(made), device)
@@ -85,19 +82,19 @@ class Driver:
             self("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
     def load(self, code: bytes) -> ctypes.c_void_p:
-        """Load a kernel library for all devices of its compute capability, until the process ends."""
+        """Load a kernel library for all devices of its capability, for ever."""
         library = ctypes.c_void_p()
         self("cuLibraryLoadData", ctypes.byref(library), code, None, None, 0, None, None, 0)
         return library
 
     def shared_memory(self, device: int) -> int:
-        """Return the bytes of shared memory of a multiprocessor."""
+        """Bytes of shared memory of a multiprocessor."""
         found = ctypes.c_int()
         self("cuDeviceGetAttribute", ctypes.byref(found), _SHARED_OF_PROCESSOR, device)
         return found.value
 
     def capture(self, stream: int) -> int:
-        """Return a number for the CUDA graph that captures a stream, even after a capture error; 0 without a capture."""
+        """Return a number for the CUDA graph that captures a stream, also after a capture error, or 0."""
         status, number = ctypes.c_int(), ctypes.c_uint64()
         self("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream), *map(ctypes.byref, (status, number)), *[None] * 3)
         return number.value + 1 if status.value else 0
@@ -105,7 +102,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Function:
-    """A loaded kernel with the threads and shared memory of its blocks."""
+    """A loaded kernel, with threads and shared memory of its blocks."""
 
     driver: Driver
     handle: ctypes.c_void_p
@@ -114,22 +111,21 @@ class Function:
 
     @property
     def address(self) -> int:
-        """Kernel handle as an integer."""
         return self.handle.value or 0
 
     def at_once(self) -> int:
-        """Return the number of blocks that one multiprocessor runs at once."""
+        """Count the concurrent blocks of one multiprocessor."""
         count = ctypes.c_int()
         occupancy = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
         self.driver(occupancy, ctypes.byref(count), self.handle, self.threads, ctypes.c_size_t(self.shared))
         return max(1, count.value)
 
     def carveout(self, room: int) -> int:
-        """Return the percentage of ``room`` bytes that a multiprocessor's concurrent blocks need as shared memory."""
+        """Return the percentage of ``room`` bytes that concurrent blocks need as shared memory."""
         return min(_ALL, -(-_ALL * self.at_once() * (self.shared + _RESERVED) // room))
 
     def launch(self, blocks: int, stream: int, *arguments: Any) -> None:
-        """Launch the kernel on a stream; a ctypes structure passes by value."""
+        """Launch the kernel; a structure passes by value."""
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
         grid, block = (blocks, 1, 1), (self.threads, 1, 1)
         self.driver("cuLaunchKernel", self.handle, *grid, *block, self.shared, ctypes.c_void_p(stream), pointers, None)
@@ -138,7 +134,7 @@ class Function:
 def load_function(
     driver: Driver, library: ctypes.c_void_p, device: int, name: str, threads: int, shared: int = 0
 ) -> Function:
-    """Return a kernel of a library by name, loaded on the current context's device, ready for launches in a capture."""
+    """Return a kernel by name, loaded on the current context's device, so that launches may be captured."""
     handle = ctypes.c_void_p()
     driver("cuLibraryGetKernel", ctypes.byref(handle), library, name.encode())
     if shared:
@@ -163,14 +159,14 @@ def _driver_library() -> Any:
 
 @cache
 def need_driver() -> Driver:
-    """Return the driver, or raise `BackendError` with the reason."""
+    """Return the driver or raise `BackendError`."""
     if reason := why_no_driver():
         raise BackendError(f"{reason}; use strategy='grouped'")
     return Driver(_driver_library())
 
 
 def why_no_driver() -> str | None:
-    """Return the reason why this process cannot launch kernels, or None."""
+    """Why this process cannot launch kernels, or None."""
     if torch.version.hip:
         return "generated kernels are CUDA's; on AMD let torch write them, by backend='inductor'"
     if not torch.cuda.is_available():
@@ -185,7 +181,7 @@ def why_no_driver() -> str | None:
 
 @cache
 def driver_cuda_version() -> int | None:
-    """Return the newest major CUDA version that the driver supports, or None without a driver."""
+    """Newest major CUDA version that the driver supports, or None."""
     library, version = _driver_library(), ctypes.c_int()
     if library is None or library.cuDriverGetVersion(ctypes.byref(version)):
         return None
@@ -193,7 +189,7 @@ def driver_cuda_version() -> int | None:
 
 
 class EntryPoints(NamedTuple):
-    """Addresses of the torch and driver functions that a launch from C++ calls."""
+    """Addresses of torch and driver functions that C++ launches call."""
 
     stream_of: int
     capturing: int
@@ -204,7 +200,7 @@ class EntryPoints(NamedTuple):
 
 @cache
 def entry_points() -> EntryPoints | None:
-    """Return the addresses for launches from C++, or None where torch does not export its stream function."""
+    """Return the addresses for C++ launches, or None where torch exports no stream function."""
     torchs = next((Path(torch.__file__).parent / "lib").glob("libtorch_cuda.*"), None)
     if torchs is None or not hasattr(stable := ctypes.CDLL(str(torchs)), _STREAM_OF):
         return None
@@ -216,19 +212,19 @@ def entry_points() -> EntryPoints | None:
 
 
 def device_number(device: torch.device) -> int:
-    """Return the index of a CUDA device; ``cuda`` alone is torch's current device."""
+    """Index of a CUDA device; ``cuda`` is torch's current one."""
     return torch.cuda.current_device() if device.index is None else device.index
 
 
 def gpu_name(device: torch.device) -> str:
-    """Return the name of a CUDA device, empty for an absent device."""
+    """Name of a CUDA device, empty if absent."""
     there = torch.cuda.is_available() and device_number(device) < torch.cuda.device_count()
     return torch.cuda.get_device_name(device) if there else ""
 
 
 @cache
 def capability(device: int) -> int:
-    """Return the compute capability of a device: 90 for 9.0."""
+    """Compute capability of a device: 90 for 9.0."""
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
 
@@ -239,6 +235,6 @@ def processors(device: int) -> int:
 
 
 def stream_of(device: int) -> int:
-    """Return the handle of torch's current stream on a device."""
+    """Handle of torch's current stream on a device."""
     find = getattr(_torch, "raw_stream", None)
     return find(device) if find else torch.cuda.current_stream(device).cuda_stream

@@ -1,4 +1,4 @@
-"""Placement of a batch schedule on blocks and warps: gathers, and the shares of each warp."""
+"""Batch schedules placed on blocks and warps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONG = 16 * KIB  # bytes of a row that are enough work for more warps
 
 @dataclass(frozen=True)
 class GatherPlacement(BatchPlacement, RowSteps):
-    """Placement of a batch schedule on a chip: gathers divided among warps, with their shared memory."""
+    """A batch schedule on a chip: gathers divided among warps, with shared memory."""
 
     chip: Chip
     rows: int = 1
@@ -35,7 +35,7 @@ class GatherPlacement(BatchPlacement, RowSteps):
         return self.carried(operand)
 
     def in_place(self, operand: str) -> bool:
-        """Whether a gradient overwrites its operand: only weights per row, whose gradients come last."""
+        """Whether a gradient overwrites its operand: weights per row, computed last."""
         return operand == "w" and operand in self.row_operands
 
     @property
@@ -53,12 +53,12 @@ class GatherPlacement(BatchPlacement, RowSteps):
 
     @cached_property
     def between(self) -> dict[str, int]:
-        """Numbers per row of P and of D, the intermediate results of paths."""
+        """Numbers per row of the intermediate results P and D."""
         return between(self._make_gathers(1))
 
     @cached_property
     def places(self) -> dict[tuple[str, int], int]:
-        """First position of each path's P or D, by name and path."""
+        """First position of each path's P or D."""
         return {(g.target, g.parts[0].term.path): g.place for g in self.gathers}
 
     @cached_property

@@ -1,4 +1,4 @@
-"""CUDA text of gathers: one function per gather, and the phases of a step."""
+"""CUDA text of gathers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _UNROLLED = 24  # statements of a loop's body, some of its rounds together
 
 
 class GathersText:
-    """Writes a step phase by phase; in each phase every warp computes its shares."""
+    """Writes a step's phases, in which each warp computes its shares."""
 
     def __init__(self, placement: GatherPlacement, w: Writer) -> None:
         self.p, self.w = placement, w
 
     def write_constants(self) -> None:
-        """Write constant tables of the index pairs ``(a, b)``, ``a < b``, of copies."""
+        """Write constant tables of the pairs ``(a, b)``, ``a < b``, of copies."""
         for size in sorted({t.pairs for t in self.p.schedule.terms if t.pairs}):
             pairs = [(a, b) for a in range(size) for b in range(a + 1, size)]
             for name, values in zip("ab", zip(*pairs, strict=True), strict=True):
@@ -73,7 +73,7 @@ class GathersText:
 
 
 class _GatherText:
-    """Writes the CUDA function of one gather, with variables ``row``, ``copy`` (of the item) and the letters of copies."""
+    """Writes the CUDA function of one gather."""
 
     def __init__(self, placement: GatherPlacement, gather: Gather, w: Writer) -> None:
         self.p, self.s, self.g, self.w = placement, placement.schedule, gather, w

@@ -1,8 +1,8 @@
-"""Gathers: products that mix copies (multiplicities), with each output number summed by one lane or a few lanes.
+"""Gathers: products that mix copies (multiplicities), where few lanes sum each output number.
 
-A *gather* fills a segment of a result, or an intermediate result of a path (P or D).  Each *item* of a gather is one
-copy of the target (in one row); its lanes loop over the copies that only other operands of its paths have.  So no two
-items add to one number.  Gathers of one *phase* are independent; all warps synchronise between phases.
+A *gather* fills a segment of a result, or a path's intermediate result P or D.  Its *items* are copies of the target
+(per row); an item's lanes loop over the copies of other operands.  So no two items add to one number.  Gathers of one
+*phase* are independent; warps synchronise between phases.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _AT_ONCE = 8  # numbers of float32 in a sector, the least that memory gives
 
 @dataclass(frozen=True)
 class GatherPart:
-    """Statements by which one path adds to an item, repeated for each copy that the item lacks."""
+    """One path's statements for an item, repeated for each copy that the item lacks."""
 
     term: Term
     own: str  # letters of the item's copies
@@ -40,13 +40,13 @@ class GatherPart:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Operands, P and D included, repeated for each number read."""
+        """Operands, P and D included, once per number read."""
         return tuple(s.component.operand for s in self.statements if isinstance(s, Load))
 
 
 @dataclass(frozen=True)
 class Gather:
-    """The sums of one segment, or of P or D of one path, over all contributing paths."""
+    """All sums of one segment, or of one path's P or D."""
 
     number: int
     target: str  # an operand, P or D
@@ -69,27 +69,27 @@ class Gather:
 
     @property
     def at_once(self) -> int:
-        """Items that a warp computes at once."""
+        """Concurrent items of a warp."""
         return LANES // self.width
 
     @property
     def chunks(self) -> int:
-        """Number of chunks of items; a warp computes one chunk at a time."""
+        """Chunks of items; a warp computes one at a time."""
         return -(-self.items // self.at_once)
 
     @property
     def neighbours_share(self) -> bool:
-        """Whether adjacent lanes share an item: for D, whose adjacent lanes read adjacent weights."""
+        """Whether adjacent lanes share an item: for D, to read adjacent weights."""
         return self.target == D
 
     @property
     def longest(self) -> int:
-        """Largest number of copies that a path loops over."""
+        """Most copies that a path loops over."""
         return max(part.times for part in self.parts)
 
     @cached_property
     def cost(self) -> int:
-        """Statements that a warp executes for one chunk."""
+        """Statements of a warp for one chunk."""
         return self.inner * sum(-(-part.times // self.width) * len(part.statements) for part in self.parts)
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ class Gather:
 
 @dataclass(frozen=True)
 class Share:
-    """One warp's work: one chunk of a gather's items."""
+    """One warp's work: a chunk of a gather's items."""
 
     gather: Gather
     chunk: int
@@ -112,7 +112,7 @@ class Share:
 def make_gathers(
     schedule: BatchSchedule, opened: tuple[str, ...], carried: tuple[str, ...], rows: int, warps: int
 ) -> tuple[Gather, ...]:
-    """Return the gathers of the opened slots by phase; all rows of a step share the sums of a ``carried`` slot."""
+    """Return the gathers of opened slots by phase; rows share the sums of ``carried`` slots."""
     found = _parts_by_target(schedule, opened)
     places = _intermediate_starts(found)
     made = []
@@ -135,7 +135,7 @@ def _parts_by_target(schedule: BatchSchedule, opened: tuple[str, ...]) -> dict[t
 
 
 def between(gathers: tuple[Gather, ...]) -> dict[str, int]:
-    """Return the numbers per row of P and of D, the intermediate results of paths."""
+    """Numbers per row of the intermediate results P and D."""
     return {
         name: max((g.place + g.copies * g.components for g in gathers if g.target == name), default=0)
         for name in BETWEEN
@@ -189,7 +189,7 @@ def _make_gather(number: int, target: str, place: int, parts: tuple[GatherPart, 
 
 
 def _with_lanes(gathers: list[Gather], warps: int) -> Iterator[Gather]:
-    """Yield the gathers with lanes per item: enough to fill a warp, and to divide the longest sums evenly among warps."""
+    # enough lanes per item to fill a warp, and to divide the longest sums evenly among warps
     total = [sum(g.cost * g.chunks for g in gathers if g.phase == phase) for phase in range(4)]
     for g in gathers:
         if g.neighbours_share:
@@ -209,7 +209,7 @@ def _min_items_per_warp(gather: Gather) -> int:
 
 
 def _contiguous(size: int) -> int:
-    """Return the lanes that read rows of ``size`` adjacent numbers without bank conflicts in shared memory.
+    """Lanes that read rows of ``size`` numbers without bank conflicts.
 
     >>> _contiguous(10), _contiguous(48), _contiguous(64)
     (2, 16, 32)

@@ -1,4 +1,4 @@
-"""CUDA C++ from a placement: one deterministic source without includes for each set of opened slots."""
+"""CUDA C++ from placements: deterministic, without includes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tpgen.kernels.cuda.steps_text import StepsText
 
 @dataclass(frozen=True)
 class CudaSource:
-    """Generated CUDA kernels, with the placement that a launch reads."""
+    """Generated CUDA kernels and their placement."""
 
     source: GeneratedSource
     placement: Any
@@ -27,7 +27,7 @@ class CudaSource:
 
 
 def generate_cuda(placement: Any) -> CudaSource:
-    """Return the CUDA source of a placement, which computes all opened slots in one sweep."""
+    """Generate the CUDA source of a placement."""
     w = Writer()
     _TEXTS[type(placement)](placement, w).write()
     return CudaSource(w.done(), placement)

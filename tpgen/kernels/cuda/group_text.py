@@ -1,4 +1,4 @@
-"""CUDA text of the function of one group: all its paths at one channel and one row."""
+"""CUDA text of a group's function."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST = 32  # numbers that are summed over lanes together
 
 
 class GroupText:
-    """Writes a group's function, with variables ``row``, ``c`` (channel) and ``v`` (copy of the other input)."""
+    """Writes the function of a group, for one channel and row."""
 
     def __init__(self, placement: CudaPlacement, group: Group, w: Writer) -> None:
         self.p, self.s, self.group, self.w = placement, placement.schedule, group, w
@@ -238,7 +238,7 @@ class GroupText:
     # -- sums over channels --
 
     def _channel_sums(self) -> Iterator[tuple[str, int, int]]:
-        """Yield operand, start and size of each sum over channels of the group, at most 32 numbers each."""
+        # operand, start and size (at most 32) of each sum over channels
         for operand in self.p.summed:
             tables = [t for path in self.group.paths if (t := self._sum_table(path.term, operand)) and t.copies == 1]
             if tables:
@@ -292,7 +292,7 @@ class GroupText:
 
 
 def place_text(start: int, steps: list[tuple[str, int]]) -> str:
-    """Return a C address: the sum of constants, plus each variable times its stride.
+    """Return a C address: constants added up, plus variables times strides.
 
     >>> place_text(64, [("c", 3), ("2", 1)]), place_text(0, [("v", 8), ("c", 1)])
     ('66 + c * 3', 'v * 8 + c')
@@ -303,5 +303,5 @@ def place_text(start: int, steps: list[tuple[str, int]]) -> str:
 
 
 def lane_sums(placement: CudaPlacement) -> list[str]:
-    """Return the operands whose gradients each lane sums over all units of its warp."""
+    """Operands whose gradients each lane sums over its warp's units."""
     return list(dict.fromkeys(operand for operand, _, _ in placement.folded))

@@ -1,7 +1,7 @@
 """Groups of paths that one warp runs together, because the paths share segments of channels.
 
-In a *group*, one lane owns each number that several paths add to, and reads shared numbers once.  A *unit* is one
-warp's work: 32 channels of a group for some rows; of fewer channels, a warp takes several rows.
+A lane owns the numbers that a group's paths add to, and reads shared numbers once.  A *unit* is one warp's work: 32
+channels of a group for some rows.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from tpgen.kernels.sweep.sweep import PathSweep
 
 @dataclass(frozen=True)
 class HeldSegment:
-    """A segment in a lane's registers at one channel, from the first to the last path of a group that needs the
-    segment.
-    """
+    """A segment in registers at one channel, from its first to its last path."""
 
     view: View
     first: int  # of the paths of its group
@@ -43,7 +41,7 @@ class Group:
 
     @property
     def rows(self) -> int:
-        """Rows that one warp computes at once."""
+        """Concurrent rows of one warp."""
         return LANES // self.width
 
     @property
@@ -52,13 +50,13 @@ class Group:
 
     @cached_property
     def cost(self) -> int:
-        """Statements of one unit, by which `balance` assigns units to warps."""
+        """Statements of one unit."""
         return sum(len(stage.statements) for path in self.paths for stage in path.stages)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One warp's work: 32 channels of a group for one set of rows, or for all rows where rows add to the same numbers."""
+    """One warp's work: 32 channels of a group for one set of rows (all rows, where rows share sums)."""
 
     group: Group
     chunk: int
@@ -70,7 +68,7 @@ class Unit:
 
 
 class Costly(Protocol):
-    """Work with a cost, which `balance` assigns to one warp."""
+    """Work with a cost."""
 
     @property
     def cost(self) -> int: ...
@@ -80,7 +78,7 @@ AnyWork = TypeVar("AnyWork", bound=Costly)
 
 
 def make_groups(schedule: ChannelSchedule, paths: tuple[PathSweep, ...], rows: int) -> tuple[Group, ...]:
-    """Group a sweep's paths by shared segments of channels, for blocks that compute ``rows`` rows at once."""
+    """Group paths by shared segments of channels, for ``rows`` rows per block."""
     groups: list[Group] = []
     slot = 0
     for members in _connected_paths(schedule, paths):
@@ -93,7 +91,7 @@ def make_groups(schedule: ChannelSchedule, paths: tuple[PathSweep, ...], rows: i
 
 
 def power_of_two(size: int) -> int:
-    """Return the least power of two that is not below ``size``.
+    """Next power of two.
 
     >>> power_of_two(5), power_of_two(8)
     (8, 8)
@@ -135,7 +133,7 @@ def _held_segment(view: View, paths: list[PathSweep], positions: list[int]) -> H
 
 
 def balance(units: Iterable[AnyWork], warps: int) -> tuple[tuple[AnyWork, ...], ...]:
-    """Assign units to warps: the costliest first, each to the warp with the least cost so far."""
+    """Assign units to warps: the costliest first, to the least loaded warp."""
     taken: list[list[AnyWork]] = [[] for _ in range(warps)]
     load = [0] * warps
     for unit in sorted(units, key=lambda u: -u.cost):

@@ -1,4 +1,4 @@
-"""CUDA kernels of calls: compiled per compute capability, loaded per device, launched on the current stream."""
+"""CUDA kernels of calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tpgen.kernels.rows import RowIndex
 
 @dataclass(frozen=True)
 class _CompiledKernels:
-    """Compiled kernels of a call for all devices of one compute capability."""
+    """Kernels of a call for one compute capability."""
 
     source: CudaSource
     code: bytes
@@ -51,12 +51,12 @@ class Loaded(NamedTuple):
         return driver.stream_of(self.device)
 
     def address(self, name: str) -> int:
-        """Return the address of a kernel, 0 for an unknown name."""
+        """Address of a kernel, 0 if unknown."""
         return self.functions[name].address if name in self.functions else 0
 
 
 class KnownRows(NamedTuple):
-    """Row indices known to be in range, as int64, with the order of each; an ascending index has no order."""
+    """Row indices in range, as int64, with their orders."""
 
     indices: Sequence[Tensor]
     orders: Sequence[Tensor | None]
@@ -64,7 +64,7 @@ class KnownRows(NamedTuple):
 
 
 class CudaKernel(ABC):
-    """CUDA kernels of one call, compiled and loaded at the first use on a device."""
+    """CUDA kernels of one call, built at the first use on a device."""
 
     def __init__(self, spec: KernelSpec) -> None:
         self.spec = spec
@@ -74,11 +74,11 @@ class CudaKernel(ABC):
     @staticmethod
     @abstractmethod
     def place(spec: KernelSpec, chip: Chip) -> Any:
-        """Place a call on a chip.  Raises `EmitError` where the chip lacks memory."""
+        """Place a call on a chip.  Raises `EmitError` where memory lacks."""
 
     @abstractmethod
     def fields(self, loaded: Loaded) -> list[int]:
-        """Return the launch parameters of the kernels for the C++ runtime."""
+        """Launch parameters for the C++ runtime."""
 
     @abstractmethod
     def recall(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
@@ -86,12 +86,12 @@ class CudaKernel(ABC):
 
     @abstractmethod
     def order(self, loaded: Loaded, call: KernelCall) -> tuple[int, Any]:
-        """Sort edges by owner node, or rows by element; return a fault code (0 for none) and the order."""
+        """Sort edges by owner, or rows by element; return a fault code (0: none) and the order."""
 
     def on(self, device: int) -> Loaded:
         """Return the kernels on a device.
 
-        Raises `BackendError` where a CUDA graph is captured at the first use on the device.
+        Raises `BackendError` at the first use inside a CUDA graph capture.
         """
         if device not in self._loaded:
             captures.refuse_while_capturing(device)
@@ -100,16 +100,16 @@ class CudaKernel(ABC):
         return self._loaded[device]
 
     def compile(self, like: Tensor) -> None:
-        """Compile the kernels for the device of a tensor, ahead of the first call."""
+        """Compile the kernels for a tensor's device."""
         self._compiled_for(driver.capability(cuda_device_of([like])))
 
     def launch(self, like: Tensor) -> tuple[int, list[int]]:
-        """Return the device of a tensor, and the launch parameters there for the C++ runtime."""
+        """Return a tensor's device and the launch parameters for C++."""
         device = cuda_device_of([like])
         return device, self.fields(self.on(device))
 
     def __call__(self, call: KernelCall) -> int:
-        """Launch the kernels of a call on the current stream; return the fault code of an index out of range, or 0."""
+        """Launch the kernels on the current stream; return a fault code or 0."""
         loaded = self.on(cuda_device_of(call.given))
         fault, order = self.order(loaded, call)
         if not fault:

@@ -1,4 +1,4 @@
-"""Launches of a call's kernels: block counts, arguments, and scratch tensors for partial sums."""
+"""Launches of a call's kernels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class EdgeRows:
-    """Edges of a convolution as kernel arguments: sources, destinations, and the order by owner."""
+    """Edges of a convolution: sources, destinations, order by owner."""
 
     order: Tensor | None  # None: as they stand
     src: Tensor
@@ -41,7 +41,7 @@ class EdgeRows:
 
 
 class Launch(NamedTuple):
-    """One kernel launch: kernel name, number of blocks, arguments."""
+    """One launch: kernel name, number of blocks, arguments."""
 
     entry: str
     blocks: int
@@ -50,7 +50,7 @@ class Launch(NamedTuple):
 
 @dataclass(frozen=True)
 class Launches(ABC):
-    """Kernel launches of a call, for its row counts and the blocks that a device runs at once."""
+    """Kernel launches of a call, sized for the concurrent blocks of a device."""
 
     placement: Any
     sizes: CallSizes | KernelCall
@@ -58,34 +58,34 @@ class Launches(ABC):
 
     @abstractmethod
     def rooms(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the scratch tensors for partial sums, by name."""
+        """Shapes of scratch tensors for partial sums, by name."""
 
     @abstractmethod
     def made(self, given: Tensors, opened: Tensors, scratch: Tensors, order: Any) -> list[Launch]:
-        """Return the launches for tensors by slot, scratch tensors by name, and the order of the rows."""
+        """List the launches for tensors by slot, scratch by name, and the order of rows."""
 
     def scratch(self, device: torch.device | str) -> dict[str, Tensor]:
-        """Allocate scratch tensors for partial sums, in the precision of registers."""
+        """Allocate the scratch tensors, in the precision of registers."""
         number = torch.float64 if self.placement.number == torch.float64.itemsize else torch.float32
         return {name: torch.empty(shape, dtype=number, device=device) for name, shape in self.rooms().items()}
 
 
 class RowLaunches(Launches):
-    """Launches of a product: its rows, then sums across ends of runs, sums per node, and sums over blocks."""
+    """Launches of a product: rows, then sums across runs, per node, and over blocks."""
 
     @property
     def runs(self) -> int:
-        """Blocks of the row kernel: as many as have work and run at once, but at least one, which clears the sums."""
+        """Blocks of the row kernel; at least one, which clears the sums."""
         return max(1, min(-(-self.sizes.rows // self.placement.rows), self.at_once))
 
     def rooms(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of each block's partial sums: shared weights, and the owners at both ends of its run."""
+        """Per block: sums of shared weights, and of the owners at both ends of its run."""
         p = self.placement
         found = {"sums": (self.runs, p.dim["w"])} if p.sums_weights and p.dim["w"] else {}
         return found | ({"ends": (2 * self.runs, p.dim[p.owner])} if p.owner and self.runs > 1 else {})
 
     def scratch(self, device: torch.device | str) -> dict[str, Tensor]:
-        """Allocate partial sums, and gradients per edge that a later kernel adds per node."""
+        """Allocate partial sums, and gradients per edge that a kernel adds per node."""
         p, dtype = self.placement, getattr(torch, self.placement.dtype)
         parts = {f"d_{o}": torch.empty(self.sizes.rows, p.dim[o], dtype=dtype, device=device) for o in p.scattered}
         return super().scratch(device) | parts
@@ -118,7 +118,7 @@ class RowLaunches(Launches):
 
 
 class TaskLaunches(Launches):
-    """Launches of a polynomial: tasks (some rows of an element at some channels), then sums over tasks."""
+    """Launches of a polynomial: tasks (rows of an element at some channels), then sums over tasks."""
 
     placement: CudaPolynomialPlacement
 
@@ -133,7 +133,7 @@ class TaskLaunches(Launches):
 
     @cached_property
     def span(self) -> int:
-        """Rows of a task, in whole rounds of its warps, chosen so that all tasks fill whole waves of blocks."""
+        """Rows of a task, such that all tasks fill whole waves of blocks."""
         together, elements = self.placement.warps * LANES // self.width, self.sizes.elements
         fewest = self.sizes.rows // (together * SPAN) + elements + 1
         waves = -(-fewest * self.chunks // self.at_once)
@@ -142,7 +142,7 @@ class TaskLaunches(Launches):
 
     @property
     def tasks(self) -> int:
-        """Upper bound of the number of tasks; only the device knows how many have rows."""
+        """Upper bound of the number of tasks."""
         return self.sizes.rows // self.span + self.sizes.elements
 
     @property
@@ -158,7 +158,6 @@ class TaskLaunches(Launches):
         return {name: found[name] for name in p.entries}
 
     def rooms(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the sums of tasks, and of each operand's sums over some channels."""
         p, sizes = self.placement, self.sizes
         # a tensor may have any name of one word, "sums" as well
         channels = {f"channels of {slot}": (self.chunks, sizes.rows, p.operands[slot].dim) for slot in p.summed}
@@ -175,7 +174,7 @@ class TaskLaunches(Launches):
 
 
 def launches_of(placement: Any, sizes: CallSizes | KernelCall, at_once: int = 0) -> Any:
-    """Return the launches of a placement; with ``at_once`` 0, estimate the concurrent blocks from the chip."""
+    """Return the launches of a placement; ``at_once`` 0 estimates concurrent blocks from the chip."""
     kind = TaskLaunches if isinstance(placement, CudaPolynomialPlacement) else RowLaunches
     return kind(placement, sizes, at_once or placement.blocks_at_once * placement.chip.processors)
 
@@ -197,7 +196,7 @@ def _address(tensor: Tensor | None) -> int:
 
 
 def workspace_of(placement: Any, sizes: CallSizes) -> int:
-    """Return the scratch bytes of a call: partial sums, orders of rows by owner or element, int64 copies of int32.
+    """Scratch bytes of a call: partial sums, orders of rows, int64 copies of int32 indices.
 
     >>> from tpgen.form.form import form_of
     >>> from tpgen.kernels.cuda.chips import chip_of
@@ -215,7 +214,7 @@ def workspace_of(placement: Any, sizes: CallSizes) -> int:
 
 
 def order_bytes(rows: int, owners: Sequence[int], working: int) -> int:
-    """Return the peak bytes of orders of rows: while sorting, or kept beside ``working`` bytes."""
+    """Peak bytes of orders of rows: while sorting, or beside ``working`` bytes."""
     kept = [rows + n + 1 for n in owners]
     making = _SORTED * rows * len(kept)
     return max(sum(kept) * _INDEX + working, making * _INDEX)

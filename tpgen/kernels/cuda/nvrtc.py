@@ -1,7 +1,7 @@
-"""Compile CUDA C++ by NVRTC, the toolkit's compiler library, which needs no driver, GPU or headers.
+"""CUDA C++ compiled by NVRTC, which needs no driver, GPU or headers.
 
-NVRTC comes with torch's CUDA wheels, ``pip install nvidia-cuda-nvrtc``, conda and the CUDA toolkit; ``TPGEN_NVRTC``
-names a library file.
+``TPGEN_NVRTC`` names a library file; else torch's CUDA wheels, ``pip install nvidia-cuda-nvrtc``, conda and CUDA
+toolkits are searched.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ OPTIONS = ("--std=c++17", "--ptxas-options=--verbose")
 
 
 class Compiled(NamedTuple):
-    """Machine code (PTX for a device newer than NVRTC), and the assembler's log of each kernel."""
+    """Machine code (PTX for newer devices) and the assembler's log."""
 
     code: bytes
     log: str
 
 
 class Nvrtc:
-    """An NVRTC library, loaded from a path."""
+    """An NVRTC library."""
 
     def __init__(self, path: str) -> None:
         self.path, self._library = path, ctypes.CDLL(path)
@@ -45,7 +45,7 @@ class Nvrtc:
 
     @cached_property
     def architectures(self) -> tuple[int, ...]:
-        """Compute capabilities that NVRTC writes machine code for."""
+        """Compute capabilities with machine code."""
         count = ctypes.c_int()
         self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
         found = (ctypes.c_int * count.value)()
@@ -54,7 +54,7 @@ class Nvrtc:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Version and options of the compiler, which decide its output beside source and device."""
+        """Version and options, which decide the output."""
         return ("nvrtc {}.{}".format(*self.version), *OPTIONS)
 
     def compile(self, text: str, arch: int) -> Compiled:
@@ -73,7 +73,7 @@ class Nvrtc:
         return self._compile(text, f"compute_{max(a for a in known if a < arch)}", "PTX")
 
     def ptx(self, text: str, arch: int, numbered: bool = False) -> str:
-        """Compile a source to PTX; with ``numbered``, PTX lists source line numbers."""
+        """Compile a source to PTX, with ``numbered`` source lines."""
         more = ("--generate-line-info",) if numbered else ()
         return self._compile(text, f"compute_{arch}", "PTX", more).code.rstrip(b"\0").decode()
 
@@ -113,15 +113,15 @@ class Nvrtc:
 
 
 def find_nvrtc(arch: int | None = None, cuda: int | None = None) -> Nvrtc | None:
-    """Return the first NVRTC for compute capability ``arch`` of a major CUDA version up to ``cuda``, or None.
+    """Return the first NVRTC for compute capability ``arch`` and CUDA up to ``cuda``, or None.
 
-    ``TPGEN_NVRTC`` names the only library allowed; ``TPGEN_NVRTC=none`` forbids all.
+    ``TPGEN_NVRTC`` names the only library allowed; ``none`` forbids all.
     """
     return next((one for one in _loaded_libraries() if not _why_unusable(one, arch, cuda)), None)
 
 
 def why_no_nvrtc(arch: int | None = None, cuda: int | None = None) -> str:
-    """Return the reason why no NVRTC is usable, with advice."""
+    """Why no NVRTC is usable, with advice."""
     named = os.environ.get("TPGEN_NVRTC", "")
     if named == "none":
         return "TPGEN_NVRTC=none forbids it"
@@ -134,7 +134,7 @@ def why_no_nvrtc(arch: int | None = None, cuda: int | None = None) -> str:
 
 
 def need_nvrtc(arch: int | None = None, cuda: int | None = None) -> Nvrtc:
-    """Return a usable NVRTC, or raise `BackendError` with advice."""
+    """Return a usable NVRTC or raise `BackendError` with advice."""
     found = find_nvrtc(arch, cuda)
     if found is None:
         raise BackendError(f"kernels on a GPU need NVRTC, and {why_no_nvrtc(arch, cuda)}; or use strategy='grouped'")
@@ -142,7 +142,7 @@ def need_nvrtc(arch: int | None = None, cuda: int | None = None) -> Nvrtc:
 
 
 def known_architectures(cuda: int | None = None) -> tuple[int, ...]:
-    """Return the compute capabilities that a usable NVRTC writes machine code for."""
+    """Compute capabilities that usable NVRTC libraries support."""
     serving = (one for one in _loaded_libraries() if not _why_unusable(one, None, cuda))
     return tuple(sorted({arch for one in serving for arch in one.architectures}))
 

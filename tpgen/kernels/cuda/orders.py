@@ -1,11 +1,8 @@
-"""Orders of edges by owner (the row that an edge adds to), sorted once per index tensor and remembered.
+"""Edges sorted by owner (the row that an edge adds to), once per index tensor.
 
-Layers with the same index tensors share one sort and one range check.  A fact belongs to a part of a base tensor (such
-as a row of ``edge_index``) and to the tensor's version; inference tensors have no version, so no fact is kept.
-
-An order is valid on the stream that made it.  A CUDA graph sorts at each replay, once for all its layers, forward and
-backward; its facts are dropped when the capture has ended.  Where gradients follow, one sort makes the orders by
-receiver and by sender.
+Layers that share index tensors share a sort and a range check.  Facts belong to a part of a base tensor (a row of
+``edge_index``) and to its version; inference tensors have none.  An order is valid on its stream; a CUDA graph sorts at
+each replay, once for all layers.  One sort makes the orders by receiver and by sender.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from tpgen.kernels.cuda.driver import stream_of
 
 
 class Order(NamedTuple):
-    """Edges sorted by owner, stably, and the position of each owner's first edge."""
+    """Edges sorted stably by owner, and each owner's first position."""
 
     first: Tensor
     order: Tensor
@@ -31,7 +28,7 @@ class Order(NamedTuple):
 
     @staticmethod
     def of(whole: Tensor, owners: int) -> Order:
-        """Split the tensor that holds first positions and sorted edges side by side."""
+        """Split first positions from sorted edges."""
         return Order(whole[: owners + 1], whole[owners + 1 :], whole)
 
 
@@ -41,7 +38,7 @@ _PARTS = 8  # of one tensor, at most: whoever walks over a long one in slices ke
 
 @dataclass
 class _PartFacts(Generic[Known]):
-    """Facts about the parts of one tensor version, by storage position and number of rows."""
+    """Facts about parts of one tensor version."""
 
     version: int
     known: dict[tuple, Known] = field(default_factory=dict)
@@ -54,14 +51,14 @@ _Kept = MutableMapping[Tensor, _PartFacts]  # by the whole tensor, as long as it
 class Memory(Generic[Known]):
     """Cache of facts about index tensors, until a tensor dies or changes.
 
-    A fact ``on_device`` is valid for one stream and one captured CUDA graph.
+    Facts ``on_device`` are valid for one stream and CUDA graph.
     """
 
     on_device: bool = False
     _kept: dict[int, _Kept] = field(default_factory=dict)  # by the graph that records, 0 outside
 
     def of(self, index: Tensor, rows: int, find: Callable[[Tensor, int], Known], capture: int = 0) -> Known:
-        """Return the fact about an index tensor into ``rows`` rows, computed by ``find`` at the first request."""
+        """Return the fact about an index into ``rows`` rows, computed once by ``find``."""
         if index.is_inference() or (self.on_device and _in_graph_pool(index)):  # writes to the former are not counted
             return find(index, rows)
         kept = self._facts_of_capture(capture)
@@ -110,7 +107,7 @@ _NARROW = 2**31
 
 
 def order_of(index: Tensor, owners: int) -> Order:
-    """Sort edges by owner, stably.
+    """Sort edges stably by owner.
 
     >>> first, order, whole = order_of(torch.tensor([2, 0, 2]), 3)
     >>> first.tolist(), order.tolist(), whole.tolist()
@@ -123,7 +120,7 @@ def order_of(index: Tensor, owners: int) -> Order:
 
 
 def orders_of(src: Tensor, dst: Tensor, sources: int, nodes: int) -> Tensor:
-    """Sort edges by receiver and by sender in one sort, for `both_of` to split; an index out of range has no owner.
+    """Sort edges by receiver and by sender at once; an index out of range has no owner.
 
     >>> by_dst, by_src = both_of(orders_of(torch.tensor([2, 0, 2]), torch.tensor([1, 1, 0]), 3, 2), 3, 2)
     >>> by_dst.whole.tolist(), by_src.whole.tolist()
@@ -138,18 +135,18 @@ def orders_of(src: Tensor, dst: Tensor, sources: int, nodes: int) -> Tensor:
 
 
 def both_of(whole: Tensor, sources: int, nodes: int) -> tuple[Order, Order]:
-    """Split the tensor from `orders_of` into the orders by receiver and by sender."""
+    """Split the result of `orders_of` into the orders by receiver and by sender."""
     size = nodes + 1 + (len(whole) - nodes - sources - 2) // 2
     return Order.of(whole[:size], nodes), Order.of(whole[size:], sources)
 
 
 def in_range(index: Tensor, rows: int) -> bool:
-    """Whether every index is in ``[0, rows)``; waits for the device."""
+    """Whether all indices are in ``[0, rows)``; waits for the device."""
     return bool(((index >= 0) & (index < rows)).all())
 
 
 def known_order(index: Tensor, owners: int, capture: int = 0) -> Order:
-    """Return the order of an index tensor, sorted only where the tensor is new or has changed.
+    """Return the order of an index tensor, sorted only if new or changed.
 
     ``capture`` is the CUDA graph that records the call (`captures.capture_of`).
     """
@@ -157,9 +154,9 @@ def known_order(index: Tensor, owners: int, capture: int = 0) -> Order:
 
 
 def know_both(src: Tensor, dst: Tensor, sources: int, nodes: int, capture: int = 0, check: bool = False) -> None:
-    """Remember orders by receiver and by sender from one sort, where both are new, needed and allowed to be kept.
+    """Remember the orders by receiver and by sender from one sort, where both are new and needed.
 
-    With ``check``, remember whether the indices are in range too; this waits for the device once.
+    ``check`` also remembers whether indices are in range, and waits for the device.
     """
     ends = (dst, nodes), (src, sources)
     if any(ascends(x) or not is_kept(x) or recall_order(x, owners, capture) for x, owners in ends):
@@ -174,12 +171,12 @@ def know_both(src: Tensor, dst: Tensor, sources: int, nodes: int, capture: int =
 
 
 def note_ascending(index: Tensor) -> None:
-    """Remember that an index tensor ascends, so that no call sorts the tensor."""
+    """Remember that an index ascends."""
     _ascending.of(index, 0, lambda *_: True)
 
 
 def ascends(index: Tensor) -> bool:
-    """Whether an index tensor is known to ascend, and has not changed since.
+    """Whether an index is known to ascend, unchanged since.
 
     >>> index = torch.tensor([0, 0, 2])
     >>> note_ascending(index)
@@ -190,7 +187,7 @@ def ascends(index: Tensor) -> bool:
 
 
 def known_wide(index: Tensor, capture: int = 0) -> Tensor:
-    """Return an index as int64; the copy of an int32 tensor is remembered.
+    """Return an index as int64; a copy of int32 is remembered.
 
     >>> index = torch.tensor([2, 0], dtype=torch.int32)
     >>> known_wide(index).dtype, known_wide(index) is known_wide(index)
@@ -202,17 +199,17 @@ def known_wide(index: Tensor, capture: int = 0) -> Tensor:
 
 
 def recall_order(index: Tensor, owners: int, capture: int = 0) -> Order | None:
-    """Return the remembered order of an index tensor, or None."""
+    """Return the remembered order of an index, or None."""
     return _orders.recall(index, owners, capture)
 
 
 def recall_wide(index: Tensor, capture: int = 0) -> Tensor | None:
-    """Return an index as int64, or None where no int64 copy is remembered."""
+    """Return an index as int64, or None without a remembered copy."""
     return index if index.dtype == torch.int64 else _wide.recall(index, 0, capture)
 
 
 def recall_inside(index: Tensor, rows: int) -> bool:
-    """Whether an index tensor is remembered to be in range."""
+    """Whether an index is remembered to be in range."""
     return _ranges.recall(index, rows) is True
 
 
@@ -221,9 +218,7 @@ def _stream_of_index(index: Tensor) -> int:
 
 
 def is_kept(index: Tensor) -> bool:
-    """Whether device facts about an index may be remembered: torch counts its writes, and no graph pool lends its
-    memory.
-    """
+    """Whether device facts about an index may be remembered."""
     return not (index.is_inference() or _in_graph_pool(index))
 
 
@@ -232,5 +227,5 @@ def _in_graph_pool(index: Tensor) -> bool:
 
 
 def is_inside(index: Tensor, rows: int) -> bool:
-    """Whether an index tensor is in range; the first check of a tensor waits for the device."""
+    """Whether an index is in range; the first check waits for the device."""
     return _ranges.of(index, rows, in_range)

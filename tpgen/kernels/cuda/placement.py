@@ -1,7 +1,4 @@
-"""Choice of the placement of a call on a GPU.
-
-A product takes the usual rows per step and warps, or the first others that fit; a polynomial the most warps that fit.
-"""
+"""Placements of calls on GPUs: usual rows and warps of a product, or the first that fit; most warps of a polynomial."""
 
 from __future__ import annotations
 
@@ -35,20 +32,20 @@ AnyPlacement = CudaPlacement | GatherPlacement
 
 
 def cuda_target(dtype: str) -> Target:
-    """Return the target of GPU schedules: one channel per lane."""
+    """The target of GPU schedules: one channel per lane."""
     return Target(dtype, lanes=1, registers=255)
 
 
 def place_form(form: Form, dtype: str, opened: tuple[str, ...], chip: Chip, indexed: bool = False) -> AnyPlacement:
-    """Place a kernel that opens slots of a form, named in any order; raises as `place_cuda`."""
+    """Place a kernel that opens slots of a form; raises as `place_cuda`."""
     return place_cuda(plan_schedule(form, cuda_target(dtype)), opened, chip, indexed)
 
 
 @remembered("placements on a GPU", entries=256)
 def place_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, indexed: bool = False) -> AnyPlacement:
-    """Place a kernel that opens slots of a schedule on a chip; an ``indexed`` kernel reads rows of x1 and out by edge.
+    """Place a kernel that opens slots of a schedule; an ``indexed`` one finds rows of x1 and out by edge.
 
-    Raises `EmitError` where the chip lacks memory, and as `place`.
+    Raises `EmitError` where memory lacks, and as `place`.
     """
     rules = EDGES if indexed else ()
     base = place(schedule, opened, rules)
@@ -89,7 +86,7 @@ def _fitting_choices(usual: AnyPlacement) -> Iterator[AnyPlacement]:
 
 
 def place_polynomial(plan: Plan, sweep: PolynomialSweep, dtype: str, chip: Chip) -> CudaPolynomialPlacement:
-    """Place a polynomial call with the most warps (4, 2, 1) that leave room for two blocks, or else for one.
+    """Place a polynomial call, with the most warps that leave room for a second block.
 
     Raises `EmitError` where one warp does not fit.
     """
@@ -103,7 +100,7 @@ def place_polynomial(plan: Plan, sweep: PolynomialSweep, dtype: str, chip: Chip)
 
 
 def why_no_room(plan: Plan, forward: PolynomialSweep, dtype: str, chip: Chip) -> str | None:
-    """Return the reason why derivatives up to second order do not fit a chip's shared memory, or None."""
+    """Why derivatives up to the second do not fit a chip, or None."""
     placed = CudaPolynomialPlacement(plan, forward, cuda_target(dtype), chip)
     needed = (3 * forward.coefficients + placed.tile) * placed.lane_bytes
     return _no_room_text(forward, needed, chip) if needed > chip.block_shared else None

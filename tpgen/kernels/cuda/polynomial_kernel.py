@@ -1,4 +1,4 @@
-"""Polynomials on CUDA devices: rows sorted by element, tasks launched, sums taken over tasks."""
+"""CUDA kernels of polynomials."""
 
 from __future__ import annotations
 
@@ -50,7 +50,6 @@ class PolynomialKernel(CudaKernel):
         return [*fields.values(), *dims, *[0] * (_MOST_SLOTS - len(dims))]
 
     def recall(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
-        """Return the remembered order of rows by element, or None; a captured graph skips the range check."""
         (index,), device = indices, cuda_device_of([like])
         capture, x = captures.capture_of(device), index.tensor
         if x is None:

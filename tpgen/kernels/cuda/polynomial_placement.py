@@ -1,9 +1,8 @@
-"""Placement of a polynomial's sweep: one channel per lane, one row per warp (several rows where channels are few).
+"""A polynomial's sweep placed on blocks: one channel per lane.
 
-A *task* is some rows of one element at 32 channels, computed by one block.  Its warps first compute the element's
-coefficients into shared memory, then each warp runs its own rows.  Couplings are constants in the instructions.
-Gradients of coefficients are sums over rows: each warp adds its own, the block adds its warps in order, and a second
-kernel adds the tasks of each element.
+A *task* is one block's work: some rows of an element at 32 channels.  Warps first compute the element's coefficients
+into shared memory, then each runs its own rows.  Gradients of coefficients are summed per warp, per block, and by a
+second kernel over an element's tasks.
 """
 
 from __future__ import annotations
@@ -63,17 +62,17 @@ class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
 
     @property
     def together(self) -> int:
-        """Sums over tasks that a warp of the second kernel keeps in registers at once."""
+        """Sums over tasks in a warp's registers at once."""
         return min(_TOGETHER, max(1, -(-self.added // self.warps)))
 
     @property
     def ahead(self) -> int:
-        """Tasks whose sums a warp of the second kernel loads at once."""
+        """Tasks whose sums a warp loads at once."""
         return max(1, _TOGETHER // self.together)
 
     @cached_property
     def tile(self) -> int:
-        """Numbers per lane, an odd number, of the buffer in which a warp transposes segments."""
+        """Numbers per lane (odd) of a warp's buffer to transpose segments."""
         moved = [self.operands[s] for s in (*self.inputs, *self.stored)]
         sizes = [size for o in moved if o.channels for _, size in component_runs(o) if size > 1]
         return max(sizes, default=0) | bool(sizes)
@@ -84,18 +83,18 @@ class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
 
     @property
     def lane_bytes(self) -> int:
-        """Bytes of one number for every lane of a warp."""
+        """Bytes of one number for every lane."""
         return LANES * self.number
 
     @cached_property
     def prologue(self) -> list[list[ComponentSum]]:
-        """Coefficients that each warp computes: adjacent coefficients, which share weights, and equal work."""
+        """Coefficients that each warp computes, of equal work."""
         made = list(gathered(self.sweep.prologue).items())
         return shares(made, [len(terms) for _, terms in made], self.warps)
 
     @cached_property
     def epilogue(self) -> list[list[ComponentSum]]:
-        """Gradients of weights that each warp computes, with zeros for gradients without terms."""
+        """Gradients of weights that each warp computes, zeros included."""
         sums = gathered(self.sweep.epilogue)
         places = [Component(s, 0, i) for s in self.folded for i in range(self.operands[s].dim)]
         found = [(place, sums.get(place, ())) for place in places]
@@ -113,7 +112,7 @@ class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
 
 
 def shares(items: Sequence[Item], sizes: Sequence[int], parts: int) -> list[list[Item]]:
-    """Split items into ``parts`` lists of adjacent items, of about equal total size.
+    """Split items into ``parts`` lists of neighbours with about equal sizes.
 
     >>> shares("abcde", [1, 1, 4, 1, 1], 2)
     [['a', 'b', 'c'], ['d', 'e']]

@@ -1,4 +1,4 @@
-"""CUDA text of a placed polynomial: kernels of rows, of weight gradients, of sums over channels."""
+"""CUDA text of polynomials: kernels of rows, weights, and sums over channels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LANES = Phrases(
 
 
 class PolynomialText:
-    """Writes the kernels of a placed polynomial."""
+    """Writes the kernels of a polynomial."""
 
     def __init__(self, placement: CudaPolynomialPlacement, w: Writer) -> None:
         self.at, self.sweep, self.w = placement, placement.sweep, w
@@ -123,9 +123,7 @@ class PolynomialText:
         return f"call.o_{name}[(e * {dim} + {place.index}) * call.channels + c] = narrow({{}});"
 
     def _write_warp_sums(self, name: str, arguments: list[str], parts: list[list[ComponentSum]], put: object) -> None:
-        """Write a device function in which each warp computes its share of sums; ``put`` returns a store statement per
-        sum.
-        """
+        """Write a function in which each warp computes its sums; ``put`` formats a store."""
         head = ", ".join(["const Call& call", "i64 e", "i64 c", "int warp", *arguments])
         with self.w.part(f"function {name}"), self.w.block(f"DEVICE void {name}({head})"):
             for warp, sums in enumerate(parts):

@@ -1,4 +1,4 @@
-"""Head of every CUDA text (number types, constants, headers), and the names of kernels."""
+"""Head of CUDA texts, and kernel names."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _TYPES = {"float32": ("float", "float"), "float64": ("double", "double"), "bfloa
 
 
 def cuda_header(name: str) -> str:
-    """Return the text of a header beside this file."""
+    """Text of a header beside this file."""
     return read_header(Path(__file__).with_name(f"{name}.h"))
 
 
 def write_numbers(w: Writer, dtype: str, *counts: str) -> None:
-    """Write the number types in memory and in registers, the constants ``counts``, and the device helpers."""
+    """Write number types, constants and device helpers."""
     real, num = _TYPES[dtype]
     w.line("typedef long long i64; typedef unsigned long long u64;")
     w.line(f"typedef {real} real;  // in memory")

@@ -1,4 +1,4 @@
-"""Products, convolutions and linear layers on CUDA devices: edges sorted, rows launched, sums taken."""
+"""CUDA kernels of products, convolutions and linear layers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tpgen.kernels.sweep.terms import SLOTS
 
 
 class ProductKernel(CudaKernel):
-    """CUDA kernels that open slots of a form of paths."""
+    """CUDA kernels that open slots of a form."""
 
     @staticmethod
     def place(spec: KernelSpec, chip: Chip) -> AnyPlacement:
@@ -62,7 +62,7 @@ class ProductKernel(CudaKernel):
         return [*fields.values()]
 
     def recall(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
-        """Return the remembered edges, sorted and known in range, or None; a captured graph skips the range check."""
+        """Return the remembered edges, sorted and in range, or None."""
         device = cuda_device_of([like])
         loaded, capture = self._loaded.get(device), captures.capture_of(device)
         if loaded is None:
@@ -94,9 +94,7 @@ class ProductKernel(CudaKernel):
 def ordered_edges(
     owner: str | None, indices: Sequence[RowIndex], device: int, scattered: bool = False
 ) -> tuple[int, EdgeRows | None]:
-    """Return 0 and the edges by owner, or the fault of an index out of range and None; a captured graph skips the
-    check.
-    """
+    """Return 0 and the edges by owner, or the fault of an index out of range; a capture skips the check."""
     capture = captures.capture_of(device)
     own = index_at(indices, owner) if owner else None
     order = _given_or_known_order(own, capture).order if own and not ascends(_index_tensor(own)) else None

@@ -1,8 +1,8 @@
-"""Rows in the shared memory of a block, a step at a time, for any computation.
+"""Layout of rows in a block's shared memory.
 
-A block processes a few rows at a time, a *step*: the block fetches whole rows, computes, and writes whole results,
-while rows of a later step arrive in another *stage* of shared memory.  A result takes the place of its slot's operand,
-or an area of its own.  Sums over rows or paths have areas of their own, in the precision of registers.
+A *step* is some rows: a block fetches, computes and delivers whole rows, while later rows arrive in another *stage* of
+memory.  Results overwrite their slot's operand, or have areas of their own; sums have areas in the precision of
+registers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NUMBERS = 128  # that a thread has in registers, at least
 
 
 class RowSteps(OnChip, OpenedSlots):
-    """Rows of a step and the layout of shared memory; with edges, each edge finds its rows of x1 and out."""
+    """Rows of a step and their shared memory; edges find rows of x1 and out."""
 
     held: str | None = None  # the given operand whose row stays, while edges of one node come
     rows: int  # of a step
@@ -38,12 +38,12 @@ class RowSteps(OnChip, OpenedSlots):
     @property
     @abstractmethod
     def usual_warps(self) -> int:
-        """Default number of warps of a block."""
+        """Default warps of a block."""
 
     @property
     @abstractmethod
     def unit_count(self) -> int:
-        """Units of work of a step, which a block divides among its warps."""
+        """Units of work of a step, divided among warps."""
 
     @abstractmethod
     def added(self, operand: str) -> bool:
@@ -51,21 +51,21 @@ class RowSteps(OnChip, OpenedSlots):
 
     @abstractmethod
     def in_place(self, operand: str) -> bool:
-        """Whether the results of a slot may overwrite its fetched operand."""
+        """Whether a slot's results may overwrite its fetched operand."""
 
     @property
     @abstractmethod
     def between(self) -> dict[str, int]:
-        """Numbers per row of each area of intermediate results."""
+        """Numbers per row of intermediate results, by area."""
 
     @property
     def serial(self) -> bool:
-        """Whether a warp runs the rows of a step one after the other, since rows share sums or a held row."""
+        """Whether a warp runs a step's rows one by one, because rows share sums or a held row."""
         return self.sums_weights or self.by is not None
 
     @property
     def by(self) -> str | None:
-        """The operand by whose node the edges are sorted: the owner of sums, or the held operand."""
+        """Operand by whose nodes edges are sorted: the owner of sums, or the held operand."""
         return self.owner or self.held
 
     @property
@@ -74,7 +74,7 @@ class RowSteps(OnChip, OpenedSlots):
 
     @property
     def registers(self) -> int:
-        """Registers per thread, enough that no number spills to memory."""
+        """Registers per thread, enough to avoid spills."""
         return _NUMBERS * self.number // 4
 
     @property
@@ -92,21 +92,21 @@ class RowSteps(OnChip, OpenedSlots):
 
     @cached_property
     def row_operands(self) -> tuple[str, ...]:
-        """Given operands that a block fetches row by row."""
+        """Given operands fetched row by row."""
         return tuple(o for o in self.given if self.dim[o] and not self.shared_weights(o) and o != self.held)
 
     @property
     def sorted_by(self) -> tuple[str, ...]:
-        """Operands by whose nodes the edges are sorted."""
+        """Operands by whose nodes edges are sorted."""
         return (*((self.by,) if self.by else ()), *self.scattered)
 
     def of_nodes(self, operand: str) -> bool:
-        """Whether edges index the rows of an operand."""
+        """Whether edges index an operand's rows."""
         return self.indexed and operand in ("x1", "out")
 
     @property
     def scattered(self) -> tuple[str, ...]:
-        """Results per edge that a second kernel adds per node, since edges come in another operand's order."""
+        """Results per edge that a second kernel adds per node."""
         return tuple(o for o in self.results if self.of_nodes(o))
 
     def shared_weights(self, operand: str) -> bool:
@@ -114,12 +114,12 @@ class RowSteps(OnChip, OpenedSlots):
 
     @cached_property
     def results(self) -> tuple[str, ...]:
-        """Opened slots that a block writes row by row."""
+        """Opened slots written row by row."""
         return tuple(o for o in self.opened if not self.carried(o) and self.dim[o])
 
     @cached_property
     def usual_rows(self) -> int:
-        """Default number of rows of a step."""
+        """Default rows of a step."""
         if self.indexed:
             return next((r for r in (4, 2) if self._step_bytes(2 * r) <= self.chip.block_shared // 3), 1)
         rows = self._fewest_aligned_rows
@@ -131,7 +131,7 @@ class RowSteps(OnChip, OpenedSlots):
 
     @property
     def row_choices(self) -> tuple[int, ...]:
-        """Possible numbers of rows of a step: long rows copy whole, and all multiprocessors have rows."""
+        """Possible rows of a step: long rows copy whole, all multiprocessors have work."""
         most = max(self.usual_rows, _BATCH // self.chip.processors)
         return tuple(r for r in (1, 2, 4, 8, 16, _ROWS) if self._fewest_aligned_rows <= r <= most)
 
@@ -155,12 +155,12 @@ class RowSteps(OnChip, OpenedSlots):
         return self.row_bytes(operand) * rows % _SIXTEEN == 0
 
     def whole(self, operand: str) -> bool:
-        """Whether the rows of a step (or each row, with edges) fill multiples of 16 bytes, so that rows copy whole."""
+        """Whether rows fill multiples of 16 bytes, and so copy whole."""
         return self._fills_16_bytes(operand, 1 if self.indexed else self.rows)
 
     @property
     def head(self) -> list[str]:
-        """Lines of text that describe a step."""
+        """Lines that describe a step."""
         owned = f", summed by the owner of {self.owner}" if self.owner else ""
         owned += f", by the owner of {self.held}" if self.held else ""
         return [
@@ -173,7 +173,7 @@ class RowSteps(OnChip, OpenedSlots):
 
     @cached_property
     def stage(self) -> dict[str, int]:
-        """Byte offset in a stage of each fetched operand's rows."""
+        """Byte offset in a stage of each operand's rows."""
         return _area_offsets({o: self.row_bytes(o) * self.rows for o in self.row_operands})
 
     @property
@@ -196,7 +196,7 @@ class RowSteps(OnChip, OpenedSlots):
 
     @cached_property
     def areas(self) -> dict[str, int]:
-        """Byte offset of each permanent area, behind the barriers of the stages."""
+        """Byte offset of each permanent area."""
         return _area_offsets(self._area_sizes, 8 * (self.stage_count + 1))
 
     @property
@@ -210,7 +210,7 @@ class RowSteps(OnChip, OpenedSlots):
 
     @cached_property
     def stage_count(self) -> int:
-        """Number of stages: two where both fit, else one."""
+        """Stages: two where both fit."""
         return 2 if self._areas_bytes + 2 * self.stage_bytes <= self.chip.block_shared else 1
 
     @property
@@ -229,12 +229,12 @@ class RowSteps(OnChip, OpenedSlots):
 
 
 def has_room(placement: RowSteps) -> bool:
-    """Whether a placement fits the shared and constant memory of its chip."""
+    """Whether a placement fits its chip's memory."""
     return placement.shared <= placement.chip.block_shared and placement.constants <= CONSTANTS
 
 
 def check_room(placement: RowSteps) -> None:
-    """Raise `EmitError` where a placement exceeds shared or constant memory."""
+    """Raise `EmitError` where shared or constant memory lacks."""
     if placement.shared > placement.chip.block_shared:
         raise EmitError(
             f"a row of this product needs {placement.shared} bytes of shared memory, and a block of {placement.chip} "

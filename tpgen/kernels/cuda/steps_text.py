@@ -1,4 +1,4 @@
-"""CUDA text of a product's kernel: blocks fetch, compute and deliver rows in steps."""
+"""CUDA text of product kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENDS = {"x1": "src", "out": "dst"}  # of an edge, whose rows these are
 
 
 class StepsText:
-    """Writes a kernel: constants, functions of units, and the loop over a block's rows."""
+    """Writes a product's kernel: constants, functions, and the loop over rows."""
 
     def __init__(self, placement: AnyPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
@@ -205,7 +205,7 @@ class StepsText:
 
 
 class RowsText:
-    """Writes how a block fetches and delivers the rows of a step: adjacent rows at once, rows of edges one by one."""
+    """Writes how a block fetches and delivers rows."""
 
     def __init__(self, placement: RowSteps, w: Writer) -> None:
         self.p, self.w = placement, w
@@ -222,7 +222,7 @@ class RowsText:
         return "const Ends* ends" if self.p.indexed else "i64 q"
 
     def write_call(self) -> None:
-        """Write ``struct Call``, the argument of the kernel."""
+        """Write ``struct Call``, the kernel's argument."""
         w = self.w
         with w.block("struct Call", "};"):
             w.line(f"const real {', '.join('*' + o for o in SLOTS)};")

@@ -1,7 +1,7 @@
-"""Tables of linear combinations of a row's numbers, filled by all threads from constant arrays of coefficients.
+"""Tables of linear combinations of a row's numbers, filled by all threads.
 
-Tables with equal segment sizes form a set.  Each copy's entries fill a multiple of four, since a lane reads four at
-once; entries of a long table follow the order in which a path reads.
+Tables with equal segment sizes form a set.  Entries of a copy fill a multiple of four, which a lane reads at once; long
+tables keep the order in which paths read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TableSet:
 
     @property
     def depth(self) -> int:
-        """Largest number of terms of an entry."""
+        """Most terms of an entry."""
         return max(map(len, self.rows))
 
     @property
@@ -49,12 +49,12 @@ class TableSet:
         return tuple(sorted({path for t in self.tables for path in t.table.paths}))
 
     def column(self, n: int) -> tuple[tuple[float, int], ...]:
-        """Return the n-th term of every entry; a missing term is zero times the first number."""
+        """Return the n-th term of every entry; a missing term is zero."""
         return tuple(row[n] if n < len(row) else (0.0, 0) for row in self.rows)
 
 
 def table_sets(placed: tuple[PlacedTable, ...], sweep: Sweep) -> tuple[TableSet, ...]:
-    """Return the tables that a statement reads, in sets."""
+    """Return the tables that statements read, in sets."""
     alike: dict[tuple[str, int, int], list[int]] = {}
     for n, table in enumerate(placed):
         if sweep.tables[n]:
@@ -84,7 +84,7 @@ def _first_read_ranks(paths: Iterable[PathSweep]) -> dict[TableEntry, int]:
 
 
 def entries_of(statement: Statement) -> list[TableEntry]:
-    """Return the table entries that a statement reads."""
+    """Table entries that a statement reads."""
     return [value for value in statement.factors if isinstance(value, TableEntry)]
 
 

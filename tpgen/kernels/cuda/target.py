@@ -1,4 +1,4 @@
-"""CUDA devices as a kernel target: obstacles, kernel text and kernels of a call."""
+"""CUDA devices as a kernel target."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MATRIX = 64 * 64  # the most weights of a path, shared by all rows, that ``auto
 
 
 def missing(device: torch.device) -> str | None:
-    """Return the reason why this machine cannot run kernels on a device, or None."""
+    """Why this machine cannot run kernels on a device, or None."""
     if reason := why_no_driver():
         return reason
     number, there = driver.device_number(device), torch.cuda.device_count()
@@ -44,17 +44,17 @@ def missing(device: torch.device) -> str | None:
 
 
 def chip_at(device: torch.device) -> Chip:
-    """Return the chip of a device in this machine."""
+    """Chip of an existing device."""
     return chip_of(driver.capability(driver.device_number(device)))
 
 
 def chip_expected(device: torch.device) -> Chip:
-    """Return the chip of a device; without a GPU, an H200."""
+    """Chip of a device; without a GPU, an H200."""
     return chip_at(device) if torch.cuda.is_available() else chip_of(90)
 
 
 def workspace(spec: KernelSpec, sizes: CallSizes, chip: Chip | None = None) -> int:
-    """Return the scratch bytes of a call."""
+    """Scratch bytes of a call."""
     return workspace_of(place_kernel(spec, chip or chip_expected(sizes.device)), sizes)
 
 
@@ -103,7 +103,7 @@ def _why_slower_than_graphs(spec: KernelSpec, _chip: Chip) -> str | None:
 
 
 def taken_rules(description: Any, rules: Rules) -> Rules:
-    """Return the row rules that GPU kernels support: both ends of edges, and elements of polynomials."""
+    """Return the row rules that GPU kernels support: edges, and elements of polynomials."""
     if description.any_level:
         return rules
     return EDGES if set(EDGES) <= set(rules) else ()
