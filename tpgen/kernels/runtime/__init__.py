@@ -1,1 +1,1 @@
-"""Torch operators of kernels and their derivatives."""
+"""Torch operators of kernels."""

@@ -1,4 +1,4 @@
-"""Kernel calls for TorchScript and compiled programs: products with batch dimensions, polynomials."""
+"""Kernel calls for TorchScript and compiled programs."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -39,7 +39,7 @@ def batched_product(x1: Tensor, x2: Tensor, w: Tensor, description: str, shared:
 
 
 def run_polynomial(tensors: list[Tensor], index: Optional[Tensor], description: str, call: str) -> Tensor:  # noqa: UP045
-    """`kernel_polynomial` of tensors of one dtype; scripted and compiled programs call the operator directly."""
+    """`kernel_polynomial` of tensors of one dtype; scripts and compiled programs call the operator."""
     if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
         if not torch.compiler.is_compiling():
             return kernel_polynomial(tensors, index, description, call)

@@ -1,4 +1,4 @@
-"""The `torch.func.vmap` rule of forms: a batch dimension becomes more rows."""
+"""The `torch.func.vmap` rule of forms: a batch dimension becomes rows."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Dims = Sequence[int | None]  # the batch dimension of each tensor; None where it
 
 
 def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
-    """Fold a batch into the rows of a call; return the call and the function that unfolds its results.
+    """Fold a batch into a call's rows; return the call and the function that unfolds results.
 
-    ``dims`` are batch dimensions of tensors, indices and orders.  Shared weights without batch stay one copy where no
-    gradient of weights is opened.  Otherwise weights by element become more elements, weights of a product become
-    weights per row, and gradients are summed over each sample's rows.
+    ``dims`` are batch dimensions of tensors, indices and orders.  Shared weights without batch stay one copy unless
+    their gradient is opened.  Otherwise weights by element become more elements, weights of products become weights per
+    row, and gradients are summed per sample.
     """
     if size == 1:
         return _fold_single_sample(dims, call)

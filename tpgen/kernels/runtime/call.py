@@ -1,4 +1,4 @@
-"""Kernel calls as values, from operators to compiled functions."""
+"""Kernel calls as values."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tpgen.planner.plan import OUT
 
 
 class OperandShape(NamedTuple):
-    """Shape of an operand's tensors: the first axis's count, and the numbers of a row.
+    """Shape of an operand's tensors: count of the first axis, numbers of a row.
 
-    With ``channels`` a row holds any number of channels of ``dim`` numbers each.  A row has one axis where ``flat``,
-    else any axes.
+    With ``channels`` a row holds any number of channels of ``dim`` numbers.  A row has one axis where ``flat``, else
+    any.
     """
 
     dim: int
@@ -31,10 +31,9 @@ class OperandShape(NamedTuple):
 
 
 class FormCall(NamedTuple):
-    """A call of a form as the operator takes it: tensors of the given slots in the order of the call's text, and row
-    rules.
+    """A call of a form as the operator takes it: tensors by slot, and row rules.
 
-    ``at`` holds an index for each of the ``rules`` that takes one, then the orders of the ``ordered`` rules.  ``nodes``
+    ``at`` holds an index for each of ``rules`` that takes one, then the orders of the ``ordered`` rules.  ``nodes``
     counts rows of out where no tensor does.
     """
 
@@ -48,7 +47,7 @@ class FormCall(NamedTuple):
 
     @property
     def slots(self) -> Slots:
-        """The given and opened slots.  Raises `PlanError` for invalid text."""
+        """Given and opened slots.  Raises `PlanError` for invalid text."""
         return Slots.parse(self.call)
 
     @property
@@ -91,7 +90,7 @@ class FormCall(NamedTuple):
     ) -> FormCall:
         """Return the call of an operator's arguments.
 
-        Raises `PlanError` for an unknown rule, `InputError` for too many or too few indices.
+        Raises `PlanError` for unknown rules, `InputError` for a wrong number of indices.
         """
         at, rules, sorts = at or (), rules_of(rows), rules_of(ordered)  # packages of AOTInductor give None for no list
         more = len(at) - len(sorts) - sum(rule.takes_index for rule in rules)
@@ -101,7 +100,7 @@ class FormCall(NamedTuple):
 
 
 def call_of(opened: tuple[str, ...]) -> Slots:
-    """Return the call without levels that opens operands of a product, given the cotangent ``out`` for gradients.
+    """Return the call that opens operands of a product; gradients are given the cotangent ``out``.
 
     >>> print(call_of(("out",)))
     x1 x2 w -> out
@@ -114,7 +113,7 @@ def call_of(opened: tuple[str, ...]) -> Slots:
 
 @cache
 def opening_text(*opened: str) -> str:
-    """Return the text of the call that opens operands of a product.
+    """Return the text of `call_of`.
 
     >>> opening_text("out")
     'x1 x2 w -> out'

@@ -1,7 +1,6 @@
-"""A form as one string, from which an operator of a saved program finds its kernel.
+"""A form as a string, from which an operator of a saved program finds its kernel.
 
-A product or linear layer is described by plan, layout and paths, a polynomial by its plan.  A description may come from
-a file, so `read_description` checks every field.
+Strings may come from files: `read_description` checks every field.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _FORCES = (call_of(("x2",)), call_of(("x1", "w", "out")), raised_call(SLOTS, SLO
 
 @dataclass(frozen=True)
 class Description:
-    """A product as a kernel computes it, for any dtype and opened slots."""
+    """A product as kernels compute it, for any dtype and opened slots."""
 
     plan: Plan
     layout: tuple[str, ...]
@@ -78,9 +77,9 @@ class Description:
         return row_lengths(self.form)
 
     def schedule(self, dtype: torch.dtype) -> AnySchedule:
-        """Return the form's layout for this machine's vectors.
+        """Lay the form out for this machine's vectors.
 
-        Raises `EmitError` for code that is too long, or a coefficient beyond the dtype.
+        Raises `EmitError` for too long code, or a coefficient beyond the dtype.
         """
         beyond = next((t for t in self.form.live_terms if abs(t.coefficient) > torch.finfo(dtype).max), None)
         if beyond is not None:
@@ -91,22 +90,22 @@ class Description:
         return plan_schedule(self.form, target(dtype))
 
     def placement(self, call: Call, dtype: torch.dtype, rules: Rules = ()) -> Placement:
-        """Place the values of a call's C++ in registers, scratch and memory.  Raises `EmitError` as `place`."""
+        """Place a call's values in registers, scratch and memory.  Raises `EmitError` as `place`."""
         opened, raised = self.read(call)
         return place(self.schedule(dtype), opened, rules, raised)
 
     def calls(self, forces: bool = False) -> tuple[Call, ...]:
-        """Return the forward call and its gradients; ``forces`` adds the calls of training on gradients of inputs."""
+        """The forward call and its gradients; ``forces`` adds calls of training on input gradients."""
         return (*map(call_of, OPENED_BY_DIRECTION.values()), *(_FORCES if forces else ()))
 
     def source(self, call: Call, dtype: torch.dtype, rules: Rules = ()) -> GeneratedSource:
-        """Return the C++ source of a call."""
+        """Generate the C++ of a call."""
         return generate(self.placement(call, dtype, rules))
 
     def read(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the operands that a call opens, and the operands with a given cotangent at level 1.
+        """Return the operands that a call opens, and the operands with cotangents at level 1.
 
-        Raises `InputError` for a call that is no gradient or second derivative of a product.
+        Raises `InputError` unless the call is a first or second derivative of a product.
         """
         opened = tuple(slot.operand for slot in call.opened)
         raised = tuple(slot.operand for slot in call.given if slot.levels)
@@ -120,11 +119,11 @@ class Description:
         return opened, raised
 
     def places(self, call: Call) -> int:
-        """Return the operands that a call opens as bits; 0 for a call with levels."""
+        """Operands opened by a call without levels, as bits."""
         return 0 if call.levels else sum(1 << SLOTS.index(slot.operand) for slot in call.opened)
 
     def parts(self, call: Call, rules: Rules) -> tuple[Call, ...]:
-        """Split a call into calls of one kernel each: each order of summed rows takes its own sweep."""
+        """Split a call into calls of one kernel each: one per order of summed rows."""
         opened, raised = self.read(call)
         groups: list[tuple[str, ...]] = [()]
         for slot in opened:
@@ -134,9 +133,9 @@ class Description:
         return tuple(raised_call(group, raised) if raised else call_of(group) for group in groups)
 
     def shapes(self, rules: Rules) -> dict[str, OperandShape]:
-        """Return the shapes of the operands' tensors; the first ones tell the number of rows.
+        """Shapes of the operands' tensors; the first ones tell the number of rows.
 
-        Raises `InputError` for weights by element without a rule, or shared weights with a rule.
+        Raises `InputError` for weights by element without rule, or shared weights with one.
         """
         (d1, d2, dw, dout), shared = self.dims, self.plan.operand("w").rows == SHARED
         if self.plan.by_element and ELEMENTS not in rules:
@@ -151,7 +150,7 @@ class Description:
 
     @cached_property
     def groups(self) -> bool:
-        """Whether kernels group rows by element, so that a call may omit the index."""
+        """Whether kernels group rows by element, and need no index."""
         return is_linear(self.form) and target(torch.float32).lanes > 1
 
     def takes(self, rule: RowRule, dtype: torch.dtype) -> bool:
@@ -171,20 +170,18 @@ class Description:
         return bool(self.form.live_terms)
 
     def rounds(self, call: Call, rules: Rules) -> bool:
-        """Whether sums over rows pass through memory, where bfloat16 rounds each part."""
+        """Whether bfloat16 rounds each part of a sum over rows."""
         sums = summed_by(tuple(slot.operand for slot in call.opened), rules)
         return bool(sums) and self.schedule(torch.bfloat16).name == "batch"
 
     @cached_property
     def per_row(self) -> str:
-        """Description of the same product with weights for every row."""
+        """Description of the product with weights for every row."""
         return describe(self.plan.remade(shared_weights=False), self.layout, self.paths, self.check_index)
 
     @cached_property
     def weighted(self) -> str:
-        """Description of the weighted paths alone, for another tensor in the weights' place: other paths do not depend
-        on weights.
-        """
+        """Description of the weighted paths alone, for another tensor in place of weights."""
         everything = all(term.leg("w") for term in form_of(self.plan, self.layout).terms)
         return describe(self.plan, self.layout, self.paths if everything else "weighted", self.check_index)
 
@@ -200,7 +197,7 @@ _DESCRIBED: dict[str, Callable[[Plan, Layout], AnyDescription]] = {
 
 
 def described(plan: Plan, layout: Layout = "mul_ir") -> AnyDescription:
-    """Return the kernel description of a plan; a polynomial ignores ``layout``."""
+    """Return the kernel description of a plan; polynomials ignore ``layout``."""
     return _DESCRIBED[plan.maker.form](plan, layout)
 
 
@@ -211,9 +208,9 @@ def describe(
     paths: str = "all",
     check_index: bool = True,
 ) -> str:
-    """Return the string of a product for `kernel_product`, of ``all`` paths or the ``weighted`` ones.
+    """Return the string of a product for `kernel_product`, of ``all`` or ``weighted`` paths.
 
-    Without ``check_index`` a convolution and its derivatives trust the edges: an index out of range is undefined
+    Without ``check_index`` convolutions and their derivatives trust edges: an index out of range is undefined
     behaviour.
 
     >>> from tpgen.planner.product import make_plan
@@ -238,7 +235,7 @@ _made: Shelf[str, Description] = Shelf("descriptions that were made here")  # th
 
 @remembered("descriptions that were read")
 def read_description(text: str) -> AnyDescription:
-    """Read a description strictly, or return one that this process made.
+    """Read a description strictly, or return one of this process.
 
     Raises `PlanError` with the field that is missing, unknown or out of range.
     """
@@ -275,7 +272,7 @@ def _read_plan(fields: Any) -> Plan:
 
 
 def takes_pairs(plan: Plan, layout: Layout, dtype: torch.dtype) -> bool:
-    """Whether kernels let two edges share a row of weights, in derivatives of any order too."""
+    """Whether kernels let two edges share a row of weights, in all derivatives too."""
     if plan.shared_weights or not plan.weight_numel or dtype not in DTYPES:
         return False
     own = Description(plan, layouts_of(plan, layout))
@@ -288,9 +285,9 @@ def kernel_source(
     direction: str = "forward",
     dtype: torch.dtype = torch.float32,
 ) -> GeneratedSource:
-    """Return the generated C++ of one direction, with the paths of each line.
+    """Generate the C++ of one direction, with the paths of each line.
 
-    Raises `EmitError` for an unknown direction or a product that is too large to write out.
+    Raises `EmitError` for an unknown direction or a too large product.
 
     >>> from tpgen.planner.product import make_plan
     >>> plan = make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)])

@@ -1,4 +1,4 @@
-"""Kernels that failed to build: warned about once, and remembered, so that `auto` chooses graphs."""
+"""Kernels that failed to build, remembered so that `auto` chooses graphs."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _seen: list[str] = []  # by name, as often as any was noted
 
 
 def failures_seen() -> int:
-    """Count the build failures of this process; a new failure makes modules choose again."""
+    """Count this process's build failures."""
     return len(_seen)
 
 
 def failure_of(description: Any, dtype: torch.dtype, device: str) -> str | None:
-    """Return the reason why a kernel of a form failed to build for a dtype and device type, or None."""
+    """Why a kernel of a form failed to build for a dtype and device type, or None."""
     dtypes = (dtype, torch.float32) if dtype == torch.bfloat16 else (dtype,)
     found = (_reasons.get(_key(description, one, device)) for one in dtypes)
     return next((reason for reason in found if reason), None)
 
 
 def note_failure(spec: KernelSpec, device: str, error: KernelError) -> None:
-    """Remember a build failure, and warn at the first failure of a form."""
+    """Remember a build failure; warn at a form's first."""
     key = _key(spec.description, spec.dtype, device)
     if key in _reasons:
         return
@@ -50,7 +50,7 @@ def _key(description: Any, dtype: torch.dtype, device: str) -> _Key:
 
 
 def name_of(plan: Plan) -> str:
-    """Return a one-line name of a product, layer or polynomial."""
+    """Name a product, layer or polynomial in one line."""
     ends = " x ".join(str(o.irreps.simplify()) for o in plan.inputs)
     text = f"{ends} -> {plan.out.irreps.simplify()}"
     return f"{text if len(text) <= 100 else text[:97] + '...'} ({len(plan.paths)} paths, {plan.digest})"

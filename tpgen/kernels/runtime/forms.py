@@ -1,13 +1,11 @@
-r"""Operators: calls of a form, and the rule that makes their derivatives calls again.
+r"""Operators of forms; derivatives of calls are calls again.
 
-The gradients of a form L at a point, pulled back along cotangents :math:`c_s`, are the gradients of
+The gradients of a form L, pulled back along cotangents :math:`c_s`, are the gradients of
 
 .. math:: \sum_s \langle c_s, \partial L/\partial s\rangle,
 
-a call at one more level (`tpgen.form.call`).  Kernels of polynomials take calls at any level, kernels of products up to
-level one; other calls are expanded into sums of calls without levels.
-
-``tpgen::form`` computes any call; ``tpgen::order`` sorts an index, or both ends of edges.
+a call at one more level (`tpgen.form.call`).  Kernels take calls of polynomials at any level, of products up to level
+one; other calls are sums of calls without levels.  ``tpgen::form`` computes calls, ``tpgen::order`` sorts indices.
 """
 
 from __future__ import annotations
@@ -101,9 +99,7 @@ class _Forms(Operator):
         return _with_zeros(call, self._derived(call, text, [*call.tensors, *(t for t in tangents if t is not None)]))
 
     def _derived(self, call: FormCall, text: str, tensors: Sequence[Tensor]) -> Sequence[Tensor | None]:
-        """Return the opened slots of the derivative ``text`` of a call, given ``tensors``; None for a slot that is
-        zero.
-        """
+        # None for a slot that is zero
         kernels = kernels_of(call.description)
         own = kernels.description.any_level
         lowered = None if own else _gradient_text_without_levels(text)
@@ -153,7 +149,7 @@ def _with_zeros(call: FormCall, found: Sequence[Tensor | None]) -> list[Tensor |
 
 
 class _Sum(NamedTuple):
-    """A product's call as a sum of calls without levels, and whether one kernel may compute the sum."""
+    """A call as a sum of calls without levels; ``fuses``: one kernel may compute the sum."""
 
     parts: tuple[CallPart, ...]
     fuses: bool
@@ -178,7 +174,7 @@ def _gradient_text_without_levels(text: str) -> str | None:
 
 
 def _run_expanded(call: FormCall) -> list[Tensor | None]:
-    """Return the opened slots of a call through calls without levels; None for a slot that is zero."""
+    # None for a slot that is zero
     product = kernels_of(call.description).product
     empty = {n for n, dim in enumerate(product.dims) if not dim}
 

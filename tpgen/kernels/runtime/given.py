@@ -1,4 +1,4 @@
-"""Tensor arguments of calls, converted by one rule for products, layers, polynomials and functions."""
+"""Tensor arguments of all calls."""
 
 from __future__ import annotations
 

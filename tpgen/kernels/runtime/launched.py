@@ -1,7 +1,6 @@
-"""Calls that C++ launches on GPUs, and the Python memory of their row orders.
+"""Calls that C++ launches on GPUs, and the memory of their row orders.
 
-A kernel is first launched by Python, which enters the kernel here.  Calls with new indices go to Python, which sorts
-and checks; calls with known indices are launched in C++.
+Python sorts, checks and launches calls with new indices; C++ launches calls with known indices.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _CALLS = 32  # on parts of the same tensors, at most
 
 
 class _KnownCalls(NamedTuple):
-    """Calls whose indices are parts of the same tensors, in the same versions."""
+    """Calls whose indices are parts of the same tensor versions."""
 
     wholes: tuple[ref[Tensor], ...]
     versions: tuple[int, ...]
@@ -34,7 +33,7 @@ class _KnownCalls(NamedTuple):
 
 
 class Launched:
-    """Calls of one form that C++ launches on GPUs."""
+    """Calls of one form that C++ launches."""
 
     def __init__(self, native: Runtime) -> None:
         self._native = native
@@ -43,13 +42,13 @@ class Launched:
         self._seen: dict[tuple[int, ...], _KnownCalls] = {}  # by the tensors that indices are parts of
 
     def enter(self, number: int, call: Slots, signature: CallSignature, kernel: Any, like: Tensor) -> None:
-        """Register a kernel of the C++ runtime, with the tensors that count the rows of its indices."""
+        """Register a C++ kernel, with the tensors that count rows of its indices."""
         counted = [shape.counts for _, shape in signature.given]
         places = tuple(counted.index(r.into) if r.into in counted else None for r in signature.rules)
         self._kernels[number, like.get_device()] = kernel, places
 
     def call(self, call: FormCall, entered: Sequence[tuple[int, int]], check: bool) -> Sequence[Tensor] | None:
-        """Return the opened slots of a call with indices; empty for new indices, None for a kernel not entered."""
+        """Return the opened slots of a call; empty for new indices, None for unknown kernels."""
         # indices of a call before are found again in this one frame of Python: fifty take as long as the launch
         tensors, at, _, text, _, nodes, ordered = call
         device = tensors[0].get_device()
@@ -143,7 +142,7 @@ def run_native(
     at: Sequence[Tensor],
     which: int = -1,
 ) -> Sequence[Tensor]:
-    """Run the kernels of a call in C++; bits of ``which`` mark indices with an order.  Returns nothing at faults."""
+    """Run a call's kernels in C++; bits of ``which`` mark indices with orders.  Empty at faults."""
     nodes, made = _out_rows(call, entered), list[Tensor]()
     for number, count in entered:
         results = native([*call.tensors[:count], *at], number, nodes, which)

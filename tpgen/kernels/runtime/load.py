@@ -1,4 +1,4 @@
-"""Compiled C++ kernels of calls, and the bytes of a call on the CPU."""
+"""Compiled C++ kernels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Index(ctypes.Structure):
 
 
 class CompiledKernel:
-    """A compiled function, with its address for the C++ runtime."""
+    """A compiled function, with its address for C++."""
 
     def __init__(self, spec: KernelSpec) -> None:
         self._function: Callable[..., int] = build.load_kernel(source_of(spec).text)
@@ -51,7 +51,7 @@ def _index_structs(indices: Sequence[RowIndex]) -> ctypes.Array:
 
 
 def source_of(spec: KernelSpec) -> Any:
-    """Return the C++ source of a kernel for this machine's vectors."""
+    """Generate the C++ of a kernel."""
     with no_collection():
         return spec.description.source(spec.call, spec.dtype, spec.rules)
 
@@ -60,7 +60,7 @@ def source_of(spec: KernelSpec) -> Any:
 
 
 def product_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
-    """Count the scratch bytes of a product's kernel."""
+    """Count the scratch bytes of a product kernel."""
     placed = spec.description.placement(spec.call, spec.dtype, spec.rules)
     rows, number, owners = sizes.rows, max(4, spec.dtype.itemsize), sizes.owners(placed.owner)
     order = (owners + 1 + rows + 1) * _INDEX if placed.owner else 0
@@ -88,7 +88,7 @@ def _task_list_bytes(sizes: CallSizes, span: int) -> int:
 
 
 def polynomial_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
-    """Count the scratch bytes of a polynomial's kernel."""
+    """Count the scratch bytes of a polynomial kernel."""
     placed = spec.description.placement(spec.call, spec.dtype)
     sums = sum(sizes.rows * placed.operands[slot].dim for slot in placed.summed)
     scratch = max(1, sum(placed.scratch.values())) * placed.target.lanes * torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""Reuse of the memory of large results: `native/memory.h` for Python.
+"""Reuse of memory of large results.
 
 ``TPGEN_REUSE_MB`` limits the free bytes kept; 0 turns reuse off.
 """
@@ -20,7 +20,7 @@ LARGE = 2**20  # bytes, as in native/memory.h
 
 
 def kept() -> int:
-    """Return the free bytes kept for later results."""
+    """Free bytes kept for later results."""
     made = built_runtime()
     return made.kept() if made else 0
 
@@ -33,7 +33,7 @@ def release() -> None:
 
 @contextmanager
 def none_kept() -> Iterator[None]:
-    """Turn reuse off inside the context, so that torch's allocator counts all results."""
+    """Turn reuse off in the context: torch's allocator then counts all results."""
     made = runtime()
     before = made.limit(0) if made else 0
     try:

@@ -13,7 +13,7 @@ from tpgen.base._torch import enter_vmap, is_legacy_batchedtensor, leave_vmap, r
 
 @contextmanager
 def below_vmap() -> Iterator[int]:
-    """Leave the innermost older vmap inside the context, and yield its level."""
+    """Leave the innermost older vmap; yield its level."""
     level = leave_vmap() + 1
     try:
         yield level
@@ -22,7 +22,7 @@ def below_vmap() -> Iterator[int]:
 
 
 def unwrap_batched(level: int, values: Sequence[Any]) -> tuple[int, list[int | None], list[Any]]:
-    """Unwrap values batched at a level of the older vmap; return batch size, axis per value (0 or None), values."""
+    """Unwrap values at a vmap level; return batch size, batch axes (0 or None), values."""
     batched: dict[int, Tensor] = {
         # of a tensor that only a level further out has batched this makes one with a batch of one
         n: remove_batch_dim(x, level, 1, 0)

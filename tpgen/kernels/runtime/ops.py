@@ -1,7 +1,6 @@
-r"""Kernel calls for users and modules: a product of rows, a convolution over edges, a polynomial.
+r"""Kernel calls for users and modules.
 
-With :math:`L(x_1, x_2, w, g)` the form of a product, the product is :math:`\partial L/\partial g`; derivatives of every
-order are calls again (`tpgen.kernels.runtime.forms`).
+With :math:`L(x_1, x_2, w, g)` the form of a product, the product is :math:`\partial L/\partial g`.
 """
 
 from __future__ import annotations
@@ -60,8 +59,8 @@ def kernel_layer(x: Tensor, w: Tensor, elements: Tensor, description: str) -> Te
     """Compute a linear layer by a generated kernel; row n has the weights ``w[elements[n]]``.
 
     ``x (rows, in)``, ``w (elements, numel)``, int64 ``elements (rows,)``; the result is ``(rows, out)``.
-    Differentiable to any order in x and w.  ``description`` is of a plan with ``shared_weights="element"``.  Raises
-    `InputError` for tensors that do not fit, and an element without weights.
+    Differentiable to any order.  ``description`` is of a plan with ``shared_weights="element"``.  Raises `InputError`
+    for tensors that do not fit, and an element without weights.
 
     >>> from tpgen.planner.linear import make_linear_plan
     >>> text = describe(make_linear_plan("2x0e", "3x0e", shared_weights="element"))
@@ -86,23 +85,23 @@ def kernel_conv(
     elements: Tensor | None = None,
     paired: bool = False,
 ) -> Tensor:
-    r"""Sum products of edges over their destination, without storing the product of an edge.
+    r"""Sum products of edges over destinations, without storing products.
 
     .. math:: \text{out}[n] = \sum_{e : \text{dst}[e] = n} x_1[\text{src}[e]] \otimes_{w[e]} x_2[e]
 
     Args:
-            x1: node features ``(nodes, in1)``.
-            x2: edge attributes ``(edges, in2)``.
-            w: weights ``(numel,)`` shared or ``(edges, numel)``; None where the product has none.
-            edge_src, edge_dst: rows of x1 and of the result for every edge, in any order; int64 or int32.
-            num_nodes: rows of the result.
-            description: string from `describe`.
-            elements: int64 row of w of each edge, where weights are ``(elements, numel)``.
-            paired: whether two edges share a row of w: of n rows, edge e takes row e, or e - n from edge n on.
+        x1: node features ``(nodes, in1)``.
+        x2: edge attributes ``(edges, in2)``.
+        w: weights ``(numel,)`` shared or ``(edges, numel)``; None where the product has none.
+        edge_src, edge_dst: rows of x1 and of the result for every edge, in any order; int64 or int32.
+        num_nodes: rows of the result.
+        description: string from `describe`.
+        elements: int64 row of w of each edge, where weights are ``(elements, numel)``.
+        paired: whether two edges share a row of w: of n rows, edge e takes row e, or e - n from edge n on.
 
-    The sum runs over a node's edges in their order, for any number of threads.  Each call and each derivative checks
-    the indices, unless the description has ``check_index=False``.  Raises `InputError` for tensors that do not fit and
-    indices out of range.
+    A node's edges are summed in their order, for any number of threads.  Calls and derivatives check the indices,
+    unless the description has ``check_index=False``.  Raises `InputError` for tensors that do not fit and indices out
+    of range.
     """
     x1, x2, w = _in_common_dtype(x1, x2, w)
     _check_index("edge_src", edge_src)
@@ -130,9 +129,9 @@ def _with_edge_orders(call: FormCall, needs_both: bool, src: Tensor, dst: Tensor
 def kernel_polynomial(tensors: Sequence[Tensor], index: Tensor | None, description: str, call: str) -> Tensor:
     """Compute the output ``(rows, out)`` of a polynomial by a generated kernel.
 
-    ``tensors`` are inputs and weights in the order of the plan; ``index`` is the element of every row, for weights with
-    elements.  Differentiable up to order 9.  ``description`` is the plan's JSON text, ``call`` its `forward_call` as
-    text; both must be made outside of compiled or traced code.
+    ``tensors`` are inputs and weights in plan order; ``index`` is each row's element, for weights with elements.
+    Differentiable up to order 9.  ``description`` is the plan's JSON text, ``call`` its `forward_call` as text; both
+    must be made outside of compiled or traced code.
     """
     dtype = next((x.dtype for x in tensors if isinstance(x, Tensor) and x.is_floating_point()), torch.float32)
     tensors = [given_numbers(f"tensors[{n}]", x, dtype) for n, x in enumerate(tensors)]

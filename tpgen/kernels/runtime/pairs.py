@@ -1,4 +1,4 @@
-"""Rows gathered by a row rule, and gradients summed back, for kernels that take an operand row per row."""
+"""Operand rows gathered by row rules, and gradients summed back."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tpgen.kernels.rows import PAIRED, RowIndex
 
 
 def check_pairs(edges: int, pairs: int) -> None:
-    """Raise `InputError` where more than two edges would share a row of weights, or a row would have no edge."""
+    """Raise `InputError` unless each row of weights has one or two edges."""
     if type(edges) is int and type(pairs) is int and not pairs <= edges <= 2 * pairs:  # not of a trace
         most = f"{-(-edges // 2)} to {edges}"
         raise InputError(f"w: at most two edges share a row, so {edges} edges take {most} rows of weights, got {pairs}")
 
 
 def rows_of_edges(weights: Tensor, edges: int, axis: int = 0) -> Tensor:
-    """Return a row of weights per edge: all rows, then the first rows again.
+    """Return a row per edge: all rows of weights, then the first again.
 
     >>> rows_of_edges(torch.tensor([[1.0], [2.0]]), 3).flatten()
     tensor([1., 2., 1.])
@@ -27,7 +27,7 @@ def rows_of_edges(weights: Tensor, edges: int, axis: int = 0) -> Tensor:
 
 
 def sums_of_pairs(rows: Tensor, pairs: int, axis: int = 0) -> Tensor:
-    """Add the rows of edges that share a row of weights: the transpose of `rows_of_edges`.
+    """Add edges' rows that share a row of weights: the transpose of `rows_of_edges`.
 
     >>> sums_of_pairs(torch.tensor([[1.0], [2.0], [4.0]]), 2).flatten()
     tensor([5., 2.])
@@ -38,7 +38,7 @@ def sums_of_pairs(rows: Tensor, pairs: int, axis: int = 0) -> Tensor:
 
 
 def gather_by_rule(index: RowIndex, x: Tensor, rows: int) -> Tensor:
-    """Return an operand row for each of ``rows`` rows of a call."""
+    """Gather an operand row for each of a call's rows."""
     if index.rule.way == PAIRED:
         return rows_of_edges(x, rows)
     if index.tensor is None:  # one for all, or each its own

@@ -1,4 +1,4 @@
-"""Polynomials as kernels compute them: descriptions and named calls."""
+"""Polynomials as kernels compute them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LARGEST = 100_000  # operations of a row: what takes g++ minutes is refused
 
 @dataclass(frozen=True)
 class PolynomialDescription:
-    """A polynomial as a kernel computes it, for any dtype and opened slots."""
+    """A polynomial as kernels compute it, for any dtype and opened slots."""
 
     plan: Plan
     check_index: bool = True
@@ -40,19 +40,19 @@ class PolynomialDescription:
 
     @cached_property
     def form(self) -> PolynomialForm:
-        """The scalar form of one row and one channel."""
+        """The form of one row and channel."""
         return polynomial_of(self.plan)
 
     def calls(self, forces: bool = False) -> tuple[Call, ...]:
-        """Return the forward call and its gradients; ``forces`` adds second derivatives."""
+        """The forward call and its gradients; ``forces`` adds second derivatives."""
         return tuple(named_call(self.plan, name) for name in (POLYNOMIAL_CALLS if forces else POLYNOMIAL_CALLS[:2]))
 
     def places(self, _call: Call) -> int:
-        """Return 0: GPU kernels take operands in the order of the call."""
+        """0: GPU kernels take operands in call order."""
         return 0
 
     def sweep(self, call: Call) -> PolynomialSweep:
-        """Return the statements of a call.  Raises `KernelError` above `LARGEST` operations per row."""
+        """Return a call's statements.  Raises `KernelError` above `LARGEST` operations per row."""
         sweep = self.statements(call)
         if sweep.operations > LARGEST:
             raise KernelError(
@@ -63,21 +63,21 @@ class PolynomialDescription:
         return sweep
 
     def statements(self, call: Call) -> PolynomialSweep:
-        """Return the statements of a call, however many."""
+        """Return a call's statements, of any number."""
         return make_polynomial_sweep(self.form, call, frozenset(o.name for o in self.plan.weights))
 
     def placement(self, call: Call, dtype: torch.dtype, rules: Rules = ()) -> PolynomialPlacement:
-        """Place the values of a call's C++ in registers, scratch and memory."""
+        """Place a call's values in registers, scratch and memory."""
         return PolynomialPlacement(self.plan, self.sweep(call), target(dtype))
 
     def source(self, call: Call, dtype: torch.dtype, rules: Rules = ()) -> GeneratedSource:
-        """Return the C++ source of a call."""
+        """Generate the C++ of a call."""
         return generate_polynomial(self.placement(call, dtype))
 
     def read(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the slots that a call opens, and the given slots with levels.
 
-        Raises `PlanError` for a slot that the polynomial lacks.
+        Raises `PlanError` for unknown slots.
         """
         names = [o.name for o in self.plan.operands]
         for slot in (*call.given, *call.opened):
@@ -88,12 +88,12 @@ class PolynomialDescription:
         return tuple(map(str, call.opened)), tuple(str(slot) for slot in call.given if slot.levels)
 
     def parts(self, call: Call, rules: Rules) -> tuple[Call, ...]:
-        """Return the call itself, which one kernel computes."""
+        """The call itself: one kernel."""
         self.read(call)
         return (call,)
 
     def shapes(self, rules: Rules) -> dict[str, OperandShape]:
-        """Return the shapes of the operands' tensors.  Raises `InputError` for rules other than elements."""
+        """Shapes of the operands' tensors.  Raises `InputError` for rules other than elements."""
         if rules != (ELEMENTS,):
             raise InputError("edge_src and edge_dst are of convolutions: a polynomial takes an index of elements alone")
         return {
@@ -102,22 +102,22 @@ class PolynomialDescription:
         }
 
     def takes(self, _rule: RowRule, _dtype: torch.dtype) -> bool:
-        """Return True: kernels support the only rule."""
+        """True for the only rule."""
         return True
 
     def rounds(self, call: Call, rules: Rules) -> bool:
-        """Return False: sums over rows do not pass through memory."""
+        """False: sums over rows stay in registers."""
         return False
 
 
 @remembered("polynomials as kernels compute them")
 def describe_polynomial(plan: Plan) -> PolynomialDescription:
-    """Return a polynomial's kernel description, one per process."""
+    """Return a polynomial's kernel description, cached."""
     return PolynomialDescription(plan)
 
 
 def forward_call(plan: Plan) -> Call:
-    """Return the call that computes the output from inputs and weights, in operand order."""
+    """Return the call that computes the output from inputs and weights."""
     return Call(tuple(Slot(o.name) for o in plan.operands if o.name != OUT), (Slot(OUT),))
 
 
@@ -125,8 +125,7 @@ POLYNOMIAL_CALLS = ("forward", "backward", "second")
 
 
 def named_call(plan: Plan, name: str) -> Call:
-    """Return the ``forward`` call, its ``backward`` (all gradients), the ``second`` (their gradients), or a call from
-    text.
+    """Return the ``forward`` call, its ``backward`` (all gradients), the ``second`` (their gradients), or parse a call.
 
     >>> from e3nn.o3 import Irreps
     >>> from tpgen.planner.plan import Operand

@@ -1,6 +1,6 @@
-"""Registration of operators at each level of torch's dispatcher, for autograd and for torch.func.
+"""Registration of operators at each level of torch's dispatcher.
 
-An `Operator` defines how a call is evaluated, pulled back, pushed forward and batched; a derivative is a call again.
+An `Operator` evaluates, differentiates and batches calls; derivatives are calls again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
 def define(schema: str) -> None:
     """Define an operator by its schema; Inductor passes dense tensors.
 
-    Raises `BackendError` where a deployed network defined the same operator.
+    Raises `BackendError` where a deployed network defined the operator.
     """
     try:
         library.define(schema, tags=torch.Tag.needs_contiguous_strides)
@@ -63,33 +63,33 @@ Unfold = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 
 
 class Differentiable(Generic[C]):
-    """Calls that autograd records (`record_call`), by methods of a subclass."""
+    """Calls that autograd records by `record_call`; subclasses differentiate."""
 
     def call(self, tensors: Sequence[Any], rest: tuple) -> C:
-        """Join tensors and other arguments to a call, the inverse of `split`."""
+        """Join tensors and other arguments to a call."""
         raise NotImplementedError
 
     def constants(self, rest: tuple) -> int:
-        """Return how many tensors of a call, the last ones, have no derivative."""
+        """Count the last tensors of a call, which have no derivative."""
         return 0
 
     def asks(self, call: C) -> bool:
-        """Whether computing unused gradients takes longer than asking autograd which gradients are used."""
+        """Whether unused gradients cost more than asking autograd which are used."""
         return True
 
     def pull_back(
         self, call: C, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]
     ) -> Sequence[Tensor | None]:
-        """Return gradients of a call's tensors, without indices, for cotangents of its results."""
+        """Gradients of a call's tensors, without indices, for cotangents of results."""
         raise NotImplementedError
 
     def push_forward(self, call: C, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """Return tangents of a call's results for tangents of its tensors."""
+        """Tangents of a call's results for tangents of tensors."""
         raise NotImplementedError
 
 
 class Operator(Differentiable[FormCall]):
-    """A torch operator, by methods that evaluate, differentiate and batch a call."""
+    """A torch operator: evaluates, differentiates and batches calls."""
 
     def split(self, call: FormCall) -> tuple[tuple[Tensor, ...], tuple]:
         """Split a call into tensors, which autograd sees, and other arguments."""
@@ -104,31 +104,31 @@ class Operator(Differentiable[FormCall]):
         return rest[0]
 
     def evaluate(self, call: FormCall, keys: Any = None) -> list[Tensor]:
-        """Return the opened slots through the dispatcher, at the levels of ``keys`` where given."""
+        """Compute the opened slots by the dispatcher, at levels of ``keys``."""
         raise NotImplementedError
 
     def run(self, call: FormCall) -> list[Tensor]:
-        """Compute the opened slots by a kernel, below all transforms and modes."""
+        """Compute the opened slots by a kernel, below transforms and modes."""
         raise NotImplementedError
 
     def shapes(self, call: FormCall) -> list[Tensor]:
-        """Return results without values."""
+        """Results without values."""
         raise NotImplementedError
 
     def ahead(self, call: FormCall, wanted: Sequence[bool]) -> None:
-        """Build the kernels of a call and of its wanted gradients."""
+        """Build kernels of a call and of its wanted gradients."""
         raise NotImplementedError
 
     def fold(self, size: int, dims: Sequence[int | None], call: FormCall) -> tuple[FormCall, Unfold]:
-        """Fold a batch into a call's rows; return the call and the function that unfolds its results."""
+        """Fold a batch into a call's rows; return the call and the function that unfolds results."""
         raise NotImplementedError
 
     def quick(self, call: FormCall) -> Sequence[Tensor]:
-        """Return the opened slots from the C++ runtime, unrecorded; empty where the runtime refuses the call."""
+        """Return the opened slots from C++, unrecorded; empty where C++ refuses the call."""
         raise NotImplementedError
 
     def needs_grad(self, call: FormCall) -> bool:
-        """Whether a tensor of a call requires a gradient."""
+        """Whether a tensor requires a gradient."""
         for x in call.tensors:  # noqa: SIM110 (small products notice a generator)
             if x.requires_grad:
                 return True
@@ -137,9 +137,7 @@ class Operator(Differentiable[FormCall]):
     # -- by the shortest way -------------------------------------------------------------------------------------------
 
     def at_once(self, call: FormCall) -> Sequence[Tensor]:
-        """Return the opened slots without the dispatcher's Python levels, recorded by autograd where required; empty
-        where a transform or trace needs the levels.
-        """
+        """Compute the opened slots in C++ and record the call; empty where a transform or trace needs the dispatcher."""
         if torch.compiler.is_compiling() or has_tangents():
             return ()
         made = self.quick(call)
@@ -149,13 +147,13 @@ class Operator(Differentiable[FormCall]):
         return made
 
     def form(self, call: FormCall) -> Sequence[Tensor]:
-        """Compute the opened slots of any call, by the C++ runtime where possible, else by the dispatcher."""
+        """Compute the opened slots in C++ where possible, else by the dispatcher."""
         return self.at_once(call) or self.evaluate(call)
 
     # -- levels of the dispatcher --------------------------------------------------------------------------------------
 
     def recorded(self, keys: Any, call: FormCall) -> list[Tensor]:
-        """Compute at the autograd level, and record the call where a tensor requires a gradient."""
+        """Compute at the autograd level; record calls that require gradients."""
         records = torch.is_grad_enabled() and self.needs_grad(call)
         if not records and not has_tangents():
             return self.below_autograd(keys, (), call)
@@ -166,7 +164,7 @@ class Operator(Differentiable[FormCall]):
         return list(_Recorded.apply(self, made, rest, *tensors))
 
     def below_autograd(self, keys: Any, wanted: Sequence[bool], call: FormCall) -> list[Tensor]:
-        """Compute below autograd; the kernels of ``wanted`` gradients are built beside the call's own."""
+        """Compute below autograd; also build the kernels of ``wanted`` gradients."""
         rest = keys & after_autograd
         if rest.highestPriorityTypeId() in KERNEL_KEYS:  # nothing in between: save a round through the dispatcher
             if any(wanted):
@@ -186,7 +184,7 @@ class Operator(Differentiable[FormCall]):
         return list(_Transformed.apply(self, rest, *tensors))
 
     def vmapped(self, interpreter: VmapInterpreter, call: FormCall) -> list[Tensor]:
-        """Compute under vmap; levels further out record the call."""
+        """Compute under vmap; outer levels record."""
         tensors, rest = self.split(call)
         level = interpreter.level()
         below, dims = zip(*[without_vmap_dim(x, level) for x in living(tensors)], strict=True)
@@ -198,7 +196,7 @@ class Operator(Differentiable[FormCall]):
         return [add_vmap_dim(x, 0, level) for x in results]
 
     def functional(self, level: Any, call: FormCall) -> list[Tensor]:
-        """Compute under `functionalize`: operators write into no operand."""
+        """Compute under `functionalize`."""
         tensors, rest = self.split(call)
         below = self.call(level.unwrap_tensors(tensors), rest)
         with level.redispatch_to_next():
@@ -232,7 +230,7 @@ def register(operator: Operator, name: str) -> None:
 
 
 def define_function(name: str, compute: Callable[..., Tensor], shaped: Callable[..., Tensor]) -> None:
-    """Register an operator without derivatives for any device; ``shaped`` returns results without values."""
+    """Register an operator without derivatives; ``shaped`` returns results without values."""
     library.impl(name, compute, "CompositeExplicitAutograd")
     library.impl(name, torch.library.fallthrough_kernel, "Autograd")
     torch.library.register_fake(f"tpgen::{name}", shaped, lib=library)
@@ -242,7 +240,7 @@ def define_function(name: str, compute: Callable[..., Tensor], shaped: Callable[
 
 
 class _Recorded(torch.autograd.Function):
-    """A call as autograd records it, with results ``made`` computed before."""
+    """A call as autograd records it, with computed results ``made``."""
 
     @staticmethod
     def forward(
@@ -266,9 +264,7 @@ class _Recorded(torch.autograd.Function):
 
 
 def apply_of(function: Any) -> Callable[..., Any]:
-    """Return the ``apply`` of an autograd function without torch.func's checks; its backward skips torch's Python
-    frames.
-    """
+    """Return an autograd function's ``apply`` without torch.func's checks; speeds up its backward too."""
     call_backward_alone(function)
     return super(torch.autograd.Function, function).apply
 
@@ -277,7 +273,7 @@ record_call = apply_of(_Recorded)  # of what differentiates calls, results, all 
 
 
 class _Transformed(torch.autograd.Function):
-    """An operator as torch.func transforms it: grad, jvp and vmap, nested in any way."""
+    """An operator under torch.func: nested grad, jvp and vmap."""
 
     @staticmethod
     def forward(operator: Operator, rest: tuple, *tensors: Any) -> tuple[Tensor, ...]:
@@ -331,7 +327,7 @@ def add_results(total: Tensor, more: Tensor) -> Tensor:
 
 
 def asked_for(possible: Iterable[bool], nodes: Iterable[tuple[Any, int]]) -> list[bool]:
-    """Return, for each possible gradient, whether the running backward pass uses it, by the nodes behind the tensors."""
+    """Tell of each possible gradient whether the running backward uses it, by autograd nodes."""
     return [yes and _pass_reaches(node) for yes, (node, _) in zip(possible, nodes, strict=False)]
 
 

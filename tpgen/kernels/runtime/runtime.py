@@ -1,4 +1,4 @@
-"""Run kernels below autograd: check tensors, allocate opened slots, call compiled functions."""
+"""Run kernels below autograd: check tensors, allocate results, call functions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _Entered = tuple[int, int]  # by which the runtime knows a kernel; how many tens
 
 
 class Kernels:
-    """Kernels of one form, each built at its first call."""
+    """Kernels of one form, built at first calls."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -61,7 +61,7 @@ class Kernels:
 
     @property
     def product(self) -> Description:
-        """Description of a product or linear layer.  Raises `InputError` for a polynomial."""
+        """Description of a product or layer.  Raises `InputError` for polynomials."""
         if self.description.any_level:
             raise InputError("the description must be one of a product or a linear layer, not of a polynomial")
         return cast(Description, self.description)
@@ -69,7 +69,7 @@ class Kernels:
     # -- by the runtime in C++ -----------------------------------------------------------------------------------------
 
     def quick(self, call: FormCall) -> Sequence[Tensor]:
-        """Return the opened slots of a call with built kernels by the C++ runtime; empty for other calls and at faults."""
+        """Return the opened slots from C++; empty where a kernel is not built, for unusual calls and at faults."""
         tensors, at, _, text, rules, nodes, _ = call
         entered = self._entered.get((text, tensors[0].dtype, rules)) if tensors else None
         if entered is None or self._native is None or type(nodes) is not int:
@@ -124,7 +124,7 @@ class Kernels:
             self._launched.enter(number, call, self.signature(str(call), rules), kernel, like)
 
     def named(self, call: str, dtype: torch.dtype, rules: Rules) -> int:
-        """Build the kernel of a call and return the number by which compiled programs call the kernel.
+        """Build a call's kernel; return the number by which compiled programs call the kernel.
 
         Raises `KernelError` as `need`.
         """
@@ -135,9 +135,9 @@ class Kernels:
         return native.name(self._native_text(call, dtype, rules), entered[0][0])
 
     def need(self, call: str, dtype: torch.dtype, rules: Rules) -> None:
-        """Build the kernels of a call for a compiled program, which cannot use graphs instead.
+        """Build a call's kernels for a program that cannot use graphs.
 
-        Raises `KernelError` where a kernel of this form cannot be built.
+        Raises `KernelError` where a kernel of the form cannot be built.
         """
         self._build_all(self.signature(call, rules).parts, dtype, rules, "cpu")
         if why := failure_of(self.description, dtype, "cpu"):
@@ -150,7 +150,7 @@ class Kernels:
     # -- kernels -------------------------------------------------------------------------------------------------------
 
     def kernel(self, call: Slots, dtype: torch.dtype, rules: Rules = (), device: str = "cpu") -> Kernel:
-        """Return the kernel of a call, dtype, row rules and device type, built at the first request."""
+        """Return a call's kernel for a dtype, row rules and device type, built at first."""
         key = (call, dtype, rules, device)
         found = self._kernels.get(key)
         if found is None:
@@ -200,7 +200,7 @@ class Kernels:
         return [partial(self.kernel, call, dtype, rules, device) for call in missing]
 
     def build_together(self, calls: Iterable[str], like: Tensor, rules: Rules) -> None:
-        """Build the kernels of calls on tensors like ``like`` in parallel, once per device."""
+        """Build the kernels of calls in parallel, for tensors like ``like``."""
         dtype, device, calls = like.dtype, like.device.type, tuple(calls)
         built = calls, dtype, rules, like.get_device()
         if built in self._ahead or dtype not in DTYPES or target_of(device) is None or not self.description.live:
@@ -227,7 +227,7 @@ class Kernels:
         return True
 
     def sort_together(self, call: FormCall) -> None:
-        """Sort edges by both ends at once, where kernels need sorted edges and gradients follow."""
+        """Sort edges by both ends at once, where kernels take sorted edges."""
         x1 = call.tensors[0]
         target = target_of(x1.device.type)
         if target is None or not target.sorts or call.rules != EDGES or not x1.dim():
@@ -241,7 +241,7 @@ class Kernels:
             know_both(src, dst, x1.shape[0], max(0, call.nodes), capture, self.description.check_index)
 
     def fuses(self, dtype: torch.dtype, device: str) -> bool:
-        """Whether one kernel computes second derivatives of a product for a dtype and device type."""
+        """Whether one kernel computes second derivatives of a product."""
         found = self._fused.get((dtype, device))
         if found is None:
             target, spec = target_of(device), KernelSpec(self.description, raised_call(SLOTS, SLOTS), dtype)
@@ -252,7 +252,7 @@ class Kernels:
         return found
 
     def expands(self, call: FormCall) -> bool:
-        """Whether a call has no kernel, but is a sum of calls without levels."""
+        """Whether a call has no kernel: a sum of calls without levels."""
         if self.description.any_level or not call.slots.levels:
             return False
         return not (call.tensors and self.fuses(call.tensors[0].dtype, call.tensors[0].device.type))
@@ -265,7 +265,7 @@ class Kernels:
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def signature(self, text: str, rules: Rules) -> CallSignature:
-        """Return the signature of a call's text, cached.  Raises `PlanError` or `InputError` for an invalid call."""
+        """Return a call's signature, cached.  Raises `PlanError` or `InputError` for invalid calls."""
         found = self._signatures.get((text, rules))
         if found is None:
             made = CallSignature(self.description, Slots.parse(text), rules)
@@ -280,7 +280,7 @@ class Kernels:
         return signature, counts
 
     def run(self, call: FormCall) -> list[Tensor]:
-        """Compute the opened slots of a call."""
+        """Compute a call's opened slots."""
         return list(self.quick(call)) or self._run(call)
 
     def _run(self, call: FormCall) -> list[Tensor]:
@@ -315,7 +315,7 @@ class Kernels:
         return results
 
     def indices(self, call: FormCall, counts: Counts) -> tuple[RowIndex, ...]:
-        """Return a call's row indices for kernels: dense, with the number of rows that each points into."""
+        """Return a call's indices for kernels: dense, with target row counts."""
         check = self.description.check_index
         return tuple(
             index._replace(
@@ -329,13 +329,13 @@ class Kernels:
     # -- rules that no kernel takes ------------------------------------------------------------------------------------
 
     def untaken(self, rules: Rules, dtype: torch.dtype, device: str) -> Rules:
-        """Return the rules that a device's kernels lack: rows are gathered before the kernel, gradients summed after."""
+        """Return the rules that a device's kernels lack: rows are gathered before, summed after."""
         target = target_of(device)
         taken = () if target is None else target.takes(self.description, rules)
         return tuple(rule for rule in rules if rule not in taken or not self.description.takes(rule, dtype))
 
     def by_row(self, rules: Rules) -> str:
-        """Return the description of the form with a weight row per row, in place of weights by ``rules``."""
+        """Return the description with weights per row, in place of ``rules``."""
         return self.product.per_row if ELEMENTS in rules else self._text
 
     def _run_by_row(self, call: FormCall, signature: CallSignature, counts: Counts, untaken: Rules) -> list[Tensor]:
@@ -383,5 +383,5 @@ def _dense(x: Tensor) -> Tensor:
 
 @remembered("kernels of forms, by description")
 def kernels_of(description: str) -> Kernels:
-    """Return the kernels of a description, one object per process."""
+    """Return a description's kernels, cached."""
     return Kernels(description)

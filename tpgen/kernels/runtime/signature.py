@@ -1,4 +1,4 @@
-"""Tensors of a call: derived from its slots once, checked at every call."""
+"""Tensors of a call, checked at every call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Given(NamedTuple):
 
 
 class CallSignature:
-    """Given and opened tensors of a call.  Raises `PlanError` or `InputError` for a slot that the form lacks."""
+    """Given and opened tensors of a call.  Raises `PlanError` or `InputError` for unknown slots."""
 
     def __init__(self, description: AnyDescription, call: Call, rules: Rules) -> None:
         self.parts = description.parts(call, rules)
@@ -49,7 +49,7 @@ class CallSignature:
         self.opened = tuple((first.get(slot.operand), shapes[slot.operand]) for slot in call.opened)
 
     def sizes(self, call: FormCall) -> Counts:
-        """Return the size of each counted axis.  Raises `InputError` for a tensor that does not fit."""
+        """Return the size of each counted axis.  Raises `InputError` for tensors that do not fit."""
         tensors = call.tensors
         if len(self.given) != len(tensors):
             raise InputError(f"call {str(self.call)[:60]!r} is given {len(self.given)} tensors, got {len(tensors)}")
@@ -63,7 +63,7 @@ class CallSignature:
         return counts
 
     def shapes(self, tensors: Sequence[Tensor], counts: Counts) -> list[tuple[int, ...]]:
-        """Return the shapes of the opened slots: of the given tensor of the same operand, else of flat rows."""
+        """Shapes of opened slots: of the same operand's given tensor, else flat rows."""
         return [
             (counts[shape.counts], shape.dim * (counts["channels"] if shape.channels else 1))
             if given is None
@@ -72,9 +72,7 @@ class CallSignature:
         ]
 
     def check_kinds(self, call: FormCall, rows: int) -> None:
-        """Raise `InputError` for mixed dtypes, a dtype or device without kernels, or an index that does not fit
-        ``rows``.
-        """
+        """Raise `InputError` for mixed or unsupported dtypes and devices, or an invalid index."""
         dtype, device = call.tensors[0].dtype, call.tensors[0].device
         known = dtype in DTYPES and target_of(device.type) is not None
         if not known or any(x.dtype != dtype or x.device != device for x in call.tensors):
@@ -180,7 +178,7 @@ Fields = tuple[int, ...]
 
 
 class NativeFields(NamedTuple):
-    """A call's fields for the C++ runtime: ``struct Given``, ``struct Opened`` and ``struct Rule``."""
+    """A call's fields for C++: ``struct Given``, ``Opened`` and ``Rule``."""
 
     given: Sequence[Fields]
     opened: Sequence[Fields]
@@ -188,7 +186,7 @@ class NativeFields(NamedTuple):
 
     @staticmethod
     def of(signature: CallSignature, check_index: bool) -> NativeFields:
-        """Return the fields of a signature, with axes as numbers."""
+        """Encode a signature, with axes as numbers."""
         axes = [ROWS, SHARED, *(rule.into for rule in signature.rules)]
         given = [(s.dim, int(s.channels), axes.index(s.counts), int(s.flat)) for _, s in signature.given]
         opened = [(-1 if n is None else n, s.dim, int(s.channels), axes.index(s.counts)) for n, s in signature.opened]

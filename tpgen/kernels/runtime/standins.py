@@ -1,4 +1,4 @@
-"""Stand-ins for kernels that cannot be built: PyTorch operations, below autograd."""
+"""PyTorch operations in place of kernels that cannot be built."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tpgen.planner.plan import SHARED, Operand
 
 
 def product_standin(spec: KernelSpec) -> Kernel:
-    """Return a product's kernel in PyTorch: rows gathered, an einsum per path, rows summed."""
+    """Return a product's kernel in PyTorch: an einsum per path."""
     form = spec.description.form
     rows = tuple(replace(o, rows=o.rows if o.rows == SHARED else ROW) for o in form.operands)
     form = replace(form, operands=rows)
@@ -103,7 +103,7 @@ _Extent = tuple[int, int, int]  # rows (or elements), components, channels
 
 
 def polynomial_standin(spec: KernelSpec) -> Kernel:
-    """Return a polynomial's kernel in PyTorch, its sweep statement by statement."""
+    """Return a polynomial's kernel in PyTorch: its sweep, statement by statement."""
     plan, slots = spec.description.plan, spec.call
 
     def run(call: KernelCall) -> int:
@@ -131,8 +131,8 @@ def run_polynomial_sweep(
 ) -> dict[str, Tensor]:
     """Run a sweep; return the opened slots by name, in the requested ``shapes``.
 
-    ``given`` are tensors by slot, ``[row, component, channel]``, or ``[element, component, channel]`` for weights;
-    ``index`` is each row's element.
+    ``given`` are ``[row, component, channel]`` by slot, or ``[element, component, channel]`` for weights; ``index`` is
+    each row's element.
     """
     weights = {v.operand for v in reads(sweep.prologue) | reads(sweep.epilogue) if isinstance(v, Component)}
     rows = {slot: x[index] if slot in weights else x for slot, x in given.items()}

@@ -1,8 +1,4 @@
-"""Targets of kernels: CPU and CUDA.
-
-`KernelTarget.obstacle` tells why a target cannot compute a form, `KernelTarget.load` makes a kernel of a `KernelSpec`.
-No other module names a device.
-"""
+"""Kernel targets: CPU and CUDA."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ _COMFORTABLE = 8_000
 
 @dataclass(frozen=True)
 class KernelTarget:
-    """One way to run kernels on tensors of a device type."""
+    """One way to run kernels on a device type."""
 
     device: str  # the type of the tensors that it is taken for
     about: str
@@ -64,12 +60,12 @@ class KernelTarget:
 
 @cache
 def target_of(device: str) -> KernelTarget | None:
-    """Return the target of a device type, or None."""
+    """Return a device type's target, or None."""
     return next((t for t in KERNEL_TARGETS.values() if t.device == device), None)
 
 
 def devices() -> str:
-    """Return the devices that run kernels, as text."""
+    """Devices that run kernels, as text."""
     return " or ".join(t.about for t in KERNEL_TARGETS.values()) or "no device here"
 
 
@@ -79,7 +75,7 @@ def kernel_supported(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> str | None:
-    """Return the reason why a generated kernel cannot compute a product, layer or polynomial, or None.
+    """Why a generated kernel cannot compute a product, layer or polynomial, or None.
 
     >>> from tpgen.planner.product import make_plan
     >>> plan = make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)])
@@ -100,7 +96,7 @@ def kernel_supported(
 def why_no_kernel(
     plan: Plan, layout: str | tuple[str, ...], dtype: torch.dtype, device: torch.device | str
 ) -> str | None:
-    """Return the reason why ``auto`` takes no kernel, or None: unsupported, or slower than a graph."""
+    """Why ``auto`` takes no kernel (unsupported, or slower than a graph), or None."""
     reason = kernel_supported(plan, layout, dtype, device)
     target = target_of(torch.device(device).type)
     if reason or target is None:
@@ -120,7 +116,7 @@ def kernel_target(dtype: torch.dtype, device: torch.device | str) -> KernelTarge
 
 
 def obstacle_of(target: KernelTarget, spec: KernelSpec, device: torch.device) -> str | None:
-    """Return the reason why a target has no kernel for a call on a device, or None; cached by chip."""
+    """Why a target has no kernel for a call on a device, or None; cached by chip."""
     return _obstacle(target.obstacle, spec, target.chip(device))
 
 

@@ -1,7 +1,6 @@
-"""Merge equal operator calls while a graph is traced.
+"""Equal operator calls, merged while a graph is traced.
 
-Inductor merges equal calls only where it splits a graph into forward and backward; else every layer would sort the same
-edges.
+Inductor merges equal calls only in graphs with gradients.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from tpgen.kernels.runtime.registration import library
 
 
 def share_equal_calls(name: str) -> None:
-    """Let traced graphs call an operator once for equal arguments; its result must depend on tensors and numbers alone."""
+    """Let traced graphs call an operator once for equal tensors and numbers."""
     mode = getattr(_torch, "TracingMode", None)
     if mode is not None:
         torch.library.register_torch_dispatch(f"tpgen::{name}", mode, _call_or_reuse, lib=library)

@@ -1,4 +1,4 @@
-"""Build kernels ahead of use: C++ for this machine, or CUDA C++ for any compute capability without a GPU."""
+"""Kernels built ahead of use; CUDA kernels need no GPU."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def warm(
 ) -> int:
     """Build the C++ kernels of plans in parallel, forward and backward; return their number.
 
-    ``forces`` adds kernels for training on gradients of inputs; ``convolution`` builds for `TensorProductConv`.  A
-    product without paths has no kernel.  Raises `BackendError` where the compiler is missing or fails.
+    ``forces`` adds kernels for training on input gradients; ``convolution`` builds for `TensorProductConv`.  A product
+    without paths has no kernel.  Raises `BackendError` where the compiler is missing or fails.
     """
     target, wanted = KERNEL_TARGETS["cpp"], tuple(dtypes)
     texts = [
@@ -54,9 +54,9 @@ def warm_cuda(
     convolution: bool = False,
     forces: bool = False,
 ) -> int:
-    """Build CUDA kernels of a product, linear layer or polynomial for compute capabilities (80 is 8.0), as `warm`.
+    """Build CUDA kernels of a plan for compute capabilities (80 is 8.0), as `warm`.
 
-    Raises `BackendError` where NVRTC is missing, fails or lacks a capability, and for products without a kernel;
+    Raises `BackendError` where NVRTC is missing, fails or lacks a capability, and for products without kernel;
     `EmitError` where a row does not fit.
     """
     check_capabilities(capabilities)
@@ -71,7 +71,7 @@ def warm_cuda(
 
 
 def check_capabilities(capabilities: Iterable[int]) -> None:
-    """Raise `BackendError` for a compute capability without GPUs or kernels."""
+    """Raise `BackendError` for a capability without GPUs or kernels."""
     cuda = driver_cuda_version()
     for arch in capabilities:
         if arch < OLDEST:

@@ -1,4 +1,4 @@
-"""Bytes that a kernel call takes beside operands and results."""
+"""Scratch bytes of kernel calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tpgen.kernels.runtime.targets import target_of
 
 
 def call_workspace(call: FormCall) -> int:
-    """Count the scratch bytes of a kernel call, and of copies of its operands.
+    """Count a call's scratch bytes, copies of operands included.
 
     >>> from tpgen.kernels.runtime.description import describe
     >>> from tpgen.planner.product import make_plan

@@ -17,10 +17,10 @@ _ARGUMENTS = {"p": ctypes.c_void_p, "i": ctypes.c_int64}  # an address, a number
 
 @cache
 def native_function(name: str, entry: str, arguments: str, holds_gil: bool = False) -> Any:
-    """Compile a function ``entry`` of the header ``name`` that returns an int64; None without a compiler.
+    """Compile a function ``entry`` of header ``name``, which returns int64; None without compiler.
 
-    ``arguments`` has a letter per argument: ``p`` an address, ``i`` an int64.  A function that reads Python objects
-    holds the GIL.
+    ``arguments`` has a letter per argument: ``p`` address, ``i`` int64.  Functions that read Python objects hold the
+    GIL.
     """
     here = Path(__file__).parent
     texts = [read_header(here.parents[1] / "cpp" / "system.h"), read_header(here / f"{name}.h")]

@@ -1,7 +1,7 @@
-"""Whether Python objects still consist of the same parts, checked in one C++ call without a Python frame.
+"""Whether Python objects still have the same parts, checked in one C++ call.
 
-Names of a dict are compared after the dict has changed: a version number tells until Python 3.11, a watcher from 3.12
-on.  Other parts are words in memory.  Watched objects are kept, so that no other object takes their address.
+A dict's names are compared after a change, which a version number tells until Python 3.11, a watcher from 3.12 on.
+Other parts are words in memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ABSENT = Absent.ABSENT
 
 
 class WatchedNames(NamedTuple):
-    """A dict with names and their values; ``whole``: the dict has no other names, and the same order."""
+    """A dict with names and their values; ``whole``: all its names, in order."""
 
     table: dict[Any, Any]
     names: Sequence[Any]
@@ -54,14 +54,14 @@ def by_table(places: Iterable[tuple[dict[Any, Any], Any]]) -> list[tuple[dict[An
 
 
 def names_now(tables: Iterable[tuple[dict[Any, Any], list[Any]]]) -> list[WatchedNames]:
-    """Return the current values of names in dicts."""
+    """Read the present values of names in dicts."""
     return [WatchedNames(table, names, list(map(table.get, names, repeat(ABSENT)))) for table, names in tables]
 
 
 def standing(words: Sequence[Word], tables: Sequence[WatchedNames]) -> Callable[[], bool] | None:
-    """Return a function that tells whether words and dict names still hold the same objects; None without a compiler.
+    """Return a function that tells whether words and names hold the same objects; None without compiler.
 
-    The function may return False where only the order or the identity of equal names has changed.
+    The function may return False where only order or identity of equal names changed.
 
     >>> table = {"a": 1}
     >>> stands = standing([], [WatchedNames(table, ["a", "b"], [1, ABSENT])])

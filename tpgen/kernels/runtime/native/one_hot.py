@@ -1,4 +1,4 @@
-"""The ones of one-hot rows, found in one C++ pass."""
+"""One-hot rows, read in one C++ pass."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ _ENTRIES = {torch.float32: "tpgen_one_hot_float32", torch.float64: "tpgen_one_ho
 
 
 def find_ones(y: Tensor) -> Tensor | None:
-    """Return the column of the one in each row, int64 ``(rows,)``; None unless each row is 1 at one place and 0
-    elsewhere.
+    """Return each row's column of 1, int64 ``(rows,)``; None unless all rows are one-hot.
 
     ``y (rows, columns)`` is on the CPU.
 

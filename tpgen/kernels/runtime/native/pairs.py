@@ -1,4 +1,4 @@
-"""Pairs of opposite edges of a graph, found in one C++ pass."""
+"""Pairs of opposite edges, found in one C++ pass."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _ENTRIES = {torch.float32: "tpgen_pairs_float32", torch.float64: "tpgen_pairs_fl
 
 @dataclass(frozen=True, eq=False)
 class EdgePairs:
-    """Numbers of edges, equal for both edges of a pair: pairs have the first numbers, single edges follow.
+    """Numbers of edges, equal for both edges of a pair; pairs come first.
 
-    ``order`` holds one edge of each number, then the other edges of pairs; ``place`` is each edge's position in
+    ``order`` holds one edge of each number, then the pairs' other edges; ``place`` is each edge's position in
     ``order``.
     """
 
@@ -33,10 +33,10 @@ class EdgePairs:
 
 
 def find_pairs(edge_index: Tensor, vectors: Tensor, rows: Tensor) -> EdgePairs | None:
-    """Return the pairs among edges, or None without a compiler.
+    """Find the pairs among edges; None without compiler.
 
-    Two edges are a pair where they join the same nodes in both directions, ``vectors (edges, 3)`` are exact negatives,
-    and ``rows`` are equal to the last bit.  An edge is in one pair at most.  Tensors are on the CPU.
+    A pair joins the same nodes in both directions, with ``vectors (edges, 3)`` that are exact negatives and ``rows``
+    that are equal to the last bit.  An edge is in one pair at most.  Tensors are on the CPU.
 
     >>> found = find_pairs(
     ...     torch.tensor([[0, 1, 1], [1, 2, 0]]),

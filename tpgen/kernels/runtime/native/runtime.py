@@ -1,9 +1,9 @@
-"""The C++ runtime of this process: operators, and tables of built kernels.
+"""The C++ runtime: operators, and tables of built kernels.
 
-Python builds a kernel and enters it here; then ``tpgen_native::form`` checks operands, allocates results and calls or
-launches the kernel.  The operator takes usual calls: fitting tensors on the CPU or on one GPU, without tracer,
-transform or mode.  For other calls and for faults it returns nothing, and Python runs the call or raises.  ``form.few``
-takes few tensors without lists, to save time; ``form.named``, for compiled programs, raises at faults.
+``tpgen_native::form`` checks operands, allocates results and calls kernels that Python has built.  Fitting tensors on
+the CPU or one GPU are taken, without tracer, transform or mode; other calls and faults return nothing, and Python runs
+the call or raises.  ``form.few`` takes few tensors without lists; ``form.named``, for compiled programs, raises at
+faults.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_cha
 
 
 class Runtime:
-    """Operators of the C++ runtime and their tables."""
+    """Operators and tables of the C++ runtime."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         library.tpgen_set_kernel.argtypes = [ctypes.c_int64, ctypes.c_void_p]
@@ -68,19 +68,19 @@ class Runtime:
         self.form, self.few = _operator_function("form"), _operator_function("form", "few")
 
     def use_driver(self, device: str, driver: EntryPoints | None) -> None:
-        """Launch kernels on a device type by these driver functions; None leaves launches to Python."""
+        """Launch kernels on a device type by these functions; None leaves launches to Python."""
         kind = getattr(ctypes.CDLL(libtorch()), f"aoti_torch_device_type_{device}")() if driver else NO_NUMBER
         self._library.tpgen_use_driver(kind, *(driver or [None] * len(EntryPoints._fields)))
         self._launches = driver is not None
 
     def launches(self) -> bool:
-        """Whether C++ launches kernels on GPUs; the first request looks for the driver."""
+        """Whether C++ launches kernels on GPUs."""
         if self._launches is None:
             self.use_driver("cuda", entry_points())
         return bool(self._launches)
 
     def name(self, text: str, number: int) -> int:
-        """Let compiled programs call a form by a number made of its text; return the number."""
+        """Register a call for compiled programs; return its number, a hash of ``text``."""
         name = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
         with self._guard.lock:
             self._library.tpgen_name(name, number)
@@ -95,10 +95,10 @@ class Runtime:
         opened: Sequence[Sequence[int]],
         rules: Sequence[Sequence[int]],
     ) -> int:
-        """Return the number of a call, entered at the first request, or `NO_NUMBER`.
+        """Return the number of a call, entered at first, or `NO_NUMBER`.
 
-        ``text`` identifies the call; ``given``, ``opened`` and ``rules`` are `NativeFields`; ``places`` are the
-        operands that a product opens, as bits.
+        ``text`` identifies the call; ``given``, ``opened`` and ``rules`` are `NativeFields`; ``places`` are opened
+        operands as bits.
         """
         parts = (given, opened, rules)
         numbers = [_DTYPES[dtype], places, *map(len, parts), *(n for part in parts for x in part for n in x)]
@@ -117,23 +117,23 @@ class Runtime:
         return _TAKE([_new_capsule(handle, None, None)])[0] if handle else None
 
     def kept(self) -> int:
-        """Return the free bytes kept for later results."""
+        """Free bytes kept for later results."""
         return int(self._library.tpgen_memory_kept())
 
     def release(self) -> None:
-        """Return the kept bytes to the system."""
+        """Return kept bytes to the system."""
         self._library.tpgen_memory_release()
 
     def limit(self, size: int) -> int:
-        """Set the most bytes to keep (negative: the default rule); return the previous limit."""
+        """Set the most bytes to keep (negative: default); return the previous limit."""
         return int(self._library.tpgen_memory_limit(size))
 
     def after_fork(self) -> None:
-        """Free the memory's lock, which a thread of the parent process may hold."""
+        """Free the memory's lock in a forked process."""
         self._library.tpgen_memory_after_fork()
 
     def set_kernel(self, form: int, address: int) -> None:
-        """Enter the kernel of a call."""
+        """Enter a call's kernel."""
         self._library.tpgen_set_kernel(form, address)
 
     def set_launch(self, form: int, device: int, launch: Sequence[int]) -> None:
@@ -149,13 +149,13 @@ def _operator_function(name: str, overload: str = "") -> Callable[..., list[Tens
 
 
 def memory_limit() -> int | None:
-    """Return the bytes that ``TPGEN_REUSE_MB`` lets the runtime keep, or None where unset."""
+    """Bytes that ``TPGEN_REUSE_MB`` allows to keep, or None."""
     asked = setting("TPGEN_REUSE_MB", "MB")
     return None if asked is None else asked * 2**20
 
 
 def built_runtime() -> Runtime | None:
-    """Return the runtime if built, else None."""
+    """Return the runtime if built."""
     return _runtime() if _runtime.cache_info().currsize else None
 
 
@@ -173,7 +173,7 @@ _guard = ForkedLock()  # kernels are built side by side, and the first of them a
 
 
 def runtime() -> Runtime | None:
-    """Return the runtime, built at first; None with TPGEN_NATIVE=0, or where the build fails, which warns once."""
+    """Return the runtime, built at first; None with TPGEN_NATIVE=0, or after a failure, which warns."""
     with _guard.lock:
         return _runtime()
 

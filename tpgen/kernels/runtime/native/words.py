@@ -1,6 +1,6 @@
-"""Addresses of memory words that change when a Python object changes, for known layouts of objects.
+"""Addresses of memory words that change when a Python object changes.
 
-Offsets are found in objects with known parts, without Python's headers; an object of another layout has no address.
+Offsets are probed on known objects; an object of another layout has no address.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FUNCTION = ("__code__", "__defaults__", "__kwdefaults__")
 
 
 class Word(NamedTuple):
-    """A memory word: its address, its present value, and the object, or objects, that the word points to."""
+    """A memory word: address, present value, and the objects pointed to."""
 
     address: int
     value: int
@@ -28,12 +28,12 @@ class Word(NamedTuple):
 
 
 def class_word(x: Any) -> Word | None:
-    """Return the word that points to an object's class."""
+    """Find the pointer from an object to its class."""
     return _word_at(x, _class_offset(), type(x))
 
 
 def dict_word(x: Any) -> Word | None:
-    """Return the word that points to an object's own dict."""
+    """Find the pointer from an object to its dict."""
     held = object.__getattribute__(x, "__dict__")
     if _read(id(x) - _BEFORE) == id(held):  # where classes of Python's have it from 3.11 on
         return Word(id(x) - _BEFORE, id(held), held)
@@ -42,12 +42,12 @@ def dict_word(x: Any) -> Word | None:
 
 
 def bases_word(kind: type) -> Word | None:
-    """Return the word that points to a class's ``__mro__``."""
+    """Find the pointer from a class to its ``__mro__``."""
     return _word_at(kind, _bases_offset(), kind.__mro__)
 
 
 def function_words(function: FunctionType) -> list[Word] | None:
-    """Return the words that point to a function's code and defaults."""
+    """Find the pointers from a function to its code and defaults."""
     found = [
         _word_at(function, at, getattr(function, name)) for name, at in zip(_FUNCTION, _function_offsets(), strict=True)
     ]
@@ -55,7 +55,7 @@ def function_words(function: FunctionType) -> list[Word] | None:
 
 
 def cell_words(cell: CellType) -> list[Word] | None:
-    """Return the word that points to the content of a closure's cell."""
+    """Find the pointer from a closure's cell to its content."""
     try:
         content = cell.cell_contents
     except ValueError:  # nothing has been written into it yet
@@ -64,7 +64,7 @@ def cell_words(cell: CellType) -> list[Word] | None:
 
 
 def list_words(x: list[Any]) -> list[Word] | None:
-    """Return the words of a list's length and items; an item may be read only where all words before are unchanged."""
+    """Find a list's length and item words; an item may be read only while earlier words are unchanged."""
     if not _knows_lists():
         return None
     size, items = (Word(at, _read(at)) for at in _list_head(x))
@@ -72,12 +72,12 @@ def list_words(x: list[Any]) -> list[Word] | None:
 
 
 def order_words(x: OrderedDict[Any, Any]) -> list[Word] | None:
-    """Return the words that an ordered dict has beside a dict's; a change of order changes one."""
+    """Find the words of an ordered dict that change with its order."""
     return [Word(at, _read(at)) for at in _behind_dict(x)] if _knows_order() else None
 
 
 def slot_words(x: Any, values: Sequence[Any]) -> list[Word] | None:
-    """Return all words of an object of plain Python classes, whose slots hold ``values``."""
+    """Find all words of an object of plain Python classes, whose slots hold ``values``."""
     begin, kept = _class_offset(), (type(x), *values)
     if begin is None or not all(kind.__flags__ & _OF_PYTHON for kind in type(x).__mro__[:-1]):
         return None
@@ -85,14 +85,14 @@ def slot_words(x: Any, values: Sequence[Any]) -> list[Word] | None:
 
 
 def version_address(table: dict[Any, Any]) -> int | None:
-    """Return the address of a dict's version number, or None from Python 3.12 on."""
+    """Address of a dict's version number, or None from Python 3.12 on."""
     return id(table) + _version_offset() if _knows_versions() else None
 
 
 def shared_words(table: dict[Any, Any], values: Iterable[Any]) -> list[Word] | None:
-    """Return the words by which an object holds the ``values`` of its dict, which Python 3.13 writes past the dict.
+    """Find the words by which an object holds ``values`` of its dict, from Python 3.13 on.
 
-    Empty for a dict that holds its values; None for an unknown layout.
+    Empty for a dict with its own values; None for an unknown layout.
     """
     if not _values_are_shared():
         return []
