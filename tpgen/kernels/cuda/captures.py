@@ -1,4 +1,4 @@
-"""CUDA graph capture.  Facts from outside a graph do not hold inside: a replay reads new values from the same tensors."""
+"""CUDA graph capture: facts from outside do not hold inside, since a replay reads new values from the same tensors."""
 
 from __future__ import annotations
 

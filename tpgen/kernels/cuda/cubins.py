@@ -15,7 +15,7 @@ from tpgen.kernels.cuda.nvrtc import Nvrtc, need_nvrtc
 def cubin(text: str, arch: int) -> bytes:
     """Return the machine code of a CUDA source, cached or compiled; PTX for a device newer than NVRTC.
 
-    Raises `BackendError` where NVRTC is missing or fails.
+    Raises `BackendError` without a working NVRTC.
     """
     compiler = need_nvrtc(arch, driver_cuda_version())
     key = hashlib.sha256(json.dumps([text, arch, *compiler.identity]).encode()).hexdigest()[:32]

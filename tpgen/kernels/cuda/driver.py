@@ -200,7 +200,7 @@ class EntryPoints(NamedTuple):
 
 @cache
 def entry_points() -> EntryPoints | None:
-    """Return the addresses for C++ launches, or None where torch exports no stream function."""
+    """Return the addresses for C++ launches, or None if torch exports no stream function."""
     torchs = next((Path(torch.__file__).parent / "lib").glob("libtorch_cuda.*"), None)
     if torchs is None or not hasattr(stable := ctypes.CDLL(str(torchs)), _STREAM_OF):
         return None

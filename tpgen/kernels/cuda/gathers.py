@@ -1,4 +1,4 @@
-"""Gathers: products that mix copies (multiplicities), where few lanes sum each output number.
+"""Gathers: products that mix copies (multiplicities); few lanes sum each output number.
 
 A *gather* fills a segment of a result, or a path's intermediate result P or D.  Its *items* are copies of the target
 (per row); an item's lanes loop over the copies of other operands.  So no two items add to one number.  Gathers of one

@@ -56,7 +56,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Unit:
-    """One warp's work: 32 channels of a group for one set of rows (all rows, where rows share sums)."""
+    """One warp's work: 32 channels of a group, for one set of rows, or for all rows that share sums."""
 
     group: Group
     chunk: int

@@ -74,7 +74,7 @@ class CudaKernel(ABC):
     @staticmethod
     @abstractmethod
     def place(spec: KernelSpec, chip: Chip) -> Any:
-        """Place a call on a chip.  Raises `EmitError` where memory lacks."""
+        """Place a call on a chip.  Raises `EmitError` for lack of memory."""
 
     @abstractmethod
     def fields(self, loaded: Loaded) -> list[int]:

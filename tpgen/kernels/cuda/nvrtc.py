@@ -60,7 +60,7 @@ class Nvrtc:
     def compile(self, text: str, arch: int) -> Compiled:
         """Compile a source for one compute capability.
 
-        Raises `KernelError` with NVRTC's first error, `BackendError` where NVRTC is too new for the device.
+        Raises `KernelError` with NVRTC's first error, `BackendError` for a device too old for NVRTC.
         """
         known = self.architectures
         if arch < min(known):

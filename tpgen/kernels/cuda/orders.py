@@ -154,7 +154,7 @@ def known_order(index: Tensor, owners: int, capture: int = 0) -> Order:
 
 
 def know_both(src: Tensor, dst: Tensor, sources: int, nodes: int, capture: int = 0, check: bool = False) -> None:
-    """Remember the orders by receiver and by sender from one sort, where both are new and needed.
+    """Remember the orders by receiver and by sender from one sort, if both are new and needed.
 
     ``check`` also remembers whether indices are in range, and waits for the device.
     """

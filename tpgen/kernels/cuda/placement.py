@@ -43,9 +43,9 @@ def place_form(form: Form, dtype: str, opened: tuple[str, ...], chip: Chip, inde
 
 @remembered("placements on a GPU", entries=256)
 def place_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, indexed: bool = False) -> AnyPlacement:
-    """Place a kernel that opens slots of a schedule; an ``indexed`` one finds rows of x1 and out by edge.
+    """Place a kernel that opens slots of a schedule; an ``indexed`` kernel finds rows of x1 and out by edge.
 
-    Raises `EmitError` where memory lacks, and as `place`.
+    Raises `EmitError` for lack of memory, and as `place`.
     """
     rules = EDGES if indexed else ()
     base = place(schedule, opened, rules)
@@ -88,7 +88,7 @@ def _fitting_choices(usual: AnyPlacement) -> Iterator[AnyPlacement]:
 def place_polynomial(plan: Plan, sweep: PolynomialSweep, dtype: str, chip: Chip) -> CudaPolynomialPlacement:
     """Place a polynomial call, with the most warps that leave room for a second block.
 
-    Raises `EmitError` where one warp does not fit.
+    Raises `EmitError` if one warp does not fit.
     """
     placed = CudaPolynomialPlacement(plan, sweep, cuda_target(dtype), chip)
     for room in (chip.shared // _BLOCKS - KIB, chip.block_shared):

@@ -210,7 +210,7 @@ class RowSteps(OnChip, OpenedSlots):
 
     @cached_property
     def stage_count(self) -> int:
-        """Stages: two where both fit."""
+        """Stages: two if both fit."""
         return 2 if self._areas_bytes + 2 * self.stage_bytes <= self.chip.block_shared else 1
 
     @property
@@ -234,7 +234,7 @@ def has_room(placement: RowSteps) -> bool:
 
 
 def check_room(placement: RowSteps) -> None:
-    """Raise `EmitError` where shared or constant memory lacks."""
+    """Raise `EmitError` for lack of shared or constant memory."""
     if placement.shared > placement.chip.block_shared:
         raise EmitError(
             f"a row of this product needs {placement.shared} bytes of shared memory, and a block of {placement.chip} "

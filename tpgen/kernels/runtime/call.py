@@ -19,8 +19,7 @@ from tpgen.planner.plan import OUT
 class OperandShape(NamedTuple):
     """Shape of an operand's tensors: count of the first axis, numbers of a row.
 
-    With ``channels`` a row holds any number of channels of ``dim`` numbers.  A row has one axis where ``flat``, else
-    any.
+    With ``channels`` a row holds any number of channels of ``dim`` numbers.  A ``flat`` row has one axis, others any.
     """
 
     dim: int
@@ -34,7 +33,7 @@ class FormCall(NamedTuple):
     """A call of a form as the operator takes it: tensors by slot, and row rules.
 
     ``at`` holds an index for each of ``rules`` that takes one, then the orders of the ``ordered`` rules.  ``nodes``
-    counts rows of out where no tensor does.
+    counts rows of out, if no tensor does.
     """
 
     tensors: Sequence[Tensor]

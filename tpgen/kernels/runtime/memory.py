@@ -33,7 +33,7 @@ def release() -> None:
 
 @contextmanager
 def none_kept() -> Iterator[None]:
-    """Turn reuse off in the context: torch's allocator then counts all results."""
+    """Turn reuse off in the context, so that torch's allocator counts all results."""
     made = runtime()
     before = made.limit(0) if made else 0
     try:
@@ -54,7 +54,7 @@ watched(Watched("free pages for large results", kept, None, release, "B"))
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return an uninitialised tensor, on reused pages where large.
+    """Return an uninitialised tensor, on reused pages if large.
 
     >>> empty((3, 2), torch.float32).shape
     torch.Size([3, 2])

@@ -44,11 +44,9 @@ class PolynomialDescription:
         return polynomial_of(self.plan)
 
     def calls(self, forces: bool = False) -> tuple[Call, ...]:
-        """The forward call and its gradients; ``forces`` adds second derivatives."""
         return tuple(named_call(self.plan, name) for name in (POLYNOMIAL_CALLS if forces else POLYNOMIAL_CALLS[:2]))
 
     def places(self, _call: Call) -> int:
-        """0: GPU kernels take operands in call order."""
         return 0
 
     def sweep(self, call: Call) -> PolynomialSweep:
@@ -67,11 +65,9 @@ class PolynomialDescription:
         return make_polynomial_sweep(self.form, call, frozenset(o.name for o in self.plan.weights))
 
     def placement(self, call: Call, dtype: torch.dtype, rules: Rules = ()) -> PolynomialPlacement:
-        """Place a call's values in registers, scratch and memory."""
         return PolynomialPlacement(self.plan, self.sweep(call), target(dtype))
 
     def source(self, call: Call, dtype: torch.dtype, rules: Rules = ()) -> GeneratedSource:
-        """Generate the C++ of a call."""
         return generate_polynomial(self.placement(call, dtype))
 
     def read(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -88,7 +84,6 @@ class PolynomialDescription:
         return tuple(map(str, call.opened)), tuple(str(slot) for slot in call.given if slot.levels)
 
     def parts(self, call: Call, rules: Rules) -> tuple[Call, ...]:
-        """The call itself: one kernel."""
         self.read(call)
         return (call,)
 
@@ -102,11 +97,9 @@ class PolynomialDescription:
         }
 
     def takes(self, _rule: RowRule, _dtype: torch.dtype) -> bool:
-        """True for the only rule."""
         return True
 
     def rounds(self, call: Call, rules: Rules) -> bool:
-        """False: sums over rows stay in registers."""
         return False
 
 

@@ -47,7 +47,7 @@ _TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
 def define(schema: str) -> None:
     """Define an operator by its schema; Inductor passes dense tensors.
 
-    Raises `BackendError` where a deployed network defined the operator.
+    Raises `BackendError` if a deployed network defined the operator.
     """
     try:
         library.define(schema, tags=torch.Tag.needs_contiguous_strides)
@@ -124,7 +124,7 @@ class Operator(Differentiable[FormCall]):
         raise NotImplementedError
 
     def quick(self, call: FormCall) -> Sequence[Tensor]:
-        """Return the opened slots from C++, unrecorded; empty where C++ refuses the call."""
+        """Return the opened slots from C++, unrecorded; empty if C++ refuses the call."""
         raise NotImplementedError
 
     def needs_grad(self, call: FormCall) -> bool:
@@ -137,7 +137,7 @@ class Operator(Differentiable[FormCall]):
     # -- by the shortest way -------------------------------------------------------------------------------------------
 
     def at_once(self, call: FormCall) -> Sequence[Tensor]:
-        """Compute the opened slots in C++ and record the call; empty where a transform or trace needs the dispatcher."""
+        """Compute the opened slots in C++ and record the call; empty if a transform or trace needs the dispatcher."""
         if torch.compiler.is_compiling() or has_tangents():
             return ()
         made = self.quick(call)
@@ -147,7 +147,7 @@ class Operator(Differentiable[FormCall]):
         return made
 
     def form(self, call: FormCall) -> Sequence[Tensor]:
-        """Compute the opened slots in C++ where possible, else by the dispatcher."""
+        """Compute the opened slots in C++ if possible, else by the dispatcher."""
         return self.at_once(call) or self.evaluate(call)
 
     # -- levels of the dispatcher --------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ def _pushed_forward(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple:
 
 
 def add_results(total: Tensor, more: Tensor) -> Tensor:
-    """Add ``more`` to ``total``, in place where autograd and transforms allow."""
+    """Add ``more`` to ``total``, in place if autograd and transforms allow."""
     recorded = torch.is_grad_enabled() or has_tangents()
     if recorded or is_functorch_wrapped_tensor(more) or is_legacy_batchedtensor(more):
         return total + more

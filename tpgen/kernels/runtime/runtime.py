@@ -69,7 +69,7 @@ class Kernels:
     # -- by the runtime in C++ -----------------------------------------------------------------------------------------
 
     def quick(self, call: FormCall) -> Sequence[Tensor]:
-        """Return the opened slots from C++; empty where a kernel is not built, for unusual calls and at faults."""
+        """Return the opened slots from C++; empty for unbuilt kernels, unusual calls and faults."""
         tensors, at, _, text, rules, nodes, _ = call
         entered = self._entered.get((text, tensors[0].dtype, rules)) if tensors else None
         if entered is None or self._native is None or type(nodes) is not int:
@@ -137,7 +137,7 @@ class Kernels:
     def need(self, call: str, dtype: torch.dtype, rules: Rules) -> None:
         """Build a call's kernels for a program that cannot use graphs.
 
-        Raises `KernelError` where a kernel of the form cannot be built.
+        Raises `KernelError` if a kernel of the form cannot be built.
         """
         self._build_all(self.signature(call, rules).parts, dtype, rules, "cpu")
         if why := failure_of(self.description, dtype, "cpu"):
@@ -227,7 +227,7 @@ class Kernels:
         return True
 
     def sort_together(self, call: FormCall) -> None:
-        """Sort edges by both ends at once, where kernels take sorted edges."""
+        """Sort edges by both ends at once, for kernels that take sorted edges."""
         x1 = call.tensors[0]
         target = target_of(x1.device.type)
         if target is None or not target.sorts or call.rules != EDGES or not x1.dim():

@@ -33,7 +33,7 @@ def warm(
     """Build the C++ kernels of plans in parallel, forward and backward; return their number.
 
     ``forces`` adds kernels for training on input gradients; ``convolution`` builds for `TensorProductConv`.  A product
-    without paths has no kernel.  Raises `BackendError` where the compiler is missing or fails.
+    without paths has no kernel.  Raises `BackendError` without a working compiler.
     """
     target, wanted = KERNEL_TARGETS["cpp"], tuple(dtypes)
     texts = [
@@ -56,8 +56,8 @@ def warm_cuda(
 ) -> int:
     """Build CUDA kernels of a plan for compute capabilities (80 is 8.0), as `warm`.
 
-    Raises `BackendError` where NVRTC is missing, fails or lacks a capability, and for products without kernel;
-    `EmitError` where a row does not fit.
+    Raises `BackendError` without an NVRTC for the capabilities, and for products without kernel; `EmitError` for a row
+    that does not fit.
     """
     check_capabilities(capabilities)
     texts = [

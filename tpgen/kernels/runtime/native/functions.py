@@ -17,7 +17,7 @@ _ARGUMENTS = {"p": ctypes.c_void_p, "i": ctypes.c_int64}  # an address, a number
 
 @cache
 def native_function(name: str, entry: str, arguments: str, holds_gil: bool = False) -> Any:
-    """Compile a function ``entry`` of header ``name``, which returns int64; None without compiler.
+    """Compile a function ``entry`` of header ``name`` that returns int64; None without a compiler.
 
     ``arguments`` has a letter per argument: ``p`` address, ``i`` int64.  Functions that read Python objects hold the
     GIL.

@@ -59,9 +59,9 @@ def names_now(tables: Iterable[tuple[dict[Any, Any], list[Any]]]) -> list[Watche
 
 
 def standing(words: Sequence[Word], tables: Sequence[WatchedNames]) -> Callable[[], bool] | None:
-    """Return a function that tells whether words and names hold the same objects; None without compiler.
+    """Return a function that tells whether words and names hold the same objects; None without a compiler.
 
-    The function may return False where only order or identity of equal names changed.
+    The function may return False after a change of order, or of the identity of equal names.
 
     >>> table = {"a": 1}
     >>> stands = standing([], [WatchedNames(table, ["a", "b"], [1, ABSENT])])

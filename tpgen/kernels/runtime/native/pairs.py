@@ -33,7 +33,7 @@ class EdgePairs:
 
 
 def find_pairs(edge_index: Tensor, vectors: Tensor, rows: Tensor) -> EdgePairs | None:
-    """Find the pairs among edges; None without compiler.
+    """Find the pairs among edges; None without a compiler.
 
     A pair joins the same nodes in both directions, with ``vectors (edges, 3)`` that are exact negatives and ``rows``
     that are equal to the last bit.  An edge is in one pair at most.  Tensors are on the CPU.
