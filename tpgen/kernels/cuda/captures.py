@@ -1,4 +1,4 @@
-"""CUDA graph capture: facts from outside do not hold inside, since a replay reads new values from the same tensors."""
+"""CUDA graph capture: a replay reads new values, so facts from outside the graph do not hold."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class CudaPlacement(ChannelPlacement, RowSteps):
 
     @property
     def folds_once(self) -> bool:
-        """Whether a warp adds its units of one row before one sum over lanes."""
+        """Whether a warp adds up its units before one sum over lanes."""
         copies = (t.copies for t in self.schedule.tables if t.operand in self.opened)
         return self.rows == 1 < self.depth and all(n == 1 for n in copies)
 

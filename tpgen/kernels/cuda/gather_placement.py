@@ -53,7 +53,6 @@ class GatherPlacement(BatchPlacement, RowSteps):
 
     @cached_property
     def between(self) -> dict[str, int]:
-        """Numbers per row of the intermediate results P and D."""
         return between(self._make_gathers(1))
 
     @cached_property

@@ -1,8 +1,7 @@
 """Gathers: products that mix copies (multiplicities); few lanes sum each output number.
 
 A *gather* fills a segment of a result, or a path's intermediate result P or D.  Its *items* are copies of the target
-(per row); an item's lanes loop over the copies of other operands.  So no two items add to one number.  Gathers of one
-*phase* are independent; warps synchronise between phases.
+(per row); an item's lanes loop over the copies of other operands.  Gathers of one *phase* are independent.
 """
 
 from __future__ import annotations

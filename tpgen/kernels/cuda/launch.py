@@ -79,13 +79,12 @@ class RowLaunches(Launches):
         return max(1, min(-(-self.sizes.rows // self.placement.rows), self.at_once))
 
     def rooms(self) -> dict[str, tuple[int, ...]]:
-        """Per block: sums of shared weights, and of the owners at both ends of its run."""
         p = self.placement
         found = {"sums": (self.runs, p.dim["w"])} if p.sums_weights and p.dim["w"] else {}
         return found | ({"ends": (2 * self.runs, p.dim[p.owner])} if p.owner and self.runs > 1 else {})
 
     def scratch(self, device: torch.device | str) -> dict[str, Tensor]:
-        """Allocate partial sums, and gradients per edge that a kernel adds per node."""
+        # besides partial sums, gradients per edge that a kernel adds per node
         p, dtype = self.placement, getattr(torch, self.placement.dtype)
         parts = {f"d_{o}": torch.empty(self.sizes.rows, p.dim[o], dtype=dtype, device=device) for o in p.scattered}
         return super().scratch(device) | parts

@@ -45,7 +45,7 @@ class Nvrtc:
 
     @cached_property
     def architectures(self) -> tuple[int, ...]:
-        """Compute capabilities with machine code."""
+        """Compute capabilities that NVRTC supports."""
         count = ctypes.c_int()
         self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
         found = (ctypes.c_int * count.value)()
@@ -73,7 +73,7 @@ class Nvrtc:
         return self._compile(text, f"compute_{max(a for a in known if a < arch)}", "PTX")
 
     def ptx(self, text: str, arch: int, numbered: bool = False) -> str:
-        """Compile a source to PTX, with ``numbered`` source lines."""
+        """Compile a source to PTX; ``numbered`` adds source line numbers."""
         more = ("--generate-line-info",) if numbered else ()
         return self._compile(text, f"compute_{arch}", "PTX", more).code.rstrip(b"\0").decode()
 

@@ -1,8 +1,7 @@
 """Edges sorted by owner (the row that an edge adds to), once per index tensor.
 
-Layers that share index tensors share a sort and a range check.  Facts belong to a part of a base tensor (a row of
-``edge_index``) and to its version; inference tensors have none.  An order is valid on its stream; a CUDA graph sorts at
-each replay, once for all layers.  One sort makes the orders by receiver and by sender.
+Facts belong to a part of a base tensor (a row of ``edge_index``) and its version; inference tensors have none.  An
+order is valid on its stream; a CUDA graph sorts at each replay, once for all layers.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _Kept = MutableMapping[Tensor, _PartFacts]  # by the whole tensor, as long as it
 class Memory(Generic[Known]):
     """Cache of facts about index tensors, until a tensor dies or changes.
 
-    Facts ``on_device`` are valid for one stream and CUDA graph.
+    Facts ``on_device`` hold for one stream and CUDA graph.
     """
 
     on_device: bool = False

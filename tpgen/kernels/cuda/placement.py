@@ -1,4 +1,4 @@
-"""Placements of calls on GPUs: usual rows and warps of a product, or the first that fit; most warps of a polynomial."""
+"""Placements of calls on GPUs: usual rows and warps, or the first that fit."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def _placed_by_receiver(p: AnyPlacement) -> AnyPlacement | None:
 def _first_fitting(one: AnyPlacement) -> AnyPlacement:
     usual = replace(one, rows=one.usual_rows)
     usual = replace(usual, warps=usual.usual_warps)
-    return usual if has_room(usual) else next(_fitting_choices(usual), usual)
+    return usual if has_room(usual) else next(_fitting_placements(usual), usual)
 
 
-def _fitting_choices(usual: AnyPlacement) -> Iterator[AnyPlacement]:
+def _fitting_placements(usual: AnyPlacement) -> Iterator[AnyPlacement]:
     for rows in usual.row_choices:
         for warps in _WARPS:
             p = replace(usual, rows=rows, warps=warps)

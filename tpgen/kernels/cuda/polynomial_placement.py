@@ -1,8 +1,7 @@
 """A polynomial's sweep placed on blocks: one channel per lane.
 
-A *task* is one block's work: some rows of an element at 32 channels.  Warps first compute the element's coefficients
-into shared memory, then each runs its own rows.  Gradients of coefficients are summed per warp, per block, and by a
-second kernel over an element's tasks.
+A *task* is one block's work: some rows of an element at 32 channels.  Warps compute the element's coefficients together
+into shared memory, then each runs its own rows.
 """
 
 from __future__ import annotations

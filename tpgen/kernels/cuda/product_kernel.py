@@ -62,7 +62,6 @@ class ProductKernel(CudaKernel):
         return [*fields.values()]
 
     def recall(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
-        """Return the remembered edges, sorted and in range, or None."""
         device = cuda_device_of([like])
         loaded, capture = self._loaded.get(device), captures.capture_of(device)
         if loaded is None:

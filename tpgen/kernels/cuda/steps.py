@@ -1,8 +1,7 @@
 """Layout of rows in a block's shared memory.
 
 A *step* is some rows: a block fetches, computes and delivers whole rows, while later rows arrive in another *stage* of
-memory.  Results overwrite their slot's operand, or have areas of their own; sums have areas in the precision of
-registers.
+memory.  Results overwrite their slot's operand, or have areas of their own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Tables of linear combinations of a row's numbers, filled by all threads.
 
-Tables with equal segment sizes form a set.  Entries of a copy fill a multiple of four, which a lane reads at once; long
-tables keep the order in which paths read.
+Tables with equal segment sizes form a set.  Entries of a copy fill a multiple of four, which a lane reads at once.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def call_of(opened: tuple[str, ...]) -> Slots:
 
 @cache
 def opening_text(*opened: str) -> str:
-    """Return the text of `call_of`.
+    """Return the text of the call that opens product operands.
 
     >>> opening_text("out")
     'x1 x2 w -> out'

@@ -1,7 +1,4 @@
-"""A form as a string, from which an operator of a saved program finds its kernel.
-
-Strings may come from files: `read_description` checks every field.
-"""
+"""A form as a string, from which an operator of a saved program finds its kernel."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ _FORCES = (call_of(("x2",)), call_of(("x1", "w", "out")), raised_call(SLOTS, SLO
 
 @dataclass(frozen=True)
 class Description:
-    """A product as kernels compute it, for any dtype and opened slots."""
+    """Plan, layout and paths of a product, as kernels compute it in any dtype."""
 
     plan: Plan
     layout: tuple[str, ...]
@@ -235,7 +232,7 @@ _made: Shelf[str, Description] = Shelf("descriptions that were made here")  # th
 
 @remembered("descriptions that were read")
 def read_description(text: str) -> AnyDescription:
-    """Read a description strictly, or return one of this process.
+    """Parse a description and check every field; cached.
 
     Raises `PlanError` with the field that is missing, unknown or out of range.
     """

@@ -56,7 +56,9 @@ class _Forms(Operator):
         if not kernels.expands(call):
             return kernels.run(call)
         kernels.check(call)
-        return [x for x in _with_zeros(call, _run_expanded(call)) if x is not None]  # all that is opened has been given
+        return [
+            x for x in _with_zeros(call, _run_without_levels(call)) if x is not None
+        ]  # all that is opened has been given
 
     def shapes(self, call: FormCall) -> list[Tensor]:
         signature, counts = kernels_of(call.description).check(call)
@@ -102,7 +104,7 @@ class _Forms(Operator):
         # None for a slot that is zero
         kernels = kernels_of(call.description)
         own = kernels.description.any_level
-        lowered = None if own else _gradient_text_without_levels(text)
+        lowered = None if own else _as_call_without_levels(text)
         derived = FormCall(tensors, call.at, call.description, lowered or text, *call[4:])
         if (
             own
@@ -110,7 +112,7 @@ class _Forms(Operator):
             or (_parts_of_call(text).fuses and not kernels.expands(derived) and not _any_transformed(tensors))
         ):
             return self.form(derived)
-        return _run_expanded(derived)
+        return _run_without_levels(derived)
 
     def quick(self, call: FormCall) -> Sequence[Tensor]:
         return kernels_of(call.description).quick(call)
@@ -163,7 +165,7 @@ def _parts_of_call(text: str) -> _Sum:
 
 
 @remembered("calls without levels in the place of derivatives")
-def _gradient_text_without_levels(text: str) -> str | None:
+def _as_call_without_levels(text: str) -> str | None:
     # not of a sum of several, nor where something is in another place than the cotangent's own
     parts = _parts_of_call(text).parts
     if len(parts) != 1 or parts[0].raised != (SLOTS.index(OUT),):
@@ -173,7 +175,7 @@ def _gradient_text_without_levels(text: str) -> str | None:
     return opening_text(*(SLOTS[n] for n in part.opened)) if same else None
 
 
-def _run_expanded(call: FormCall) -> list[Tensor | None]:
+def _run_without_levels(call: FormCall) -> list[Tensor | None]:
     # None for a slot that is zero
     product = kernels_of(call.description).product
     empty = {n for n, dim in enumerate(product.dims) if not dim}

@@ -1,7 +1,4 @@
-"""Calls that C++ launches on GPUs, and the memory of their row orders.
-
-Python sorts, checks and launches calls with new indices; C++ launches calls with known indices.
-"""
+"""Calls that C++ launches on GPUs, and the memory of their row orders."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ class Launched:
         self._kernels[number, like.get_device()] = kernel, places
 
     def call(self, call: FormCall, entered: Sequence[tuple[int, int]], check: bool) -> Sequence[Tensor] | None:
-        """Return the opened slots of a call; empty for new indices, None for unknown kernels."""
+        """Launch a call and return the opened slots; empty for new indices, None for unknown kernels."""
         # indices of a call before are found again in this one frame of Python: fifty take as long as the launch
         tensors, at, _, text, _, nodes, ordered = call
         device = tensors[0].get_device()

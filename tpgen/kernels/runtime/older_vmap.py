@@ -1,4 +1,4 @@
-"""Torch's older vmap: ``torch.autograd.grad(is_grads_batched=True)``, ``vectorize=True``."""
+"""Torch's older vmap: ``is_grads_batched=True``, ``vectorize=True``."""
 
 from __future__ import annotations
 

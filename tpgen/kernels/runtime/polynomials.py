@@ -26,7 +26,7 @@ LARGEST = 100_000  # operations of a row: what takes g++ minutes is refused
 
 @dataclass(frozen=True)
 class PolynomialDescription:
-    """A polynomial as kernels compute it, for any dtype and opened slots."""
+    """A polynomial as kernels compute it in any dtype."""
 
     plan: Plan
     check_index: bool = True
@@ -71,10 +71,7 @@ class PolynomialDescription:
         return generate_polynomial(self.placement(call, dtype))
 
     def read(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the slots that a call opens, and the given slots with levels.
-
-        Raises `PlanError` for unknown slots.
-        """
+        """Return the slots that a call opens, and the given slots with levels; raises `PlanError` for unknown slots."""
         names = [o.name for o in self.plan.operands]
         for slot in (*call.given, *call.opened):
             if slot.operand not in names or slot.levels & ~call.levels:

@@ -1,7 +1,4 @@
-"""Registration of operators at each level of torch's dispatcher.
-
-An `Operator` evaluates, differentiates and batches calls; derivatives are calls again.
-"""
+"""Registration of operators at each level of torch's dispatcher."""
 
 from __future__ import annotations
 
@@ -89,7 +86,7 @@ class Differentiable(Generic[C]):
 
 
 class Operator(Differentiable[FormCall]):
-    """A torch operator: evaluates, differentiates and batches calls."""
+    """A torch operator that evaluates, differentiates and batches calls."""
 
     def split(self, call: FormCall) -> tuple[tuple[Tensor, ...], tuple]:
         """Split a call into tensors, which autograd sees, and other arguments."""
@@ -153,7 +150,7 @@ class Operator(Differentiable[FormCall]):
     # -- levels of the dispatcher --------------------------------------------------------------------------------------
 
     def recorded(self, keys: Any, call: FormCall) -> list[Tensor]:
-        """Compute at the autograd level; record calls that require gradients."""
+        """Compute at the autograd level; record a call that requires gradients."""
         records = torch.is_grad_enabled() and self.needs_grad(call)
         if not records and not has_tangents():
             return self.below_autograd(keys, (), call)
@@ -184,7 +181,7 @@ class Operator(Differentiable[FormCall]):
         return list(_Transformed.apply(self, rest, *tensors))
 
     def vmapped(self, interpreter: VmapInterpreter, call: FormCall) -> list[Tensor]:
-        """Compute under vmap; outer levels record."""
+        """Compute under `torch.vmap`."""
         tensors, rest = self.split(call)
         level = interpreter.level()
         below, dims = zip(*[without_vmap_dim(x, level) for x in living(tensors)], strict=True)

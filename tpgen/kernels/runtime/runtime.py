@@ -139,7 +139,7 @@ class Kernels:
 
         Raises `KernelError` if a kernel of the form cannot be built.
         """
-        self._build_all(self.signature(call, rules).parts, dtype, rules, "cpu")
+        self._build_parallel(self.signature(call, rules).parts, dtype, rules, "cpu")
         if why := failure_of(self.description, dtype, "cpu"):
             raise KernelError(
                 f"the kernel of {name_of(self.description.plan)}: {why}\n"
@@ -163,12 +163,12 @@ class Kernels:
         try:
             made = _need_target(device).load(spec)
         except KernelError as error:
-            return self._stand_in(spec, device, error)
+            return self._replace_by_standin(spec, device, error)
         self._enter_kernel(spec, made)  # first: other threads may look for it
         self._kernels[spec.call, spec.dtype, spec.rules, device] = made
         return made
 
-    def _stand_in(self, spec: KernelSpec, device: str, error: KernelError) -> Kernel:
+    def _replace_by_standin(self, spec: KernelSpec, device: str, error: KernelError) -> Kernel:
         # C++ runs no call of this form any more: Python is where modules notice that they must choose again
         made = self._kernels[spec.call, spec.dtype, spec.rules, device] = standin(spec)
         self._native = self._launched = None
@@ -186,11 +186,11 @@ class Kernels:
         try:
             return kernel(call)
         except KernelError as error:
-            made = self._stand_in(spec, device, error)
+            made = self._replace_by_standin(spec, device, error)
             self._report_failures()
             return made(call)
 
-    def _build_all(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, device: str) -> list[Kernel]:
+    def _build_parallel(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, device: str) -> list[Kernel]:
         _run_parallel(self._missing(calls, dtype, rules, device))
         self._report_failures()
         return [self.kernel(call, dtype, rules, device) for call in calls]
@@ -222,7 +222,7 @@ class Kernels:
         device = like.device.type
         if begun(self._missing(calls, dtype, rules, device)):
             return False
-        kernels = self._build_all(calls, dtype, rules, device)
+        kernels = self._build_parallel(calls, dtype, rules, device)
         _run_parallel([partial(_compile_ahead, k, like) for k in kernels if hasattr(k, "compile")])
         return True
 
@@ -297,7 +297,7 @@ class Kernels:
             return [x.zero_() for x in results]
         if begun(self._missing(signature.parts, dtype, rules, device)):
             return [x.zero_() for x in results]
-        kernels = self._build_all(signature.parts, dtype, rules, device)
+        kernels = self._build_parallel(signature.parts, dtype, rules, device)
         torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
         given = dict(zip(signature.call.given, map(_dense, call.tensors), strict=True))
         made = dict(zip(signature.call.opened, results, strict=True))
@@ -329,7 +329,8 @@ class Kernels:
     # -- rules that no kernel takes ------------------------------------------------------------------------------------
 
     def untaken(self, rules: Rules, dtype: torch.dtype, device: str) -> Rules:
-        """Return the rules that a device's kernels lack: rows are gathered before, summed after."""
+        """Return the row rules that a device's kernels do not support."""
+        # rows are gathered before such a kernel, and results summed after
         target = target_of(device)
         taken = () if target is None else target.takes(self.description, rules)
         return tuple(rule for rule in rules if rule not in taken or not self.description.takes(rule, dtype))

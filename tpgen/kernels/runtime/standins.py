@@ -43,7 +43,7 @@ def product_standin(spec: KernelSpec) -> Kernel:
             gather_by_rule(own[name], _widened(x), call.rows) if name in own and x.shape[-1] else _widened(x)
             for name, x in zip(names, call.given, strict=True)
         ]
-        evaluate = partial(_opened_slots, form, call.rows)
+        evaluate = partial(_opened_by_einsums, form, call.rows)
         sums = summed_parts(parts, given, len(call.opened), evaluate)
         for slot, total, x in zip(spec.call.opened, sums, call.opened, strict=True):
             index = own.get(slot.operand)
@@ -53,7 +53,7 @@ def product_standin(spec: KernelSpec) -> Kernel:
     return run
 
 
-def _opened_slots(
+def _opened_by_einsums(
     form: Form, rows: int, raised: tuple[int, ...], point: Sequence[Any], opened: tuple[int, ...]
 ) -> list[Tensor]:
     # only paths that read all raised operands

@@ -32,7 +32,7 @@ _COMFORTABLE = 8_000
 
 @dataclass(frozen=True)
 class KernelTarget:
-    """One way to run kernels on a device type."""
+    """A device type's kernels: obstacles, loading, text, scratch bytes."""
 
     device: str  # the type of the tensors that it is taken for
     about: str

@@ -1,7 +1,4 @@
-"""Equal operator calls, merged while a graph is traced.
-
-Inductor merges equal calls only in graphs with gradients.
-"""
+"""Equal operator calls, merged while a graph is traced."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ from tpgen.kernels.runtime.registration import library
 
 def share_equal_calls(name: str) -> None:
     """Let traced graphs call an operator once for equal tensors and numbers."""
+    # Inductor merges equal calls only in graphs with gradients: else every layer would sort the same edges
     mode = getattr(_torch, "TracingMode", None)
     if mode is not None:
         torch.library.register_torch_dispatch(f"tpgen::{name}", mode, _call_or_reuse, lib=library)

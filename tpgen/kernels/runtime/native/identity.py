@@ -1,7 +1,6 @@
 """Whether Python objects still have the same parts, checked in one C++ call.
 
-A dict's names are compared after a change, which a version number tells until Python 3.11, a watcher from 3.12 on.
-Other parts are words in memory.
+A dict's names are compared after a change of the dict; other parts are words in memory.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The C++ runtime: operators, and tables of built kernels.
 
-``tpgen_native::form`` checks operands, allocates results and calls kernels that Python has built.  Fitting tensors on
-the CPU or one GPU are taken, without tracer, transform or mode; other calls and faults return nothing, and Python runs
-the call or raises.  ``form.few`` takes few tensors without lists; ``form.named``, for compiled programs, raises at
-faults.
+``tpgen_native::form`` runs kernels that Python has built, on fitting tensors of the CPU or one GPU, without tracer,
+transform or mode.  For other calls and faults the operator returns nothing, and Python runs the call or raises.
+``form.few`` takes few tensors without lists; ``form.named``, for compiled programs, raises at faults.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Runtime:
         self._numbers: dict[str, int] = {}
         if library.tpgen_register():
             raise BackendError(f"torch {torch.__version__} refuses the operators of tpgen_native")
-        self._registered = _register_unusual()
+        self._registered = _register_fallbacks()
         self.form, self.few = _operator_function("form"), _operator_function("form", "few")
 
     def use_driver(self, device: str, driver: EntryPoints | None) -> None:
@@ -159,7 +158,7 @@ def built_runtime() -> Runtime | None:
     return _runtime() if _runtime.cache_info().currsize else None
 
 
-def _register_unusual() -> torch.library.Library:
+def _register_fallbacks() -> torch.library.Library:
     library = torch.library.Library("tpgen_native", "FRAGMENT")
     for key in _UNUSUAL:
         for name in ("form.few", "form"):

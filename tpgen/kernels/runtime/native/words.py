@@ -1,7 +1,4 @@
-"""Addresses of memory words that change when a Python object changes.
-
-Offsets are probed on known objects; an object of another layout has no address.
-"""
+"""Addresses of memory words that change when a Python object changes, probed on known objects."""
 
 from __future__ import annotations
 
