@@ -29,7 +29,7 @@ class CudaPlacement(ChannelPlacement, RowSteps):
     # -- what adds and what stores --
 
     def added(self, operand: str) -> bool:
-        """Whether rows, or paths in a loop over copies, accumulate an opened slot."""
+        # rows meet in the slot, or paths in a loop over copies
         return self.carried(operand) or any(v.touches > 1 and has_copy_axis(v) for v in self.schedule.views_of(operand))
 
     def in_place(self, operand: str) -> bool:

@@ -20,7 +20,7 @@ _MOST = 32  # numbers that are summed over lanes together
 
 
 class GroupText:
-    """Writes the function of a group, for one channel and row."""
+    """Writes the CUDA function of a group of paths, for one channel and row."""
 
     def __init__(self, placement: CudaPlacement, group: Group, w: Writer) -> None:
         self.p, self.s, self.group, self.w = placement, placement.schedule, group, w

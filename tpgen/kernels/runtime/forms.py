@@ -56,9 +56,8 @@ class _Forms(Operator):
         if not kernels.expands(call):
             return kernels.run(call)
         kernels.check(call)
-        return [
-            x for x in _with_zeros(call, _run_without_levels(call)) if x is not None
-        ]  # all that is opened has been given
+        found = _with_zeros(call, _run_without_levels(call))
+        return [x for x in found if x is not None]  # all that is opened has been given
 
     def shapes(self, call: FormCall) -> list[Tensor]:
         signature, counts = kernels_of(call.description).check(call)

@@ -11,7 +11,7 @@ from tpgen.kernels.runtime.registration import library
 
 
 def share_equal_calls(name: str) -> None:
-    """Let traced graphs call an operator once for equal tensors and numbers."""
+    """Let traced graphs call an operator once for equal arguments, which alone decide its result."""
     # Inductor merges equal calls only in graphs with gradients: else every layer would sort the same edges
     mode = getattr(_torch, "TracingMode", None)
     if mode is not None:

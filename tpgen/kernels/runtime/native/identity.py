@@ -31,7 +31,7 @@ ABSENT = Absent.ABSENT
 
 
 class WatchedNames(NamedTuple):
-    """A dict with names and their values; ``whole``: all its names, in order."""
+    """A dict with names and their values; ``whole``: no other names, same order."""
 
     table: dict[Any, Any]
     names: Sequence[Any]
