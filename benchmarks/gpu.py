@@ -33,7 +33,7 @@ from benchmarks.gpu_rivals import rival_rows
 from benchmarks.gpu_steps import convolutions, networks, polynomials, tools
 from benchmarks.gpu_times import TASKS, Case, measured, product_of_rows, times_table
 from benchmarks.page import merge_reports
-from tpgen.kernels.cuda.driver import capability, cuda_taken
+from tpgen.kernels.cuda.driver import capability, driver_cuda_version
 from tpgen.kernels.cuda.nvrtc import find_nvrtc
 from tpgen.kernels.runtime.ops import kernel_supported
 from tpgen.planner.presets import channelwise
@@ -126,11 +126,11 @@ def summary(report: Report) -> str:
 
 def machine(report: Report, run: Run, clock: Clock) -> None:
     """What the figures are of, the bandwidth of a copy among it."""
-    nvrtc = find_nvrtc(cuda=cuda_taken())
+    nvrtc = find_nvrtc(cuda=driver_cuda_version())
     report.machine = {
         **asdict(environment()),
         "cuda of torch": torch.version.cuda,
-        "cuda of the driver": cuda_taken(),
+        "cuda of the driver": driver_cuda_version(),
         "nvrtc": nvrtc and ".".join(map(str, nvrtc.version)),
     }
     if report.on_gpu:

@@ -14,7 +14,7 @@ from torch import Tensor
 from tpgen.form.form import Form, LetteredLeg, Term
 from tpgen.form.polynomial import read_operand, write_operand
 from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, by_form
-from tpgen.kernels.runtime.pairs import found_rows, sums_of_found
+from tpgen.kernels.runtime.pairs import gather_by_rule, sum_by_rule
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, KernelTarget
 from tpgen.kernels.sweep.evaluate import ValueMemory, run_statements, summed
 from tpgen.kernels.sweep.monomials import PolynomialSweep, reads, stored_value
@@ -182,12 +182,12 @@ def interpreted(spec: KernelSpec) -> Kernel:
     def run(call: KernelCall) -> int:
         index = {one.rule.operand: one for one in call.indices}
         gathered = {
-            slot: found_rows(index[operand_of(slot)], x, call.rows) if operand_of(slot) in index else x
+            slot: gather_by_rule(index[operand_of(slot)], x, call.rows) if operand_of(slot) in index else x
             for slot, x in zip(names, call.given, strict=True)
         }
         found = interpret(sweep, form, gathered)
         for name, result in zip(opened, call.opened, strict=True):
-            result.copy_(sums_of_found(index[name], found[name]) if name in index else found[name])
+            result.copy_(sum_by_rule(index[name], found[name]) if name in index else found[name])
         return 0
 
     return run

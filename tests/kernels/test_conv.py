@@ -245,14 +245,14 @@ def test_nothing_checks_trusted_edges(name: str) -> None:
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
     """Whether each kernel that runs is told to check its edges: all are called from Python, where calls are heard."""
     heard: list[bool] = []
-    told = load._indices
+    told = load._index_structs
 
     def listening(indices: Sequence[RowIndex]):
         heard.extend({index.check for index in indices})
         return told(indices)
 
     kernels_of.cache_clear()
-    monkeypatch.setattr(load, "_indices", listening)
+    monkeypatch.setattr(load, "_index_structs", listening)
     monkeypatch.setattr(build, "address_of", lambda function: None)
     yield heard
     kernels_of.cache_clear()

@@ -164,7 +164,7 @@ def lent(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     trees = lambda device, create_if_none_exists: SimpleNamespace(stream=stream)  # noqa: E731
     monkeypatch.setitem(sys.modules, captures._TREES, ModuleType("trees"))
     monkeypatch.setattr(_torch, "graph_trees", trees, raising=False)
-    monkeypatch.setattr(orders, "_is_lent", lambda index: captures.borrows_memory(0))
+    monkeypatch.setattr(orders, "_in_graph_pool", lambda index: captures.borrows_memory(0))
     monkeypatch.setattr(captures, "stream_of", gpu.streams.__getitem__)
     return stream
 

@@ -176,11 +176,11 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     fakes["get_device_name"] = lambda device: ["H200", "GTX 1080"][device.index or 0]
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
-    monkeypatch.setattr(driver, "_open", lambda: Versions(13000))
+    monkeypatch.setattr(driver, "_driver_library", lambda: Versions(13000))
     monkeypatch.setattr(driver, "capability", [90, 61].__getitem__)
-    driver.cuda_taken.cache_clear()
+    driver.driver_cuda_version.cache_clear()
     yield
-    driver.cuda_taken.cache_clear()
+    driver.driver_cuda_version.cache_clear()
 
 
 def test_what_else_may_be_missing(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,10 +191,10 @@ def test_what_else_may_be_missing(two_gpus: None, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(target, "find_nvrtc", lambda arch, cuda: None)
     monkeypatch.setenv("TPGEN_NVRTC", "none")
     assert target.missing(gpu) == "kernels on a GPU need NVRTC, and TPGEN_NVRTC=none forbids it"
-    monkeypatch.setattr(driver, "_open", lambda: None)
+    monkeypatch.setattr(driver, "_driver_library", lambda: None)
     assert "the CUDA driver (libcuda.so.1) cannot be loaded" in str(target.missing(gpu))
-    monkeypatch.setattr(driver, "_open", lambda: Versions(11080))
-    driver.cuda_taken.cache_clear()
+    monkeypatch.setattr(driver, "_driver_library", lambda: Versions(11080))
+    driver.driver_cuda_version.cache_clear()
     assert target.missing(gpu) == "kernels need a driver for CUDA 12 or later, and this one takes CUDA 11: update it"
     monkeypatch.setattr(torch.version, "hip", "6.2")
     assert "on AMD let torch write them, by backend='inductor'" in str(target.missing(gpu))

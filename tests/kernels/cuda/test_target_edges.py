@@ -167,7 +167,7 @@ def test_one_sort_by_both_ends_makes_the_orders_of_two(dtype: torch.dtype) -> No
 def test_an_order_is_known_to_the_stream_that_made_it(gpu: Products, monkeypatch: pytest.MonkeyPatch) -> None:
     streams, sorted_ = [1, 1, 2, 1, 2], list[int]()
     monkeypatch.setattr(orders, "order_of", lambda i, n, f=orders.order_of: sorted_.append(n) or f(i, n))
-    monkeypatch.setattr(orders, "_stream", lambda index: streams.pop(0))
+    monkeypatch.setattr(orders, "_stream_of_index", lambda index: streams.pop(0))
     dst = torch.tensor([1, 0, 1])
     first, again, other, *_ = (orders.known_order(dst, 2) for _ in range(5))
     assert first.order is again.order

@@ -1,1 +1,1 @@
-"""Generated CUDA C++: the same sweeps as on a CPU, placed on blocks, warps and shared memory."""
+"""Generated CUDA C++ kernels."""

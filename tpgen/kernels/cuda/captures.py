@@ -1,8 +1,4 @@
-"""CUDA graphs while they are recorded: which of them a call is part of, and for how long it may keep what it makes.
-
-A recorded call finds other numbers in the same tensors at each replay, so nothing that was made of them outside holds
-there.  Memory of a recording is its graph's own: what is made in it is of use to that graph alone.
-"""
+"""CUDA graph capture: a replay reads new values, so facts from outside the graph do not hold."""
 
 from __future__ import annotations
 
@@ -16,27 +12,20 @@ _TREES = "torch._inductor.cudagraph_trees"  # loaded by the first compilation th
 
 
 def capture_of(device: int) -> int:
-    """A number for the CUDA graph that records what is launched on a device now; 0 where none does.
-
-    Nothing may wait for the device in a recording.  The default stream cannot be recorded, and is not asked.
-    """
+    """Return the number of the CUDA graph that captures a device's current stream, or 0."""
     stream = stream_of(device)
     return need_driver().capture(stream) if stream else 0
 
 
 def borrows_memory(device: int) -> bool:
-    """Whether torch.compile(mode="reduce-overhead") warms up or records there, and lends memory for one call alone.
-
-    It refuses to go on where a tensor that it does not know of stands in its pool after a call.  It has a stream of its
-    own for both, and no other way to tell: in a warm-up nothing is captured yet.
-    """
+    """Whether torch.compile(mode="reduce-overhead") warms up or captures on a device: memory is lent for one call."""
     find = getattr(_torch, "graph_trees", None) if _TREES in sys.modules else None
     trees = find(device, create_if_none_exists=False) if find else None
     return trees is not None and trees.stream.cuda_stream == stream_of(device)
 
 
 def refuse_while_capturing(device: int) -> None:
-    """Raise `BackendError` where a CUDA graph is captured, which cannot hold that a kernel is loaded."""
+    """Raise `BackendError` while a CUDA graph is captured: a capture cannot load kernels."""
     if capture_of(device):
         raise BackendError(
             "a kernel is loaded by its first call, which cannot be part of a CUDA graph: call it once before you "

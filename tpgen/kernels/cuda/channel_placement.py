@@ -1,4 +1,4 @@
-"""A channel schedule on blocks and warps: which warp does what, with tables and sums over channels between."""
+"""Channel schedules placed on blocks and warps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNIT_BYTES = 6  # its group, channels and rows, two bytes each
 
 @dataclass(frozen=True)
 class CudaPlacement(ChannelPlacement, RowSteps):
-    """A `ChannelPlacement` of single lanes on a chip; an indexed one finds the rows of x1 and out by its edges."""
+    """A `ChannelPlacement` with one channel per lane on a chip."""
 
     chip: Chip
     rows: int = 1
@@ -29,11 +29,10 @@ class CudaPlacement(ChannelPlacement, RowSteps):
     # -- what adds and what stores --
 
     def added(self, operand: str) -> bool:
-        """Whether an open slot has an area of its own, to add to: rows meet in it, or paths in a loop over copies."""
-        return self.carried(operand) or any(v.touches > 1 and looped(v) for v in self.schedule.views_of(operand))
+        # rows meet in the slot, or paths in a loop over copies
+        return self.carried(operand) or any(v.touches > 1 and has_copy_axis(v) for v in self.schedule.views_of(operand))
 
     def in_place(self, operand: str) -> bool:
-        """A lane reads what it writes."""
         return operand in self.row_operands
 
     # -- work --
@@ -44,17 +43,17 @@ class CudaPlacement(ChannelPlacement, RowSteps):
 
     @property
     def slots(self) -> int:
-        """Parts that the sum over channels has for each row: of a warp each, or of 32 channels of a group."""
+        """Partial sums over channels per row: one per warp, or per 32 channels of a group."""
         return self.warps if self.folds_once else sum(group.chunks for group in self.groups)
 
     @property
     def folds_once(self) -> bool:
-        """Whether a warp sums over its lanes once for its units: several, of one row, where no copy comes alone."""
+        """Whether a warp adds up its units before one sum over lanes."""
         copies = (t.copies for t in self.schedule.tables if t.operand in self.opened)
         return self.rows == 1 < self.depth and all(n == 1 for n in copies)
 
     def sets(self, group: Group) -> int:
-        """Sets of rows that warps take."""
+        """Row sets of a step; a warp computes one set of a group."""
         return self.rows // group.rows
 
     @cached_property
@@ -72,12 +71,12 @@ class CudaPlacement(ChannelPlacement, RowSteps):
 
     @property
     def depth(self) -> int:
-        """The most units of any warp."""
+        """Most units of a warp."""
         return max(map(len, self.work))
 
     @property
     def constants(self) -> int:
-        """The table of which warp does what: none of its numbers is larger than the number of its units."""
+        """Bytes of the constant table of each warp's units."""
         return _UNIT_BYTES * self.warps * self.depth
 
     @property
@@ -100,22 +99,22 @@ class CudaPlacement(ChannelPlacement, RowSteps):
 
     @property
     def table_size(self) -> int:
-        """Numbers of all tables of one row."""
+        """Numbers of one row's tables."""
         return max((s.offset + s.size for s in self.table_sets), default=0)
 
     @property
     def summed(self) -> tuple[str, ...]:
-        """Open slots that are sums over channels."""
+        """Opened slots that are sums over channels."""
         return tuple(o for o in self.schedule.scalar_operands if o in self.opened)
 
     @cached_property
     def folded(self) -> tuple[tuple[str, int, int], ...]:
-        """Operand, start and size of what a warp sums over its lanes, in parts that fit them."""
+        """Operand, start and size (at most 32) of each sum over a warp's lanes."""
         ranges = ((o, *place) for o in self.summed if self.folds_once for place in self.sum_ranges(o))
         return tuple((o, n, min(LANES, at + size - n)) for o, at, size in ranges for n in range(at, at + size, LANES))
 
     def sum_ranges(self, operand: str) -> list[tuple[int, int]]:
-        """Start and size of the parts of an open slot that are summed over blocks: all of it, without channels."""
+        """Start and size of the parts of an opened slot that are sums over channels."""
         return self.scalars(operand) if self.schedule.views_of(operand) else [(0, self.dim[operand])]
 
     def __str__(self) -> str:
@@ -128,6 +127,6 @@ class CudaPlacement(ChannelPlacement, RowSteps):
         return "\n".join(lines)
 
 
-def looped(view: View) -> bool:
-    """Whether a segment has copies of the other input as well."""
+def has_copy_axis(view: View) -> bool:
+    """Whether a segment has an axis for the other input's multiplicity."""
     return prod(n for _, n in view.axes) > view.components

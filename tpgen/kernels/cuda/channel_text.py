@@ -1,4 +1,4 @@
-"""The text of a channel placement between the rows' arrival and their departure: tables, groups, sums over channels."""
+"""CUDA text of a channel placement's step."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from tpgen.kernels.cuda.tables import TableSet
 
 
 class StepChannelText:
-    """Writes what a step computes: tables by all threads, then each warp its units, then the sums of their parts."""
+    """Writes a step: threads fill tables, warps run units, threads add partial sums."""
 
     def __init__(self, placement: CudaPlacement, w: Writer) -> None:
         self.p, self.w = placement, w
         self.dtype = placement.schedule.target.dtype
 
     def write_constants(self) -> None:
-        self._arrays()
+        self._write_table_constants()
 
     def write_functions(self) -> None:
         with self.w.part("function group"):
             for group in self.p.groups:
                 GroupText(self.p, group, self.w).write()
         with self.w.part("which warp does what"):
-            self._units()
+            self._write_unit_dispatch()
         with self.w.part("tables"):
-            self._tabulate()
+            self._write_tabulate()
 
-    def _arrays(self) -> None:
+    def _write_table_constants(self) -> None:
         for n, tables in enumerate(self.p.table_sets):
             for d in range(tables.depth):
                 with self.w.paths(*tables.paths):
@@ -43,15 +43,15 @@ class StepChannelText:
                     kind = _index_type(place for _, place in column)
                     self.w.line(f"static __device__ const {kind} place_{n}_{d}[] = {{{places}}};")
 
-    def _tabulate(self) -> None:
+    def _write_tabulate(self) -> None:
         if not self.p.table_sets:
             return
         with self.w.block("DEVICE void tabulate(const Step& s)"):
             for n, tables in enumerate(self.p.table_sets):
                 with self.w.paths(*tables.paths):
-                    self._table_set(n, tables)
+                    self._write_table_loop(n, tables)
 
-    def _table_set(self, n: int, tables: TableSet) -> None:
+    def _write_table_loop(self, n: int, tables: TableSet) -> None:
         w = self.w
         with w.block(f"for (int n = threadIdx.x; n < {tables.size * self.p.rows}; n += THREADS)"):
             row, copy = f"row * {self.p.dim[tables.operand]}", f"n / {tables.entries} % {tables.copies}"
@@ -60,7 +60,7 @@ class StepChannelText:
             terms = [f"value_{n}_{d}[m] * widen(y[place_{n}_{d}[m]])" for d in range(tables.depth)]
             w.line(f"s.T[row * {self.p.table_size} + {tables.offset} + n % {tables.size}] = {' + '.join(terms)};")
 
-    def _units(self) -> None:
+    def _write_unit_dispatch(self) -> None:
         # write the table of each warp's units; a group past the last is nothing
         w, p = self.w, self.p
         depth, nothing = p.depth, f"{{{len(p.groups)}, 0, 0}}"
@@ -76,11 +76,11 @@ class StepChannelText:
             for o in lane_sums(p):
                 w.line(f"num y_{o}[{p.dim[o]}] = {{}};")
             with w.block(f"for (int n = 0; n < {depth}; ++n)"):
-                self._one_unit()
+                self._write_unit_switch()
             for o, start, size in p.folded:
-                self._fold(o, start, size)
+                self._write_lane_sum(o, start, size)
 
-    def _one_unit(self) -> None:
+    def _write_unit_switch(self) -> None:
         w, p = self.w, self.p
         w.line("const Unit u = work[warp][n];")
         with w.block("switch (u.group)"):
@@ -88,7 +88,7 @@ class StepChannelText:
                 where = ", ".join(["u.chunk", *["u.set"] * (not p.serial), *(f"y_{o}" for o in lane_sums(p))])
                 w.line(f"case {group.number}: group_{group.number}(s, {where}); break;")
 
-    def _fold(self, operand: str, start: int, size: int) -> None:
+    def _write_lane_sum(self, operand: str, start: int, size: int) -> None:
         # the sum over lanes of what a warp has added up
         values = ", ".join(f"y_{operand}[{n}]" for n in range(start, start + size))
         with self.w.block(""):
@@ -97,28 +97,28 @@ class StepChannelText:
             self.w.line(f"fold_lanes<{LANES}>(y, threadIdx.x % {LANES}, {size}, {part}, 1);")
 
     def write_step(self) -> None:
-        """One step, once its rows are there."""
+        """Write the computation of a step in shared memory."""
         p, w = self.p, self.w
         if p.table_sets:
             w.line("tabulate(s);")
         for o in p.summed:
             w.line(f"clear(s.p_{o}, {p.slots * p.dim[o] * p.rows});")
         for o in p.results:
-            self._clear_result(o)
+            self._write_clear(o)
         w.line("__syncthreads();")
         owned = [o for o in p.summed if o == p.owner]
-        with owner_by_owner(w, p.by):
+        with owner_loop(w, p.by):
             w.line("compute_units(s);")
-            self._sum_all(owned)
-        self._sum_all([o for o in p.summed if o not in owned])
+            self._write_channel_sums(owned)
+        self._write_channel_sums([o for o in p.summed if o not in owned])
 
-    def _sum_all(self, operands: Sequence[str]) -> None:
+    def _write_channel_sums(self, operands: Sequence[str]) -> None:
         if operands:
             self.w.line("__syncthreads();")
         for o in operands:
-            self._sum_parts(o)
+            self._write_channel_sum(o)
 
-    def _clear_result(self, operand: str) -> None:
+    def _write_clear(self, operand: str) -> None:
         # clear areas that are added to, and numbers that no path writes
         p, w, dim = self.p, self.w, self.p.dim[operand]
         if p.added(operand):
@@ -128,7 +128,7 @@ class StepChannelText:
                 for row in range(p.rows):
                     w.line(f"clear(s.d_{operand} + {start + row * dim}, {size});")
 
-    def _sum_parts(self, operand: str) -> None:
+    def _write_channel_sum(self, operand: str) -> None:
         # in the order of the groups; of all rows, or of one owner, that add to the same numbers
         p, w, dim = self.p, self.w, self.p.dim[operand]
         first, end, rows = "0", f"{p.slots}", p.rows
@@ -146,8 +146,8 @@ class StepChannelText:
 
 
 @contextmanager
-def owner_by_owner(w: Writer, owner: str | None) -> Iterator[None]:
-    """Write lines once for each owner of a step, with the rows that add to it."""
+def owner_loop(w: Writer, owner: str | None) -> Iterator[None]:
+    """Write a loop over the owners of a step's rows around other lines; no loop without owner."""
     if owner is None:
         yield
         return
@@ -157,7 +157,7 @@ def owner_by_owner(w: Writer, owner: str | None) -> Iterator[None]:
 
 
 def _index_type(numbers: Iterable[int]) -> str:
-    """The narrower of two types that holds all of them: a compiler cuts off what is too large, and says nothing.
+    """The narrower C type that holds all numbers.
 
     >>> _index_type([0, 65535]), _index_type([65536])
     ('unsigned short', 'unsigned')

@@ -1,4 +1,4 @@
-"""Devices that kernels are written for, as data that a placement reads."""
+"""GPU models, as data for placements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tpgen.base.errors import BackendError
 
 @dataclass(frozen=True)
 class Chip:
-    """A device of one compute capability."""
+    """A GPU model with its memory sizes."""
 
     name: str
     arch: int  # compute capability 9.0 is 90
@@ -44,7 +44,9 @@ OLDEST = min(CHIPS)
 
 
 def chip_of(arch: int) -> Chip:
-    """The chip of a compute capability, or the newest one known before it: kernels for that run on it as well.
+    """Return the chip of a compute capability (90 is 9.0), or the newest earlier one, whose kernels run too.
+
+    Raises `BackendError` below 7.0.
 
     >>> chip_of(90).name, chip_of(87).name
     ('H200', 'A40')
@@ -64,7 +66,7 @@ _MOST_WARPS, _MOST_BLOCKS = 64, 32  # of a multiprocessor
 
 
 class OnChip:
-    """Placement of a kernel on blocks of a chip: their threads, their memory, and how many run at once."""
+    """A kernel placed on a chip: threads, shared memory and registers of its blocks."""
 
     chip: Chip
     warps: int  # of a block
@@ -73,7 +75,7 @@ class OnChip:
     @property
     @abstractmethod
     def dtype(self) -> str:
-        """The name of the numbers in memory."""
+        """Dtype name of numbers in memory."""
 
     @property
     @abstractmethod
@@ -83,16 +85,16 @@ class OnChip:
     @property
     @abstractmethod
     def registers(self) -> int:
-        """Registers that are left to each thread."""
+        """Registers per thread."""
 
     @property
     @abstractmethod
     def entries(self) -> dict[str, tuple[int, int]]:
-        """Threads of a block and its bytes of shared memory, by the names of the kernels."""
+        """Threads and shared bytes per block, by kernel name."""
 
     @property
     def number(self) -> int:
-        """Bytes of a number that is computed with."""
+        """Bytes of a number in registers."""
         return 8 if self.dtype == "float64" else 4
 
     @property
@@ -101,6 +103,6 @@ class OnChip:
 
     @property
     def blocks_at_once(self) -> int:
-        """Blocks that one multiprocessor has room for; a block leaves 1 KiB to the system."""
+        """Concurrent blocks of one multiprocessor."""
         registers = _REGISTERS // (self.threads * self.registers)
         return max(1, min(self.chip.shared // (self.shared + KIB), registers, _MOST_WARPS // self.warps, _MOST_BLOCKS))

@@ -1,4 +1,4 @@
-"""From a source to machine code: compiled once per machine and compute capability, kept in the cache of kernels."""
+"""CUDA machine code in the kernel cache."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import json
 from tpgen.kernels.build import cache
 from tpgen.kernels.build.cache import CUBIN, Entry
 from tpgen.kernels.build.trust import read_own
-from tpgen.kernels.cuda.driver import cuda_taken
+from tpgen.kernels.cuda.driver import driver_cuda_version
 from tpgen.kernels.cuda.nvrtc import Nvrtc, need_nvrtc
 
 
 def cubin(text: str, arch: int) -> bytes:
-    """The machine code of a source, compiled if the cache has it not; PTX for a device that NVRTC does not know yet.
+    """Return the machine code of a CUDA source, cached or compiled; PTX for a device newer than NVRTC.
 
-    Raises `BackendError` where there is no NVRTC or it fails.
+    Raises `BackendError` without a working NVRTC.
     """
-    compiler = need_nvrtc(arch, cuda_taken())
+    compiler = need_nvrtc(arch, driver_cuda_version())
     key = hashlib.sha256(json.dumps([text, arch, *compiler.identity]).encode()).hexdigest()[:32]
     found = cache.finished(key, CUBIN)
     if found:
         return read_own(found.library)
-    return cache.with_room(lambda directory: _make(Entry(directory, key, CUBIN), text, arch, compiler))
+    return cache.with_room(lambda directory: _compile_and_publish(Entry(directory, key, CUBIN), text, arch, compiler))
 
 
-def _make(entry: Entry, text: str, arch: int, compiler: Nvrtc) -> bytes:
-    """Compiled and published, unless another process was faster."""
+def _compile_and_publish(entry: Entry, text: str, arch: int, compiler: Nvrtc) -> bytes:
+    # another process may have published the entry meanwhile
     with entry.locked():
         if not entry.intact():
             cache.write_whole(entry.file(".cu"), text)

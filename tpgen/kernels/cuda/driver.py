@@ -1,7 +1,4 @@
-"""The CUDA driver through ctypes: load machine code, launch it on torch's current stream.
-
-Nothing here is reached before a kernel runs on a GPU, and nothing of CUDA is needed to import it.
-"""
+"""The CUDA driver through ctypes.  Importing this module needs no CUDA."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ _HINTS = {
 
 
 class Driver:
-    """The functions of the driver that are used, each checked."""
+    """Functions of the CUDA driver; failures raise `BackendError`."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -59,16 +56,16 @@ class Driver:
     def __call__(self, function: str, *arguments: object) -> None:
         code = getattr(self._library, function)(*arguments)
         if code:
-            raise BackendError(f"{function} failed: {self._error(code)}")
+            raise BackendError(f"{function} failed: {self._error_text(code)}")
 
-    def _error(self, code: int) -> str:
+    def _error_text(self, code: int) -> str:
         text = ctypes.c_char_p()
         self._library.cuGetErrorString(code, ctypes.byref(text))
         said = text.value.decode() if text.value else f"error {code}"
         return f"{said}; {_HINTS[code]}" if code in _HINTS else said
 
     def context(self, device: int) -> ctypes.c_void_p:
-        """The context of a device that torch uses too."""
+        """Return a device's primary context, which torch uses too."""
         if device not in self._contexts:
             made = ctypes.c_void_p()
             self("cuDevicePrimaryCtxRetain", ctypes.byref(made), device)
@@ -77,10 +74,7 @@ class Driver:
 
     @contextmanager
     def on(self, device: int) -> Iterator[None]:
-        """The device's context for this thread: one of autograd's may have none yet.
-
-        A kernel runs in the context of its stream; the default stream alone is that of the current one.
-        """
+        """Make a device's context current on this thread."""
         self("cuCtxPushCurrent_v2", self.context(device))
         try:
             yield
@@ -88,19 +82,19 @@ class Driver:
             self("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
     def load(self, code: bytes) -> ctypes.c_void_p:
-        """A library of kernels for all devices of a capability, and for any context there; it stays."""
+        """Load a kernel library for all devices of its capability, for ever."""
         library = ctypes.c_void_p()
         self("cuLibraryLoadData", ctypes.byref(library), code, None, None, 0, None, None, 0)
         return library
 
     def shared_memory(self, device: int) -> int:
-        """Bytes of shared memory that a multiprocessor of a device has at most."""
+        """Bytes of shared memory of a multiprocessor."""
         found = ctypes.c_int()
         self("cuDeviceGetAttribute", ctypes.byref(found), _SHARED_OF_PROCESSOR, device)
         return found.value
 
     def capture(self, stream: int) -> int:
-        """A number for the CUDA graph that records a stream, 0 where none does; one that an error has ended counts."""
+        """Return a number for the CUDA graph that captures a stream, also after a capture error, or 0."""
         status, number = ctypes.c_int(), ctypes.c_uint64()
         self("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream), *map(ctypes.byref, (status, number)), *[None] * 3)
         return number.value + 1 if status.value else 0
@@ -108,7 +102,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Function:
-    """A kernel of a library, for blocks of so many threads and so much shared memory."""
+    """A loaded kernel, with threads and shared memory of its blocks."""
 
     driver: Driver
     handle: ctypes.c_void_p
@@ -117,34 +111,30 @@ class Function:
 
     @property
     def address(self) -> int:
-        """Its handle as a number."""
         return self.handle.value or 0
 
     def at_once(self) -> int:
-        """Number of blocks of a function that one multiprocessor runs at once."""
+        """Count the concurrent blocks of one multiprocessor."""
         count = ctypes.c_int()
         occupancy = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
         self.driver(occupancy, ctypes.byref(count), self.handle, self.threads, ctypes.c_size_t(self.shared))
         return max(1, count.value)
 
     def carveout(self, room: int) -> int:
-        """Per cent of so many bytes that its blocks use as shared memory, where as many run at once as can.
-
-        The rest is left to the cache; the driver takes the next larger share that the device has.
-        """
+        """Return the percentage of ``room`` bytes that concurrent blocks need as shared memory."""
         return min(_ALL, -(-_ALL * self.at_once() * (self.shared + _RESERVED) // room))
 
     def launch(self, blocks: int, stream: int, *arguments: Any) -> None:
-        """Start it; a structure goes by value."""
+        """Launch the kernel; a structure passes by value."""
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
         grid, block = (blocks, 1, 1), (self.threads, 1, 1)
         self.driver("cuLaunchKernel", self.handle, *grid, *block, self.shared, ctypes.c_void_p(stream), pointers, None)
 
 
-def function(
+def load_function(
     driver: Driver, library: ctypes.c_void_p, device: int, name: str, threads: int, shared: int = 0
 ) -> Function:
-    """A kernel by its name, loaded on a device whose context is current: later calls may be captured."""
+    """Return a kernel by name, loaded on the current context's device, so that launches may be captured."""
     handle = ctypes.c_void_p()
     driver("cuLibraryGetKernel", ctypes.byref(handle), library, name.encode())
     if shared:
@@ -158,7 +148,7 @@ def function(
 
 
 @cache
-def _open() -> Any:
+def _driver_library() -> Any:
     for name in _LIBRARIES:
         try:
             return ctypes.CDLL(name)
@@ -169,37 +159,37 @@ def _open() -> Any:
 
 @cache
 def need_driver() -> Driver:
-    """The driver, or a `BackendError`."""
+    """Return the driver or raise `BackendError`."""
     if reason := why_no_driver():
         raise BackendError(f"{reason}; use strategy='grouped'")
-    return Driver(_open())
+    return Driver(_driver_library())
 
 
 def why_no_driver() -> str | None:
-    """Why nothing can be launched, in words; None where it can."""
+    """Why this process cannot launch kernels, or None."""
     if torch.version.hip:
         return "generated kernels are CUDA's; on AMD let torch write them, by backend='inductor'"
     if not torch.cuda.is_available():
         return "torch sees no CUDA device"
-    if _open() is None:
+    if _driver_library() is None:
         return f"the CUDA driver ({_LIBRARIES[0]}) cannot be loaded"
-    taken = cuda_taken() or _OLDEST
+    taken = driver_cuda_version() or _OLDEST
     if taken < _OLDEST:
         return f"kernels need a driver for CUDA {_OLDEST} or later, and this one takes CUDA {taken}: update it"
     return None
 
 
 @cache
-def cuda_taken() -> int | None:
-    """The newest major version of CUDA whose code the driver takes; None where there is no driver."""
-    library, version = _open(), ctypes.c_int()
+def driver_cuda_version() -> int | None:
+    """Newest major CUDA version that the driver supports, or None."""
+    library, version = _driver_library(), ctypes.c_int()
     if library is None or library.cuDriverGetVersion(ctypes.byref(version)):
         return None
     return version.value // _MAJOR
 
 
 class EntryPoints(NamedTuple):
-    """Addresses of the functions that a launch takes: torch's current stream, whether it is recorded, contexts."""
+    """Addresses of torch and driver functions that C++ launches call."""
 
     stream_of: int
     capturing: int
@@ -210,11 +200,11 @@ class EntryPoints(NamedTuple):
 
 @cache
 def entry_points() -> EntryPoints | None:
-    """The functions by which C++ launches without Python; None where this torch lacks the one that is torch's."""
+    """Return the addresses for C++ launches, or None if torch exports no stream function."""
     torchs = next((Path(torch.__file__).parent / "lib").glob("libtorch_cuda.*"), None)
     if torchs is None or not hasattr(stable := ctypes.CDLL(str(torchs)), _STREAM_OF):
         return None
-    own = [getattr(_open(), name) for name in _LAUNCHING]
+    own = [getattr(_driver_library(), name) for name in _LAUNCHING]
     return EntryPoints(*(ctypes.cast(f, ctypes.c_void_p).value or 0 for f in (getattr(stable, _STREAM_OF), *own)))
 
 
@@ -222,19 +212,19 @@ def entry_points() -> EntryPoints | None:
 
 
 def device_number(device: torch.device) -> int:
-    """The number of a CUDA device; "cuda" alone is torch's current one."""
+    """Index of a CUDA device; ``cuda`` is torch's current one."""
     return torch.cuda.current_device() if device.index is None else device.index
 
 
 def gpu_name(device: torch.device) -> str:
-    """Name of a CUDA device; empty where it is not there."""
+    """Name of a CUDA device, empty if absent."""
     there = torch.cuda.is_available() and device_number(device) < torch.cuda.device_count()
     return torch.cuda.get_device_name(device) if there else ""
 
 
 @cache
 def capability(device: int) -> int:
-    """The compute capability of a device: 90 for 9.0."""
+    """Compute capability of a device: 90 for 9.0."""
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
 
@@ -245,6 +235,6 @@ def processors(device: int) -> int:
 
 
 def stream_of(device: int) -> int:
-    """Torch's current stream."""
+    """Handle of torch's current stream on a device."""
     find = getattr(_torch, "raw_stream", None)
     return find(device) if find else torch.cuda.current_stream(device).cuda_stream

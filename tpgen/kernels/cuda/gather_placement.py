@@ -1,4 +1,4 @@
-"""A batch schedule on blocks and warps: its gathers, and which warp takes what of them."""
+"""Batch schedules placed on blocks and warps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONG = 16 * KIB  # bytes of a row that are enough work for more warps
 
 @dataclass(frozen=True)
 class GatherPlacement(BatchPlacement, RowSteps):
-    """Divide the sums of a batch kernel (gathers) among warps, and place them in a chip's shared memory."""
+    """A batch schedule on a chip: gathers divided among warps, with shared memory."""
 
     chip: Chip
     rows: int = 1
@@ -38,7 +38,7 @@ class GatherPlacement(BatchPlacement, RowSteps):
         return self.carried(operand)
 
     def in_place(self, operand: str) -> bool:
-        """Gradients of weights come when nobody reads the weights any more."""
+        """Whether a gradient overwrites its operand: weights per row, computed last."""
         return operand == "w" and operand in self.row_operands
 
     @property
@@ -49,48 +49,47 @@ class GatherPlacement(BatchPlacement, RowSteps):
 
     @cached_property
     def gathers(self) -> tuple[Gather, ...]:
-        return self._gathers(self.rows)
+        return self._make_gathers(self.rows)
 
-    def _gathers(self, rows: int) -> tuple[Gather, ...]:
+    def _make_gathers(self, rows: int) -> tuple[Gather, ...]:
         return make_gathers(self.schedule, self.opened, tuple(filter(self.carried, SLOTS)), rows, self.warps)
 
     @cached_property
     def between(self) -> dict[str, int]:
-        """The numbers of each row in P and in D."""
-        return between(self._gathers(1))
+        return between(self._make_gathers(1))
 
     @cached_property
     def places(self) -> dict[tuple[str, int], int]:
-        """Places at which the P and D of each path begin."""
+        """First position of each path's P or D."""
         return {(g.target, g.parts[0].term.path): g.place for g in self.gathers}
 
     @cached_property
     def phases(self) -> tuple[tuple[tuple[Share, ...], ...], ...]:
-        """Shares of each warp, in each phase that there is."""
-        return tuple(balance(self._shares(phase), self.warps) for phase in self._numbers)
+        """Shares of each warp, by phase."""
+        return tuple(balance(self._phase_shares(phase), self.warps) for phase in self._phase_keys)
 
     @cached_property
-    def _numbers(self) -> list[tuple[int, bool]]:
-        return sorted({self._phase(g) for g in self.gathers})
+    def _phase_keys(self) -> list[tuple[int, bool]]:
+        return sorted({self._phase_key(g) for g in self.gathers})
 
-    def _phase(self, g: Gather) -> tuple[int, bool]:
-        """Phase of a gather; one that adds to owners takes their rows in turn, after the rest of its phase."""
+    def _phase_key(self, g: Gather) -> tuple[int, bool]:
+        # sums of owners come after the rest of a phase: an owner's rows take turns
         return g.phase, g.target == self.owner
 
     def adds_to_owners(self, phase: int) -> bool:
-        return self._numbers[phase][1]
+        return self._phase_keys[phase][1]
 
-    def _shares(self, phase: tuple[int, bool]) -> list[Share]:
-        return [Share(g, chunk) for g in self.gathers if self._phase(g) == phase for chunk in range(g.chunks)]
+    def _phase_shares(self, phase: tuple[int, bool]) -> list[Share]:
+        return [Share(g, chunk) for g in self.gathers if self._phase_key(g) == phase for chunk in range(g.chunks)]
 
     @property
     def unit_count(self) -> int:
         return sum(len(shares) for phase in self.phases for shares in phase)
 
-    def _bytes(self, rows: int) -> int:
-        """Bytes of shared memory for some rows: P, D and results with areas of their own are added."""
+    def _step_bytes(self, rows: int) -> int:
+        # P, D and results with areas of their own are added
         apart = sum(self.row_bytes(o) for o in self.results if o in self.row_operands and not self.in_place(o))
-        return super()._bytes(rows) + (sum(self.between.values()) * self.number + apart) * rows
+        return super()._step_bytes(rows) + (sum(self.between.values()) * self.number + apart) * rows
 
     def __str__(self) -> str:
         return "\n".join([*self.head, *(f"  gather {g.number}, phase {g.phase}: {g}" for g in self.gathers)])

@@ -1,4 +1,4 @@
-"""The text of gathers: a function for each, and the phases of a step."""
+"""CUDA text of gathers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import prod
 from tpgen.form.form import Term
 from tpgen.kernels.cpp.expressions import Spelling
 from tpgen.kernels.cpp.text import Writer
-from tpgen.kernels.cuda.channel_text import owner_by_owner
+from tpgen.kernels.cuda.channel_text import owner_loop
 from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.gather_placement import GatherPlacement
 from tpgen.kernels.cuda.gathers import Gather, GatherPart
@@ -21,13 +21,13 @@ _UNROLLED = 24  # statements of a loop's body, some of its rounds together
 
 
 class GathersText:
-    """Writes what a step computes: one phase after the other, in each of them every warp its shares."""
+    """Writes a step's phases, in which each warp computes its shares."""
 
     def __init__(self, placement: GatherPlacement, w: Writer) -> None:
         self.p, self.w = placement, w
 
     def write_constants(self) -> None:
-        """Copies of pairs, and which warp does what."""
+        """Write constant tables of the pairs ``(a, b)``, ``a < b``, of copies."""
         for size in sorted({t.pairs for t in self.p.schedule.terms if t.pairs}):
             pairs = [(a, b) for a in range(size) for b in range(a + 1, size)]
             for name, values in zip("ab", zip(*pairs, strict=True), strict=True):
@@ -40,9 +40,9 @@ class GathersText:
                 with self.w.paths(*sorted({part.term.path for part in gather.parts})):
                     _GatherText(self.p, gather, self.w).write()
         with self.w.part("which warp does what"):
-            self._shares()
+            self._write_share_dispatch()
 
-    def _shares(self) -> None:
+    def _write_share_dispatch(self) -> None:
         w, p = self.w, self.p
         w.line("struct Share { unsigned gather, chunk; };")
         for n, warps in enumerate(p.phases):
@@ -68,12 +68,12 @@ class GathersText:
         for n in range(len(p.phases)):
             if n:
                 w.line("__syncthreads();")
-            with owner_by_owner(w, p.owner if p.adds_to_owners(n) else None):
+            with owner_loop(w, p.owner if p.adds_to_owners(n) else None):
                 w.line(f"phase_{n}(s, warp);")
 
 
 class _GatherText:
-    """Writes the function of one gather: `row`, `copy` (of the item), and the letters of copies are its variables."""
+    """Writes the CUDA function of one gather."""
 
     def __init__(self, placement: GatherPlacement, gather: Gather, w: Writer) -> None:
         self.p, self.s, self.g, self.w = placement, placement.schedule, gather, w
@@ -83,22 +83,21 @@ class _GatherText:
     def write(self) -> None:
         g = self.g
         with self.w.block(f"DEVICE void gather_{g.number}(const Step& s, const int chunk)"):
-            self._item()
+            self._write_item_indices()
             self.w.line(f"num sum[{g.components}] = {{}};")
-            with self._rows():
-                self._pointers()
+            with self._row_loop():
+                self._write_pointers()
                 for part in g.parts:
-                    self._part(part)
+                    self._write_part(part)
             low, high = (1, g.width) if g.neighbours_share else (g.at_once, LANES)
             if g.width > 1:
                 self.w.line(f"sum_lanes<{low}, {high}>(sum);")
             with self.w.block("if (alive)"):
-                self._put()
+                self._write_stores()
 
     # -- items --
 
-    def _item(self) -> None:
-        """Write which row and copy a lane works on, and whether it is one that stores."""
+    def _write_item_indices(self) -> None:
         w, g = self.w, self.g
         mine, sharer = ("/", "%") if g.neighbours_share else ("%", "/")
         by = g.width if g.neighbours_share else g.at_once
@@ -119,7 +118,7 @@ class _GatherText:
                 w.line("const int row = 0;")
 
     @contextmanager
-    def _rows(self) -> Iterator[None]:
+    def _row_loop(self) -> Iterator[None]:
         # all rows, where they add to the same
         if self.g.inner == 1:
             yield
@@ -128,7 +127,7 @@ class _GatherText:
             with self.w.block(f"for (int row = {first}; row < {end}; ++row)"):
                 yield
 
-    def _pointers(self) -> None:
+    def _write_pointers(self) -> None:
         read = {name for part in self.g.parts for name in part.reads}
         for o in (o for o in self.p.given if o in read):
             row = "" if self.p.shared_weights(o) else f" + row * {self.p.dim[o]}"
@@ -136,7 +135,7 @@ class _GatherText:
         for name in (name for name in BETWEEN if name in read):
             self.w.line(f"const num* const {name} = s.{name} + row * {self.p.between[name]};")
 
-    def _put(self) -> None:
+    def _write_stores(self) -> None:
         g, w = self.g, self.w
         carried, between = self.p.carried(g.target), g.target in BETWEEN
         to = g.target if between else f"d_{g.target}"
@@ -145,69 +144,69 @@ class _GatherText:
         copy, component = g.strides
         for n in range(g.components):
             place = place_text(g.place + n * component, [("copy", copy)])
-            w.line(f"to[{place}] += sum[{n}];" if carried else f"to[{place}] = {self._kept(f'sum[{n}]', between)};")
+            w.line(f"to[{place}] += sum[{n}];" if carried else f"to[{place}] = {self._narrowed(f'sum[{n}]', between)};")
 
-    def _kept(self, value: str, between: bool) -> str:
+    def _narrowed(self, value: str, between: bool) -> str:
         return value if between else f"narrow({value})"
 
     # -- one path --
 
-    def _part(self, part: GatherPart) -> None:
+    def _write_part(self, part: GatherPart) -> None:
         with self.w.paths(part.term.path), self.w.block(""):
             self.w.line(f"// path {part.term.path}: {part.term.text}")
-            self._letters([(a, part.term.size(a)) for a in part.own], "copy")
+            self._write_letters([(a, part.term.size(a)) for a in part.own], "copy")
             if part.times == 1 and self.g.width == 1:
-                self._letters(part.over, "0")
-                self._body(part)
+                self._write_letters(part.over, "0")
+                self._write_body(part)
                 return
             step = max(1, min(8, _UNROLLED // len(part.statements)))
             first = "sharer" if self.g.width > 1 else "0"
             self.w.line(f"#pragma unroll {step}")
             with self.w.block(f"for (int m = {first}; m < {part.times}; m += {self.g.width})"):
-                self._letters(part.over, "m")
-                self._body(part)
+                self._write_letters(part.over, "m")
+                self._write_body(part)
 
-    def _letters(self, axes: Sequence[tuple[str, int]], number: str) -> None:
+    def _write_letters(self, axes: Sequence[tuple[str, int]], number: str) -> None:
         # copies by their letters, from a number that counts them all
         for n, (letter, size) in enumerate(axes):
             behind = prod(size for _, size in axes[n + 1 :])
             over = number if behind == 1 else f"{number} / {behind}"
             self.w.line(f"const int {letter} = {0 if size == 1 else f'{over} % {size}' if n else over};")
 
-    def _body(self, part: GatherPart) -> None:
+    def _write_body(self, part: GatherPart) -> None:
         term = part.term
         if not term.pairs:
-            self._statements(part)
+            self._write_statements(part)
         elif part.own in ("a", "b"):
             n = term.pairs
             with self.w.block("if (a < b)"):
                 self.w.line(f"const int p = a * ({2 * n - 1} - a) / 2 + b - a - 1;")
-                self._statements(part)
+                self._write_statements(part)
         else:
             for letter in ("a", "b") if {"x1", "x2"} & set(part.reads) else ():
                 self.w.line(f"const int {letter} = pair_{letter}_{term.pairs}[p];")
-            self._statements(part)
+            self._write_statements(part)
 
-    def _statements(self, part: GatherPart) -> None:
+    def _write_statements(self, part: GatherPart) -> None:
         for s in part.statements:
             match s:
                 case Load():
-                    self.w.line(f"const num {self.spelling.value(s.component)} = {self._read(part.term, s.component)};")
+                    name = self.spelling.value(s.component)
+                    self.w.line(f"const num {name} = {self._load_text(part.term, s.component)};")
                 case Define():
                     self.w.line(f"const num {s.name} = {self.spelling.sum(s.terms)};")
                 case Accumulate():
                     self.w.line(f"sum[{s.component.index}] += {self.spelling.sum(s.terms)};")
 
-    def _read(self, term: Term, c: Component) -> str:
-        """A number of an operand, or one that an earlier stage has left, at the copies at hand."""
+    def _load_text(self, term: Term, c: Component) -> str:
         if c.operand not in BETWEEN:
-            return f"widen(row_{c.operand}[{self._address(term, c)}])"
+            return f"widen(row_{c.operand}[{self._address_text(term, c)}])"
         start = self.p.places[c.operand, term.path]
         k = term.size("k")
         sizes = [(a, k * term.size(term.inputs[n + 1 :])) for n, a in enumerate(term.inputs)]
         return f"{c.operand}[{place_text(start + c.index, sizes)}]"
 
-    def _address(self, term: Term, c: Component) -> str:
+    def _address_text(self, term: Term, c: Component) -> str:
         leg = term.leg(c.operand)
         assert leg is not None
         variables = {INDEX.get(c.operand, ""): str(c.index)}

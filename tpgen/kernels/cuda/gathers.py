@@ -1,8 +1,7 @@
-"""Products that mix copies, as gathers: each number of a result is summed up by one lane, or by a few of a warp.
+"""Gathers: products that mix copies (multiplicities); few lanes sum each output number.
 
-A *gather* fills a segment of a result, or what a path needs between its stages.  It has an item for each copy (and each
-row), and for an item runs over the copies that only its paths' other operands have.  So nothing is added to by two.
-Gathers of one *phase* need nothing of each other; between phases all warps wait.
+A *gather* fills a segment of a result, or a path's intermediate result P or D.  Its *items* are copies of the target
+(per row); an item's lanes loop over the copies of other operands.  Gathers of one *phase* are independent.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _AT_ONCE = 8  # numbers of float32 in a sector, the least that memory gives
 
 @dataclass(frozen=True)
 class GatherPart:
-    """Statements by which one path adds to an item, for each of the copies that the item does not have."""
+    """One path's statements for an item, repeated for each copy that the item lacks."""
 
     term: Term
     own: str  # letters of the item's copies
@@ -40,13 +39,13 @@ class GatherPart:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Operands, P and D among them, as often as a number of them is read."""
+        """Operands, P and D included, once per number read."""
         return tuple(s.component.operand for s in self.statements if isinstance(s, Load))
 
 
 @dataclass(frozen=True)
 class Gather:
-    """All that is summed up in one segment, or in P or D of one path."""
+    """All sums of one segment, or of one path's P or D."""
 
     number: int
     target: str  # an operand, P or D
@@ -69,22 +68,22 @@ class Gather:
 
     @property
     def at_once(self) -> int:
-        """Items of a warp."""
+        """Concurrent items of a warp."""
         return LANES // self.width
 
     @property
     def chunks(self) -> int:
-        """Parts of the items that a warp takes each."""
+        """Chunks of items; a warp computes one at a time."""
         return -(-self.items // self.at_once)
 
     @property
     def neighbours_share(self) -> bool:
-        """Whether neighbouring lanes have the same item: those of D, where they read neighbouring weights."""
+        """Whether adjacent lanes share an item: for D, to read adjacent weights."""
         return self.target == D
 
     @property
     def longest(self) -> int:
-        """The most copies that some path runs over."""
+        """Most copies that a path loops over."""
         return max(part.times for part in self.parts)
 
     @cached_property
@@ -99,7 +98,7 @@ class Gather:
 
 @dataclass(frozen=True)
 class Share:
-    """One warp's work: so many items of a gather as it has at once."""
+    """One warp's work: a chunk of a gather's items."""
 
     gather: Gather
     chunk: int
@@ -112,74 +111,74 @@ class Share:
 def make_gathers(
     schedule: BatchSchedule, opened: tuple[str, ...], carried: tuple[str, ...], rows: int, warps: int
 ) -> tuple[Gather, ...]:
-    """The gathers of open slots, of which some are carried from row to row, by phase."""
-    found = _collected(schedule, opened)
-    places = _between(found)
+    """Return the gathers of opened slots by phase; rows share the sums of ``carried`` slots."""
+    found = _parts_by_target(schedule, opened)
+    places = _intermediate_starts(found)
     made = []
     for number, ((target, segment), parts) in enumerate(sorted(found.items(), key=lambda item: PHASES[item[0][0]])):
         place = places[target, segment] if target in BETWEEN else schedule.start(parts[0].term, target)
         shape = (rows, 1) if target not in carried else (1, rows)
-        made.append(_gather(number, target, place, tuple(parts), *shape))
-    return tuple(_widened(made, warps))
+        made.append(_make_gather(number, target, place, tuple(parts), *shape))
+    return tuple(_with_lanes(made, warps))
 
 
 @remembered("what gathers on a GPU add up", entries=64)
-def _collected(schedule: BatchSchedule, opened: tuple[str, ...]) -> dict[tuple[str, int], list[GatherPart]]:
+def _parts_by_target(schedule: BatchSchedule, opened: tuple[str, ...]) -> dict[tuple[str, int], list[GatherPart]]:
     # the parts of each target and segment; nobody may change them
     found: dict[tuple[str, int], list[GatherPart]] = {}
     for slot in opened:
         for path in make_sweep(schedule.terms, (slot,)).paths:
             for stage in path.stages:
-                _collect(found, path.term, stage)
+                _add_part(found, path.term, stage)
     return found
 
 
 def between(gathers: tuple[Gather, ...]) -> dict[str, int]:
-    """The numbers of each row in P and in D."""
+    """Numbers per row of the intermediate results P and D."""
     return {
         name: max((g.place + g.copies * g.components for g in gathers if g.target == name), default=0)
         for name in BETWEEN
     }
 
 
-def _collect(found: dict[tuple[str, int], list[GatherPart]], term: Term, stage: SweepStage) -> None:
-    """A stage as a part of what it fills; two slots may need the same P or D."""
-    target, segment = _target(stage)
-    if target in BETWEEN and (target, segment) in found:
+def _add_part(parts: dict[tuple[str, int], list[GatherPart]], term: Term, stage: SweepStage) -> None:
+    # two slots may need the same P or D
+    target, segment = _stage_target(stage)
+    if target in BETWEEN and (target, segment) in parts:
         return
-    own = _letters(term, target)
-    over = tuple(a for a in _unpaired(term, stage.letters, own) if a not in own)
+    own = _copy_letters(term, target)
+    over = tuple(a for a in _split_pair_letter(term, stage.letters, own) if a not in own)
     part = GatherPart(term, own, tuple((a, term.size(a)) for a in over), stage.statements)
-    found.setdefault((target, segment), []).append(part)
+    parts.setdefault((target, segment), []).append(part)
 
 
-def _target(stage: SweepStage) -> tuple[str, int]:
+def _stage_target(stage: SweepStage) -> tuple[str, int]:
     return next((s.component.operand, s.component.segment) for s in stage.statements if isinstance(s, Accumulate))
 
 
-def _letters(term: Term, target: str) -> str:
+def _copy_letters(term: Term, target: str) -> str:
     # letters of the copies of what is filled, in the order of memory
     leg = term.leg(target)
     return leg.letters.replace(INDEX.get(target, ""), "") if leg else term.inputs
 
 
-def _unpaired(term: Term, letters: str, own: str) -> str:
-    """Letters of a stage, where an item that has one copy of a pair runs over the other one."""
+def _split_pair_letter(term: Term, letters: str, own: str) -> str:
+    # an item with one copy of a pair loops over the other copy
     return letters.replace("p", "b" if own == "a" else "a") if term.pairs and own in ("a", "b") else letters
 
 
-def _between(found: dict[tuple[str, int], list[GatherPart]]) -> dict[tuple[str, int], int]:
+def _intermediate_starts(parts_by_target: dict[tuple[str, int], list[GatherPart]]) -> dict[tuple[str, int], int]:
     # places at which each path's P and D begin
     places: dict[tuple[str, int], int] = {}
     ends = {P: 0, D: 0}
-    for (target, path), parts in found.items():
+    for (target, path), parts in parts_by_target.items():
         if target in ends:
             places[target, path] = ends[target]
             ends[target] += parts[0].term.size(parts[0].own + "k")
     return places
 
 
-def _gather(number: int, target: str, place: int, parts: tuple[GatherPart, ...], rows: int, inner: int) -> Gather:
+def _make_gather(number: int, target: str, place: int, parts: tuple[GatherPart, ...], rows: int, inner: int) -> Gather:
     term, own = parts[0].term, parts[0].own
     copies, components = term.size(own), term.size(INDEX.get(target, "k" if target in BETWEEN else ""))
     leg = term.leg(target)
@@ -188,8 +187,8 @@ def _gather(number: int, target: str, place: int, parts: tuple[GatherPart, ...],
     return Gather(number, target, place, copies, components, strides, parts, rows, inner)
 
 
-def _widened(gathers: list[Gather], warps: int) -> Iterator[Gather]:
-    """Lanes for each item: as many as fill a warp, and as share the longest sums out evenly among warps."""
+def _with_lanes(gathers: list[Gather], warps: int) -> Iterator[Gather]:
+    # enough lanes per item to fill a warp, and to divide the longest sums evenly among warps
     total = [sum(g.cost * g.chunks for g in gathers if g.phase == phase) for phase in range(4)]
     for g in gathers:
         if g.neighbours_share:
@@ -197,19 +196,19 @@ def _widened(gathers: list[Gather], warps: int) -> Iterator[Gather]:
             continue
         while 2 * g.width <= min(LANES, g.longest) and (
             g.items * 2 * g.width <= LANES
-            or (2 * g.width <= LANES // _neighbours(g) and g.cost > total[g.phase] / (2 * warps))
+            or (2 * g.width <= LANES // _min_items_per_warp(g) and g.cost > total[g.phase] / (2 * warps))
         ):
             g = replace(g, width=2 * g.width)
         yield g
 
 
-def _neighbours(gather: Gather) -> int:
-    """Items that a warp has at least: copies of out are neighbours in the weights; memory gives a few at once."""
+def _min_items_per_warp(gather: Gather) -> int:
+    # copies of out are adjacent in the weights; memory transfers a sector at a time
     return min(gather.copies, _AT_ONCE) if gather.target == "out" else 1
 
 
 def _contiguous(size: int) -> int:
-    """Lanes that read rows of so many neighbouring numbers without meeting in a bank of shared memory.
+    """Lanes that read rows of ``size`` numbers without bank conflicts.
 
     >>> _contiguous(10), _contiguous(48), _contiguous(64)
     (2, 16, 32)

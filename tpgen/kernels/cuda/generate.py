@@ -1,4 +1,4 @@
-"""A placement to CUDA C++: one source for each set of open slots, deterministic, without includes."""
+"""CUDA C++ from placements: deterministic, without includes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tpgen.kernels.cuda.steps_text import StepsText
 
 @dataclass(frozen=True)
 class CudaSource:
-    """Generated kernels, and where their work is placed, which a launch needs to know."""
+    """Generated CUDA kernels and their placement."""
 
     source: GeneratedSource
     placement: Any
@@ -27,7 +27,7 @@ class CudaSource:
 
 
 def generate_cuda(placement: Any) -> CudaSource:
-    """The source of a placement, which computes its open slots in one sweep."""
+    """Generate the CUDA source of a placement."""
     w = Writer()
     _TEXTS[type(placement)](placement, w).write()
     return CudaSource(w.done(), placement)

@@ -1,4 +1,4 @@
-"""The function of one group: all its paths at one channel and one row."""
+"""CUDA text of a group's function."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from tpgen.form.form import Term
 from tpgen.kernels.cpp.expressions import spelled
 from tpgen.kernels.cpp.text import Writer
-from tpgen.kernels.cuda.channel_placement import CudaPlacement, looped
+from tpgen.kernels.cuda.channel_placement import CudaPlacement, has_copy_axis
 from tpgen.kernels.cuda.chips import LANES
-from tpgen.kernels.cuda.groups import Group, Held, power_of_two
+from tpgen.kernels.cuda.groups import Group, HeldSegment, power_of_two
 from tpgen.kernels.cuda.tables import LONG, TableSet, entries_of
 from tpgen.kernels.placement.values import PlacedTable
 from tpgen.kernels.sweep.statements import Accumulate, Component, Define, Local, Statement, Sum, TableEntry, Value
@@ -20,7 +20,7 @@ _MOST = 32  # numbers that are summed over lanes together
 
 
 class GroupText:
-    """Writes a group's function: `row`, `c` (the channel) and `v` (the copy of the other input) are its variables."""
+    """Writes the CUDA function of a group of paths, for one channel and row."""
 
     def __init__(self, placement: CudaPlacement, group: Group, w: Writer) -> None:
         self.p, self.s, self.group, self.w = placement, placement.schedule, group, w
@@ -32,133 +32,134 @@ class GroupText:
         arguments = f"const Step& s, const int chunk{'' if serial else ', const int set'}"
         arguments += "".join(f", num (&y_{o})[{self.p.dim[o]}]" for o in lane_sums(self.p))
         with self.w.block(f"DEVICE void group_{self.group.number}({arguments})"):
-            self._channel()
+            self._write_lane_indices()
             if serial:
-                self._begin_sums()
+                self._write_zero_sums()
                 first, end = ("s.from", "s.to") if self.p.by else ("0", "s.rows")
                 with self.w.block(f"for (int row = {first}; row < {end}; ++row)"):
-                    self._row()
-                self._end_sums()
+                    self._write_row()
+                self._write_row_sums()
             else:
-                self._row()
+                self._write_row()
 
     # -- which channel, and which row --
 
-    def _channel(self) -> None:
+    def _write_lane_indices(self) -> None:
         w, g = self.w, self.group
         w.line("const int lane = threadIdx.x % 32;")
         mine = f"lane % {g.width}" if g.width < LANES else "lane"
         w.line(f"const int channel = {mine}{f' + chunk * {LANES}' if g.chunks > 1 else ''};")
         if not self.p.serial:
             w.line(f"const int row = set{f' * {g.rows} + lane / {g.width}' if g.rows > 1 else ''};")
-        ragged = self._ragged
+        ragged = self._has_idle_lanes
         checks = [f"channel < {g.channels}"] * ragged + ["row < s.rows"] * (self.p.rows > 1 and not self.p.serial)
         w.line(f"const bool alive = {' && '.join(checks) or 'true'};")
         w.line(f"const int c = {f'channel < {g.channels} ? channel : {g.channels - 1}' if ragged else 'channel'};")
 
-    def _row(self) -> None:
-        self._pointers()
-        for operand, start, size in self._sums() if self._own_sums else ():
+    def _write_row(self) -> None:
+        self._write_pointers()
+        for operand, start, size in self._channel_sums() if self._unit_has_own_sums else ():
             for position in range(start, start + size):
                 self.w.line(f"num y_{operand}_{position} = 0;")
         for n, path in enumerate(self.group.paths):
-            self._path(n, path)
-        self._add_sums()
+            self._write_path(n, path)
+        self._write_channel_sums()
 
-    def _pointers(self) -> None:
+    def _write_pointers(self) -> None:
         w = self.w
         for operand in dict.fromkeys(h.view.operand for h in self.group.held):
             if operand in self.p.given:
                 one = operand not in self.p.row_operands
-                w.line(f"const real* const {operand} = s.{operand}{self._row_in(operand, one)};")
+                w.line(f"const real* const {operand} = s.{operand}{self._row_offset(operand, one)};")
             if operand in self.p.opened:
                 kind = "num" if self.p.added(operand) else "real"
-                w.line(f"{kind}* const d_{operand} = s.d_{operand}{self._row_in(operand, self.p.carried(operand))};")
+                w.line(
+                    f"{kind}* const d_{operand} = s.d_{operand}{self._row_offset(operand, self.p.carried(operand))};"
+                )
         if self.p.table_size:
             w.line(f"const num* const T = s.T + row * {self.p.table_size};")
         for operand in () if self.p.folds_once else self.p.summed:
             slot = f"row * {self.p.slots} + {self.group.slot}{' + chunk' if self.group.chunks > 1 else ''}"
             w.line(f"num* const p_{operand} = s.p_{operand} + ({slot}) * {self.p.dim[operand]};")
 
-    def _row_in(self, operand: str, one_for_all: bool) -> str:
+    def _row_offset(self, operand: str, one_for_all: bool) -> str:
         return "" if one_for_all else f" + row * {self.p.dim[operand]}"
 
     # -- what all rows add to --
 
-    def _carried(self) -> list[tuple[Term, Held]]:
-        """Segments that stand in registers for all rows of a step, each with a path that has it."""
+    def _segments_summed_over_rows(self) -> list[tuple[Term, HeldSegment]]:
         return [
             (self.group.paths[h.first].term, h)
             for h in self.group.held
-            if h.opened and self.p.carried(h.view.operand) and not looped(h.view)
+            if h.opened and self.p.carried(h.view.operand) and not has_copy_axis(h.view)
         ]
 
-    def _begin_sums(self) -> None:
-        for _, h in self._carried():
-            self._zero(h)
+    def _write_zero_sums(self) -> None:
+        for _, h in self._segments_summed_over_rows():
+            self._write_zeros(h)
 
-    def _end_sums(self) -> None:
-        carried = self._carried()
+    def _write_row_sums(self) -> None:
+        carried = self._segments_summed_over_rows()
         for operand in dict.fromkeys(h.view.operand for _, h in carried):
             self.w.line(f"num* const d_{operand} = s.d_{operand};")
         for term, h in carried:
             with self.w.paths(term.path):
-                self._add(term, h)
+                self._write_add(term, h)
 
     # -- one path --
 
-    def _path(self, n: int, path: PathSweep) -> None:
+    def _write_path(self, n: int, path: PathSweep) -> None:
         term, (_, copies) = path.term, self.s.loop(path.term)
         held = [h for h in self.group.held if any(h.view is self.s.view(term, leg.operand) for leg in term.legs)]
-        inside = [h for h in held if copies > 1 and looped(h.view)]
+        inside = [h for h in held if copies > 1 and has_copy_axis(h.view)]
         outside = [h for h in held if h not in inside]
         with self.w.paths(term.path):
             self.w.line(f"// path {term.path}: {term.text}")
-            self._begin(term, [h for h in outside if h.first == n])
+            self._write_loads(term, [h for h in outside if h.first == n])
             with self.w.block(f"for (int v = 0; v < {copies}; ++v)" if copies > 1 else ""):
-                self._begin(term, inside)
-                self._table(term)
-                summed = self._summed_copy(term)
+                self._write_loads(term, inside)
+                self._write_table_reads(term)
+                summed = self._table_summed_by_copy(term)
                 if summed:
                     self.w.line(f"num y[{power_of_two(summed[1])}] = {{}};")
                 for stage in path.stages:
                     for statement in stage.statements:
-                        self._statement(term, statement)
-                self._end(term, inside)
+                        self._write_statement(term, statement)
+                self._write_results(term, inside)
                 if summed:
-                    self._fold_copy(*summed)
-            self._end(term, [h for h in outside if h.last == n])
+                    self._write_copy_sum(*summed)
+            self._write_results(term, [h for h in outside if h.last == n])
 
-    def _begin(self, term: Term, held: list[Held]) -> None:
-        carried = [h for _, h in self._carried()]
+    def _write_loads(self, term: Term, held: list[HeldSegment]) -> None:
+        carried = [h for _, h in self._segments_summed_over_rows()]
         for h in held:
             o, segment = h.view.operand, h.view.segment
             for n in h.loads:
-                self.w.line(f"const num {o}_{segment}_{n} = widen({o}[{self._address(term, h, n)}]);")
+                self.w.line(f"const num {o}_{segment}_{n} = widen({o}[{self._address_text(term, h, n)}]);")
             if h.opened and h not in carried:
-                self._zero(h)
+                self._write_zeros(h)
 
-    def _end(self, term: Term, held: list[Held]) -> None:
-        carried = [h for _, h in self._carried()]
+    def _write_results(self, term: Term, held: list[HeldSegment]) -> None:
+        carried = [h for _, h in self._segments_summed_over_rows()]
         for h in held:
             if h.opened and h not in carried:
-                self._add(term, h)
+                self._write_add(term, h)
 
-    def _zero(self, h: Held) -> None:
+    def _write_zeros(self, h: HeldSegment) -> None:
         for n in range(h.view.components):
             self.w.line(f"num d_{h.view.operand}_{h.view.segment}_{n} = 0;")
 
-    def _add(self, term: Term, h: Held) -> None:
+    def _write_add(self, term: Term, h: HeldSegment) -> None:
         # registers to where their numbers belong
         o = h.view.operand
         put = "d_{0}[{1}] += {2};" if self.p.added(o) else "d_{0}[{1}] = narrow({2});"
-        if self._ragged and not self.p.added(o):
+        if self._has_idle_lanes and not self.p.added(o):
             self.w.line("__syncwarp();")  # lanes past the last channel have read what is written here
         with self.w.block("if (alive)"):
             for n in range(h.view.components):
-                self.w.line(put.format(o, self._address(term, h, n), f"d_{o}_{h.view.segment}_{n}"))
+                self.w.line(put.format(o, self._address_text(term, h, n), f"d_{o}_{h.view.segment}_{n}"))
 
-    def _address(self, term: Term, held: Held, component: int) -> str:
+    def _address_text(self, term: Term, held: HeldSegment, component: int) -> str:
         # address of a component in its row
         leg = term.leg(held.view.operand)
         assert leg is not None
@@ -171,17 +172,17 @@ class GroupText:
 
     # -- tables --
 
-    def _found(self, term: Term) -> tuple[TableSet, PlacedTable, int, dict[int, int]] | None:
-        """The set that a path's table is in, the table, its first entry, and the places of all behind it."""
+    def _find_table(self, term: Term) -> tuple[TableSet, PlacedTable, int, dict[int, int]] | None:
+        # the set, the table, its first entry, and the places of its entries behind the first
         for found in self.p.table_sets:
             for table, first, places in zip(found.tables, found.firsts, found.places, strict=True):
                 if term in table.table.terms:
                     return found, table, first, places
         return None
 
-    def _table(self, term: Term) -> None:
-        """Find a path's table; gradients read a long one bit by bit: they have so much else in registers."""
-        self.quads, found = dict[int, str](), self._found(term)
+    def _write_table_reads(self, term: Term) -> None:
+        # gradients load a long table in parts, as other values fill the registers
+        self.quads, found = dict[int, str](), self._find_table(term)
         if found is None:
             return
         tables, table, first, self.entries = found
@@ -189,9 +190,9 @@ class GroupText:
         for n in range(0, table.entries, 4):
             self.quads[n // 4] = f"const quad t{n // 4} = four(T + {tables.offset + first + n}{copy});"
         if table.entries <= LONG or self.p.opened == ("out",):
-            self._read(list(self.quads))
+            self._write_quads(list(self.quads))
 
-    def _read(self, quads: Iterable[int]) -> None:
+    def _write_quads(self, quads: Iterable[int]) -> None:
         # four entries of the path's table at once, each once
         for n in quads:
             line = self.quads.pop(n, None)
@@ -200,17 +201,17 @@ class GroupText:
 
     # -- statements --
 
-    def _statement(self, term: Term, statement: Statement) -> None:
-        self._read(self.entries[entry.index] // 4 for entry in entries_of(statement))
+    def _write_statement(self, term: Term, statement: Statement) -> None:
+        self._write_quads(self.entries[entry.index] // 4 for entry in entries_of(statement))
         match statement:
             case Define():
-                self.w.line(f"const num {statement.name} = {self._sum(statement.terms)};")
+                self.w.line(f"const num {statement.name} = {self._sum_text(statement.terms)};")
             case Accumulate() if statement.component.operand == S:
-                self.w.line(f"const num {self._value(statement.component)} = {self._sum(statement.terms)};")
+                self.w.line(f"const num {self._value_text(statement.component)} = {self._sum_text(statement.terms)};")
             case Accumulate():
-                self.w.line(f"{self._target(term, statement.component)} += {self._sum(statement.terms)};")
+                self.w.line(f"{self._target_text(term, statement.component)} += {self._sum_text(statement.terms)};")
 
-    def _target(self, term: Term, c: Component) -> str:
+    def _target_text(self, term: Term, c: Component) -> str:
         if self.s.view(term, c.operand):
             return f"d_{c.operand}_{c.segment}_{c.index}"
         placed = self.s.table(term)
@@ -218,12 +219,12 @@ class GroupText:
         if placed.copies > 1:
             return f"y[{c.index}]"
         place = placed.start + c.index * placed.index_stride
-        return f"y_{c.operand}_{place}" if self._own_sums else f"y_{c.operand}[{place}]"
+        return f"y_{c.operand}_{place}" if self._unit_has_own_sums else f"y_{c.operand}[{place}]"
 
-    def _sum(self, terms: Sum) -> str:
-        return spelled(terms, self._value, self.dtype)
+    def _sum_text(self, terms: Sum) -> str:
+        return spelled(terms, self._value_text, self.dtype)
 
-    def _value(self, value: Value) -> str:
+    def _value_text(self, value: Value) -> str:
         if isinstance(value, Component) and value.operand == S:
             return f"s{value.index}"
         if isinstance(value, Component):
@@ -236,28 +237,28 @@ class GroupText:
 
     # -- sums over channels --
 
-    def _sums(self) -> Iterator[tuple[str, int, int]]:
-        """Operand, start and size of what all paths of the group add to, in parts that fit the lanes."""
+    def _channel_sums(self) -> Iterator[tuple[str, int, int]]:
+        # operand, start and size (at most 32) of each sum over channels
         for operand in self.p.summed:
-            tables = [t for path in self.group.paths if (t := self._sums_into(path.term, operand)) and t.copies == 1]
+            tables = [t for path in self.group.paths if (t := self._sum_table(path.term, operand)) and t.copies == 1]
             if tables:
-                start, stop = min(t.start for t in tables), max(t.start + self._components(t) for t in tables)
+                start, stop = min(t.start for t in tables), max(t.start + self._component_count(t) for t in tables)
                 yield from ((operand, n, min(_MOST, stop - n)) for n in range(start, stop, _MOST))
 
-    def _sums_into(self, term: Term, operand: str) -> PlacedTable | None:
+    def _sum_table(self, term: Term, operand: str) -> PlacedTable | None:
         table = self.s.table(term)
         return table if table and table.operand == operand else None
 
-    def _components(self, table: PlacedTable) -> int:
+    def _component_count(self, table: PlacedTable) -> int:
         return table.table.terms[0].size(INDEX[table.operand])
 
     @property
-    def _own_sums(self) -> bool:
-        """Whether a unit has sums of its own: they are folded, or those of lanes without a channel left out."""
-        return not self.p.folds_once or self._ragged
+    def _unit_has_own_sums(self) -> bool:
+        # a warp folds the sums, or leaves out lanes without a channel
+        return not self.p.folds_once or self._has_idle_lanes
 
-    def _add_sums(self) -> None:
-        for operand, start, size in self._sums() if self._own_sums else ():
+    def _write_channel_sums(self) -> None:
+        for operand, start, size in self._channel_sums() if self._unit_has_own_sums else ():
             if self.p.folds_once:
                 for n in range(start, start + size):
                     self.w.line(f"y_{operand}[{n}] += alive ? y_{operand}_{n} : 0;")
@@ -267,32 +268,31 @@ class GroupText:
                 self.w.line(f"num y[{power_of_two(size)}] = {{{', '.join(values)}}};")
                 self.w.line(f"fold_lanes<{self.group.width}>(y, lane, {size}, p_{operand} + {start}, 1);")
 
-    def _summed_copy(self, term: Term) -> tuple[PlacedTable, int] | None:
-        """The table of an operand that is open and has several copies, and its components."""
+    def _table_summed_by_copy(self, term: Term) -> tuple[PlacedTable, int] | None:
         table = self.s.table(term)
         if table is None or table.copies == 1 or table.operand not in self.p.opened:
             return None
-        return table, self._components(table)
+        return table, self._component_count(table)
 
-    def _fold_copy(self, table: PlacedTable, size: int) -> None:
+    def _write_copy_sum(self, table: PlacedTable, size: int) -> None:
         # the sum over channels for the copy at hand
-        if not self._always_alive:
+        if not self._all_lanes_active:
             self.w.line(f"for (int n = 0; n < {size}; ++n) y[n] = alive ? y[n] : 0;")
         place = f"p_{table.operand} + {table.start} + v * {table.copy_stride}"
         self.w.line(f"fold_lanes<{self.group.width}>(y, lane, {size}, {place}, {table.index_stride});")
 
     @property
-    def _always_alive(self) -> bool:
-        return not self._ragged and (self.p.rows == 1 or self.p.serial)
+    def _all_lanes_active(self) -> bool:
+        return not self._has_idle_lanes and (self.p.rows == 1 or self.p.serial)
 
     @property
-    def _ragged(self) -> bool:
+    def _has_idle_lanes(self) -> bool:
         # whether some lanes have no channel
         return self.group.channels % self.group.width != 0
 
 
 def place_text(start: int, steps: list[tuple[str, int]]) -> str:
-    """An address: constants added up, variables with their strides.
+    """Return a C address: constants added up, plus variables times strides.
 
     >>> place_text(64, [("c", 3), ("2", 1)]), place_text(0, [("v", 8), ("c", 1)])
     ('66 + c * 3', 'v * 8 + c')
@@ -303,5 +303,5 @@ def place_text(start: int, steps: list[tuple[str, int]]) -> str:
 
 
 def lane_sums(placement: CudaPlacement) -> list[str]:
-    """Operands whose gradients a lane sums over all units of its warp."""
+    """Operands whose gradients each lane sums over its warp's units."""
     return list(dict.fromkeys(operand for operand, _, _ in placement.folded))

@@ -1,7 +1,7 @@
-"""Groups of paths that a warp runs together: they meet in a segment of channels.
+"""Groups of paths that one warp runs together, because the paths share segments of channels.
 
-A *group* is such paths.  What two of them add to is then one lane's own, and what they read is read once.  A *unit* is
-a group, 32 lanes wide, for some rows: one warp's work.  Where a segment has fewer channels, a warp takes several rows.
+A lane owns the numbers that a group's paths add to, and reads shared numbers once.  A *unit* is one warp's work: 32
+channels of a group for some rows.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tpgen.kernels.sweep.sweep import PathSweep
 
 
 @dataclass(frozen=True)
-class Held:
-    """A segment whose numbers at one channel stand in registers, from the first path that needs them to the last."""
+class HeldSegment:
+    """A segment in registers at one channel, from its first to its last path."""
 
     view: View
     first: int  # of the paths of its group
@@ -30,18 +30,18 @@ class Held:
 
 @dataclass(frozen=True)
 class Group:
-    """Paths that meet in segments of channels."""
+    """Paths that share segments of channels."""
 
     number: int
     paths: tuple[PathSweep, ...]
-    held: tuple[Held, ...]
+    held: tuple[HeldSegment, ...]
     channels: int
     width: int  # lanes for one row
     slot: int  # number of its first 32 channels among those of all groups
 
     @property
     def rows(self) -> int:
-        """Rows that one warp takes at once."""
+        """Concurrent rows of one warp."""
         return LANES // self.width
 
     @property
@@ -50,13 +50,13 @@ class Group:
 
     @cached_property
     def cost(self) -> int:
-        """Statements of one warp: what units are balanced by."""
+        """Statements of one unit."""
         return sum(len(stage.statements) for path in self.paths for stage in path.stages)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One warp's work: 32 channels of a group, for the rows of one set; of all sets, where rows are added up."""
+    """One warp's work: 32 channels of a group, for one set of rows, or for all rows that share sums."""
 
     group: Group
     chunk: int
@@ -68,7 +68,7 @@ class Unit:
 
 
 class Costly(Protocol):
-    """Work that one warp can take."""
+    """Work with a cost."""
 
     @property
     def cost(self) -> int: ...
@@ -78,20 +78,20 @@ AnyWork = TypeVar("AnyWork", bound=Costly)
 
 
 def make_groups(schedule: ChannelSchedule, paths: tuple[PathSweep, ...], rows: int) -> tuple[Group, ...]:
-    """The groups of a sweep's paths, where a block has so many rows at hand."""
+    """Group paths by shared segments of channels, for ``rows`` rows per block."""
     groups: list[Group] = []
     slot = 0
-    for members in _meeting(schedule, paths):
+    for members in _connected_paths(schedule, paths):
         channels = members[0].term.size(schedule.channel(members[0].term))
         width = max(min(power_of_two(channels), LANES), LANES // rows)
-        group = Group(len(groups), members, _held(schedule, members), channels, width, slot)
+        group = Group(len(groups), members, _held_segments(schedule, members), channels, width, slot)
         groups.append(group)
         slot += group.chunks
     return tuple(groups)
 
 
 def power_of_two(size: int) -> int:
-    """The next power of two.
+    """Next power of two.
 
     >>> power_of_two(5), power_of_two(8)
     (8, 8)
@@ -99,8 +99,8 @@ def power_of_two(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-def _meeting(schedule: ChannelSchedule, paths: tuple[PathSweep, ...]) -> Iterable[tuple[PathSweep, ...]]:
-    """Paths in classes that share no segment of channels, each in an order in which neighbours share."""
+def _connected_paths(schedule: ChannelSchedule, paths: tuple[PathSweep, ...]) -> Iterable[tuple[PathSweep, ...]]:
+    # classes that share no segment of channels, each in an order in which neighbours share
     classes: list[tuple[set[View], list[PathSweep]]] = []
     for path in paths:
         views = set(_views(schedule, path))
@@ -115,25 +115,25 @@ def _views(schedule: ChannelSchedule, path: PathSweep) -> list[View]:
     return [view for view in found if view]
 
 
-def _held(schedule: ChannelSchedule, paths: tuple[PathSweep, ...]) -> tuple[Held, ...]:
+def _held_segments(schedule: ChannelSchedule, paths: tuple[PathSweep, ...]) -> tuple[HeldSegment, ...]:
     users: dict[View, list[int]] = {}
     for n, path in enumerate(paths):
         for view in _views(schedule, path):
             users.setdefault(view, []).append(n)
-    made = (_one_held(view, [paths[n] for n in at], at) for view, at in users.items())
+    made = (_held_segment(view, [paths[n] for n in at], at) for view, at in users.items())
     return tuple(held for held in made if held.loads or held.opened)
 
 
-def _one_held(view: View, paths: list[PathSweep], at: list[int]) -> Held:
+def _held_segment(view: View, paths: list[PathSweep], positions: list[int]) -> HeldSegment:
     key = (view.operand, view.segment)
     touching = (s for path in paths for s in path.stages[0].statements if isinstance(s, Load | Accumulate))
     mine = [s for s in touching if (s.component.operand, s.component.segment) == key]
     loads = sorted({s.component.index for s in mine if isinstance(s, Load)})
-    return Held(view, at[0], at[-1], tuple(loads), any(isinstance(s, Accumulate) for s in mine))
+    return HeldSegment(view, positions[0], positions[-1], tuple(loads), any(isinstance(s, Accumulate) for s in mine))
 
 
 def balance(units: Iterable[AnyWork], warps: int) -> tuple[tuple[AnyWork, ...], ...]:
-    """The units of each warp: the longest first, each to the warp that has least."""
+    """Assign units to warps: the costliest first, to the least loaded warp."""
     taken: list[list[AnyWork]] = [[] for _ in range(warps)]
     load = [0] * warps
     for unit in sorted(units, key=lambda u: -u.cost):

@@ -1,4 +1,4 @@
-"""Kernels on CUDA devices: compiled for each capability, loaded on each device, launched on the current stream."""
+"""CUDA kernels of calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tpgen.kernels.arguments import KernelCall, KernelSpec
 from tpgen.kernels.cuda import captures, driver
 from tpgen.kernels.cuda.chips import Chip, chip_of
 from tpgen.kernels.cuda.cubins import cubin
-from tpgen.kernels.cuda.driver import Function, function, need_driver
+from tpgen.kernels.cuda.driver import Function, load_function, need_driver
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.launch import launches_of
 from tpgen.kernels.cuda.prelude import ENTRY
@@ -23,8 +23,8 @@ from tpgen.kernels.rows import RowIndex
 
 
 @dataclass(frozen=True)
-class _Built:
-    """The kernels of a call for all devices of a capability."""
+class _CompiledKernels:
+    """Kernels of a call for one compute capability."""
 
     source: CudaSource
     code: bytes
@@ -35,7 +35,7 @@ class _Built:
 
 
 class Loaded(NamedTuple):
-    """The kernels of a call on one device."""
+    """Kernels of a call, loaded on one device."""
 
     placement: Any
     device: int
@@ -51,12 +51,12 @@ class Loaded(NamedTuple):
         return driver.stream_of(self.device)
 
     def address(self, name: str) -> int:
-        """The address of a kernel, 0 where there is none."""
+        """Address of a kernel, 0 if unknown."""
         return self.functions[name].address if name in self.functions else 0
 
 
 class KnownRows(NamedTuple):
-    """Rows in range: indices in int64, and the order of each, none of one that ascends."""
+    """Row indices in range, as int64, with their orders."""
 
     indices: Sequence[Tensor]
     orders: Sequence[Tensor | None]
@@ -64,61 +64,60 @@ class KnownRows(NamedTuple):
 
 
 class CudaKernel(ABC):
-    """A call of a form; compiled for a device when it is first met there."""
+    """CUDA kernels of one call, built at the first use on a device."""
 
     def __init__(self, spec: KernelSpec) -> None:
         self.spec = spec
-        self._built: dict[int, _Built] = {}  # by capability
+        self._built: dict[int, _CompiledKernels] = {}  # by capability
         self._loaded: dict[int, Loaded] = {}
 
     @staticmethod
     @abstractmethod
     def place(spec: KernelSpec, chip: Chip) -> Any:
-        """Place a call on a chip.  Raises `EmitError` where it has no room."""
+        """Place a call on a chip.  Raises `EmitError` for lack of memory."""
 
     @abstractmethod
     def fields(self, loaded: Loaded) -> list[int]:
-        """List what the runtime in C++ launches the kernels by."""
+        """Launch parameters for the C++ runtime."""
 
     @abstractmethod
     def recall(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
-        """What is known of the indices of a call; nothing where they are new."""
+        """Return the remembered orders of a call's indices, or None for new indices."""
 
     @abstractmethod
     def order(self, loaded: Loaded, call: KernelCall) -> tuple[int, Any]:
-        """Sort edges by the node that owns a sum, or rows by element; returns a fault or 0, and the order."""
+        """Sort edges by owner, or rows by element; return a fault code (0: none) and the order."""
 
     def on(self, device: int) -> Loaded:
-        """The kernels on a device.
+        """Return the kernels on a device.
 
-        Raises `BackendError` where they are met there first while a CUDA graph is captured.
+        Raises `BackendError` at the first use inside a CUDA graph capture.
         """
         if device not in self._loaded:
             captures.refuse_while_capturing(device)
             with need_driver().on(device):
-                self._loaded[device] = self._load(device)
+                self._loaded[device] = self._load_on(device)
         return self._loaded[device]
 
     def compile(self, like: Tensor) -> None:
-        """Compile it for the device of a tensor, ahead of its first call."""
-        self._built_for(driver.capability(cuda_device_of([like])))
+        """Compile the kernels for a tensor's device."""
+        self._compiled_for(driver.capability(cuda_device_of([like])))
 
     def launch(self, like: Tensor) -> tuple[int, list[int]]:
-        """The device of a tensor, and how the runtime in C++ launches them there."""
+        """Return a tensor's device and the launch parameters for C++."""
         device = cuda_device_of([like])
         return device, self.fields(self.on(device))
 
     def __call__(self, call: KernelCall) -> int:
-        """Launch the kernels of a call on the current stream; a fault where edges or the index point nowhere."""
+        """Launch the kernels on the current stream; return a fault code or 0."""
         loaded = self.on(cuda_device_of(call.given))
         fault, order = self.order(loaded, call)
         if not fault:
             with need_driver().on(loaded.device):
-                self._start(loaded, call, order)
+                self._launch_all(loaded, call, order)
         return fault
 
-    def _start(self, loaded: Loaded, call: KernelCall, order: Any) -> None:
-        """Launch all kernels, in the context of their device."""
+    def _launch_all(self, loaded: Loaded, call: KernelCall, order: Any) -> None:
         slots, opened = ([*map(str, part)] for part in (self.spec.call.given, self.spec.call.opened))
         given = [_aligned(x, loaded.placement.alignment) for x in call.given]
         tensors = dict(zip(slots, given, strict=True)), dict(zip(opened, call.opened, strict=True))
@@ -127,23 +126,23 @@ class CudaKernel(ABC):
         for one in launches.made(*tensors, scratch, order):
             loaded.functions[one.entry].launch(one.blocks, loaded.stream, *one.arguments)
 
-    def _load(self, device: int) -> Loaded:
-        """Load them on a device, whose context is current."""
-        built = self._built_for(driver.capability(device))
+    def _load_on(self, device: int) -> Loaded:
+        # the device's context is current
+        built = self._compiled_for(driver.capability(device))
         placement = built.source.placement
         entries = placement.entries.items()
-        functions = {name: function(need_driver(), built.library, device, name, *block) for name, block in entries}
+        functions = {name: load_function(need_driver(), built.library, device, name, *block) for name, block in entries}
         return Loaded(placement, device, functions, functions[ENTRY].at_once() * driver.processors(device))
 
-    def _built_for(self, arch: int) -> _Built:
+    def _compiled_for(self, arch: int) -> _CompiledKernels:
         if arch not in self._built:
             source = generate_cuda(self.place(self.spec, chip_of(arch)))
-            self._built[arch] = _Built(source, cubin(source.text, arch))
+            self._built[arch] = _CompiledKernels(source, cubin(source.text, arch))
         return self._built[arch]
 
 
 def _aligned(x: Tensor, alignment: int) -> Tensor:
-    """Rows where copies of whole ones can find them: a slice of another tensor may begin anywhere."""
+    # a slice of another tensor may begin at any address
     return x if x.data_ptr() % alignment == 0 else x.clone()
 
 

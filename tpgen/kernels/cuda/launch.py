@@ -1,4 +1,4 @@
-"""Launches of a call's kernels: how many blocks there are, what they are called with, and room for parts of sums."""
+"""Launches of a call's kernels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class EdgeRows:
-    """The edges of a convolution: those of each owner together, where there are owners, and which rows they join."""
+    """Edges of a convolution: sources, destinations, order by owner."""
 
     order: Tensor | None  # None: as they stand
     src: Tensor
@@ -41,7 +41,7 @@ class EdgeRows:
 
 
 class Launch(NamedTuple):
-    """One launch: the name of the kernel, its blocks, and what it is called with."""
+    """One launch: kernel name, number of blocks, arguments."""
 
     entry: str
     blocks: int
@@ -50,7 +50,7 @@ class Launch(NamedTuple):
 
 @dataclass(frozen=True)
 class Launches(ABC):
-    """Launches of a call on so many rows, where so many blocks of the first kernel run at once."""
+    """Kernel launches of a call, sized for the concurrent blocks of a device."""
 
     placement: Any
     sizes: CallSizes | KernelCall
@@ -58,34 +58,33 @@ class Launches(ABC):
 
     @abstractmethod
     def rooms(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of what parts of sums are written to, by name."""
+        """Shapes of scratch tensors for partial sums, by name."""
 
     @abstractmethod
     def made(self, given: Tensors, opened: Tensors, scratch: Tensors, order: Any) -> list[Launch]:
-        """List the launches on tensors by their slots and what `scratch` has made, with the order of the rows."""
+        """List the launches for tensors by slot, scratch by name, and the order of rows."""
 
     def scratch(self, device: torch.device | str) -> dict[str, Tensor]:
-        """Make room for parts of sums, in the numbers that are computed with."""
+        """Allocate the scratch tensors, in the precision of registers."""
         number = torch.float64 if self.placement.number == torch.float64.itemsize else torch.float32
         return {name: torch.empty(shape, dtype=number, device=device) for name, shape in self.rooms().items()}
 
 
 class RowLaunches(Launches):
-    """Launches of a product: the rows; then sums across the ends of runs, those of nodes, and those over all blocks."""
+    """Launches of a product: rows, then sums across runs, per node, and over blocks."""
 
     @property
     def runs(self) -> int:
-        """Blocks of the rows, as many as have work and as run at once; one at least, which clears what is summed."""
+        """Blocks of the row kernel; at least one, which clears the sums."""
         return max(1, min(-(-self.sizes.rows // self.placement.rows), self.at_once))
 
     def rooms(self) -> dict[str, tuple[int, ...]]:
-        """Each block has a part of the gradient of weights that all rows share, and of owners one at each end."""
         p = self.placement
         found = {"sums": (self.runs, p.dim["w"])} if p.sums_weights and p.dim["w"] else {}
         return found | ({"ends": (2 * self.runs, p.dim[p.owner])} if p.owner and self.runs > 1 else {})
 
     def scratch(self, device: torch.device | str) -> dict[str, Tensor]:
-        """Make room as above, and for what edges have of the rows of nodes, which are added up."""
+        # besides partial sums, gradients per edge that a kernel adds per node
         p, dtype = self.placement, getattr(torch, self.placement.dtype)
         parts = {f"d_{o}": torch.empty(self.sizes.rows, p.dim[o], dtype=dtype, device=device) for o in p.scattered}
         return super().scratch(device) | parts
@@ -95,18 +94,18 @@ class RowLaunches(Launches):
         struct = self._struct(given, opened, scratch, order)
         found = [Launch(ENTRY, self.runs, (struct,))]
         if "ends" in scratch:
-            found.append(Launch(JOIN_ENTRY, self.runs * self._blocks_of_row(p.owner), (struct, runs)))
+            found.append(Launch(JOIN_ENTRY, self.runs * self._blocks_per_row(p.owner), (struct, runs)))
         if order and order.collected:
             for slot in p.scattered:
-                pointers = _pointers(scratch[f"d_{slot}"], *order.collected[:2], opened[slot])
-                found.append(Launch(COLLECT_ENTRY, len(opened[slot]) * self._blocks_of_row(slot), pointers))
+                pointers = _address_arguments(scratch[f"d_{slot}"], *order.collected[:2], opened[slot])
+                found.append(Launch(COLLECT_ENTRY, len(opened[slot]) * self._blocks_per_row(slot), pointers))
         if "sums" in scratch:
             blocks = -(-p.dim["w"] // LANES)
-            found.append(Launch(SUM_ENTRY, blocks, (*_pointers(scratch["sums"], opened["w"]), runs)))
+            found.append(Launch(SUM_ENTRY, blocks, (*_address_arguments(scratch["sums"], opened["w"]), runs)))
         return [one for one in found if one.blocks]
 
-    def _blocks_of_row(self, slot: str) -> int:
-        """Blocks whose threads have a number each of one row."""
+    def _blocks_per_row(self, slot: str) -> int:
+        # one thread per number of a row
         return -(-self.placement.dim[slot] // self.placement.threads)
 
     def _struct(self, given: Tensors, opened: Tensors, scratch: Tensors, order: EdgeRows | None) -> ctypes.Array:
@@ -118,7 +117,7 @@ class RowLaunches(Launches):
 
 
 class TaskLaunches(Launches):
-    """Launches of a polynomial: tasks, shares of an element's rows and of channels; then what is summed of them."""
+    """Launches of a polynomial: tasks (rows of an element at some channels), then sums over tasks."""
 
     placement: CudaPolynomialPlacement
 
@@ -133,10 +132,7 @@ class TaskLaunches(Launches):
 
     @cached_property
     def span(self) -> int:
-        """Rows of a task, in whole rounds of its warps: so many that all tasks fill whole waves of blocks.
-
-        Each element may leave one task that is not full.
-        """
+        """Rows of a task, such that all tasks fill whole waves of blocks."""
         together, elements = self.placement.warps * LANES // self.width, self.sizes.elements
         fewest = self.sizes.rows // (together * SPAN) + elements + 1
         waves = -(-fewest * self.chunks // self.at_once)
@@ -145,12 +141,12 @@ class TaskLaunches(Launches):
 
     @property
     def tasks(self) -> int:
-        """Some have no rows: how many do not is known on the device alone."""
+        """Upper bound of the number of tasks."""
         return self.sizes.rows // self.span + self.sizes.elements
 
     @property
     def blocks(self) -> dict[str, int]:
-        """Blocks of each kernel, in the order of their launches."""
+        """Blocks of each kernel, in launch order."""
         p, sizes = self.placement, self.sizes
         widest = max((p.operands[s].dim for s in p.summed), default=0)
         found = {
@@ -161,7 +157,6 @@ class TaskLaunches(Launches):
         return {name: found[name] for name in p.entries}
 
     def rooms(self) -> dict[str, tuple[int, ...]]:
-        """Each task has sums, and each operand that is summed over channels those of some of them."""
         p, sizes = self.placement, self.sizes
         # a tensor may have any name of one word, "sums" as well
         channels = {f"channels of {slot}": (self.chunks, sizes.rows, p.operands[slot].dim) for slot in p.summed}
@@ -178,21 +173,21 @@ class TaskLaunches(Launches):
 
 
 def launches_of(placement: Any, sizes: CallSizes | KernelCall, at_once: int = 0) -> Any:
-    """Launches of a placement; where nobody has asked the driver, of as many blocks at once as should have room."""
+    """Return the launches of a placement; ``at_once`` 0 estimates concurrent blocks from the chip."""
     kind = TaskLaunches if isinstance(placement, CudaPolynomialPlacement) else RowLaunches
     return kind(placement, sizes, at_once or placement.blocks_at_once * placement.chip.processors)
 
 
 def _struct(*fields: Tensor | int | None) -> ctypes.Array:
-    """``struct Call`` of the text: pointers and counts take eight bytes each; null where there is no tensor."""
-    return (ctypes.c_int64 * len(fields))(*(x if isinstance(x, int) else _pointer(x) for x in fields))
+    # pointers and counts take eight bytes each; null where there is no tensor
+    return (ctypes.c_int64 * len(fields))(*(x if isinstance(x, int) else _address(x) for x in fields))
 
 
-def _pointers(*tensors: Tensor) -> tuple[ctypes.c_void_p, ...]:
-    return tuple(ctypes.c_void_p(_pointer(x)) for x in tensors)
+def _address_arguments(*tensors: Tensor) -> tuple[ctypes.c_void_p, ...]:
+    return tuple(ctypes.c_void_p(_address(x)) for x in tensors)
 
 
-def _pointer(tensor: Tensor | None) -> int:
+def _address(tensor: Tensor | None) -> int:
     return 0 if tensor is None or not tensor.numel() else tensor.data_ptr()
 
 
@@ -200,7 +195,7 @@ def _pointer(tensor: Tensor | None) -> int:
 
 
 def workspace_of(placement: Any, sizes: CallSizes) -> int:
-    """Bytes of a call: parts of sums, orders of rows by their owners or elements, and copies of indices of int32.
+    """Scratch bytes of a call: partial sums, orders of rows, int64 copies of int32 indices.
 
     >>> from tpgen.form.form import form_of
     >>> from tpgen.kernels.cuda.chips import chip_of
@@ -218,7 +213,7 @@ def workspace_of(placement: Any, sizes: CallSizes) -> int:
 
 
 def order_bytes(rows: int, owners: Sequence[int], working: int) -> int:
-    """Orders of rows by their owners, which are kept, with what comes after them, or while they are made."""
+    """Peak bytes of orders of rows: while sorting, or beside ``working`` bytes."""
     kept = [rows + n + 1 for n in owners]
     making = _SORTED * rows * len(kept)
     return max(sum(kept) * _INDEX + working, making * _INDEX)

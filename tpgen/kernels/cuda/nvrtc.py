@@ -1,7 +1,7 @@
-"""CUDA C++ to machine code by NVRTC, the toolkit's compiler as a library: it needs no driver, no GPU and no headers.
+"""CUDA C++ compiled by NVRTC, which needs no driver, GPU or headers.
 
-torch's wheels for CUDA bring it, and so do ``pip install nvidia-cuda-nvrtc``, conda's packages and CUDA's toolkit;
-``TPGEN_NVRTC`` names a file of it.
+``TPGEN_NVRTC`` names a library file; else torch's CUDA wheels, ``pip install nvidia-cuda-nvrtc``, conda and CUDA
+toolkits are searched.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ OPTIONS = ("--std=c++17", "--ptxas-options=--verbose")
 
 
 class Compiled(NamedTuple):
-    """Machine code, or PTX where the device is newer than the compiler; and what the assembler said of each kernel."""
+    """Machine code (PTX for newer devices) and the assembler's log."""
 
     code: bytes
     log: str
 
 
 class Nvrtc:
-    """The library at a path."""
+    """An NVRTC library."""
 
     def __init__(self, path: str) -> None:
         self.path, self._library = path, ctypes.CDLL(path)
@@ -45,7 +45,7 @@ class Nvrtc:
 
     @cached_property
     def architectures(self) -> tuple[int, ...]:
-        """Compute capabilities that it writes machine code for."""
+        """Compute capabilities that NVRTC supports."""
         count = ctypes.c_int()
         self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
         found = (ctypes.c_int * count.value)()
@@ -54,14 +54,13 @@ class Nvrtc:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Everything but the source and the device that decides what comes out."""
+        """Version and options, which decide the output."""
         return ("nvrtc {}.{}".format(*self.version), *OPTIONS)
 
     def compile(self, text: str, arch: int) -> Compiled:
-        """The code of a source for one compute capability.
+        """Compile a source for one compute capability.
 
-        Raises `KernelError` where NVRTC refuses it, with its first error, `BackendError` where it is too new for the
-        device.
+        Raises `KernelError` with NVRTC's first error, `BackendError` for a device too old for NVRTC.
         """
         known = self.architectures
         if arch < min(known):
@@ -70,15 +69,15 @@ class Nvrtc:
                 "install an earlier one (pip install nvidia-cuda-nvrtc-cu12), or use strategy='grouped'"
             )
         if arch in known:
-            return self._compiled(text, f"sm_{arch}", "CUBIN")
-        return self._compiled(text, f"compute_{max(a for a in known if a < arch)}", "PTX")
+            return self._compile(text, f"sm_{arch}", "CUBIN")
+        return self._compile(text, f"compute_{max(a for a in known if a < arch)}", "PTX")
 
     def ptx(self, text: str, arch: int, numbered: bool = False) -> str:
-        """The virtual instructions of a source, where ``numbered`` below the numbers of the lines they are for."""
+        """Compile a source to PTX; ``numbered`` adds source line numbers."""
         more = ("--generate-line-info",) if numbered else ()
-        return self._compiled(text, f"compute_{arch}", "PTX", more).code.rstrip(b"\0").decode()
+        return self._compile(text, f"compute_{arch}", "PTX", more).code.rstrip(b"\0").decode()
 
-    def _compiled(self, text: str, architecture: str, kind: str, more: tuple[str, ...] = ()) -> Compiled:
+    def _compile(self, text: str, architecture: str, kind: str, more: tuple[str, ...] = ()) -> Compiled:
         program = ctypes.c_void_p()
         self._call("nvrtcCreateProgram", ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None)
         try:
@@ -86,7 +85,7 @@ class Nvrtc:
             flags = (ctypes.c_char_p * len(options))(*map(str.encode, options))
             failed = self._library.nvrtcCompileProgram(program, len(options), flags)
             log = (
-                self._text(program, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog")
+                self._output(program, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog")
                 .rstrip(b"\0")
                 .decode(errors="replace")
             )
@@ -96,11 +95,11 @@ class Nvrtc:
                     f"NVRTC failed for {architecture}: {first}\n"
                     "set TPGEN_NVRTC to another one, or use strategy='grouped'"
                 )
-            return Compiled(self._text(program, f"nvrtcGet{kind}Size", f"nvrtcGet{kind}"), log)
+            return Compiled(self._output(program, f"nvrtcGet{kind}Size", f"nvrtcGet{kind}"), log)
         finally:
             self._library.nvrtcDestroyProgram(ctypes.byref(program))
 
-    def _text(self, program: ctypes.c_void_p, size_of: str, get: str) -> bytes:
+    def _output(self, program: ctypes.c_void_p, size_of: str, get: str) -> bytes:
         size = ctypes.c_size_t()
         self._call(size_of, program, ctypes.byref(size))
         room = ctypes.create_string_buffer(size.value)
@@ -114,20 +113,19 @@ class Nvrtc:
 
 
 def find_nvrtc(arch: int | None = None, cuda: int | None = None) -> Nvrtc | None:
-    """The first library that serves, or None.
+    """Return the first NVRTC for compute capability ``arch`` and CUDA up to ``cuda``, or None.
 
-    It serves where it writes code for a compute capability ``arch`` and is of no later CUDA than ``cuda``, the newest
-    that a driver takes.  ``TPGEN_NVRTC`` names the only one that may be taken; ``TPGEN_NVRTC=none`` forbids all.
+    ``TPGEN_NVRTC`` names the only library allowed; ``none`` forbids all.
     """
-    return next((one for one in _found() if not _misfit(one, arch, cuda)), None)
+    return next((one for one in _loaded_libraries() if not _why_unusable(one, arch, cuda)), None)
 
 
 def why_no_nvrtc(arch: int | None = None, cuda: int | None = None) -> str:
-    """Advice where no compiler serves: why the last of those that are there does not."""
+    """Why no NVRTC is usable, with advice."""
     named = os.environ.get("TPGEN_NVRTC", "")
     if named == "none":
         return "TPGEN_NVRTC=none forbids it"
-    misfits = [_misfit(one, arch, cuda) for one in _found()]
+    misfits = [_why_unusable(one, arch, cuda) for one in _loaded_libraries()]
     if misfits:
         return f"{misfits[-1]}"
     if named:
@@ -136,7 +134,7 @@ def why_no_nvrtc(arch: int | None = None, cuda: int | None = None) -> str:
 
 
 def need_nvrtc(arch: int | None = None, cuda: int | None = None) -> Nvrtc:
-    """The library, or a `BackendError` that says how to get it."""
+    """Return a usable NVRTC or raise `BackendError` with advice."""
     found = find_nvrtc(arch, cuda)
     if found is None:
         raise BackendError(f"kernels on a GPU need NVRTC, and {why_no_nvrtc(arch, cuda)}; or use strategy='grouped'")
@@ -144,33 +142,33 @@ def need_nvrtc(arch: int | None = None, cuda: int | None = None) -> Nvrtc:
 
 
 def known_architectures(cuda: int | None = None) -> tuple[int, ...]:
-    """Compute capabilities that any library here writes machine code for."""
-    serving = (one for one in _found() if not _misfit(one, None, cuda))
+    """Compute capabilities that usable NVRTC libraries support."""
+    serving = (one for one in _loaded_libraries() if not _why_unusable(one, None, cuda))
     return tuple(sorted({arch for one in serving for arch in one.architectures}))
 
 
-def _found() -> Iterator[Nvrtc]:
+def _loaded_libraries() -> Iterator[Nvrtc]:
     named = os.environ.get("TPGEN_NVRTC", "")
     if named != "none":
-        yield from filter(None, map(_opened, [named] if named else _candidates()))
+        yield from filter(None, map(_load_library, [named] if named else _candidate_files()))
 
 
 @cache
-def _opened(path: str) -> Nvrtc | None:
+def _load_library(path: str) -> Nvrtc | None:
     try:
         return Nvrtc(path)
     except (OSError, AttributeError):  # no library, or of something else
         return None
 
 
-def _misfit(one: Nvrtc, arch: int | None, cuda: int | None) -> str | None:
-    """Why a library does not serve.  Within a major version of CUDA, drivers take what later minor ones write."""
-    major, minor = one.version
+def _why_unusable(nvrtc: Nvrtc, arch: int | None, cuda: int | None) -> str | None:
+    # a driver takes code of any minor version of its major CUDA version
+    major, minor = nvrtc.version
     if cuda is not None and major > cuda:
         return (
             f"NVRTC {major}.{minor} is newer than this driver, which takes CUDA {cuda}: update it, or {_install(cuda)}"
         )
-    oldest = min(one.architectures)
+    oldest = min(nvrtc.architectures)
     if arch is not None and arch < oldest:
         return f"NVRTC {major}.{minor} writes no code for sm_{arch}, only from sm_{oldest} on: {_install(major - 1)}"
     return None
@@ -186,19 +184,17 @@ def _install(cuda: int | None) -> str:
 
 
 @cache
-def _candidates() -> tuple[str, ...]:
-    """Files of libraries, newest first: of wheels, which torch's is one of, of conda and of a toolkit that is named.
-
-    Then names: what is loaded already is found by its own, whatever its folder.
-    """
+def _candidate_files() -> tuple[str, ...]:
+    # newest first: files of wheels (torch's is one), of conda and of toolkits; then names, by which the loader finds a
+    # library that is loaded already
     roots = filter(None, [sys.prefix, *map(os.environ.get, _FOLDERS)])
     places = [(root, lib) for root in roots for lib in ("lib", "lib64")]
     places += [(folder, "nvidia/*/lib") for folder in (*sys.path, *site.getsitepackages()) if folder]
     files = {str(file) for root, folder in places for file in Path(root).glob(f"{folder}/libnvrtc.so.*")}
-    newest_first = sorted(files, key=lambda file: (_version_named(file), file), reverse=True)
+    newest_first = sorted(files, key=lambda file: (_version_in_name(file), file), reverse=True)
     return *newest_first, *_NAMES, *filter(None, [ctypes.util.find_library("nvrtc")])
 
 
-def _version_named(file: str) -> tuple[int, ...]:
-    """The version in a file's name: libnvrtc.so.12 is (12,)."""
+def _version_in_name(file: str) -> tuple[int, ...]:
+    # libnvrtc.so.12 is (12,)
     return tuple(map(int, re.findall(r"\d+", file.rpartition(".so")[2])))

@@ -1,14 +1,7 @@
-"""The order of edges by the row that they are added to: sorted once for an index, as long as its tensor lives.
+"""Edges sorted by owner (the row that an edge adds to), once per index tensor.
 
-A network that gives all its convolutions the same tensors sorts each once, and asks once whether it is in range.  Most
-give a row of one ``edge_index``, and take that row anew in every layer: so what is known is known of a part of the
-whole tensor, and of its version.  Tensors of inference mode have no version, so nothing is kept of them.
-
-An order is made on the stream of the call that asks, and is known to that stream alone: another would read it before
-it is there.  A CUDA graph sorts for itself, in every replay, since it may find other edges in its tensors then: once
-for all its layers, forward and backward.  What is known in a graph is forgotten when it has ended.
-
-Gradients need edges by sender too: where a call is recorded for them, one sort of twice the keys makes both orders.
+Facts belong to a part of a base tensor (a row of ``edge_index``) and its version; inference tensors have none.  An
+order is valid on its stream; a CUDA graph sorts at each replay, once for all layers.
 """
 
 from __future__ import annotations
@@ -26,7 +19,7 @@ from tpgen.kernels.cuda.driver import stream_of
 
 
 class Order(NamedTuple):
-    """Order of edges by owner: places at which each owner's begin, and the edges, one owner's as they stood."""
+    """Edges sorted stably by owner, and each owner's first position."""
 
     first: Tensor
     order: Tensor
@@ -34,7 +27,7 @@ class Order(NamedTuple):
 
     @staticmethod
     def of(whole: Tensor, owners: int) -> Order:
-        """Take the two apart."""
+        """Split first positions from sorted edges."""
         return Order(whole[: owners + 1], whole[owners + 1 :], whole)
 
 
@@ -43,35 +36,35 @@ _PARTS = 8  # of one tensor, at most: whoever walks over a long one in slices ke
 
 
 @dataclass
-class _Parts(Generic[Known]):
-    """Facts of the parts of a tensor, by their places in it and the rows that they point into."""
+class _PartFacts(Generic[Known]):
+    """Facts about parts of one tensor version."""
 
     version: int
     known: dict[tuple, Known] = field(default_factory=dict)
 
 
-_Kept = MutableMapping[Tensor, _Parts]  # by the whole tensor, as long as it lives
+_Kept = MutableMapping[Tensor, _PartFacts]  # by the whole tensor, as long as it lives
 
 
 @dataclass
 class Memory(Generic[Known]):
-    """Facts of index tensors into so many rows, kept as long as they live and nobody writes to them.
+    """Cache of facts about index tensors, until a tensor dies or changes.
 
-    What stands on the device is known to the stream alone that made it, and to the CUDA graph that records it.
+    Facts ``on_device`` hold for one stream and CUDA graph.
     """
 
     on_device: bool = False
     _kept: dict[int, _Kept] = field(default_factory=dict)  # by the graph that records, 0 outside
 
     def of(self, index: Tensor, rows: int, find: Callable[[Tensor, int], Known], capture: int = 0) -> Known:
-        """Find a fact once; one of the device once for each stream and recorded graph."""
-        if index.is_inference() or (self.on_device and _is_lent(index)):  # writes to the former are not counted
+        """Return the fact about an index into ``rows`` rows, computed once by ``find``."""
+        if index.is_inference() or (self.on_device and _in_graph_pool(index)):  # writes to the former are not counted
             return find(index, rows)
-        kept = self._kept_in(capture)
-        parts = _parts(kept, index)
+        kept = self._facts_of_capture(capture)
+        parts = _valid_parts(kept, index)
         if parts is None:
-            parts = kept[_whole(index)] = _Parts[Known](index._version)
-        part = self._part(index, rows)
+            parts = kept[_base_tensor(index)] = _PartFacts[Known](index._version)
+        part = self._part_key(index, rows)
         found = parts.known.get(part)
         if found is None:
             found = find(index, rows)
@@ -81,29 +74,29 @@ class Memory(Generic[Known]):
         return found
 
     def recall(self, index: Tensor, rows: int, capture: int = 0) -> Known | None:
-        """A fact that has been found already."""
-        parts = None if index.is_inference() else _parts(self._kept_in(capture), index)
-        return None if parts is None else parts.known.get(self._part(index, rows))
+        """Return a remembered fact, or None."""
+        parts = None if index.is_inference() else _valid_parts(self._facts_of_capture(capture), index)
+        return None if parts is None else parts.known.get(self._part_key(index, rows))
 
-    def _kept_in(self, capture: int) -> _Kept:
-        """Facts of one graph; those of others that were recorded are forgotten."""
+    def _facts_of_capture(self, capture: int) -> _Kept:
+        # facts of graphs captured before are dropped
         for other in list(self._kept):  # all at once: another thread may do the same
             if other not in (0, capture):
                 self._kept.pop(other, None)
         return self._kept.setdefault(capture, WeakTensorKeyDictionary())
 
-    def _part(self, index: Tensor, rows: int) -> tuple:
-        stream = _stream(index) if self.on_device else 0
+    def _part_key(self, index: Tensor, rows: int) -> tuple:
+        stream = _stream_of_index(index) if self.on_device else 0
         return index.storage_offset(), index.stride(), index.shape, index.dtype, rows, stream
 
 
-def _parts(kept: _Kept, index: Tensor) -> _Parts | None:
-    parts = kept.get(_whole(index))
+def _valid_parts(kept: _Kept, index: Tensor) -> _PartFacts | None:
+    parts = kept.get(_base_tensor(index))
     return parts if parts is not None and parts.version == index._version else None
 
 
-def _whole(index: Tensor) -> Tensor:
-    """The tensor that an index is a part of: they count writes together."""
+def _base_tensor(index: Tensor) -> Tensor:
+    # views share the version counter of their base
     return index if index._base is None else index._base
 
 
@@ -113,7 +106,7 @@ _NARROW = 2**31
 
 
 def order_of(index: Tensor, owners: int) -> Order:
-    """The edges by their owner; in numbers of four bytes, which are sorted in half the time.
+    """Sort edges stably by owner.
 
     >>> first, order, whole = order_of(torch.tensor([2, 0, 2]), 3)
     >>> first.tolist(), order.tolist(), whole.tolist()
@@ -126,9 +119,7 @@ def order_of(index: Tensor, owners: int) -> Order:
 
 
 def orders_of(src: Tensor, dst: Tensor, sources: int, nodes: int) -> Tensor:
-    """The edges by receiver and then by sender, in one sort: keys of senders stand behind all those of receivers.
-
-    An index that points nowhere is moved beside the owners of its end, so that both have the edges to themselves.
+    """Sort edges by receiver and by sender at once; an index out of range has no owner.
 
     >>> by_dst, by_src = both_of(orders_of(torch.tensor([2, 0, 2]), torch.tensor([1, 1, 0]), 3, 2), 3, 2)
     >>> by_dst.whole.tolist(), by_src.whole.tolist()
@@ -143,18 +134,18 @@ def orders_of(src: Tensor, dst: Tensor, sources: int, nodes: int) -> Tensor:
 
 
 def both_of(whole: Tensor, sources: int, nodes: int) -> tuple[Order, Order]:
-    """Take the orders by receiver and by sender apart."""
+    """Split the result of `orders_of` into the orders by receiver and by sender."""
     size = nodes + 1 + (len(whole) - nodes - sources - 2) // 2
     return Order.of(whole[:size], nodes), Order.of(whole[size:], sources)
 
 
 def in_range(index: Tensor, rows: int) -> bool:
-    """Whether all of an index is in range; waits for the device."""
+    """Whether all indices are in ``[0, rows)``; waits for the device."""
     return bool(((index >= 0) & (index < rows)).all())
 
 
 def known_order(index: Tensor, owners: int, capture: int = 0) -> Order:
-    """Order of an index tensor, sorted anew only where the tensor is another, or was written to.
+    """Return the order of an index tensor, sorted only if new or changed.
 
     ``capture`` is the CUDA graph that records the call (`captures.capture_of`).
     """
@@ -162,9 +153,9 @@ def known_order(index: Tensor, owners: int, capture: int = 0) -> Order:
 
 
 def know_both(src: Tensor, dst: Tensor, sources: int, nodes: int, capture: int = 0, check: bool = False) -> None:
-    """Sort edges by both ends at once, where neither order is known or needless, and both may be kept.
+    """Remember the orders by receiver and by sender from one sort, if both are new and needed.
 
-    Where edges are to be checked, their order says whether they are in range; the device is waited for once.
+    ``check`` also remembers whether indices are in range, and waits for the device.
     """
     ends = (dst, nodes), (src, sources)
     if any(ascends(x) or not is_kept(x) or recall_order(x, owners, capture) for x, owners in ends):
@@ -179,12 +170,12 @@ def know_both(src: Tensor, dst: Tensor, sources: int, nodes: int, capture: int =
 
 
 def note_ascending(index: Tensor) -> None:
-    """Remember that an index ascends as it stands, so that nobody sorts by it."""
+    """Remember that an index ascends."""
     _ascending.of(index, 0, lambda *_: True)
 
 
 def ascends(index: Tensor) -> bool:
-    """Whether an index is known to ascend; of what somebody has written to since, nothing is known.
+    """Whether an index is known to ascend, unchanged since.
 
     >>> index = torch.tensor([0, 0, 2])
     >>> note_ascending(index)
@@ -195,7 +186,7 @@ def ascends(index: Tensor) -> bool:
 
 
 def known_wide(index: Tensor, capture: int = 0) -> Tensor:
-    """An index in int64, as kernels read it: of int32 a copy, made once for each tensor as its order is.
+    """Return an index as int64; a copy of int32 is remembered.
 
     >>> index = torch.tensor([2, 0], dtype=torch.int32)
     >>> known_wide(index).dtype, known_wide(index) is known_wide(index)
@@ -207,33 +198,33 @@ def known_wide(index: Tensor, capture: int = 0) -> Tensor:
 
 
 def recall_order(index: Tensor, owners: int, capture: int = 0) -> Order | None:
-    """The order that is known of an index tensor."""
+    """Return the remembered order of an index, or None."""
     return _orders.recall(index, owners, capture)
 
 
 def recall_wide(index: Tensor, capture: int = 0) -> Tensor | None:
-    """An index in int64, where it is at hand."""
+    """Return an index as int64, or None without a remembered copy."""
     return index if index.dtype == torch.int64 else _wide.recall(index, 0, capture)
 
 
 def recall_inside(index: Tensor, rows: int) -> bool:
-    """Whether all of an index is known to be in range."""
+    """Whether an index is remembered to be in range."""
     return _ranges.recall(index, rows) is True
 
 
-def _stream(index: Tensor) -> int:
+def _stream_of_index(index: Tensor) -> int:
     return stream_of(index.get_device()) if index.is_cuda else 0
 
 
 def is_kept(index: Tensor) -> bool:
-    """Whether what is found of an index on the device may be kept: writes are counted, and its memory is its own."""
-    return not (index.is_inference() or _is_lent(index))
+    """Whether device facts about an index may be remembered."""
+    return not (index.is_inference() or _in_graph_pool(index))
 
 
-def _is_lent(index: Tensor) -> bool:
+def _in_graph_pool(index: Tensor) -> bool:
     return index.is_cuda and borrows_memory(index.get_device())
 
 
 def is_inside(index: Tensor, rows: int) -> bool:
-    """Whether all of an index is in range; waits for the device, once for each tensor."""
+    """Whether an index is in range; the first check waits for the device."""
     return _ranges.of(index, rows, in_range)

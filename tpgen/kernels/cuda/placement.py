@@ -1,8 +1,4 @@
-"""The placement that a kernel gets.
-
-A product gets the usual rows of a step and the usual warps, or what of both fits; a polynomial the most warps that
-fit.
-"""
+"""Placements of calls on GPUs: usual rows and warps, or the first that fit."""
 
 from __future__ import annotations
 
@@ -36,51 +32,49 @@ AnyPlacement = CudaPlacement | GatherPlacement
 
 
 def cuda_target(dtype: str) -> Target:
-    """The numbers of a device: a lane has one channel."""
+    """The target of GPU schedules: one channel per lane."""
     return Target(dtype, lanes=1, registers=255)
 
 
 def place_form(form: Form, dtype: str, opened: tuple[str, ...], chip: Chip, indexed: bool = False) -> AnyPlacement:
-    """Placement of a kernel that opens some slots of a form, given in any order; raises as `place_cuda` does."""
+    """Place a kernel that opens slots of a form; raises as `place_cuda`."""
     return place_cuda(plan_schedule(form, cuda_target(dtype)), opened, chip, indexed)
 
 
 @remembered("placements on a GPU", entries=256)
 def place_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, indexed: bool = False) -> AnyPlacement:
-    """Placement of a schedule with some slots open.
+    """Place a kernel that opens slots of a schedule; an ``indexed`` kernel finds rows of x1 and out by edge.
 
-    Raises `EmitError` where it has no room, and as `place` does.
+    Raises `EmitError` for lack of memory, and as `place`.
     """
     rules = EDGES if indexed else ()
     base = place(schedule, opened, rules)
     assert not isinstance(base, MatrixPlacement)  # which is for vectors
     kind = CudaPlacement if isinstance(base, ChannelPlacement) else GatherPlacement
     one: AnyPlacement = kind(base.schedule, base.opened, base.owner, chip, rules=rules)  # type: ignore[arg-type]
-    best = _fitting(_by_receiver(one) or one)
+    best = _first_fitting(_placed_by_receiver(one) or one)
     check_room(best)
     return best
 
 
-def _by_receiver(p: AnyPlacement) -> AnyPlacement | None:
-    """A gradient of x1 in the order of receivers: their cotangents come once, what edges have of x1 passes twice."""
+def _placed_by_receiver(p: AnyPlacement) -> AnyPlacement | None:
+    # gradients of x1 by receiver: each cotangent is loaded once, gradients per edge pass through memory twice
     if not isinstance(p, CudaPlacement) or p.owner != "x1" or not p.whole("out"):
         return None
     row = p.row_bytes("out")
     if row <= _LONGER * p.row_bytes("x1") or _NODES * row <= _HELD * p.chip.cache:
         return None
     held = replace(p, owner=None, held="out")
-    return held if has_room(_fitting(held)) else None
+    return held if has_room(_first_fitting(held)) else None
 
 
-def _fitting(one: AnyPlacement) -> AnyPlacement:
-    """The usual step and warps; where these have no room, the first others that have."""
+def _first_fitting(one: AnyPlacement) -> AnyPlacement:
     usual = replace(one, rows=one.usual_rows)
     usual = replace(usual, warps=usual.usual_warps)
-    return usual if has_room(usual) else next(_others(usual), usual)
+    return usual if has_room(usual) else next(_fitting_placements(usual), usual)
 
 
-def _others(usual: AnyPlacement) -> Iterator[AnyPlacement]:
-    """Placements with more or fewer rows in a step, and other warps, as far as they fit."""
+def _fitting_placements(usual: AnyPlacement) -> Iterator[AnyPlacement]:
     for rows in usual.row_choices:
         for warps in _WARPS:
             p = replace(usual, rows=rows, warps=warps)
@@ -92,9 +86,9 @@ def _others(usual: AnyPlacement) -> Iterator[AnyPlacement]:
 
 
 def place_polynomial(plan: Plan, sweep: PolynomialSweep, dtype: str, chip: Chip) -> CudaPolynomialPlacement:
-    """Placement of a call: fewer warps share a block where two blocks have no room beside each other.
+    """Place a polynomial call, with the most warps that leave room for a second block.
 
-    Raises `EmitError` where not even one warp has room.
+    Raises `EmitError` if one warp does not fit.
     """
     placed = CudaPolynomialPlacement(plan, sweep, cuda_target(dtype), chip)
     for room in (chip.shared // _BLOCKS - KIB, chip.block_shared):
@@ -102,17 +96,17 @@ def place_polynomial(plan: Plan, sweep: PolynomialSweep, dtype: str, chip: Chip)
         fitting = next((p for p in found if p.shared <= min(room, chip.block_shared)), None)
         if fitting:
             return fitting
-    raise EmitError(_no_room(sweep, replace(placed, warps=1).shared, chip))
+    raise EmitError(_no_room_text(sweep, replace(placed, warps=1).shared, chip))
 
 
 def why_no_room(plan: Plan, forward: PolynomialSweep, dtype: str, chip: Chip) -> str | None:
-    """Why derivatives up to the second do not fit a chip: they keep coefficients, tangents and gradients of them."""
+    """Why derivatives up to the second do not fit a chip, or None."""
     placed = CudaPolynomialPlacement(plan, forward, cuda_target(dtype), chip)
     needed = (3 * forward.coefficients + placed.tile) * placed.lane_bytes
-    return _no_room(forward, needed, chip) if needed > chip.block_shared else None
+    return _no_room_text(forward, needed, chip) if needed > chip.block_shared else None
 
 
-def _no_room(sweep: PolynomialSweep, needed: int, chip: Chip) -> str:
+def _no_room_text(sweep: PolynomialSweep, needed: int, chip: Chip) -> str:
     return (
         f"a kernel of this polynomial, with {sweep.coefficients} coefficients, needs {needed} bytes of shared memory, "
         f"and a block of {chip} has {chip.block_shared}: use strategy='einsum', or fewer irreps or a lower degree"

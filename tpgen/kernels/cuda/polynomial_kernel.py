@@ -1,4 +1,4 @@
-"""Polynomials on CUDA devices: rows sorted by their elements, tasks launched, and what follows them."""
+"""CUDA kernels of polynomials."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_SLOTS = 64  # as form.h has it
 
 
 class PolynomialKernel(CudaKernel):
-    """A call of a polynomial."""
+    """CUDA kernels of a polynomial call."""
 
     @staticmethod
     def place(spec: KernelSpec, chip: Chip) -> CudaPolynomialPlacement:
@@ -50,7 +50,6 @@ class PolynomialKernel(CudaKernel):
         return [*fields.values(), *dims, *[0] * (_MOST_SLOTS - len(dims))]
 
     def recall(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
-        """The order of rows that is known of an index in range, which a recorded graph does not ask."""
         (index,), device = indices, cuda_device_of([like])
         capture, x = captures.capture_of(device), index.tensor
         if x is None:

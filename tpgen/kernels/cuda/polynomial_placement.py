@@ -1,10 +1,7 @@
-"""A polynomial's sweep on blocks and warps: a lane has one channel, a warp one row or, of few channels, several.
+"""A polynomial's sweep placed on blocks: one channel per lane.
 
-A block takes some rows of one element at 32 channels, a *task*.  Its warps compute the element's coefficients together
-into shared memory, then run rows past them, each warp its own.  Coefficients are variable and many (130 for each of 32
-channels of MACE's contraction), so they are read from shared memory, one number for each lane, without conflicts; the
-couplings are constants and stand in the instructions.  The gradients of coefficients are sums over rows: each warp adds
-to its own, the warps' are added in their order, and those of all tasks of an element by a second kernel.
+A *task* is one block's work: some rows of an element at 32 channels.  Warps compute the element's coefficients together
+into shared memory, then each runs its own rows.
 """
 
 from __future__ import annotations
@@ -29,14 +26,14 @@ ComponentSum = tuple[Component, tuple[Product, ...]]
 
 @dataclass(frozen=True)
 class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
-    """A `PolynomialPlacement` of single lanes on a chip."""
+    """A `PolynomialPlacement` with one channel per lane on a chip."""
 
     chip: Chip
     warps: int = _WARPS
 
     @cached_property
     def scratch(self) -> dict[str, int]:
-        """Numbers of each lane in shared memory, by slot: weights are read where the coefficients are made of them."""
+        """Numbers per lane in shared memory, by slot."""
         return dict.fromkeys((*self.coefficients, *self.adjoints), self.sweep.coefficients)
 
     registers = 168
@@ -54,27 +51,27 @@ class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
 
     @property
     def kept(self) -> int:
-        """Coefficients of a block, for each lane."""
+        """Coefficients of a block, per lane."""
         return len(self.coefficients) * self.sweep.coefficients
 
     @property
     def added(self) -> int:
-        """Their gradients, of a warp, for each lane."""
+        """Gradients of coefficients of a warp, per lane."""
         return len(self.adjoints) * self.sweep.coefficients
 
     @property
     def together(self) -> int:
-        """Sums over tasks that a warp of the second kernel has in registers at once."""
+        """Sums over tasks in a warp's registers at once."""
         return min(_TOGETHER, max(1, -(-self.added // self.warps)))
 
     @property
     def ahead(self) -> int:
-        """Tasks whose sums are on their way at once."""
+        """Tasks whose sums a warp loads at once."""
         return max(1, _TOGETHER // self.together)
 
     @cached_property
     def tile(self) -> int:
-        """Numbers of each lane through which a warp turns segments that stand channel by channel, of odd length."""
+        """Numbers per lane (odd) of a warp's buffer to transpose segments."""
         moved = [self.operands[s] for s in (*self.inputs, *self.stored)]
         sizes = [size for o in moved if o.channels for _, size in component_runs(o) if size > 1]
         return max(sizes, default=0) | bool(sizes)
@@ -85,18 +82,18 @@ class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
 
     @property
     def lane_bytes(self) -> int:
-        """Bytes of one number of every lane of a warp."""
+        """Bytes of one number for every lane."""
         return LANES * self.number
 
     @cached_property
     def prologue(self) -> list[list[ComponentSum]]:
-        """The coefficients that each warp computes: neighbours, which share weights, and as many terms each."""
+        """Coefficients that each warp computes, of equal work."""
         made = list(gathered(self.sweep.prologue).items())
         return shares(made, [len(terms) for _, terms in made], self.warps)
 
     @cached_property
     def epilogue(self) -> list[list[ComponentSum]]:
-        """The gradients of weights that each warp computes; without terms, zero."""
+        """Gradients of weights that each warp computes, zeros included."""
         sums = gathered(self.sweep.epilogue)
         places = [Component(s, 0, i) for s in self.folded for i in range(self.operands[s].dim)]
         found = [(place, sums.get(place, ())) for place in places]
@@ -114,7 +111,7 @@ class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
 
 
 def shares(items: Sequence[Item], sizes: Sequence[int], parts: int) -> list[list[Item]]:
-    """Items dealt out to so many parts of about the same size, neighbours together.
+    """Split items into ``parts`` lists of neighbours with about equal sizes.
 
     >>> shares("abcde", [1, 1, 4, 1, 1], 2)
     [['a', 'b', 'c'], ['d', 'e']]

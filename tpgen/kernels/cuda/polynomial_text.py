@@ -1,7 +1,4 @@
-"""The text of a placed polynomial.
-
-Three kernels: the rows; the gradients of weights, from the sums of all tasks of an element; the sums over channels.
-"""
+"""CUDA text of polynomials: kernels of rows, weights, and sums over channels."""
 
 from __future__ import annotations
 
@@ -34,25 +31,25 @@ _LANES = Phrases(
 
 
 class PolynomialText:
-    """Writes the kernels of a placed polynomial."""
+    """Writes the kernels of a polynomial."""
 
-    def __init__(self, at: CudaPolynomialPlacement, w: Writer) -> None:
-        self.at, self.sweep, self.w = at, at.sweep, w
-        self.row = RowText(at, w, _LANES)
+    def __init__(self, placement: CudaPolynomialPlacement, w: Writer) -> None:
+        self.at, self.sweep, self.w = placement, placement.sweep, w
+        self.row = RowText(placement, w, _LANES)
 
     def write(self) -> None:
-        self._prelude()
+        self._write_prelude()
         if self.at.coefficients:
-            self._prologue()
-        self._row()
-        self._rows_kernel()
+            self._write_prologue()
+        self._write_row()
+        self._write_rows_kernel()
         if self.at.folded:
-            self._epilogue()
-            self._weights_kernel()
+            self._write_epilogue()
+            self._write_weights_kernel()
         if self.at.summed:
-            self._channels_kernel()
+            self._write_channels_kernel()
 
-    def _prelude(self) -> None:
+    def _write_prelude(self) -> None:
         w, at = self.w, self.at
         for line in [*terms_text(at.plan).split("\n"), *str(at).split("\n")]:
             w.line(f"// {line}")
@@ -73,34 +70,34 @@ class PolynomialText:
     # -- one row --
 
     @property
-    def _apart(self) -> bool:
-        """Whether a row is a function that is called: what it is given then stands in registers, or where it stood."""
+    def _row_is_function(self) -> bool:
+        # arguments of a called function are in registers, or in the memory that they came from
         return len(self.sweep.rows) > _LONG
 
-    def _row(self) -> None:
+    def _write_row(self) -> None:
         at, w = self.at, self.w
-        arguments = ["const Call& call", f"const Lane{'' if self._apart else '&'} l", "i64 r", "i64 chunk"]
+        arguments = ["const Call& call", f"const Lane{'' if self._row_is_function else '&'} l", "i64 r", "i64 chunk"]
         arguments += [f"const num* {slot_name(s)}" for s in at.coefficients]
         arguments += [f"num* {slot_name(s)}" for s in at.adjoints]
-        kind = "static __device__ __noinline__" if self._apart else "DEVICE"
+        kind = "static __device__ __noinline__" if self._row_is_function else "DEVICE"
         with w.part("function row"), w.block(f"{kind} void row({', '.join(arguments)})"):
             for slot in at.inputs:
-                self._pointer("const real*", "p", slot)
+                self._write_pointer("const real*", "p", slot)
                 self.row.get(slot)
             self.row.declare_sums()
             for statement in self.sweep.rows:
                 self.row.statement(statement)
             for slot in at.stored:
-                self._pointer("real*", "o", slot)
+                self._write_pointer("real*", "o", slot)
                 self.row.set(slot)
             for slot in at.summed:
-                self._sum_channels(slot)
+                self._write_channel_sum(slot)
 
-    def _pointer(self, kind: str, letter: str, slot: str) -> None:
+    def _write_pointer(self, kind: str, letter: str, slot: str) -> None:
         name = f"{letter}_{slot_name(slot)}"
         self.w.line(f"{kind} const {name} = call.{name} + r * {self.at.row_of(slot, 'call.channels')};")
 
-    def _sum_channels(self, slot: str) -> None:
+    def _write_channel_sum(self, slot: str) -> None:
         name, dim = slot_name(slot), self.at.operands[slot].dim
         with self.w.block(f"for (int i = 0; i < {dim}; ++i)"):
             self.w.line(f"const num sum = over_channels(d_{name}[i], l, (int)call.width);")
@@ -110,33 +107,33 @@ class PolynomialText:
 
     # -- one element --
 
-    def _prologue(self) -> None:
+    def _write_prologue(self) -> None:
         arguments = [f"num* {slot_name(s)}" for s in self.at.coefficients]
-        self._by_warps("prologue", arguments, self.at.prologue, self._coefficient)
+        self._write_warp_sums("prologue", arguments, self.at.prologue, self._coefficient_store)
 
-    def _coefficient(self, place: Component) -> str:
+    def _coefficient_store(self, place: Component) -> str:
         return f"{slot_name(place.operand)}[{place.index} * {LANES}] = {{}};"
 
-    def _epilogue(self) -> None:
+    def _write_epilogue(self) -> None:
         arguments = [f"const num* {slot_name(s)}" for s in self.at.adjoints]
-        self._by_warps("epilogue", arguments, self.at.epilogue, self._gradient)
+        self._write_warp_sums("epilogue", arguments, self.at.epilogue, self._gradient_store)
 
-    def _gradient(self, place: Component) -> str:
+    def _gradient_store(self, place: Component) -> str:
         name, dim = slot_name(place.operand), self.at.operands[place.operand].dim
         return f"call.o_{name}[(e * {dim} + {place.index}) * call.channels + c] = narrow({{}});"
 
-    def _by_warps(self, name: str, arguments: list[str], parts: list[list[ComponentSum]], put: object) -> None:
-        """Write a device function in which each warp computes its part of the sums; ``put`` delivers one."""
+    def _write_warp_sums(self, name: str, arguments: list[str], parts: list[list[ComponentSum]], put: object) -> None:
+        """Write a function in which each warp computes its sums; ``put`` formats a store."""
         head = ", ".join(["const Call& call", "i64 e", "i64 c", "int warp", *arguments])
         with self.w.part(f"function {name}"), self.w.block(f"DEVICE void {name}({head})"):
             for warp, sums in enumerate(parts):
                 if sums:
                     with self.w.block(f"if (warp == {warp})"):
-                        self._sums(sums, put)
+                        self._write_sums(sums, put)
 
-    def _sums(self, sums: list[ComponentSum], put: object) -> None:
+    def _write_sums(self, sums: list[ComponentSum], put: object) -> None:
         assert callable(put)
-        for slot, used in _weights_of(self.at, sums):
+        for slot, used in _weights_read(self.at, sums):
             name, dim = slot_name(slot), self.at.operands[slot].dim
             self.w.line(f"num t_{name}[{dim}];")
             for i in used:
@@ -146,9 +143,9 @@ class PolynomialText:
 
     # -- the kernels --
 
-    def _rows_kernel(self) -> None:
+    def _write_rows_kernel(self) -> None:
         w, at = self.w, self.at
-        call = f"const {'__grid_constant__ ' * self._apart}Call call"
+        call = f"const {'__grid_constant__ ' * self._row_is_function}Call call"
         with w.part("kernel of rows"), w.block(f"{_KERNEL} {ENTRY}({call})"):
             w.line("const i64 chunks = (call.channels + call.width - 1) / call.width, chunk = blockIdx.x % chunks;")
             w.line("const Task task = find_task(call, blockIdx.x / chunks);")
@@ -174,10 +171,10 @@ class PolynomialText:
                 row = "call.order ? call.order[there] : there"
                 w.line(f"row({', '.join(['call', 'l', row, 'chunk', *tables, *sums])});")
             if at.adjoints:
-                self._deliver_sums()
+                self._write_task_sums()
 
-    def _deliver_sums(self) -> None:
-        """Write sums of coefficients' gradients over all warps, and over all rows of a warp, in their order."""
+    def _write_task_sums(self) -> None:
+        # over all warps, and over the rows of each warp, in order
         w = self.w
         w.line("__syncthreads();")
         with w.block("for (int n = warp; n < ADDED; n += WARPS) if (lane < width && c < call.channels)"):
@@ -186,8 +183,8 @@ class PolynomialText:
                 w.line(f"sum += shared[{LANES} * (KEPT + m / rows * ADDED + n) + m % rows * width + lane];")
             w.line("call.sums[(blockIdx.x / chunks * ADDED + n) * call.channels + c] = sum;")
 
-    def _weights_kernel(self) -> None:
-        """Gradients of weights: the sums of an element's tasks, in their order, then what they make of each weight."""
+    def _write_weights_kernel(self) -> None:
+        # sums over an element's tasks in order, then the gradient of each weight
         w, at = self.w, self.at
         with w.part("kernel of weights"), w.block(f"{_KERNEL} {SUM_ENTRY}(const Call call)"):
             w.line(f"const i64 chunks = (call.channels + {LANES - 1}) / {LANES}, e = blockIdx.x / chunks;")
@@ -196,13 +193,13 @@ class PolynomialText:
             w.line("const i64 count = (first_of(call, e + 1) - first_of(call, e) + call.span - 1) / call.span;")
             w.line("num* const sums = (num*)shared_memory() + lane;")
             w.line("if (c < call.channels)")
-            self._sums_of_tasks()
+            self._write_sums_of_tasks()
             w.line("__syncthreads();")
             sums = [f"sums + {LANES} * COEFFICIENTS * {n}" for n in range(len(at.adjoints))]
             w.line(f"if (c < call.channels) epilogue({', '.join(['call', 'e', 'c', 'warp', *sums])});")
 
-    def _sums_of_tasks(self) -> None:
-        """Each warp adds up several sums side by side: their numbers of some tasks are on their way together."""
+    def _write_sums_of_tasks(self) -> None:
+        # a warp adds several sums side by side: loads of some tasks overlap
         w = self.w
         each, ahead = f"for (int k = 0; k < {self.at.together}; ++k)", self.at.ahead
         with w.block(f"for (int n = warp; n < ADDED; n += WARPS * {self.at.together})"):
@@ -221,7 +218,7 @@ class PolynomialText:
             w.raw("#pragma unroll")
             w.line(f"{each} if (n + k * WARPS < ADDED) sums[(n + k * WARPS) * {LANES}] = sum[k];")
 
-    def _channels_kernel(self) -> None:
+    def _write_channels_kernel(self) -> None:
         w = self.w
         with w.part("kernel of channels"), w.block(f"{_KERNEL} {CHANNELS_ENTRY}(const Call call)"):
             w.line("const i64 chunks = (call.channels + call.width - 1) / call.width;")
@@ -234,8 +231,8 @@ class PolynomialText:
                     w.line(f"call.o_{name}[place] = narrow(sum);")
 
 
-def _weights_of(at: CudaPolynomialPlacement, sums: Iterable[ComponentSum]) -> list[tuple[str, list[int]]]:
+def _weights_read(placement: CudaPolynomialPlacement, sums: Iterable[ComponentSum]) -> list[tuple[str, list[int]]]:
     # the weights that some sums read, by slot
     values = {value for _, terms in sums for p in terms for value in p.factors if isinstance(value, Component)}
-    found = ((s, sorted(v.index for v in values if v.operand == s)) for s in at.weights)
+    found = ((s, sorted(v.index for v in values if v.operand == s)) for s in placement.weights)
     return [(slot, used) for slot, used in found if used]

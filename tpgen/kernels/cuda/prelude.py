@@ -1,4 +1,4 @@
-"""The head of every CUDA text: types of numbers, what is counted with, headers; and names of kernels."""
+"""Head of CUDA texts, and kernel names."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _TYPES = {"float32": ("float", "float"), "float64": ("double", "double"), "bfloa
 
 
 def cuda_header(name: str) -> str:
-    """The text of a header beside this file."""
+    """Text of a header beside this file."""
     return read_header(Path(__file__).with_name(f"{name}.h"))
 
 
 def write_numbers(w: Writer, dtype: str, *counts: str) -> None:
-    """The numbers in memory and in registers, what is counted with, and what a device brings."""
+    """Write number types, constants and device helpers."""
     real, num = _TYPES[dtype]
     w.line("typedef long long i64; typedef unsigned long long u64;")
     w.line(f"typedef {real} real;  // in memory")

@@ -1,4 +1,4 @@
-"""Products, convolutions and linear layers on CUDA devices: edges sorted, the rows launched, and what follows them."""
+"""CUDA kernels of products, convolutions and linear layers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tpgen.kernels.sweep.terms import SLOTS
 
 
 class ProductKernel(CudaKernel):
-    """A form of paths with open slots."""
+    """CUDA kernels that open slots of a form."""
 
     @staticmethod
     def place(spec: KernelSpec, chip: Chip) -> AnyPlacement:
@@ -62,7 +62,6 @@ class ProductKernel(CudaKernel):
         return [*fields.values()]
 
     def recall(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
-        """The edges, where they are sorted and known to be in range, which a recorded graph does not ask."""
         device = cuda_device_of([like])
         loaded, capture = self._loaded.get(device), captures.capture_of(device)
         if loaded is None:
@@ -94,25 +93,24 @@ class ProductKernel(CudaKernel):
 def ordered_edges(
     owner: str | None, indices: Sequence[RowIndex], device: int, scattered: bool = False
 ) -> tuple[int, EdgeRows | None]:
-    """Return 0 and the edges by owner, or a fault where an index is out of range, unchecked in a captured graph."""
+    """Return 0 and the edges by owner, or the fault of an index out of range; a capture skips the check."""
     capture = captures.capture_of(device)
     own = index_at(indices, owner) if owner else None
-    order = _order(own, capture).order if own and not ascends(_tensor(own)) else None
+    order = _given_or_known_order(own, capture).order if own and not ascends(_index_tensor(own)) else None
     for place, index in enumerate(indices):
-        if index.check and not capture and not is_inside(_tensor(index), index.size):
+        if index.check and not capture and not is_inside(_index_tensor(index), index.size):
             return BEYOND + place, None
-    src, dst = (known_wide(_tensor(index), capture) for index in indices)
-    collected = _order(indices[0], capture) if scattered else None
+    src, dst = (known_wide(_index_tensor(index), capture) for index in indices)
+    collected = _given_or_known_order(indices[0], capture) if scattered else None
     return 0, EdgeRows(order, src, dst, own.size if own else 0, collected)
 
 
-def _tensor(index: RowIndex) -> Tensor:
+def _index_tensor(index: RowIndex) -> Tensor:
     assert index.tensor is not None
     return index.tensor
 
 
-def _order(index: RowIndex, capture: int) -> Order:
-    """Take the order that is given, or find it."""
+def _given_or_known_order(index: RowIndex, capture: int) -> Order:
     if index.order is not None:
         return Order.of(index.order, index.size)
-    return known_order(_tensor(index), index.size, capture)
+    return known_order(_index_tensor(index), index.size, capture)

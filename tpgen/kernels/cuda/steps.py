@@ -1,9 +1,7 @@
-"""Rows on their way through a block, whatever is computed of them: what stands where in its shared memory.
+"""Layout of rows in a block's shared memory.
 
-A block works on a few rows at a time, a *step*: it fetches them whole, computes, and writes the results away whole,
-while the rows of a later step are on their way into another *stage*.  A result stands in the place of the operand of
-its slot, or in an area of its own.  What rows or paths add to stands in an area of its own, in the numbers that are
-computed with.
+A *step* is some rows: a block fetches, computes and delivers whole rows, while later rows arrive in another *stage* of
+memory.  Results overwrite their slot's operand, or have areas of their own.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ _NUMBERS = 128  # that a thread has in registers, at least
 
 
 class RowSteps(OnChip, OpenedSlots):
-    """The rows of a step and its shared memory; on edges, the rows of x1 and out are those that an edge joins."""
+    """Rows of a step and their shared memory; edges find rows of x1 and out."""
 
     held: str | None = None  # the given operand whose row stays, while edges of one node come
     rows: int  # of a step
@@ -39,34 +37,34 @@ class RowSteps(OnChip, OpenedSlots):
     @property
     @abstractmethod
     def usual_warps(self) -> int:
-        """Warps of a block, where nothing speaks for another number."""
+        """Default warps of a block."""
 
     @property
     @abstractmethod
     def unit_count(self) -> int:
-        """Parts of a step that a warp takes each."""
+        """Units of work of a step, divided among warps."""
 
     @abstractmethod
     def added(self, operand: str) -> bool:
-        """Whether an open slot has an area of its own, to add to."""
+        """Whether an opened slot accumulates in an area of its own."""
 
     @abstractmethod
     def in_place(self, operand: str) -> bool:
-        """Whether the results of a slot may stand where its operand was fetched to."""
+        """Whether a slot's results may overwrite its fetched operand."""
 
     @property
     @abstractmethod
     def between(self) -> dict[str, int]:
-        """Areas of what is computed on the way, and their numbers for each row."""
+        """Numbers per row of intermediate results, by area."""
 
     @property
     def serial(self) -> bool:
-        """Whether all rows of a step add to the same numbers."""
+        """Whether a warp runs a step's rows one by one, because rows share sums or a held row."""
         return self.sums_weights or self.by is not None
 
     @property
     def by(self) -> str | None:
-        """The operand in whose order edges come: its rows are added to, or stay."""
+        """Operand by whose nodes edges are sorted: the owner of sums, or the held operand."""
         return self.owner or self.held
 
     @property
@@ -75,7 +73,7 @@ class RowSteps(OnChip, OpenedSlots):
 
     @property
     def registers(self) -> int:
-        """So many that nothing is put aside in memory; the compiler is told."""
+        """Registers per thread, enough to avoid spills."""
         return _NUMBERS * self.number // 4
 
     @property
@@ -93,7 +91,7 @@ class RowSteps(OnChip, OpenedSlots):
 
     @cached_property
     def row_operands(self) -> tuple[str, ...]:
-        """Given operands that are fetched row by row."""
+        """Given operands fetched row by row."""
         return tuple(o for o in self.given if self.dim[o] and not self.shared_weights(o) and o != self.held)
 
     @property
@@ -102,12 +100,12 @@ class RowSteps(OnChip, OpenedSlots):
         return (*((self.by,) if self.by else ()), *self.scattered)
 
     def of_nodes(self, operand: str) -> bool:
-        """Whether edges find the rows of an operand."""
+        """Whether edges index an operand's rows."""
         return self.indexed and operand in ("x1", "out")
 
     @property
     def scattered(self) -> tuple[str, ...]:
-        """Results of edges that a second kernel adds for each node, as their edges come in another's order."""
+        """Results per edge that a second kernel adds per node."""
         return tuple(o for o in self.results if self.of_nodes(o))
 
     def shared_weights(self, operand: str) -> bool:
@@ -115,49 +113,49 @@ class RowSteps(OnChip, OpenedSlots):
 
     @cached_property
     def results(self) -> tuple[str, ...]:
-        """Open slots that are written row by row."""
+        """Opened slots written row by row."""
         return tuple(o for o in self.opened if not self.carried(o) and self.dim[o])
 
     @cached_property
     def usual_rows(self) -> int:
-        """Rows of a step, where nothing speaks for another number."""
+        """Default rows of a step."""
         if self.indexed:
-            return next((r for r in (4, 2) if self._bytes(2 * r) <= self.chip.block_shared // 3), 1)
-        rows = self._whole_rows
-        if self._bytes(rows) > self.chip.block_shared // 2:
+            return next((r for r in (4, 2) if self._step_bytes(2 * r) <= self.chip.block_shared // 3), 1)
+        rows = self._fewest_aligned_rows
+        if self._step_bytes(rows) > self.chip.block_shared // 2:
             return 1
-        while rows < _ROWS and self._bytes(2 * rows) <= self.small:
+        while rows < _ROWS and self._step_bytes(2 * rows) <= self.small:
             rows *= 2
         return rows
 
     @property
     def row_choices(self) -> tuple[int, ...]:
-        """Rows that a step may have: so many that copies move long ones whole, and all processors have some."""
+        """Possible rows of a step: long rows copy whole, all multiprocessors have work."""
         most = max(self.usual_rows, _BATCH // self.chip.processors)
-        return tuple(r for r in (1, 2, 4, 8, 16, _ROWS) if self._whole_rows <= r <= most)
+        return tuple(r for r in (1, 2, 4, 8, 16, _ROWS) if self._fewest_aligned_rows <= r <= most)
 
     @property
-    def _whole_rows(self) -> int:
-        """The fewest rows side by side that fill multiples of 16 bytes, where they are long; 1 where none do."""
-        large = [] if self.indexed else [o for o in self._moved if self.row_bytes(o) > _SHORT]
-        return next((r for r in (1, 2, 4, 8) if all(self._sixteens(o, r) for o in large)), 1)
+    def _fewest_aligned_rows(self) -> int:
+        # 1 where no number of rows fills multiples of 16 bytes
+        large = [] if self.indexed else [o for o in self._copied_operands if self.row_bytes(o) > _SHORT]
+        return next((r for r in (1, 2, 4, 8) if all(self._fills_16_bytes(o, r) for o in large)), 1)
 
     @property
-    def _moved(self) -> tuple[str, ...]:
+    def _copied_operands(self) -> tuple[str, ...]:
         return tuple(o for o in SLOTS if o in self.row_operands or o in self.results)
 
-    def _bytes(self, rows: int) -> int:
-        return sum(self.row_bytes(o) for o in self._moved) * rows
+    def _step_bytes(self, rows: int) -> int:
+        return sum(self.row_bytes(o) for o in self._copied_operands) * rows
 
     def row_bytes(self, operand: str) -> int:
         return self.dim[operand] * self.schedule.target.itemsize
 
-    def _sixteens(self, operand: str, rows: int) -> bool:
+    def _fills_16_bytes(self, operand: str, rows: int) -> bool:
         return self.row_bytes(operand) * rows % _SIXTEEN == 0
 
     def whole(self, operand: str) -> bool:
-        """Whether the rows of a step, or each of them on edges, fill multiples of 16 bytes: they are copied whole."""
-        return self._sixteens(operand, 1 if self.indexed else self.rows)
+        """Whether rows fill multiples of 16 bytes, and so copy whole."""
+        return self._fills_16_bytes(operand, 1 if self.indexed else self.rows)
 
     @property
     def head(self) -> list[str]:
@@ -174,15 +172,15 @@ class RowSteps(OnChip, OpenedSlots):
 
     @cached_property
     def stage(self) -> dict[str, int]:
-        """Places of the rows of each fetched operand in a stage, in bytes."""
-        return _stacked({o: self.row_bytes(o) * self.rows for o in self.row_operands})
+        """Byte offset in a stage of each operand's rows."""
+        return _area_offsets({o: self.row_bytes(o) * self.rows for o in self.row_operands})
 
     @property
     def stage_bytes(self) -> int:
-        return _end({o: self.row_bytes(o) * self.rows for o in self.row_operands})
+        return _areas_end({o: self.row_bytes(o) * self.rows for o in self.row_operands})
 
     @cached_property
-    def _standing(self) -> dict[str, int]:
+    def _area_sizes(self) -> dict[str, int]:
         # bytes of what stands once in a block
         number = self.number
         areas = {SLOTS_AREA: _ENDS * _SLOTS * self.rows} if self.indexed else {}
@@ -197,31 +195,31 @@ class RowSteps(OnChip, OpenedSlots):
 
     @cached_property
     def areas(self) -> dict[str, int]:
-        """Places of all areas that stay, behind the stages' barriers."""
-        return _stacked(self._standing, 8 * (self.stage_count + 1))
+        """Byte offset of each permanent area."""
+        return _area_offsets(self._area_sizes, 8 * (self.stage_count + 1))
 
     @property
     def slots_at(self) -> int:
-        """Place of the edges of steps to come."""
+        """Byte offset of the edges of later steps."""
         return self.areas[SLOTS_AREA]
 
     @property
-    def _once(self) -> int:
-        return _end(self._standing, 64)
+    def _areas_bytes(self) -> int:
+        return _areas_end(self._area_sizes, 64)
 
     @cached_property
     def stage_count(self) -> int:
-        """Two where they fit."""
-        return 2 if self._once + 2 * self.stage_bytes <= self.chip.block_shared else 1
+        """Stages: two if both fit."""
+        return 2 if self._areas_bytes + 2 * self.stage_bytes <= self.chip.block_shared else 1
 
     @property
     def stages_at(self) -> int:
-        """Place of the first stage, in bytes."""
-        return _up(_end(self._standing, 8 * self.stage_count), 128)
+        """Byte offset of the first stage."""
+        return _round_up(_areas_end(self._area_sizes, 8 * self.stage_count), 128)
 
     @property
     def shared(self) -> int:
-        return self.stages_at + self.stage_count * _up(self.stage_bytes, 128)
+        return self.stages_at + self.stage_count * _round_up(self.stage_bytes, 128)
 
     @property
     def constants(self) -> int:
@@ -230,12 +228,12 @@ class RowSteps(OnChip, OpenedSlots):
 
 
 def has_room(placement: RowSteps) -> bool:
-    """Whether a chip has the memory for it."""
+    """Whether a placement fits its chip's memory."""
     return placement.shared <= placement.chip.block_shared and placement.constants <= CONSTANTS
 
 
 def check_room(placement: RowSteps) -> None:
-    """Raise `EmitError` where a row does not fit a block's shared memory, or its parts the constant memory."""
+    """Raise `EmitError` for lack of shared or constant memory."""
     if placement.shared > placement.chip.block_shared:
         raise EmitError(
             f"a row of this product needs {placement.shared} bytes of shared memory, and a block of {placement.chip} "
@@ -248,17 +246,17 @@ def check_room(placement: RowSteps) -> None:
         )
 
 
-def _up(size: int, unit: int) -> int:
+def _round_up(size: int, unit: int) -> int:
     return -(-size // unit) * unit
 
 
-def _stacked(sizes: dict[str, int], start: int = 0) -> dict[str, int]:
-    """Places of areas that stand behind each other, each on a multiple of 32 bytes."""
-    places, at = {}, _up(start, 32)
+def _area_offsets(sizes: dict[str, int], start: int = 0) -> dict[str, int]:
+    # each area begins at a multiple of 32 bytes
+    places, at = {}, _round_up(start, 32)
     for name, size in sizes.items():
-        places[name], at = at, at + _up(size, 32)
+        places[name], at = at, at + _round_up(size, 32)
     return places
 
 
-def _end(sizes: dict[str, int], start: int = 0) -> int:
-    return _up(start, 32) + sum(_up(size, 32) for size in sizes.values())
+def _areas_end(sizes: dict[str, int], start: int = 0) -> int:
+    return _round_up(start, 32) + sum(_round_up(size, 32) for size in sizes.values())

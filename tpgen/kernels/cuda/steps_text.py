@@ -1,4 +1,4 @@
-"""The text of a product's kernel: steps of rows, which blocks fetch, compute and deliver."""
+"""CUDA text of product kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENDS = {"x1": "src", "out": "dst"}  # of an edge, whose rows these are
 
 
 class StepsText:
-    """Writes a kernel: what is constant, the functions of its units, and the loop over the rows of a block."""
+    """Writes a product's kernel: constants, functions, and the loop over rows."""
 
     def __init__(self, placement: AnyPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
@@ -27,34 +27,34 @@ class StepsText:
         )
 
     def write(self) -> None:
-        self._in_part("placement", self._head)
-        self._prelude()
-        self._in_part("tables", self.body.write_constants)
-        self._in_part("a step", self._step)
+        self._write_in_part("placement", self._write_header_comment)
+        self._write_prelude()
+        self._write_in_part("tables", self.body.write_constants)
+        self._write_in_part("a step", self._write_step_struct)
         self.body.write_functions()
         rows = RowsText(self.p, self.w)
-        self._in_part("rows fetched", rows.write_call)
+        self._write_in_part("rows fetched", rows.write_call)
         if self.p.indexed:
-            self._in_part("edges", self._edges)
-        self._in_part("rows fetched", rows.write_fetch)
-        self._in_part("a step", self._compute)
+            self._write_in_part("edges", self._write_edge_functions)
+        self._write_in_part("rows fetched", rows.write_fetch)
+        self._write_in_part("a step", self._write_compute)
         if self.p.results:
-            self._in_part("rows delivered", rows.write_deliver)
-        self._in_part("the kernel", self._kernel)
+            self._write_in_part("rows delivered", rows.write_deliver)
+        self._write_in_part("the kernel", self._write_kernel)
         if self.p.sums_weights:
-            self._in_part("the kernel", self._sum)
+            self._write_in_part("the kernel", self._write_sum_kernel)
         if self.p.scattered:
-            self._in_part("the kernel", self._collect)
+            self._write_in_part("the kernel", self._write_collect_kernel)
 
-    def _in_part(self, name: str, write: Callable[[], None]) -> None:
+    def _write_in_part(self, name: str, write: Callable[[], None]) -> None:
         with self.w.part(name):
             write()
 
-    def _head(self) -> None:
+    def _write_header_comment(self) -> None:
         for line in str(self.p).split("\n"):
             self.w.line(f"// {line}")
 
-    def _prelude(self) -> None:
+    def _write_prelude(self) -> None:
         w, p = self.w, self.p
         counts = {"THREADS": p.threads, "BLOCKS": p.blocks_at_once, "ROWS": p.rows, "STAGES": p.stage_count}
         write_numbers(w, self.dtype, ", ".join(f"{name} = {count}" for name, count in counts.items()))
@@ -63,7 +63,7 @@ class StepsText:
 
     # -- what a step works on --
 
-    def _step(self) -> None:
+    def _write_step_struct(self) -> None:
         p, w = self.p, self.w
         with w.block("struct Step", "};"):
             for o in p.given:
@@ -77,13 +77,12 @@ class StepsText:
             if p.by:
                 w.line("int from, to;  // rows of one owner")
 
-    def _compute(self) -> None:
+    def _write_compute(self) -> None:
         run = "const Call& call, Step& s, Run& run, const Ends* ends" if self.p.by else "const Step& s"
         with self.w.block(f"DEVICE void compute({run})"):
             self.body.write_step()
 
-    def _edges(self) -> None:
-        """Write the functions that find the edges of a run, and the owners that they add to or read from."""
+    def _write_edge_functions(self) -> None:
         w, owner, held = self.w, self.p.owner, self.p.held
         w.raw(cuda_header("edges"))
         if self.p.by:
@@ -100,7 +99,7 @@ class StepsText:
 
     # -- the kernel --
 
-    def _kernel(self) -> None:
+    def _write_kernel(self) -> None:
         p, w = self.p, self.w
         with w.block(f'extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) {ENTRY}(const Call call)'):
             w.line("unsigned char* const shared = shared_memory();")
@@ -108,20 +107,20 @@ class StepsText:
             count = "STAGES + 1" if p.held else "STAGES"
             w.line(f"if (threadIdx.x == 0) for (int n = 0; n < {count}; ++n) barrier_init(barriers + n);")
             w.line("Step s;")
-            self._fixed_places()
+            self._write_area_pointers()
             w.line("int at = 0;")
             w.line("unsigned parity = 0;")
             if p.indexed:
-                self._run()
+                self._write_run_setup()
             else:
                 w.line("__syncthreads();")
                 w.line("const i64 begin = (i64)blockIdx.x * ROWS, by = (i64)gridDim.x * ROWS, end = call.rows;")
-            self._steps()
+            self._write_step_loop()
             if p.owner:
                 w.line("settle(call, s, run, end == call.rows ? call.owners : run.owner + 1);")
             w.line("delivered();")
 
-    def _fixed_places(self) -> None:
+    def _write_area_pointers(self) -> None:
         # areas that stay where they are
         p, w = self.p, self.w
         kinds = {f"d_{o}": "num" if p.added(o) else "real" for o in p.opened} | dict.fromkeys(p.given, "const real")
@@ -137,7 +136,7 @@ class StepsText:
         if p.rows == 1:
             w.line("s.rows = 1;")
 
-    def _run(self) -> None:
+    def _write_run_setup(self) -> None:
         # an equal share of all edges, in their order
         w, p = self.w, self.p
         w.line("const i64 begin = run_begin(call, blockIdx.x, gridDim.x), by = ROWS;")
@@ -151,23 +150,23 @@ class StepsText:
         w.line("Ahead ahead = begin_run(call, slots, begin, end);")
         w.line("int step = 0;")
 
-    def _steps(self) -> None:
+    def _write_step_loop(self) -> None:
         w, p = self.w, self.p
         size = -(-p.stage_bytes // 128) * 128
         place = f"shared + {p.stages_at} + {{0}} * {size}, barriers + {{0}}"
         if p.stage_count > 1:
             with w.block("for (int n = 0; n < STAGES - 1; ++n)"):
                 w.line("const i64 q = begin + n * by;")
-                self._fetch("q", place.format("(at + n) % STAGES"), "n")
+                self._write_fetch_call("q", place.format("(at + n) % STAGES"), "n")
         with w.block("for (i64 q = begin; q < end; q += by)"):
             w.line("delivered();")
             w.line("const i64 later = q + (STAGES - 1) * by;")
-            self._fetch("later", place.format("(at + STAGES - 1) % STAGES"), "step + STAGES - 1")
+            self._write_fetch_call("later", place.format("(at + STAGES - 1) % STAGES"), "step + STAGES - 1")
             if p.indexed:
                 w.line("look_ahead(call, ahead);")
             w.line("fetched(barriers + at, parity);")
             w.line(f"unsigned char* const stage = shared + {p.stages_at} + at * {size};")
-            self._places_of_step()
+            self._write_step_pointers()
             if p.indexed and (p.by or p.results):
                 w.line("const Ends* const ends = ends_of_step(slots, step);")
             w.line("compute(call, s, run, ends);" if p.by else "compute(s);")
@@ -178,13 +177,13 @@ class StepsText:
                 w.line("++step;")
             w.line("if (++at == STAGES) at = 0, parity ^= 1;")
 
-    def _fetch(self, first: str, place: str, step: str) -> None:
+    def _write_fetch_call(self, first: str, place: str, step: str) -> None:
         # ask for the rows of a step, where there is one
         which = f"ends_of_step(slots, {step})" if self.p.indexed else first
         self.w.line(f"if ({first} < end) fetch_rows(call, {place}, {which}, rows_of({first}, end));")
         self.w.line("fetch_end();")
 
-    def _places_of_step(self) -> None:
+    def _write_step_pointers(self) -> None:
         p, w = self.p, self.w
         for o, place in p.stage.items():
             w.line(f"s.{o} = (const real*)(stage + {place});")
@@ -193,12 +192,12 @@ class StepsText:
         if p.rows > 1:
             w.line("s.rows = rows_of(q, end);")
 
-    def _sum(self) -> None:
+    def _write_sum_kernel(self) -> None:
         # the blocks' parts of the gradient of weights that all rows share, added up
         self.w.line(f"enum {{ WEIGHTS = {self.p.dim['w']} }};")
         self.w.raw(cuda_header("sum"))
 
-    def _collect(self) -> None:
+    def _write_collect_kernel(self) -> None:
         # write the kernel that adds up results of edges for each node
         (operand,) = self.p.scattered
         self.w.line(f"enum {{ COLLECTED = {self.p.dim[operand]} }};")
@@ -206,24 +205,24 @@ class StepsText:
 
 
 class RowsText:
-    """Writes how rows of a step come and go: side by side at once; those that edges find, each by itself."""
+    """Writes how a block fetches and delivers rows."""
 
     def __init__(self, placement: RowSteps, w: Writer) -> None:
         self.p, self.w = placement, w
 
-    def _row_of(self, operand: str, prefix: str = "") -> str:
+    def _row_address(self, operand: str, prefix: str = "") -> str:
         # the first row of a step in an operand
         nodes = not (prefix and operand in self.p.scattered)
         index = f"ends[r].{_ENDS.get(operand, 'edge') if nodes else 'edge'}" if self.p.indexed else "q"
         return f"call.{prefix}{operand} + {index} * {self.p.dim[operand]}"
 
     @property
-    def _which(self) -> str:
+    def _rows_arg(self) -> str:
         # write the function that counts the rows of a step
         return "const Ends* ends" if self.p.indexed else "i64 q"
 
     def write_call(self) -> None:
-        """Write the structure that the kernel is called with."""
+        """Write ``struct Call``, the kernel's argument."""
         w = self.w
         with w.block("struct Call", "};"):
             w.line(f"const real {', '.join('*' + o for o in SLOTS)};")
@@ -236,45 +235,43 @@ class RowsText:
         p, w = self.p, self.w
         with w.block("DEVICE int rows_of(i64 q, i64 end)"):
             w.line("return end - q < ROWS ? (int)(end - q) : ROWS;")
-        with w.block(
-            f"DEVICE void fetch_rows(const Call& call, unsigned char* stage, u64* barrier, {self._which}, const int n)"
-        ):
+        arguments = f"const Call& call, unsigned char* stage, u64* barrier, {self._rows_arg}, const int n"
+        with w.block(f"DEVICE void fetch_rows({arguments})"):
             if p.indexed:
-                self._fetch_edges()
+                self._write_edges_fetch()
             else:
-                self._fetch_block()
+                self._write_block_fetch()
 
-    def _fetch_block(self) -> None:
+    def _write_block_fetch(self) -> None:
         # rows that stand side by side
         p, w = self.p, self.w
         whole = [o for o in p.row_operands if p.whole(o)]
         with w.block("if (n == ROWS)" if p.rows > 1 else ""):
             w.line(f"fetch_begin(barrier, {sum(p.row_bytes(o) for o in whole) * p.rows});")
             for o in p.row_operands:
-                self._fetch_one(o, o in whole)
+                self._write_operand_fetch(o, o in whole)
         if p.rows > 1:
             with w.block("else"):
                 w.line("fetch_begin(barrier, 0);")
                 for o in p.row_operands:
-                    self._fetch_one(o, False)
+                    self._write_operand_fetch(o, False)
 
-    def _fetch_one(self, operand: str, whole: bool) -> None:
+    def _write_operand_fetch(self, operand: str, whole: bool) -> None:
         p, place = self.p, f"stage + {self.p.stage[operand]}"
         if whole:
-            self.w.line(f"fetch({place}, {self._row_of(operand)}, {p.row_bytes(operand) * p.rows}, barrier);")
+            self.w.line(f"fetch({place}, {self._row_address(operand)}, {p.row_bytes(operand) * p.rows}, barrier);")
         else:
             count = f"n * {p.dim[operand]}" if p.rows > 1 else p.dim[operand]
-            self.w.line(f"fetch_numbers((real*)({place}), {self._row_of(operand)}, {count});")
+            self.w.line(f"fetch_numbers((real*)({place}), {self._row_address(operand)}, {count});")
 
-    def _fetch_edges(self) -> None:
+    def _write_edges_fetch(self) -> None:
         # rows that stand apart: whole ones each by itself, short ones by all threads
         p, w = self.p, self.w
         whole, short = ([o for o in p.row_operands if p.whole(o) == yes] for yes in (True, False))
         w.line(f"fetch_begin(barrier, n * {sum(map(p.row_bytes, whole))});")
-        self._rows_apart(whole, short, self._fetch_edge)
+        self._write_row_loops(whole, short, self._write_edge_fetch)
 
-    def _rows_apart(self, whole: list[str], short: list[str], write: Callable[[str, bool], None]) -> None:
-        """Write loops over the rows of edges: of operands whose rows are copied whole, and of the others."""
+    def _write_row_loops(self, whole: list[str], short: list[str], write: Callable[[str, bool], None]) -> None:
         for operands, head in (
             (whole, "int r = first_row(); r < n; r = next_row(r)"),
             (short, "int r = 0; r < n; ++r"),
@@ -285,34 +282,34 @@ class RowsText:
                     for o in operands:
                         write(o, o in whole)
 
-    def _fetch_edge(self, operand: str, whole: bool) -> None:
+    def _write_edge_fetch(self, operand: str, whole: bool) -> None:
         p, place = self.p, f"stage + {self.p.stage[operand]} + r * {self.p.row_bytes(operand)}"
         if whole:
-            self.w.line(f"fetch_row({place}, {self._row_of(operand)}, {p.row_bytes(operand)}, barrier);")
+            self.w.line(f"fetch_row({place}, {self._row_address(operand)}, {p.row_bytes(operand)}, barrier);")
         else:
-            self.w.line(f"fetch_numbers((real*)({place}), {self._row_of(operand)}, {p.dim[operand]});")
+            self.w.line(f"fetch_numbers((real*)({place}), {self._row_address(operand)}, {p.dim[operand]});")
 
     def write_deliver(self) -> None:
         p, w = self.p, self.w
-        with w.block(f"DEVICE void deliver_rows(const Call& call, const Step& s, {self._which}, const int n)"):
+        with w.block(f"DEVICE void deliver_rows(const Call& call, const Step& s, {self._rows_arg}, const int n)"):
             w.line("deliver_begin();")
             whole = [o for o in p.results if p.whole(o) and not p.added(o)]
             if p.indexed:
-                self._rows_apart(whole, [o for o in p.results if o not in whole], self._deliver_edge)
+                self._write_row_loops(whole, [o for o in p.results if o not in whole], self._write_edge_delivery)
             else:
                 for o in p.results:
-                    self._deliver_block(o, o in whole)
+                    self._write_block_delivery(o, o in whole)
             w.line("deliver_end();")
 
-    def _deliver_block(self, operand: str, whole: bool) -> None:
-        p, place, dim = self.p, self._row_of(operand, "d_"), self.p.dim[operand]
+    def _write_block_delivery(self, operand: str, whole: bool) -> None:
+        p, place, dim = self.p, self._row_address(operand, "d_"), self.p.dim[operand]
         slow = f"{'write_out' if p.added(operand) else 'copy'}({place}, s.d_{operand}, n * {dim});"
         if whole:
             self.w.line(f"if (n == ROWS) deliver({place}, s.d_{operand}, {p.row_bytes(operand) * p.rows});")
         self.w.line(f"else {slow}" if whole else slow)
 
-    def _deliver_edge(self, operand: str, whole: bool) -> None:
-        p, place = self.p, self._row_of(operand, "d_")
+    def _write_edge_delivery(self, operand: str, whole: bool) -> None:
+        p, place = self.p, self._row_address(operand, "d_")
         here = f"s.d_{operand} + r * {p.dim[operand]}"
         if whole:
             self.w.line(f"deliver_row({place}, {here}, {p.row_bytes(operand)});")

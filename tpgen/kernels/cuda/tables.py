@@ -1,7 +1,6 @@
-"""Tables of a row, made by all threads: each computes other entries by the same text, with numbers from an array.
+"""Tables of linear combinations of a row's numbers, filled by all threads.
 
-Tables of the same segment sizes stand together, those of each copy in multiples of four: a lane reads four at once.
-Entries of a long table stand in the order in which a path reads them, so that it needs few at a time in registers.
+Tables with equal segment sizes form a set.  Entries of a copy fill a multiple of four, which a lane reads at once.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class TableSet:
 
     @property
     def depth(self) -> int:
-        """The most terms of any entry."""
+        """Most terms of an entry."""
         return max(map(len, self.rows))
 
     @property
@@ -49,34 +48,34 @@ class TableSet:
         return tuple(sorted({path for t in self.tables for path in t.table.paths}))
 
     def column(self, n: int) -> tuple[tuple[float, int], ...]:
-        """The n-th term of every entry; nothing, zero times the first number."""
+        """Return the n-th term of every entry; a missing term is zero."""
         return tuple(row[n] if n < len(row) else (0.0, 0) for row in self.rows)
 
 
 def table_sets(placed: tuple[PlacedTable, ...], sweep: Sweep) -> tuple[TableSet, ...]:
-    """The tables that some statement reads, in sets."""
+    """Return the tables that statements read, in sets."""
     alike: dict[tuple[str, int, int], list[int]] = {}
     for n, table in enumerate(placed):
         if sweep.tables[n]:
             key = (table.operand, table.copies, table.copy_stride if table.copies > 1 else 0)
             alike.setdefault(key, []).append(n)
     made: list[TableSet] = []
-    read = _ranks(sweep.paths)
+    read = _first_read_ranks(sweep.paths)
     for (operand, copies, stride), members in alike.items():
         offset = made[-1].offset + made[-1].size if made else 0
-        tables = [(placed[n], _as_read(sweep.tables[n], read)) for n in members]
-        made.append(_table_set(operand, copies, stride, offset, tables))
+        tables = [(placed[n], _in_read_order(sweep.tables[n], read)) for n in members]
+        made.append(_make_table_set(operand, copies, stride, offset, tables))
     return tuple(made)
 
 
-def _as_read(table: tuple[Tabulate, ...], ranks: dict[TableEntry, int]) -> tuple[Tabulate, ...]:
+def _in_read_order(table: tuple[Tabulate, ...], ranks: dict[TableEntry, int]) -> tuple[Tabulate, ...]:
     # entries of a table in the order in which they stand
     if len(table) <= LONG:
         return table
     return tuple(sorted(table, key=lambda s: ranks.get(s.entry, len(ranks))))
 
 
-def _ranks(paths: Iterable[PathSweep]) -> dict[TableEntry, int]:
+def _first_read_ranks(paths: Iterable[PathSweep]) -> dict[TableEntry, int]:
     # ranks of table entries, by the statement that reads each first
     statements = (s for path in paths for stage in path.stages for s in stage.statements)
     found = dict.fromkeys(entry for statement in statements for entry in entries_of(statement))
@@ -84,28 +83,28 @@ def _ranks(paths: Iterable[PathSweep]) -> dict[TableEntry, int]:
 
 
 def entries_of(statement: Statement) -> list[TableEntry]:
-    """The table entries that a statement reads."""
+    """Table entries that a statement reads."""
     return [value for value in statement.factors if isinstance(value, TableEntry)]
 
 
-def _table_set(
+def _make_table_set(
     operand: str, copies: int, stride: int, offset: int, members: list[tuple[PlacedTable, tuple[Tabulate, ...]]]
 ) -> TableSet:
     firsts: list[int] = []
     rows: list[_Entry] = []
     for placed, statements in members:
         firsts.append(len(rows))
-        rows += [_entry(placed, statement) for statement in statements]
+        rows += [_entry_terms(placed, statement) for statement in statements]
         rows += [()] * (-len(rows) % 4)
     places = tuple({s.entry.index: n for n, s in enumerate(statements)} for _, statements in members)
     return TableSet(operand, copies, stride, offset, tuple(p for p, _ in members), tuple(firsts), places, tuple(rows))
 
 
-def _entry(placed: PlacedTable, statement: Tabulate) -> _Entry:
-    return tuple((term.coefficient, _place(placed, term.factors)) for term in statement.terms)
+def _entry_terms(placed: PlacedTable, statement: Tabulate) -> _Entry:
+    return tuple((term.coefficient, _component_place(placed, term.factors)) for term in statement.terms)
 
 
-def _place(placed: PlacedTable, factors: tuple) -> int:
+def _component_place(placed: PlacedTable, factors: tuple) -> int:
     (component,) = factors
     assert isinstance(component, Component)
     return placed.start + component.index * placed.index_stride

@@ -1,4 +1,4 @@
-"""CUDA devices as a target: what stands in the way, and from a call of a form to its text and its kernel."""
+"""CUDA devices as a kernel target."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MATRIX = 64 * 64  # the most weights of a path, shared by all rows, that ``auto
 
 
 def missing(device: torch.device) -> str | None:
-    """Words for what this machine lacks for kernels on a device."""
+    """Why this machine cannot run kernels on a device, or None."""
     if reason := why_no_driver():
         return reason
     number, there = driver.device_number(device), torch.cuda.device_count()
@@ -38,23 +38,23 @@ def missing(device: torch.device) -> str | None:
     arch = driver.capability(number)
     if arch < OLDEST:
         return f"kernels need a GPU of compute capability {OLDEST / 10} or later, and cuda:{number} has {arch / 10}"
-    if find_nvrtc(arch, cuda := driver.cuda_taken()) is None:
+    if find_nvrtc(arch, cuda := driver.driver_cuda_version()) is None:
         return f"kernels on a GPU need NVRTC, and {why_no_nvrtc(arch, cuda)}"
     return None
 
 
 def chip_at(device: torch.device) -> Chip:
-    """The chip of a device that is there."""
+    """Chip of an existing device."""
     return chip_of(driver.capability(driver.device_number(device)))
 
 
 def chip_expected(device: torch.device) -> Chip:
-    """The chip of a device, and where none is there an H200."""
+    """Chip of a device; without a GPU, an H200."""
     return chip_at(device) if torch.cuda.is_available() else chip_of(90)
 
 
 def workspace(spec: KernelSpec, sizes: CallSizes, chip: Chip | None = None) -> int:
-    """Bytes that a call takes beside operands and results."""
+    """Scratch bytes of a call."""
     return workspace_of(place_kernel(spec, chip or chip_expected(sizes.device)), sizes)
 
 
@@ -80,7 +80,7 @@ def _polynomial_obstacle(spec: KernelSpec, chip: Chip) -> str | None:
 
 
 def _product_text(spec: KernelSpec, chip: Chip) -> str:
-    """The source of what is there to open; none where a call is expanded."""
+    # empty for a call that is expanded into other calls
     form = spec.description.form
     there = {o.name for o in form.operands if o.dim}
     opened = tuple(name for name in spec.description.read(spec.call)[0] if name in there)
@@ -89,8 +89,8 @@ def _product_text(spec: KernelSpec, chip: Chip) -> str:
     return generate_cuda(place_form(form, DTYPES[spec.dtype], opened, chip, bool(spec.rules))).text
 
 
-def _large_matrices(spec: KernelSpec, _chip: Chip) -> str | None:
-    """Why a product is left to graphs: a kernel reads its matrices for a few rows, a matrix product for many."""
+def _why_slower_than_graphs(spec: KernelSpec, _chip: Chip) -> str | None:
+    # a kernel reads shared weights for a few rows at a time, a matrix product for many
     schedule = plan_schedule(spec.description.form, cuda_target(DTYPES[spec.dtype]))
     if not isinstance(schedule, BatchSchedule) or not schedule.shared_weights:
         return None
@@ -103,7 +103,7 @@ def _large_matrices(spec: KernelSpec, _chip: Chip) -> str | None:
 
 
 def taken_rules(description: Any, rules: Rules) -> Rules:
-    """The rules by which kernels here find rows: both ends of edges, and elements of polynomials."""
+    """Return the row rules that GPU kernels support: edges, and elements of polynomials."""
     if description.any_level:
         return rules
     return EDGES if set(EDGES) <= set(rules) else ()
@@ -113,4 +113,4 @@ load_gpu_kernel = by_form(ProductKernel, PolynomialKernel)
 place_kernel = by_form(ProductKernel.place, PolynomialKernel.place)
 kernel_obstacle = by_form(_product_obstacle, _polynomial_obstacle)
 kernel_text = by_form(_product_text, lambda spec, chip: generate_cuda(PolynomialKernel.place(spec, chip)).text)
-slower = by_form(_large_matrices, lambda *_: None)
+slower = by_form(_why_slower_than_graphs, lambda *_: None)

@@ -1,1 +1,1 @@
-"""Operators that torch calls, their derivatives, and the tensors they run on."""
+"""Torch operators of kernels."""

@@ -1,4 +1,4 @@
-"""Calls of kernels as programs hold them, also in TorchScript: a product with any batch dimensions, a polynomial."""
+"""Kernel calls for TorchScript and compiled programs."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -13,19 +13,19 @@ from tpgen.kernels.runtime.ops import kernel_polynomial
 def run_product(
     x1: Tensor, x2: Tensor, w: Tensor, indices: list[Tensor], description: str, rows: str = "", nodes: int = 0
 ) -> Tensor:
-    """The product by the operator, as TorchScript can read it."""
+    """Return the product of rows by the operator ``tpgen::form``."""
     return torch.ops.tpgen.form([x1, x2, w], indices, description, "x1 x2 w -> out", rows, nodes)[0]
 
 
 def batched_product(x1: Tensor, x2: Tensor, w: Tensor, description: str, shared: bool) -> Tensor:
-    """The product of ``x1 (…, in1)`` and ``x2 (…, in2)`` with ``w (numel,)`` shared or ``(…, numel)``.
+    """Return the product of ``x1 (…, in1)`` and ``x2 (…, in2)`` with ``w (numel,)`` shared or ``(…, numel)``.
 
-    Batch dimensions broadcast; rows that need no broadcasting go to the kernel as they are.
+    Batch dimensions broadcast.
     """
     alike = x1.dim() == 2 and x2.dim() == 2 and x1.size(0) == x2.size(0)
     if alike and (shared or w.size(-1) == 0 or (w.dim() == 2 and w.size(0) == x1.size(0))):
         return run_product(x1, x2, w, [], description)
-    batch = torch.broadcast_tensors(_first_entry(x1), _first_entry(x2))[0]
+    batch = torch.broadcast_tensors(_one_entry_per_row(x1), _one_entry_per_row(x2))[0]
     if not shared and w.size(-1) > 0:
         batch = torch.broadcast_tensors(batch, w.narrow(-1, 0, 1))[0]
     # one more leading axis, so that there is a batch axis to flatten even where none is given
@@ -39,7 +39,7 @@ def batched_product(x1: Tensor, x2: Tensor, w: Tensor, description: str, shared:
 
 
 def run_polynomial(tensors: list[Tensor], index: Optional[Tensor], description: str, call: str) -> Tensor:  # noqa: UP045
-    """`kernel_polynomial` of tensors of one dtype; scripted and compiled programs hold the operator itself."""
+    """`kernel_polynomial` of tensors of one dtype; scripts and compiled programs call the operator."""
     if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
         if not torch.compiler.is_compiling():
             return kernel_polynomial(tensors, index, description, call)
@@ -47,6 +47,5 @@ def run_polynomial(tensors: list[Tensor], index: Optional[Tensor], description: 
     return torch.ops.tpgen.form(tensors, indices, description, call, "element")[0]
 
 
-def _first_entry(x: Tensor) -> Tensor:
-    """The tensor cut to length one along its last axis, also where that is empty."""
+def _one_entry_per_row(x: Tensor) -> Tensor:
     return x.sum(-1, keepdim=True) if x.size(-1) == 0 else x.narrow(-1, 0, 1)

@@ -1,4 +1,4 @@
-"""One more batch dimension over a form is more rows: the rule of `torch.func.vmap`."""
+"""The `torch.func.vmap` rule of forms: a batch dimension becomes rows."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ Dims = Sequence[int | None]  # the batch dimension of each tensor; None where it
 
 
 def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
-    """A call with the batch folded into the rows, and what unfolds its results.
+    """Fold a batch into a call's rows; return the call and the function that unfolds results.
 
-    ``dims`` are those of the tensors, then of indices and their orders.  Weights that rows share stay one copy where
-    none has a batch of its own and no gradient is asked for.  Otherwise those of elements become more elements; those
-    that all rows of a product share become weights of each row, and gradients are summed over the rows of each sample.
+    ``dims`` are batch dimensions of tensors, indices and orders.  Shared weights without batch stay one copy unless
+    their gradient is opened.  Otherwise weights by element become more elements, weights of products become weights per
+    row, and gradients are summed per sample.
     """
     if size == 1:
-        return _alone(dims, call)
+        return _fold_single_sample(dims, call)
     if any(rule.way == PAIRED for rule in call.rules):
-        return _fold_pairs(size, dims, call)
+        return _fold_paired_weights(size, dims, call)
     kernels, count = kernels_of(call.description), len(call.tensors)
     signature = kernels.signature(call.call, call.rules)
-    shapes, kept = [g.shape for g in signature.given], _kept(call)
-    counts = {s.counts: _rows(x, d) for s, x, d in reversed([*zip(shapes, call.tensors, dims, strict=False)])}
+    shapes, kept = [g.shape for g in signature.given], _shared_axes(call)
+    counts = {s.counts: _sample_rows(x, d) for s, x, d in reversed([*zip(shapes, call.tensors, dims, strict=False)])}
     counts.setdefault(DESTINATIONS.into, call.nodes)
     # a set of weights for each row
     each = any(i.tensor is None and counts.get(i.rule.into, 1) == counts[ROWS] != 1 for i in call.indices)
     asked = [s for s, d in zip(shapes, dims, strict=False) if d is not None] + [s for _, s in signature.opened]
     spread = each or any(s.counts in kept and s.dim for s in asked)
 
-    def folded(shape: OperandShape, x: Tensor, dim: int | None) -> Tensor:
+    def folded_tensor(shape: OperandShape, x: Tensor, dim: int | None) -> Tensor:
         if shape.counts in kept and not (spread and shape.dim):
             return x if dim is None else x.select(dim, 0)  # empty ones alone have a batch here
-        x = _first(x, dim, size)
-        return (_of_rows(x, counts[ROWS]) if shape.counts == SHARED else x).flatten(0, 1)
+        x = _batch_first(x, dim, size)
+        return (_repeat_per_row(x, counts[ROWS]) if shape.counts == SHARED else x).flatten(0, 1)
 
-    def unfolded(shape: OperandShape, x: Tensor) -> Tensor:
+    def unfolded_result(shape: OperandShape, x: Tensor) -> Tensor:
         if shape.counts in kept and not (spread and shape.dim):
             return x.expand(size, *x.shape)
         if shape.counts == SHARED:
@@ -51,40 +51,39 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
         return x.reshape(size, counts[shape.counts], *x.shape[1:])
 
     def unfold(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return tuple(unfolded(shape, x) for (_, shape), x in zip(signature.opened, results, strict=True))
+        return tuple(unfolded_result(shape, x) for (_, shape), x in zip(signature.opened, results, strict=True))
 
-    def found(index: RowIndex, dim: int | None) -> RowIndex:
+    def folded_index(index: RowIndex, dim: int | None) -> RowIndex:
         into, apart = index.rule.into, index.rule.into not in kept or (spread and not each)
         if index.tensor is None and into in counts and apart:
             samples = torch.arange(size, device=call.tensors[0].device)
             return index._replace(tensor=samples.repeat_interleave(counts[ROWS]), order=None)
-        tensor = _offset(index.tensor, dim, size, counts.get(into, 0) if apart else 0)
+        tensor = _offset_indices(index.tensor, dim, size, counts.get(into, 0) if apart else 0)
         return RowIndex(index.rule, tensor, index.size * size)  # whose order is another: there are more rows
 
     shared = any(s.counts == SHARED and s.dim for s in shapes)
     own = iter(dims[count:])
     made = call._replace(
-        tensors=[folded(*one) for one in zip(shapes, call.tensors, dims, strict=False)],
+        tensors=[folded_tensor(*one) for one in zip(shapes, call.tensors, dims, strict=False)],
         description=kernels.product.per_row if spread and shared else call.description,
     )
     indices = call.indices
-    return made.found_by([found(i, None if i.tensor is None else next(own)) for i in indices]), unfold
+    return made.found_by([folded_index(i, None if i.tensor is None else next(own)) for i in indices]), unfold
 
 
-def _alone(dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
-    """The call of the only sample."""
+def _fold_single_sample(dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
     tensors = [x if d is None else x.select(d, 0) for x, d in zip((*call.tensors, *call.at), dims, strict=True)]
     count = len(call.tensors)
     made = call._replace(tensors=tensors[:count], at=tensors[count:])
     return made, lambda results: tuple(x.unsqueeze(0) for x in results)
 
 
-def _fold_pairs(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
-    """Fold a call in which two rows share one of weights, whose gradients are added."""
+def _fold_paired_weights(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
+    # two rows share a row of weights, whose gradients are added
     signature = kernels_of(call.description).signature(call.call, call.rules)
     count = len(call.tensors)
     given = [*zip(signature.given, call.tensors, dims[:count], strict=True)]
-    counts = {g.shape.counts: _rows(x, d) for g, x, d in reversed(given)}
+    counts = {g.shape.counts: _sample_rows(x, d) for g, x, d in reversed(given)}
     pairs = {rule.into for rule in call.rules if rule.way == PAIRED}
     tensors = [rows_of_edges(x, counts[ROWS], int(d == 0)) if g.shape.counts in pairs else x for g, x, d in given]
     below = call._replace(tensors=tensors, rules=tuple(rule for rule in call.rules if rule.way != PAIRED))
@@ -100,30 +99,27 @@ def _fold_pairs(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold
     return made, unfold
 
 
-def _kept(call: FormCall) -> set[str]:
+def _shared_axes(call: FormCall) -> set[str]:
     # axes of what rows share, which may stay as they are
     return {SHARED} | {rule.into for rule in call.rules if rule.way == GROUPED}
 
 
-def _of_rows(x: Tensor, rows: int) -> Tensor:
-    """A copy for each row of what all rows of a sample share."""
+def _repeat_per_row(x: Tensor, rows: int) -> Tensor:
     return x.unsqueeze(1).expand(x.shape[0], rows, *x.shape[1:])
 
 
-def _first(x: Tensor, dim: int | None, size: int) -> Tensor:
-    """The batch dimension first, added where there is none."""
+def _batch_first(x: Tensor, dim: int | None, size: int) -> Tensor:
     return x.unsqueeze(0).expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
 
 
-def _rows(x: Tensor, dim: int | None) -> int:
-    """The first axis of one sample."""
+def _sample_rows(x: Tensor, dim: int | None) -> int:
     shape = x.shape if dim is None else x.movedim(dim, 0).shape[1:]
     return shape[0]
 
 
-def _offset(index: Tensor | None, dim: int | None, size: int, rows: int) -> Tensor | None:
-    """Indices of sample n point into rows n * rows and on."""
+def _offset_indices(index: Tensor | None, dim: int | None, size: int, rows: int) -> Tensor | None:
+    # sample n owns rows from n * rows on
     if index is None:
         return None
     steps = torch.arange(size, device=index.device).unsqueeze(1) * rows
-    return (_first(index, dim, size) + steps).reshape(-1)
+    return (_batch_first(index, dim, size) + steps).reshape(-1)

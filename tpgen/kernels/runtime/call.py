@@ -1,4 +1,4 @@
-"""Calls of kernels as values, from the operators down to the compiled function."""
+"""Kernel calls as values."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from tpgen.planner.plan import OUT
 
 
 class OperandShape(NamedTuple):
-    """Shape of an operand's tensors: what their first axis counts, and the numbers of a row.
+    """Shape of an operand's tensors: count of the first axis, numbers of a row.
 
-    With ``channels`` a row holds any number of channels of ``dim`` numbers each.  A row stands on one axis where
-    ``flat``, else on any axes.
+    With ``channels`` a row holds any number of channels of ``dim`` numbers.  A ``flat`` row has one axis, others any.
     """
 
     dim: int
@@ -31,10 +30,10 @@ class OperandShape(NamedTuple):
 
 
 class FormCall(NamedTuple):
-    """Tensors of the given slots in the order of a call's text, and how rows find theirs, as the operator takes it.
+    """A call of a form as the operator takes it: tensors by slot, and row rules.
 
-    ``at`` are indices, one for each of the ``rules`` that has one, then the orders of those that are ``ordered``: that
-    somebody has sorted.  ``nodes`` are rows of out, where an index finds them: of use where no tensor says so.
+    ``at`` holds an index for each of ``rules`` that takes one, then the orders of the ``ordered`` rules.  ``nodes``
+    counts rows of out, if no tensor does.
     """
 
     tensors: Sequence[Tensor]
@@ -47,12 +46,12 @@ class FormCall(NamedTuple):
 
     @property
     def slots(self) -> Slots:
-        """The slots that are given and opened.  Raises `PlanError` where the text is no call."""
+        """Given and opened slots.  Raises `PlanError` for invalid text."""
         return Slots.parse(self.call)
 
     @property
     def indices(self) -> tuple[RowIndex, ...]:
-        """How rows find those of each operand that a rule is for."""
+        """The row index of each rule."""
         count = len(self.at) - len(self.ordered)
         own, orders = iter(self.at[:count]), dict(zip(self.ordered, self.at[count:], strict=True))
         return tuple(
@@ -66,7 +65,7 @@ class FormCall(NamedTuple):
         )
 
     def found_by(self, indices: Sequence[RowIndex]) -> FormCall:
-        """The same call with other indices."""
+        """Return the call with other row indices."""
         ordered = [index for index in indices if index.order is not None]
         at = [x for x in (*[index.tensor for index in indices], *[index.order for index in ordered]) if x is not None]
         nodes = next((index.size for index in indices if index.rule.operand == OUT), 0)
@@ -74,7 +73,7 @@ class FormCall(NamedTuple):
         return self._replace(at=at, rules=rules, nodes=nodes, ordered=tuple(index.rule for index in ordered))
 
     def arguments(self) -> tuple[Any, ...]:
-        """The call as the operator takes it: rules by their names."""
+        """Return the operator's arguments, with rules by name."""
         tensors, at, description, call, rules, nodes, ordered = self
         return list(tensors), list(at), description, call, names_of_rules(rules), nodes, names_of_rules(ordered)
 
@@ -88,9 +87,9 @@ class FormCall(NamedTuple):
         nodes: Any = 0,
         ordered: str = "",
     ) -> FormCall:
-        """The call of an operator's arguments.
+        """Return the call of an operator's arguments.
 
-        Raises `PlanError` where a name is of no rule, `InputError` where there are more indices than rules take.
+        Raises `PlanError` for unknown rules, `InputError` for a wrong number of indices.
         """
         at, rules, sorts = at or (), rules_of(rows), rules_of(ordered)  # packages of AOTInductor give None for no list
         more = len(at) - len(sorts) - sum(rule.takes_index for rule in rules)
@@ -100,7 +99,7 @@ class FormCall(NamedTuple):
 
 
 def call_of(opened: tuple[str, ...]) -> Slots:
-    """The call without levels that opens some operands of a product; the cotangent is given where it is read.
+    """Return the call that opens operands of a product; gradients are given the cotangent ``out``.
 
     >>> print(call_of(("out",)))
     x1 x2 w -> out
@@ -113,7 +112,7 @@ def call_of(opened: tuple[str, ...]) -> Slots:
 
 @cache
 def opening_text(*opened: str) -> str:
-    """The text of the call that opens some operands of a product.
+    """Return the text of the call that opens product operands.
 
     >>> opening_text("out")
     'x1 x2 w -> out'

@@ -1,8 +1,4 @@
-"""A form as one string: what an operator of a saved program needs to find its kernel again.
-
-A product or a linear layer is described by its plan, layout and paths, a polynomial by its plan alone.  A description
-may come from a file, so `read_description` checks every field before anything is generated from it.
-"""
+"""A form as a string, from which an operator of a saved program finds its kernel."""
 
 from __future__ import annotations
 
@@ -57,7 +53,7 @@ _FORCES = (call_of(("x2",)), call_of(("x1", "w", "out")), raised_call(SLOTS, SLO
 
 @dataclass(frozen=True)
 class Description:
-    """A product as a kernel computes it, whatever the dtype and the open slots."""
+    """Plan, layout and paths of a product, as kernels compute it in any dtype."""
 
     plan: Plan
     layout: tuple[str, ...]
@@ -78,9 +74,9 @@ class Description:
         return row_lengths(self.form)
 
     def schedule(self, dtype: torch.dtype) -> AnySchedule:
-        """The layout of the form for the vectors of this machine, whatever is open.
+        """Lay the form out for this machine's vectors.
 
-        Raises `EmitError` where the text would be too long, or where a number in it is none in this dtype.
+        Raises `EmitError` for too long code, or a coefficient beyond the dtype.
         """
         beyond = next((t for t in self.form.live_terms if abs(t.coefficient) > torch.finfo(dtype).max), None)
         if beyond is not None:
@@ -91,22 +87,22 @@ class Description:
         return plan_schedule(self.form, target(dtype))
 
     def placement(self, call: Call, dtype: torch.dtype, rules: Rules = ()) -> Placement:
-        """Decide what stands in registers, scratch and memory in the C++ of a call.  Raises `EmitError` as `place`."""
+        """Place a call's values in registers, scratch and memory.  Raises `EmitError` as `place`."""
         opened, raised = self.read(call)
         return place(self.schedule(dtype), opened, rules, raised)
 
     def calls(self, forces: bool = False) -> tuple[Call, ...]:
-        """The forward call and its gradients, with ``forces`` those that training on gradients of inputs needs too."""
+        """The forward call and its gradients; ``forces`` adds calls of training on input gradients."""
         return (*map(call_of, OPENED_BY_DIRECTION.values()), *(_FORCES if forces else ()))
 
     def source(self, call: Call, dtype: torch.dtype, rules: Rules = ()) -> GeneratedSource:
-        """The source of a kernel that computes a call."""
+        """Generate the C++ of a call."""
         return generate(self.placement(call, dtype, rules))
 
     def read(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Read the operands that a call opens, and those that it is given cotangents for, at level 1.
+        """Return the operands that a call opens, and the operands with cotangents at level 1.
 
-        Raises `InputError` where it is neither a gradient nor a second derivative of a product.
+        Raises `InputError` unless the call is a first or second derivative of a product.
         """
         opened = tuple(slot.operand for slot in call.opened)
         raised = tuple(slot.operand for slot in call.given if slot.levels)
@@ -120,11 +116,11 @@ class Description:
         return opened, raised
 
     def places(self, call: Call) -> int:
-        """Bits of the operands that a call without levels opens: kernels on GPUs take each operand in its place."""
+        """Operands opened by a call without levels, as bits."""
         return 0 if call.levels else sum(1 << SLOTS.index(slot.operand) for slot in call.opened)
 
     def parts(self, call: Call, rules: Rules) -> tuple[Call, ...]:
-        """Calls of a kernel each: sums over rows that an index finds take a sweep in each order."""
+        """Split a call into calls of one kernel each: one per order of summed rows."""
         opened, raised = self.read(call)
         groups: list[tuple[str, ...]] = [()]
         for slot in opened:
@@ -134,10 +130,9 @@ class Description:
         return tuple(raised_call(group, raised) if raised else call_of(group) for group in groups)
 
     def shapes(self, rules: Rules) -> dict[str, OperandShape]:
-        """Shapes of the operands' tensors, those first that say how many rows there are.
+        """Shapes of the operands' tensors; the first ones tell the number of rows.
 
-        Weights of rows may be found by their element in any call.  Raises `InputError` where a call has no rule for
-        weights that a plan has by element, or has one for weights that all rows share.
+        Raises `InputError` for weights by element without rule, or shared weights with one.
         """
         (d1, d2, dw, dout), shared = self.dims, self.plan.operand("w").rows == SHARED
         if self.plan.by_element and ELEMENTS not in rules:
@@ -152,11 +147,11 @@ class Description:
 
     @cached_property
     def groups(self) -> bool:
-        """Whether rows of one element come together: then a call may have no index."""
+        """Whether kernels group rows by element, and need no index."""
         return is_linear(self.form) and target(torch.float32).lanes > 1
 
     def takes(self, rule: RowRule, dtype: torch.dtype) -> bool:
-        """Whether kernels on a CPU find rows by a rule: linear layers have no edges, channels alone share weights."""
+        """Whether CPU kernels support a row rule in a dtype."""
         if rule is ELEMENTS:
             return True
         try:
@@ -172,21 +167,18 @@ class Description:
         return bool(self.form.live_terms)
 
     def rounds(self, call: Call, rules: Rules) -> bool:
-        """Whether sums over rows go through memory, where bfloat16 would round each part."""
+        """Whether bfloat16 rounds each part of a sum over rows."""
         sums = summed_by(tuple(slot.operand for slot in call.opened), rules)
         return bool(sums) and self.schedule(torch.bfloat16).name == "batch"
 
     @cached_property
     def per_row(self) -> str:
-        """The description of the same product with weights for every row."""
+        """Description of the product with weights for every row."""
         return describe(self.plan.remade(shared_weights=False), self.layout, self.paths, self.check_index)
 
     @cached_property
     def weighted(self) -> str:
-        """The description of the weighted paths alone: what is left where something else stands in the weights' place.
-
-        The form is linear in the weights only there; an unweighted path has no slot for them.
-        """
+        """Description of the weighted paths alone, for another tensor in place of weights."""
         everything = all(term.leg("w") for term in form_of(self.plan, self.layout).terms)
         return describe(self.plan, self.layout, self.paths if everything else "weighted", self.check_index)
 
@@ -202,7 +194,7 @@ _DESCRIBED: dict[str, Callable[[Plan, Layout], AnyDescription]] = {
 
 
 def described(plan: Plan, layout: Layout = "mul_ir") -> AnyDescription:
-    """A plan as kernels compute it; operands of a polynomial have layouts of their own."""
+    """Return the kernel description of a plan; polynomials ignore ``layout``."""
     return _DESCRIBED[plan.maker.form](plan, layout)
 
 
@@ -213,10 +205,10 @@ def describe(
     paths: str = "all",
     check_index: bool = True,
 ) -> str:
-    """The product as a string that `kernel_product` takes; ``paths`` may restrict it to the ``weighted`` ones.
+    """Return the string of a product for `kernel_product`, of ``all`` or ``weighted`` paths.
 
-    Without ``check_index`` a convolution, and every derivative of it, trusts its edges: an index out of range is
-    undefined behaviour.
+    Without ``check_index`` convolutions and their derivatives trust edges: an index out of range is undefined
+    behaviour.
 
     >>> from tpgen.planner.product import make_plan
     >>> plan = make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)])
@@ -240,9 +232,9 @@ _made: Shelf[str, Description] = Shelf("descriptions that were made here")  # th
 
 @remembered("descriptions that were read")
 def read_description(text: str) -> AnyDescription:
-    """Read a description, strictly; one that this process has made is at hand.
+    """Parse a description and check every field; cached.
 
-    Raises `PlanError` that names the field where something is missing, unknown or out of range.
+    Raises `PlanError` with the field that is missing, unknown or out of range.
     """
     if not isinstance(text, str) or len(text) > MAX_TEXT:
         raise PlanError(
@@ -277,7 +269,7 @@ def _read_plan(fields: Any) -> Plan:
 
 
 def takes_pairs(plan: Plan, layout: Layout, dtype: torch.dtype) -> bool:
-    """Whether kernels let two edges of a convolution share a row of weights, in derivatives of any order too."""
+    """Whether kernels let two edges share a row of weights, in all derivatives too."""
     if plan.shared_weights or not plan.weight_numel or dtype not in DTYPES:
         return False
     own = Description(plan, layouts_of(plan, layout))
@@ -290,9 +282,9 @@ def kernel_source(
     direction: str = "forward",
     dtype: torch.dtype = torch.float32,
 ) -> GeneratedSource:
-    """The generated C++ of one direction, with the paths that each line serves.
+    """Generate the C++ of one direction, with the paths of each line.
 
-    Raises `EmitError` for an unknown direction or a product that is too large to write out.
+    Raises `EmitError` for an unknown direction or a too large product.
 
     >>> from tpgen.planner.product import make_plan
     >>> plan = make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)])

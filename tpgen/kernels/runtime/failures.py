@@ -1,4 +1,4 @@
-"""Kernels that could not be built: said once, and remembered, so that `auto` takes a graph from then on."""
+"""Kernels that failed to build, remembered so that `auto` chooses graphs."""
 
 from __future__ import annotations
 
@@ -18,22 +18,19 @@ _seen: list[str] = []  # by name, as often as any was noted
 
 
 def failures_seen() -> int:
-    """Count the failures of this process: who has seen fewer looks again at what it has chosen."""
+    """Count this process's build failures."""
     return len(_seen)
 
 
 def failure_of(description: Any, dtype: torch.dtype, device: str) -> str | None:
-    """Why some kernel of a form could not be built, for tensors of a dtype on a kind of device; None where all were.
-
-    Calls in bfloat16 may compute in float32.
-    """
+    """Why a kernel of a form failed to build for a dtype and device type, or None."""
     dtypes = (dtype, torch.float32) if dtype == torch.bfloat16 else (dtype,)
     found = (_reasons.get(_key(description, one, device)) for one in dtypes)
     return next((reason for reason in found if reason), None)
 
 
 def note_failure(spec: KernelSpec, device: str, error: KernelError) -> None:
-    """Remember that a kernel could not be built, and say so where it is the first of its form."""
+    """Remember a build failure; warn at a form's first."""
     key = _key(spec.description, spec.dtype, device)
     if key in _reasons:
         return
@@ -53,7 +50,7 @@ def _key(description: Any, dtype: torch.dtype, device: str) -> _Key:
 
 
 def name_of(plan: Plan) -> str:
-    """Name a product, a layer or a polynomial in one line."""
+    """Name a product, layer or polynomial in one line."""
     ends = " x ".join(str(o.irreps.simplify()) for o in plan.inputs)
     text = f"{ends} -> {plan.out.irreps.simplify()}"
     return f"{text if len(text) <= 100 else text[:97] + '...'} ({len(plan.paths)} paths, {plan.digest})"

@@ -1,4 +1,4 @@
-"""What a kernel returns where it stops, as an error."""
+"""Errors from kernels' fault codes."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from tpgen.kernels.rows import RowIndex
 
 
 def fault_error(code: int, indices: Sequence[RowIndex]) -> Exception:
-    """The error of what a kernel returned."""
+    """Return the error of a fault code."""
     if code < BEYOND:
         return BackendError("a kernel stopped: out of memory for scratch space; use smaller batches")
     index = indices[code - BEYOND]
-    rule, (low, high) = index.rule, _ends(index.tensor)
+    rule, (low, high) = index.rule, _index_bounds(index.tensor)
     return InputError(f"{rule.argument}{rule.beyond.format(index.size - 1)}, got {low} to {high}")
 
 
 def fault_of(indices: Sequence[RowIndex]) -> int:
-    """The fault of the first index that points beyond its rows, else 0."""
-    return next((BEYOND + n for n, index in enumerate(indices) if index.check and not _is_inside(index)), 0)
+    """Return the fault code of the first index out of range, or 0."""
+    return next((BEYOND + n for n, index in enumerate(indices) if index.check and not _in_range(index)), 0)
 
 
-def _is_inside(index: RowIndex) -> bool:
+def _in_range(index: RowIndex) -> bool:
     if index.tensor is None or not index.tensor.numel():
         return True
-    low, high = _ends(index.tensor)
+    low, high = _index_bounds(index.tensor)
     return low >= 0 and high < index.size
 
 
-def _ends(index: Tensor | None) -> tuple[int, int]:
+def _index_bounds(index: Tensor | None) -> tuple[int, int]:
     assert index is not None
     low, high = index.aminmax()
     return int(low), int(high)

@@ -1,18 +1,11 @@
-r"""Operators: calls of a form, and the one rule that makes their derivatives calls again.
+r"""Operators of forms; derivatives of calls are calls again.
 
-The gradients of a form L at a point, pulled back along cotangents :math:`c_s` of each, are the gradients of
+The gradients of a form L, pulled back along cotangents :math:`c_s`, are the gradients of
 
 .. math:: \sum_s \langle c_s, \partial L/\partial s\rangle,
 
-a call at one more level (`tpgen.form.call`).  Kernels of polynomials take calls at any levels.  Of a product there are
-kernels of calls at one level, which read every tensor once, where the same sum by calls without levels takes one for
-each cotangent; where there is no such kernel, and for derivatives beyond, calls are expanded into those.
-
-``tpgen::form`` is any call, with the rules by which its rows find those of operands.  Where kernels take rows by owner,
-graphs have ``tpgen::order`` of an index or, for gradients, of both ends of edges, and give that to the call.
-
-They are registered below the level of Python classes: for autograd, for forward mode, for torch.func's
-transforms, and with shapes for tracing, so a compiled or exported program holds them as they are.
+a call at one more level (`tpgen.form.call`).  Kernels take calls of polynomials at any level, of products up to level
+one; other calls are sums of calls without levels.  ``tpgen::form`` computes calls, ``tpgen::order`` sorts indices.
 """
 
 from __future__ import annotations
@@ -31,7 +24,7 @@ from tpgen.kernels.cuda import orders
 from tpgen.kernels.rows import ELEMENTS, SHARED
 from tpgen.kernels.runtime.batching import fold_batch
 from tpgen.kernels.runtime.call import FormCall, opening_text
-from tpgen.kernels.runtime.registration import Operator, Unfold, added, define, define_function, register
+from tpgen.kernels.runtime.registration import Operator, Unfold, add_results, define, define_function, register
 from tpgen.kernels.runtime.runtime import kernels_of
 from tpgen.kernels.runtime.traced import share_equal_calls
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
@@ -51,7 +44,7 @@ _WEIGHTS = (SHARED, ELEMENTS.into)  # what tensors count whose gradients trainin
 
 
 class _Forms(Operator):
-    """Calls of a form."""
+    """The operator ``tpgen::form``."""
 
     training = True  # of the module that called last: which gradients' kernels are built beside that of a first call
 
@@ -63,7 +56,8 @@ class _Forms(Operator):
         if not kernels.expands(call):
             return kernels.run(call)
         kernels.check(call)
-        return [x for x in _filled(call, _expanded(call)) if x is not None]  # all that is opened has been given
+        found = _with_zeros(call, _run_without_levels(call))
+        return [x for x in found if x is not None]  # all that is opened has been given
 
     def shapes(self, call: FormCall) -> list[Tensor]:
         signature, counts = kernels_of(call.description).check(call)
@@ -78,7 +72,7 @@ class _Forms(Operator):
             wanted = [yes and g.shape.counts not in _WEIGHTS for g, yes in zip(given, wanted, strict=True)]
         more: list[str] = []
         if True in wanted:
-            derived = _pulled_back(call.call, (True,), tuple(wanted))
+            derived = _pulled_back_text(call.call, (True,), tuple(wanted))
             parts = () if kernels.description.any_level else _parts_of_call(derived).parts
             more = [opening_text(*(SLOTS[n] for n in part.opened)) for part in parts] or [derived]
         kernels.build_together((call.call, *more), call.tensors[0], call.rules)
@@ -93,7 +87,7 @@ class _Forms(Operator):
         held = (True,) * len(given)  # small calls notice a second list
         if len(given) < len(cotangents):
             held = tuple([c is not None for c in cotangents])
-        found = self._derived(call, _pulled_back(call.call, held, wanted), (*call.tensors, *given))
+        found = self._derived(call, _pulled_back_text(call.call, held, wanted), (*call.tensors, *given))
         if False not in wanted:
             return found
         rest = iter(found)
@@ -101,23 +95,23 @@ class _Forms(Operator):
 
     def push_forward(self, call: FormCall, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         if all(t is None for t in tangents):
-            return _filled(call, [None] * len(call.slots.opened))
+            return _with_zeros(call, [None] * len(call.slots.opened))
         text = str(call.slots.pushed_forward([t is not None for t in tangents]))
-        return _filled(call, self._derived(call, text, [*call.tensors, *(t for t in tangents if t is not None)]))
+        return _with_zeros(call, self._derived(call, text, [*call.tensors, *(t for t in tangents if t is not None)]))
 
     def _derived(self, call: FormCall, text: str, tensors: Sequence[Tensor]) -> Sequence[Tensor | None]:
-        """The opened slots of a derivative of a call, given these tensors; None where a slot is zero."""
+        # None for a slot that is zero
         kernels = kernels_of(call.description)
         own = kernels.description.any_level
-        lowered = None if own else _lowered(text)
+        lowered = None if own else _as_call_without_levels(text)
         derived = FormCall(tensors, call.at, call.description, lowered or text, *call[4:])
         if (
             own
             or lowered
-            or (_parts_of_call(text).fuses and not kernels.expands(derived) and not _transformed(tensors))
+            or (_parts_of_call(text).fuses and not kernels.expands(derived) and not _any_transformed(tensors))
         ):
             return self.form(derived)
-        return _expanded(derived)
+        return _run_without_levels(derived)
 
     def quick(self, call: FormCall) -> Sequence[Tensor]:
         return kernels_of(call.description).quick(call)
@@ -135,18 +129,18 @@ class _Forms(Operator):
 forms = _Forms()
 
 
-def _transformed(tensors: Sequence[Tensor]) -> bool:
+def _any_transformed(tensors: Sequence[Tensor]) -> bool:
     return any(is_functorch_wrapped_tensor(x) or is_legacy_batchedtensor(x) for x in tensors)
 
 
 @remembered("calls of gradients")
-def _pulled_back(call: str, cotangents: tuple[bool, ...], wanted: tuple[bool, ...]) -> str:
-    """The call of the gradients, as text: small polynomials notice how it is made."""
+def _pulled_back_text(call: str, cotangents: tuple[bool, ...], wanted: tuple[bool, ...]) -> str:
+    # as text: small polynomials notice the time of building a call
     return str(Call.parse(call).pulled_back(cotangents, wanted))
 
 
-def _filled(call: FormCall, found: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Results of a call, zeros of the operand's shape where a slot is zero; None where no tensor says a shape."""
+def _with_zeros(call: FormCall, found: Sequence[Tensor | None]) -> list[Tensor | None]:
+    # None remains where no tensor tells a shape
     like = {slot.operand: x for slot, x in zip(call.slots.given, call.tensors, strict=True)}
     pairs = [(like.get(slot.operand), x) for slot, x in zip(call.slots.opened, found, strict=True)]
     return [torch.zeros_like(given) if x is None and given is not None else x for given, x in pairs]
@@ -156,7 +150,7 @@ def _filled(call: FormCall, found: Sequence[Tensor | None]) -> list[Tensor | Non
 
 
 class _Sum(NamedTuple):
-    """A product's call as a sum of calls without levels, and whether it is one that a single kernel may compute."""
+    """A call as a sum of calls without levels; ``fuses``: one kernel may compute the sum."""
 
     parts: tuple[CallPart, ...]
     fuses: bool
@@ -170,8 +164,7 @@ def _parts_of_call(text: str) -> _Sum:
 
 
 @remembered("calls without levels in the place of derivatives")
-def _lowered(text: str) -> str | None:
-    """The gradient of a product as a call without levels on the same tensors."""
+def _as_call_without_levels(text: str) -> str | None:
     # not of a sum of several, nor where something is in another place than the cotangent's own
     parts = _parts_of_call(text).parts
     if len(parts) != 1 or parts[0].raised != (SLOTS.index(OUT),):
@@ -181,8 +174,8 @@ def _lowered(text: str) -> str | None:
     return opening_text(*(SLOTS[n] for n in part.opened)) if same else None
 
 
-def _expanded(call: FormCall) -> list[Tensor | None]:
-    """The opened slots of a call by calls without levels; None where a slot is zero."""
+def _run_without_levels(call: FormCall) -> list[Tensor | None]:
+    # None for a slot that is zero
     product = kernels_of(call.description).product
     empty = {n for n, dim in enumerate(product.dims) if not dim}
 
@@ -196,7 +189,7 @@ def _expanded(call: FormCall) -> list[Tensor | None]:
 
     # no path reads an operand without numbers: a layer's second inputs
     parts = [part for part in _parts_of_call(call.call).parts if empty.isdisjoint(part.raised)]
-    return summed_parts(parts, call.tensors, len(call.slots.opened), evaluate, added)
+    return summed_parts(parts, call.tensors, len(call.slots.opened), evaluate, add_results)
 
 
 register(forms, "form")
@@ -205,17 +198,16 @@ register(forms, "form")
 # -- rows by owner -----------------------------------------------------------------------------------------------------
 
 
-def _order(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
-    """Places at which each owner's rows begin, and behind them the rows; then those of another index that is given."""
+def _compute_order(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
     if other is None:
         return orders.order_of(index, owners).whole
     return orders.orders_of(other, index, others, owners)
 
 
-def _shape_of_order(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
+def _order_shape(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
     more = 0 if other is None else others + 1 + other.shape[0]
     return index.new_empty(owners + 1 + index.shape[0] + more, dtype=torch.int64)
 
 
-define_function("order", _order, _shape_of_order)
+define_function("order", _compute_order, _order_shape)
 share_equal_calls("order")

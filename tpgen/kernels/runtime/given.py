@@ -1,4 +1,4 @@
-"""Numbers that a call may be given: the one rule of all products, layers, polynomials and functions."""
+"""Tensor arguments of all calls."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from tpgen.base.errors import InputError
 
 
 def given_numbers(name: str, x: Any, dtype: torch.dtype) -> Tensor:
-    """A tensor of a call; integers and booleans, which are exact, in the ``dtype`` that computes, as PyTorch promotes.
+    """Return a tensor of a call; integers and booleans become ``dtype``, as PyTorch promotes.
 
-    Other floating dtypes stay, and whoever computes refuses those that are not its own; so does what fx traces with.
-    Raises `InputError` for arrays, lists and other values that are no tensors.
+    Other floating dtypes and fx proxies stay.  Raises `InputError` for values that are no tensors.
 
     >>> given_numbers("x", torch.tensor([True, False]), torch.float64)
     tensor([1., 0.], dtype=torch.float64)

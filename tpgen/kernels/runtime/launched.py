@@ -1,8 +1,4 @@
-"""Calls that the runtime in C++ launches on GPUs, and what stays in Python of them: to remember orders of rows.
-
-Python launches a kernel once, which loads it, and enters it here.  Rows of edges and of elements are sorted, and their
-indices checked, where a call with new ones is made: by Python's launch.  Calls with known ones are launched in C++.
-"""
+"""Calls that C++ launches on GPUs, and the memory of their row orders."""
 
 from __future__ import annotations
 
@@ -23,8 +19,8 @@ from tpgen.kernels.runtime.signature import CallSignature
 _CALLS = 32  # on parts of the same tensors, at most
 
 
-class _Seen(NamedTuple):
-    """Calls whose indices are parts of some tensors, in these versions."""
+class _KnownCalls(NamedTuple):
+    """Calls whose indices are parts of the same tensor versions."""
 
     wholes: tuple[ref[Tensor], ...]
     versions: tuple[int, ...]
@@ -34,22 +30,22 @@ class _Seen(NamedTuple):
 
 
 class Launched:
-    """The calls of one form on GPUs."""
+    """Calls of one form that C++ launches."""
 
     def __init__(self, native: Runtime) -> None:
         self._native = native
         # kernels by their number and device, with the tensor that says how many rows each of their rules points into
         self._kernels: dict[tuple[int, int], tuple[Any, tuple[int | None, ...]]] = {}
-        self._seen: dict[tuple[int, ...], _Seen] = {}  # by the tensors that indices are parts of
+        self._seen: dict[tuple[int, ...], _KnownCalls] = {}  # by the tensors that indices are parts of
 
     def enter(self, number: int, call: Slots, signature: CallSignature, kernel: Any, like: Tensor) -> None:
-        """Remember a kernel that the runtime knows, with what says how many rows its indices point into."""
+        """Register a C++ kernel, with the tensors that count rows of its indices."""
         counted = [shape.counts for _, shape in signature.given]
         places = tuple(counted.index(r.into) if r.into in counted else None for r in signature.rules)
         self._kernels[number, like.get_device()] = kernel, places
 
     def call(self, call: FormCall, entered: Sequence[tuple[int, int]], check: bool) -> Sequence[Tensor] | None:
-        """The open slots of a call with indices; nothing where they are new, None where it is not launched here."""
+        """Launch a call and return the opened slots; empty for new indices, None for unknown kernels."""
         # indices of a call before are found again in this one frame of Python: fifty take as long as the launch
         tensors, at, _, text, _, nodes, ordered = call
         device = tensors[0].get_device()
@@ -83,9 +79,9 @@ class Launched:
                     made += results
                 else:
                     return made
-        return self._on_known_rows(call, entered, check, wholes, None if ordered else tuple(key))
+        return self._launch_with_known_orders(call, entered, check, wholes, None if ordered else tuple(key))
 
-    def _on_known_rows(
+    def _launch_with_known_orders(
         self,
         call: FormCall,
         entered: Sequence[tuple[int, int]],
@@ -93,13 +89,12 @@ class Launched:
         wholes: Sequence[Tensor],
         key: tuple | None,
     ) -> Sequence[Tensor]:
-        """Launch a call by what kernels know of each index, and remember that."""
         device, found = call.tensors[0].get_device(), []
         for number, count in entered:
             kernel, places = self._kernels[number, device]
             if len(call.tensors) < count or not all(call.tensors[n].dim() for n in places if n is not None):
                 return ()
-            indices = [_counted(index, call, n, check) for index, n in zip(call.indices, places, strict=True)]
+            indices = [_with_row_count(index, call, n, check) for index, n in zip(call.indices, places, strict=True)]
             known = kernel.recall(indices, call.tensors[0])
             if known is None:
                 return ()
@@ -107,45 +102,45 @@ class Launched:
         stream = found[0].stream
         orders = [next((x for x in by if x is not None), None) for by in zip(*(k.orders for k in found), strict=True)]
         which, sorts = sum(1 << n for n, x in enumerate(orders) if x is not None), [x for x in orders if x is not None]
-        made = start(self._native.form, call, entered, [*found[0].indices, *sorts], which)
+        made = run_native(self._native.form, call, entered, [*found[0].indices, *sorts], which)
         if made and stream is not None and key is not None:
             wide = [None if x is y else x for x, y in zip(found[0].indices, call.at, strict=True)]
-            self._remember(wholes, key, (wide, sorts, which, stream, _nodes(call, entered)))
+            self._remember(wholes, key, (wide, sorts, which, stream, _out_rows(call, entered)))
         return made
 
     def _remember(self, wholes: Sequence[Tensor], key: tuple, known: tuple) -> None:
-        """Keep what is known of rows as long as their indices live and nobody writes to them."""
+        # facts last while the index tensors live unchanged
         place, versions = tuple(map(id, wholes)), tuple(x._version for x in wholes)
         seen = self._seen.get(place)
         if seen is None or seen.versions != versions or any(r() is not x for r, x in zip(seen[0], wholes, strict=True)):
             forget = partial(self._seen.pop, place)  # which is called with the reference, and returns it
-            self._seen[place] = seen = _Seen(tuple(ref(x, forget) for x in wholes), versions, {})
+            self._seen[place] = seen = _KnownCalls(tuple(ref(x, forget) for x in wholes), versions, {})
         if len(seen.known) >= _CALLS:
             seen.known.clear()
         seen.known[key] = known
 
 
-def _counted(index: RowIndex, call: FormCall, place: int | None, check: bool) -> RowIndex:
+def _with_row_count(index: RowIndex, call: FormCall, place: int | None, check: bool) -> RowIndex:
     size = index.size if place is None else call.tensors[place].shape[0]
     return index._replace(size=size, check=index.rule.checked(check))
 
 
-def _nodes(call: FormCall, entered: Sequence[tuple[int, int]]) -> int:
+def _out_rows(call: FormCall, entered: Sequence[tuple[int, int]]) -> int:
     if len(entered) > 1 and entered[-1][1] < len(call.tensors):  # out alone does not read itself
         g = call.tensors[entered[-1][1]]
         return g.shape[0] if g.dim() else 0
     return call.nodes
 
 
-def start(
+def run_native(
     native: Callable[..., list[Tensor]],
     call: FormCall,
     entered: Sequence[tuple[int, int]],
     at: Sequence[Tensor],
     which: int = -1,
 ) -> Sequence[Tensor]:
-    """Start the kernels of a call, whose indices have orders where bits of ``which`` say; nothing at faults."""
-    nodes, made = _nodes(call, entered), list[Tensor]()
+    """Run a call's kernels in C++; bits of ``which`` mark indices with orders.  Empty at faults."""
+    nodes, made = _out_rows(call, entered), list[Tensor]()
     for number, count in entered:
         results = native([*call.tensors[:count], *at], number, nodes, which)
         if not results:

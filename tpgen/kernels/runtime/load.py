@@ -1,4 +1,4 @@
-"""A call of a form made something to call: its text compiled."""
+"""Compiled C++ kernels."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ class _Index(ctypes.Structure):
 
 
 class CompiledKernel:
-    """A compiled function, with its address where it is in a library: there the runtime can call it."""
+    """A compiled function, with its address for C++."""
 
     def __init__(self, spec: KernelSpec) -> None:
         self._function: Callable[..., int] = build.load_kernel(source_of(spec).text)
         self.address = build.address_of(self._function)
 
     def __call__(self, call: KernelCall) -> int:
-        arrays = _pointers(call.given), _pointers(call.opened), _indices(call.indices)
+        arrays = _address_array(call.given), _address_array(call.opened), _index_structs(call.indices)
         return self._function(*map(ctypes.addressof, arrays), call.rows, call.channels)
 
 
-def _pointers(tensors: Sequence[Tensor]) -> ctypes.Array:
+def _address_array(tensors: Sequence[Tensor]) -> ctypes.Array:
     return (ctypes.c_void_p * len(tensors))(*[x.data_ptr() for x in tensors])
 
 
-def _indices(indices: Sequence[RowIndex]) -> ctypes.Array:
+def _index_structs(indices: Sequence[RowIndex]) -> ctypes.Array:
     fields = [(0 if x.tensor is None else x.tensor.data_ptr(), x.size, x.how) for x in indices]
     return (_Index * len(fields))(*[_Index(*one) for one in fields])
 
 
 def source_of(spec: KernelSpec) -> Any:
-    """The C++ source of a kernel, for the vectors of this machine."""
+    """Generate the C++ of a kernel."""
     with no_collection():
         return spec.description.source(spec.call, spec.dtype, spec.rules)
 
@@ -60,40 +60,36 @@ def source_of(spec: KernelSpec) -> Any:
 
 
 def product_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
-    """Count the bytes of a product's kernel: scratch of its threads, the order of edges, and sums of weights."""
+    """Count the scratch bytes of a product kernel."""
     placed = spec.description.placement(spec.call, spec.dtype, spec.rules)
     rows, number, owners = sizes.rows, max(4, spec.dtype.itemsize), sizes.owners(placed.owner)
     order = (owners + 1 + rows + 1) * _INDEX if placed.owner else 0
     if placed.by_element:
-        order = _tasks(sizes, _span(placed, rows))
+        order = _task_list_bytes(sizes, _rows_per_block(placed, rows))
     scratch = max(sum(placed.scratch.values()) + placed.second_weights, 1) * torch.get_num_threads()
     order += rows * bool(placed.second_weights)  # a state for each row of weights
     weights = placed.weight_scratch if "w" in placed.given and not placed.by_element else 0
-    blocks = rows // _span(placed, rows) + 2 + sizes.elements * placed.by_element
+    blocks = rows // _rows_per_block(placed, rows) + 2 + sizes.elements * placed.by_element
     sums = blocks * max(placed.weight_scratch, placed.schedule.target.lanes) * placed.sums_weights
     return order + (scratch + weights + sums) * number
 
 
-def _span(placed: Placement, rows: int) -> int:
-    """Count the rows of a block, as the kernel cuts them."""
+def _rows_per_block(placed: Placement, rows: int) -> int:
     if not placed.sums_weights:
         return placed.blocks.span
     most, tile = min(placed.blocks.room, MOST_BLOCKS), placed.blocks.tile
     return ((rows + most - 1) // most + tile) // tile * tile
 
 
-def _tasks(sizes: CallSizes, span: int) -> int:
-    """Bytes of lists of tasks: rows by element, cut into spans where there is one."""
+def _task_list_bytes(sizes: CallSizes, span: int) -> int:
+    # rows by element, cut into spans
     most = sizes.elements + (sizes.rows // span if span else 0) + 1
     return (sizes.elements + 1 + sizes.rows + 2 * most) * _INDEX
 
 
 def polynomial_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
-    """Count the bytes of a polynomial's kernel.
-
-    Lists of tasks (rows by element, cut into spans), sums that are stored when all tasks are done, scratch of threads.
-    """
+    """Count the scratch bytes of a polynomial kernel."""
     placed = spec.description.placement(spec.call, spec.dtype)
     sums = sum(sizes.rows * placed.operands[slot].dim for slot in placed.summed)
     scratch = max(1, sum(placed.scratch.values())) * placed.target.lanes * torch.get_num_threads()
-    return _tasks(sizes, placed.span) + (sums + scratch) * max(_ACCUMULATED, spec.dtype.itemsize)
+    return _task_list_bytes(sizes, placed.span) + (sums + scratch) * max(_ACCUMULATED, spec.dtype.itemsize)

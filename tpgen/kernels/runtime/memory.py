@@ -1,6 +1,6 @@
-"""Room for large results, used again when the tensors that held it are gone: `native/memory.h`, for Python.
+"""Reuse of memory of large results.
 
-``TPGEN_REUSE_MB`` sets a limit to what is kept free; 0 turns all of this off.
+``TPGEN_REUSE_MB`` limits the free bytes kept; 0 turns reuse off.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ LARGE = 2**20  # bytes, as in native/memory.h
 
 
 def kept() -> int:
-    """Bytes that are free and kept for results to come."""
+    """Free bytes kept for later results."""
     made = built_runtime()
     return made.kept() if made else 0
 
 
 def release() -> None:
-    """Give the bytes that are `kept` back to the system."""
+    """Return the `kept` bytes to the system."""
     if made := built_runtime():
         made.release()
 
 
 @contextmanager
 def none_kept() -> Iterator[None]:
-    """Take all memory of results from torch meanwhile: whoever reads the figures of its allocator finds them there."""
+    """Turn reuse off in the context, so that torch's allocator counts all results."""
     made = runtime()
     before = made.limit(0) if made else 0
     try:
@@ -54,7 +54,7 @@ watched(Watched("free pages for large results", kept, None, release, "B"))
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """An uninitialised tensor, on used pages where it is large.
+    """Return an uninitialised tensor, on reused pages if large.
 
     >>> empty((3, 2), torch.float32).shape
     torch.Size([3, 2])

@@ -1,4 +1,4 @@
-"""torch's older vmap: ``torch.autograd.grad(is_grads_batched=True)``, ``vectorize=True``."""
+"""Torch's older vmap: ``is_grads_batched=True``, ``vectorize=True``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tpgen.base._torch import enter_vmap, is_legacy_batchedtensor, leave_vmap, r
 
 @contextmanager
 def below_vmap() -> Iterator[int]:
-    """The level of the innermost older vmap; what is called inside is one level further out."""
+    """Leave the innermost older vmap; yield its level."""
     level = leave_vmap() + 1
     try:
         yield level
@@ -22,7 +22,7 @@ def below_vmap() -> Iterator[int]:
 
 
 def unwrap_batched(level: int, values: Sequence[Any]) -> tuple[int, list[int | None], list[Any]]:
-    """Unwrap what torch's older vmap has batched: size of the batch, axis of each (0 or None), tensors below it."""
+    """Unwrap values at a vmap level; return batch size, batch axes (0 or None), values."""
     batched: dict[int, Tensor] = {
         # of a tensor that only a level further out has batched this makes one with a batch of one
         n: remove_batch_dim(x, level, 1, 0)

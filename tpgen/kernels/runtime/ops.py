@@ -1,7 +1,6 @@
-r"""Calls of kernels by users and modules: a product of rows, one of edges, a polynomial.
+r"""Kernel calls for users and modules.
 
-With :math:`L(x_1, x_2, w, g)` the form of a product, the product is :math:`\partial L/\partial g`.  Its derivatives of
-every order, backwards and forwards, are calls again (`tpgen.kernels.runtime.forms`).
+With :math:`L(x_1, x_2, w, g)` the form of a product, the product is :math:`\partial L/\partial g`.
 """
 
 from __future__ import annotations
@@ -38,30 +37,30 @@ SORTED_ON = {target.device for target in KERNEL_TARGETS.values() if target.sorts
 def kernel_product(
     x1: Tensor, x2: Tensor, w: Tensor | None, description: str, elements: Tensor | None = None
 ) -> Tensor:
-    """The product of rows by a generated kernel.
+    """Compute the product of rows by a generated kernel.
 
-    ``x1 (z, in1)``, ``x2 (z, in2)``, ``w (numel,)`` shared or ``(z, numel)``; the result is ``(z, out)``.  With
-    ``elements (z,)`` of int64, ``w`` is ``(elements, numel)``, and row n has the weights ``w[elements[n]]``.
+    ``x1 (z, in1)``, ``x2 (z, in2)``, ``w (numel,)`` shared or ``(z, numel)``; the result is ``(z, out)``.  With int64
+    ``elements (z,)``, ``w`` is ``(elements, numel)``, and row n has the weights ``w[elements[n]]``.
 
-    Computed in the widest dtype among the operands; differentiable to any order in all three.  ``description`` is what
-    `describe` returns.  Raises `InputError` for tensors that do not fit, `BackendError` where no kernel can be built.
+    Computed in the widest operand dtype; differentiable to any order.  ``description`` comes from `describe`.  Raises
+    `InputError` for tensors that do not fit, `BackendError` where no kernel can be built.
 
     >>> from tpgen.planner.product import make_plan
     >>> text = describe(make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", False)]))
     >>> kernel_product(torch.ones(2, 8), torch.ones(2, 3), None, text).shape
     torch.Size([2, 24])
     """
-    x1, x2, w = _alike(x1, x2, w)
+    x1, x2, w = _in_common_dtype(x1, x2, w)
     at, rules = ((), ()) if elements is None else ((elements,), (ELEMENTS,))
     return forms.form(FormCall((x1, x2, w), at, description, FORWARD, rules))[0]
 
 
 def kernel_layer(x: Tensor, w: Tensor, elements: Tensor, description: str) -> Tensor:
-    """A linear layer by a generated kernel, row n with the weights ``w[elements[n]]``.
+    """Compute a linear layer by a generated kernel; row n has the weights ``w[elements[n]]``.
 
-    ``x (rows, in)``, ``w (elements, numel)``, ``elements (rows,)`` of int64; the result is ``(rows, out)``.
-    Differentiable to any order in x and w.  ``description`` is that of a plan with ``shared_weights="element"``.
-    Raises `InputError` for tensors that do not fit, and an element without weights.
+    ``x (rows, in)``, ``w (elements, numel)``, int64 ``elements (rows,)``; the result is ``(rows, out)``.
+    Differentiable to any order.  ``description`` is of a plan with ``shared_weights="element"``.  Raises `InputError`
+    for tensors that do not fit, and an element without weights.
 
     >>> from tpgen.planner.linear import make_linear_plan
     >>> text = describe(make_linear_plan("2x0e", "3x0e", shared_weights="element"))
@@ -86,7 +85,7 @@ def kernel_conv(
     elements: Tensor | None = None,
     paired: bool = False,
 ) -> Tensor:
-    r"""Products of edges summed over their destination, no edge's product ever stored.
+    r"""Sum products of edges over destinations, without storing products.
 
     .. math:: \text{out}[n] = \sum_{e : \text{dst}[e] = n} x_1[\text{src}[e]] \otimes_{w[e]} x_2[e]
 
@@ -96,15 +95,15 @@ def kernel_conv(
         w: weights ``(numel,)`` shared or ``(edges, numel)``; None where the product has none.
         edge_src, edge_dst: rows of x1 and of the result for every edge, in any order; int64 or int32.
         num_nodes: rows of the result.
-        description: what `describe` returns.
-        elements: the row of w of each edge, int64, where weights are ``(elements, numel)``.
-        paired: whether two edges share a row of w: of n rows, edge e takes row e, or row e - n where there is none.
+        description: string from `describe`.
+        elements: int64 row of w of each edge, where weights are ``(elements, numel)``.
+        paired: whether two edges share a row of w: of n rows, edge e takes row e, or e - n from edge n on.
 
-    The sum runs over a node's edges in their order, whatever the number of threads.  Indices are checked on each call
-    and in each derivative, unless the description was made with ``check_index=False``.
-    Raises `InputError` for tensors that do not fit and indices out of range.
+    A node's edges are summed in their order, for any number of threads.  Calls and derivatives check the indices,
+    unless the description has ``check_index=False``.  Raises `InputError` for tensors that do not fit and indices out
+    of range.
     """
-    x1, x2, w = _alike(x1, x2, w)
+    x1, x2, w = _in_common_dtype(x1, x2, w)
     _check_index("edge_src", edge_src)
     _check_index("edge_dst", edge_dst)
     more = () if elements is None else (elements,)
@@ -112,11 +111,11 @@ def kernel_conv(
     call = FormCall((x1, x2, w), (edge_src, edge_dst, *more), description, FORWARD, rules, num_nodes)
     if torch.compiler.is_compiling() and x1.device.type in SORTED_ON and not torch.compiler.is_exporting():
         both = torch.is_grad_enabled() and (x1.requires_grad or x2.requires_grad or w.requires_grad)
-        call = _on_sorted_edges(call, both, edge_src.long(), edge_dst.long(), more)
+        call = _with_edge_orders(call, both, edge_src.long(), edge_dst.long(), more)
     return forms.form(call)[0]
 
 
-def _on_sorted_edges(call: FormCall, needs_both: bool, src: Tensor, dst: Tensor, more: tuple[Tensor, ...]) -> FormCall:
+def _with_edge_orders(call: FormCall, needs_both: bool, src: Tensor, dst: Tensor, more: tuple[Tensor, ...]) -> FormCall:
     # Equal sorts of many layers and directions are one in a graph.  Outside, an order is kept with its tensor; Inductor
     # lends memory for one call, in which nothing may stay.
     nodes, rows = call.nodes, call.tensors[0].shape[0]
@@ -128,11 +127,11 @@ def _on_sorted_edges(call: FormCall, needs_both: bool, src: Tensor, dst: Tensor,
 
 
 def kernel_polynomial(tensors: Sequence[Tensor], index: Tensor | None, description: str, call: str) -> Tensor:
-    """The output of a polynomial by a generated kernel, ``(rows, out)``.
+    """Compute the output ``(rows, out)`` of a polynomial by a generated kernel.
 
-    ``tensors`` are inputs and weights in the order of the plan; ``index`` is the element of every row, where weights
-    have elements.  Differentiable to any order up to 9 in all tensors.  ``description`` is the plan's JSON text,
-    ``call`` its `forward_call` as text: both are made outside of what is compiled or traced, where they are constants.
+    ``tensors`` are inputs and weights in plan order; ``index`` is each row's element, for weights with elements.
+    Differentiable up to order 9.  ``description`` is the plan's JSON text, ``call`` its `forward_call` as text; both
+    must be made outside of compiled or traced code.
     """
     dtype = next((x.dtype for x in tensors if isinstance(x, Tensor) and x.is_floating_point()), torch.float32)
     tensors = [given_numbers(f"tensors[{n}]", x, dtype) for n, x in enumerate(tensors)]
@@ -149,8 +148,7 @@ def _check_index(name: str, index: Tensor) -> None:
         raise InputError(f"{name} must be a tensor of int64 or int32, got {kind}: use torch.as_tensor({name})")
 
 
-def _alike(x1: Tensor, x2: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """All three in the widest dtype; no weights are an empty tensor."""
+def _in_common_dtype(x1: Tensor, x2: Tensor, w: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     tensors = isinstance(x1, Tensor) and isinstance(x2, Tensor) and isinstance(w, Tensor)
     if tensors and w is not None and x1.is_floating_point() and x1.dtype == x2.dtype == w.dtype:
         return x1, x2, w  # usual calls, in one frame of Python

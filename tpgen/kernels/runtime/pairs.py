@@ -1,4 +1,4 @@
-"""Rows of an operand as a rule finds them, and the sums of gradients back: where kernels take a row for each row."""
+"""Operand rows gathered by row rules, and gradients summed back."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tpgen.kernels.rows import PAIRED, RowIndex
 
 
 def check_pairs(edges: int, pairs: int) -> None:
-    """Raise `InputError` where more than two edges would share a row of weights, or none would have one."""
+    """Raise `InputError` unless each row of weights has one or two edges."""
     if type(edges) is int and type(pairs) is int and not pairs <= edges <= 2 * pairs:  # not of a trace
         most = f"{-(-edges // 2)} to {edges}"
         raise InputError(f"w: at most two edges share a row, so {edges} edges take {most} rows of weights, got {pairs}")
 
 
 def rows_of_edges(weights: Tensor, edges: int, axis: int = 0) -> Tensor:
-    """A row for each edge: those of pairs, and from the first on again.
+    """Return a row per edge: all rows of weights, then the first again.
 
     >>> rows_of_edges(torch.tensor([[1.0], [2.0]]), 3).flatten()
     tensor([1., 2., 1.])
@@ -27,7 +27,7 @@ def rows_of_edges(weights: Tensor, edges: int, axis: int = 0) -> Tensor:
 
 
 def sums_of_pairs(rows: Tensor, pairs: int, axis: int = 0) -> Tensor:
-    """The transposed map: rows of edges that share one are added.
+    """Add edges' rows that share a row of weights: the transpose of `rows_of_edges`.
 
     >>> sums_of_pairs(torch.tensor([[1.0], [2.0], [4.0]]), 2).flatten()
     tensor([5., 2.])
@@ -37,8 +37,8 @@ def sums_of_pairs(rows: Tensor, pairs: int, axis: int = 0) -> Tensor:
     return torch.cat([both, rows.narrow(axis, more, pairs - more)], axis)
 
 
-def found_rows(index: RowIndex, x: Tensor, rows: int) -> Tensor:
-    """A row of an operand for each row of a call, by a rule."""
+def gather_by_rule(index: RowIndex, x: Tensor, rows: int) -> Tensor:
+    """Gather an operand row for each of a call's rows."""
     if index.rule.way == PAIRED:
         return rows_of_edges(x, rows)
     if index.tensor is None:  # one for all, or each its own
@@ -46,8 +46,8 @@ def found_rows(index: RowIndex, x: Tensor, rows: int) -> Tensor:
     return x.index_select(0, index.tensor)
 
 
-def sums_of_found(index: RowIndex, rows: Tensor) -> Tensor:
-    """The transposed map: rows that find the same one are added."""
+def sum_by_rule(index: RowIndex, rows: Tensor) -> Tensor:
+    """Add rows that share an operand row: the transpose of `gather_by_rule`."""
     if index.rule.way == PAIRED:
         return sums_of_pairs(rows, index.size)
     if index.tensor is None:

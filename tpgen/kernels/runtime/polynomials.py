@@ -1,4 +1,4 @@
-"""Polynomials as kernels compute them: what describes one, and its calls by name."""
+"""Polynomials as kernels compute them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LARGEST = 100_000  # operations of a row: what takes g++ minutes is refused
 
 @dataclass(frozen=True)
 class PolynomialDescription:
-    """A polynomial as a kernel computes it, whatever the dtype and the open slots."""
+    """A polynomial as kernels compute it in any dtype."""
 
     plan: Plan
     check_index: bool = True
@@ -40,19 +40,17 @@ class PolynomialDescription:
 
     @cached_property
     def form(self) -> PolynomialForm:
-        """The scalar form, of one row and one channel."""
+        """The form of one row and channel."""
         return polynomial_of(self.plan)
 
     def calls(self, forces: bool = False) -> tuple[Call, ...]:
-        """The forward call and its gradients; with ``forces`` second derivatives too."""
         return tuple(named_call(self.plan, name) for name in (POLYNOMIAL_CALLS if forces else POLYNOMIAL_CALLS[:2]))
 
     def places(self, _call: Call) -> int:
-        """Return 0: kernels on GPUs take operands as they come."""
         return 0
 
     def sweep(self, call: Call) -> PolynomialSweep:
-        """The program of a call.  Raises `KernelError` where it is too large to be written out."""
+        """Return a call's statements.  Raises `KernelError` above `LARGEST` operations per row."""
         sweep = self.statements(call)
         if sweep.operations > LARGEST:
             raise KernelError(
@@ -63,22 +61,17 @@ class PolynomialDescription:
         return sweep
 
     def statements(self, call: Call) -> PolynomialSweep:
-        """The program of a call, however large."""
+        """Return a call's statements, of any number."""
         return make_polynomial_sweep(self.form, call, frozenset(o.name for o in self.plan.weights))
 
     def placement(self, call: Call, dtype: torch.dtype, rules: Rules = ()) -> PolynomialPlacement:
-        """Decide what stands in registers, scratch and memory in the C++ of a call."""
         return PolynomialPlacement(self.plan, self.sweep(call), target(dtype))
 
     def source(self, call: Call, dtype: torch.dtype, rules: Rules = ()) -> GeneratedSource:
-        """The source of a kernel that computes a call."""
         return generate_polynomial(self.placement(call, dtype))
 
     def read(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Read the slots that a call opens, and those that are given at a level.
-
-        Raises `PlanError` where a slot is none of the polynomial's.
-        """
+        """Return the slots that a call opens, and the given slots with levels; raises `PlanError` for unknown slots."""
         names = [o.name for o in self.plan.operands]
         for slot in (*call.given, *call.opened):
             if slot.operand not in names or slot.levels & ~call.levels:
@@ -88,12 +81,11 @@ class PolynomialDescription:
         return tuple(map(str, call.opened)), tuple(str(slot) for slot in call.given if slot.levels)
 
     def parts(self, call: Call, rules: Rules) -> tuple[Call, ...]:
-        """The call itself, which is one kernel."""
         self.read(call)
         return (call,)
 
     def shapes(self, rules: Rules) -> dict[str, OperandShape]:
-        """Shapes of the operands' tensors.  Raises `InputError` for rules other than that of elements."""
+        """Shapes of the operands' tensors.  Raises `InputError` for rules other than elements."""
         if rules != (ELEMENTS,):
             raise InputError("edge_src and edge_dst are of convolutions: a polynomial takes an index of elements alone")
         return {
@@ -102,22 +94,20 @@ class PolynomialDescription:
         }
 
     def takes(self, _rule: RowRule, _dtype: torch.dtype) -> bool:
-        """Say yes to its only rule."""
         return True
 
     def rounds(self, call: Call, rules: Rules) -> bool:
-        """Whether sums go through memory between rows: they never do."""
         return False
 
 
 @remembered("polynomials as kernels compute them")
 def describe_polynomial(plan: Plan) -> PolynomialDescription:
-    """Describe a polynomial for kernels, once per process."""
+    """Return a polynomial's kernel description, cached."""
     return PolynomialDescription(plan)
 
 
 def forward_call(plan: Plan) -> Call:
-    """The call that computes the output from inputs and weights, in the order of the operands."""
+    """Return the call that computes the output from inputs and weights."""
     return Call(tuple(Slot(o.name) for o in plan.operands if o.name != OUT), (Slot(OUT),))
 
 
@@ -125,7 +115,7 @@ POLYNOMIAL_CALLS = ("forward", "backward", "second")
 
 
 def named_call(plan: Plan, name: str) -> Call:
-    """The ``forward`` call, its ``backward`` (all gradients), the ``second`` (gradients of these), or any in full.
+    """Return the ``forward`` call, its ``backward`` (all gradients), the ``second`` (their gradients), or parse a call.
 
     >>> from e3nn.o3 import Irreps
     >>> from tpgen.planner.plan import Operand

@@ -1,8 +1,4 @@
-"""Registration of operators: a function for each level of torch's dispatcher, and what autograd and torch.func ask.
-
-The derivative of a call is a call again, of products as of polynomials.  So an operator says of itself how a call is
-evaluated, pulled back, pushed forward and batched (`Operator`); recording, transforming and dispatching stand here.
-"""
+"""Registration of operators at each level of torch's dispatcher."""
 
 from __future__ import annotations
 
@@ -46,9 +42,9 @@ _TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
 
 
 def define(schema: str) -> None:
-    """Make an operator known; Inductor gives it dense tensors, as kernels take them.
+    """Define an operator by its schema; Inductor passes dense tensors.
 
-    Raises `BackendError` where a deployed network has brought one of its name.
+    Raises `BackendError` if a deployed network defined the operator.
     """
     try:
         library.define(schema, tags=torch.Tag.needs_contiguous_strides)
@@ -64,36 +60,36 @@ Unfold = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 
 
 class Differentiable(Generic[C]):
-    """Calls as autograd records them (`record_call`), by methods that each take a call."""
+    """Calls that autograd records by `record_call`; subclasses differentiate."""
 
     def call(self, tensors: Sequence[Any], rest: tuple) -> C:
-        """Put a call together from tensors and all else, as `split` took it apart."""
+        """Join tensors and other arguments to a call."""
         raise NotImplementedError
 
     def constants(self, rest: tuple) -> int:
-        """How many tensors of a call, the last, have no derivative."""
+        """Count the last tensors of a call, which have no derivative."""
         return 0
 
     def asks(self, call: C) -> bool:
-        """Whether the gradients that a pass has no use for take longer than to ask which it has."""
+        """Whether unused gradients cost more than asking autograd which are used."""
         return True
 
     def pull_back(
         self, call: C, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]
     ) -> Sequence[Tensor | None]:
-        """Gradients of the tensors of a call, but for indices, for cotangents of its results."""
+        """Gradients of a call's tensors, without indices, for cotangents of results."""
         raise NotImplementedError
 
     def push_forward(self, call: C, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """Tangents of the results of a call for tangents of its tensors."""
+        """Tangents of a call's results for tangents of tensors."""
         raise NotImplementedError
 
 
 class Operator(Differentiable[FormCall]):
-    """The operator of torch, as methods that each take a call: evaluate, differentiate, batch it."""
+    """A torch operator that evaluates, differentiates and batches calls."""
 
     def split(self, call: FormCall) -> tuple[tuple[Tensor, ...], tuple]:
-        """Take a call apart into its tensors, which autograd sees, and all else."""
+        """Split a call into tensors, which autograd sees, and other arguments."""
         tensors, at, *rest = call
         return (*tensors, *at), (len(at), *rest)
 
@@ -105,11 +101,11 @@ class Operator(Differentiable[FormCall]):
         return rest[0]
 
     def evaluate(self, call: FormCall, keys: Any = None) -> list[Tensor]:
-        """The open slots, by the dispatcher; for the dispatch keys that are left, where ``keys`` says which."""
+        """Compute the opened slots by the dispatcher, at levels of ``keys``."""
         raise NotImplementedError
 
     def run(self, call: FormCall) -> list[Tensor]:
-        """Compute the open slots by a kernel, where no transform or mode stands before it."""
+        """Compute the opened slots by a kernel, below transforms and modes."""
         raise NotImplementedError
 
     def shapes(self, call: FormCall) -> list[Tensor]:
@@ -117,19 +113,19 @@ class Operator(Differentiable[FormCall]):
         raise NotImplementedError
 
     def ahead(self, call: FormCall, wanted: Sequence[bool]) -> None:
-        """Build the kernels of a call and of the gradients that it is wanted for."""
+        """Build kernels of a call and of its wanted gradients."""
         raise NotImplementedError
 
     def fold(self, size: int, dims: Sequence[int | None], call: FormCall) -> tuple[FormCall, Unfold]:
-        """A call with a batch in its rows, and what takes its results apart; ``dims`` are those of its tensors."""
+        """Fold a batch into a call's rows; return the call and the function that unfolds results."""
         raise NotImplementedError
 
     def quick(self, call: FormCall) -> Sequence[Tensor]:
-        """The open slots where the runtime takes the call, with nothing recorded; else nothing."""
+        """Return the opened slots from C++, unrecorded; empty if C++ refuses the call."""
         raise NotImplementedError
 
     def needs_grad(self, call: FormCall) -> bool:
-        """Whether a tensor of a call requires a gradient."""
+        """Whether a tensor requires a gradient."""
         for x in call.tensors:  # noqa: SIM110 (small products notice a generator)
             if x.requires_grad:
                 return True
@@ -138,10 +134,7 @@ class Operator(Differentiable[FormCall]):
     # -- by the shortest way -------------------------------------------------------------------------------------------
 
     def at_once(self, call: FormCall) -> Sequence[Tensor]:
-        """The open slots of a usual call, recorded where it asks for it, past the dispatcher's levels in Python.
-
-        Nothing where those are needed: see `tpgen.kernels.runtime.native`.
-        """
+        """Compute the opened slots in C++ and record the call; empty if a transform or trace needs the dispatcher."""
         if torch.compiler.is_compiling() or has_tangents():
             return ()
         made = self.quick(call)
@@ -151,13 +144,13 @@ class Operator(Differentiable[FormCall]):
         return made
 
     def form(self, call: FormCall) -> Sequence[Tensor]:
-        """Compute the open slots of any call, by the shortest way where there is one, else by the dispatcher."""
+        """Compute the opened slots in C++ if possible, else by the dispatcher."""
         return self.at_once(call) or self.evaluate(call)
 
     # -- levels of the dispatcher --------------------------------------------------------------------------------------
 
     def recorded(self, keys: Any, call: FormCall) -> list[Tensor]:
-        """In autograd's graph where something asks for it."""
+        """Compute at the autograd level; record a call that requires gradients."""
         records = torch.is_grad_enabled() and self.needs_grad(call)
         if not records and not has_tangents():
             return self.below_autograd(keys, (), call)
@@ -168,7 +161,7 @@ class Operator(Differentiable[FormCall]):
         return list(_Recorded.apply(self, made, rest, *tensors))
 
     def below_autograd(self, keys: Any, wanted: Sequence[bool], call: FormCall) -> list[Tensor]:
-        """The open slots; where a backward is to follow, its kernel is built beside the one that runs."""
+        """Compute below autograd; also build the kernels of ``wanted`` gradients."""
         rest = keys & after_autograd
         if rest.highestPriorityTypeId() in KERNEL_KEYS:  # nothing in between: save a round through the dispatcher
             if any(wanted):
@@ -178,7 +171,7 @@ class Operator(Differentiable[FormCall]):
             return self.evaluate(call, rest)
 
     def transformed(self, call: FormCall) -> list[Tensor]:
-        """Under torch.func."""
+        """Compute under torch.func."""
         interpreter = functorch_interpreter()
         if isinstance(interpreter, FunctionalizeInterpreter):
             return self.functional(FunctionalizeAPI(interpreter), call)
@@ -188,7 +181,7 @@ class Operator(Differentiable[FormCall]):
         return list(_Transformed.apply(self, rest, *tensors))
 
     def vmapped(self, interpreter: VmapInterpreter, call: FormCall) -> list[Tensor]:
-        """Under vmap: what is recorded, is recorded further out."""
+        """Compute under `torch.vmap`."""
         tensors, rest = self.split(call)
         level = interpreter.level()
         below, dims = zip(*[without_vmap_dim(x, level) for x in living(tensors)], strict=True)
@@ -200,7 +193,7 @@ class Operator(Differentiable[FormCall]):
         return [add_vmap_dim(x, 0, level) for x in results]
 
     def functional(self, level: Any, call: FormCall) -> list[Tensor]:
-        """Under `functionalize`, which has no rule for functions of autograd: operators write into no operand."""
+        """Compute under `functionalize`."""
         tensors, rest = self.split(call)
         below = self.call(level.unwrap_tensors(tensors), rest)
         with level.redispatch_to_next():
@@ -208,7 +201,7 @@ class Operator(Differentiable[FormCall]):
         return list(level.wrap_tensors(tuple(made)))
 
     def batched(self, call: FormCall) -> list[Tensor]:
-        """Under torch's older vmap."""
+        """Compute under torch's older vmap."""
         with below_vmap() as level:
             tensors, rest = self.split(call)
             size, dims, below = unwrap_batched(level, tensors)
@@ -217,7 +210,7 @@ class Operator(Differentiable[FormCall]):
 
 
 def register(operator: Operator, name: str) -> None:
-    """The operator at every level."""
+    """Register an operator at every level."""
 
     def at(level: Callable[[FormCall], list[Tensor]]) -> Callable:
         return lambda *args, **options: level(FormCall.read(*args, **options))
@@ -234,7 +227,7 @@ def register(operator: Operator, name: str) -> None:
 
 
 def define_function(name: str, compute: Callable[..., Tensor], shaped: Callable[..., Tensor]) -> None:
-    """An operator without derivatives, for tensors of any device; ``shaped`` makes its results without values."""
+    """Register an operator without derivatives; ``shaped`` returns results without values."""
     library.impl(name, compute, "CompositeExplicitAutograd")
     library.impl(name, torch.library.fallthrough_kernel, "Autograd")
     torch.library.register_fake(f"tpgen::{name}", shaped, lib=library)
@@ -244,13 +237,13 @@ def define_function(name: str, compute: Callable[..., Tensor], shaped: Callable[
 
 
 class _Recorded(torch.autograd.Function):
-    """A call as autograd records it: ``made`` are its results, computed already."""
+    """A call as autograd records it, with computed results ``made``."""
 
     @staticmethod
     def forward(
         ctx: Any, operator: Differentiable, made: Sequence[Tensor], rest: tuple, *tensors: Any
     ) -> tuple[Tensor, ...]:
-        _remember(ctx, operator, rest, tensors)
+        _save_call(ctx, operator, rest, tensors)
         return tuple(made)
 
     @staticmethod
@@ -268,10 +261,7 @@ class _Recorded(torch.autograd.Function):
 
 
 def apply_of(function: Any) -> Callable[..., Any]:
-    """Return what calls a `torch.autograd.Function` without a look at transforms of torch.func, which costs time.
-
-    Its backward is called as it is, too, without the frames of Python that torch has before it.
-    """
+    """Return an autograd function's ``apply`` without torch.func's checks; speeds up its backward too."""
     call_backward_alone(function)
     return super(torch.autograd.Function, function).apply
 
@@ -280,7 +270,7 @@ record_call = apply_of(_Recorded)  # of what differentiates calls, results, all 
 
 
 class _Transformed(torch.autograd.Function):
-    """An operator as torch.func transforms it: grad, jvp and vmap, in any nesting."""
+    """An operator under torch.func: nested grad, jvp and vmap."""
 
     @staticmethod
     def forward(operator: Operator, rest: tuple, *tensors: Any) -> tuple[Tensor, ...]:
@@ -289,7 +279,7 @@ class _Transformed(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
         operator, rest, *tensors = inputs
-        _remember(ctx, operator, rest, tensors)
+        _save_call(ctx, operator, rest, tensors)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple:
@@ -310,7 +300,7 @@ class _Transformed(torch.autograd.Function):
         return results, (0,) * len(results)
 
 
-def _remember(ctx: Any, operator: Differentiable, rest: tuple, tensors: Sequence[Any]) -> None:
+def _save_call(ctx: Any, operator: Differentiable, rest: tuple, tensors: Sequence[Any]) -> None:
     ctx.save_for_backward(*tensors)
     if has_tangents():
         ctx.save_for_forward(*tensors)
@@ -325,8 +315,8 @@ def _pushed_forward(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple:
     return tuple(operator.push_forward(operator.call(tensors, rest), tangents[:with_tangents]))
 
 
-def added(total: Tensor, more: Tensor) -> Tensor:
-    """A sum of results of calls, which nothing else holds: in place, as new memory costs more than the sum."""
+def add_results(total: Tensor, more: Tensor) -> Tensor:
+    """Add ``more`` to ``total``, in place if autograd and transforms allow."""
     recorded = torch.is_grad_enabled() or has_tangents()
     if recorded or is_functorch_wrapped_tensor(more) or is_legacy_batchedtensor(more):
         return total + more
@@ -334,12 +324,11 @@ def added(total: Tensor, more: Tensor) -> Tensor:
 
 
 def asked_for(possible: Iterable[bool], nodes: Iterable[tuple[Any, int]]) -> list[bool]:
-    """Say of each possible gradient whether the running pass wants it, by the nodes behind the tensors."""
-    return [yes and _runs(node) for yes, (node, _) in zip(possible, nodes, strict=False)]
+    """Tell of each possible gradient whether the running backward uses it, by autograd nodes."""
+    return [yes and _pass_reaches(node) for yes, (node, _) in zip(possible, nodes, strict=False)]
 
 
-def _runs(node: Any) -> bool:
-    """Whether the running pass goes on to a node of its graph."""
+def _pass_reaches(node: Any) -> bool:
     try:
         return will_run(node)
     except RuntimeError:  # a leaf that `torch.autograd.grad` was asked for

@@ -1,7 +1,4 @@
-"""Run kernels: check the tensors, allocate the open slots, call the compiled function.
-
-This is the plain computation below autograd; `tpgen.kernels.runtime.ops` wraps it into operators.
-"""
+"""Run kernels below autograd: check tensors, allocate results, call functions."""
 
 from __future__ import annotations
 
@@ -30,9 +27,9 @@ from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
 from tpgen.kernels.runtime.failures import failure_of, name_of, note_failure
 from tpgen.kernels.runtime.faults import fault_error, fault_of
-from tpgen.kernels.runtime.launched import Launched, start
+from tpgen.kernels.runtime.launched import Launched, run_native
 from tpgen.kernels.runtime.native.runtime import FEW, NO_NUMBER, Runtime, runtime
-from tpgen.kernels.runtime.pairs import found_rows, sums_of_found
+from tpgen.kernels.runtime.pairs import gather_by_rule, sum_by_rule
 from tpgen.kernels.runtime.signature import CallSignature, Counts, NativeFields
 from tpgen.kernels.runtime.standins import standin
 from tpgen.kernels.runtime.targets import KernelTarget, target_of
@@ -47,7 +44,7 @@ _Entered = tuple[int, int]  # by which the runtime knows a kernel; how many tens
 
 
 class Kernels:
-    """The kernels of one form, each built when it is first called."""
+    """Kernels of one form, built at first calls."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -64,7 +61,7 @@ class Kernels:
 
     @property
     def product(self) -> Description:
-        """The description of a product or a linear layer.  Raises `InputError` where it is a polynomial's."""
+        """Description of a product or layer.  Raises `InputError` for polynomials."""
         if self.description.any_level:
             raise InputError("the description must be one of a product or a linear layer, not of a polynomial")
         return cast(Description, self.description)
@@ -72,7 +69,7 @@ class Kernels:
     # -- by the runtime in C++ -----------------------------------------------------------------------------------------
 
     def quick(self, call: FormCall) -> Sequence[Tensor]:
-        """The open slots of a usual call whose kernels are built, by the runtime; nothing for others, nor at faults."""
+        """Return the opened slots from C++; empty for unbuilt kernels, unusual calls and faults."""
         tensors, at, _, text, rules, nodes, _ = call
         entered = self._entered.get((text, tensors[0].dtype, rules)) if tensors else None
         if entered is None or self._native is None or type(nodes) is not int:
@@ -82,37 +79,36 @@ class Kernels:
             if made is not None:
                 return made
         if len(entered) > 1:
-            return start(self._native.form, call, entered, at)
+            return run_native(self._native.form, call, entered, at)
         if len(tensors) == FEW and len(at) < FEW:
             return self._native.few(*tensors, entered[0][0], nodes, *at)
         return self._native.form([*tensors, *at], entered[0][0], nodes)
 
-    def _number_of(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules) -> int:
-        text, signature = self._name(str(call), dtype, rules), self.signature(str(call), rules)
+    def _native_number(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules) -> int:
+        text, signature = self._native_text(str(call), dtype, rules), self.signature(str(call), rules)
         fields = NativeFields.of(signature, self.description.check_index)
         return native.add_form(text, dtype, self.description.places(call), *fields)
 
-    def _name(self, call: str, dtype: torch.dtype, rules: Rules) -> str:
+    def _native_text(self, call: str, dtype: torch.dtype, rules: Rules) -> str:
         return f"{self._text} {call} {dtype} {names_of_rules(rules)}"
 
-    def _enter(self, spec: KernelSpec, kernel: Kernel) -> None:
-        """Give a kernel to the runtime, where there is one that can call it."""
+    def _enter_kernel(self, spec: KernelSpec, kernel: Kernel) -> None:
         address = getattr(kernel, "address", None)
         native = runtime() if address else None
         failed = failure_of(self.description, spec.dtype, "cpu")
         if native is None or address is None or failed or self.widens(spec.call, spec.dtype, spec.rules, "cpu"):
             return
-        number = self._number_of(native, spec.call, spec.dtype, spec.rules)
+        number = self._native_number(native, spec.call, spec.dtype, spec.rules)
         if number != NO_NUMBER:
             native.set_kernel(number, address)
-            self._note(native, spec.call, spec.dtype, spec.rules, number)
+            self._note_entered(native, spec.call, spec.dtype, spec.rules, number)
 
-    def _note(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules, number: int) -> None:
+    def _note_entered(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules, number: int) -> None:
         self._entered[str(call), dtype, rules] = ((number, len(call.given)),)
         self._native = native
 
-    def _enter_launch(self, call: Slots, kernel: Kernel, like: Tensor, rules: Rules) -> None:
-        """Give the same to the runtime as it is launched on a GPU, where it has been launched by Python once."""
+    def _enter_gpu_launch(self, call: Slots, kernel: Kernel, like: Tensor, rules: Rules) -> None:
+        # only after one launch by Python
         launch, key = getattr(kernel, "launch", None), (kernel, like.device)
         if launch is None or key in self._offered or failure_of(self.description, like.dtype, like.device.type):
             return
@@ -120,15 +116,15 @@ class Kernels:
         native = runtime()
         if native is None or not native.launches():
             return
-        number = self._number_of(native, call, like.dtype, rules)
+        number = self._native_number(native, call, like.dtype, rules)
         if number != NO_NUMBER:
             native.set_launch(number, *launch(like))
-            self._note(native, call, like.dtype, rules, number)
+            self._note_entered(native, call, like.dtype, rules, number)
             self._launched = self._launched or Launched(native)
             self._launched.enter(number, call, self.signature(str(call), rules), kernel, like)
 
     def named(self, call: str, dtype: torch.dtype, rules: Rules) -> int:
-        """The name by which compiled programs make a call of one kernel, which is built.
+        """Build a call's kernel; return the number by which compiled programs call the kernel.
 
         Raises `KernelError` as `need`.
         """
@@ -136,14 +132,14 @@ class Kernels:
         native, entered = runtime(), self._entered.get((call, dtype, rules), ())
         if native is None or len(entered) != 1:
             raise BackendError("compiled programs call kernels by the runtime in C++, which has not been built here")
-        return native.name(self._name(call, dtype, rules), entered[0][0])
+        return native.name(self._native_text(call, dtype, rules), entered[0][0])
 
     def need(self, call: str, dtype: torch.dtype, rules: Rules) -> None:
-        """Build the kernels of a call for a program, which calls no graphs in their place.
+        """Build a call's kernels for a program that cannot use graphs.
 
-        Raises `KernelError` where one of this form cannot be built.
+        Raises `KernelError` if a kernel of the form cannot be built.
         """
-        self._together(self.signature(call, rules).parts, dtype, rules, "cpu")
+        self._build_parallel(self.signature(call, rules).parts, dtype, rules, "cpu")
         if why := failure_of(self.description, dtype, "cpu"):
             raise KernelError(
                 f"the kernel of {name_of(self.description.plan)}: {why}\n"
@@ -154,53 +150,49 @@ class Kernels:
     # -- kernels -------------------------------------------------------------------------------------------------------
 
     def kernel(self, call: Slots, dtype: torch.dtype, rules: Rules = (), device: str = "cpu") -> Kernel:
-        """The function that makes a call of a dtype by rules of rows."""
+        """Return a call's kernel for a dtype, row rules and device type, built at first."""
         key = (call, dtype, rules, device)
         found = self._kernels.get(key)
         if found is None:
             need_no_rehearsal()
             with _turns.setdefault((self._text, *key), Lock()):
-                found = self._kernels.get(key) or self._built(KernelSpec(self.description, call, dtype, rules), device)
+                found = self._kernels.get(key) or self._build(KernelSpec(self.description, call, dtype, rules), device)
         return found
 
-    def _built(self, spec: KernelSpec, device: str) -> Kernel:
+    def _build(self, spec: KernelSpec, device: str) -> Kernel:
         try:
             made = _need_target(device).load(spec)
         except KernelError as error:
-            return self._stand_in(spec, device, error)
-        self._enter(spec, made)  # first: other threads may look for it
+            return self._replace_by_standin(spec, device, error)
+        self._enter_kernel(spec, made)  # first: other threads may look for it
         self._kernels[spec.call, spec.dtype, spec.rules, device] = made
         return made
 
-    def _stand_in(self, spec: KernelSpec, device: str, error: KernelError) -> Kernel:
-        """Put PyTorch's operations in the place of a kernel that cannot be built, and say so.
-
-        No usual call goes past Python any more, where modules see that they have to choose again.
-        """
+    def _replace_by_standin(self, spec: KernelSpec, device: str, error: KernelError) -> Kernel:
+        # C++ runs no call of this form any more: Python is where modules notice that they must choose again
         made = self._kernels[spec.call, spec.dtype, spec.rules, device] = standin(spec)
         self._native = self._launched = None
         self._entered.clear()
         self._failed.append((spec, device, error))
         return made
 
-    def _say(self) -> None:
-        """Tell of kernels that could not be built, on the thread that has asked for them."""
+    def _report_failures(self) -> None:
+        # on the thread that asked for the kernels
         while self._failed:
             note_failure(*self._failed.pop())
 
-    def _call(self, kernel: Kernel, spec: KernelSpec, device: str, call: KernelCall) -> int:
-        """Call a kernel; those of GPUs are compiled for a chip when they are first called there."""
+    def _call_kernel(self, kernel: Kernel, spec: KernelSpec, device: str, call: KernelCall) -> int:
+        # GPU kernels are compiled for a chip at their first call
         try:
             return kernel(call)
         except KernelError as error:
-            made = self._stand_in(spec, device, error)
-            self._say()
+            made = self._replace_by_standin(spec, device, error)
+            self._report_failures()
             return made(call)
 
-    def _together(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, device: str) -> list[Kernel]:
-        """The kernels of some calls, those that are missing built side by side."""
-        _side_by_side(self._missing(calls, dtype, rules, device))
-        self._say()
+    def _build_parallel(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, device: str) -> list[Kernel]:
+        _run_parallel(self._missing(calls, dtype, rules, device))
+        self._report_failures()
         return [self.kernel(call, dtype, rules, device) for call in calls]
 
     def _missing(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, device: str) -> list[partial[Kernel]]:
@@ -208,7 +200,7 @@ class Kernels:
         return [partial(self.kernel, call, dtype, rules, device) for call in missing]
 
     def build_together(self, calls: Iterable[str], like: Tensor, rules: Rules) -> None:
-        """Build the kernels of calls on tensors like one side by side, once for a device."""
+        """Build the kernels of calls in parallel, for tensors like ``like``."""
         dtype, device, calls = like.dtype, like.device.type, tuple(calls)
         built = calls, dtype, rules, like.get_device()
         if built in self._ahead or dtype not in DTYPES or target_of(device) is None or not self.description.live:
@@ -221,21 +213,21 @@ class Kernels:
         wide = [part for part in parts if self.widens(part, dtype, rules, device)]
         narrow = [part for part in parts if part not in wide]
         numbers = (narrow, dtype), (wide, torch.float32)
-        ready = [self._prepare(some, number, rules, like) for some, number in numbers]
+        ready = [self._build_and_compile(some, number, rules, like) for some, number in numbers]
         if all(ready):
             self._ahead.add(built)
 
-    def _prepare(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, like: Tensor) -> bool:
+    def _build_and_compile(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, like: Tensor) -> bool:
         # false where another thread has begun to
         device = like.device.type
         if begun(self._missing(calls, dtype, rules, device)):
             return False
-        kernels = self._together(calls, dtype, rules, device)
-        _side_by_side([partial(_compile, k, like) for k in kernels if hasattr(k, "compile")])
+        kernels = self._build_parallel(calls, dtype, rules, device)
+        _run_parallel([partial(_compile_ahead, k, like) for k in kernels if hasattr(k, "compile")])
         return True
 
     def sort_together(self, call: FormCall) -> None:
-        """Sort edges by both ends at once, where a kernel takes them sorted and gradients are to follow."""
+        """Sort edges by both ends at once, for kernels that take sorted edges."""
         x1 = call.tensors[0]
         target = target_of(x1.device.type)
         if target is None or not target.sorts or call.rules != EDGES or not x1.dim():
@@ -249,7 +241,7 @@ class Kernels:
             know_both(src, dst, x1.shape[0], max(0, call.nodes), capture, self.description.check_index)
 
     def fuses(self, dtype: torch.dtype, device: str) -> bool:
-        """Whether second derivatives of a product's tensors of a dtype are one kernel there."""
+        """Whether one kernel computes second derivatives of a product."""
         found = self._fused.get((dtype, device))
         if found is None:
             target, spec = target_of(device), KernelSpec(self.description, raised_call(SLOTS, SLOTS), dtype)
@@ -260,20 +252,20 @@ class Kernels:
         return found
 
     def expands(self, call: FormCall) -> bool:
-        """Whether a call has no kernel of its own, and is a sum of calls without levels."""
+        """Whether a call has no kernel: a sum of calls without levels."""
         if self.description.any_level or not call.slots.levels:
             return False
         return not (call.tensors and self.fuses(call.tensors[0].dtype, call.tensors[0].device.type))
 
     def widens(self, call: Slots, dtype: torch.dtype, rules: Rules, device: str) -> bool:
-        """Whether a call on bfloat16 computes on float32 copies of its operands."""
+        """Whether a bfloat16 call computes on float32 copies."""
         target = target_of(device) if dtype == torch.bfloat16 else None
         return target is not None and target.rounds_sums and self.description.rounds(call, rules)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def signature(self, text: str, rules: Rules) -> CallSignature:
-        """Operands and results of a call, read once.  Raises `PlanError` or `InputError` where it is none."""
+        """Return a call's signature, cached.  Raises `PlanError` or `InputError` for invalid calls."""
         found = self._signatures.get((text, rules))
         if found is None:
             made = CallSignature(self.description, Slots.parse(text), rules)
@@ -281,14 +273,14 @@ class Kernels:
         return found
 
     def check(self, call: FormCall) -> tuple[CallSignature, Counts]:
-        """Raise `InputError` where a tensor does not fit; returns the call's signature, and what its axes count."""
+        """Return a call's signature and axis counts.  Raises `InputError` for tensors that do not fit."""
         signature = self.signature(call.call, call.rules)
         counts = signature.sizes(call)
         signature.check_kinds(call, counts[ROWS])
         return signature, counts
 
     def run(self, call: FormCall) -> list[Tensor]:
-        """The opened slots of a call."""
+        """Compute a call's opened slots."""
         return list(self.quick(call)) or self._run(call)
 
     def _run(self, call: FormCall) -> list[Tensor]:
@@ -305,7 +297,7 @@ class Kernels:
             return [x.zero_() for x in results]
         if begun(self._missing(signature.parts, dtype, rules, device)):
             return [x.zero_() for x in results]
-        kernels = self._together(signature.parts, dtype, rules, device)
+        kernels = self._build_parallel(signature.parts, dtype, rules, device)
         torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
         given = dict(zip(signature.call.given, map(_dense, call.tensors), strict=True))
         made = dict(zip(signature.call.opened, results, strict=True))
@@ -314,16 +306,16 @@ class Kernels:
             operands, opened = [given[s] for s in part.given], [made[s] for s in part.opened]
             spec = KernelSpec(self.description, part, dtype, rules)
             one = KernelCall(operands, opened, counts[ROWS], counts["channels"], indices)
-            if fault := self._call(kernel, spec, device, one):
+            if fault := self._call_kernel(kernel, spec, device, one):
                 raise fault_error(fault, indices)
-            self._enter_launch(part, kernel, like, rules)
+            self._enter_gpu_launch(part, kernel, like, rules)
         entered = [self._entered.get((str(part), dtype, rules), ()) for part in signature.parts]
         if all(entered):
             self._entered.setdefault((call.call, dtype, rules), tuple(n for numbers in entered for n in numbers))
         return results
 
     def indices(self, call: FormCall, counts: Counts) -> tuple[RowIndex, ...]:
-        """The indices of a call as kernels take them: dense, with the rows that they point into."""
+        """Return a call's indices for kernels: dense, with target row counts."""
         check = self.description.check_index
         return tuple(
             index._replace(
@@ -337,13 +329,14 @@ class Kernels:
     # -- rules that no kernel takes ------------------------------------------------------------------------------------
 
     def untaken(self, rules: Rules, dtype: torch.dtype, device: str) -> Rules:
-        """The rules by which kernels there find no rows: each row gets one of its own before, sums come after."""
+        """Return the row rules that a device's kernels do not support."""
+        # rows are gathered before such a kernel, and results summed after
         target = target_of(device)
         taken = () if target is None else target.takes(self.description, rules)
         return tuple(rule for rule in rules if rule not in taken or not self.description.takes(rule, dtype))
 
     def by_row(self, rules: Rules) -> str:
-        """The description of the form whose rows have their own of what rules find."""
+        """Return the description with weights per row, in place of ``rules``."""
         return self.product.per_row if ELEMENTS in rules else self._text
 
     def _run_by_row(self, call: FormCall, signature: CallSignature, counts: Counts, untaken: Rules) -> list[Tensor]:
@@ -352,20 +345,19 @@ class Kernels:
             raise fault_error(fault, indices)
         own = {index.rule.into: index for index in indices}
         tensors = [
-            found_rows(own[g.shape.counts], x, counts[ROWS]) if g.shape.counts in own else x
+            gather_by_rule(own[g.shape.counts], x, counts[ROWS]) if g.shape.counts in own else x
             for g, x in zip(signature.given, call.tensors, strict=True)
         ]
         kept = [index for index in call.indices if index.rule not in untaken]
         below = call._replace(tensors=tensors, description=self.by_row(untaken)).found_by(kept)
         made = kernels_of(below.description).run(below)
         return [
-            sums_of_found(own[shape.counts], x) if shape.counts in own else x
+            sum_by_rule(own[shape.counts], x) if shape.counts in own else x
             for (_, shape), x in zip(signature.opened, made, strict=True)
         ]
 
 
-def _side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
-    """Do tasks on threads of their own, and one alone on this."""
+def _run_parallel(tasks: Sequence[Callable[[], object]]) -> None:
     if len(tasks) == 1:
         tasks[0]()
     elif tasks:
@@ -374,14 +366,13 @@ def _side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
             list(pool.map(lambda context, task: context.run(task), contexts, tasks))
 
 
-def _compile(kernel: Any, like: Tensor) -> None:
-    """Compile a kernel ahead of its first call, which sees to what its compiler refuses."""
+def _compile_ahead(kernel: Any, like: Tensor) -> None:
+    # the first call handles an error of the compiler
     with suppress(KernelError):
         kernel.compile(like)
 
 
 def _need_target(device: str) -> KernelTarget:
-    """The target of a device that the tensors have been checked to be on."""
     target = target_of(device)
     assert target is not None, device
     return target
@@ -393,5 +384,5 @@ def _dense(x: Tensor) -> Tensor:
 
 @remembered("kernels of forms, by description")
 def kernels_of(description: str) -> Kernels:
-    """The kernels of a described form, prepared once per process."""
+    """Return a description's kernels, cached."""
     return Kernels(description)

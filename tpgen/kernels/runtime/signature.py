@@ -1,4 +1,4 @@
-"""Tensors that a call takes and returns: read off its slots once, and checked at every call."""
+"""Tensors of a call, checked at every call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Given(NamedTuple):
 
 
 class CallSignature:
-    """Tensors of one call.  Raises `PlanError` or `InputError` where a slot is none of the form's."""
+    """Given and opened tensors of a call.  Raises `PlanError` or `InputError` for unknown slots."""
 
     def __init__(self, description: AnyDescription, call: Call, rules: Rules) -> None:
         self.parts = description.parts(call, rules)
@@ -49,21 +49,21 @@ class CallSignature:
         self.opened = tuple((first.get(slot.operand), shapes[slot.operand]) for slot in call.opened)
 
     def sizes(self, call: FormCall) -> Counts:
-        """What all axes count; raises `InputError` where a tensor does not fit."""
+        """Return the size of each counted axis.  Raises `InputError` for tensors that do not fit."""
         tensors = call.tensors
         if len(self.given) != len(tensors):
             raise InputError(f"call {str(self.call)[:60]!r} is given {len(self.given)} tensors, got {len(tensors)}")
         counts: Counts = {}
         for n in self._order:
             g, x = self.given[n], tensors[n]
-            (_count_flat if g.shape.flat else _count)(g, x, counts)
+            (_count_flat_rows if g.shape.flat else _count_rows_and_channels)(g, x, counts)
         counts.setdefault("channels", 1)
         for index in call.indices:
-            _check_rows(index, counts, self.groups)
+            _check_rule(index, counts, self.groups)
         return counts
 
     def shapes(self, tensors: Sequence[Tensor], counts: Counts) -> list[tuple[int, ...]]:
-        """Shapes of the opened slots: those of what is given for the same operand, else one flat row for each."""
+        """Shapes of opened slots: of the same operand's given tensor, else flat rows."""
         return [
             (counts[shape.counts], shape.dim * (counts["channels"] if shape.channels else 1))
             if given is None
@@ -72,7 +72,7 @@ class CallSignature:
         ]
 
     def check_kinds(self, call: FormCall, rows: int) -> None:
-        """Raise `InputError` where dtypes differ, tensors stand where no kernel runs, or an index is none of rows."""
+        """Raise `InputError` for mixed or unsupported dtypes and devices, or an invalid index."""
         dtype, device = call.tensors[0].dtype, call.tensors[0].device
         known = dtype in DTYPES and target_of(device.type) is not None
         if not known or any(x.dtype != dtype or x.device != device for x in call.tensors):
@@ -86,11 +86,12 @@ class CallSignature:
         name, other = self.given[0].slot, self._description
         if x.dtype not in DTYPES:
             raise InputError(
-                f"{slot} is {_short(x.dtype)}, and {COMPUTED}: {other.other_dtypes}, which takes any dtype"
+                f"{slot} is {_dtype_name(x.dtype)}, and {COMPUTED}: {other.other_dtypes}, which takes any dtype"
             )
         if x.dtype != first.dtype:
             raise InputError(
-                f"{slot} must be {_short(first.dtype)} as {name} is, got {_short(x.dtype)}: convert one of them"
+                f"{slot} must be {_dtype_name(first.dtype)} as {name} is, got {_dtype_name(x.dtype)}: "
+                "convert one of them"
             )
         if target_of(x.device.type) is None and not nowhere:
             raise InputError(
@@ -101,8 +102,8 @@ class CallSignature:
             raise InputError(f"{slot} must be on {first.device} as {name} is, got {x.device}: move one of them")
 
 
-def _count_flat(given: _Given, x: Tensor, counts: Counts) -> None:
-    """Rows of a product's operand, which are flat; an empty operand may have any shape."""
+def _count_flat_rows(given: _Given, x: Tensor, counts: Counts) -> None:
+    # an empty operand may have any shape
     slot, (dim, what, *_), shape = given.slot, given.shape, x.shape
     known = counts.get(what)
     if what == SHARED:
@@ -117,8 +118,7 @@ def _count_flat(given: _Given, x: Tensor, counts: Counts) -> None:
         raise InputError(f"{slot} must have shape {wanted}, got {tuple(shape)}")
 
 
-def _count(given: _Given, x: Tensor, counts: Counts) -> None:
-    """Rows or elements of an operand, and its channels."""
+def _count_rows_and_channels(given: _Given, x: Tensor, counts: Counts) -> None:
     slot, (dim, what, irreps, channels, _) = given
     if x.dim() == 0:
         raise InputError(f"{slot}: must have rows, got a number")
@@ -126,22 +126,22 @@ def _count(given: _Given, x: Tensor, counts: Counts) -> None:
     width = 1
     for size in rest:
         width = width * size
-    _agree(slot, what, first, counts)
+    _check_count(slot, what, first, counts)
     if channels:
         if width % dim:
             raise InputError(f"{slot}: a row must be whole channels of {dim} ({irreps}), got {width} numbers")
-        _agree(slot, "channels", width // dim, counts)
+        _check_count(slot, "channels", width // dim, counts)
     elif width != dim:
         raise InputError(f"{slot}: a row must have {dim} numbers ({irreps}), got {width}")
 
 
-def _agree(slot: str, what: str, size: int, counts: Counts) -> None:
+def _check_count(slot: str, what: str, size: int, counts: Counts) -> None:
     before = counts.setdefault(what, size)
     if size != before:
         raise InputError(f"{slot}: has {size} {what}, and the tensors before it have {before}: they must agree")
 
 
-def _check_rows(index: RowIndex, counts: Counts, groups: bool) -> None:
+def _check_rule(index: RowIndex, counts: Counts, groups: bool) -> None:
     rule, rows = index.rule, counts[ROWS]
     if index.tensor is None and (rule.way == INDEXED or (rule.way == GROUPED and not groups)):
         raise InputError(f"{rule.argument}: give it too, an index of {rule.into} for every row")
@@ -162,7 +162,7 @@ def _check_index(index: RowIndex, rows: int, first: str, device: torch.device) -
     x, name, dtypes = index.tensor, index.rule.argument, index.rule.dtypes
     assert x is not None
     if x.dtype not in dtypes:
-        wanted = " or ".join(map(_short, dtypes))
+        wanted = " or ".join(map(_dtype_name, dtypes))
         raise InputError(f"{name} must be {wanted}, got {x.dtype}: convert it with {name}.long()")
     if tuple(x.shape) != (rows,):
         raise InputError(f"{name} must have shape ({rows},), one index for every row, got {tuple(x.shape)}")
@@ -170,7 +170,7 @@ def _check_index(index: RowIndex, rows: int, first: str, device: torch.device) -
         raise InputError(f"{name} must be on {device} as {first} is, got {x.device}: move it")
 
 
-def _short(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
@@ -178,7 +178,7 @@ Fields = tuple[int, ...]
 
 
 class NativeFields(NamedTuple):
-    """Fields of a call for the runtime in C++: its ``struct Given``, ``struct Opened`` and ``struct Rule``."""
+    """A call's fields for C++: ``struct Given``, ``Opened`` and ``Rule``."""
 
     given: Sequence[Fields]
     opened: Sequence[Fields]
@@ -186,7 +186,7 @@ class NativeFields(NamedTuple):
 
     @staticmethod
     def of(signature: CallSignature, check_index: bool) -> NativeFields:
-        """Axes are numbers, those of rules last."""
+        """Encode a signature, with axes as numbers."""
         axes = [ROWS, SHARED, *(rule.into for rule in signature.rules)]
         given = [(s.dim, int(s.channels), axes.index(s.counts), int(s.flat)) for _, s in signature.given]
         opened = [(-1 if n is None else n, s.dim, int(s.channels), axes.index(s.counts)) for n, s in signature.opened]

@@ -1,8 +1,4 @@
-"""Stand-ins for kernels that cannot be built: the same calls by PyTorch's operations, below autograd.
-
-A product's call is a sum of calls without levels, and each of these an einsum for every path.  A polynomial's call is
-its sweep, statement by statement.
-"""
+"""PyTorch operations in place of kernels that cannot be built."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from tpgen.form.form import ROW, Form, Term
 from tpgen.form.polynomial import read_operand, write_operand
 from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, by_form
 from tpgen.kernels.runtime.faults import fault_of
-from tpgen.kernels.runtime.pairs import found_rows, sums_of_found
+from tpgen.kernels.runtime.pairs import gather_by_rule, sum_by_rule
 from tpgen.kernels.sweep.evaluate import ValueMemory, run_statements
 from tpgen.kernels.sweep.monomials import PolynomialSweep, reads, stored_value
 from tpgen.kernels.sweep.statements import Component
@@ -32,7 +28,7 @@ from tpgen.planner.plan import SHARED, Operand
 
 
 def product_standin(spec: KernelSpec) -> Kernel:
-    """A product's call: rows gathered, an einsum for each path, and rows that meet summed."""
+    """Return a product's kernel in PyTorch: an einsum per path."""
     form = spec.description.form
     rows = tuple(replace(o, rows=o.rows if o.rows == SHARED else ROW) for o in form.operands)
     form = replace(form, operands=rows)
@@ -44,49 +40,49 @@ def product_standin(spec: KernelSpec) -> Kernel:
         own = {index.rule.operand: index for index in call.indices}
         # nothing reads one without numbers, and it may have no rows
         given = [
-            found_rows(own[name], _wide(x), call.rows) if name in own and x.shape[-1] else _wide(x)
+            gather_by_rule(own[name], _widened(x), call.rows) if name in own and x.shape[-1] else _widened(x)
             for name, x in zip(names, call.given, strict=True)
         ]
-        evaluate = partial(_opened, form, call.rows)
+        evaluate = partial(_opened_by_einsums, form, call.rows)
         sums = summed_parts(parts, given, len(call.opened), evaluate)
         for slot, total, x in zip(spec.call.opened, sums, call.opened, strict=True):
             index = own.get(slot.operand)
-            x.zero_() if total is None or not x.numel() else x.copy_(sums_of_found(index, total) if index else total)
+            x.zero_() if total is None or not x.numel() else x.copy_(sum_by_rule(index, total) if index else total)
         return 0
 
     return run
 
 
-def _opened(
+def _opened_by_einsums(
     form: Form, rows: int, raised: tuple[int, ...], point: Sequence[Any], opened: tuple[int, ...]
 ) -> list[Tensor]:
-    """The slots that a call without levels opens, from the paths that read all that is raised."""
+    # only paths that read all raised operands
     read = form.reading(*((SLOTS[n],) for n in raised))
     given = dict(zip(SLOTS, point, strict=True))
-    return [_contracted(read, SLOTS[n], given, rows) for n in opened]
+    return [_sum_of_einsums(read, SLOTS[n], given, rows) for n in opened]
 
 
-def _contracted(form: Form, opened: str, given: Mapping[str, Tensor | None], rows: int) -> Tensor:
-    """One open slot: an einsum for each path."""
-    own, like = form.operand(opened) if _has(form, opened) else None, next(x for x in given.values() if x is not None)
+def _sum_of_einsums(form: Form, opened: str, given: Mapping[str, Tensor | None], rows: int) -> Tensor:
+    own = form.operand(opened) if _has_operand(form, opened) else None
+    like = next(x for x in given.values() if x is not None)
     if own is None:  # a layer's second input, which has no entries
         return like.new_zeros(rows, 0)
     out = like.new_zeros(*((rows,) if own.row else ()), own.dim)
     at_slot = form.open(opened)
     for term in at_slot.live_terms:
         c = at_slot.contraction(term)
-        operands = [_factor(form, term, c, factor, given, like) for factor in c.factors]
+        operands = [_einsum_operand(form, term, c, factor, given, like) for factor in c.factors]
         start, stop = own.segments[term.segment(opened)]
         block = out.narrow(-1, start, stop - start)
         block += (c.coefficient * torch.einsum(c.equation, *operands)).reshape(block.shape)
     return out
 
 
-def _has(form: Form, operand: str) -> bool:
+def _has_operand(form: Form, operand: str) -> bool:
     return any(o.name == operand for o in form.operands)
 
 
-def _factor(
+def _einsum_operand(
     form: Form, term: Term, c: Contraction, factor: Factor, given: Mapping[str, Tensor | None], like: Tensor
 ) -> Tensor:
     if not isinstance(factor.source, str):
@@ -97,7 +93,7 @@ def _factor(
     return x.narrow(-1, start, stop - start).reshape(*(x.shape[:1] if own.row else ()), *c.shape(factor.letters))
 
 
-def _wide(x: Tensor) -> Tensor:
+def _widened(x: Tensor) -> Tensor:
     return x.float() if x.dtype == torch.bfloat16 else x
 
 
@@ -107,7 +103,7 @@ _Extent = tuple[int, int, int]  # rows (or elements), components, channels
 
 
 def polynomial_standin(spec: KernelSpec) -> Kernel:
-    """A polynomial's sweep, statement by statement."""
+    """Return a polynomial's kernel in PyTorch: its sweep, statement by statement."""
     plan, slots = spec.description.plan, spec.call
 
     def run(call: KernelCall) -> int:
@@ -118,9 +114,9 @@ def polynomial_standin(spec: KernelSpec) -> Kernel:
             every = torch.arange(call.rows, device=like.device)
             index = every if call.elements == call.rows else torch.zeros_like(every)
         pairs = zip(slots.given, call.given, strict=True)
-        tensors = {str(slot): _components(plan.operand(slot.operand), _wide(x)) for slot, x in pairs}
+        tensors = {str(slot): _by_row_component_channel(plan.operand(slot.operand), _widened(x)) for slot, x in pairs}
         results = [plan.operand(slot.operand) for slot in slots.opened]
-        shapes = {str(slot): _shape(o, call) for slot, o in zip(slots.opened, results, strict=True)}
+        shapes = {str(slot): _slot_extent(o, call) for slot, o in zip(slots.opened, results, strict=True)}
         found = run_polynomial_sweep(spec.description.statements(slots), tensors, shapes, index)
         for slot, o, x in zip(slots.opened, results, call.opened, strict=True):
             value = found[str(slot)].transpose(1, 2)
@@ -133,10 +129,10 @@ def polynomial_standin(spec: KernelSpec) -> Kernel:
 def run_polynomial_sweep(
     sweep: PolynomialSweep, given: Mapping[str, Tensor], shapes: Mapping[str, _Extent], index: Tensor
 ) -> dict[str, Tensor]:
-    """The open slots of a sweep, by name, in the ``shapes`` asked for.
+    """Run a sweep; return the opened slots by name, in the requested ``shapes``.
 
-    ``given`` are the tensors by slot, ``[row, component, channel]``, or ``[element, component, channel]`` for
-    weights, with the element of every row in ``index``.
+    ``given`` are ``[row, component, channel]`` by slot, or ``[element, component, channel]`` for weights; ``index`` is
+    each row's element.
     """
     weights = {v.operand for v in reads(sweep.prologue) | reads(sweep.epilogue) if isinstance(v, Component)}
     rows = {slot: x[index] if slot in weights else x for slot, x in given.items()}
@@ -145,14 +141,15 @@ def run_polynomial_sweep(
     summed = {v.operand for v in map(stored_value, sweep.epilogue) if isinstance(v, Component)}
     zero = next(iter(given.values())).new_zeros(())
     return {
-        slot: _collected(slot, shape, opened, zero, index if slot in summed else None) for slot, shape in shapes.items()
+        slot: _stack_components(slot, shape, opened, zero, index if slot in summed else None)
+        for slot, shape in shapes.items()
     }
 
 
-def _collected(
+def _stack_components(
     slot: str, shape: _Extent, opened: Mapping[Component, Any], zero: Tensor, index: Tensor | None
 ) -> Tensor:
-    """A slot's components as one tensor; summed over the rows of an element, or over channels, where it has fewer."""
+    # summed over the rows of an element, or over channels, for a shape with fewer
     rows = shape[0] if index is None else len(index)
     parts = [zero + opened.get(Component(slot, 0, i), zero) for i in range(shape[1])]
     channels = max((p.shape[-1] for p in parts if p.dim()), default=shape[2])
@@ -162,12 +159,11 @@ def _collected(
     return whole.sum(-1, keepdim=True) if shape[2] < channels else whole
 
 
-def _components(o: Operand, x: Tensor) -> Tensor:
-    """A tensor as ``[row or element, component, channel]``."""
+def _by_row_component_channel(o: Operand, x: Tensor) -> Tensor:
     return read_operand(o, x).transpose(1, 2)
 
 
-def _shape(o: Operand, call: KernelCall) -> _Extent:
+def _slot_extent(o: Operand, call: KernelCall) -> _Extent:
     return call.elements if o.weights else call.rows, o.dim, call.channels if o.channels else 1
 
 

@@ -1,8 +1,4 @@
-"""Targets of kernels: one row for each, with the tensors that it takes.
-
-A target says in words why it cannot take a form (`KernelTarget.obstacle`), and makes of a `KernelSpec` a function of
-given tensors, results, sizes and indices (`KernelTarget.load`).  Nothing else names a device.
-"""
+"""Kernel targets: CPU and CUDA."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ _COMFORTABLE = 8_000
 
 @dataclass(frozen=True)
 class KernelTarget:
-    """One way to run kernels."""
+    """A device type's kernels: obstacles, loading, text, scratch bytes."""
 
     device: str  # the type of the tensors that it is taken for
     about: str
@@ -64,12 +60,12 @@ class KernelTarget:
 
 @cache
 def target_of(device: str) -> KernelTarget | None:
-    """The target that takes the tensors of a device."""
+    """Return a device type's target, or None."""
     return next((t for t in KERNEL_TARGETS.values() if t.device == device), None)
 
 
 def devices() -> str:
-    """The devices that kernels run on, in words."""
+    """Devices that run kernels, as text."""
     return " or ".join(t.about for t in KERNEL_TARGETS.values()) or "no device here"
 
 
@@ -79,7 +75,7 @@ def kernel_supported(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> str | None:
-    """None where a generated kernel can compute a product, a layer or a polynomial, otherwise the reason in words.
+    """Why a generated kernel cannot compute a product, layer or polynomial, or None.
 
     >>> from tpgen.planner.product import make_plan
     >>> plan = make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)])
@@ -89,7 +85,7 @@ def kernel_supported(
     target = kernel_target(dtype, device)
     if isinstance(target, str):
         return target
-    spec = _forward(plan, layout if isinstance(layout, str) else tuple(layout), dtype)
+    spec = _forward_spec(plan, layout if isinstance(layout, str) else tuple(layout), dtype)
     if not spec.description.live:
         return NO_PATHS
     where = torch.device(device)
@@ -100,16 +96,16 @@ def kernel_supported(
 def why_no_kernel(
     plan: Plan, layout: str | tuple[str, ...], dtype: torch.dtype, device: torch.device | str
 ) -> str | None:
-    """Why ``auto`` takes no kernel: the form has none, or is faster without."""
+    """Why ``auto`` takes no kernel (unsupported, or slower than a graph), or None."""
     reason = kernel_supported(plan, layout, dtype, device)
     target = target_of(torch.device(device).type)
     if reason or target is None:
         return reason
-    return target.slower(_forward(plan, layout, dtype), target.chip(torch.device(device)))
+    return target.slower(_forward_spec(plan, layout, dtype), target.chip(torch.device(device)))
 
 
 def kernel_target(dtype: torch.dtype, device: torch.device | str) -> KernelTarget | str:
-    """The target for tensors of a dtype on a device, or the reason in words why there is none."""
+    """Return the target for a dtype and device, or the reason why none exists."""
     kind = torch.device(device).type
     target = target_of(kind)
     if target is None:
@@ -120,24 +116,23 @@ def kernel_target(dtype: torch.dtype, device: torch.device | str) -> KernelTarge
 
 
 def obstacle_of(target: KernelTarget, spec: KernelSpec, device: torch.device) -> str | None:
-    """Why a target has no kernel for a call on a device; remembered by what of the device it depends on."""
+    """Why a target has no kernel for a call on a device, or None; cached by chip."""
     return _obstacle(target.obstacle, spec, target.chip(device))
 
 
 # Asked at every large call of `conversion.operations.matmul`; anew each time, as what a machine lacks can change.
 @remembered("forward calls of plans")
-def _forward(plan: Plan, layout: Layout, dtype: torch.dtype) -> KernelSpec:
+def _forward_spec(plan: Plan, layout: Layout, dtype: torch.dtype) -> KernelSpec:
     description = described(plan, layout)
     return KernelSpec(description, description.calls()[0], dtype)
 
 
 @remembered("obstacles to kernels")
-def _obstacle(asked: Callable[[KernelSpec, Any], str | None], spec: KernelSpec, chip: Any) -> str | None:
-    return _TOO_LARGE(spec) or asked(spec, chip)
+def _obstacle(obstacle: Callable[[KernelSpec, Any], str | None], spec: KernelSpec, chip: Any) -> str | None:
+    return _TOO_LARGE(spec) or obstacle(spec, chip)
 
 
-def _takes_long(spec: KernelSpec) -> str | None:
-    """Why the forward program of a polynomial is too large, whatever the target."""
+def _why_too_large(spec: KernelSpec) -> str | None:
     try:
         operations = spec.description.sweep(spec.call).operations
     except BackendError as error:
@@ -147,19 +142,19 @@ def _takes_long(spec: KernelSpec) -> str | None:
     return f"a row takes {operations} operations, and kernels of more than {_COMFORTABLE} take long to compile"
 
 
-_TOO_LARGE = by_form(lambda _spec: None, _takes_long)
+_TOO_LARGE = by_form(lambda _spec: None, _why_too_large)
 
 
 # -- C++ on the CPU ----------------------------------------------------------------------------------------------------
 
 
-def _no_compiler(_device: torch.device) -> str | None:
+def _why_no_compiler(_device: torch.device) -> str | None:
     if find_compiler() is None:
         return f"kernels need a C++ compiler ({COMPILERS}) and {why_no_compiler()}"
     return None
 
 
-def _no_schedule(spec: KernelSpec, _chip: None) -> str | None:
+def _why_no_schedule(spec: KernelSpec, _chip: None) -> str | None:
     try:
         planned = spec.description.schedule(spec.dtype)
     except TpgenError as error:
@@ -173,7 +168,7 @@ def _no_schedule(spec: KernelSpec, _chip: None) -> str | None:
     return None
 
 
-_cpp_obstacle = by_form(_no_schedule, lambda *_: None)
+_cpp_obstacle = by_form(_why_no_schedule, lambda *_: None)
 
 
 def _cpp_text(spec: KernelSpec, _chip: None) -> str:
@@ -184,7 +179,7 @@ KERNEL_TARGETS: dict[str, KernelTarget] = {
     "cpp": KernelTarget(
         device="cpu",
         about="the CPU",
-        missing=_no_compiler,
+        missing=_why_no_compiler,
         obstacle=_cpp_obstacle,
         load=load.CompiledKernel,
         empty=lambda shape, dtype, _device: memory.empty(shape, dtype),

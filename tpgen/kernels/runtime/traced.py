@@ -1,8 +1,4 @@
-"""Operators that a graph calls once for equal arguments, looked for while it is traced.
-
-Inductor merges equal calls where it splits a graph into one for each direction, and nowhere else: in a graph without
-gradients every layer would sort the same edges.
-"""
+"""Equal operator calls, merged while a graph is traced."""
 
 from __future__ import annotations
 
@@ -15,13 +11,14 @@ from tpgen.kernels.runtime.registration import library
 
 
 def share_equal_calls(name: str) -> None:
-    """Let graphs call an operator of tensors and numbers once for equal ones: it may depend on nothing else."""
+    """Let traced graphs call an operator once for equal arguments, which alone decide its result."""
+    # Inductor merges equal calls only in graphs with gradients: else every layer would sort the same edges
     mode = getattr(_torch, "TracingMode", None)
     if mode is not None:
-        torch.library.register_torch_dispatch(f"tpgen::{name}", mode, _traced, lib=library)
+        torch.library.register_torch_dispatch(f"tpgen::{name}", mode, _call_or_reuse, lib=library)
 
 
-def _traced(mode: Any, operator: Any, types: Any, args: tuple[Any, ...], kwargs: Any = None) -> Any:
+def _call_or_reuse(mode: Any, operator: Any, types: Any, args: tuple[Any, ...], kwargs: Any = None) -> Any:
     # a call while a graph is traced: the result of an equal one that stands there, or a node of its own
     tracer = mode.tracer
     if not (hasattr(tracer, "unwrap_proxy") and hasattr(tracer, "proxy")):  # of a graph that is written anew
@@ -34,7 +31,7 @@ def _traced(mode: Any, operator: Any, types: Any, args: tuple[Any, ...], kwargs:
 
 
 def _equal_call(graph: Any, operator: Any, given: list[Any]) -> Any:
-    """The first call of an operator on what nodes hold and on numbers, with nothing written since; None for none."""
+    """Return the first node that calls an operator on equal arguments, with no write since, or None."""
     first, known, calls = dict[Any, Any](), dict[Any, Any](), list[Any]()
     for node in graph.nodes:
         first[node] = node
@@ -43,9 +40,9 @@ def _equal_call(graph: Any, operator: Any, given: list[Any]) -> Any:
             calls.clear()
             first = {one: one for one in first}  # those that held the same may differ now
         elif node.op == "call_function" and not node.is_impure():
-            first[node] = known.setdefault((node.target, _spelled((node.args, node.kwargs), first)), node)
+            first[node] = known.setdefault((node.target, _arguments_key((node.args, node.kwargs), first)), node)
             calls += [node] * (node.target is operator)
-    same = (n for n in calls if all(_equal(*pair, first) for pair in zip(n.args, given, strict=True)))
+    same = (n for n in calls if all(_same_value(*pair, first) for pair in zip(n.args, given, strict=True)))
     return next(same, None)
 
 
@@ -53,18 +50,18 @@ def _writes(node: Any) -> bool:
     return getattr(getattr(node.target, "_schema", None), "is_mutable", False)
 
 
-def _spelled(x: Any, first: dict[Any, Any]) -> Any:
-    """Arguments as a key, each node as the first that holds the same."""
+def _arguments_key(x: Any, first: dict[Any, Any]) -> Any:
+    # each node as the first node with the same value
     if isinstance(x, tuple | list):
-        return tuple(_spelled(one, first) for one in x)
+        return tuple(_arguments_key(one, first) for one in x)
     if isinstance(x, dict):
-        return tuple((name, _spelled(one, first)) for name, one in x.items())
+        return tuple((name, _arguments_key(one, first)) for name, one in x.items())
     return first[x] if hasattr(x, "op") else repr(x)
 
 
-def _equal(there: Any, mine: Any, first: dict[Any, Any]) -> bool:
-    """Whether two nodes hold the same, or two numbers are equal for all sizes that a graph is for."""
-    if hasattr(mine, "op"):
-        return mine in first and first.get(there) is first[mine]
-    value = there.meta["val"] if hasattr(there, "op") else there
-    return bool(_torch.symbolic_shapes.statically_known_true(value == mine))
+def _same_value(other: Any, given: Any, first: dict[Any, Any]) -> bool:
+    # numbers must be equal for all sizes of the graph
+    if hasattr(given, "op"):
+        return given in first and first.get(other) is first[given]
+    value = other.meta["val"] if hasattr(other, "op") else other
+    return bool(_torch.symbolic_shapes.statically_known_true(value == given))

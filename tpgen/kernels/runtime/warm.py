@@ -1,4 +1,4 @@
-"""Build kernels ahead of use: C++ for this machine, or CUDA C++ for any compute capability, without a GPU."""
+"""Kernels built ahead of use; CUDA kernels need no GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.build.build import load_all
 from tpgen.kernels.cuda.chips import OLDEST, chip_of
 from tpgen.kernels.cuda.cubins import cubin
-from tpgen.kernels.cuda.driver import cuda_taken
+from tpgen.kernels.cuda.driver import driver_cuda_version
 from tpgen.kernels.cuda.nvrtc import known_architectures, need_nvrtc
 from tpgen.kernels.rows import EDGES, ELEMENTS
 from tpgen.kernels.runtime.description import described
@@ -30,18 +30,17 @@ def warm(
     convolution: bool = False,
     forces: bool = False,
 ) -> int:
-    """Build the kernels of plans ahead of use, side by side; returns how many there are.
+    """Build the C++ kernels of plans in parallel, forward and backward; return their number.
 
-    Forward and backward; with ``forces`` those that training on gradients of the inputs needs besides.  ``convolution``
-    builds them for `TensorProductConv`.  A product without paths has none.  Raises `BackendError` where there is no
-    compiler or it fails.
+    ``forces`` adds kernels for training on input gradients; ``convolution`` builds for `TensorProductConv`.  A product
+    without paths has no kernel.  Raises `BackendError` without a working compiler.
     """
     target, wanted = KERNEL_TARGETS["cpp"], tuple(dtypes)
     texts = [
         text
         for plan in plans
         for dtype in wanted
-        for text in _texts(target, plan, None, layout, dtype, convolution, forces)
+        for text in _kernel_texts(target, plan, None, layout, dtype, convolution, forces)
     ]
     load_all(texts)
     return len(texts)
@@ -55,16 +54,16 @@ def warm_cuda(
     convolution: bool = False,
     forces: bool = False,
 ) -> int:
-    """Build CUDA kernels of a product, a linear layer or a polynomial for compute capabilities (80 is 8.0), as `warm`.
+    """Build CUDA kernels of a plan for compute capabilities (80 is 8.0), as `warm`.
 
-    It needs NVRTC, and no GPU.  Raises `BackendError` where there is no NVRTC, where it fails or knows no such
-    capability, and for products without a kernel; `EmitError` where a row does not fit.
+    Raises `BackendError` without an NVRTC for the capabilities, and for products without kernel; `EmitError` for a row
+    that does not fit.
     """
     check_capabilities(capabilities)
     texts = [
         (text, arch)
         for arch in dict.fromkeys(capabilities)
-        for text in _texts(KERNEL_TARGETS["cuda"], plan, chip_of(arch), layout, dtype, convolution, forces)
+        for text in _kernel_texts(KERNEL_TARGETS["cuda"], plan, chip_of(arch), layout, dtype, convolution, forces)
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda one: cubin(*one), texts))
@@ -72,8 +71,8 @@ def warm_cuda(
 
 
 def check_capabilities(capabilities: Iterable[int]) -> None:
-    """Raise `BackendError` where there are no GPUs of a compute capability, or no kernels for them."""
-    cuda = cuda_taken()
+    """Raise `BackendError` for a capability without GPUs or kernels."""
+    cuda = driver_cuda_version()
     for arch in capabilities:
         if arch < OLDEST:
             raise BackendError(f"sm_{arch}: kernels need a GPU of compute capability {OLDEST / 10} or later")
@@ -83,7 +82,7 @@ def check_capabilities(capabilities: Iterable[int]) -> None:
             raise BackendError(unknown("compute capability", f"sm_{arch}", [f"sm_{one}" for one in known]))
 
 
-def _texts(
+def _kernel_texts(
     target: KernelTarget, plan: Plan, chip: Any, layout: Layout, dtype: torch.dtype, convolution: bool, forces: bool
 ) -> list[str]:
     description = described(plan, layout)

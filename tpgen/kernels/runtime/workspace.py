@@ -1,4 +1,4 @@
-"""Bytes that a call of a kernel takes beside operands and results: those that its target counts, and copies."""
+"""Scratch bytes of kernel calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tpgen.kernels.runtime.targets import target_of
 
 
 def call_workspace(call: FormCall) -> int:
-    """Count the bytes of a call of a kernel, and of the copies that it makes.
+    """Count a call's scratch bytes, copies of operands included.
 
     >>> from tpgen.kernels.runtime.description import describe
     >>> from tpgen.planner.product import make_plan
@@ -32,14 +32,15 @@ def call_workspace(call: FormCall) -> int:
     read = (*call.tensors, *(index.tensor for index in call.indices if index.tensor is not None))
     copies = sum(x.numel() * x.itemsize for x in read if not x.is_contiguous())  # kernels read dense rows
     if not kernels.widens(signature.call, dtype, call.rules, device.type):
-        return copies + _most(kernels, signature, call, counts, dtype)
+        return copies + _largest_kernel_bytes(kernels, signature, call, counts, dtype)
     results = sum(torch.Size(shape).numel() for shape in signature.shapes(call.tensors, counts))
     wide = sum(2 * x.nbytes for x in call.tensors) + 2 * results * dtype.itemsize
-    return copies + wide + _most(kernels, signature, call, counts, torch.float32)
+    return copies + wide + _largest_kernel_bytes(kernels, signature, call, counts, torch.float32)
 
 
-def _most(kernels: Kernels, signature: CallSignature, call: FormCall, counts: Counts, dtype: torch.dtype) -> int:
-    """The most that one of the call's kernels takes."""
+def _largest_kernel_bytes(
+    kernels: Kernels, signature: CallSignature, call: FormCall, counts: Counts, dtype: torch.dtype
+) -> int:
     device = call.tensors[0].device
     target = target_of(device.type)
     if target is None:

@@ -22,7 +22,7 @@ def compared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """Compare names of dicts that Python says have changed, or all of them, where it says nothing."""
     if request.param == "all names":
         monkeypatch.setattr(identity, "version_address", lambda _: None)
-        monkeypatch.setattr(identity, "_watcher", lambda: -1)
+        monkeypatch.setattr(identity, "_dict_watcher", lambda: -1)
 
 
 def again(table: dict[str, Any], name: str) -> None:

@@ -335,5 +335,5 @@ def test_a_call_and_its_gradients_take_few_steps() -> None:
 def test_without_the_function_behind_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(_torch, "operation", raising=False)
     monkeypatch.setitem(_torch.NAMES, "operation", _torch.Private("torch._C", "_gone", "nothing", "slower"))
-    assert native._operation("form") is torch.ops.tpgen_native.form.default
-    assert native._operation("form", "few") is torch.ops.tpgen_native.form.few
+    assert native._operator_function("form") is torch.ops.tpgen_native.form.default
+    assert native._operator_function("form", "few") is torch.ops.tpgen_native.form.few

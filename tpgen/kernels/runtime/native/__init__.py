@@ -1,1 +1,1 @@
-"""Calls of kernels without Python: an operator in C++ over libtorch's stable functions."""
+"""Kernel calls without Python: C++ operators on libtorch's stable functions."""

@@ -1,4 +1,4 @@
-"""Functions in C++ that Python calls with addresses: of tensors that it has checked, for one purpose each."""
+"""C++ functions that Python calls with addresses of checked tensors."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _ARGUMENTS = {"p": ctypes.c_void_p, "i": ctypes.c_int64}  # an address, a number
 
 @cache
 def native_function(name: str, entry: str, arguments: str, holds_gil: bool = False) -> Any:
-    """A function of the header ``name`` beside this file, which returns an int64; None where nothing can be compiled.
+    """Compile a function ``entry`` of header ``name`` that returns int64; None without a compiler.
 
-    ``arguments`` has a letter for each: ``p`` for an address, ``i`` for an int64.  A function that reads objects of
-    Python's holds the GIL.
+    ``arguments`` has a letter per argument: ``p`` address, ``i`` int64.  Functions that read Python objects hold the
+    GIL.
     """
     here = Path(__file__).parent
     texts = [read_header(here.parents[1] / "cpp" / "system.h"), read_header(here / f"{name}.h")]

@@ -1,7 +1,6 @@
-"""Whether objects of Python's are made of what they were made of, in one call of C++ that opens no frame.
+"""Whether Python objects still have the same parts, checked in one C++ call.
 
-Names of a dict are compared where the dict has changed: its number says so until Python 3.11, and Python itself from
-3.12 on.  All else is words in memory.  What is watched is kept, so that nothing else can stand at its address.
+A dict's names are compared after a change of the dict; other parts are words in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _WITHOUT_ARGUMENTS = 4  # METH_NOARGS
 
 
 class Absent(Enum):
-    """The value of a name that stands for nothing."""
+    """Value of a name that a dict lacks."""
 
     ABSENT = 0
 
@@ -32,7 +31,7 @@ ABSENT = Absent.ABSENT
 
 
 class WatchedNames(NamedTuple):
-    """A dict with names and what each stands for; ``whole``: these are all that it has, in its order."""
+    """A dict with names and their values; ``whole``: no other names, same order."""
 
     table: dict[Any, Any]
     names: Sequence[Any]
@@ -41,12 +40,12 @@ class WatchedNames(NamedTuple):
 
 
 def compares() -> bool:
-    """Whether `standing` can say anything: without a compiler it cannot."""
+    """Whether `standing` works, which needs a compiler."""
     return _method() is not None
 
 
 def by_table(places: Iterable[tuple[dict[Any, Any], Any]]) -> list[tuple[dict[Any, Any], list[Any]]]:
-    """Dicts, each with its names."""
+    """Group names by dict."""
     found: dict[int, tuple[dict[Any, Any], list[Any]]] = {}
     for table, name in places:
         found.setdefault(id(table), (table, []))[1].append(name)
@@ -54,14 +53,14 @@ def by_table(places: Iterable[tuple[dict[Any, Any], Any]]) -> list[tuple[dict[An
 
 
 def names_now(tables: Iterable[tuple[dict[Any, Any], list[Any]]]) -> list[WatchedNames]:
-    """Names of dicts, each with what it stands for now."""
+    """Read the present values of names in dicts."""
     return [WatchedNames(table, names, list(map(table.get, names, repeat(ABSENT)))) for table, names in tables]
 
 
 def standing(words: Sequence[Word], tables: Sequence[WatchedNames]) -> Callable[[], bool] | None:
-    """A function that says whether words and names of dicts stand for the same objects; None without a compiler.
+    """Return a function that tells whether words and names hold the same objects; None without a compiler.
 
-    It may say that they do not where only the order or the identity of equal names has changed.
+    The function may return False after a change of order, or of the identity of equal names.
 
     >>> table = {"a": 1}
     >>> stands = standing([], [WatchedNames(table, ["a", "b"], [1, ABSENT])])
@@ -74,7 +73,7 @@ def standing(words: Sequence[Word], tables: Sequence[WatchedNames]) -> Callable[
     dicts, told = [of.table for of in tables], False
     shared = [shared_words(of.table, of.values) for of in tables]
     if None not in shared:
-        told, words = _tells_of(dicts), [*words, *chain.from_iterable(filter(None, shared))]
+        told, words = _watch_dicts(dicts), [*words, *chain.from_iterable(filter(None, shared))]
     objects = [[*of.names, *of.values] for of in tables]
     columns: dict[str, list[Any]] = {
         "places": [word.address for word in words],
@@ -94,7 +93,7 @@ def standing(words: Sequence[Word], tables: Sequence[WatchedNames]) -> Callable[
 
 
 class _Watched(ctypes.Structure):
-    """What the header knows by this name."""
+    """``struct Watched`` of the header."""
 
     _fields_ = (
         *(("count", ctypes.c_int64), ("places", ctypes.c_void_p), ("values", ctypes.c_void_p)),
@@ -120,7 +119,6 @@ _NEW = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ct
 
 @cache
 def _method() -> _Method | None:
-    """The method that compares; its object keeps what is watched."""
     stands, use = (
         native_function("identity", "tpgen_stands", "pp"),
         native_function("identity", "tpgen_use_python", "pppp"),
@@ -139,16 +137,16 @@ def _address(function: Any) -> int | None:
     return ctypes.cast(function, ctypes.c_void_p).value
 
 
-def _tells_of(dicts: Iterable[dict[Any, Any]]) -> bool:
-    """Let Python tell of changes of dicts; whether it does so."""
-    watcher = _watcher()
+def _watch_dicts(dicts: Iterable[dict[Any, Any]]) -> bool:
+    # Python 3.12 and later tell of changes of a dict
+    watcher = _dict_watcher()
     watch = ctypes.pythonapi.PyDict_Watch if watcher >= 0 else None
     return watch is not None and all(watch(watcher, ctypes.py_object(table)) == 0 for table in dicts)
 
 
 @cache
-def _watcher() -> int:
-    """The number by which Python tells the header of changes, -1 where it gives none."""
+def _dict_watcher() -> int:
+    # -1 where Python gives no watcher
     if sys.version_info < (3, 12):
         return -1
     told = _in_header("tpgen_dict_changes", "ippp")

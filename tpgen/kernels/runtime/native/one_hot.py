@@ -1,4 +1,4 @@
-"""Find the ones of one-hot rows, and whether all rows are, in one pass in C++: torch takes eight operations."""
+"""One-hot rows, read in one C++ pass."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _ENTRIES = {torch.float32: "tpgen_one_hot_float32", torch.float64: "tpgen_one_ho
 
 
 def find_ones(y: Tensor) -> Tensor | None:
-    """The column of the one in each row, int64 ``(rows,)``; None where a row is not 1 at one place and 0 elsewhere.
+    """Return each row's column of 1, int64 ``(rows,)``; None unless all rows are one-hot.
 
-    ``y (rows, columns)`` is numbers on the CPU.
+    ``y (rows, columns)`` is on the CPU.
 
     >>> find_ones(torch.eye(3)[[2, 0]])
     tensor([2, 0])

@@ -1,4 +1,4 @@
-"""The pairs among the edges of a graph, found in one pass in C++: nothing to sort, some tens of nanoseconds an edge."""
+"""Pairs of opposite edges, found in one C++ pass."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _ENTRIES = {torch.float32: "tpgen_pairs_float32", torch.float64: "tpgen_pairs_fl
 
 @dataclass(frozen=True, eq=False)
 class EdgePairs:
-    """Numbers of edges, the same for both of a pair.  Pairs have the first numbers, edges without another one follow.
+    """Numbers of edges, equal for both edges of a pair; pairs come first.
 
-    ``order`` holds an edge of each number, then the other ones of the pairs; ``place`` is where each edge stands in it.
+    ``order`` holds one edge of each number, then the pairs' other edges; ``place`` is each edge's position in
+    ``order``.
     """
 
     order: Tensor
@@ -32,11 +33,10 @@ class EdgePairs:
 
 
 def find_pairs(edge_index: Tensor, vectors: Tensor, rows: Tensor) -> EdgePairs | None:
-    """The pairs among edges; None where nothing can be compiled.
+    """Find the pairs among edges; None without a compiler.
 
-    Two edges are a pair where they join the same nodes in both directions, where ``vectors (edges, 3)`` are exact
-    negatives of each other, and where ``rows`` are the same to the last bit.  An edge is in one pair at most.  All are
-    on the CPU.
+    A pair joins the same nodes in both directions, with ``vectors (edges, 3)`` that are exact negatives and ``rows``
+    that are equal to the last bit.  An edge is in one pair at most.  Tensors are on the CPU.
 
     >>> found = find_pairs(
     ...     torch.tensor([[0, 1, 1], [1, 2, 0]]),

@@ -1,13 +1,8 @@
-"""The runtime of this process: operators in C++, and tables of the kernels that have been built.
+"""The C++ runtime: operators, and tables of built kernels.
 
-Python builds a kernel when it is first needed and enters it here.  From then on ``tpgen_native::form`` checks operands,
-makes room and calls it, or launches it on a GPU, by the order of its rows where it takes them sorted.  It takes only
-what is usual: tensors that fit, all on the CPU or on one GPU.  For all else, and for all faults, it returns nothing:
-then Python does the call, and says what is wrong.  Its overload ``form.few`` is the same for few tensors, without
-lists, which small products notice.  Its overload ``form.named``, for compiled programs, fails at faults.
-
-The dispatcher decides what is usual: under a tracer, a transform, a mode, for tensors of other kinds, the operator is
-a function that returns nothing.
+``tpgen_native::form`` runs kernels that Python has built, on fitting tensors of the CPU or one GPU, without tracer,
+transform or mode.  For other calls and faults the operator returns nothing, and Python runs the call or raises.
+``form.few`` takes few tensors without lists; ``form.named``, for compiled programs, raises at faults.
 """
 
 from __future__ import annotations
@@ -47,7 +42,7 @@ _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_cha
 
 
 class Runtime:
-    """The operators and their tables."""
+    """Operators and tables of the C++ runtime."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         library.tpgen_set_kernel.argtypes = [ctypes.c_int64, ctypes.c_void_p]
@@ -68,23 +63,23 @@ class Runtime:
         self._numbers: dict[str, int] = {}
         if library.tpgen_register():
             raise BackendError(f"torch {torch.__version__} refuses the operators of tpgen_native")
-        self._registered = _register_unusual()
-        self.form, self.few = _operation("form"), _operation("form", "few")
+        self._registered = _register_fallbacks()
+        self.form, self.few = _operator_function("form"), _operator_function("form", "few")
 
     def use_driver(self, device: str, driver: EntryPoints | None) -> None:
-        """Launch kernels on devices of a type from now on by these functions, or leave it to Python."""
+        """Launch kernels on a device type by these functions; None leaves launches to Python."""
         kind = getattr(ctypes.CDLL(libtorch()), f"aoti_torch_device_type_{device}")() if driver else NO_NUMBER
         self._library.tpgen_use_driver(kind, *(driver or [None] * len(EntryPoints._fields)))
         self._launches = driver is not None
 
     def launches(self) -> bool:
-        """Whether kernels on GPUs are launched without Python; the driver is found when it is first asked."""
+        """Whether C++ launches kernels on GPUs."""
         if self._launches is None:
             self.use_driver("cuda", entry_points())
         return bool(self._launches)
 
     def name(self, text: str, number: int) -> int:
-        """Let compiled programs make a call of a form by a number made of its text; returns it."""
+        """Register a call for compiled programs; return its number, a hash of ``text``."""
         name = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
         with self._guard.lock:
             self._library.tpgen_name(name, number)
@@ -99,10 +94,10 @@ class Runtime:
         opened: Sequence[Sequence[int]],
         rules: Sequence[Sequence[int]],
     ) -> int:
-        """The number of a call, entered when it is first asked for, or `NO_NUMBER`.
+        """Return the number of a call, entered at first, or `NO_NUMBER`.
 
-        Its text says all of it.  ``given``, ``opened`` and ``rules`` are `NativeFields`; ``places`` are the operands
-        that a product opens, as bits.
+        ``text`` identifies the call; ``given``, ``opened`` and ``rules`` are `NativeFields`; ``places`` are opened
+        operands as bits.
         """
         parts = (given, opened, rules)
         numbers = [_DTYPES[dtype], places, *map(len, parts), *(n for part in parts for x in part for n in x)]
@@ -113,7 +108,7 @@ class Runtime:
             return self._numbers[text]
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
-        """An uninitialised tensor on pages that were used before; None where there is no memory."""
+        """Return an uninitialised tensor on reused pages, or None without memory."""
         if not _TAKE or dtype not in _DTYPES:
             return None
         sizes = (ctypes.c_int64 * len(shape))(*shape)
@@ -121,49 +116,49 @@ class Runtime:
         return _TAKE([_new_capsule(handle, None, None)])[0] if handle else None
 
     def kept(self) -> int:
-        """Bytes that are free and kept for results to come."""
+        """Free bytes kept for later results."""
         return int(self._library.tpgen_memory_kept())
 
     def release(self) -> None:
-        """Give the bytes that are kept back to the system."""
+        """Return kept bytes to the system."""
         self._library.tpgen_memory_release()
 
     def limit(self, size: int) -> int:
-        """Keep at most so many bytes, or where negative as the rule says; returns the limit that was."""
+        """Set the most bytes to keep (negative: default); return the previous limit."""
         return int(self._library.tpgen_memory_limit(size))
 
     def after_fork(self) -> None:
-        """Free the lock of the memory, which a thread of the forked process may hold."""
+        """Free the memory's lock in a forked process."""
         self._library.tpgen_memory_after_fork()
 
     def set_kernel(self, form: int, address: int) -> None:
-        """Enter the kernel of a call."""
+        """Enter a call's kernel."""
         self._library.tpgen_set_kernel(form, address)
 
     def set_launch(self, form: int, device: int, launch: Sequence[int]) -> None:
-        """Enter the kernels of a call as they are launched on a device."""
+        """Enter a call's launch parameters on a device."""
         self._library.tpgen_set_launch(form, device, (ctypes.c_int64 * len(launch))(*launch))
 
 
-def _operation(name: str, overload: str = "") -> Callable[..., list[Tensor]]:
-    """The function behind an operator's object, which is another frame of Python."""
+def _operator_function(name: str, overload: str = "") -> Callable[..., list[Tensor]]:
+    # the operator's object would be another Python frame
     find = getattr(_torch, "operation", None)
     operators = getattr(torch.ops.tpgen_native, name)
     return find(f"tpgen_native::{name}", overload)[0] if find else getattr(operators, overload or "default")
 
 
 def memory_limit() -> int | None:
-    """How many bytes may be kept for results to come; None where nobody says."""
+    """Bytes that ``TPGEN_REUSE_MB`` allows to keep, or None."""
     asked = setting("TPGEN_REUSE_MB", "MB")
     return None if asked is None else asked * 2**20
 
 
 def built_runtime() -> Runtime | None:
-    """The runtime, where somebody has built it."""
+    """Return the runtime if built."""
     return _runtime() if _runtime.cache_info().currsize else None
 
 
-def _register_unusual() -> torch.library.Library:
+def _register_fallbacks() -> torch.library.Library:
     library = torch.library.Library("tpgen_native", "FRAGMENT")
     for key in _UNUSUAL:
         for name in ("form.few", "form"):
@@ -177,7 +172,7 @@ _guard = ForkedLock()  # kernels are built side by side, and the first of them a
 
 
 def runtime() -> Runtime | None:
-    """The runtime, built at first; None where it cannot be, which is said once, or is not wanted (TPGEN_NATIVE=0)."""
+    """Return the runtime, built at first; None with TPGEN_NATIVE=0, or after a failure, which warns."""
     with _guard.lock:
         return _runtime()
 

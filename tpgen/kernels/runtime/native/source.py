@@ -1,4 +1,4 @@
-"""The text of the runtime, from the headers beside this file."""
+"""Source of the C++ runtime."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _COMMON = ("torch", "memory", "form")  # each needs those before it
 
 @cache
 def process_text() -> str:
-    """The source of a process's own runtime; its text names the torch it is for.
+    """Source of a process's runtime, with its torch version.
 
     >>> "tpgen_register" in process_text()
     True
@@ -21,7 +21,7 @@ def process_text() -> str:
 
 
 def deployed_text(table: str) -> str:
-    """The source of a runtime for programs without Python, with a table of its kernels.
+    """Source of a runtime without Python, with a table of kernels.
 
     >>> "none of it" in deployed_text("// none of it")
     True
@@ -30,11 +30,11 @@ def deployed_text(table: str) -> str:
 
 
 def native_header(name: str) -> str:
-    """The text of a header beside this file."""
+    """Text of a header beside this file."""
     return (Path(__file__).parent / f"{name}.h").read_text(encoding="utf-8")
 
 
 def libtorch() -> str:
-    """The file of the library that exports torch's stable functions; empty where there is none of a known name."""
+    """Library file that exports torch's stable functions, or empty."""
     files = (Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*")
     return next((str(file) for file in sorted(files) if file.suffix in (".so", ".dylib")), "")

@@ -1,8 +1,4 @@
-"""Addresses of words in memory that change when an object of Python's does, as far as this Python's layout is known.
-
-No header of Python's is needed: each place is looked for in an object whose parts are known, and an object of which the
-word is not where it should be has no address.
-"""
+"""Addresses of memory words that change when a Python object changes, probed on known objects."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ _FUNCTION = ("__code__", "__defaults__", "__kwdefaults__")
 
 
 class Word(NamedTuple):
-    """An address, what stands there now, and the object whose address that is, or several that may be."""
+    """A memory word: address, present value, and the objects pointed to."""
 
     address: int
     value: int
@@ -29,12 +25,12 @@ class Word(NamedTuple):
 
 
 def class_word(x: Any) -> Word | None:
-    """The word by which an object has its class."""
-    return _word_of(x, _class_offset(), type(x))
+    """Find the pointer from an object to its class."""
+    return _word_at(x, _class_offset(), type(x))
 
 
 def dict_word(x: Any) -> Word | None:
-    """The word by which an object has its own dict."""
+    """Find the pointer from an object to its dict."""
     held = object.__getattribute__(x, "__dict__")
     if _read(id(x) - _BEFORE) == id(held):  # where classes of Python's have it from 3.11 on
         return Word(id(x) - _BEFORE, id(held), held)
@@ -43,29 +39,29 @@ def dict_word(x: Any) -> Word | None:
 
 
 def bases_word(kind: type) -> Word | None:
-    """The word by which a class has the classes that its names are looked up in."""
-    return _word_of(kind, _bases_offset(), kind.__mro__)
+    """Find the pointer from a class to its ``__mro__``."""
+    return _word_at(kind, _bases_offset(), kind.__mro__)
 
 
 def function_words(function: FunctionType) -> list[Word] | None:
-    """The words by which a function has its code and defaults."""
+    """Find the pointers from a function to its code and defaults."""
     found = [
-        _word_of(function, at, getattr(function, name)) for name, at in zip(_FUNCTION, _function_offsets(), strict=True)
+        _word_at(function, at, getattr(function, name)) for name, at in zip(_FUNCTION, _function_offsets(), strict=True)
     ]
-    return _all(found)
+    return _all_or_none(found)
 
 
 def cell_words(cell: CellType) -> list[Word] | None:
-    """The word by which a cell of a closure has its content."""
+    """Find the pointer from a closure's cell to its content."""
     try:
         content = cell.cell_contents
     except ValueError:  # nothing has been written into it yet
         content = None
-    return _all([_word_of(cell, _cell_offset(), content)])
+    return _all_or_none([_word_at(cell, _cell_offset(), content)])
 
 
 def list_words(x: list[Any]) -> list[Word] | None:
-    """The words by which a list has its length and items; an item is read only where those before it stand."""
+    """Find a list's length and item words; an item may be read only while earlier words are unchanged."""
     if not _knows_lists():
         return None
     size, items = (Word(at, _read(at)) for at in _list_head(x))
@@ -73,12 +69,12 @@ def list_words(x: list[Any]) -> list[Word] | None:
 
 
 def order_words(x: OrderedDict[Any, Any]) -> list[Word] | None:
-    """The words that an ordered dict has beside those of a dict, of which a change of its order moves one."""
+    """Find the words of an ordered dict that change with its order."""
     return [Word(at, _read(at)) for at in _behind_dict(x)] if _knows_order() else None
 
 
 def slot_words(x: Any, values: Sequence[Any]) -> list[Word] | None:
-    """All words of an object of plain Python classes, which keep attributes in slots that hold such values."""
+    """Find all words of an object of plain Python classes, whose slots hold ``values``."""
     begin, kept = _class_offset(), (type(x), *values)
     if begin is None or not all(kind.__flags__ & _OF_PYTHON for kind in type(x).__mro__[:-1]):
         return None
@@ -86,22 +82,22 @@ def slot_words(x: Any, values: Sequence[Any]) -> list[Word] | None:
 
 
 def version_address(table: dict[Any, Any]) -> int | None:
-    """The address of a number that each change of a dict moves; Python has one until 3.11."""
+    """Address of a dict's version number, or None from Python 3.12 on."""
     return id(table) + _version_offset() if _knows_versions() else None
 
 
 def shared_words(table: dict[Any, Any], values: Iterable[Any]) -> list[Word] | None:
-    """The words by which a dict has such values of an object's own, which Python from 3.13 on writes past the dict.
+    """Find the words by which an object holds ``values`` of its dict, from Python 3.13 on.
 
-    A dict that has its values itself needs none; nothing where this Python's layout is unknown.
+    Empty for a dict with its own values; None for an unknown layout.
     """
-    if not _shares():
+    if not _values_are_shared():
         return []
-    return _in_object(table, values) if _knows_shared() else None
+    return _inline_value_words(table, values) if _knows_shared() else None
 
 
-def _in_object(table: dict[Any, Any], values: Iterable[Any]) -> list[Word]:
-    """The place of an object's values, how many there are, and all words that may be the values'."""
+def _inline_value_words(table: dict[Any, Any], values: Iterable[Any]) -> list[Word]:
+    # the place of the values, their number, and the words that point to wanted values
     place = Word(id(table) + 5 * _SIZE, _read(id(table) + 5 * _SIZE))
     if not place.value:
         return []
@@ -115,15 +111,15 @@ def _read(address: int) -> int:
     return ctypes.c_size_t.from_address(address).value
 
 
-def _word_of(x: Any, offset: int | None, value: Any) -> Word | None:
-    """The word at an offset where it is of a value; None can be written as no object."""
+def _word_at(x: Any, offset: int | None, value: Any) -> Word | None:
+    # None may be a null pointer
     if offset is None:
         return None
     found = _read(id(x) + offset)
     return Word(id(x) + offset, found, value) if found == id(value) or (value is None and not found) else None
 
 
-def _all(words: Sequence[Word | None]) -> list[Word] | None:
+def _all_or_none(words: Sequence[Word | None]) -> list[Word] | None:
     found = [word for word in words if word is not None]
     return found if len(found) == len(words) else None
 
@@ -131,21 +127,20 @@ def _all(words: Sequence[Word | None]) -> list[Word] | None:
 # -- where an object has what ------------------------------------------------------------------------------------------
 
 
-def _offset(x: Any, part: Any) -> int | None:
-    """The one offset at which an object has a part."""
+def _offset_of_part(x: Any, part: Any) -> int | None:
     found = [at for at in range(0, type(x).__basicsize__, _SIZE) if _read(id(x) + at) == id(part)]
     return found[0] if len(found) == 1 else None
 
 
 @cache
 def _class_offset() -> int | None:
-    return _offset(object(), object)
+    return _offset_of_part(object(), object)
 
 
 @cache
 def _bases_offset() -> int | None:
     kind = type("probe", (), {})
-    return _offset(kind, kind.__mro__)
+    return _offset_of_part(kind, kind.__mro__)
 
 
 @cache
@@ -153,13 +148,13 @@ def _function_offsets() -> tuple[int | None, ...]:
     def probe(_x: Any = object(), *, _y: Any = None) -> None:  # noqa: B008
         """Have one of each."""
 
-    return tuple(_offset(probe, getattr(probe, name)) for name in _FUNCTION)
+    return tuple(_offset_of_part(probe, getattr(probe, name)) for name in _FUNCTION)
 
 
 @cache
 def _cell_offset() -> int | None:
     content = object()
-    return _offset(CellType(content), content)
+    return _offset_of_part(CellType(content), content)
 
 
 def _list_head(x: list[Any]) -> tuple[int, int]:
@@ -175,7 +170,7 @@ def _knows_lists() -> bool:
     return True
 
 
-def _shares() -> bool:
+def _values_are_shared() -> bool:
     return sys.version_info >= (3, 13)
 
 
@@ -188,7 +183,7 @@ def _knows_shared() -> bool:
     probes = [Probe() for _ in range(8)]
     for x in probes:
         values = [x.first, x.last]
-        words = _in_object(vars(x), values)
+        words = _inline_value_words(vars(x), values)
         if [word.value for word in words[2:]] != list(map(id, values)):
             return False
         x.last = x.first
