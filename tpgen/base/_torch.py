@@ -180,7 +180,7 @@ def without_modes() -> AbstractContextManager[Any]:
     return __getattr__("disabled_modes")() if entered else nullcontext()
 
 
-_CHANGING = ForkedLock(RLock)
+_PATCHING = ForkedLock(RLock)
 
 
 @contextmanager
@@ -189,7 +189,7 @@ def instead(owner: Any, name: str, change: Callable[[Any], Any]) -> Iterator[Non
 
     One thread at a time: two would restore what the other has set.
     """
-    with _CHANGING.lock:
+    with _PATCHING.lock:
         there = getattr(owner, name, None)
         if there is None:
             yield
@@ -217,13 +217,21 @@ def with_small_sizes(unasked_of_zero: bool = False) -> Iterator[None]:
     shapes, fakes = __getattr__("shape_config"), __getattr__("fake_impls")
     # by such questions torch looks for memory that overlaps, of which a network that has been called has none
     unasked = instead(torch, "_debug_has_internal_overlap", lambda _: lambda _: 0)
-    views = instead(fakes, "_compute_stride", _of_any_size)
-    symbols = instead(__getattr__("symbolic_shapes"), "make_symbol", (lambda x: x) if unasked_of_zero else _with_zero)
-    with instead(shapes, "backed_size_oblivious", lambda _: True), symbols, unasked, views, _reshaping(fakes):
+    views = instead(fakes, "_compute_stride", _size_oblivious_strides)
+    symbols = instead(
+        __getattr__("symbolic_shapes"), "make_symbol", (lambda x: x) if unasked_of_zero else _nonnegative_symbols
+    )
+    with (
+        instead(shapes, "backed_size_oblivious", lambda _: True),
+        symbols,
+        unasked,
+        views,
+        _size_oblivious_reshape(fakes),
+    ):
         yield
 
 
-def _of_any_size(strides: Callable[..., Any]) -> Callable[..., Any]:
+def _size_oblivious_strides(strides: Callable[..., Any]) -> Callable[..., Any]:
     """Find strides of a view for all sizes at once; where there are none, for sizes as of the example."""
 
     def found(*shapes: Any, size_oblivious: bool = False) -> Any:
@@ -234,7 +242,7 @@ def _of_any_size(strides: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def _reshaping(fakes: Any) -> Iterator[None]:
+def _size_oblivious_reshape(fakes: Any) -> Iterator[None]:
     # write a reshape down as a view for all sizes, or as a copy; torch's, in C++, asks for sizes of 1
 
     def reshape(x: torch.Tensor, shape: Any) -> torch.Tensor:
@@ -247,7 +255,7 @@ def _reshaping(fakes: Any) -> Iterator[None]:
     if key in operator.py_kernels or not hasattr(fakes, "_compute_stride"):
         yield
         return
-    with _CHANGING.lock:
+    with _PATCHING.lock:
         operator.py_impl(key)(reshape)
         try:
             yield
@@ -256,6 +264,6 @@ def _reshaping(fakes: Any) -> Iterator[None]:
             operator._dispatch_cache.clear()
 
 
-def _with_zero(make: Callable[..., Any]) -> Callable[..., Any]:
+def _nonnegative_symbols(make: Callable[..., Any]) -> Callable[..., Any]:
     """Let a question whether a size is 0 be a condition: torch takes open sizes to be positive."""
     return lambda *kind, positive=None, **rest: make(*kind, nonnegative=positive, **rest)

@@ -33,8 +33,8 @@ Clock = Callable[[str | torch.device], float]
 MIN_ROUNDS = 5
 _ROUNDS = 25  # aimed at within the time there is
 ROUGH = 0.3  # spread above which no ratio is made
-_TAKEN = 50  # a second: how often other programs may take the processor from several threads
-_SLOT = (2e-4, 2e-2)  # seconds of one sample: above the clock's noise, and short enough to take turns often
+_MOST_PREEMPTIONS = 50  # a second: how often other programs may take the processor from several threads
+_SAMPLE_SECONDS = (2e-4, 2e-2)  # seconds of one sample: above the clock's noise, and short enough to take turns often
 
 
 def now(device: str | torch.device = "cpu") -> float:
@@ -98,7 +98,11 @@ class Timing:
         """
         if self.spread > ROUGH:
             return f"its times lie {100 * self.spread:.0f} % apart"
-        return f"other programs took the processor {self.taken:.0f} times a second" if self.taken > _TAKEN else ""
+        return (
+            f"other programs took the processor {self.taken:.0f} times a second"
+            if self.taken > _MOST_PREEMPTIONS
+            else ""
+        )
 
 
 def seconds_of(call: TimedCall, device: str | torch.device, calls: int = 1, clock: Clock | None = None) -> float:
@@ -129,29 +133,29 @@ def time_in_turns(
     """
     if not calls:
         return {}
-    slot = min(max(seconds / (len(calls) * _ROUNDS), _SLOT[0]), _SLOT[1])
+    slot = min(max(seconds / (len(calls) * _ROUNDS), _SAMPLE_SECONDS[0]), _SAMPLE_SECONDS[1])
     clock = clock_of(device)
-    count = {name: 1 if repeats else _calls_for(call, device, slot, clock) for name, call in calls.items()}
+    count = {name: 1 if repeats else _calls_per_sample(call, device, slot, clock) for name, call in calls.items()}
     samples: dict[str, list[float]] = {name: [] for name in calls}
     order, shuffled = list(calls), random.Random(0)
     gc.collect()
-    start, before = time.perf_counter(), _times_taken()
+    start, before = time.perf_counter(), _preemptions()
     with no_collection():  # of cycles of earlier work, which would fall on one call
-        for done in _shares(start, seconds, rounds, repeats):
+        for done in _shares_done(start, seconds, rounds, repeats):
             shuffled.shuffle(order)
             for name in order:
                 samples[name].append(seconds_of(calls[name], device, count[name], clock))
             tick(done)
-    taken = 0.0 if clock is processor_time else (_times_taken() - before) / (time.perf_counter() - start)
+    taken = 0.0 if clock is processor_time else (_preemptions() - before) / (time.perf_counter() - start)
     return {name: Timing(tuple(samples[name]), count[name], taken) for name in calls}
 
 
-def _times_taken() -> int:
+def _preemptions() -> int:
     """How often the system has taken the processor from this process to let others run."""
     return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def _shares(start: float, seconds: float, rounds: int, repeats: int | None) -> Iterator[float]:
+def _shares_done(start: float, seconds: float, rounds: int, repeats: int | None) -> Iterator[float]:
     """One value for each round: the share that will be done after it, as far as that can be known."""
     number = 0
     while True:
@@ -163,7 +167,7 @@ def _shares(start: float, seconds: float, rounds: int, repeats: int | None) -> I
             return
 
 
-def _calls_for(call: TimedCall, device: str | torch.device, slot: float, clock: Clock) -> int:
+def _calls_per_sample(call: TimedCall, device: str | torch.device, slot: float, clock: Clock) -> int:
     once = min(seconds_of(call, device, clock=clock) for _ in range(2))
     return max(1, min(1000, int(slot / max(once, 1e-9))))
 

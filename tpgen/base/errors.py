@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
-_INSIDE = (f"{__name__.partition('.')[0]}.", "torch.")
+_INNER_MODULES = (f"{__name__.partition('.')[0]}.", "torch.")
 
 
 class TpgenError(ValueError):
@@ -73,7 +73,7 @@ class InverseError(TpgenError):
     """A graph that has no inverse as written."""
 
 
-_MEANT = 3  # more names than this are no answer
+_MOST_SUGGESTIONS = 3  # more names than this are no answer
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
@@ -90,7 +90,9 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
     text = str(name)
     close = get_close_matches(text, known, n=1, cutoff=0.7)
     close = close or [one for one in known if len(text) > 1 and one.startswith(text)]
-    meant = f": did you mean {' or '.join(map(repr, close))}? Known" if 0 < len(close) <= _MEANT else "; known"
+    meant = (
+        f": did you mean {' or '.join(map(repr, close))}? Known" if 0 < len(close) <= _MOST_SUGGESTIONS else "; known"
+    )
     plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
     return f"unknown {what} {name!r}{meant} {plural}: {', '.join(known)}"
 
@@ -120,6 +122,8 @@ def check_known(
 def warn_caller(message: str) -> None:
     """Warn at the line of the first caller outside this package and torch."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back and (frame.f_globals.get("__name__") or _INSIDE[0]).startswith(_INSIDE):  # graphs have no name
+    while frame.f_back and (frame.f_globals.get("__name__") or _INNER_MODULES[0]).startswith(
+        _INNER_MODULES
+    ):  # graphs have no name
         frame, level = frame.f_back, level + 1
     warnings.warn(message, UserWarning, stacklevel=level)

@@ -60,28 +60,28 @@ class ForkedLock:
         self.lock = self._kind()
 
 
-class _Collector:
+class _CollectorPauses:
     """Count of those who ask that no garbage be collected, and whether it was before the first of them."""
 
     def __init__(self) -> None:
         self._guard, self._asked, self._enabled = ForkedLock(), 0, False
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self.wake)
+            os.register_at_fork(after_in_child=self.restore)
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         with self._guard.lock:
             if not self._asked:
                 self._enabled = gc.isenabled()
                 gc.disable()
             self._asked += 1
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         with self._guard.lock:
             self._asked -= 1
             if self._asked <= 0:
-                self.wake()
+                self.restore()
 
-    def wake(self) -> None:
+    def restore(self) -> None:
         """Collect again as before; a forked process has none of the threads that asked."""
         self._asked = 0
         if self._enabled:
@@ -89,7 +89,7 @@ class _Collector:
         self._enabled = False
 
 
-_collector = _Collector()
+_collector_pauses = _CollectorPauses()
 
 
 @contextmanager
@@ -98,8 +98,8 @@ def no_collection() -> Iterator[None]:
 
     Threads may ask at once: garbage is collected again when the last of them is done.
     """
-    _collector.rest()
+    _collector_pauses.pause()
     try:
         yield
     finally:
-        _collector.go_on()
+        _collector_pauses.resume()

@@ -58,23 +58,25 @@ def html_table(
     1
     """
     head, *body = rows
-    shares = {head.index(name): _shares(values) for name, values in (bars or {}).items() if name in head}
-    lines = [_row("th", head, left, {})]
-    lines += [_row("td", cells, left, {c: found[n] for c, found in shares.items()}) for n, cells in enumerate(body)]
+    shares = {head.index(name): _percent_of_largest(values) for name, values in (bars or {}).items() if name in head}
+    lines = [_html_row("th", head, left, {})]
+    lines += [
+        _html_row("td", cells, left, {c: found[n] for c, found in shares.items()}) for n, cells in enumerate(body)
+    ]
     return f'<table style="font-size:90%;border-collapse:collapse">{"".join(lines)}</table>'
 
 
-def _shares(values: Sequence[float]) -> list[float]:
+def _percent_of_largest(values: Sequence[float]) -> list[float]:
     finite = [value if isfinite(value) else 0.0 for value in values]
     most = max(finite, default=0.0) or 1.0
     return [100 * value / most for value in finite]
 
 
-def _row(tag: str, cells: Sequence[Any], left: Container[int], shares: Mapping[int, float]) -> str:
-    return f"<tr>{''.join(_cell(tag, str(cell), n in left, shares.get(n)) for n, cell in enumerate(cells))}</tr>"
+def _html_row(tag: str, cells: Sequence[Any], left: Container[int], shares: Mapping[int, float]) -> str:
+    return f"<tr>{''.join(_html_cell(tag, str(cell), n in left, shares.get(n)) for n, cell in enumerate(cells))}</tr>"
 
 
-def _cell(tag: str, text: str, is_left: bool, share: float | None) -> str:
+def _html_cell(tag: str, text: str, is_left: bool, share: float | None) -> str:
     style = [_CELL.format(align="left" if is_left else "right"), _STATUS.get(text, "")]
     style += [_BAR.format(share=share)] if share is not None else []
     return f'<{tag} style="{";".join(filter(None, style))}">{escape(text)}</{tag}>'
@@ -85,10 +87,10 @@ def lines(*texts: str) -> str:
     return "".join(f"<div>{escape(text)}</div>" for text in texts if text)
 
 
-def folded(title: str, text: str) -> str:
+def collapsible(title: str, text: str) -> str:
     """Text that opens at a click on its title.
 
-    >>> folded("code", "a")
+    >>> collapsible("code", "a")
     '<details><summary>code</summary><pre style="line-height:1.2">a</pre></details>'
     """
     return f"<details><summary>{escape(title)}</summary>{preformatted(text)}</details>"

@@ -44,7 +44,7 @@ class Progress:
         self._draw(self._what, self._done)
 
 
-class _Cell:
+class _NotebookBar:
     """A bar in a notebook's cell, of an element that every browser knows."""
 
     def __init__(self, what: str, done: float, total: int) -> None:
@@ -107,8 +107,8 @@ def _terminal_bar(total: int) -> Iterator[Callable[[str, float], None]]:
 def _notebook_bar(total: int) -> Iterator[Callable[[str, float], None]]:
     from IPython.display import display  # it is there: `_in_notebook` has asked
 
-    shown = display(_Cell("", 0, total), display_id=True)
-    yield lambda what, done: shown.update(_Cell(what, done, total))
+    shown = display(_NotebookBar("", 0, total), display_id=True)
+    yield lambda what, done: shown.update(_NotebookBar(what, done, total))
 
 
 def _in_notebook() -> bool:

@@ -50,14 +50,14 @@ def check_backend(config: Config) -> None:
             "use backend='eager', or streams=0"
         )
     if config.max_bytes is not None:
-        _check_limit(config)
+        _check_max_bytes(config)
     if backend == "cudagraphs" and not torch.cuda.is_available():
         raise BackendError(
             "backend 'cudagraphs' records CUDA graphs and this machine has no CUDA device; use 'inductor'"
         )
 
 
-def _check_limit(config: Config) -> None:
+def _check_max_bytes(config: Config) -> None:
     limit = config.max_bytes
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         raise BackendError(f"max_bytes must be a whole number of bytes above zero, or None for no limit, got {limit!r}")

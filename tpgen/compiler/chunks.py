@@ -28,7 +28,7 @@ from tpgen.kernels.runtime.registration import Differentiable, record_call
 Depth = int | None  # axes of a tensor behind those of the batch; None where it has no rows of its own
 _numbers = count()
 # by the number of a program, which gradients, and all sizes but that which is cut
-_measured: Shelf[tuple, Taken] = Shelf("bytes of rows computed some at a time")
+_measured: Shelf[tuple, ProgramBytes] = Shelf("bytes of rows computed some at a time")
 _FEW, _MORE = 16, 32  # rows that a program is measured with: what it takes is a constant and so much a row
 
 
@@ -48,7 +48,7 @@ class Batch(NamedTuple):
         return None if axis < 0 or x.shape[axis] == 1 else axis
 
 
-class Taken(NamedTuple):
+class ProgramBytes(NamedTuple):
     """Bytes that a program takes: whatever the rows, and for each of them."""
 
     fixed: int
@@ -155,8 +155,8 @@ class Chunked(Differentiable[Any]):
         """Results of a function, some rows at a time where all would take too much."""
         arguments = [x.detach() for x in arguments]
         program = self._run if function.order <= self._orders else self._plain
-        batch = None if self._max_bytes is None else _batch(function, arguments)
-        size = self._size(function, arguments, batch) if batch else 0
+        batch = None if self._max_bytes is None else _broadcast_batch(function, arguments)
+        size = self._rows_per_chunk(function, arguments, batch) if batch else 0
         if batch is None or size >= batch.rows:
             made = function.run(program, *arguments)
             return [x.clone() for x in made] if self._copies else made
@@ -168,7 +168,7 @@ class Chunked(Differentiable[Any]):
                 x if axis is None else x.narrow(axis, start, rows) for x, axis in zip(arguments, axes, strict=True)
             ]
             made = function.run(program, *parts)
-            rooms = rooms or [_room(r, x, arguments, batch) for r, x in zip(function.made, made, strict=True)]
+            rooms = rooms or [_result_buffer(r, x, arguments, batch) for r, x in zip(function.made, made, strict=True)]
             for (total, axis, _), x in zip(rooms, made, strict=True):
                 if axis is None:
                     total.add_(x)
@@ -179,13 +179,13 @@ class Chunked(Differentiable[Any]):
 
     # --- how many -----------------------------------------------------------------------------------------------
 
-    def _size(self, function: RowFunction, arguments: Sequence[Tensor], batch: Batch) -> int:
-        key = self._number, *function.key, *self._shapes(function, arguments, batch, _FEW)
+    def _rows_per_chunk(self, function: RowFunction, arguments: Sequence[Tensor], batch: Batch) -> int:
+        key = self._number, *function.key, *self._shapes_with_rows(function, arguments, batch, _FEW)
         taken = _measured.get(key)
         if taken is None:
-            few, more = (self._taken(function, arguments, batch, rows) for rows in (_FEW, _MORE))
+            few, more = (self._bytes_for_rows(function, arguments, batch, rows) for rows in (_FEW, _MORE))
             each = -((few - more) // (_MORE - _FEW))
-            taken = _measured[key] = Taken(max(few - each * _FEW, 0), each)
+            taken = _measured[key] = ProgramBytes(max(few - each * _FEW, 0), each)
         assert self._max_bytes is not None
         size = taken.rows(self._max_bytes)
         if size < 1:
@@ -196,11 +196,11 @@ class Chunked(Differentiable[Any]):
             )
         return size
 
-    def _taken(self, function: RowFunction, arguments: Sequence[Tensor], batch: Batch, rows: int) -> int:
+    def _bytes_for_rows(self, function: RowFunction, arguments: Sequence[Tensor], batch: Batch, rows: int) -> int:
         """Bytes that the function takes for so many rows, its results among them."""
 
         def run(taken: Footprint) -> int:
-            shapes = self._shapes(function, arguments, batch, rows)
+            shapes = self._shapes_with_rows(function, arguments, batch, rows)
             given = [
                 torch.empty(shape, dtype=x.dtype, device=x.device) for shape, x in zip(shapes, arguments, strict=True)
             ]
@@ -211,7 +211,7 @@ class Chunked(Differentiable[Any]):
         return without_values(run)
 
     @staticmethod
-    def _shapes(
+    def _shapes_with_rows(
         function: RowFunction, arguments: Sequence[Tensor], batch: Batch, rows: int
     ) -> Iterator[tuple[int, ...]]:
         for x, depth in zip(arguments, function.given, strict=True):
@@ -219,7 +219,7 @@ class Chunked(Differentiable[Any]):
             yield tuple(rows if n == axis else size for n, size in enumerate(x.shape))
 
 
-def _batch(function: RowFunction, arguments: Sequence[Tensor]) -> Batch | None:
+def _broadcast_batch(function: RowFunction, arguments: Sequence[Tensor]) -> Batch | None:
     given = zip(arguments, function.given, strict=True)
     shape = torch.broadcast_shapes(*(x.shape[: x.dim() - depth] for x, depth in given if depth is not None))
     if not shape or max(shape) < 2:
@@ -227,7 +227,7 @@ def _batch(function: RowFunction, arguments: Sequence[Tensor]) -> Batch | None:
     return Batch(tuple(shape), max(range(len(shape)), key=lambda axis: shape[axis]))
 
 
-def _room(
+def _result_buffer(
     result: ChunkedResult, part: Tensor, arguments: Sequence[Tensor], batch: Batch
 ) -> tuple[Tensor, int | None, torch.dtype]:
     """Memory for a result of all rows, the axis along which parts are put (None: they are added), and its dtype."""

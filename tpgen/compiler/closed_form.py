@@ -65,16 +65,16 @@ class ClosedForm(Differentiable[Any]):
         """
         count, indices = len(self._form.slots) - 1, len(self._form.indices)
         point = (*arguments[: self._opened], None, *arguments[self._opened : count])
-        rows = Rows(arguments[count : count + indices], self._sizes(point, arguments[count + indices :]))
+        rows = Rows(arguments[count : count + indices], self._row_counts(point, arguments[count + indices :]))
         return self.open((self._opened,), (), rows, point)[0]
 
     def open(self, opened: _Slots, read: _Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         """Values of the open slots, differentiable to any order."""
         given = [x for x in point if x is not None]
         if any(map(is_legacy_batchedtensor, given)):
-            return self._batched(opened, read, rows, point)
+            return self._open_under_old_vmap(opened, read, rows, point)
         if is_transformed(given):
-            return self._called(self._plain, opened, read, rows, point)
+            return self._call_program(self._graph_module, opened, read, rows, point)
         if not torch.is_grad_enabled():  # autograd's bookkeeping costs as much as a small product
             return self.run(opened, read, rows, point)
         with torch.no_grad():
@@ -93,11 +93,13 @@ class ClosedForm(Differentiable[Any]):
         def evaluate(raised: tuple[int, ...], moved: Sequence[Tensor | None], further: tuple[int, ...]) -> list[Tensor]:
             both = tuple(sorted({*read, *raised} & self.partly_read))
             values = self.open(further, both, rows, moved)
-            return [_like(x, None if self.shared[n] else point[n]) for n, x in zip(further, values, strict=True)]
+            return [
+                _summed_to_shape(x, None if self.shared[n] else point[n]) for n, x in zip(further, values, strict=True)
+            ]
 
         return pull_back(evaluate, point, opened, cotangents, [n for n, yes in enumerate(wanted) if yes])
 
-    def _sizes(self, point: Sequence[Tensor | None], given: Sequence[int]) -> dict[str, int]:
+    def _row_counts(self, point: Sequence[Tensor | None], given: Sequence[int]) -> dict[str, int]:
         """Number of rows that each index points into: those of tensors at the point, and those given for open slots."""
         indexed = [
             (index, x) for slot, x in zip(self._form.slots, point, strict=True) if (index := self._form.index(slot))
@@ -109,17 +111,19 @@ class ClosedForm(Differentiable[Any]):
         """Compute the open slots from the paths that read the slots ``read``."""
         # detached: the compiled program is for values alone, its derivatives are other programs
         values = [None if x is None else x.detach() for x in point]
-        results = self._called(self._compiled, opened, read, rows, values)
+        results = self._call_program(self._compiled_program, opened, read, rows, values)
         return tuple(x.clone() for x in results) if self._copies else results
 
-    def _batched(self, opened: _Slots, read: _Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    def _open_under_old_vmap(
+        self, opened: _Slots, read: _Slots, rows: Rows, point: Sequence[Tensor | None]
+    ) -> tuple[Tensor, ...]:
         """Under torch's older vmap, which lacks rules for some operators: by that of `torch.func`."""
         with below_vmap() as level:
             _, dims, below = unwrap_batched(level, point)
             found = torch.vmap(lambda *moved: self.open(opened, read, rows, moved), tuple(dims))(*below)
             return tuple(add_batch_dim(x, 0, level) for x in found)
 
-    def _called(
+    def _call_program(
         self,
         written: Callable[[_Slots, _Slots], _Program],
         opened: _Slots,
@@ -132,7 +136,7 @@ class ClosedForm(Differentiable[Any]):
         indices = dict.fromkeys(index for n in opened if (index := self._form.index(self._form.slots[n])))
         return written(opened, read)(*given, *rows.indices, *(rows.sizes[index] for index in indices))
 
-    def _plain(self, opened: _Slots, read: _Slots) -> nn.Module:
+    def _graph_module(self, opened: _Slots, read: _Slots) -> nn.Module:
         # the program as a graph of torch's operators, which every transform knows
         key = (opened, read)
         if key not in self._graphs:
@@ -141,10 +145,10 @@ class ClosedForm(Differentiable[Any]):
                 self._graphs[key] = module.to(device=self._like.device, dtype=self._like.dtype)
         return self._graphs[key]
 
-    def _compiled(self, opened: _Slots, read: _Slots) -> _Program:
+    def _compiled_program(self, opened: _Slots, read: _Slots) -> _Program:
         key = (opened, read)
         if key not in self._programs:
-            self._programs[key] = self._compile(self._plain(opened, read))
+            self._programs[key] = self._compile(self._graph_module(opened, read))
         return self._programs[key]
 
     def emission(self, opened: _Slots, read: _Slots = ()) -> Emission:
@@ -177,7 +181,7 @@ class Rows:
     sizes: dict[str, int]
 
 
-def _like(gradient: Tensor, operand: Tensor | None) -> Tensor:
+def _summed_to_shape(gradient: Tensor, operand: Tensor | None) -> Tensor:
     # a gradient summed over the batch dimensions that broadcast its operand
     if operand is None or gradient.shape == operand.shape:
         return gradient

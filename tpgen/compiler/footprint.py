@@ -28,30 +28,30 @@ class Footprint(DispatchMode):
         self._seen: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        given = {_key(x) for x in pytree.tree_iter((args, kwargs)) if isinstance(x, Tensor)}
+        given = {_storage_key(x) for x in pytree.tree_iter((args, kwargs)) if isinstance(x, Tensor)}
         made = func(*args, **(kwargs or {}))
         for x in pytree.tree_iter(made):
-            if isinstance(x, Tensor) and _key(x) not in given:
-                self._count(x)
+            if isinstance(x, Tensor) and _storage_key(x) not in given:
+                self._add_storage(x)
         workspace = WORKSPACE.get(func.name())
         self.peak = max(self.peak, self.now + (workspace(*args, **(kwargs or {})) if workspace else 0))
         return made
 
-    def _count(self, x: Tensor) -> None:
-        storage, key = x.untyped_storage(), _key(x)
+    def _add_storage(self, x: Tensor) -> None:
+        storage, key = x.untyped_storage(), _storage_key(x)
         if key in self._seen:
             return
         size = storage.nbytes()
         self._seen.add(key)
         self.now += size
-        weakref.finalize(storage, self._forget, key, size).atexit = False
+        weakref.finalize(storage, self._remove_storage, key, size).atexit = False
 
-    def _forget(self, key: int, size: int) -> None:
+    def _remove_storage(self, key: int, size: int) -> None:
         self._seen.discard(key)
         self.now -= size
 
 
-def _key(x: Tensor) -> int:
+def _storage_key(x: Tensor) -> int:
     return x.untyped_storage()._cdata
 
 

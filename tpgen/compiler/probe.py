@@ -78,9 +78,11 @@ def capture(module: Module, inputs: Sequence[Any]) -> Capture:
         CountedGraph(len(operations), graph.print_readable(print_output=False).strip())
         for graph, operations in zip(found.graphs, found.ops_per_graph or [], strict=True)
     )
-    breaks = tuple(Break(_first_lines(b.reason), tuple(_frame(f) for f in b.user_stack)) for b in found.break_reasons)
+    breaks = tuple(
+        Break(_without_advice(b.reason), tuple(_frame_text(f) for f in b.user_stack)) for b in found.break_reasons
+    )
     guards = dict.fromkeys(
-        Guard(g.name, tuple(g.guard_types), tuple(_plain(c) for c in g.code_list))
+        Guard(g.name, tuple(g.guard_types), tuple(_without_object_ids(c) for c in g.code_list))
         for g in found.out_guards or []
         if g.guard_types and g.code_list
     )
@@ -101,7 +103,7 @@ def recompilations(module: Module, calls: Iterable[Sequence[Any]], dynamic: bool
         _torch.clear_compilations()
         run(*inputs)
         found += [
-            Compilation(number, f"{m.co_name}", _reason(m.recompile_reason))
+            Compilation(number, f"{m.co_name}", _failed_guard(m.recompile_reason))
             for m in _torch.compilations()
             if m.co_name is not None and m.is_forward is not False
         ]
@@ -118,12 +120,12 @@ def generated_code(module: Module, inputs: Sequence[Any], step: Callable[[Module
     return [source.strip() for source in sources]
 
 
-def _frame(frame: Any) -> str:
+def _frame_text(frame: Any) -> str:
     line = (frame.line or "").strip() or "source not available"
     return f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}: {line}"
 
 
-def _first_lines(reason: str) -> str:
+def _without_advice(reason: str) -> str:
     lines = [line.rstrip() for line in reason.strip().splitlines() if line.strip()]
     kept = [
         line for line in lines if not line.lstrip().startswith(("For more details", "Developer debug", "User code"))
@@ -131,13 +133,15 @@ def _first_lines(reason: str) -> str:
     return "\n".join(kept)
 
 
-def _reason(reason: str | None) -> str:
+def _failed_guard(reason: str | None) -> str:
     """The failed guard alone: Dynamo's text starts with the number of the compilation and ends with advice."""
     if not reason:
         return ""
     first = reason.splitlines()[0]
-    return _plain(re.sub(r"^\d+/\d+(_\d+)?: ", "", first).split(" (user code shown")[0].split("  # ")[0].strip())
+    return _without_object_ids(
+        re.sub(r"^\d+/\d+(_\d+)?: ", "", first).split(" (user code shown")[0].split("  # ")[0].strip()
+    )
 
 
-def _plain(check: str) -> str:
+def _without_object_ids(check: str) -> str:
     return _ADDRESS.sub("…", check)

@@ -33,8 +33,8 @@ def run_form(form: Form, program: nn.Module, config: Config, like: Tensor) -> Ru
         run = ClosedForm(form, config.strategy, like, compiled, overwrites_results(config, like.device))
     if config.max_bytes is None:
         return run
-    given = [*(_depth(form, slot) for slot in form.given), *(0 for _ in form.indices)]
-    return Chunked(run, program, given, _depth(form, form.opened), config.max_bytes)
+    given = [*(_axes_behind_batch(form, slot) for slot in form.given), *(0 for _ in form.indices)]
+    return Chunked(run, program, given, _axes_behind_batch(form, form.opened), config.max_bytes)
 
 
 def run_rows(program: nn.Module, config: Config, like: Tensor, given: Sequence[Depth], made: Depth) -> Runner:
@@ -53,6 +53,6 @@ def run_rows(program: nn.Module, config: Config, like: Tensor, given: Sequence[D
     return Chunked(compile_program(program, config), program, given, made, config.max_bytes, 1, copies)
 
 
-def _depth(form: Form, slot: SlotNames) -> Depth:
+def _axes_behind_batch(form: Form, slot: SlotNames) -> Depth:
     # the number of axes of a slot's tensor behind those of the batch; None where an index or no row finds it
     return len(form.shape(slot)) if form.row(slot) and form.index(slot) is None else None

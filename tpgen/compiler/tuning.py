@@ -38,7 +38,7 @@ def strategies_of(plan: Plan) -> tuple[str, ...]:
 def measured_choice(plan: Plan, config: Config) -> Choice | None:
     """Read the choice that `tune` measured for a plan from the cache; None where there is none that still holds."""
     try:
-        fields = json.loads(read_own(_file(plan, config, cache.default_directory())))
+        fields = json.loads(read_own(_choice_file(plan, config, cache.default_directory())))
         strategy, milliseconds = fields["strategy"], float(fields["milliseconds"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
@@ -50,7 +50,7 @@ def measured_choice(plan: Plan, config: Config) -> Choice | None:
 def remember_choice(plan: Plan, config: Config, strategy: str, milliseconds: float, rows: int) -> None:
     """Remember the fastest strategy for modules made from now on."""
     fields = {"strategy": strategy, "milliseconds": milliseconds, "rows": rows}
-    cache.write_whole(_file(plan, config, cache.current_directory()), json.dumps(fields))
+    cache.write_whole(_choice_file(plan, config, cache.current_directory()), json.dumps(fields))
 
 
 def why_unfit(plan: Plan, config: Config, strategy: str) -> str | None:
@@ -60,15 +60,15 @@ def why_unfit(plan: Plan, config: Config, strategy: str) -> str | None:
     return None
 
 
-def _file(plan: Plan, config: Config, directory: Path) -> Path:
+def _choice_file(plan: Plan, config: Config, directory: Path) -> Path:
     parts = (
-        plan.digest, *layouts_of(plan, config.layout), str(config.dtype), config.backend, _processor(config),
+        plan.digest, *layouts_of(plan, config.layout), str(config.dtype), config.backend, _processor_name(config),
         cpu_features(), instruction_set().name, find_compiler() is not None, __version__,
     )  # fmt: skip
     return directory / (hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32] + ".choice.json")
 
 
-def _processor(config: Config) -> str:
+def _processor_name(config: Config) -> str:
     """Name of the processor that a program runs on: one machine may have GPUs of several kinds."""
     device = torch.device(config.device)
     return gpu_name(device) if device.type == "cuda" else device.type

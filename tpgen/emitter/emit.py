@@ -22,7 +22,7 @@ from torch.fx.graph import PythonCode
 from tpgen.base import _torch
 from tpgen.base.drawing.graphs import graph_picture
 from tpgen.base.errors import EmitError, unknown
-from tpgen.base.notebook import Shown, folded, html_table, lines
+from tpgen.base.notebook import Shown, collapsible, html_table, lines
 from tpgen.base.remember import remembered
 from tpgen.emitter.constants import Constants, rounded
 from tpgen.emitter.frame import GivenOperands
@@ -65,7 +65,7 @@ class Emission(Shown):
     def _repr_html_(self) -> str:
         rows = [tuple(cell[:_WIDEST] for cell in row) for row in graph_rows(self.graph)]
         shown = html_table(rows, left=range(6)) + graph_picture(graph_dots(self.graph))
-        return lines(self.title) + shown + folded("code", self.code.strip())
+        return lines(self.title) + shown + collapsible("code", self.code.strip())
 
 
 class EmittedModule(Constants, fx.GraphModule):
@@ -99,10 +99,10 @@ _SHARED = "fx_generated_"  # names that torch makes of the text, where profilers
 def forget_text_with(code: CodeType) -> None:
     """Let the text of a graph's code live as long as the code: torch would keep that of every graph ever made."""
     if not code.co_filename.startswith(_SHARED):
-        weakref.finalize(code, _forget_text, code.co_filename).atexit = False
+        weakref.finalize(code, _drop_cached_text, code.co_filename).atexit = False
 
 
-def _forget_text(name: str) -> None:
+def _drop_cached_text(name: str) -> None:
     """Drop the text of code that is gone, from the cache of lines and from torch's own."""
     linecache.cache.pop(name, None)
     if (texts := getattr(_torch, "graph_texts", None)) is not None:
@@ -154,7 +154,7 @@ def _emit_plan(plan: Plan, direction: str, strategy: str, layout: Layout, stream
 def emit_form(form: Form, strategy: str = "einsum", streams: int = 0, title: str = "form") -> Emission:
     """Write a form with the given strategy; ``streams`` CUDA streams share the paths where it is above zero."""
     writer = GraphWriter()
-    (output,) = _write(writer, (form,), strategy)
+    (output,) = _write_forms(writer, (form,), strategy)
     graph = name_nodes(writer.finish(output))
     if streams:
         graph = put_on_streams(graph, streams)
@@ -172,19 +172,19 @@ def emit_forms(forms: tuple[Form, ...], strategy: str = "einsum", title: str = "
     ('x1', 'x2', 'w', 'g')
     """
     writer = GraphWriter()
-    graph = name_nodes(writer.finish(_write(writer, forms, strategy)))
+    graph = name_nodes(writer.finish(_write_forms(writer, forms, strategy)))
     return Emission(graph, writer.constants, title)
 
 
-def _write(writer: GraphWriter, forms: tuple[Form, ...], strategy: str) -> tuple[Traced, ...]:
+def _write_forms(writer: GraphWriter, forms: tuple[Form, ...], strategy: str) -> tuple[Traced, ...]:
     """Every form in one graph.  Each is given all operands, also its own open one, so that all share one frame."""
     if strategy not in STRATEGIES:
         raise EmitError(unknown("strategy", strategy, STRATEGIES))
-    given = _placeholders(writer, forms)
+    given = _add_placeholders(writer, forms)
     return tuple(STRATEGIES[strategy](writer, form, given) for form in forms)
 
 
-def _placeholders(writer: GraphWriter, forms: tuple[Form, ...]) -> GivenOperands:
+def _add_placeholders(writer: GraphWriter, forms: tuple[Form, ...]) -> GivenOperands:
     """A placeholder for each operand that some form is given, for each index, and for the rows of open slots."""
     form = forms[0]
     names = {slot: "*".join(slot) for slot in form.slots if any(slot in each.given for each in forms)}

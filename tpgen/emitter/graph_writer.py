@@ -41,7 +41,7 @@ class NodeOrigin:
     role: str
 
 
-class _Recorder(GraphAppendingTracer):
+class _DeduplicatingTracer(GraphAppendingTracer):
     def __init__(self, graph: fx.Graph) -> None:
         super().__init__(graph)
         self.current = NodeOrigin((), "broadcast")
@@ -70,7 +70,7 @@ class GraphWriter:
     def __init__(self) -> None:
         self.graph = fx.Graph()
         self.constants: dict[str, np.ndarray] = {}
-        self._recorder = _Recorder(self.graph)
+        self._recorder = _DeduplicatingTracer(self.graph)
 
     def placeholder(self, name: str, kind: type = torch.Tensor) -> Traced:
         node = self.graph.placeholder(name, kind)
@@ -120,14 +120,14 @@ class GraphWriter:
         else:
             node = self.graph.output(output.node, torch.Tensor)
         node.meta["tpgen"] = NodeOrigin((), "reshape")
-        self.graph.eliminate_dead_code(is_impure_node=_is_kept)
+        self.graph.eliminate_dead_code(is_impure_node=_has_effect)
         read = {node.target for node in self.graph.nodes if node.op == "get_attr"}
         self.constants = {name: values for name, values in self.constants.items() if name in read}
         self.graph.lint()
         return self.graph
 
 
-def _is_kept(node: fx.Node) -> bool:
+def _has_effect(node: fx.Node) -> bool:
     """Nodes that stay although nothing reads them: inputs, the output, and what acts on streams."""
     return node.op in ("placeholder", "output") or node.meta["tpgen"].role == "stream"
 

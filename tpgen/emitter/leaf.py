@@ -33,7 +33,7 @@ def is_kept_whole(module: nn.Module) -> bool:
     return "__module__" in vars(module)
 
 
-def whole(module: nn.Module) -> TraceError:
+def traced_root_error(module: nn.Module) -> TraceError:
     """The error of a trace that has such a module as its root."""
     name = type(module).__name__
     return TraceError(f"{name} is one node of a graph: trace a network that holds it, such as nn.Sequential(module)")
@@ -58,5 +58,5 @@ def leaf_call(module: nn.Module, *arguments: Any, **options: Any) -> fx.Proxy | 
     if not isinstance(tracer, fx.Tracer):
         return None
     if tracer.root is module:
-        raise whole(module)
+        raise traced_root_error(module)
     return tracer.create_proxy("call_module", tracer.path_of_module(module), arguments, options)

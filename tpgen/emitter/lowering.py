@@ -60,13 +60,13 @@ class Inputs:
             if len(shape) == 1:
                 return flat
         else:
-            flat = self._block(term, slot)
+            flat = self._matrix_block(term, slot)
         with self.writer.role("slice"):
             if not shape:
                 return (flat.flatten(-len(slot)) if len(slot) > 1 else flat).squeeze(-1)
             return flat.reshape(((self.rows,) if self.form.row(slot) else ()) + shape)
 
-    def _block(self, term: Term, slot: SlotNames) -> Traced:
+    def _matrix_block(self, term: Term, slot: SlotNames) -> Traced:
         block = self.flat["*".join(slot)]
         with self.writer.role("slice"):
             for axis, name in enumerate(slot, start=-len(slot)):
@@ -89,13 +89,13 @@ def lower(writer: GraphWriter, c: Contraction, given: list[Labelled], elementwis
     The coefficient goes to the smallest operand.  With ``elementwise``, sums that need no matrix product are
     written as a product and a sum, which a fusing backend turns into one loop.
     """
-    remaining = _scaled(writer, c, given)
+    remaining = _scale_smallest(writer, c, given)
     for step in pairwise_steps(tuple(g.letters for g in remaining), c.output, c.sizes):
         taken = [remaining[p] for p in step.positions]
         remaining = [g for p, g in enumerate(remaining) if p not in step.positions]
         role = next((r for r in ("weight", "coupling") if any(t.role == r for t in taken)), "contraction")
         with writer.role(role):
-            tensor = _combine(c, taken, step.letters, elementwise)
+            tensor = _contract_step(c, taken, step.letters, elementwise)
         remaining.append(Labelled(tensor, step.letters))
     return remaining[0]
 
@@ -160,7 +160,7 @@ def cross_vectors(
     return changed, {**given, "cross": Labelled(crossed, copies + opened)}
 
 
-def _scaled(writer: GraphWriter, c: Contraction, given: list[Labelled]) -> list[Labelled]:
+def _scale_smallest(writer: GraphWriter, c: Contraction, given: list[Labelled]) -> list[Labelled]:
     if c.coefficient == 1.0:
         return given
     # the batch is long: operands without it come first
@@ -171,7 +171,7 @@ def _scaled(writer: GraphWriter, c: Contraction, given: list[Labelled]) -> list[
     return [*given[:least], scaled, *given[least + 1 :]]
 
 
-def _combine(c: Contraction, taken: list[Labelled], output: str, elementwise: bool) -> Traced:
+def _contract_step(c: Contraction, taken: list[Labelled], output: str, elementwise: bool) -> Traced:
     if len(taken) == 1 and taken[0].letters == output:
         return taken[0].tensor
     if len(taken) == 2:

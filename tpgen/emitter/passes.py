@@ -18,14 +18,14 @@ def name_nodes(graph: fx.Graph) -> fx.Graph:
     for node in graph.nodes:
         args = fx.map_arg(node.args, lambda n: copies[n])
         kwargs = fx.map_arg(node.kwargs, lambda n: copies[n])
-        copy = new.create_node(node.op, node.target, args, kwargs, _name(node), node.type)
+        copy = new.create_node(node.op, node.target, args, kwargs, _node_name(node), node.type)
         copy.meta = dict(node.meta)
         copies[node] = copy
     new.lint()
     return new
 
 
-def _name(node: fx.Node) -> str | None:
+def _node_name(node: fx.Node) -> str | None:
     """The name wanted for a node; fx adds a number where it is taken."""
     if node.op in ("placeholder", "get_attr", "output"):
         return None
@@ -47,13 +47,13 @@ def put_on_streams(graph: fx.Graph, count: int) -> fx.Graph:
     """
     if type(count) is not int or count < 1:
         raise EmitError(f"streams must be a positive number of CUDA streams (or 0 for none), got {count!r}")
-    before, groups, after = _partition(graph, _deal(graph, count))
+    before, groups, after = _partition_by_stream(graph, _assign_streams(graph, count))
     if len(groups) < 2:
         return graph  # a single group has nothing to run beside
     return _with_streams(graph, before, groups, after)
 
 
-def _deal(graph: fx.Graph, count: int) -> dict[int, int]:
+def _assign_streams(graph: fx.Graph, count: int) -> dict[int, int]:
     """Instruction to stream, largest first to the least loaded; ties by number, so that it is the same every time."""
     weights: dict[int, int] = {}
     for node in graph.nodes:
@@ -68,7 +68,7 @@ def _deal(graph: fx.Graph, count: int) -> dict[int, int]:
     return stream_of
 
 
-def _partition(
+def _partition_by_stream(
     graph: fx.Graph, stream_of: dict[int, int]
 ) -> tuple[list[fx.Node], dict[int, list[fx.Node]], list[fx.Node]]:
     place: dict[fx.Node, int | str] = {}

@@ -44,12 +44,12 @@ def kernel(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
     without paths, which is zero.
     """
     if form.live_terms and form.opened == ("out",):
-        return _product(writer, form, given)
+        return _kernel_product(writer, form, given)
     one_open = form.live_terms and len(form.opened) == 1 and len(form.slots) == len(SLOTS)
-    return framed(_gradient if one_open else grouped)(writer, form, given)
+    return framed(_kernel_gradient if one_open else grouped)(writer, form, given)
 
 
-def _product(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
+def _kernel_product(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
     x1, x2, w = (given.operands.get((name,)) for name in SLOTS[:3])
     text = describe(form.plan, form.layout)
     with writer.serving(tuple(term.path for term in form.terms), "kernel"):
@@ -64,7 +64,7 @@ def _product(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
         return writer.call(batched_product, x1, x2, w, text, not form.operand("w").row)
 
 
-def _gradient(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
+def _kernel_gradient(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
     """The gradient of one operand; the kernel reads of that operand only its shape."""
     (opened,) = form.opened
     shape = (inputs.rows,) if form.row(form.opened) else ()

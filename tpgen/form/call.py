@@ -74,15 +74,15 @@ class Call:
 
         It is given the same tensors and, behind them, the cotangents.
         """
-        raised = self._raised(slot for slot, there in zip(self.opened, cotangents, strict=True) if there)
+        raised = self._at_new_level(slot for slot, there in zip(self.opened, cotangents, strict=True) if there)
         return Call(self.given + raised, tuple(s for s, yes in zip(self.given, wanted, strict=True) if yes))
 
     def pushed_forward(self, tangents: Sequence[bool]) -> Call:
         """The tangents of what was opened, for the tangents that there are of what was given."""
-        raised = self._raised(slot for slot, there in zip(self.given, tangents, strict=True) if there)
+        raised = self._at_new_level(slot for slot, there in zip(self.given, tangents, strict=True) if there)
         return Call(self.given + raised, self.opened)
 
-    def _raised(self, slots: Iterable[Slot]) -> tuple[Slot, ...]:
+    def _at_new_level(self, slots: Iterable[Slot]) -> tuple[Slot, ...]:
         level = self.levels.bit_length()
         if level >= MAX_LEVELS:
             raise PlanError(f"derivatives go up to order {MAX_LEVELS}, and this one is of a higher order")
@@ -100,13 +100,13 @@ class Call:
         (Slot(operand='out', levels=0),)
         """
         given, arrow, opened = text.partition(" -> ")
-        call = Call(_slots(given), _slots(opened))
+        call = Call(_parse_slots(given), _parse_slots(opened))
         if not arrow or str(call) != text or not call.opened:
             raise PlanError(f"not a call: {text[:60]!r}; it reads 'x w -> out', with levels behind a dot")
         return call
 
 
-def _slots(text: str) -> tuple[Slot, ...]:
+def _parse_slots(text: str) -> tuple[Slot, ...]:
     found = [_SLOT.fullmatch(part) for part in text.split()]
     slots = tuple(Slot(m[1], sum(1 << int(n) - 1 for n in set(m[2] or ""))) for m in found if m)
     return slots if len(slots) == len(found) == len(set(slots)) else ()
@@ -124,10 +124,10 @@ class LevelFreeCall:
         """Operands whose place a slot at some level takes."""
         return tuple(name for name, slot in self.point.items() if slot.levels)
 
-    def takes(self, others: dict[str, Slot]) -> bool:
+    def agrees_with(self, others: dict[str, Slot]) -> bool:
         """Whether its point agrees with what stands in some operands, and no level would stand in two of them."""
         agrees = all(self.point.get(name, slot) == slot for name, slot in others.items())
-        return agrees and _union((self.point | others).values()) is not None
+        return agrees and _disjoint_levels((self.point | others).values()) is not None
 
 
 def expanded(call: Call, operands: Sequence[str]) -> tuple[LevelFreeCall, ...]:
@@ -144,8 +144,10 @@ def expanded(call: Call, operands: Sequence[str]) -> tuple[LevelFreeCall, ...]:
     """
     found: list[LevelFreeCall] = []
     for slot in call.opened:
-        for others in _spread(call, [name for name in operands if name != slot.operand], call.levels & ~slot.levels):
-            taker = next((one for one in found if slot not in one.opened and one.takes(others)), None)
+        for others in _slots_sharing_levels(
+            call, [name for name in operands if name != slot.operand], call.levels & ~slot.levels
+        ):
+            taker = next((one for one in found if slot not in one.opened and one.agrees_with(others)), None)
             if taker is None:
                 found.append(taker := LevelFreeCall({}))
             taker.point.update(others)
@@ -153,15 +155,15 @@ def expanded(call: Call, operands: Sequence[str]) -> tuple[LevelFreeCall, ...]:
     return tuple(found)
 
 
-def _spread(call: Call, operands: Sequence[str], levels: int) -> Iterator[dict[str, Slot]]:
+def _slots_sharing_levels(call: Call, operands: Sequence[str], levels: int) -> Iterator[dict[str, Slot]]:
     """All ways in which given slots of some operands share levels out among them, each level once."""
     given = [[slot for slot in call.given if slot.operand == name] for name in operands]
     for chosen in product(*given):
-        if _union(chosen) == levels:
+        if _disjoint_levels(chosen) == levels:
             yield dict(zip(operands, chosen, strict=True))
 
 
-def _union(slots: Iterable[Slot]) -> int | None:
+def _disjoint_levels(slots: Iterable[Slot]) -> int | None:
     # all levels of some slots, None where two of them share one
     found = 0
     for slot in slots:

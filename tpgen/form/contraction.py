@@ -159,7 +159,7 @@ class ContractionStep:
 
 
 @remembered("cheapest orders of contraction")
-def _optimal(factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int], ...]) -> tuple[list, float]:
+def _optimal_order(factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int], ...]) -> tuple[list, float]:
     known = {BATCH: PLANNING_ROWS, **dict(sizes)}
     shapes = [tuple(known[a] for a in letters) for letters in factors]
     equation = ",".join(factors) + "->" + output
@@ -169,7 +169,7 @@ def _optimal(factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int]
 
 def contraction_flops(c: Contraction) -> float:
     """Operations of the cheapest order, for `PLANNING_ROWS` rows."""
-    return _optimal(tuple(f.letters for f in c.factors), c.output, c.sizes)[1]
+    return _optimal_order(tuple(f.letters for f in c.factors), c.output, c.sizes)[1]
 
 
 @remembered("steps of contractions")
@@ -183,7 +183,7 @@ def pairwise_steps(
     (Contracting two operands without the batch first, constants with shared weights, is a cost that does not grow;
     with a batch of a few dozen rows opt_einsum weighs it as training does.)
     """
-    path, _ = _optimal(factors, output, sizes)
+    path, _ = _optimal_order(factors, output, sizes)
     remaining, steps = list(factors), []
     for number, positions in enumerate(path):
         taken = [remaining[p] for p in positions]

@@ -268,13 +268,13 @@ class Form(Shown):
                 letters += a
         return letters
 
-    def _head(self) -> str:
+    def _summary(self) -> str:
         opened = "*".join(f"{name}[{self.operand(name).text}]" for name in self.opened)
         at = "".join(f", {o.name} at {o.index}" for o in self.operands if o.index)
         return f"{opened} of {', '.join('*'.join(s) for s in self.given)}{at}"
 
     def __str__(self) -> str:
-        return "\n".join([self._head(), *(f"  path {t.path}: {self.contraction(t)}" for t in self.live_terms)])
+        return "\n".join([self._summary(), *(f"  path {t.path}: {self.contraction(t)}" for t in self.live_terms)])
 
     @property
     def path_map(self) -> PathMap:
@@ -294,7 +294,7 @@ class Form(Shown):
 
     def _repr_html_(self) -> str:
         rows = [("path", "einsum"), *((t.path, self.contraction(t)) for t in self.live_terms)]
-        said = lines(f"{self._head()} (open: {'*'.join(self.opened)})")
+        said = lines(f"{self._summary()} (open: {'*'.join(self.opened)})")
         return said + html_table(rows, left=(1,)) + path_picture(self.path_map)
 
 
@@ -320,7 +320,7 @@ def form_of(plan: Plan, layout: Layout = "mul_ir") -> Form:
             else FlatOperand(o.name, tuple((s.start, s.stop) for s in o.irreps.slices()), o.rows, str(o.irreps))
             for o in plan.operands
         ),
-        terms=tuple(_term(path, layouts, position) for path in plan.paths),
+        terms=tuple(_make_term(path, layouts, position) for path in plan.paths),
         slots=tuple((o.name,) for o in plan.operands),
         opened=(OUT,),
         plan=plan,
@@ -360,7 +360,7 @@ def layouts_of(plan: Plan, layout: Layout) -> tuple[str, ...]:
     return names
 
 
-def _term(path: Path, layouts: tuple[str, ...], weight_position: dict[int, int]) -> Term:
+def _make_term(path: Path, layouts: tuple[str, ...], weight_position: dict[int, int]) -> Term:
     mode, components = path.mode, "ij"[: len(path.inputs)] + "k"
     # a paired mode reads copies a and b; the pair p selects them
     copies = ("a", "b", mode.out) if mode.paired else tuple(filter(None, (mode.in1, mode.in2, mode.out)))

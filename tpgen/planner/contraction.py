@@ -9,7 +9,7 @@ from e3nn.o3 import Irrep, Irreps
 from tpgen.base.errors import PlanError
 from tpgen.planner.generalized import MAX_DEGREE, Entries
 from tpgen.planner.plan import OUT, Operand, Plan
-from tpgen.planner.polynomial_plan import PolynomialTerm, generated, make_polynomial_plan
+from tpgen.planner.polynomial_plan import PolynomialTerm, generated_couplings, make_polynomial_plan
 
 
 def make_contraction_plan(irreps_in: Irreps, irreps_out: Irreps, degrees: Sequence[int]) -> Plan:
@@ -31,10 +31,10 @@ def make_contraction_plan(irreps_in: Irreps, irreps_out: Irreps, degrees: Sequen
     3 paths, coupling 5/36 non-zero, per row and channel 16 flops, 20 bytes (each operand once)
     """
     terms = [
-        PolynomialTerm(("x",) * nu, n, f"w{n}_{nu}", _basis(nu))
+        PolynomialTerm(("x",) * nu, n, f"w{n}_{nu}", _basis_of_degree(nu))
         for n, ((_, ir), degree) in enumerate(zip(irreps_out, degrees, strict=True))
         for nu in range(degree, 0, -1)
-        if any(_paths(irreps_in, ir, nu))
+        if any(_paths_of_degree(irreps_in, ir, nu))
     ]
     if not terms:
         raise PlanError(f"no product of {irreps_in} reaches {irreps_out}: check the parities, or raise the correlation")
@@ -44,7 +44,7 @@ def make_contraction_plan(irreps_in: Irreps, irreps_out: Irreps, degrees: Sequen
 
 def contraction_paths(irreps_in: Irreps, output: Irrep, degree: int) -> list[list[Entries]]:
     """The paths of each degree up to this one, those that vanish between equal tensors without entries."""
-    return [_paths(irreps_in, output, nu) for nu in range(1, degree + 1)]
+    return [_paths_of_degree(irreps_in, output, nu) for nu in range(1, degree + 1)]
 
 
 def one_channel(irreps: Irreps) -> Irreps:
@@ -56,9 +56,11 @@ def one_channel(irreps: Irreps) -> Irreps:
     return Irreps([(1, ir) for _, ir in irreps])
 
 
-def _paths(irreps_in: Irreps, output: Irrep, degree: int) -> list[Entries]:
-    return generated((str(one_channel(irreps_in)),) * degree, str(output), ("x",) * degree, _basis(degree))
+def _paths_of_degree(irreps_in: Irreps, output: Irrep, degree: int) -> list[Entries]:
+    return generated_couplings(
+        (str(one_channel(irreps_in)),) * degree, str(output), ("x",) * degree, _basis_of_degree(degree)
+    )
 
 
-def _basis(degree: int) -> str:
+def _basis_of_degree(degree: int) -> str:
     return "natural" if degree == MAX_DEGREE else "chained"

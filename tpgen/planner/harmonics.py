@@ -53,13 +53,13 @@ def make_harmonics_plan(vector: str, degrees: Sequence[int], normalization: str)
     out = Operand(OUT, Irreps([(1, (degree, parity**degree)) for degree in degrees]), "channel")
     x, one = Operand("x", Irreps(vector), "channel"), Operand("one", Irreps("0e"), "channel", channels=False)
     terms = [
-        _term(mul_ir.ir, where.start, vector, NORMALIZATIONS[normalization](mul_ir.ir.l) ** 0.5)
+        _degree_term(mul_ir.ir, where.start, vector, NORMALIZATIONS[normalization](mul_ir.ir.l) ** 0.5)
         for mul_ir, where in zip(out.irreps, out.irreps.slices(), strict=True)
     ]
     return make_polynomial_plan([x, one, out], terms)
 
 
-def _term(ir: Irrep, start: int, vector: str, norm: float) -> PolynomialTerm:
+def _degree_term(ir: Irrep, start: int, vector: str, norm: float) -> PolynomialTerm:
     """The harmonics of one degree: at the pole only their middle component is not zero, and it is the norm."""
     if ir.l == 0:
         return PolynomialTerm(("one",), table=(table_of({(start, 0): norm}),))

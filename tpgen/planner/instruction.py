@@ -56,12 +56,11 @@ def parse_irreps(irreps: object, what: str) -> Irreps:
             raise TypeError("nothing is given")
         return Irreps(irreps)
     except (ValueError, TypeError, AssertionError, AttributeError) as error:
-        raise PlanError(
-            f"{what}: cannot read irreps {irreps!r} ({_bad_piece(irreps) or error}); write them like '8x0e + 4x1o'"
-        ) from error
+        reason = _unreadable_irrep(irreps) or error
+        raise PlanError(f"{what}: cannot read irreps {irreps!r} ({reason}); write them like '8x0e + 4x1o'") from error
 
 
-def _bad_piece(irreps: object) -> str:
+def _unreadable_irrep(irreps: object) -> str:
     """The first part of a text that is no irrep, in words; empty for none."""
     for piece in irreps.split("+") if isinstance(irreps, str) else ():
         try:

@@ -20,7 +20,7 @@ from tpgen.planner.modes import MATRIX
 from tpgen.planner.normalization import PATH_NORMALIZATIONS, Factors, PathScale, normalization_factors
 from tpgen.planner.plan import ELEMENT, OUT, ROW, SHARED, Leg, Maker, Path, Plan, Segment, segments
 from tpgen.planner.product import product_operands, weight_slices
-from tpgen.planner.strict import boolean, entries, index, irreps, list_of, maybe, one_of, sharing
+from tpgen.planner.strict import boolean, entries, index, irreps, list_of, nullable, one_of, weight_sharing
 
 LINEAR_NORMALIZATIONS = tuple(name for name in PATH_NORMALIZATIONS if name != "none")  # those that e3nn has
 
@@ -64,12 +64,12 @@ def make_linear_plan(
     ends = {"x1": parse_irreps(irreps_in, "irreps_in"), OUT: parse_irreps(irreps_out, "irreps_out")}
     inputs, outputs = map(segments, ends.values())
     check_known("path_normalization", [path_normalization], tuple(PATH_NORMALIZATIONS), PlanError)
-    channels, rows = _channels(f_in, f_out), _weight_rows(shared_weights)
+    channels, rows = _check_channels(f_in, f_out), _weight_rows(shared_weights)
     equal = [(a, b) for a in inputs for b in outputs if a.ir == b.ir]
-    bound = equal if pairs is None else _bind(pairs, inputs, outputs)
+    bound = equal if pairs is None else _bind_pairs(pairs, inputs, outputs)
     legs = [(Leg.of("x1", a), Leg.of(OUT, b)) for a, b in bound]
-    flags = _biases(biases, outputs)
-    factors = _factors(bound, channels[0] or 1, path_normalization)
+    flags = _bias_flags(biases, outputs)
+    factors = _path_factors(bound, channels[0] or 1, path_normalization)
     shapes = [(source.mul, target.mul) for source, target in bound]
     slices = weight_slices(shapes)
     arguments = {
@@ -112,7 +112,7 @@ def make_matrix_plan(inputs: int, outputs: int) -> Plan:
     return make_linear_plan(f"{inputs}x0e", f"{outputs}x0e", path_normalization="none")
 
 
-def _flat(plan: Plan) -> Plan:
+def _without_channels_and_biases(plan: Plan) -> Plan:
     """Return the map without channels and biases: ``f_in`` channels of 8x1o are 8 f_in copies of 1o."""
     if plan.f_in is None and not plan.bias_numel:
         return plan
@@ -135,7 +135,7 @@ def _title(plan: Plan) -> str:
     )
 
 
-def _alone(plan: Plan, path: Path) -> Plan:
+def _single_path_plan(plan: Plan, path: Path) -> Plan:
     return plan.remade(irreps_in=str(path.in1), irreps_out=str(path.out), pairs=None, biases=False)
 
 
@@ -148,26 +148,26 @@ LINEAR = Maker(
         "irreps_out": irreps,
         "pairs": entries(lambda where, entry: tuple(index(where, i) for i in entry), 2, "instructions"),
         "biases": list_of(boolean, "flags"),
-        "f_in": maybe(index),
-        "f_out": maybe(index),
+        "f_in": nullable(index),
+        "f_out": nullable(index),
         "path_normalization": one_of(PATH_NORMALIZATIONS),
-        "shared_weights": sharing,
+        "shared_weights": weight_sharing,
     },
-    alone=_alone,
-    flat=_flat,
+    alone=_single_path_plan,
+    flat=_without_channels_and_biases,
 )
 
 
-_Bound = tuple[Segment, Segment]
+_SegmentPair = tuple[Segment, Segment]
 
 
-def _bind(pairs: Iterable[Sequence[int]], inputs: list[Segment], outputs: list[Segment]) -> list[_Bound]:
+def _bind_pairs(pairs: Iterable[Sequence[int]], inputs: list[Segment], outputs: list[Segment]) -> list[_SegmentPair]:
     if not isinstance(pairs, Iterable):
         raise PlanError(f"instructions must be a list of tuples (i_in, i_out), got {pairs!r}")
-    return [_bind_one(n, pair, inputs, outputs) for n, pair in enumerate(pairs)]
+    return [_bind_pair(n, pair, inputs, outputs) for n, pair in enumerate(pairs)]
 
 
-def _bind_one(n: int, pair: Sequence[int], inputs: list[Segment], outputs: list[Segment]) -> _Bound:
+def _bind_pair(n: int, pair: Sequence[int], inputs: list[Segment], outputs: list[Segment]) -> _SegmentPair:
     """Look an instruction up in the irreps and check every rule, naming the instruction where one is broken."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         built = hasattr(pair, "path_shape")
@@ -199,7 +199,7 @@ def _weight_rows(shared_weights: bool | str) -> str:
     return shared_weights
 
 
-def _channels(f_in: int | None, f_out: int | None) -> tuple[int | None, int | None]:
+def _check_channels(f_in: int | None, f_out: int | None) -> tuple[int | None, int | None]:
     if (f_in is None) != (f_out is None):
         raise PlanError(f"f_in and f_out go together: give both numbers of channels or none, got {f_in} and {f_out}")
     for name, value in (("f_in", f_in), ("f_out", f_out)):
@@ -208,7 +208,7 @@ def _channels(f_in: int | None, f_out: int | None) -> tuple[int | None, int | No
     return f_in, f_out
 
 
-def _biases(biases: bool | Sequence[bool] | None, outputs: list[Segment]) -> tuple[bool, ...]:
+def _bias_flags(biases: bool | Sequence[bool] | None, outputs: list[Segment]) -> tuple[bool, ...]:
     if biases is None or isinstance(biases, bool):
         return tuple(bool(biases) and s.ir.is_scalar() for s in outputs)
     if not isinstance(biases, Sequence) or isinstance(biases, str):
@@ -230,7 +230,7 @@ def _biases(biases: bool | Sequence[bool] | None, outputs: list[Segment]) -> tup
     return tuple(bool(flag) for flag in flags)
 
 
-def _factors(bound: list[_Bound], f_in: int, path_normalization: str) -> list[Factors]:
+def _path_factors(bound: list[_SegmentPair], f_in: int, path_normalization: str) -> list[Factors]:
     """The factors of a product with the scalar 1 that sums ``f_in`` times as many copies."""
     scales = [PathScale(target.index, (1, 1, 1), f_in * source.mul, 1.0, 1.0, 1.0) for source, target in bound]
     return normalization_factors(scales, "none", path_normalization)

@@ -304,7 +304,7 @@ class Plan(Shown):
 
     @cached_property
     def _json(self) -> str:
-        fields = {"format": self.maker.format, **{name: _plain(value) for name, value in self.arguments.items()}}
+        fields = {"format": self.maker.format, **{name: _json_value(value) for name, value in self.arguments.items()}}
         return json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=self.maker.separators)
 
     def remade(self, **changes: Any) -> Plan:
@@ -329,13 +329,13 @@ class Plan(Shown):
 
     def lines(self, itemsize: int = 4) -> list[tuple[str, int | None]]:
         """The lines of the text, each with the instruction that it is of; None where it is of the whole plan."""
-        return table_lines(self.title, self.rows(itemsize), self._totals(itemsize))
+        return table_lines(self.title, self.rows(itemsize), self._totals_line(itemsize))
 
     def rows(self, itemsize: int = 4) -> list[PlanRow]:
         """A row of cells by column for each instruction that has a path; bytes at ``itemsize`` bytes a number."""
-        return [PlanRow(n, self._cells(paths, itemsize)) for n, paths in self.by_instruction.items()]
+        return [PlanRow(n, self._table_cells(paths, itemsize)) for n, paths in self.by_instruction.items()]
 
-    def _cells(self, paths: tuple[Path, ...], itemsize: int) -> dict[str, str]:
+    def _table_cells(self, paths: tuple[Path, ...], itemsize: int) -> dict[str, str]:
         path, slices = paths[0], [p.weight for p in paths if p.weight]
         numbers = sum({leg.operand: leg.numbers for leg in path.legs}.values())
         if slices and self.operand(slices[0].operand).rows == ROW:
@@ -356,7 +356,7 @@ class Plan(Shown):
             "bytes": str(numbers * itemsize),
         }
 
-    def _totals(self, itemsize: int = 4) -> str:
+    def _totals_line(self, itemsize: int = 4) -> str:
         dropped = len(self.instructions) - len(self.biased) - len(self.by_instruction)
         empty = f" ({dropped} empty dropped)" if dropped else ""
         if not self.paths:
@@ -371,19 +371,19 @@ class Plan(Shown):
     @property
     def map(self) -> PathMap:
         """The map of which segments meet in which path, and what it computes."""
-        sides = {o.name: self._places(o) for o in self.operands if not o.weights}
-        routes = tuple(map(self._route, self.by_instruction.values()))
+        sides = {o.name: self._segment_labels(o) for o in self.operands if not o.weights}
+        routes = tuple(map(self._path_route, self.by_instruction.values()))
         return PathMap({o.name: sides[o.name] for o in self.inputs}, {OUT: sides[OUT]}, routes)
 
-    def _places(self, operand: Operand) -> tuple[str, ...]:
+    def _segment_labels(self, operand: Operand) -> tuple[str, ...]:
         """The segments of an operand that paths touch, and last the whole of it, where one does."""
         segments = [leg.segment for path in self.paths for leg in path.legs if leg.operand == operand.name]
         parts = tuple(map(str, operand.irreps)) if any(segments) or not segments else ()
         return parts if all(segments) else (*parts, operand.name)
 
-    def _route(self, paths: tuple[Path, ...]) -> Route:
+    def _path_route(self, paths: tuple[Path, ...]) -> Route:
         path = paths[0]
-        last = {leg.operand: len(self._places(self.operand(leg.operand))) - 1 for leg in path.legs}
+        last = {leg.operand: len(self._segment_labels(self.operand(leg.operand))) - 1 for leg in path.legs}
         ends = [(leg.operand, leg.segment.index if leg.segment else last[leg.operand]) for leg in path.legs]
         mode = f" ({path.mode.name})" if path.mode.name else ""
         name = f"{self.maker.noun} {path.index}: {path.couples}{mode}"
@@ -393,12 +393,12 @@ class Plan(Shown):
         return "\n".join(text for text, _ in self.lines())
 
     def _repr_html_(self) -> str:
-        return table_html(self.title, self.rows(), self._totals(), self.map)
+        return table_html(self.title, self.rows(), self._totals_line(), self.map)
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """An argument as JSON writes it; a record is a list of what its user gave."""
     value = getattr(value, "asked", value)
     if isinstance(value, Irreps):
         return str(value)
-    return [_plain(entry) for entry in value] if isinstance(value, (tuple, list)) else value
+    return [_json_value(entry) for entry in value] if isinstance(value, (tuple, list)) else value

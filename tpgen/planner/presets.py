@@ -67,8 +67,8 @@ def channelwise(
     """
     in1, in2 = parse_irreps(irreps_in1, "irreps_in1"), parse_irreps(irreps_in2, "irreps_in2")
     allowed = {ir for _, ir in parse_irreps(irreps_filter, "irreps_filter")}
-    found = list(_couplings(in1, in2, allowed))
-    out, position = _sorted([(in1[i1].mul, ir) for i1, _, ir in found])
+    found = list(_coupled_segments(in1, in2, allowed))
+    out, position = _sort_segments([(in1[i1].mul, ir) for i1, _, ir in found])
     instructions = sorted(
         ((i1, i2, position[n], "uvu", True) for n, (i1, i2, _) in enumerate(found)),
         key=lambda instruction: instruction[2],
@@ -89,13 +89,13 @@ def elementwise(
     '2x0e'
     """
     in1, in2 = parse_irreps(irreps_in1, "irreps_in1").simplify(), parse_irreps(irreps_in2, "irreps_in2").simplify()
-    allowed = _allowed(filter_ir_out)
+    allowed = _allowed_irreps(filter_ir_out)
     if in1.num_irreps != in2.num_irreps:
         raise PlanError(
             f"an elementwise product pairs the irreps one by one, so both inputs must have as many: "
             f"{in1} has {in1.num_irreps}, {in2} has {in2.num_irreps}"
         )
-    cut1, cut2 = _cut_alike(list(in1), list(in2))
+    cut1, cut2 = _split_to_equal_multiplicities(list(in1), list(in2))
     out: list[tuple[int, Irrep]] = []
     instructions = []
     for i, ((mul, ir1), (_, ir2)) in enumerate(zip(cut1, cut2, strict=True)):
@@ -118,8 +118,8 @@ def full(
     '6x1o'
     """
     in1, in2 = parse_irreps(irreps_in1, "irreps_in1").simplify(), parse_irreps(irreps_in2, "irreps_in2").simplify()
-    found = list(_couplings(in1, in2, _allowed(filter_ir_out)))
-    out, position = _sorted([(in1[i1].mul * in2[i2].mul, ir) for i1, i2, ir in found])
+    found = list(_coupled_segments(in1, in2, _allowed_irreps(filter_ir_out)))
+    out, position = _sort_segments([(in1[i1].mul * in2[i2].mul, ir) for i1, i2, ir in found])
     instructions = [(i1, i2, position[n], "uvuv", False) for n, (i1, i2, _) in enumerate(found)]
     return make_plan(in1, in2, out, instructions, **options)
 
@@ -143,9 +143,11 @@ def tensor_square(
     if irrep_normalization not in _SQUARE_SCALES:
         raise PlanError(unknown("irrep_normalization", irrep_normalization, _SQUARE_SCALES))
     if irreps_out is None:
-        found = list(_square_paths(in1, ("uvuv", "uvu<v", "uuu"), irrep_normalization, _allowed(filter_ir_out)))
+        found = list(
+            _symmetric_pairs(in1, ("uvuv", "uvu<v", "uuu"), irrep_normalization, _allowed_irreps(filter_ir_out))
+        )
         copies = {"uvuv": lambda n, m: n * m, "uvu<v": lambda n, m: comb(n, 2), "uuu": lambda n, m: n}
-        out, position = _sorted([(copies[mode](in1[i].mul, in1[j].mul), ir) for i, j, mode, ir, _ in found])
+        out, position = _sort_segments([(copies[mode](in1[i].mul, in1[j].mul), ir) for i, j, mode, ir, _ in found])
         instructions = [(i1, i2, position[n], mode, False, scale) for n, (i1, i2, mode, _, scale) in enumerate(found)]
     else:
         if filter_ir_out is not None:
@@ -153,7 +155,7 @@ def tensor_square(
         out = parse_irreps(irreps_out, "irreps_out").simplify()
         instructions = [
             (i1, i2, i_out, mode, True, scale)
-            for i1, i2, mode, ir, scale in _square_paths(in1, ("uvw", "u<vw", "uuw"), irrep_normalization, None)
+            for i1, i2, mode, ir, scale in _symmetric_pairs(in1, ("uvw", "u<vw", "uuw"), irrep_normalization, None)
             for i_out, (_, ir_out) in enumerate(out)
             if ir_out == ir
         ]
@@ -163,7 +165,7 @@ def tensor_square(
     return make_plan(in1, in1, out, instructions, irrep_normalization="none", **options)
 
 
-def _square_paths(irreps: Irreps, modes: tuple[str, str, str], normalization: str, allowed: set[Irrep] | None):
+def _symmetric_pairs(irreps: Irreps, modes: tuple[str, str, str], normalization: str, allowed: set[Irrep] | None):
     """Pairs of segments (i1 <= i2) with the mode that counts each unordered pair of copies once, and its scale.
 
     ``modes`` are those for two different segments, for different copies of one segment, and for a copy with itself,
@@ -171,7 +173,7 @@ def _square_paths(irreps: Irreps, modes: tuple[str, str, str], normalization: st
     """
     apart, pairs, same = modes
     generic, diagonal = _SQUARE_SCALES[normalization]
-    for i1, i2, ir in _couplings(irreps, irreps, allowed):
+    for i1, i2, ir in _coupled_segments(irreps, irreps, allowed):
         (mul, ir1), (_, ir2) = irreps[i1], irreps[i2]
         if i1 < i2:
             yield i1, i2, apart, ir, generic(ir1, ir2, ir)
@@ -197,14 +199,14 @@ _SQUARE_SCALES = {
 }
 
 
-def _couplings(in1: Irreps, in2: Irreps, allowed: set[Irrep] | None) -> Iterator[tuple[int, int, Irrep]]:
+def _coupled_segments(in1: Irreps, in2: Irreps, allowed: set[Irrep] | None) -> Iterator[tuple[int, int, Irrep]]:
     """All pairs of segments, with each irrep that their product holds and that is allowed."""
     for i1, (_, ir1) in enumerate(in1):
         for i2, (_, ir2) in enumerate(in2):
             yield from ((i1, i2, ir) for ir in ir1 * ir2 if allowed is None or ir in allowed)
 
 
-def _allowed(filter_ir_out: Iterable[object] | None) -> set[Irrep] | None:
+def _allowed_irreps(filter_ir_out: Iterable[object] | None) -> set[Irrep] | None:
     if filter_ir_out is None:
         return None
     try:
@@ -213,12 +215,12 @@ def _allowed(filter_ir_out: Iterable[object] | None) -> set[Irrep] | None:
         raise PlanError(f"filter_ir_out must hold irreps like '0e' or '1o', got {filter_ir_out!r} ({error})") from None
 
 
-def _sorted(segments: list[tuple[int, Irrep]]) -> tuple[Irreps, tuple[int, ...]]:
+def _sort_segments(segments: list[tuple[int, Irrep]]) -> tuple[Irreps, tuple[int, ...]]:
     out, position, _ = Irreps(segments).sort()
     return out, position
 
 
-def _cut_alike(left: list, right: list) -> tuple[list, list]:
+def _split_to_equal_multiplicities(left: list, right: list) -> tuple[list, list]:
     """Cut two lists of (mul, ir) so that both have the same multiplicities in the same places."""
     cut_left, cut_right = [], []
     while left and right:

@@ -71,15 +71,15 @@ def make_plan(
     ends = {name: parse_irreps(value, name) for name, value in given.items()}
     spreads = {"in1_var": in1_var, "in2_var": in2_var, "out_var": out_var}
     pairs = zip(spreads.items(), ends.values(), strict=True)
-    variances = {name: _variances(name, values, irreps) for (name, values), irreps in pairs}
+    variances = {name: _check_variances(name, values, irreps) for (name, values), irreps in pairs}
     check_known("irrep_normalization", [irrep_normalization], tuple(IRREP_NORMALIZATIONS), PlanError)
     check_known("path_normalization", [path_normalization], tuple(PATH_NORMALIZATIONS), PlanError)
     asked = parse_instructions(instructions)
     built = irrep_normalization == path_normalization == "none"
-    _check_not_built(asked, built)
+    _refuse_built_instructions(asked, built)
     legs = [segments(i) for i in ends.values()]
-    bound = [_bind(n, instruction, legs) for n, instruction in enumerate(asked)]
-    scales = [_scale(b, b_asked, tuple(variances.values())) for b, b_asked in zip(bound, asked, strict=True)]
+    bound = [_bind_instruction(n, instruction, legs) for n, instruction in enumerate(asked)]
+    scales = [_path_scale(b, b_asked, tuple(variances.values())) for b, b_asked in zip(bound, asked, strict=True)]
     factors = normalization_factors(scales, irrep_normalization, path_normalization)
     slices = weight_slices([b.path_shape if a.has_weight else None for a, b in zip(asked, bound, strict=True)])
     kind = BuiltInstruction if built else Instruction
@@ -116,7 +116,7 @@ def _title(plan: Plan) -> str:
     )
 
 
-def _check_not_built(asked: list[Instruction], built: bool) -> None:
+def _refuse_built_instructions(asked: list[Instruction], built: bool) -> None:
     for n, instruction in enumerate(asked):
         if isinstance(instruction, BuiltInstruction) and not built:
             raise PlanError(
@@ -128,7 +128,7 @@ def _check_not_built(asked: list[Instruction], built: bool) -> None:
 
 
 @dataclass(frozen=True)
-class _Bound:
+class _BoundInstruction:
     mode: Mode
     sizes: dict[str, int]
     legs: tuple[Segment, Segment, Segment]
@@ -138,7 +138,7 @@ class _Bound:
         return tuple(self.sizes[a] for a in self.mode.weight)
 
 
-def _bind(n: int, instruction: Instruction, legs: list[list[Segment]]) -> _Bound:
+def _bind_instruction(n: int, instruction: Instruction, legs: list[list[Segment]]) -> _BoundInstruction:
     """Look an instruction up in the irreps and check every rule, naming the instruction where one is broken."""
     where = f"instruction {n} {instruction}"
     chosen: list[Segment] = []
@@ -156,7 +156,7 @@ def _bind(n: int, instruction: Instruction, legs: list[list[Segment]]) -> _Bound
         sizes = axis_sizes(mode, in1.mul, in2.mul, out.mul, instruction.has_weight)
     except PlanError as error:
         raise PlanError(f"{where}: {error} {spelled}") from None
-    return _Bound(mode, sizes, (in1, in2, out))
+    return _BoundInstruction(mode, sizes, (in1, in2, out))
 
 
 def _check_selection_rules(where: str, ir1: Irrep, ir2: Irrep, ir3: Irrep, spelled: str) -> None:
@@ -174,7 +174,7 @@ def _check_selection_rules(where: str, ir1: Irrep, ir2: Irrep, ir3: Irrep, spell
         )
 
 
-def _variances(name: str, values: Sequence[float] | None, ends: Irreps) -> tuple[float, ...]:
+def _check_variances(name: str, values: Sequence[float] | None, ends: Irreps) -> tuple[float, ...]:
     if values is None:
         return (1.0,) * len(ends)
     try:
@@ -191,7 +191,7 @@ def _variances(name: str, values: Sequence[float] | None, ends: Irreps) -> tuple
     return variances
 
 
-def _scale(bound: _Bound, asked: Instruction, variances: tuple[tuple[float, ...], ...]) -> PathScale:
+def _path_scale(bound: _BoundInstruction, asked: Instruction, variances: tuple[tuple[float, ...], ...]) -> PathScale:
     in1, in2, out = bound.legs
     return PathScale(
         i_out=out.index,
@@ -203,7 +203,7 @@ def _scale(bound: _Bound, asked: Instruction, variances: tuple[tuple[float, ...]
     )
 
 
-def _alone(plan: Plan, path: Path) -> Plan:
+def _single_path_plan(plan: Plan, path: Path) -> Plan:
     return plan.remade(
         irreps_in1=str(path.in1),
         irreps_in2=str(path.in2),
@@ -215,7 +215,7 @@ def _alone(plan: Plan, path: Path) -> Plan:
     )
 
 
-def _instruction(where: str, entry: list) -> tuple:
+def _read_instruction(where: str, entry: list) -> tuple:
     i_in1, i_in2, i_out, mode, has_weight, path_weight = entry
     known = isinstance(mode, str) and mode in MODES
     positions = [index(where, i) for i in (i_in1, i_in2, i_out)]
@@ -232,7 +232,7 @@ PRODUCT = Maker(
         "irreps_in1": irreps,
         "irreps_in2": irreps,
         "irreps_out": irreps,
-        "instructions": entries(_instruction, 6, "instructions"),
+        "instructions": entries(_read_instruction, 6, "instructions"),
         "in1_var": list_of(number, "numbers"),
         "in2_var": list_of(number, "numbers"),
         "out_var": list_of(number, "numbers"),
@@ -240,6 +240,6 @@ PRODUCT = Maker(
         "path_normalization": one_of(PATH_NORMALIZATIONS),
         "shared_weights": boolean,
     },
-    alone=_alone,
+    alone=_single_path_plan,
 )
 PlanMaker = Callable[..., Plan]

@@ -115,7 +115,7 @@ def boolean(name: str, value: Any) -> bool:
     return value
 
 
-def sharing(name: str, value: Any) -> bool | str:
+def weight_sharing(name: str, value: Any) -> bool | str:
     """Rows that share weights: all (true), none (false), or those of one ``element``."""
     check(type(value) is bool or value == "element", name, "must be true, false or 'element'", value)
     return value
@@ -126,7 +126,7 @@ def text(name: str, value: Any) -> str:
     return value
 
 
-def maybe(read: Reader) -> Reader:
+def nullable(read: Reader) -> Reader:
     """A field that may be null."""
     return lambda name, value: None if value is None else read(name, value)
 
