@@ -1,6 +1,6 @@
-"""An import hook for e3nn 0.4, whose file of constants holds a slice, which torch 2.6 and later do not load.
+"""Import hook that lets e3nn 0.4 load its constants under torch 2.6 and later.
 
-``import tpgen`` installs it, and imports neither torch nor e3nn.
+The file holds a slice, which torch refuses by default.  ``import tpgen`` installs the hook.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _READER = "e3nn.o3._wigner"  # the module that loads the file when it is importe
 
 
 class ConstantsOfE3nn(MetaPathFinder):
-    """Finds the module of e3nn's that loads constants, and lets it load a slice."""
+    """Import hook for the e3nn module that loads constants; allows slices in the file."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -1,9 +1,7 @@
-"""Every private name of torch that tpgen uses: what it is for, and what there is without it.
+"""Table of torch's private names: use, and effect of absence.
 
-Other modules take these names from here, and none from torch, so that a change of torch's is met in one place.  A name
-is looked up when it is first asked for; one that is not there is one error that says what lacks it (`NAMES`), or a
-slower way where ``without`` tells one.  Private C functions of the runtime without Python stand in
-``kernels/runtime/native``, which asks the library for each of them.
+Other modules import private names only from here.  A name is looked up at first use; a missing name raises an error
+that says which feature needs it, unless ``without`` describes a fallback.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ _FLOOR = "2.10"  # the oldest torch that has them all, but for those with anothe
 
 
 class Private(NamedTuple):
-    """A private name: where it stands, what for, and what happens where it is not there (an error, if nothing)."""
+    """Private name of torch: module, name, use, and fallback without the name (empty: error)."""
 
     module: str
     name: str
@@ -142,7 +140,7 @@ NAMES: dict[str, Private] = {
 
 
 def __getattr__(asked: str) -> Any:
-    """Look a name up once; an error where torch has it no more, or not yet."""
+    """Look up a private name of torch once; raise an error if torch lacks the name."""
     if asked not in NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {asked!r}")
     private = NAMES[asked]
@@ -159,23 +157,19 @@ def __getattr__(asked: str) -> Any:
 
 
 def has_tangents() -> bool:
-    """Whether somebody differentiates forwards: torch keeps the level in a variable of a module."""
+    """Whether forward-mode differentiation is active."""
     return forward_ad._current_level >= 0
 
 
 def call_backward_alone(function: type[torch.autograd.Function]) -> None:
-    """Let autograd call a backward without torch's two frames before it; with them where torch has no such place."""
+    """Let autograd call ``function.backward`` without torch's two wrapping frames, if possible."""
     made = getattr(function, "_backward_cls", None)
     if made is not None:
         made.apply = function.backward
 
 
 def without_modes() -> AbstractContextManager[Any]:
-    """Compute constants with values, also while shapes alone are computed.
-
-    Where no mode is entered, torch's modules for modes are not imported: that takes most of a second, and a process
-    that is forked meanwhile would wait for them for ever.
-    """
+    """Disable torch's dispatch modes inside the block, so constants have values while shapes are traced."""
     entered = __getattr__("dispatch_modes")() or __getattr__("early_modes")()
     return __getattr__("disabled_modes")() if entered else nullcontext()
 
@@ -185,10 +179,7 @@ _PATCHING = ForkedLock(RLock)
 
 @contextmanager
 def instead(owner: Any, name: str, change: Callable[[Any], Any]) -> Iterator[None]:
-    """Another value of an attribute, made of the one that is there, for a while; an older torch may have none.
-
-    One thread at a time: two would restore what the other has set.
-    """
+    """Replace an attribute by ``change(value)`` inside the block, one thread at a time; skip a missing attribute."""
     with _PATCHING.lock:
         there = getattr(owner, name, None)
         if there is None:
@@ -202,17 +193,17 @@ def instead(owner: Any, name: str, change: Callable[[Any], Any]) -> Iterator[Non
 
 
 def without_stack_traces() -> Any:
-    """Trace without the lines of Python that each node comes from, which nobody reads and which take a tenth."""
+    """Trace without recording each node's Python source line, which costs a tenth of the time."""
     config = __getattr__("fx_config")  # a module does not look into its own __getattr__
     return instead(config, "do_not_emit_stack_traces", lambda _: True)
 
 
 @contextmanager
 def with_small_sizes(unasked_of_zero: bool = False) -> Iterator[None]:
-    """Trace and compile open sizes for 0 and 1 too, which torch otherwise leaves out: broadcasting depends on them.
+    """Trace and compile dynamic sizes for 0 and 1 too.
 
-    Where something asks all the same whether a size is above 1, that is a condition of the program; whether it is 0 as
-    well, if that is not to be ``unasked_of_zero``.
+    A remaining test whether a size exceeds 1, or, without ``unasked_of_zero``, whether a size is 0, becomes a condition
+    of the program.
     """
     shapes, fakes = __getattr__("shape_config"), __getattr__("fake_impls")
     # by such questions torch looks for memory that overlaps, of which a network that has been called has none
@@ -232,8 +223,6 @@ def with_small_sizes(unasked_of_zero: bool = False) -> Iterator[None]:
 
 
 def _size_oblivious_strides(strides: Callable[..., Any]) -> Callable[..., Any]:
-    """Find strides of a view for all sizes at once; where there are none, for sizes as of the example."""
-
     def found(*shapes: Any, size_oblivious: bool = False) -> Any:
         of_all = strides(*shapes, size_oblivious=True)
         return strides(*shapes) if of_all is None and not size_oblivious else of_all
@@ -265,5 +254,4 @@ def _size_oblivious_reshape(fakes: Any) -> Iterator[None]:
 
 
 def _nonnegative_symbols(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a question whether a size is 0 be a condition: torch takes open sizes to be positive."""
     return lambda *kind, positive=None, **rest: make(*kind, nonnegative=positive, **rest)

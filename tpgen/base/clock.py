@@ -1,8 +1,7 @@
-"""The one clock: calls take turns, so that whatever else the machine does falls on all of them alike.
+"""Time calls in turn, so that other load affects all alike.
 
-One thread is timed in processor time, to which other programs add nothing.  Several threads wait for each other, and
-so for whatever runs on their processors: their time is that on the wall, and no ratio is made of it where other
-programs came between.  A GPU goes on working after a call has returned, so it is waited for.
+A single CPU thread is timed in processor time, several threads in wall time with a check for preemptions, GPUs in wall
+time after synchronizing.
 """
 
 from __future__ import annotations
@@ -38,26 +37,26 @@ _SAMPLE_SECONDS = (2e-4, 2e-2)  # seconds of one sample: above the clock's noise
 
 
 def now(device: str | torch.device = "cpu") -> float:
-    """Seconds on a clock, once the device has done all that it was given."""
+    """Wall time in seconds, after synchronizing the device."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def processor_time(_device: str | torch.device = "cpu") -> float:
-    """Seconds that this process has computed; what it waited for is not in them."""
+    """Seconds of processor time of this process."""
     return time.process_time()
 
 
 def clock_of(device: str | torch.device) -> Clock:
-    """The clock for calls: processor time where one thread computes on the CPU, else the wall's."""
+    """Processor time for a single CPU thread, else wall time."""
     alone = torch.device(device).type == "cpu" and torch.get_num_threads() == 1
     return processor_time if alone else now
 
 
 @contextmanager
 def with_threads(number: int | None) -> Iterator[None]:
-    """Let torch compute with so many threads meanwhile; None: with as many as before."""
+    """Set torch's number of threads inside the block; None keeps the number."""
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(number or before)
@@ -68,9 +67,9 @@ def with_threads(number: int | None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per call of one contender: each sample is the mean of ``calls`` calls in a row.
+    """Seconds per call; each sample is the mean of ``calls`` calls.
 
-    ``taken`` is how often in a second other programs took the processor, where that makes a call longer.
+    ``taken``: preemptions per second by other programs, if preemptions distort the time.
     """
 
     samples: tuple[float, ...]
@@ -83,7 +82,7 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Third quartile minus first, relative to the median."""
+        """Interquartile range relative to the median."""
         if len(self.samples) < 2:
             return 0.0
         low, _, high = statistics.quantiles(self.samples, n=4)
@@ -91,7 +90,7 @@ class Timing:
 
     @property
     def doubt(self) -> str:
-        """Why no ratio can be made of these times; empty where one can.
+        """Reason not to compare these times, or an empty text.
 
         >>> Timing((1.0, 2.0, 1.0, 2.0, 3.0), 1).doubt, Timing((1.0,) * 5, 1, taken=300).doubt
         ('its times lie 75 % apart', 'other programs took the processor 300 times a second')
@@ -106,7 +105,7 @@ class Timing:
 
 
 def seconds_of(call: TimedCall, device: str | torch.device, calls: int = 1, clock: Clock | None = None) -> float:
-    """Time per call on a clock, by default the wall's, with everything finished before and after."""
+    """Mean seconds per call on a clock, by default wall time."""
     read = clock or now
     start = read(device)
     for _ in range(calls):
@@ -122,10 +121,10 @@ def time_in_turns(
     rounds: int = MIN_ROUNDS,
     tick: Callable[[float], None] = lambda done: None,
 ) -> dict[str, Timing]:
-    """Time all calls in turn, in another order each round.
+    """Time all calls in turn, in a new random order each round.
 
-    There are ``rounds`` of them at least, and more until ``seconds`` are over; or exactly ``repeats``, with one call
-    each.  ``tick`` is told the share that is done.  `clock_of` says on which clock.
+    Runs ``rounds`` rounds, more until ``seconds`` pass; or exactly ``repeats`` rounds of one call each.  ``tick``
+    receives the finished share.
 
     >>> timings = time_in_turns({"a": lambda: None}, torch.device("cpu"), seconds=0, repeats=3)
     >>> len(timings["a"].samples)
@@ -151,12 +150,11 @@ def time_in_turns(
 
 
 def _preemptions() -> int:
-    """How often the system has taken the processor from this process to let others run."""
     return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def _shares_done(start: float, seconds: float, rounds: int, repeats: int | None) -> Iterator[float]:
-    """One value for each round: the share that will be done after it, as far as that can be known."""
+    """Yield, for each round to run, the share finished after that round."""
     number = 0
     while True:
         number += 1
@@ -173,7 +171,7 @@ def _calls_per_sample(call: TimedCall, device: str | torch.device, slot: float, 
 
 
 def device_of(module: nn.Module, inputs: Any = ()) -> str:
-    """The device to wait for: that of the first tensor which is not on the CPU.
+    """Device of the first tensor that is not on the CPU, else ``cpu``.
 
     >>> device_of(nn.Linear(1, 1), [torch.zeros(1)])
     'cpu'

@@ -1,7 +1,4 @@
-"""The errors of tpgen: one tree, raised where the fact is known.
-
-Every message states the rule that was broken and the way out.
-"""
+"""The errors of tpgen.  Messages state the broken rule and a remedy."""
 
 from __future__ import annotations
 
@@ -14,46 +11,43 @@ _INNER_MODULES = (f"{__name__.partition('.')[0]}.", "torch.")
 
 
 class TpgenError(ValueError):
-    """Base class of every error that tpgen raises on purpose."""
+    """Base class of tpgen's errors."""
 
 
 class PlanError(TpgenError):
-    """A product that cannot be planned: irreps, instructions or normalisation do not fit."""
+    """Irreps, instructions or normalisation do not fit."""
 
 
 class PlanIndexError(PlanError, IndexError):
-    """An instruction that points to an entry of the irreps that is not there.
+    """An instruction indexes a missing entry of the irreps.
 
-    Also an ``IndexError``, what e3nn's ``Linear`` raises in the same place.
+    Also an ``IndexError``, as in e3nn's ``Linear``.
     """
 
 
 class InputError(TpgenError, RuntimeError):
-    """A tensor that does not fit the product it was given to.
+    """A tensor does not fit the product.
 
-    Also a ``RuntimeError``, the class that e3nn raises in the same place.
+    Also a ``RuntimeError``, as in e3nn.
     """
 
 
 class OptionError(TpgenError, TypeError):
-    """A keyword that a module does not know.
-
-    Also a ``TypeError``, what Python raises for an unexpected keyword.
-    """
+    """A module does not know a keyword; also a ``TypeError``."""
 
 
 class EmitError(TpgenError):
-    """A program that cannot be written as asked: unknown strategy, layout, direction or stage."""
+    """A program cannot be written: unknown strategy, layout, direction or stage."""
 
 
 class BackendError(TpgenError):
-    """A program that cannot be compiled or run as asked on this machine."""
+    """A program cannot be compiled or run on this machine."""
 
 
 class KernelError(BackendError):
-    """A kernel that a compiler refuses, that cannot be loaded, or that is too large to be written.
+    """A kernel fails to compile or load, or is too large.
 
-    The ``reason`` is its first line of interest, such as the compiler's first error.
+    ``reason`` is one line, such as the compiler's first error.
     """
 
     def __init__(self, message: str, reason: str = "") -> None:
@@ -62,22 +56,22 @@ class KernelError(BackendError):
 
 
 class DeployError(TpgenError):
-    """A network that cannot be packaged as asked, or a package that is not whole."""
+    """A network cannot be packaged, or a package is incomplete."""
 
 
 class TraceError(TpgenError):
-    """A network that cannot be written as one graph."""
+    """A network cannot be written as one graph."""
 
 
 class InverseError(TpgenError):
-    """A graph that has no inverse as written."""
+    """A graph has no inverse as written."""
 
 
 _MOST_SUGGESTIONS = 3  # more names than this are no answer
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
-    """Say that ``name`` is not one of the ``known`` names of ``what``, and which of them it is like.
+    """Message for a ``name`` that is not ``known``, with the closest known names.
 
     >>> unknown("mode", "uwu", ["uvw", "uvu"])
     "unknown mode 'uwu'; known modes: uvw, uvu"
@@ -98,7 +92,7 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
 
 
 def a_kind(value: object) -> str:
-    """The kind of a value with its article, for an error.
+    """Type name of a value with its article.
 
     >>> a_kind(3), a_kind("x")
     ('an int', 'a str')
@@ -110,7 +104,7 @@ def a_kind(value: object) -> str:
 def check_known(
     what: str, names: Iterable[object], known: Collection[str], error: type[TpgenError] = TpgenError
 ) -> None:
-    """Raise an error where one of the names is not among the known names of ``what``.
+    """Raise ``error`` for the first of ``names`` that is not ``known``.
 
     >>> check_known("mode", ["uvw"], ["uvw", "uvu"])
     """
@@ -120,7 +114,7 @@ def check_known(
 
 
 def warn_caller(message: str) -> None:
-    """Warn at the line of the first caller outside this package and torch."""
+    """Warn at the line of the first caller outside tpgen and torch."""
     frame, level = sys._getframe(1), 2
     while frame.f_back and (frame.f_globals.get("__name__") or _INNER_MODULES[0]).startswith(
         _INNER_MODULES

@@ -1,7 +1,6 @@
-"""Locks, cached properties and a rest of the collector that a forked process can use: it has one thread alone.
+"""Locks, cached properties and collector pauses that survive a fork.
 
-A worker of a `torch.utils.data.DataLoader` is forked while another thread may build a kernel, and would wait for a lock
-of that thread for ever.
+A forked worker of a `torch.utils.data.DataLoader` has one thread, and would wait forever for a lock of another.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ else:
 
 
 class ForkedLock:
-    """A lock of the whole process, for ``with guard.lock``, which a forked process finds free."""
+    """Process-wide lock (``with guard.lock``) that is free in a forked process."""
 
     def __init__(self, kind: Callable[[], Any] = threading.Lock) -> None:
         self._kind = kind
@@ -61,7 +60,7 @@ class ForkedLock:
 
 
 class _CollectorPauses:
-    """Count of those who ask that no garbage be collected, and whether it was before the first of them."""
+    """Count of active pauses of the garbage collector."""
 
     def __init__(self) -> None:
         self._guard, self._asked, self._enabled = ForkedLock(), 0, False
@@ -82,7 +81,7 @@ class _CollectorPauses:
                 self.restore()
 
     def restore(self) -> None:
-        """Collect again as before; a forked process has none of the threads that asked."""
+        """Enable the collector again, if enabled before the first pause."""
         self._asked = 0
         if self._enabled:
             gc.enable()
@@ -94,10 +93,7 @@ _collector_pauses = _CollectorPauses()
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Let no garbage be collected meanwhile: each full collection walks all values of a process, torch's too.
-
-    Threads may ask at once: garbage is collected again when the last of them is done.
-    """
+    """Pause garbage collection inside the block, until the last of concurrent blocks ends."""
     _collector_pauses.pause()
     try:
         yield

@@ -1,8 +1,4 @@
-"""HTML of values in a notebook and in IPython: tables with bars, and text where there is no table.
-
-A value that prints itself inherits from `Shown`, and overrides `_repr_html_` where it has a table.  Styles stand in the
-elements themselves: a notebook keeps neither a style sheet nor a script of anybody's.
-"""
+"""HTML for notebooks, with inline styles: text, tables, bars."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ _STATUS = {"passed": "background:#2da44e33", "failed": "background:#cf222e44;fon
 
 
 class Shown:
-    """A value that prints itself, in IPython as everywhere, and in a notebook as HTML.
+    """Base class: IPython prints a value's text, notebooks its HTML.
 
     >>> class Text(Shown):
     ...     def __str__(self):
@@ -30,7 +26,7 @@ class Shown:
     __slots__ = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """IPython prefers a ``__repr__`` of the class itself, as dataclasses have, to a method that is inherited."""
+        """Let IPython print by `_repr_pretty_`, not by a dataclass's ``__repr__``."""
         super().__init_subclass__(**options)
         if "_repr_pretty_" not in vars(cls):
             cls._repr_pretty_ = Shown._repr_pretty_  # type: ignore[method-assign]
@@ -43,16 +39,16 @@ class Shown:
 
 
 def preformatted(text: str) -> str:
-    """Text as it is."""
+    """Text as an HTML ``pre`` element."""
     return f'<pre style="line-height:1.2">{escape(text)}</pre>'
 
 
 def html_table(
     rows: Sequence[Sequence[Any]], left: Container[int] = (), bars: Mapping[str, Sequence[float]] | None = None
 ) -> str:
-    """Rows of cells below their heads, the first row; ``left`` columns are set to the left.
+    """Rows of cells as an HTML table, heads first; ``left`` columns are left-aligned.
 
-    ``bars`` gives columns, by their heads, a bar for each row, as long as its value is of the column's largest.
+    ``bars`` maps heads to one value per row, drawn as a bar relative to the column's largest.
 
     >>> html_table([("a", "b"), (1, 2)], bars={"b": [2.0]}).count("linear-gradient(90deg,#4a7dbd55 100%")
     1
@@ -83,12 +79,12 @@ def _html_cell(tag: str, text: str, is_left: bool, share: float | None) -> str:
 
 
 def lines(*texts: str) -> str:
-    """A line for each text."""
+    """One HTML ``div`` per non-empty text."""
     return "".join(f"<div>{escape(text)}</div>" for text in texts if text)
 
 
 def collapsible(title: str, text: str) -> str:
-    """Text that opens at a click on its title.
+    """Text that opens at a click on its title, as HTML.
 
     >>> collapsible("code", "a")
     '<details><summary>code</summary><pre style="line-height:1.2">a</pre></details>'

@@ -1,8 +1,4 @@
-"""``strategy="auto"``: which strategy a product is written with, and why.
-
-One rule after the other: what was measured on this machine and remembered (`tpgen.compiler.tuning`), then a small
-model: a generated kernel where one can run, else what the backend does well.
-"""
+"""Resolve ``strategy="auto"``: first choices measured on this machine (`tpgen.compiler.tuning`), then rules."""
 
 from __future__ import annotations
 
@@ -22,9 +18,9 @@ from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Plan
 
 
 def choose_strategy(plan: Plan, config: Config) -> Choice:
-    """The strategy to write a plan with; ``auto`` is decided here, any other name is kept.
+    """Resolve ``auto`` to a strategy with a reason; keep any other known name.
 
-    Raises `EmitError` for an unknown name.
+    A kernel that failed to compile becomes a graph strategy.  Raises `EmitError` for an unknown name.
 
     >>> from tpgen.planner.presets import channelwise
     >>> str(choose_strategy(channelwise("8x1o", "1o", "1o+1e"), Config(backend="inductor", device="cuda")))
@@ -65,7 +61,6 @@ def _choose_kernel(plan: Plan, config: Config) -> Choice | None:
 
 
 def _choose_for_inductor(plan: Plan, config: Config) -> Choice | None:
-    """Inductor turns scalar multiply-adds into one loop, where eager execution pays for each."""
     if config.backend != "inductor":
         return None
     if any(path.mode.mixing for path in plan.paths):

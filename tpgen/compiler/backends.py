@@ -1,7 +1,6 @@
-"""Backends: how an emitted GraphModule becomes a callable.
+"""Backends turn an emitted GraphModule into a callable, compiled at the first call.
 
-Nothing is compiled before the first call, except where a backend is asked for by hand.  This module alone names
-`torch.jit`, `torch.compile` and CUDA graphs.
+Only this module uses `torch.jit`, `torch.compile` and CUDA graphs.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ Runner = Callable[..., torch.Tensor]
 
 
 def compile_program(program: nn.Module, config: Config) -> Runner:
-    """The callable that runs a program under a backend.
+    """Make a callable that runs a program under the config's backend.
 
-    Raises `BackendError` for an unknown backend, for options that the backend does not have, and for ``cudagraphs``
-    without CUDA.
+    Raises `BackendError` for an unknown or unavailable backend, or options that the backend lacks.
 
     >>> compile_program(torch.nn.Identity(), Config(backend="eager"))(torch.zeros(2))
     tensor([0., 0.])
@@ -33,7 +31,7 @@ def compile_program(program: nn.Module, config: Config) -> Runner:
 
 
 def check_backend(config: Config) -> None:
-    """Raise `BackendError` where a backend cannot be used as asked; compile nothing."""
+    """Raise `BackendError` if the backend cannot run with the config's options here."""
     backend = config.backend
     if backend not in BACKENDS:
         raise BackendError(unknown("backend", backend, BACKENDS))
@@ -67,7 +65,7 @@ def _check_max_bytes(config: Config) -> None:
 
 
 def overwrites_results(config: Config, device: torch.device) -> bool:
-    """Whether a program writes its results into the same memory at each run, as CUDA graphs do.
+    """Whether each run overwrites the previous results, as CUDA graphs do.
 
     >>> overwrites_results(Config(backend="inductor", mode="reduce-overhead"), torch.device("cpu"))
     False
@@ -77,7 +75,7 @@ def overwrites_results(config: Config, device: torch.device) -> bool:
 
 
 def script(module: nn.Module) -> torch.jit.ScriptModule:
-    """`torch.jit.script`, its deprecation warnings handled: scripting is what was asked for."""
+    """Call `torch.jit.script` without deprecation warnings."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"torch\.jit")
         warnings.filterwarnings("ignore", category=DeprecationWarning, message=r".*torch\.jit.*")

@@ -1,9 +1,7 @@
-"""Programs computed some rows at a time, so that what they keep on the way stays below a limit.
+"""Run a program over chunks of rows to limit the memory of intermediates.
 
-Rows meet nowhere but in sums: of gradients of what all rows share, and of rows that an index sends to the same place.
-So a program at some of its rows, added or put one after the other, is the program at all of them.  Its gradients are
-again functions of rows, computed in the same way, from what the program is given alone: nothing is kept between
-forward and backward.
+Rows of a batch meet only in sums, so chunk results are concatenated or added.  Gradients are chunked too, and computed
+from the operands alone: nothing is saved between forward and backward.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ _FEW, _MORE = 16, 32  # rows that a program is measured with: what it takes is a
 
 
 class Batch(NamedTuple):
-    """The batch dimensions of a call, and the longest of them, which is cut."""
+    """Batch dimensions of a call; ``axis``, the longest, is cut into chunks."""
 
     shape: tuple[int, ...]
     axis: int
@@ -43,24 +41,24 @@ class Batch(NamedTuple):
         return self.shape[self.axis]
 
     def axis_of(self, x: Tensor, depth: Depth) -> int | None:
-        """The axis of a tensor that is cut; None where it is shared by the rows, or broadcast along them."""
+        """The tensor's chunked axis; None for a tensor that all rows share or that broadcasts along the axis."""
         axis = -1 if depth is None else self.axis - len(self.shape) + x.dim() - depth
         return None if axis < 0 or x.shape[axis] == 1 else axis
 
 
 class ProgramBytes(NamedTuple):
-    """Bytes that a program takes: whatever the rows, and for each of them."""
+    """Bytes that a program needs: ``fixed``, and ``each`` per row."""
 
     fixed: int
     each: int
 
     def rows(self, limit: int) -> int:
-        """Number of rows that stay below a limit in bytes."""
+        """Number of rows that fit a limit in bytes."""
         return (limit - self.fixed) // max(self.each, 1)
 
 
 class ChunkedResult(NamedTuple):
-    """A result of a function of rows: its axes, and which argument it is the gradient of, and so shaped as."""
+    """Batch layout of a result, and for a gradient the index of its argument."""
 
     depth: Depth
     argument: int | None = None
@@ -68,7 +66,7 @@ class ChunkedResult(NamedTuple):
 
 @dataclass(frozen=True)
 class RowFunction:
-    """A program, or gradients of one, as a function of its arguments."""
+    """A program, or a gradient of one, as a function of rows."""
 
     run: Callable[..., Sequence[Tensor]]  # of the program and the arguments
     given: tuple[Depth, ...]
@@ -76,8 +74,11 @@ class RowFunction:
     key: tuple
     order: int = 0  # of derivatives
 
-    def pulled_back(self, there: Sequence[bool], wanted: Sequence[int]) -> RowFunction:
-        """Gradients of the wanted arguments, given all of them and the cotangents that are there."""
+    def pulled_back(self, has_cotangent: Sequence[bool], wanted: Sequence[int]) -> RowFunction:
+        """The function of arguments and cotangents that returns gradients of the ``wanted`` arguments.
+
+        ``has_cotangent`` marks the results with a cotangent.
+        """
 
         def run(program: Runner, *arguments: Tensor) -> Sequence[Tensor]:
             point, cotangents = list(arguments[: len(self.given)]), arguments[len(self.given) :]
@@ -86,7 +87,7 @@ class RowFunction:
                 for n in wanted:
                     if not (further and point[n].requires_grad):
                         point[n] = point[n].detach().requires_grad_()
-                made = [x for x, yes in zip(self.run(program, *point), there, strict=True) if yes]
+                made = [x for x, yes in zip(self.run(program, *point), has_cotangent, strict=True) if yes]
                 pairs = [(x, c) for x, c in zip(made, cotangents, strict=True) if x.requires_grad]
                 at = [point[n] for n in wanted]
                 if not pairs:
@@ -94,17 +95,17 @@ class RowFunction:
                 results, along = zip(*pairs, strict=True)
                 return torch.autograd.grad(results, at, along, create_graph=further, materialize_grads=True)
 
-        given = self.given + tuple(x.depth for x, yes in zip(self.made, there, strict=True) if yes)
+        given = self.given + tuple(x.depth for x, yes in zip(self.made, has_cotangent, strict=True) if yes)
         made = tuple(ChunkedResult(self.given[n], n) for n in wanted)
-        return RowFunction(run, given, made, (*self.key, tuple(there), tuple(wanted)), self.order + 1)
+        return RowFunction(run, given, made, (*self.key, tuple(has_cotangent), tuple(wanted)), self.order + 1)
 
 
 class Chunked(Differentiable[Any]):
-    """A program that takes at most ``max_bytes`` beside what it is given and its result (None: as much as it takes).
+    """A program that needs at most ``max_bytes`` beside operands and result (None: no limit).
 
-    ``run`` computes it, differentiable to any order or to that of ``orders``, and ``plain`` in torch's operators:
-    beyond that order, and for shapes alone.  ``given`` and ``made`` say how its arguments and its result have rows;
-    numbers may follow the arguments.  With ``copies`` results are copied out of memory that the next run overwrites.
+    ``run`` is differentiable up to ``orders``; ``plain`` runs torch operators for higher orders and for tracing.
+    ``given`` and ``made`` count the axes behind the batch of arguments and result (`Depth`); plain numbers may follow
+    the arguments. ``copies`` clones results that the next run would overwrite.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class Chunked(Differentiable[Any]):
         return self.open(function, tensors)[0]
 
     def open(self, function: RowFunction, arguments: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Results of a function, differentiable to any order."""
+        """Evaluate a function, differentiable to any order."""
         if is_transformed(arguments) or any(map(is_legacy_batchedtensor, arguments)):
             return function.run(self._plain, *arguments)
         if not torch.is_grad_enabled():
@@ -152,7 +153,7 @@ class Chunked(Differentiable[Any]):
         return found
 
     def compute(self, function: RowFunction, arguments: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Results of a function, some rows at a time where all would take too much."""
+        """Evaluate a function without autograd, in chunks if all rows exceed the limit."""
         arguments = [x.detach() for x in arguments]
         program = self._run if function.order <= self._orders else self._plain
         batch = None if self._max_bytes is None else _broadcast_batch(function, arguments)
@@ -197,8 +198,6 @@ class Chunked(Differentiable[Any]):
         return size
 
     def _bytes_for_rows(self, function: RowFunction, arguments: Sequence[Tensor], batch: Batch, rows: int) -> int:
-        """Bytes that the function takes for so many rows, its results among them."""
-
         def run(taken: Footprint) -> int:
             shapes = self._shapes_with_rows(function, arguments, batch, rows)
             given = [
@@ -230,7 +229,9 @@ def _broadcast_batch(function: RowFunction, arguments: Sequence[Tensor]) -> Batc
 def _result_buffer(
     result: ChunkedResult, part: Tensor, arguments: Sequence[Tensor], batch: Batch
 ) -> tuple[Tensor, int | None, torch.dtype]:
-    """Memory for a result of all rows, the axis along which parts are put (None: they are added), and its dtype."""
+    """Allocate a result for all rows; return the buffer, its chunked axis (None: chunks are added) and the final
+    dtype.
+    """
     like = None if result.argument is None else arguments[result.argument]
     axis = batch.axis if like is None else batch.axis_of(like, result.depth)
     if result.depth is None or axis is None:  # many parts of few digits lose what is small beside their sum

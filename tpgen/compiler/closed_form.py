@@ -1,10 +1,8 @@
-r"""Run a form whose every derivative is a program of its own.
+r"""Run a form whose derivatives are separate compiled programs, to any order.
 
-`torch.compile` derives a backward graph from the forward one, and has no second derivative.  The form knows better:
-the gradient of :math:`\partial L/\partial s` for a cotangent :math:`c`, with respect to another operand :math:`t`,
-is :math:`\partial L/\partial t` with :math:`c` in the place of :math:`s`.  All operands that a gradient is wanted for
-are opened by one program, which reads everything once; its derivatives are sums of such programs at other points.
-So autograd of any order goes from program to program.
+`torch.compile` offers no second derivative.  The gradient of :math:`\partial L/\partial s` by an operand :math:`t` for
+a cotangent :math:`c` is :math:`\partial L/\partial t` with :math:`c` in place of :math:`s`: a form again, so one
+program opens all operands that need gradients.
 """
 
 from __future__ import annotations
@@ -39,10 +37,9 @@ _Slots = tuple[int, ...]  # positions among the slots of the form
 
 
 class ClosedForm(Differentiable[Any]):
-    """The programs of one form, one for each choice of open slots, written and compiled when first needed.
+    """Programs of a form, one per choice of open slots, compiled at first use.
 
-    Programs have the dtype and device of ``like``.  With ``copies`` the results are copied out of memory that the next
-    run of a program overwrites.
+    Programs have the dtype and device of ``like``.  ``copies`` clones results that the next run would overwrite.
     """
 
     def __init__(self, form: Form, strategy: str, like: Tensor, compile_program: Compile, copies: bool = False) -> None:
@@ -59,9 +56,8 @@ class ClosedForm(Differentiable[Any]):
         self.partly_read = {n for n, s in enumerate(form.slots) if form.reading(s) != form}
 
     def __call__(self, *arguments: Any) -> Tensor:
-        """The form at the operands that are given, differentiable to any order.
-
-        Indices follow the operands, then the rows of the open slot, where the form has them: as its programs take them.
+        """Evaluate the form at operands, then indices, then the row count of an indexed open slot; differentiable to
+        any order.
         """
         count, indices = len(self._form.slots) - 1, len(self._form.indices)
         point = (*arguments[: self._opened], None, *arguments[self._opened : count])
@@ -69,7 +65,7 @@ class ClosedForm(Differentiable[Any]):
         return self.open((self._opened,), (), rows, point)[0]
 
     def open(self, opened: _Slots, read: _Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-        """Values of the open slots, differentiable to any order."""
+        """Values of the ``opened`` slots from paths that read the slots ``read``, differentiable to any order."""
         given = [x for x in point if x is not None]
         if any(map(is_legacy_batchedtensor, given)):
             return self._open_under_old_vmap(opened, read, rows, point)
@@ -100,7 +96,7 @@ class ClosedForm(Differentiable[Any]):
         return pull_back(evaluate, point, opened, cotangents, [n for n, yes in enumerate(wanted) if yes])
 
     def _row_counts(self, point: Sequence[Tensor | None], given: Sequence[int]) -> dict[str, int]:
-        """Number of rows that each index points into: those of tensors at the point, and those given for open slots."""
+        """Number of rows that each index points into: from tensors at the point, else from ``given``."""
         indexed = [
             (index, x) for slot, x in zip(self._form.slots, point, strict=True) if (index := self._form.index(slot))
         ]
@@ -108,7 +104,7 @@ class ClosedForm(Differentiable[Any]):
         return {**found, **dict(zip([index for index, x in indexed if x is None], given, strict=True))}
 
     def run(self, opened: _Slots, read: _Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-        """Compute the open slots from the paths that read the slots ``read``."""
+        """Values of the ``opened`` slots from paths that read the slots ``read``, without autograd."""
         # detached: the compiled program is for values alone, its derivatives are other programs
         values = [None if x is None else x.detach() for x in point]
         results = self._call_program(self._compiled_program, opened, read, rows, values)
@@ -117,7 +113,6 @@ class ClosedForm(Differentiable[Any]):
     def _open_under_old_vmap(
         self, opened: _Slots, read: _Slots, rows: Rows, point: Sequence[Tensor | None]
     ) -> tuple[Tensor, ...]:
-        """Under torch's older vmap, which lacks rules for some operators: by that of `torch.func`."""
         with below_vmap() as level:
             _, dims, below = unwrap_batched(level, point)
             found = torch.vmap(lambda *moved: self.open(opened, read, rows, moved), tuple(dims))(*below)
@@ -152,7 +147,7 @@ class ClosedForm(Differentiable[Any]):
         return self._programs[key]
 
     def emission(self, opened: _Slots, read: _Slots = ()) -> Emission:
-        """The program that opens some slots, written."""
+        """Write the program that opens some slots."""
         form = self._form.reading(*(self._form.slots[n] for n in read))
         forms = tuple(form.open(*form.slots[n]) for n in opened)
         names = ", ".join("*".join(f.opened) for f in forms)
@@ -160,7 +155,9 @@ class ClosedForm(Differentiable[Any]):
 
 
 def is_transformed(given: Sequence[Tensor]) -> bool:
-    """Whether a call is of torch.func, is written down, or is differentiated forwards: all need the operators."""
+    """Whether torch.func, tracing or forward-mode differentiation processes the call, which then needs torch
+    operators.
+    """
     return any(map(is_functorch_wrapped_tensor, given)) or (
         not torch.compiler.is_compiling()
         and (
@@ -175,7 +172,7 @@ def is_transformed(given: Sequence[Tensor]) -> bool:
 
 @dataclass(frozen=True)
 class Rows:
-    """The indices of a call, and how many rows each of them points into."""
+    """Indices of a call, and the number of rows that each index points into."""
 
     indices: Sequence[Tensor]
     sizes: dict[str, int]

@@ -1,7 +1,6 @@
-"""Count the bytes that a computation takes at most, without computing it.
+"""Measure a computation's peak memory by running operations on fake tensors.
 
-The same operations run on tensors that have shapes and no values, and every storage counts from when an operation makes
-it until nothing holds it.  What an operation takes beside its results it may say itself (`WORKSPACE`).
+Each storage counts from creation until no tensor holds it; `WORKSPACE` adds bytes that an operator needs while running.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ WORKSPACE: dict[str, Workspace] = {}  # by operator, of its arguments: bytes tha
 
 
 class Footprint(DispatchMode):
-    """Bytes of the tensors that operations have made: ``now``, and at most so far (``peak``)."""
+    """Dispatch mode that counts bytes of new tensors: ``now``, and the maximum ``peak``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +55,7 @@ def _storage_key(x: Tensor) -> int:
 
 
 def without_values(run: Callable[[Footprint], _T]) -> _T:
-    """Call a function that makes its tensors, and all that it makes of them, with shapes and no values.
+    """Call ``run`` on fake tensors (shapes without values), passing the `Footprint` that counts bytes.
 
     >>> import torch
     >>> def double(taken):

@@ -1,7 +1,6 @@
-"""Ask `torch.compile` what it does with a module: captured graphs, breaks, guards, recompilations, generated code.
+"""Query `torch.compile` about a module: graphs, breaks, guards, recompilations, generated code.
 
-Each function starts from a clean Dynamo (`torch.compiler.reset`), so what this process compiled before compiles again.
-Dynamo and Inductor are imported where they are asked: that takes about a second.
+`recompilations` and `generated_code` reset Dynamo.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _ADDRESS = re.compile(r"(?<![\d.])\d{9,}\b")  # ids of objects, which differ in 
 
 @dataclass(frozen=True)
 class CountedGraph:
-    """One graph that Dynamo captured: how many operations, and its code."""
+    """One graph captured by Dynamo: number of operations, and code."""
 
     operations: int
     code: str
@@ -32,7 +31,7 @@ class CountedGraph:
 
 @dataclass(frozen=True)
 class Break:
-    """A graph break: the frames where Dynamo gave up, and why."""
+    """Graph break: reason, and stack frames."""
 
     reason: str
     where: tuple[str, ...]  # frames, the innermost last
@@ -40,7 +39,7 @@ class Break:
 
 @dataclass(frozen=True)
 class Guard:
-    """A condition for a compiled graph to be used again: its source, its kinds, the checks."""
+    """Condition for reusing a compiled graph: source, kinds, checks."""
 
     source: str
     kinds: tuple[str, ...]
@@ -49,7 +48,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class Capture:
-    """All that Dynamo says about one call."""
+    """Dynamo's graphs, breaks and guards of one call."""
 
     graphs: tuple[CountedGraph, ...]
     breaks: tuple[Break, ...]
@@ -59,7 +58,7 @@ class Capture:
 
 @dataclass(frozen=True)
 class Compilation:
-    """One time that a function was compiled; ``reason`` is the guard that failed, empty the first time."""
+    """One compilation of a function; ``reason`` is the failed guard, empty the first time."""
 
     call: int
     function: str
@@ -90,7 +89,7 @@ def capture(module: Module, inputs: Sequence[Any]) -> Capture:
 
 
 def recompilations(module: Module, calls: Iterable[Sequence[Any]], dynamic: bool | None) -> tuple[Compilation, ...]:
-    """List the calls of a sequence that compile, each with the guard that failed.
+    """List the compilations that a sequence of calls triggers, each with the failed guard.
 
     >>> relu = torch.nn.ReLU()
     >>> [c.call for c in recompilations(relu, [[torch.zeros(n)] for n in (2, 3, 4)], dynamic=None)]
@@ -112,7 +111,7 @@ def recompilations(module: Module, calls: Iterable[Sequence[Any]], dynamic: bool
 
 
 def generated_code(module: Module, inputs: Sequence[Any], step: Callable[[Module, Sequence[Any]], Any]) -> list[str]:
-    """Code that Inductor generates for a step with the compiled module: one source for each graph and direction."""
+    """Sources that Inductor generates for ``step`` with the compiled module, one per graph and direction."""
     torch.compiler.reset()
     run = compile_program(module, Config(backend="inductor"))  # type: ignore[arg-type]
     _, sources = _torch.run_and_get_code(step, run, inputs)
@@ -134,7 +133,6 @@ def _without_advice(reason: str) -> str:
 
 
 def _failed_guard(reason: str | None) -> str:
-    """The failed guard alone: Dynamo's text starts with the number of the compilation and ends with advice."""
     if not reason:
         return ""
     first = reason.splitlines()[0]

@@ -1,4 +1,4 @@
-"""Choose the callable that runs a program: itself, compiled, or one that knows its derivatives."""
+"""Choose the callable that runs a program: direct, compiled, chunked or in closed form."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tpgen.form.form import Form, SlotNames
 
 
 def run_form(form: Form, program: nn.Module, config: Config, like: Tensor) -> Runner:
-    """The program of a form under a backend; where that uses `torch.compile`, with gradients as programs of their own.
+    """The callable for a form's program under the config's backend and memory limit.
 
-    The same with a limit on what a program keeps on the way.  The program was written with the strategy of the config;
-    dtype and device are those of ``like``.
+    Compiled backends get gradients as separate programs.  The config's strategy wrote ``program``; ``like`` gives dtype
+    and device.
     """
 
     def compiled(program: nn.Module) -> Runner:
@@ -38,9 +38,9 @@ def run_form(form: Form, program: nn.Module, config: Config, like: Tensor) -> Ru
 
 
 def run_rows(program: nn.Module, config: Config, like: Tensor, given: Sequence[Depth], made: Depth) -> Runner:
-    """A program of any function of rows under a backend, with a limit; how tensors have rows, `Chunked` tells.
+    """The callable for any program over rows, under the config's backend and memory limit.
 
-    `torch.compile` knows its first derivatives; further ones are those of its graph.
+    ``given`` and ``made`` are those of `Chunked`.  Compiled programs provide first derivatives.
     """
     compiles = config.backend not in ("eager", "script") and config.strategy != "kernel"
     if torch.compiler.is_compiling() or config.backend == "script":

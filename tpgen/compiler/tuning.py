@@ -1,8 +1,7 @@
-"""Measured choices, remembered on disk: which strategy was the fastest for a plan on this machine.
+"""Measured strategy choices, cached on disk beside the compiled kernels (``TPGEN_CACHE_DIR``).
 
-A remembered choice takes precedence over the model of `tpgen.compiler.autotune`.  It is kept beside the compiled
-kernels (``TPGEN_CACHE_DIR``), one small file for each plan, layout, dtype, backend and processor, with a compiler
-and without.  `tpgen.tools.inspection.costs.measured` measures.
+One file per plan, layout, dtype, backend, processor, and presence of a compiler.
+`tpgen.tools.inspection.costs.measured` measures.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ _STRATEGIES: dict[str, Iterable[str]] = {OF_PATHS: STRATEGIES, OF_MONOMIALS: POL
 
 
 def strategies_of(plan: Plan) -> tuple[str, ...]:
-    """Names of the strategies that a plan can be written with."""
+    """Names of the strategies that can write a plan."""
     return tuple(_STRATEGIES[plan.maker.form])
 
 
 def measured_choice(plan: Plan, config: Config) -> Choice | None:
-    """Read the choice that `tune` measured for a plan from the cache; None where there is none that still holds."""
+    """Read the measured choice for a plan; None without a valid one."""
     try:
         fields = json.loads(read_own(_choice_file(plan, config, cache.default_directory())))
         strategy, milliseconds = fields["strategy"], float(fields["milliseconds"])
@@ -48,13 +47,13 @@ def measured_choice(plan: Plan, config: Config) -> Choice | None:
 
 
 def remember_choice(plan: Plan, config: Config, strategy: str, milliseconds: float, rows: int) -> None:
-    """Remember the fastest strategy for modules made from now on."""
+    """Store the fastest strategy for future modules."""
     fields = {"strategy": strategy, "milliseconds": milliseconds, "rows": rows}
     cache.write_whole(_choice_file(plan, config, cache.current_directory()), json.dumps(fields))
 
 
 def why_unfit(plan: Plan, config: Config, strategy: str) -> str | None:
-    """Why a strategy cannot be taken here; None where it can."""
+    """Reason that a strategy cannot run here, or None."""
     if strategy == "kernel":
         return kernel_supported(plan, config.layout, config.dtype, config.device)
     return None
@@ -69,6 +68,5 @@ def _choice_file(plan: Plan, config: Config, directory: Path) -> Path:
 
 
 def _processor_name(config: Config) -> str:
-    """Name of the processor that a program runs on: one machine may have GPUs of several kinds."""
     device = torch.device(config.device)
     return gpu_name(device) if device.type == "cuda" else device.type

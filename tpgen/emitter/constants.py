@@ -1,4 +1,4 @@
-"""Tensors that are values, not memory: a module makes them again wherever its own tensors are."""
+"""Modules whose constants stay exact when dtype or device changes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from typing_extensions import Self
 
 
 class Constants(nn.Module):
-    """A module that keeps the exact values of its constants, beside the tensors that hold them.
+    """Module that keeps exact constants beside the buffers that hold rounded values.
 
-    Each time that tensors may have been moved, emptied or replaced (`to`, `to_empty`, `load_state_dict`), it makes its
-    constants anew: in full precision, and where and in the dtype that it is.  So no state need hold them.
+    `to`, `to_empty` and `load_state_dict` round the constants anew for the current dtype and device.
     """
 
     __jit_ignored_attributes__ = ("_exact",)  # name -> exact values; means nothing to TorchScript
 
     def _hold(self, exact: Mapping[str, np.ndarray], persistent: bool = False) -> Self:
-        """Take constants, in the buffers of their names where these are there already."""
+        """Register exact constants as buffers, reusing the dtype and device of existing buffers."""
         self.__dict__["_exact"] = {**self.__dict__.get("_exact", {}), **exact}
         for name, values in exact.items():
             there = self._buffers.get(name)
@@ -30,7 +29,7 @@ class Constants(nn.Module):
         return self
 
     def _anchor(self) -> Tensor | None:
-        """A tensor that says where the module is, and in which dtype; None where its constants alone do."""
+        """First floating-point parameter, whose device and dtype constants follow; None without parameters."""
         return next((p for p in self.parameters() if p.is_floating_point()), None)
 
     def _settle(self, anchor: Tensor | None) -> None:
@@ -52,7 +51,7 @@ class Constants(nn.Module):
 
 
 def rounded(values: np.ndarray, like: Tensor) -> Tensor:
-    """Exact values where another tensor is, in its dtype; whole numbers stay whole.
+    """Exact values as a tensor with the device and dtype of ``like``; integers keep their dtype.
 
     >>> rounded(np.array([1.0, 3.0]) / 3, torch.empty(0, dtype=torch.float64))[0].item()
     0.3333333333333333

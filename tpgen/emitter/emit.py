@@ -1,8 +1,7 @@
-"""Emit a form as an fx.GraphModule.
+"""Emit forms as fx.GraphModules.
 
-Every program has typed placeholders, one for each given operand (``x1, x2, w`` forwards; ``g`` where the output is
-given), then the indices that select rows, then how many rows an open slot has that is indexed; the strategy writes the
-rest.
+Typed placeholders: one per given operand (``x1, x2, w``; ``g`` for the output), one per row index, then the row count
+of an indexed open slot.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _WIDEST = 60  # characters of a cell in a notebook
 
 @dataclass(frozen=True)
 class Emission(Shown):
-    """A written program: the graph, and its constants in float64 (indices in int64)."""
+    """A written program: graph, and constants in float64 (indices in int64)."""
 
     graph: fx.Graph
     constants: dict[str, np.ndarray]
@@ -56,7 +55,7 @@ class Emission(Shown):
         return self.graph.python_code("self").src
 
     def module(self) -> EmittedModule:
-        """A module that runs the program, with constants of its own in the default dtype."""
+        """Module that runs the program, in the default dtype."""
         return EmittedModule.of(self)
 
     def __str__(self) -> str:
@@ -69,10 +68,10 @@ class Emission(Shown):
 
 
 class EmittedModule(Constants, fx.GraphModule):
-    """The GraphModule of an emission.
+    """GraphModule of an emission.
 
-    Its constants are non-persistent buffers, rounded from float64 to the dtype in use: ``.double()`` is exact, and a
-    state_dict does not hold them.  Its text lives as long as its code: torch would keep that of every module ever made.
+    Constants are non-persistent buffers rounded from float64: ``.double()`` is exact, and a state_dict omits them.  The
+    source text is freed with the code.
     """
 
     @classmethod
@@ -97,13 +96,12 @@ _SHARED = "fx_generated_"  # names that torch makes of the text, where profilers
 
 
 def forget_text_with(code: CodeType) -> None:
-    """Let the text of a graph's code live as long as the code: torch would keep that of every graph ever made."""
+    """Free a graph's source text when its code is freed; torch would keep the text."""
     if not code.co_filename.startswith(_SHARED):
         weakref.finalize(code, _drop_cached_text, code.co_filename).atexit = False
 
 
 def _drop_cached_text(name: str) -> None:
-    """Drop the text of code that is gone, from the cache of lines and from torch's own."""
     linecache.cache.pop(name, None)
     if (texts := getattr(_torch, "graph_texts", None)) is not None:
         texts.eval_cache.pop(name, None)
@@ -122,7 +120,7 @@ _OF_TWO_INPUTS = ("right", "grad_x2", "conv")
 
 
 def directions_of(plan: Plan) -> dict[str, Callable[[Plan, Layout], Form]]:
-    """The directions of a plan: one input alone has no matrix, no second gradient and no edges."""
+    """Directions of a plan by name; a single input has no ``right``, ``grad_x2`` or ``conv``."""
     lacking = _OF_TWO_INPUTS if len(plan.inputs) < 2 else ()
     return {name: form for name, form in DIRECTIONS.items() if name not in lacking}
 
@@ -130,9 +128,7 @@ def directions_of(plan: Plan) -> dict[str, Callable[[Plan, Layout], Form]]:
 def emit_plan(
     plan: Plan, direction: str = "forward", strategy: str = "einsum", layout: Layout = "mul_ir", streams: int = 0
 ) -> Emission:
-    """Write one direction of a planned product or linear layer.
-
-    The same request returns the same emission: it is written once per process.
+    """Write one direction of a product or linear layer, cached per process.
 
     >>> from tpgen.planner.presets import channelwise
     >>> emission = emit_plan(channelwise("4x0e", "0e", "0e"))
@@ -152,7 +148,7 @@ def _emit_plan(plan: Plan, direction: str, strategy: str, layout: Layout, stream
 
 
 def emit_form(form: Form, strategy: str = "einsum", streams: int = 0, title: str = "form") -> Emission:
-    """Write a form with the given strategy; ``streams`` CUDA streams share the paths where it is above zero."""
+    """Write a form with a strategy; if ``streams`` is above zero, paths share that many CUDA streams."""
     writer = GraphWriter()
     (output,) = _write_forms(writer, (form,), strategy)
     graph = name_nodes(writer.finish(output))
@@ -162,9 +158,9 @@ def emit_form(form: Form, strategy: str = "einsum", streams: int = 0, title: str
 
 
 def emit_forms(forms: tuple[Form, ...], strategy: str = "einsum", title: str = "forms") -> Emission:
-    """Write one form with several of its slots open as one program, which returns a tuple in that order.
+    """Write one form with several open slots as one program that returns a tuple.
 
-    Operands are read once, and what several of the forms compute on the way is computed once.
+    Forms share operand reads and common intermediates.
 
     >>> from tpgen.planner.presets import channelwise
     >>> form = form_of(channelwise("4x0e", "0e", "0e"))
@@ -177,7 +173,6 @@ def emit_forms(forms: tuple[Form, ...], strategy: str = "einsum", title: str = "
 
 
 def _write_forms(writer: GraphWriter, forms: tuple[Form, ...], strategy: str) -> tuple[Traced, ...]:
-    """Every form in one graph.  Each is given all operands, also its own open one, so that all share one frame."""
     if strategy not in STRATEGIES:
         raise EmitError(unknown("strategy", strategy, STRATEGIES))
     given = _add_placeholders(writer, forms)
@@ -185,7 +180,6 @@ def _write_forms(writer: GraphWriter, forms: tuple[Form, ...], strategy: str) ->
 
 
 def _add_placeholders(writer: GraphWriter, forms: tuple[Form, ...]) -> GivenOperands:
-    """A placeholder for each operand that some form is given, for each index, and for the rows of open slots."""
     form = forms[0]
     names = {slot: "*".join(slot) for slot in form.slots if any(slot in each.given for each in forms)}
     operands = {slot: writer.placeholder(PLACEHOLDERS.get(name, name)) for slot, name in names.items()}

@@ -1,6 +1,7 @@
-"""The frame around a strategy: rows gathered where an index selects them, batch dimensions broadcast and flattened,
-operands split into segments; then the results summed, concatenated, given their batch dimensions back, and added to the
-rows that an index names.
+"""The frame around a strategy.
+
+Before: gather indexed rows, broadcast and flatten batch dimensions, split operands into segments.  After: sum and
+concatenate results, restore batch dimensions, scatter-add rows.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tpgen.planner.plan import ELEMENT
 
 @dataclass(frozen=True)
 class GivenOperands:
-    """The placeholders of a program: operands by slot, indices by name, and the rows that an open slot has."""
+    """Placeholders of a program: operands by slot, indices by name, row counts of open slots."""
 
     operands: dict[SlotNames, Traced]
     indices: dict[str, Traced] = field(default_factory=dict)
@@ -34,7 +35,7 @@ Strategy = Callable[[GraphWriter, Form, GivenOperands], Traced]
 
 
 def framed(body: Body) -> Strategy:
-    """A strategy from a function that writes the terms of a form for flat rows."""
+    """Make a strategy from a function that writes a form's terms for flat rows."""
 
     @wraps(body)
     def write(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
@@ -65,7 +66,6 @@ def _gather_indexed_operands(writer: GraphWriter, form: Form, given: GivenOperan
 
 
 def _scatter_open_slot(writer: GraphWriter, form: Form, given: GivenOperands, out: Traced) -> Traced:
-    """The open slot, its rows summed where an index says that they meet."""
     index = form.index(form.opened)
     if index is None:
         return out
@@ -73,19 +73,19 @@ def _scatter_open_slot(writer: GraphWriter, form: Form, given: GivenOperands, ou
 
 
 def gather_rows(writer: GraphWriter, x: Traced, index: Traced) -> Traced:
-    """The rows of a tensor that an index selects."""
+    """Select rows of a tensor by index."""
     with writer.serving((), "gather"):
         return x.index_select(0, index)
 
 
 def add_rows(writer: GraphWriter, x: Traced, index: Traced, shape: tuple) -> Traced:
-    """A tensor of a shape, each of its rows the sum of those that an index sends there."""
+    """Scatter-add rows into a zero tensor of a shape, by index."""
     with writer.serving((), "scatter"):
         return x.new_zeros(shape).index_add(0, index, x)
 
 
 def _flatten_batch(form: Form, given: dict[SlotNames, Traced]) -> tuple[Traced, dict[str, Traced], Traced]:
-    """Broadcast the batch dimensions of all row operands against each other and flatten them into one."""
+    """Broadcast row operands to a common batch and flatten; return (batch probe, flat operands, row count)."""
     probes = []
     for slot, x in given.items():
         if form.row(slot):
@@ -111,12 +111,12 @@ def _flatten_batch(form: Form, given: dict[SlotNames, Traced]) -> tuple[Traced, 
 
 
 def _narrow_to_one(x: Traced, axis: int, dim: int) -> Traced:
-    """The tensor cut to length one along an axis, also where that axis is empty."""
+    """Cut an axis to length one, even an empty axis."""
     return torch.narrow(x, axis, 0, 1) if dim > 0 else x.sum(axis, keepdim=True)
 
 
 def _assemble_segments(writer: GraphWriter, form: Form, results: list[Result], like: Traced, rows: Traced) -> Traced:
-    """Sum the results of each segment, put zeros where there are none, concatenate."""
+    """Sum results per segment, fill missing segments with zeros, concatenate."""
     if results and not results[0].segments:
         return results[0].tensor
     batch = (rows,) if form.row(form.opened) else ()

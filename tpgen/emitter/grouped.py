@@ -1,11 +1,10 @@
-"""The grouped strategy: paths that share operands or outputs as few large matrix products.
+"""The grouped strategy: a few large matrix products for paths that share operands or outputs.
 
-- *tables*: where a path reads a single copy of input 2, its coupled table ``T[z, i, k] = sum_j C[i, j, k] x2[z,
-  j]`` does not depend on input 1.  The tables of all paths come from one matrix product ``x2 @ M``, every coupling
-  in one constant M.  Where input 2 is open, its transpose ends them all: ``(paths side by side) @ M.T``.
-- *features*: where shared weights mix copies (``uvw``, ``uuw``, ``u<vw``), the coupled inputs of all paths into one
-  output segment stand side by side and meet their stacked weights in one matrix product.  Only where that order of
-  contraction costs no more arithmetic than the cheapest one.
+- *tables*: for a single copy of input 2, ``T[z, i, k] = sum_j C[i, j, k] x2[z, j]`` does not depend on input 1; one
+  product ``x2 @ M`` with all couplings in M gives the tables of all paths.  An open input 2 uses the transpose:
+  ``(concatenated paths) @ M.T``.
+- *features*: for shared weights that mix copies (``uvw``, ``uuw``, ``u<vw``), the coupled inputs of all paths into an
+  output segment are concatenated and multiplied by stacked weights, if no other order costs less.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Prepared = tuple[Term, Contraction, dict[str, Labelled]]
 
 
 def grouped(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
-    """Paths that share operands or outputs as few large matrix products, the others as in `einsum`."""
+    """Write paths that share operands or outputs as large matrix products, others as in `einsum`."""
     prepared = []
     for term in form.live_terms:
         with writer.serving(term.path, "contraction"):
@@ -55,7 +54,7 @@ def grouped(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
 
 
 def _replace_by_tables(writer: GraphWriter, form: Form, inputs: Inputs, prepared: list[Prepared]) -> list[Prepared]:
-    """Replace input 2 and the coupling of a term by its table, where it has one."""
+    """Replace input 2 and coupling of terms by precomputed tables."""
     if ("x2",) not in form.given:
         return prepared
     keys = {n: _table_key(term, c) for n, (term, c, _) in enumerate(prepared)}
@@ -83,9 +82,9 @@ def _replace_by_tables(writer: GraphWriter, form: Form, inputs: Inputs, prepared
 def _x2_gradient_by_one_product(
     writer: GraphWriter, form: Form, inputs: Inputs, prepared: list[Prepared]
 ) -> tuple[list[Result], list[Prepared]]:
-    """The gradient of input 2 as one product of sums ``[z, i, k]`` with a matrix of all couplings, and other terms.
+    """Write input 2's gradient as one product of sums ``[z, i, k]`` with all couplings; also return the other terms.
 
-    Terms with the same coupling add up first.  All terms are left where less than two couplings qualify.
+    Fewer than two distinct couplings leave all terms.
     """
     if form.opened != ("x2",):
         return [], prepared
@@ -129,7 +128,6 @@ def _sum_before_coupling(
 
 
 def _table_key(term: Term, c: Contraction) -> _TableKey | None:
-    """Key of the table that a term reads, x2 times its coupling; None where it reads none."""
     coupling = c.find(Coupling)
     x2 = next((f for f in c.factors if f.source == "x2"), None)
     if coupling is None or x2 is None or x2.letters != BATCH + "j":
@@ -139,7 +137,7 @@ def _table_key(term: Term, c: Contraction) -> _TableKey | None:
 
 
 def _coupling_matrix(form: Form, segment: int, coupling: Coupling, coefficient: float) -> np.ndarray:
-    """A scaled coupling as the matrix (in2, i * k), rows of other segments zero."""
+    """Scaled coupling as a matrix (in2, i * k), zero in rows of other segments."""
     start, stop = form.operand("x2").segments[segment]
     values = coefficient * coupling.array().transpose(1, 0, 2)
     block = np.zeros((form.operand("x2").dim, values[0].size))
@@ -148,7 +146,7 @@ def _coupling_matrix(form: Form, segment: int, coupling: Coupling, coefficient: 
 
 
 def _group_by_output(form: Form, prepared: list[Prepared]) -> tuple[list[list[Prepared]], list[Prepared]]:
-    """Terms into the same output segment whose weights are best contracted last; and the others."""
+    """Group terms by output segment if contracting weights last is cheapest; also return the other terms."""
     if form.opened != ("out",) or form.row(("w",)):
         return [], prepared
     by_output: dict[int, list[Prepared]] = {}
@@ -162,7 +160,6 @@ def _group_by_output(form: Form, prepared: list[Prepared]) -> tuple[list[list[Pr
 
 
 def _weights_last_is_cheapest(c: Contraction) -> bool:
-    """Whether the weights fill an output axis, and doing that last is a cheapest order."""
     w = next((f for f in c.factors if f.source == "w"), None)
     if w is None or not set(w.letters) & set(c.output):
         return False
@@ -175,7 +172,6 @@ def _weights_last_is_cheapest(c: Contraction) -> bool:
 
 
 def _contraction_before_weights(c: Contraction) -> tuple[Contraction, str]:
-    """The contraction before the weights, components ahead of copies, and the copies that the weights sum."""
     w = next(f for f in c.factors if f.source == "w")
     summed = "".join(a for a in w.letters if a not in c.output)
     kept = "".join(a for a in c.output if a not in w.letters and a != BATCH)
@@ -183,7 +179,7 @@ def _contraction_before_weights(c: Contraction) -> tuple[Contraction, str]:
 
 
 def _write_stacked_weights(writer: GraphWriter, form: Form, inputs: Inputs, group: list[Prepared]) -> Result:
-    """``out[z, k, w] = sum_c features[z, k, c] weights[c, w]``, c over the input copies of every path."""
+    """Write ``out[z, k, w] = sum_c features[z, k, c] weights[c, w]``, c over input copies of all paths."""
     features, weights = [], []
     for term, c, given in group:
         with writer.serving(term.path, "contraction"):

@@ -1,4 +1,4 @@
-"""Modules that fx records as single nodes, in a trace of a network that holds them."""
+"""Make fx record modules as single nodes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from tpgen.base.errors import TraceError
 
 
 def keep_whole(module: nn.Module) -> None:
-    """Let tracers of fx record each call of a module as one node, as they do with modules of torch.nn.
-
-    fx looks into every module whose ``__module__`` does not begin with "torch.nn".  It asks the instance, so an
-    attribute of the instance answers: the class keeps its own, and a call costs nothing more.
+    """Make fx tracers record each call of a module as one node, like torch.nn modules.
 
     >>> layer = type("Layer", (nn.Module,), {"forward": lambda self, x: x + 1})()
     >>> keep_whole(layer)
@@ -34,20 +31,20 @@ def is_kept_whole(module: nn.Module) -> bool:
 
 
 def traced_root_error(module: nn.Module) -> TraceError:
-    """The error of a trace that has such a module as its root."""
+    """Error for tracing a module that must be a single node."""
     name = type(module).__name__
     return TraceError(f"{name} is one node of a graph: trace a network that holds it, such as nn.Sequential(module)")
 
 
 def has_proxy(*values: Any) -> bool:
-    """Whether fx traces the call that these are arguments of, or are entries of its dicts."""
+    """Whether an argument, or a value of a dict argument, is an fx proxy."""
     return any(has_proxy(*v.values()) if isinstance(v, dict) else isinstance(v, fx.Proxy) for v in values)
 
 
 def leaf_call(module: nn.Module, *arguments: Any, **options: Any) -> fx.Proxy | None:
-    """One node for a call of ``module.forward`` with a proxy, which no tracer has seen; None without a proxy.
+    """Record a call of ``module.forward`` as one node; None without proxy arguments.
 
-    Raises `TraceError` where the module itself is traced.
+    Raises `TraceError` if the module is the root of the trace.
 
     >>> network = nn.Sequential(nn.Linear(2, 3))
     >>> x = fx.Graph().placeholder("x")

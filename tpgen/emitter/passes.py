@@ -1,4 +1,4 @@
-"""Passes over emitted graphs: functions ``graph -> graph``."""
+"""Passes ``graph -> graph`` over emitted graphs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tpgen.emitter.graph_writer import NodeOrigin
 
 
 def name_nodes(graph: fx.Graph) -> fx.Graph:
-    """Give nodes names to read by: a segment after its operand, anything that serves a single path after that path."""
+    """Name nodes after their segment or path."""
     new = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
@@ -26,7 +26,6 @@ def name_nodes(graph: fx.Graph) -> fx.Graph:
 
 
 def _node_name(node: fx.Node) -> str | None:
-    """The name wanted for a node; fx adds a number where it is taken."""
     if node.op in ("placeholder", "get_attr", "output"):
         return None
     if "name" in node.meta:
@@ -37,13 +36,12 @@ def _node_name(node: fx.Node) -> str | None:
 
 
 def put_on_streams(graph: fx.Graph, count: int) -> fx.Graph:
-    """Put independent paths on ``count`` CUDA streams.
+    """Run independent paths on ``count`` CUDA streams.
 
-    What several groups of paths share runs first on the caller's stream; each group runs on a side stream that
-    waits for it; the caller's stream waits for all groups, then sums and concatenates.  Instructions are dealt to
-    streams so that each has about as many nodes.
+    Shared nodes run first on the caller's stream; side streams wait, then run groups of paths with similar node counts;
+    the caller's stream waits, then sums.
 
-    Raises `EmitError` where ``count`` is not a positive integer.
+    Raises `EmitError` unless ``count`` is a positive integer.
     """
     if type(count) is not int or count < 1:
         raise EmitError(f"streams must be a positive number of CUDA streams (or 0 for none), got {count!r}")
@@ -54,7 +52,6 @@ def put_on_streams(graph: fx.Graph, count: int) -> fx.Graph:
 
 
 def _assign_streams(graph: fx.Graph, count: int) -> dict[int, int]:
-    """Instruction to stream, largest first to the least loaded; ties by number, so that it is the same every time."""
     weights: dict[int, int] = {}
     for node in graph.nodes:
         for instruction in node.meta["tpgen"].instructions:

@@ -1,8 +1,7 @@
-"""Write a polynomial as an fx graph: matrix products over its monomials, multiply by multiply, or one kernel call.
+"""Write a polynomial as an fx graph: matrix products over monomials, unrolled multiplies, or one kernel call.
 
-Placeholders are the inputs and weights in the order of the plan, and ``index``, the element of every row, where the
-program is to be indexed.  Without it weights are ``(1 or rows, paths, channels)``.  Where operands find their rows by
-the ends of edges, those follow, and how many rows the output has.
+Placeholders: inputs and weights in plan order; ``index``, each row's element, if indexed (else weights are ``(1 or
+rows, paths, channels)``); edge ends, and the number of output rows.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ NODES = "num_nodes"
 
 @remembered("programs of polynomials", entries=256)
 def emit_polynomial(plan: Plan, strategy: str = "einsum", indexed: bool = False, ends: Ends = ()) -> Emission:
-    """The forward program of a polynomial, or of a convolution where edges have ``ends``.
+    """Write a polynomial's forward program; with ``ends``, a convolution over edges.
 
     >>> from e3nn.o3 import Irreps
     >>> from tpgen.planner.plan import Operand
@@ -70,7 +69,6 @@ def _write_kernel_call(writer: GraphWriter, plan: Plan, given: _Given) -> Traced
 
 
 def _write_einsum(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
-    """For each term: its monomials, a matrix product with its constants, the weights."""
     flat = _read_operands(writer, plan, given)
     total: Traced = None
     for n in plan.by_instruction:
@@ -138,7 +136,7 @@ POLYNOMIAL_STRATEGIES: dict[str, Callable[[GraphWriter, Plan, _Given], Traced]] 
 
 
 def _read_operands(writer: GraphWriter, plan: Plan, given: _Given) -> dict[str, Traced]:
-    """Every tensor as ``[row, channel, component]``; one channel where all share it, one row where rows do."""
+    """Each tensor as ``[row, channel, component]``; size 1 along shared channels or rows."""
     found = {}
     for o in plan.operands:
         if o.name != OUT:

@@ -1,7 +1,6 @@
-"""Strategies: how the terms of a form are written into a graph.
+"""Strategies ``(writer, form, placeholders) -> output``, listed in `STRATEGIES`.
 
-A strategy is a function ``(writer, form, placeholders) -> output``; all stand in `STRATEGIES`.  Most are `framed`: they
-write the terms for flat rows, and a result names the segment it belongs to.
+Most are `framed` functions that write terms for flat rows.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tpgen.kernels.sweep.terms import SLOTS
 
 
 def einsum(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
-    """Each path on its own, in the contraction order that opt_einsum finds."""
+    """Write each path separately, in opt_einsum's contraction order."""
     results = []
     for term in form.live_terms:
         with writer.serving(term.path, "contraction"):
@@ -33,15 +32,16 @@ def einsum(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
 
 
 def unrolled(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
-    """Non-zero coupling entries as scalar multiply-adds over whole channel vectors: one loop for a fusing backend."""
+    """Write non-zero coupling entries as scalar multiply-adds over channel vectors, which a backend fuses into one
+    loop.
+    """
     return [unrolled_term(writer, form, term, inputs) for term in form.live_terms]
 
 
 def kernel(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
-    """The product as one call, which also broadcasts; a gradient as one call inside the usual frame.
+    """Write the product, or one gradient, as a single kernel call.
 
-    `right` opens two operands at once, which kernels do not: it is written as in the grouped strategy.  So is a form
-    without paths, which is zero.
+    `right`, with two open operands, and forms without paths use the grouped strategy.
     """
     if form.live_terms and form.opened == ("out",):
         return _kernel_product(writer, form, given)
@@ -65,7 +65,6 @@ def _kernel_product(writer: GraphWriter, form: Form, given: GivenOperands) -> Tr
 
 
 def _kernel_gradient(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
-    """The gradient of one operand; the kernel reads of that operand only its shape."""
     (opened,) = form.opened
     shape = (inputs.rows,) if form.row(form.opened) else ()
     every = tuple(term.path for term in form.terms)

@@ -1,9 +1,7 @@
-"""The unrolled strategy: every non-zero coupling entry as one multiply-add over whole channel vectors.
+"""The unrolled strategy: one multiply-add over channel vectors per non-zero coupling entry.
 
-Of the three legs of a coupling the one with the fewest copies is the *table* leg.  Where it is given, its combinations
-``T[a, o] = sum_b C[a, b, o] B[b]`` are computed first, once for all copies of the other legs; where it is open, the
-products of the other two are summed over copies first and combined last.  Either way the work on long channel vectors
-is one multiply-add per non-zero pair.
+The coupling leg with the fewest copies is the *table* leg.  If given, ``T[a, o] = sum_b C[a, b, o] B[b]`` is computed
+first, once for all copies; if open, products of the other legs are summed over copies before coupling.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from tpgen.form.form import Form, Term
 
 
 def unrolled_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -> Result:
-    """One path, its coupling unrolled where exactly one leg is open."""
+    """Write one path, unrolling its coupling if exactly one leg is open."""
     with writer.serving(term.path, "contraction"):
         c, given = read_term(writer, form, term, inputs)
         coupling = c.find(Coupling)
@@ -96,7 +94,6 @@ class _UnrolledTerm:
         return self._stack_components([Labelled(s, output) for s in sums])
 
     def _contract_weights(self, sums: list[Labelled]) -> Labelled:
-        """Contract what is left, the weights: one component at a time, or all at once where it is a matrix product."""
         fresh = {x for f in self.rest for x in f.letters} - set(sums[0].letters)
         if not fresh:
             output = self.c.output.replace(self.open, "")

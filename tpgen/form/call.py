@@ -1,17 +1,15 @@
-r"""Call of a form: the tensors given, the slots opened, and the rule of differentiation.
+r"""Call of a form L: given slots, opened slots, and the rule of differentiation.
 
-Replace each operand :math:`t` of a form L by :math:`t + \sum_T \varepsilon_T t_T`, with numbers
-:math:`\varepsilon_1, \varepsilon_2, \ldots` whose squares are zero and
-:math:`\varepsilon_{\{1,2\}} = \varepsilon_1 \varepsilon_2`.  A *slot* is an operand at a set of levels T; a call is
-given tensors in some slots and computes
+Replace each operand :math:`t` of L by :math:`t + \sum_T \varepsilon_T t_T`, with :math:`\varepsilon_n^2 = 0` and
+:math:`\varepsilon_{\{1,2\}} = \varepsilon_1 \varepsilon_2`.  A *slot* is an operand at a set of levels T.  A call
+computes, for each opened slot,
 
 .. math::
     \frac{\partial P}{\partial t_T}, \qquad
     P = [\varepsilon_\text{all levels}]\; L(t + \sum_T \varepsilon_T t_T, \ldots)
 
-for the slots it opens.  Without levels, P is L and the call a gradient of it.  The derivative of a call is a call: a
-cotangent (or tangent) c of slot (t, T) is what stands in slot (t, T + one new level).  So one rule gives every order,
-in both modes.
+Without levels, P is L.  The derivative of a call is a call: a cotangent (or tangent) of slot (t, T) fills slot (t, T +
+one new level), in both modes and any order.
 
 >>> forward = Call.parse("x -> out")
 >>> print(forward.pulled_back([True], [True]))
@@ -19,8 +17,7 @@ x out.1 -> x
 >>> print(forward.pulled_back([True], [True]).pulled_back([True], [True, True]))
 x out.1 x.2 -> x out.1
 
-Where all operands of a form are distinct, a call with levels is a sum of calls without any (`expanded`): what kernels
-of a larger program are tested against, and what runs where there is no such kernel.
+For a form whose operands are distinct, `expanded` splits a call into calls without levels.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ _SLOT = re.compile(r"([A-Za-z_]\w*)(?:\.([1-9]+))?", re.ASCII)
 
 @dataclass(frozen=True)
 class Slot:
-    """An operand at a set of levels, which are bits: level n is ``1 << (n - 1)``.
+    """Operand at a set of levels, stored as bits: level n is ``1 << (n - 1)``.
 
     >>> print(Slot("x"), Slot("x", 0b101))
     x x.13
@@ -56,7 +53,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Call:
-    """The slots that hold given tensors, and those that are computed."""
+    """Given slots and the opened slots to compute."""
 
     given: tuple[Slot, ...]
     opened: tuple[Slot, ...]
@@ -70,15 +67,15 @@ class Call:
         return found
 
     def pulled_back(self, cotangents: Sequence[bool], wanted: Sequence[bool]) -> Call:
-        """The gradients of what was given and is wanted, for the cotangents that there are of what was opened.
+        """Call for the gradients of the ``wanted`` given slots; flags mark which opened slots have ``cotangents``.
 
-        It is given the same tensors and, behind them, the cotangents.
+        Cotangents follow the given tensors.
         """
         raised = self._at_new_level(slot for slot, there in zip(self.opened, cotangents, strict=True) if there)
         return Call(self.given + raised, tuple(s for s, yes in zip(self.given, wanted, strict=True) if yes))
 
     def pushed_forward(self, tangents: Sequence[bool]) -> Call:
-        """The tangents of what was opened, for the tangents that there are of what was given."""
+        """Call for the tangents of the opened slots; flags mark which given slots have ``tangents``."""
         raised = self._at_new_level(slot for slot, there in zip(self.given, tangents, strict=True) if there)
         return Call(self.given + raised, self.opened)
 
@@ -94,7 +91,7 @@ class Call:
     @staticmethod
     @remembered("calls of forms")
     def parse(text: str) -> Call:
-        """Read a call as it prints itself; raises `PlanError` where it is none.
+        """Parse a printed call; `PlanError` for other text.
 
         >>> Call.parse("x w -> out").opened
         (Slot(operand='out', levels=0),)
@@ -114,27 +111,29 @@ def _parse_slots(text: str) -> tuple[Slot, ...]:
 
 @dataclass
 class LevelFreeCall:
-    """Call without levels: which given slot stands in each operand, and the opened slots whose results it adds to."""
+    """Call without levels: the given slot that fills each operand, and the opened slots whose results this call adds
+    to.
+    """
 
     point: dict[str, Slot]
     opened: list[Slot] = field(default_factory=list)
 
     @property
     def raised(self) -> tuple[str, ...]:
-        """Operands whose place a slot at some level takes."""
+        """Operands filled by a slot with levels."""
         return tuple(name for name, slot in self.point.items() if slot.levels)
 
     def agrees_with(self, others: dict[str, Slot]) -> bool:
-        """Whether its point agrees with what stands in some operands, and no level would stand in two of them."""
+        """Whether ``others`` can join the point: same slot per operand, no level twice."""
         agrees = all(self.point.get(name, slot) == slot for name, slot in others.items())
         return agrees and _disjoint_levels((self.point | others).values()) is not None
 
 
 def expanded(call: Call, operands: Sequence[str]) -> tuple[LevelFreeCall, ...]:
-    """Calls without levels whose results sum to those of a call, where no term reads an operand twice.
+    """Split a call into calls without levels whose results sum to the call's, if no term reads an operand twice.
 
-    Each opened slot is the sum, over all ways to spread its levels over the *other* operands, of the form at what is
-    given there; ways that agree on what they share are one call.
+    Each opened slot sums the form over all ways to distribute the remaining levels over the *other* operands;
+    compatible ways share one call.
 
     >>> second = Call.parse("x1 x2 out x1.1 x2.1 -> x1 x2 out")
     >>> for one in expanded(second, ("x1", "x2", "out")):
@@ -156,7 +155,7 @@ def expanded(call: Call, operands: Sequence[str]) -> tuple[LevelFreeCall, ...]:
 
 
 def _slots_sharing_levels(call: Call, operands: Sequence[str], levels: int) -> Iterator[dict[str, Slot]]:
-    """All ways in which given slots of some operands share levels out among them, each level once."""
+    """Choose one given slot per operand, in all ways whose slots contain each of the levels once."""
     given = [[slot for slot in call.given if slot.operand == name] for name in operands]
     for chosen in product(*given):
         if _disjoint_levels(chosen) == levels:

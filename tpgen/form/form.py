@@ -1,16 +1,14 @@
-r"""The multilinear form of a product, with one open slot.
+r"""The multilinear form of a product or linear layer, with one open slot.
 
 .. math::
-
     L(x_1, x_2, w, g) = \sum_p \alpha_p \sum w_p\, x_1[a,i]\, x_2[b,j]\, C_p[i,j,k]\, g[c,k]
 
-- the product is :math:`L` with ``out`` open, the gradient of an operand is :math:`L` with that operand open;
-- ``right`` is :math:`L` with ``x1`` and ``out`` joined into one slot, and that one open;
-- a convolution is :math:`L` with ``x1`` and ``out`` indexed: row z reads ``x1[src[z]]`` and adds to ``out[dst[z]]``;
-- a derivative of any of these is again one of these, so the family is closed.
+- product: ``out`` open; gradient of an operand: that operand open;
+- ``right``: ``x1`` and ``out`` joined into one open slot;
+- convolution: row z reads ``x1[src[z]]`` and adds to ``out[dst[z]]``;
+- every derivative is again such a form.
 
-A form has any number of operands, and a term reads any of them: a linear layer is a form without ``x2``.  Polynomials
-have forms of their own (`tpgen.form.polynomial`).
+Polynomials have their own form (`tpgen.form.polynomial`).
 
 >>> from tpgen.planner.product import make_plan
 >>> form = form_of(make_plan("8x1o", "1o", "8x1e", [(0, 0, 0, "uvu", True)]))
@@ -48,11 +46,10 @@ SlotNames = tuple[str, ...]  # the operands that one tensor stands for: one, or 
 
 @dataclass(frozen=True)
 class FlatOperand:
-    """A flat operand: its segments tile ``dim`` entries.
+    """Flat operand: segments that tile ``dim`` entries.
 
-    ``rows`` says how a row of the product finds it: ``row`` (each has its own), ``shared`` (all have the same), or the
-    name of an index: row ``index[z]``, a gather where the operand is given, a sum over the rows that meet where it is
-    open.
+    ``rows``: ``row`` (one per row), ``shared`` (one for all rows), or the name of an index: row z gathers ``index[z]``
+    from a given operand and adds to ``index[z]`` of an open one.
     """
 
     name: str
@@ -66,17 +63,17 @@ class FlatOperand:
 
     @property
     def row(self) -> bool:
-        """Whether it has a batch axis: rows of its own, or rows that an index selects."""
+        """Whether the operand has a batch axis."""
         return self.rows != SHARED
 
     @property
     def index(self) -> str | None:
-        """The name of the index that selects its rows, where there is one."""
+        """Name of the index that selects rows, or None."""
         return None if self.rows in (ROW, SHARED) else self.rows
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Text of its segments: their irreps where it has some, else how many numbers."""
+        """Text of each segment: its irrep, or its length."""
         irreps = tuple(self.text.split("+"))
         numbers = tuple(str(stop - start) for start, stop in self.segments)
         return irreps if len(irreps) == len(numbers) and "x" in self.text else numbers
@@ -84,7 +81,7 @@ class FlatOperand:
 
 @dataclass(frozen=True)
 class LetteredLeg:
-    """Part of an operand that a term reads: a segment, seen with these axes in memory order."""
+    """Segment of an operand that a term reads, with one letter per axis in memory order."""
 
     operand: str
     segment: int
@@ -93,7 +90,7 @@ class LetteredLeg:
 
 @dataclass(frozen=True)
 class CouplingEntry:
-    """One non-zero of a coupling, the path's coefficient multiplied in."""
+    """Non-zero of a coupling, times the path's coefficient."""
 
     i: int
     j: int
@@ -106,9 +103,9 @@ class CouplingEntry:
 
 @dataclass(frozen=True)
 class Term:
-    """One path of the form: a leg for each operand that it reads, and constants of as many axes as it needs.
+    """One path of the form: a leg per operand, and constants.
 
-    As kernels read it: ``sum over copies and entries of  value * w * x1[i] * x2[j] * g[k]``.
+    Kernels read ``sum over copies and entries of  value * w * x1[i] * x2[j] * g[k]``.
     """
 
     path: int  # index of the instruction
@@ -123,7 +120,7 @@ class Term:
         return next((leg for leg in self.legs if leg.operand == operand), None)
 
     def segment(self, operand: str) -> int:
-        """Return the number of the segment of an operand that is read or written."""
+        """Number of the operand's segment that the term reads or writes."""
         return next(leg.segment for leg in self.legs if leg.operand == operand)
 
     def size(self, letters: str) -> int:
@@ -131,7 +128,7 @@ class Term:
         return prod(sizes[a] for a in letters)
 
     def reaches(self, opened: tuple[str, ...]) -> bool:
-        """Whether it has a part in some open slot: one without weights has none in theirs."""
+        """Whether the term has a leg in one of the open operands."""
         return any(self.leg(slot) for slot in opened)
 
     @property
@@ -140,7 +137,7 @@ class Term:
 
     @property
     def mixes(self) -> bool:
-        """Whether weights fill copies of the output from a coupling of both inputs."""
+        """Whether weights mix the copies of a coupling of both inputs."""
         return bool(self.mode.mixing) and self.leg("x2") is not None
 
     @property
@@ -155,17 +152,17 @@ class Term:
 
     @property
     def coupling(self) -> Coupling:
-        """The 3j symbol of a product's path."""
+        """The path's 3j symbol."""
         return next(f.source for f in self.constants if isinstance(f.source, Coupling))
 
     @property
     def pairs(self) -> int:
-        """Copies of each input, where the mode runs over their pairs."""
+        """Copies per input in a mode of pairs, else 0."""
         return next((f.source.size for f in self.constants if isinstance(f.source, Pairs)), 0)
 
     @cached_property
     def entries(self) -> tuple[CouplingEntry, ...]:
-        """The non-zeros of the coupling, or of the identity of a single input."""
+        """Non-zeros of the coupling, or of a single input's identity."""
         if self.leg("x2") is None:
             return tuple(CouplingEntry(n, 0, n, self.coefficient) for n in range(self.size("k")))
         c = self.coupling.array()
@@ -177,7 +174,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Form(Shown):
-    """The form with its operands in slots, one slot open."""
+    """Multilinear form with operands in slots, one slot open."""
 
     operands: tuple[FlatOperand, ...]
     terms: tuple[Term, ...]
@@ -191,16 +188,16 @@ class Form(Shown):
 
     @cached_property
     def given(self) -> tuple[SlotNames, ...]:
-        """The slots that are given, in order."""
+        """The slots that are not open, in order."""
         return tuple(s for s in self.slots if s != self.opened)
 
     @cached_property
     def indices(self) -> tuple[str, ...]:
-        """Names of the indices that select rows, in the order of the operands."""
+        """Names of the row indices, in operand order."""
         return tuple(dict.fromkeys(o.index for o in self.operands if o.index))
 
     def index(self, slot: SlotNames) -> str | None:
-        """The index that selects the rows of a slot."""
+        """Name of the index that selects a slot's rows, or None."""
         return self.operand(slot[0]).index
 
     def row(self, slot: SlotNames) -> bool:
@@ -212,37 +209,34 @@ class Form(Shown):
         return tuple(self.operand(name).dim for name in slot)
 
     def open(self, *slot: str) -> Form:
-        """Form with another slot open: a derivative of this one, the cotangent standing where it was open."""
+        """The form with another slot open, a derivative; the former open slot takes a cotangent."""
         if slot not in self.slots:
             raise EmitError(unknown("operand", "*".join(slot), ("*".join(s) for s in self.slots)))
         return replace(self, opened=slot)
 
     def merge(self, *names: str) -> Form:
-        """Form with operands joined into one slot, and that slot open."""
+        """The form with operands joined into one slot, which is open."""
         rest = tuple(s for s in self.slots if not set(s) & set(names))
         return replace(self, slots=(names, *rest), opened=names)
 
     def index_rows(self, **indices: str) -> Form:
-        """Form whose index selects the rows of some operands: ``form.index_rows(x1="src", out="dst")``."""
+        """The form with operands indexed by row: ``form.index_rows(x1="src", out="dst")``."""
         return replace(
             self, operands=tuple(replace(o, rows=indices[o.name]) if o.name in indices else o for o in self.operands)
         )
 
     def reading(self, *slots: SlotNames) -> Form:
-        """Return the form of the terms that read all given slots.
-
-        The form is linear in an operand only where a term reads it.
-        """
+        """The form restricted to terms that read all the slots."""
         names = [name for slot in slots for name in slot]
         return replace(self, terms=tuple(t for t in self.terms if all(t.leg(name) for name in names)))
 
     @cached_property
     def live_terms(self) -> tuple[Term, ...]:
-        """Terms that reach the open slot (an unweighted path has no gradient for the weights)."""
+        """Terms that reach the open slot with a non-zero coefficient."""
         return tuple(t for t in self.terms if all(t.leg(name) for name in self.opened) and t.coefficient != 0.0)
 
     def contraction(self, term: Term) -> Contraction:
-        """The einsum of one term, before any rewrite."""
+        """Einsum of one term, before rewrites."""
         sizes = dict(term.sizes)
         deltas: list[Factor] = []
         factors: list[Factor] = []
@@ -257,7 +251,6 @@ class Form(Shown):
         return Contraction((*factors, *constants), output, tuple(sizes.items()), term.coefficient)
 
     def _letters(self, slot: SlotNames, legs: list[LetteredLeg], sizes: dict[str, int], deltas: list[Factor]) -> str:
-        """Letters of a slot; a letter that two of its legs share becomes two letters and a delta."""
         letters = BATCH if self.row(slot) else ""
         for leg in legs:
             for a in leg.letters:
@@ -278,7 +271,7 @@ class Form(Shown):
 
     @property
     def path_map(self) -> PathMap:
-        """Segments of the given operands that meet in each path, and the segments of the open slot that it reaches."""
+        """Diagram of the paths from given segments to segments of the open slot."""
 
         def labels(slots: Iterable[SlotNames]) -> dict[str, tuple[str, ...]]:
             return {name: self.operand(name).labels for slot in slots for name in slot}
@@ -299,9 +292,9 @@ class Form(Shown):
 
 
 def form_of(plan: Plan, layout: Layout = "mul_ir") -> Form:
-    """The form of a product or a linear layer, with ``out`` open; of its `Plan.flat`, where there are channels.
+    """The form of a product or linear layer, with ``out`` open and without channels (`Plan.flat`).
 
-    ``layout`` is the order of axes in each segment, one name for all inputs and the output or one for each.
+    ``layout`` is the axis order of segments: one name, or one for each input and the output.
 
     >>> from tpgen.planner.linear import make_linear_plan
     >>> print(form_of(make_linear_plan("8x1o", "4x1o")).open("w"))
@@ -329,12 +322,12 @@ def form_of(plan: Plan, layout: Layout = "mul_ir") -> Form:
 
 
 def right_form(plan: Plan, layout: Layout = "mul_ir") -> Form:
-    """The form of ``right``: x1 and out stand as one matrix, and that matrix is open."""
+    """The form of ``right``: ``x1`` and ``out`` joined into one open matrix."""
     return form_of(plan, layout).merge("x1", "out")
 
 
 def conv_form(plan: Plan, layout: Layout = "mul_ir") -> Form:
-    """The form of a convolution: gather, product and sum over the rows that meet, as one form.
+    """The form of a convolution: gather rows, multiply, scatter-add.
 
     >>> from tpgen.planner.presets import channelwise
     >>> str(conv_form(channelwise("4x0e", "0e", "0e"))).split("\\n")[0]

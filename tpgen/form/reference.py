@@ -1,7 +1,4 @@
-"""The slow definition: what a product means, written out term by term with dense couplings.
-
-It is the oracle of every test and of `tpgen verify`; nothing fast is derived from it.
-"""
+"""Slow reference: products term by term with dense couplings, the oracle of tests and `tpgen verify`."""
 
 from __future__ import annotations
 
@@ -14,10 +11,9 @@ from tpgen.planner.plan import Plan, Segment
 
 
 def reference_product(plan: Plan, *tensors: Tensor | None, layout: Layout = "mul_ir") -> Tensor:
-    """A product or a linear layer of one batch of rows: inputs ``(z, dim)``, then w ``(numel,)`` or ``(z, numel)``.
+    """Compute a product or linear layer, one einsum per path, without channels and biases.
 
-    One einsum per path, read off the mode's table row; no channels, no biases.  Returns ``(z, out)`` in the dtype of
-    the first input.
+    Inputs are ``(z, dim)``, then w ``(numel,)`` or ``(z, numel)``.  Returns ``(z, out)`` in the first input's dtype.
     """
     *inputs, w = tensors
     first, layouts = tensors[0], layouts_of(plan, layout)

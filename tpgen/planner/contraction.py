@@ -1,4 +1,4 @@
-"""The plan of MACE's symmetric contraction: every degree into every output irrep, weights for each."""
+"""Plan MACE's symmetric contraction: weighted products of every degree into every output irrep."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tpgen.planner.polynomial_plan import PolynomialTerm, generated_couplings, m
 
 
 def make_contraction_plan(irreps_in: Irreps, irreps_out: Irreps, degrees: Sequence[int]) -> Plan:
-    """Features ``x`` with themselves up to a degree for each output irrep, the highest degree first.
+    """Plan products of features ``x`` with themselves, for each output irrep from the highest degree down to 1.
 
-    Raises `PlanError` where nothing reaches the output.
+    Raises `PlanError` when no product reaches the output.
 
     >>> print(make_contraction_plan(Irreps("4x0e+4x1o"), Irreps("4x0e"), [2]))
     polynomial 4010b0c450f7ebc5: 2 terms, 3 weights of a channel
@@ -43,12 +43,12 @@ def make_contraction_plan(irreps_in: Irreps, irreps_out: Irreps, degrees: Sequen
 
 
 def contraction_paths(irreps_in: Irreps, output: Irrep, degree: int) -> list[list[Entries]]:
-    """The paths of each degree up to this one, those that vanish between equal tensors without entries."""
+    """List the paths of each degree from 1 to ``degree``; paths that vanish by symmetry have no entries."""
     return [_paths_of_degree(irreps_in, output, nu) for nu in range(1, degree + 1)]
 
 
 def one_channel(irreps: Irreps) -> Irreps:
-    """Return the irreps with one copy of each.
+    """Set every multiplicity to 1.
 
     >>> one_channel(Irreps("8x0e+8x1o"))
     1x0e+1x1o

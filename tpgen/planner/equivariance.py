@@ -1,4 +1,4 @@
-"""Whether a sparse multilinear map is equivariant, checked at random rotations and the inversion."""
+"""Test sparse multilinear maps for equivariance under random rotations and inversion."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOLERANCE = 1e-6  # relative; tables are often written with 7 digits
 
 
 def check_equivariant(what: str, inputs: Sequence[Irreps], output: Irreps, paths: Sequence[Entries]) -> None:
-    """Raise `PlanError` with the size of the violation where a path is not equivariant."""
+    """Raise `PlanError` with the relative error when a path is not equivariant."""
     for n, path in enumerate(paths):
         size = violation(inputs, output, path)
         if size > TOLERANCE:
@@ -34,7 +34,7 @@ def check_equivariant(what: str, inputs: Sequence[Irreps], output: Irreps, paths
 
 
 def violation(inputs: Sequence[Irreps], output: Irreps, path: Entries) -> float:
-    """The largest relative difference between mapping what was rotated and rotating what was mapped.
+    """Largest relative difference between mapping rotated inputs and rotating mapped inputs.
 
     >>> violation([Irreps("1o"), Irreps("1o")], Irreps("0e"), {(0, i, i): 1.0 for i in range(3)}) < 1e-12
     True
@@ -62,13 +62,13 @@ def violation(inputs: Sequence[Irreps], output: Irreps, path: Entries) -> float:
 
 
 def rotation_of(matrix: Tensor) -> Tensor:
-    """The rotation within a matrix: of normal numbers, a random one."""
+    """Rotation from the QR decomposition of a matrix; random for normal entries."""
     orthogonal = torch.linalg.qr(matrix)[0]
     return orthogonal * torch.det(orthogonal)
 
 
 def representation(irreps: Irreps, rotation: Tensor) -> Tensor:
-    """The representation of a rotation, or of one and the inversion."""
+    """Matrix that represents a rotation, or a rotation with inversion, on irreps."""
     sign = torch.det(rotation).sign()
     blocks = [_wigner_d(ir.l, rotation * sign) * (1 if sign > 0 else ir.p) for mul, ir in irreps for _ in range(mul)]
     return torch.block_diag(*blocks)

@@ -1,12 +1,11 @@
 r"""Generalised couplings: equivariant multilinear maps of several factors, chained from real Wigner 3j symbols.
 
-A *path* starts with an irrep of the first factor and couples one irrep of each further factor to what it has so far:
+A *path* starts with an irrep of the first factor and couples one irrep of each further factor:
 
 .. math::
     U^{(\nu)}_{k, i_1 \ldots i_\nu} = \sqrt{2 l_k + 1} \sum_j C_{k, j, i_\nu}\, U^{(\nu-1)}_{j, i_1 \ldots i_{\nu-1}}
 
-with :math:`U^{(1)}` the identity.  Paths come in the order in which MACE's ``U_matrix_nu`` holds them, so that
-weights of its checkpoints mean here what they mean there.  Everything is float64; what is zero up to rounding is zero.
+with :math:`U^{(1)}` the identity, in float64.  Paths have the order of MACE's ``U_matrix_nu``, so MACE's weights fit.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ _Path = tuple[Irrep, np.ndarray]  # the irrep reached so far, and its map [compo
 
 
 def generalized_couplings(factors: Sequence[Irreps | str], output: Irrep | str, natural: bool = False) -> np.ndarray:
-    """All paths to an irrep as one array ``[component, i_1, ..., i_nu, path]``, MACE's ``U_matrix_nu`` in float64.
+    """All paths to an irrep as one array ``[component, i_1, ..., i_nu, path]``, MACE's ``U_matrix_nu``.
 
-    ``natural`` couples through irreps of parity (-1)^l alone, as MACE does in degree 4.
+    ``natural`` admits only intermediate irreps of parity (-1)^l, as MACE in degree 4.
 
     >>> generalized_couplings(["0e+1o", "0e+1o"], "0e").shape
     (1, 4, 4, 2)
 
-    Raises `PlanError` for a degree other than 1 to 4.
+    Raises `PlanError` unless the degree is 1 to 4.
     """
     factors = _check_factors(factors)
     found = list(_paths_to(factors, Irrep(output), natural))
@@ -47,10 +46,9 @@ def generalized_couplings(factors: Sequence[Irreps | str], output: Irrep | str, 
 def symmetrized_couplings(
     factors: Sequence[Irreps | str], output: Irrep | str, same: Sequence[object] | None = None, natural: bool = False
 ) -> list[Entries]:
-    """The paths with factors of the same tensor exchanged freely: one entry for every sorted choice of indices.
+    """The paths to an irrep, with entries that differ by exchanging equal factors summed.
 
-    ``same`` names the tensor of each factor (all the same one by default).  Entries of one path whose indices differ
-    by exchanging equal tensors are summed under the largest, so that i >= j >= k.
+    ``same`` names the tensor of each factor (default: one tensor).  Summed entries have descending indices i >= j >= k.
 
     >>> symmetrized_couplings(["1o", "1o"], "1e")  # a vector crossed with itself
     [{}]
@@ -63,7 +61,7 @@ def symmetrized_couplings(
 
 
 def independent(paths: Sequence[Entries]) -> list[Entries]:
-    """The first paths that are linearly independent, in order; what an exchange makes zero or repeats is left out.
+    """Keep the first linearly independent paths, in order.
 
     >>> len(symmetrized_couplings(["0e+1o"] * 3, "0e")), len(independent(symmetrized_couplings(["0e+1o"] * 3, "0e")))
     (4, 2)

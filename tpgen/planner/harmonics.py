@@ -2,7 +2,7 @@ r"""Real spherical harmonics as polynomials of a vector, with e3nn's components,
 
 .. math:: Y_{l,m}(x) = c_l \sum_{i \ldots j} U_{m, i \ldots j}\; x_i \cdots x_j
 
-with l factors and U their one symmetric coupling to degree l.  Degree 0 is a constant, that times the number one.
+with l factors and U their only symmetric coupling to degree l.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _POLE = 1  # e3nn's components are x, y, z, and its pole is y
 
 
 def make_harmonics_plan(vector: str, degrees: Sequence[int], normalization: str) -> Plan:
-    """The harmonics of vectors ``x`` (``1o`` or ``1e``), degree after degree; ``one`` is the number one, for degree 0.
+    """Plan harmonics of vectors ``x`` (``1o`` or ``1e``) for the degrees in order; degree 0 multiplies the operand
+    ``one``, 1.
 
-    Raises `PlanError` where a degree is above what polynomials have, none is above 0, or the normalization is unknown.
+    Raises `PlanError` for an unknown normalization, a degree above 4, or degree 0 alone.
 
     >>> print(make_harmonics_plan("1o", [0, 1, 2], "component"))
     polynomial 5f9db673148f7ef8: 3 terms
@@ -60,7 +61,6 @@ def make_harmonics_plan(vector: str, degrees: Sequence[int], normalization: str)
 
 
 def _degree_term(ir: Irrep, start: int, vector: str, norm: float) -> PolynomialTerm:
-    """The harmonics of one degree: at the pole only their middle component is not zero, and it is the norm."""
     if ir.l == 0:
         return PolynomialTerm(("one",), table=(table_of({(start, 0): norm}),))
     coupling = generalized_couplings([vector] * ir.l, ir)[..., 0]  # one path alone goes up with every factor

@@ -1,8 +1,8 @@
-r"""Plan a linear layer: every output irrep is a sum of input copies of the same irrep.
+r"""Plan a linear layer: each output irrep sums input copies of the same irrep.
 
 .. math:: z_{w,i} = \sum_p \alpha_p \sum_u W_p[u, w]\, x_{u,i} \; (+\, b_w)
 
-Components are never mixed (Schur's lemma), so a path is a matrix over copies and needs no coupling.
+By Schur's lemma a path is a matrix over copies.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ LINEAR_NORMALIZATIONS = tuple(name for name in PATH_NORMALIZATIONS if name != "n
 
 
 class LinearInstruction(NamedTuple):
-    """One instruction with e3nn's fields: ``in[i_in]`` to ``out[i_out]``, or a bias of ``out[i_out]`` (``i_in`` -1).
+    """e3nn's instruction ``in[i_in]`` to ``out[i_out]``, or a bias (``i_in`` -1).
 
-    ``path_shape`` is the shape of its weights and ``path_weight`` the coefficient, as in e3nn.
+    ``path_shape`` is the weight's shape, ``path_weight`` the coefficient.
     """
 
     i_in: int
@@ -47,15 +47,14 @@ def make_linear_plan(
     path_normalization: str = "element",
     shared_weights: bool | str = True,
 ) -> Plan:
-    """Plan a linear layer.
+    """Plan a linear layer with the parameters of `e3nn.o3.Linear`.
 
-    Parameters are those of `e3nn.o3.Linear`: ``pairs`` are its instructions ``(i_in, i_out)``, by default all that join
-    equal irreps; ``biases`` is one flag for all scalar outputs (0e), or one for each of ``irreps_out``.
+    ``pairs`` are its instructions ``(i_in, i_out)``, by default all pairs of equal irreps; ``biases`` is one flag for
+    all scalar outputs (0e), or one per entry of ``irreps_out``.  Beyond e3nn: ``path_normalization="none"``
+    (coefficients 1) and ``shared_weights="element"`` (an index gives each row's element, and rows of one element share
+    weights).
 
-    e3nn has not: ``path_normalization="none"``, with which weights are the matrices, and ``shared_weights="element"``,
-    with which rows of one element share weights (an index says the element of each).
-
-    Raises `PlanError` that names the instruction, or the bias, and the rule it breaks.
+    Raises `PlanError` naming the instruction or bias, and the broken rule.
 
     >>> plan = make_linear_plan("4x0e + 3x1o + 2x0e", "2x1o + 8x0e")
     >>> [tuple(i[:3]) for i in plan.instructions]
@@ -104,7 +103,7 @@ def make_linear_plan(
 
 @remembered("plans of matrix products", entries=256)
 def make_matrix_plan(inputs: int, outputs: int) -> Plan:
-    """Plan the product of rows of scalars with a matrix, which is the weights as they stand.
+    """Plan rows of scalars times a weight matrix, without normalisation.
 
     >>> make_matrix_plan(8, 4).paths[0].coefficient
     1.0
@@ -113,7 +112,6 @@ def make_matrix_plan(inputs: int, outputs: int) -> Plan:
 
 
 def _without_channels_and_biases(plan: Plan) -> Plan:
-    """Return the map without channels and biases: ``f_in`` channels of 8x1o are 8 f_in copies of 1o."""
     if plan.f_in is None and not plan.bias_numel:
         return plan
     return plan.remade(
@@ -168,7 +166,6 @@ def _bind_pairs(pairs: Iterable[Sequence[int]], inputs: list[Segment], outputs: 
 
 
 def _bind_pair(n: int, pair: Sequence[int], inputs: list[Segment], outputs: list[Segment]) -> _SegmentPair:
-    """Look an instruction up in the irreps and check every rule, naming the instruction where one is broken."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         built = hasattr(pair, "path_shape")
         why = "; this one is of a built layer: give [(i.i_in, i.i_out) for i in instructions if i.i_in >= 0]"
@@ -231,6 +228,5 @@ def _bias_flags(biases: bool | Sequence[bool] | None, outputs: list[Segment]) ->
 
 
 def _path_factors(bound: list[_SegmentPair], f_in: int, path_normalization: str) -> list[Factors]:
-    """The factors of a product with the scalar 1 that sums ``f_in`` times as many copies."""
     scales = [PathScale(target.index, (1, 1, 1), f_in * source.mul, 1.0, 1.0, 1.0) for source, target in bound]
     return normalization_factors(scales, "none", path_normalization)

@@ -1,7 +1,6 @@
-"""A plan: what is computed, whatever asked for it.
+"""Frozen plans of products, linear layers and polynomials.
 
-Makers (`make_plan`, `make_linear_plan`, `make_polynomial_plan`) derive each fact exactly once: segments, axis sizes,
-weight slices, coefficients, constants.  A plan is frozen; the stages after it only read.
+Makers such as `make_plan` derive segments, sizes, weight slices and coefficients once; later stages read plans.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ ELEMENT = "element"  # the index of weights that rows of one element share
 
 @dataclass(frozen=True)
 class Segment:
-    """``mul`` copies of one irrep inside a flat operand: entries ``start`` to ``stop``."""
+    """``mul`` copies of one irrep: entries ``start`` to ``stop`` of a flat operand."""
 
     index: int  # position in the irreps
     start: int
@@ -49,7 +48,7 @@ class Segment:
 
 
 def segments(irreps: Irreps) -> list[Segment]:
-    """The segments that irreps cut a flat operand into."""
+    """List the segments of a flat operand."""
     found: list[Segment] = []
     start = 0
     for index, (mul, ir) in enumerate(irreps):
@@ -60,7 +59,7 @@ def segments(irreps: Irreps) -> list[Segment]:
 
 @dataclass(frozen=True)
 class WeightSlice:
-    """Slice of an operand of weights that a path reads, and its shape."""
+    """Slice of a weight operand that one path reads, with the weight's shape."""
 
     start: int
     shape: tuple[int, ...]
@@ -73,10 +72,10 @@ class WeightSlice:
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor of a plan: its irreps, and how its rows stand in memory.
+    """Tensor of a plan: name, irreps, layout, row rule.
 
-    A polynomial's irreps are those of one channel, and ``channels`` False says that one copy serves all of them.
-    ``rows``: ``row`` (each has its own), ``shared`` (all have the same), or the name of the index that selects them.
+    A polynomial's irreps describe one channel; with ``channels=False`` all channels share one copy. ``rows``: ``row``
+    (one per row), ``shared`` (one for all rows), or the name of an index.
     """
 
     name: str
@@ -92,7 +91,7 @@ class Operand:
 
     @property
     def asked(self) -> tuple:
-        """The fields that a user gives."""
+        """Arguments that a user gives."""
         return self.name, self.irreps, self.layout, self.channels
 
     def __str__(self) -> str:
@@ -102,7 +101,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Leg:
-    """Segment of an operand that a path touches, or all ``dim`` components of a channel where there is none."""
+    """Part of an operand that a path reads or writes: a segment, or one channel's ``dim`` components."""
 
     operand: str
     dim: int
@@ -114,13 +113,13 @@ class Leg:
 
     @property
     def at(self) -> Segment:
-        """The segment, where the leg is one."""
+        """The segment; asserts that the leg has one."""
         assert self.segment is not None, f"{self.operand} is read whole"
         return self.segment
 
     @property
     def numbers(self) -> int:
-        """Count of the numbers of a row that are touched."""
+        """Count of numbers per row."""
         return self.dim if self.segment is None else self.dim * self.segment.mul
 
     def __str__(self) -> str:
@@ -129,10 +128,10 @@ class Leg:
 
 @dataclass(frozen=True)
 class Path:
-    """One sum of products: the inputs that meet, in legs, and the output they reach, the last leg.
+    """One sum of products: input legs and, last, the output leg.
 
-    Its constant is ``entries``, (k, i, ..., j) -> value; without them the real Wigner 3j symbol of two inputs, or the
-    identity of one.
+    The constant is ``entries``, (k, i, ..., j) -> value; by default the real Wigner 3j symbol, or the identity of a
+    single input.
     """
 
     index: int  # of the instruction
@@ -168,20 +167,21 @@ class Path:
 
     @property
     def nonzeros(self) -> int:
-        """Number of entries of the constant that are not zero; 0 for an identity, which multiplies nothing."""
+        """Count of the constant's non-zero entries; 0 for an identity."""
         if self.entries is not None:
             return len(self.entries)
         return nonzeros(*self.ls) if len(self.inputs) > 1 else 0
 
     @property
     def dense(self) -> int:
-        """All entries of the constant."""
+        """Count of the constant's entries, zeros included."""
         return prod(leg.dim for leg in self.legs) if len(self.inputs) > 1 or self.entries is not None else 0
 
     @property
     def flops(self) -> int:
-        """Operations per row (and channel): each non-zero entry of the constant once for every combination of input
-        copies, then the weight, a multiply and an add each."""
+        """Operations per row (and channel): a multiply and an add per non-zero entry and combination of input copies,
+        then the weight.
+        """
         sizes = dict(self.sizes)
         copies = prod(sizes[a] for a in set(self.mode.in1 + self.mode.in2))
         weight = prod(sizes.values()) * self.legs[-1].dim if self.weight else 0
@@ -189,7 +189,7 @@ class Path:
 
     @property
     def couples(self) -> str:
-        """The segments that meet, and the one they reach."""
+        """Text: input segments × ... → output segment."""
         return f"{' × '.join(map(str, self.inputs))} → {self.legs[-1]}"
 
 
@@ -198,7 +198,7 @@ OF_PATHS, OF_MONOMIALS = "paths", "monomials"  # what forms consist of; rooms th
 
 @dataclass(frozen=True, eq=False)
 class Maker:
-    """A kind of plan: the function that makes it from its arguments, and what is said of its plans."""
+    """Kind of plan (product, linear layer, polynomial): planning function, JSON readers, titles and units."""
 
     format: str  # of the JSON text
     make: Callable[..., Plan]
@@ -215,11 +215,10 @@ class Maker:
 
 @dataclass(frozen=True)
 class Plan(Shown):
-    """Plan of what is computed.  Equal plans compute the same function; `digest` is their stable name.
+    """Plan of a product, linear layer or polynomial; equal plans compute the same function.
 
-    ``arguments`` are what it was made from, and can be read as attributes too
-    (``plan.irreps_in1``); ``instructions`` everything that was asked for, ``paths`` what is computed (those without a
-    single element are dropped).  ``operands`` are inputs, weights and, last, the output.
+    ``arguments`` are the maker's, also readable as attributes (``plan.irreps_in1``).  ``paths`` omit instructions
+    without elements.  ``operands`` are inputs, weights and, last, the output.
     """
 
     maker: Maker = field(compare=False, repr=False)
@@ -253,22 +252,22 @@ class Plan(Shown):
 
     @cached_property
     def weight_numel(self) -> int:
-        """Number of weights (of each row, where they are not shared; of each channel or pair of them)."""
+        """Number of weights per row (in all if shared), of a polynomial per channel."""
         return sum(o.dim for o in self.weights)
 
     @cached_property
     def by_element(self) -> bool:
-        """Whether an index says which weights a row has: those of its element."""
+        """Whether an index of elements selects each row's weights."""
         return any(o.rows == ELEMENT for o in self.weights)
 
     @cached_property
     def bias_numel(self) -> int:
-        """Number of biases (of each output channel)."""
+        """Number of biases per output channel."""
         return sum(segment.mul for segment in self.biased)
 
     @cached_property
     def reached(self) -> tuple[bool, ...]:
-        """For every output segment, whether a path with a coefficient or a bias writes it."""
+        """For every output segment, whether a path with non-zero coefficient or a bias writes the segment."""
         legs = [path.legs[-1] for path in self.paths if path.coefficient != 0.0]
         live = {leg.segment.index for leg in legs if leg.segment} | {s.index for s in self.biased if s.mul}
         whole = any(leg.segment is None for leg in legs)
@@ -276,12 +275,12 @@ class Plan(Shown):
 
     @cached_property
     def by_instruction(self) -> dict[int, tuple[Path, ...]]:
-        """The paths that each instruction became; one without any is left out."""
+        """Paths by instruction index; instructions without paths are absent."""
         return {index: tuple(found) for index, found in groupby(self.paths, key=lambda path: path.index)}
 
     @cached_property
     def flat(self) -> Plan:
-        """The plan that programs compute: without channels and biases, which a module brings in and adds."""
+        """The plan without channels and biases, which the module handles."""
         return self.maker.flat(self)
 
     @property
@@ -290,16 +289,16 @@ class Plan(Shown):
         return sum(path.flops for path in self.flat.paths)
 
     def row_bytes(self, itemsize: int = 4) -> int:
-        """Fewest bytes moved per row: every input read once, the output written once."""
+        """Fewest bytes moved per row: each input read once, the output written once."""
         return itemsize * sum(o.dim for o in self.operands if o.rows == ROW)
 
     @cached_property
     def digest(self) -> str:
-        """Stable content hash: the first 16 hexadecimal digits of the SHA-256 of the JSON text."""
+        """Stable hash: the first 16 hexadecimal digits of the JSON text's SHA-256."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
-        """The plan as one line of JSON, keys in a fixed order; `tpgen.planner.read.read_plan` reads it back."""
+        """One line of JSON with fixed key order, for `tpgen.planner.read.read_plan`."""
         return self._json
 
     @cached_property
@@ -308,7 +307,7 @@ class Plan(Shown):
         return json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=self.maker.separators)
 
     def remade(self, **changes: Any) -> Plan:
-        """The plan of the same arguments but for some."""
+        """Make the plan again with some arguments changed."""
         return self.maker.make(**{**self.arguments, **changes})
 
     def __eq__(self, other: object) -> bool:
@@ -328,11 +327,11 @@ class Plan(Shown):
         return f"{self.maker.format.split('.')[1].split('/')[0]} {self.digest}: {self.maker.title(self)}"
 
     def lines(self, itemsize: int = 4) -> list[tuple[str, int | None]]:
-        """The lines of the text, each with the instruction that it is of; None where it is of the whole plan."""
+        """Lines of the printed table, each with its instruction index, None outside instructions."""
         return table_lines(self.title, self.rows(itemsize), self._totals_line(itemsize))
 
     def rows(self, itemsize: int = 4) -> list[PlanRow]:
-        """A row of cells by column for each instruction that has a path; bytes at ``itemsize`` bytes a number."""
+        """One table row per instruction with paths; a number has ``itemsize`` bytes."""
         return [PlanRow(n, self._table_cells(paths, itemsize)) for n, paths in self.by_instruction.items()]
 
     def _table_cells(self, paths: tuple[Path, ...], itemsize: int) -> dict[str, str]:
@@ -370,13 +369,12 @@ class Plan(Shown):
 
     @property
     def map(self) -> PathMap:
-        """The map of which segments meet in which path, and what it computes."""
+        """Diagram of the paths between input and output segments."""
         sides = {o.name: self._segment_labels(o) for o in self.operands if not o.weights}
         routes = tuple(map(self._path_route, self.by_instruction.values()))
         return PathMap({o.name: sides[o.name] for o in self.inputs}, {OUT: sides[OUT]}, routes)
 
     def _segment_labels(self, operand: Operand) -> tuple[str, ...]:
-        """The segments of an operand that paths touch, and last the whole of it, where one does."""
         segments = [leg.segment for path in self.paths for leg in path.legs if leg.operand == operand.name]
         parts = tuple(map(str, operand.irreps)) if any(segments) or not segments else ()
         return parts if all(segments) else (*parts, operand.name)
@@ -397,7 +395,6 @@ class Plan(Shown):
 
 
 def _json_value(value: Any) -> Any:
-    """An argument as JSON writes it; a record is a list of what its user gave."""
     value = getattr(value, "asked", value)
     if isinstance(value, Irreps):
         return str(value)

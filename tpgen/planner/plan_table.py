@@ -1,4 +1,4 @@
-"""A plan as a table: a title, a row for each instruction, a line of totals."""
+"""Print a plan as a table: title, one row per instruction, totals."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _BARS = ("flops", "bytes")
 
 @dataclass(frozen=True)
 class PlanRow:
-    """The cells of one instruction, by column; a column that is empty in all rows is left out."""
+    """Table cells of one instruction, by column; tables omit empty columns."""
 
     index: int
     cells: dict[str, str]
 
 
 def table_lines(title: str, rows: Sequence[PlanRow], totals: str) -> list[tuple[str, int | None]]:
-    """The lines of the text, each with the index of its row; None where it is of the whole."""
+    """List the table's lines, each with its instruction index, None outside instructions."""
     above = [*title.split("\n"), ""]
     if not rows:
         return [(text, None) for text in (*above, totals)]
@@ -33,7 +33,7 @@ def table_lines(title: str, rows: Sequence[PlanRow], totals: str) -> list[tuple[
 
 
 def table_html(title: str, rows: Sequence[PlanRow], totals: str, shown: PathMap) -> str:
-    """The table for a notebook, with a map of the paths: bars say how operations and bytes divide among them."""
+    """Write the table as HTML with bars for flops and bytes, and the path diagram."""
     cells, left = _table_cells(rows)
     bars = {name: [float(row.cells[name]) for row in rows] for name in _BARS if name in cells[0]}
     return lines(*title.split("\n")) + html_table(cells, left, bars) + lines(totals) + path_picture(shown)

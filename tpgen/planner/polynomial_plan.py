@@ -1,10 +1,10 @@
-r"""The plan of an equivariant polynomial: which tensors meet in which terms, with which constants.
+r"""Plan an equivariant polynomial, a sum of terms:
 
 .. math::
     \text{out}_k = \sum_{\text{terms}} \sum_p w_p \sum_{i \ldots j} U^{p}_{k, i \ldots j}\; t_{a, i} \cdots t_{b, j}
 
-for every row and every channel.  A term binds tensors, the same one as often as it likes; its constant is either
-generated (`tpgen.planner.generalized`) or a table.  Weights, if a term has them, are one number per path and channel.
+for every row and channel.  A term may repeat a tensor.  U is generated (`tpgen.planner.generalized`) or a table; a path
+has at most one weight per channel.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _LAYOUTS = {
 
 @dataclass(frozen=True)
 class PolynomialTerm:
-    """One sum of products: the tensors it binds, the segment of the output it reaches, its weights and constants.
+    """One term: names of its tensors, output segment, weight name, constants.
 
-    ``table`` holds ``((k, i, ..., j), value)`` for each path, with k a component of the whole output; None where
-    couplings to the segment ``i_out`` are generated.  ``basis`` says which: ``chained`` (all of MACE's paths, in its
-    order), ``natural`` (those through parities (-1)^l, as MACE in degree 4) or ``independent``.
+    ``table`` holds ``((k, i, ..., j), value)`` per path, k a component of the whole output; None generates couplings
+    into segment ``i_out``.  ``basis`` of generated paths: ``chained`` (MACE's, in order), ``natural`` (only parities
+    (-1)^l, MACE's degree 4) or ``independent``.
     """
 
     inputs: tuple[str, ...]
@@ -52,7 +52,7 @@ class PolynomialTerm:
 
     @property
     def asked(self) -> tuple:
-        """The fields that a user gives."""
+        """Arguments that a user gives."""
         return self.inputs, self.i_out, self.weight, self.basis, self.table
 
 
@@ -60,7 +60,7 @@ BASES = ("independent", "chained", "natural")
 
 
 def terms_text(plan: Plan) -> str:
-    """The operands, then a line for each term: the tensors, its target and how many paths it has."""
+    """Print the operands, then each term's tensors, target and number of paths."""
     lines = [str(o) for o in plan.operands]
     for n, term in enumerate(plan.terms):
         paths = plan.by_instruction[n]
@@ -77,7 +77,7 @@ _coupling_shelf: Shelf[tuple, list[Entries]] = Shelf("couplings of polynomials")
 
 
 def generated_couplings(factors: tuple[str, ...], output: str, same: tuple[str, ...], basis: str) -> list[Entries]:
-    """Generated couplings, kept for the next plan of this process."""
+    """Cached couplings of factors to an output irrep; ``same`` names each factor's tensor (see `PolynomialTerm`)."""
     key = (factors, output, tuple(same.index(s) for s in same), basis)
     known = _coupling_shelf.get(key)
     if known is None:
@@ -87,9 +87,9 @@ def generated_couplings(factors: tuple[str, ...], output: str, same: tuple[str, 
 
 
 def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[PolynomialTerm]) -> Plan:
-    """Check a polynomial and complete it: weights get as many scalars as their term has paths.
+    """Check and plan a polynomial of ``operands`` (inputs and, last, ``out``).
 
-    ``operands`` are the inputs and, last, ``out``.  Raises `PlanError` that names the operand or the term.
+    Raises `PlanError` naming the operand or term.
 
     >>> x, out = Operand("x", Irreps("0e+1o")), Operand("out", Irreps("0e"))
     >>> print(make_polynomial_plan([x, out], [PolynomialTerm(("x", "x"), 0, weight="w")]))
@@ -138,7 +138,6 @@ def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[Polynomial
 
 
 def _path_constants(term: PolynomialTerm, names: Mapping[str, Operand]) -> list[Entries]:
-    """For each path of a term its constant, (k, i, ..., j) -> value with k a component of the whole output."""
     if term.table is not None:
         return [dict(path) for path in term.table]
     assert term.i_out is not None
@@ -239,7 +238,6 @@ def _check_table(n: int, term: PolynomialTerm, names: Mapping[str, Operand]) -> 
 
 
 def _weight_operands(terms: Sequence[PolynomialTerm], constants: Sequence[list[Entries]]) -> list[Operand]:
-    """One operand of weights for each name, with the paths of all its terms."""
     counts: dict[str, int] = {}
     for term, paths in zip(terms, constants, strict=True):
         if term.weight is not None and counts.setdefault(term.weight, len(paths)) != len(paths):
@@ -253,7 +251,7 @@ def _weight_operands(terms: Sequence[PolynomialTerm], constants: Sequence[list[E
 
 
 def table_of(entries: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
-    """A path's entries as a value, from a mapping or pairs; sorted.  Raises `PlanError` for what is no entry."""
+    """Sort a path's entries, a mapping or pairs, into tuples; `PlanError` for malformed entries."""
     pairs = entries.items() if isinstance(entries, Mapping) else entries
     return tuple(sorted(_parse_entry(index, value) for index, value in pairs))
 

@@ -1,7 +1,6 @@
-"""Products with a name: instructions derived from irreps.
+"""Products by name: instructions derived from irreps.
 
-The rules for which path goes where are those of e3nn's five classes, and of MACE and NequIP for `channelwise`, so that
-weights stand in the same order.
+Paths and weights have the order of e3nn's classes; of MACE and NequIP for `channelwise`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tpgen.planner.product import PlanMaker, make_plan
 
 
 class SquarePlanning(TypedDict, total=False):
-    """Keywords that a preset hands on to `make_plan`; all may be left out."""
+    """Optional keywords that all presets pass to `make_plan`."""
 
     in1_var: Sequence[float] | None
     in2_var: Sequence[float] | None
@@ -29,7 +28,7 @@ class SquarePlanning(TypedDict, total=False):
 
 
 class Planning(SquarePlanning, total=False):
-    """Keywords of a preset with the irrep normalisation, which `tensor_square` has a meaning of its own for."""
+    """Optional keywords of presets other than `tensor_square`, whose ``irrep_normalization`` differs."""
 
     irrep_normalization: str
 
@@ -37,7 +36,7 @@ class Planning(SquarePlanning, total=False):
 def fully_connected(
     irreps_in1: Irreps | str, irreps_in2: Irreps | str, irreps_out: Irreps | str, **options: Unpack[Planning]
 ) -> Plan:
-    """Every allowed path, each mixing all copies: mode ``uvw``, weighted.
+    """All allowed paths, with weights that mix all copies: mode ``uvw``.
 
     >>> len(fully_connected("0e+1o", "0e+1o", "0e+1o").paths)
     4
@@ -57,10 +56,10 @@ def fully_connected(
 def channelwise(
     irreps_in1: Irreps | str, irreps_in2: Irreps | str, irreps_filter: Irreps | str, **options: Unpack[Planning]
 ) -> Plan:
-    """The convolution product of MACE and NequIP: mode ``uvu``, every in1 ⊗ in2 → out that the filter allows.
+    """The convolution product of MACE and NequIP: mode ``uvu``, weighted, into the irreps of the filter.
 
-    Each path has an output segment of its own; segments are sorted by irrep, paths by output segment.  Weights are per
-    row unless ``shared_weights=True`` is given.
+    Each path has an output segment of its own; segments are sorted by irrep, paths by segment.  Weights are per row by
+    default.
 
     >>> str(channelwise("8x0e+8x1o", "0e+1o", "0e+1o").irreps_out)
     '8x0e+8x0e+8x1o+8x1o'
@@ -83,7 +82,7 @@ def elementwise(
     filter_ir_out: Iterable[object] | None = None,
     **options: Unpack[Planning],
 ) -> Plan:
-    """Copy u of one input with copy u of the other: mode ``uuu``, unweighted.
+    """Copy u of one input times copy u of the other: mode ``uuu``, unweighted.
 
     >>> str(elementwise("2x1o", "2x1o", ["0e"]).irreps_out)
     '2x0e'
@@ -112,7 +111,7 @@ def full(
     filter_ir_out: Iterable[object] | None = None,
     **options: Unpack[Planning],
 ) -> Plan:
-    """Every copy of one input with every copy of the other: mode ``uvuv``, unweighted, outputs sorted.
+    """Every copy of one input times every copy of the other: mode ``uvuv``, unweighted, output irreps sorted.
 
     >>> str(full("2x1o", "3x0e").irreps_out)
     '6x1o'
@@ -133,8 +132,8 @@ def tensor_square(
 ) -> Plan:
     """The product of a tensor with itself, each symmetric pair once.
 
-    Without ``irreps_out`` every output is its own segment and nothing is weighted (modes ``uvuv``, ``uvu<v``, ``uuu``);
-    with it the product is fully connected and weighted (modes ``uvw``, ``u<vw``, ``uuw``).
+    Without ``irreps_out``: unweighted, one output segment per path (modes ``uvuv``, ``uvu<v``, ``uuu``).  With
+    ``irreps_out``: fully connected and weighted (modes ``uvw``, ``u<vw``, ``uuw``).
 
     >>> str(tensor_square("1o").irreps_out)
     '1x0e+1x2e'
@@ -166,10 +165,9 @@ def tensor_square(
 
 
 def _symmetric_pairs(irreps: Irreps, modes: tuple[str, str, str], normalization: str, allowed: set[Irrep] | None):
-    """Pairs of segments (i1 <= i2) with the mode that counts each unordered pair of copies once, and its scale.
+    """Yield (i1, i2, mode, irrep, scale) for segments i1 <= i2, each unordered pair of copies once.
 
-    ``modes`` are those for two different segments, for different copies of one segment, and for a copy with itself,
-    which couples to even degrees only.
+    ``modes``: of two segments, of two copies in one segment, of a copy with itself.
     """
     apart, pairs, same = modes
     generic, diagonal = _SQUARE_SCALES[normalization]
@@ -200,7 +198,6 @@ _SQUARE_SCALES = {
 
 
 def _coupled_segments(in1: Irreps, in2: Irreps, allowed: set[Irrep] | None) -> Iterator[tuple[int, int, Irrep]]:
-    """All pairs of segments, with each irrep that their product holds and that is allowed."""
     for i1, (_, ir1) in enumerate(in1):
         for i2, (_, ir2) in enumerate(in2):
             yield from ((i1, i2, ir) for ir in ir1 * ir2 if allowed is None or ir in allowed)
@@ -221,7 +218,6 @@ def _sort_segments(segments: list[tuple[int, Irrep]]) -> tuple[Irreps, tuple[int
 
 
 def _split_to_equal_multiplicities(left: list, right: list) -> tuple[list, list]:
-    """Cut two lists of (mul, ir) so that both have the same multiplicities in the same places."""
     cut_left, cut_right = [], []
     while left and right:
         (mul1, ir1), (mul2, ir2) = left.pop(0), right.pop(0)

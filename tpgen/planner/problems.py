@@ -1,4 +1,4 @@
-"""Named problems: products, linear layers and polynomials of real networks, for tests, benchmarks, the command line."""
+"""Named products, linear layers and polynomials of real networks, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SH2, SH3 = "1x0e+1x1o+1x2e", "1x0e+1x1o+1x2e+1x3o"  # spherical harmonics of an 
 
 @dataclass(frozen=True)
 class Problem:
-    """A plan of a known network, with the batch it is usually run on."""
+    """Plan of a known network, with its usual batch size."""
 
     name: str
     about: str
@@ -177,7 +177,7 @@ SUITES: tuple[str, ...] = tuple(dict.fromkeys(problem.suite for problem in _ALL)
 
 
 def find_problem(name: str) -> Problem:
-    """Find a problem by its name; a `PlanError` lists the known ones.
+    """Find a product's problem by name; `PlanError` lists known names.
 
     >>> find_problem("mace-large").plan.weight_numel
     2176

@@ -1,4 +1,4 @@
-"""Plan a product: from irreps and instructions to paths."""
+"""Plan a tensor product: irreps and instructions become paths."""
 
 from __future__ import annotations
 
@@ -27,10 +27,7 @@ from tpgen.planner.strict import boolean, check, entries, index, irreps, list_of
 def product_operands(
     ends: Mapping[str, Irreps], slices: Sequence[WeightSlice | None], rows: str
 ) -> tuple[Operand, ...]:
-    """Inputs, flat weights and the output of a product or a linear layer, ``ends`` their irreps by name.
-
-    ``rows`` is that of the weights.
-    """
+    """Inputs, flat weights ``w`` (with row rule ``rows``) and output; ``ends`` maps names to irreps, output last."""
     numel = max((s.stop for s in slices if s is not None), default=0)
     weights = Operand("w", Irreps(f"{numel}x0e"), weights=True, rows=rows)
     *inputs, out = (Operand(name, irreps) for name, irreps in ends.items())
@@ -38,7 +35,7 @@ def product_operands(
 
 
 def weight_slices(shapes: Sequence[tuple[int, ...] | None]) -> tuple[WeightSlice | None, ...]:
-    """Weights stand one after the other in instruction order; those without a shape have none."""
+    """Lay out weights in instruction order; None for instructions without a weight shape."""
     starts = accumulate((0 if s is None else prod(s) for s in shapes), initial=0)
     return tuple(None if s is None else WeightSlice(start, s) for start, s in zip(starts, shapes, strict=False))
 
@@ -56,12 +53,12 @@ def make_plan(
     path_normalization: str = "element",
     shared_weights: bool = True,
 ) -> Plan:
-    """Plan the product of two representations.
+    """Plan the tensor product of two representations.
 
-    Parameters are those of `e3nn.o3.TensorProduct`; ``instructions`` are tuples
-    ``(i_in1, i_in2, i_out, mode, has_weight[, path_weight])``.
+    Parameters are those of `e3nn.o3.TensorProduct`; ``instructions`` are tuples ``(i_in1, i_in2, i_out, mode,
+    has_weight[, path_weight])``.
 
-    Raises `PlanError` that names the instruction and the rule it breaks.
+    Raises `PlanError` naming the instruction and the broken rule.
 
     >>> plan = make_plan("8x1o", "1x1o", "8x0e + 8x1e", [(0, 0, 0, "uvu", True), (0, 0, 1, "uvu", True)])
     >>> plan.weight_numel, [path.weight.start for path in plan.paths]
@@ -139,7 +136,6 @@ class _BoundInstruction:
 
 
 def _bind_instruction(n: int, instruction: Instruction, legs: list[list[Segment]]) -> _BoundInstruction:
-    """Look an instruction up in the irreps and check every rule, naming the instruction where one is broken."""
     where = f"instruction {n} {instruction}"
     chosen: list[Segment] = []
     for name, i, known in zip(("in1", "in2", "out"), instruction[:3], legs, strict=True):

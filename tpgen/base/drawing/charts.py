@@ -1,4 +1,4 @@
-"""Charts: bars, the parts of a whole, errors against their tolerances.  Every value stands beside its mark as text."""
+"""SVG charts with values as text: bars, shares, errors against tolerances."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _BAR, _BLUE, _GREEN, _RED = 220, "#4a7dbd", css(line_color(2)), "#d1495b"
 
 
 def bar_groups(groups: Mapping[str, Sequence[tuple[str, float, str]]]) -> str:
-    """Bars below the title of their group: each has a label, a value, and the value as text.
+    """Groups of bars under titles: each bar has a label, a value and the value's text.
 
-    A bar is as long as its value is of the largest of its group.
+    Lengths are relative to the group's largest value.
 
     >>> bar_groups({"saved": [("min-cut", 10.0, "10 B"), ("default", 40.0, "40 B")]}).count("<rect")
     2
@@ -39,9 +39,7 @@ def bar_groups(groups: Mapping[str, Sequence[tuple[str, float, str]]]) -> str:
 
 
 def share_bar(parts: Sequence[tuple[str, float]], whole: float, rest: str = "") -> str:
-    """A bar that is the whole, divided among its parts by their size; below it, what each is.
-
-    ``rest`` names what is left of the whole, where something is.
+    """One bar divided into parts by size, with a legend; ``rest`` names the remainder of the whole.
 
     >>> share_bar([("a", 1.0), ("b", 2.0)], 4.0, "other").count("<rect")
     6
@@ -68,9 +66,9 @@ Error = tuple[str, float | None, float | None]  # its label, how large it is, an
 
 
 def error_scale(errors: Sequence[Error]) -> str:
-    """Each error as a dot on an axis of powers of ten, with a bar at its tolerance; a cross where it is beyond.
+    """Errors as dots on a logarithmic axis with a bar at each tolerance; a cross marks an error beyond its tolerance.
 
-    What is zero, or is no number, stands at the end that it belongs to, and says so.
+    Zero and non-finite values appear at the ends.
 
     >>> drawn = error_scale([("linear", 1e-8, 1e-6), ("equivariant", 1e-3, 1e-6)])
     >>> drawn.count("<circle"), drawn.count('class="beyond"')

@@ -1,4 +1,4 @@
-"""The colours of paths, the same in every picture."""
+"""Colours of paths, the same in every picture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DARKEST, _LIGHTEST = 0.145, 0.295
 
 
 def path_color(index: int) -> Color:
-    """The colour of a path.
+    """Colour of a path.
 
     >>> path_color(0) == path_color(9)
     False
@@ -25,7 +25,7 @@ def path_color(index: int) -> Color:
 
 
 def line_color(index: int) -> Color:
-    """The colour of a path, as light as a line must be that stands on a light page or on a dark one."""
+    """Colour of a path, with enough contrast for lines on light and dark pages."""
     linear = [_srgb_to_linear(channel) for channel in path_color(index)]
     found = _luminance(linear)
     kept = min(1.0, _LIGHTEST / found)
@@ -35,7 +35,7 @@ def line_color(index: int) -> Color:
 
 
 def text_color(color: Color) -> str:
-    """Black or white, whichever reads better on a colour: 4.5 to 1 at least, as WCAG asks.
+    """Black or white, the more readable on a colour.
 
     >>> text_color((1.0, 1.0, 0.0)), text_color((0.2, 0.0, 0.5))
     ('#000', '#fff')
@@ -44,7 +44,7 @@ def text_color(color: Color) -> str:
 
 
 def css(color: Color) -> str:
-    """A colour as CSS has it.
+    """Colour in CSS notation.
 
     >>> css((1.0, 0.0, 0.2))
     '#ff0033'

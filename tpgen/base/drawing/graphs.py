@@ -1,7 +1,4 @@
-"""The picture of a graph: its nodes in ranks, in the colours of the paths that they serve.
-
-What is read stands above, few lines cross, and long lines pass between nodes.
-"""
+"""SVG pictures of graphs: nodes in ranks, in the colours of their paths."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ _GREY: Color = (0.5, 0.5, 0.5)
 
 @dataclass(frozen=True)
 class Dot:
-    """A node: the names of those that it reads, what it is called, and the path that it serves where that is one."""
+    """Node of a picture: names of its inputs, title, path."""
 
     reads: Sequence[str]
     title: str
@@ -29,7 +26,7 @@ class Dot:
 
 
 def graph_picture(dots: Mapping[str, Dot]) -> str:
-    """A graph as SVG, what is read above what reads it; of many nodes the first, as is said below.
+    """Draw a graph as SVG, inputs above readers; large graphs are cut, with a note.
 
     >>> graph_picture({"x": Dot([], "x", is_end=True), "y": Dot(["x"], "mul", 3)}).count("<circle")
     2
@@ -87,10 +84,10 @@ class _EdgeBend:
 def layered(
     reads: Mapping[Node, Sequence[Node]], inputs: Iterable[Node] = ()
 ) -> tuple[dict[Node, _Point], dict[tuple[Node, Node], list[_Point]]]:
-    """The place of every node, and the points of the line between each two of which one reads the other.
+    """Layer a graph: position of each node, and points of each edge's line.
 
-    ``reads`` has every node behind those it reads.  Ranks go down from 0, a unit apart; ``inputs`` stand at the top,
-    other nodes that read nothing just above the first that reads them.
+    ``reads`` lists inputs before readers.  Ranks descend from 0; ``inputs`` are at the top, other sources just above
+    their first reader.
 
     >>> places, lines = layered({"a": [], "b": [], "c": ["a", "b"], "d": ["c", "a"]}, inputs=["a", "b"])
     >>> [y for _, y in places.values()]
@@ -129,7 +126,6 @@ def _rank_of_nodes(reads: Mapping[Node, Sequence[Node]], inputs: set[Node]) -> d
 
 
 def _x_positions(ranks: list[list[Hashable]], above: Mapping[Hashable, list[Hashable]]) -> dict[Hashable, float]:
-    """Place nodes and bends from left to right: by turns near what stands above and near what stands below."""
     below: dict[Hashable, list[Hashable]] = {}
     for one, sources in above.items():
         for source in sources:
@@ -145,7 +141,6 @@ def _x_positions(ranks: list[list[Hashable]], above: Mapping[Hashable, list[Hash
 
 
 def _x_in_rank(rank: Sequence[Hashable], wanted: Sequence[float]) -> list[float]:
-    """Places in this order, as near to those wanted as there is room, and centred on them."""
     found: list[float] = []
     for n, (one, x) in enumerate(zip(rank, wanted, strict=True)):
         room = (_node_width(rank[n - 1]) + _node_width(one)) / 2

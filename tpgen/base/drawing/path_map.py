@@ -1,4 +1,4 @@
-"""The map of a product: its operands on the left, its result on the right, and a dot with curves for each path.
+"""SVG map of a product: operands left, results right, a dot with curves for each path.
 
 >>> routes = (Route(0, (("in1", 0), ("in2", 0)), (("out", 0),), "path 0", 10),)
 >>> shown = PathMap({"in1": ("4x1o",), "in2": ("1o",)}, {"out": ("4x0e",)}, routes)
@@ -27,7 +27,7 @@ End = tuple[str, int]  # name of an operand, number of its segment
 
 @dataclass(frozen=True)
 class Route:
-    """A path on the map: the segments where it begins, those that it reaches, and what it costs."""
+    """A path on the map: start and end segments, and cost."""
 
     index: int
     begins: tuple[End, ...]
@@ -38,7 +38,7 @@ class Route:
 
 @dataclass(frozen=True)
 class PathMap:
-    """The segments of every operand and result, and the paths between them, as a diagram shows them."""
+    """Segments of operands and results, and paths between segments."""
 
     operands: Mapping[str, tuple[str, ...]]
     results: Mapping[str, tuple[str, ...]]
@@ -47,7 +47,7 @@ class PathMap:
 
 
 def path_picture(shown: PathMap) -> str:
-    """The diagram for a notebook: of many paths the first, as is said below it; nothing of none."""
+    """Map for a notebook; a note says if paths were cut, and no paths give an empty text."""
     if not shown.routes:
         return ""
     cut = len(shown.routes) > _MOST
@@ -56,7 +56,7 @@ def path_picture(shown: PathMap) -> str:
 
 
 def diagram(shown: PathMap, interactive: bool = False) -> str:
-    """The map as SVG.  One that is ``interactive`` has names for the style sheet and the script of a page."""
+    """Map as SVG; ``interactive`` adds names for a page's style sheet and script."""
     routes, segments = shown.routes, sum(map(len, shown.operands.values()))
     step = min(_WIDEST, max(_CLOSEST, _HEIGHT / (len(routes) + 1)))
     height = max(step * (len(routes) + 1), 22 * (segments + 3), 120)
@@ -80,7 +80,6 @@ def diagram(shown: PathMap, interactive: bool = False) -> str:
 
 
 def _vertical_ranges(sides: Mapping[str, Sequence[str]], height: float) -> dict[str, tuple[float, float]]:
-    """Top and bottom of each operand, which has as much of the height as it has segments."""
     count, top, found = max(1, sum(map(len, sides.values()))), 0.0, {}
     for name, labels in sides.items():
         found[name] = (top, top + height * len(labels) / count)
@@ -142,6 +141,6 @@ def _svg_path(route: Route, bends: str, y: float, width: float, step: float, uni
 
 
 def hues(index: int) -> str:
-    """The colour of a path and the colour of text on it, as the custom properties of CSS that a page reads."""
+    """CSS custom properties with a path's colour and text colour."""
     color = path_color(index)
     return f"--hue:{css(color)};--on:{text_color(color)}"
