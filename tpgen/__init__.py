@@ -1,7 +1,7 @@
 """tpgen generates the code of equivariant tensor products for PyTorch.
 
-Names are imported at first use: ``import tpgen`` alone loads neither torch nor e3nn.  If torch is loaded already, the
-import registers kernel operators, which scripted and exported programs need.
+Names load at first use: ``import tpgen`` loads neither torch nor e3nn.  If torch is loaded, the import registers kernel
+operators.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Control the dtype in which e3nn computes constants."""
+"""Control the dtype of e3nn's constants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Set torch's default dtype, to which e3nn rounds couplings and generators, inside the block."""
+    """Set torch's default dtype, and so e3nn's rounding, inside the block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

@@ -1,7 +1,4 @@
-"""Import hook that lets e3nn 0.4 load its constants under torch 2.6 and later.
-
-The file holds a slice, which torch refuses by default.  ``import tpgen`` installs the hook.
-"""
+"""Import hook that lets e3nn 0.4 load constants under torch 2.6, which refuses slices."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ _READER = "e3nn.o3._wigner"  # the module that loads the file when it is importe
 
 
 class ConstantsOfE3nn(MetaPathFinder):
-    """Import hook for the e3nn module that loads constants; allows slices in the file."""
+    """Import hook that allows slices in e3nn's file of constants."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -1,7 +1,6 @@
-"""Table of torch's private names: use, and effect of absence.
+"""Torch's private names, with their uses; other modules import private names only from here.
 
-Other modules import private names only from here.  A name is looked up at first use; a missing name raises an error
-that says which feature needs it, unless ``without`` describes a fallback.
+A name is looked up at first use; a missing name raises an error, unless ``without`` describes a fallback.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _FLOOR = "2.10"  # the oldest torch that has them all, but for those with anothe
 
 
 class Private(NamedTuple):
-    """Private name of torch: module, name, use, and fallback without the name (empty: error)."""
+    """Private name of torch: module, name, use, fallback (empty: error)."""
 
     module: str
     name: str
@@ -140,7 +139,7 @@ NAMES: dict[str, Private] = {
 
 
 def __getattr__(asked: str) -> Any:
-    """Look up a private name of torch once; raise an error if torch lacks the name."""
+    """Look up a name of `NAMES` in torch, once; error if missing."""
     if asked not in NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {asked!r}")
     private = NAMES[asked]
@@ -162,14 +161,15 @@ def has_tangents() -> bool:
 
 
 def call_backward_alone(function: type[torch.autograd.Function]) -> None:
-    """Let autograd call ``function.backward`` without torch's two wrapping frames, if possible."""
+    """Let autograd call ``function.backward`` without torch's wrapping frames."""
     made = getattr(function, "_backward_cls", None)
     if made is not None:
         made.apply = function.backward
 
 
 def without_modes() -> AbstractContextManager[Any]:
-    """Disable torch's dispatch modes inside the block, so constants have values while shapes are traced."""
+    """Disable dispatch modes inside the block: constants get values even while shapes are traced."""
+    # without an entered mode do not import torch's modules for modes: most of a second, and a lock that forks inherit
     entered = __getattr__("dispatch_modes")() or __getattr__("early_modes")()
     return __getattr__("disabled_modes")() if entered else nullcontext()
 
@@ -179,7 +179,8 @@ _PATCHING = ForkedLock(RLock)
 
 @contextmanager
 def instead(owner: Any, name: str, change: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace an attribute by ``change(value)`` inside the block, one thread at a time; skip a missing attribute."""
+    """Replace an existing attribute by ``change(value)`` inside the block, one thread at a time."""
+    # of two threads, each would restore what the other has set
     with _PATCHING.lock:
         there = getattr(owner, name, None)
         if there is None:
@@ -193,17 +194,17 @@ def instead(owner: Any, name: str, change: Callable[[Any], Any]) -> Iterator[Non
 
 
 def without_stack_traces() -> Any:
-    """Trace without recording each node's Python source line, which costs a tenth of the time."""
+    """Trace without recording source lines."""
+    # they take a tenth of the time
     config = __getattr__("fx_config")  # a module does not look into its own __getattr__
     return instead(config, "do_not_emit_stack_traces", lambda _: True)
 
 
 @contextmanager
 def with_small_sizes(unasked_of_zero: bool = False) -> Iterator[None]:
-    """Trace and compile dynamic sizes for 0 and 1 too.
+    """Trace dynamic sizes for 0 and 1 too.
 
-    A remaining test whether a size exceeds 1, or, without ``unasked_of_zero``, whether a size is 0, becomes a condition
-    of the program.
+    A remaining test for size 1, or, without ``unasked_of_zero``, for size 0, becomes a condition of the program.
     """
     shapes, fakes = __getattr__("shape_config"), __getattr__("fake_impls")
     # by such questions torch looks for memory that overlaps, of which a network that has been called has none
@@ -223,6 +224,7 @@ def with_small_sizes(unasked_of_zero: bool = False) -> Iterator[None]:
 
 
 def _size_oblivious_strides(strides: Callable[..., Any]) -> Callable[..., Any]:
+    # strides for all sizes; without any, strides for the sizes of the example
     def found(*shapes: Any, size_oblivious: bool = False) -> Any:
         of_all = strides(*shapes, size_oblivious=True)
         return strides(*shapes) if of_all is None and not size_oblivious else of_all
@@ -254,4 +256,5 @@ def _size_oblivious_reshape(fakes: Any) -> Iterator[None]:
 
 
 def _nonnegative_symbols(make: Callable[..., Any]) -> Callable[..., Any]:
+    # torch takes dynamic sizes to be positive; so a test for size 0 becomes a condition
     return lambda *kind, positive=None, **rest: make(*kind, nonnegative=positive, **rest)

@@ -1,8 +1,4 @@
-"""Time calls in turn, so that other load affects all alike.
-
-A single CPU thread is timed in processor time, several threads in wall time with a check for preemptions, GPUs in wall
-time after synchronizing.
-"""
+"""Time calls in turn, so that other load affects all alike."""
 
 from __future__ import annotations
 
@@ -50,6 +46,7 @@ def processor_time(_device: str | torch.device = "cpu") -> float:
 
 def clock_of(device: str | torch.device) -> Clock:
     """Processor time for a single CPU thread, else wall time."""
+    # other programs add nothing to processor time; but several threads wait for each other, and so for other programs
     alone = torch.device(device).type == "cpu" and torch.get_num_threads() == 1
     return processor_time if alone else now
 
@@ -67,10 +64,7 @@ def with_threads(number: int | None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per call; each sample is the mean of ``calls`` calls.
-
-    ``taken``: preemptions per second by other programs, if preemptions distort the time.
-    """
+    """Seconds per call, in samples of ``calls`` calls; ``taken``: preemptions per second."""
 
     samples: tuple[float, ...]
     calls: int
@@ -121,10 +115,10 @@ def time_in_turns(
     rounds: int = MIN_ROUNDS,
     tick: Callable[[float], None] = lambda done: None,
 ) -> dict[str, Timing]:
-    """Time all calls in turn, in a new random order each round.
+    """Time all calls in turn, in random order each round.
 
-    Runs ``rounds`` rounds, more until ``seconds`` pass; or exactly ``repeats`` rounds of one call each.  ``tick``
-    receives the finished share.
+    ``rounds`` at least, more until ``seconds`` pass; or exactly ``repeats`` rounds of one call.  ``tick`` receives the
+    finished share.
 
     >>> timings = time_in_turns({"a": lambda: None}, torch.device("cpu"), seconds=0, repeats=3)
     >>> len(timings["a"].samples)
@@ -150,11 +144,12 @@ def time_in_turns(
 
 
 def _preemptions() -> int:
+    # how often the system has taken the processor from this process
     return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def _shares_done(start: float, seconds: float, rounds: int, repeats: int | None) -> Iterator[float]:
-    """Yield, for each round to run, the share finished after that round."""
+    # yields once per round, as far as the share can be known
     number = 0
     while True:
         number += 1
@@ -171,7 +166,7 @@ def _calls_per_sample(call: TimedCall, device: str | torch.device, slot: float, 
 
 
 def device_of(module: nn.Module, inputs: Any = ()) -> str:
-    """Device of the first tensor that is not on the CPU, else ``cpu``.
+    """Device of the first tensor off the CPU, else ``cpu``.
 
     >>> device_of(nn.Linear(1, 1), [torch.zeros(1)])
     'cpu'

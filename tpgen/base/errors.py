@@ -19,17 +19,11 @@ class PlanError(TpgenError):
 
 
 class PlanIndexError(PlanError, IndexError):
-    """An instruction indexes a missing entry of the irreps.
-
-    Also an ``IndexError``, as in e3nn's ``Linear``.
-    """
+    """An instruction indexes a missing irrep; also an ``IndexError``, as in e3nn."""
 
 
 class InputError(TpgenError, RuntimeError):
-    """A tensor does not fit the product.
-
-    Also a ``RuntimeError``, as in e3nn.
-    """
+    """A tensor does not fit the product; also a ``RuntimeError``, as in e3nn."""
 
 
 class OptionError(TpgenError, TypeError):
@@ -45,10 +39,7 @@ class BackendError(TpgenError):
 
 
 class KernelError(BackendError):
-    """A kernel fails to compile or load, or is too large.
-
-    ``reason`` is one line, such as the compiler's first error.
-    """
+    """A kernel fails to compile or load, or is too large; ``reason`` is one line."""
 
     def __init__(self, message: str, reason: str = "") -> None:
         super().__init__(message)
@@ -71,7 +62,7 @@ _MOST_SUGGESTIONS = 3  # more names than this are no answer
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
-    """Message for a ``name`` that is not ``known``, with the closest known names.
+    """Message for an unknown ``name``, with the closest known names.
 
     >>> unknown("mode", "uwu", ["uvw", "uvu"])
     "unknown mode 'uwu'; known modes: uvw, uvu"

@@ -1,7 +1,4 @@
-"""Locks, cached properties and collector pauses that survive a fork.
-
-A forked worker of a `torch.utils.data.DataLoader` has one thread, and would wait forever for a lock of another.
-"""
+"""Locks, cached properties and collector pauses that survive a fork."""
 
 from __future__ import annotations
 
@@ -47,8 +44,9 @@ else:
 
 
 class ForkedLock:
-    """Process-wide lock (``with guard.lock``) that is free in a forked process."""
+    """Process-wide lock, free in a forked process."""
 
+    # a forked worker of a DataLoader has one thread: it would wait forever for a lock of another
     def __init__(self, kind: Callable[[], Any] = threading.Lock) -> None:
         self._kind = kind
         self._renew()
@@ -81,7 +79,7 @@ class _CollectorPauses:
                 self.restore()
 
     def restore(self) -> None:
-        """Enable the collector again, if enabled before the first pause."""
+        # also in a forked process, which has none of the threads that paused
         self._asked = 0
         if self._enabled:
             gc.enable()
@@ -93,7 +91,8 @@ _collector_pauses = _CollectorPauses()
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Pause garbage collection inside the block, until the last of concurrent blocks ends."""
+    """Pause garbage collection inside the block, also from several threads."""
+    # a full collection walks all objects of a process, torch's too
     _collector_pauses.pause()
     try:
         yield

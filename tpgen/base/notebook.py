@@ -26,7 +26,7 @@ class Shown:
     __slots__ = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Let IPython print by `_repr_pretty_`, not by a dataclass's ``__repr__``."""
+        """Let IPython print by `_repr_pretty_`, not ``__repr__``."""
         super().__init_subclass__(**options)
         if "_repr_pretty_" not in vars(cls):
             cls._repr_pretty_ = Shown._repr_pretty_  # type: ignore[method-assign]
@@ -46,9 +46,9 @@ def preformatted(text: str) -> str:
 def html_table(
     rows: Sequence[Sequence[Any]], left: Container[int] = (), bars: Mapping[str, Sequence[float]] | None = None
 ) -> str:
-    """Rows of cells as an HTML table, heads first; ``left`` columns are left-aligned.
+    """HTML table of rows, heads first; ``left`` columns are left-aligned.
 
-    ``bars`` maps heads to one value per row, drawn as a bar relative to the column's largest.
+    ``bars``: one value per row for a column, drawn relative to the largest.
 
     >>> html_table([("a", "b"), (1, 2)], bars={"b": [2.0]}).count("linear-gradient(90deg,#4a7dbd55 100%")
     1

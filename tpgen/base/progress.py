@@ -1,7 +1,4 @@
-"""Progress messages and bars, on stderr or in a notebook cell.
-
-Bars are drawn only between steps, so drawing does not disturb timings.
-"""
+"""Progress messages and bars, on stderr or in a notebook."""
 
 from __future__ import annotations
 
@@ -16,13 +13,13 @@ Told = bool | Callable[[str], Any] | None  # whether a bar is drawn, or who is t
 
 
 def announce(what: str) -> None:
-    """Print the start of long work, at a terminal or in a notebook."""
+    """Print the start of long work, if a user watches."""
     if sys.stderr.isatty() or _in_notebook():
         print(f"tpgen {what}", file=sys.stderr, flush=True)
 
 
 class Progress:
-    """Passes the activity and the number of finished steps to ``draw``."""
+    """Passes activity and finished steps to ``draw``."""
 
     def __init__(self, draw: Callable[[str, float], None] = lambda what, done: None) -> None:
         self._draw, self._what, self._done, self._shown = draw, "", 0, 0.0
@@ -58,14 +55,15 @@ class _NotebookBar:
 
 @contextmanager
 def bar(total: int) -> Iterator[Progress]:
-    """Progress bar over ``total`` steps, in the notebook's cell or on stderr."""
+    """Progress bar over ``total`` steps."""
+    # drawn between steps only: a thread that refreshes would be measured too
     with (_notebook_bar if _in_notebook() else _terminal_bar)(total) as draw:
         yield Progress(draw)
 
 
 @contextmanager
 def told(progress: Told, total: int) -> Iterator[Callable[[str], Any]]:
-    """Yield a function to call with each step's name: a bar (``progress=True``), the user's function, or a no-op.
+    """Yield a function for step names: a bar (True), the user's function, or a no-op.
 
     >>> seen = []
     >>> with told(seen.append, 1) as begin:

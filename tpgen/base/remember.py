@@ -1,7 +1,4 @@
-"""Registry of all caches of the process, for listing, limiting and clearing.
-
-Use `remembered` for a function, `Shelf` for a table, `watched` for caches of libraries.
-"""
+"""Registry of the process's caches: `remembered` functions, `Shelf` tables, `watched` others."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ _ENTRIES = 4096
 
 @dataclass(frozen=True)
 class Watched:
-    """One registered cache: functions that count and clear entries."""
+    """Registered cache, with functions to count and clear entries."""
 
     what: str
     count: Callable[[], int]
@@ -52,7 +49,7 @@ class CacheStates(tuple[CacheState, ...]):
     """Caches of this process, printed as a table."""
 
     def clear(self) -> None:
-        """Clear all caches that can be cleared; kernels on disk (`tpgen cache clear`) and loaded libraries stay."""
+        """Clear all caches that can be; kernels on disk and loaded libraries stay."""
         for cache in _all:
             if cache.forget is not None:
                 cache.forget()
@@ -73,7 +70,7 @@ def watched(cache: Watched) -> None:
 
 
 def remembered(what: str, entries: int = _ENTRIES) -> Callable[[Callable[..., _T]], _lru_cache_wrapper[_T]]:
-    """Cache a function's last ``entries`` results (at most TPGEN_CACHE_ENTRIES, if set), as registered cache ``what``.
+    """Cache a function's last ``entries`` results (limited by TPGEN_CACHE_ENTRIES).
 
     >>> @remembered("squares", entries=2)
     ... def square(n: int) -> int:
@@ -116,7 +113,7 @@ class Shelf(dict[K, V]):
 
 
 def caches() -> CacheStates:
-    """List this process's caches, one `CacheState` each.
+    """List this process's caches.
 
     >>> print(caches())  # doctest: +ELLIPSIS
     remembered ...
@@ -125,7 +122,7 @@ def caches() -> CacheStates:
 
 
 def setting(name: str, unit: str) -> int | None:
-    """Whole number from an environment variable; None if unset, or, with a warning, if malformed.
+    """Whole number from an environment variable; None if unset or, warning, malformed.
 
     >>> setting("TPGEN_NO_SUCH_SETTING", "MB") is None
     True

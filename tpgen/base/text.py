@@ -12,7 +12,7 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 def table(rows: Sequence[Sequence[Any]], left: Container[int] | None = None, widest: int | None = None) -> str:
     """Align rows of cells in columns.
 
-    ``left`` columns (default: all) are left-aligned.  A cell longer than ``widest`` does not widen its column.
+    ``left`` columns (default: all) are left-aligned; cells beyond ``widest`` widen no column.
 
     >>> print(table([("a", "long"), (1, 2)]))
     a  long

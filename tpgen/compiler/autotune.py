@@ -1,4 +1,4 @@
-"""Resolve ``strategy="auto"``: first choices measured on this machine (`tpgen.compiler.tuning`), then rules."""
+"""Resolve ``strategy="auto"``: measured choices first, then rules."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Plan
 
 
 def choose_strategy(plan: Plan, config: Config) -> Choice:
-    """Resolve ``auto`` to a strategy with a reason; keep any other known name.
+    """Resolve ``auto`` to a strategy and a reason; keep other known names.
 
-    A kernel that failed to compile becomes a graph strategy.  Raises `EmitError` for an unknown name.
+    A failed kernel becomes a graph strategy.  Raises `EmitError` for an unknown name.
 
     >>> from tpgen.planner.presets import channelwise
     >>> str(choose_strategy(channelwise("8x1o", "1o", "1o+1e"), Config(backend="inductor", device="cuda")))
@@ -61,6 +61,7 @@ def _choose_kernel(plan: Plan, config: Config) -> Choice | None:
 
 
 def _choose_for_inductor(plan: Plan, config: Config) -> Choice | None:
+    # inductor turns scalar multiply-adds into one loop; eager execution pays for each
     if config.backend != "inductor":
         return None
     if any(path.mode.mixing for path in plan.paths):

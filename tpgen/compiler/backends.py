@@ -1,7 +1,4 @@
-"""Backends turn an emitted GraphModule into a callable, compiled at the first call.
-
-Only this module uses `torch.jit`, `torch.compile` and CUDA graphs.
-"""
+"""Backends make callables from GraphModules; only this module uses `torch.jit`, `torch.compile` and CUDA graphs."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ Runner = Callable[..., torch.Tensor]
 def compile_program(program: nn.Module, config: Config) -> Runner:
     """Make a callable that runs a program under the config's backend.
 
-    Raises `BackendError` for an unknown or unavailable backend, or options that the backend lacks.
+    Raises `BackendError` for an unknown or unavailable backend or option.
 
     >>> compile_program(torch.nn.Identity(), Config(backend="eager"))(torch.zeros(2))
     tensor([0., 0.])
@@ -31,7 +28,7 @@ def compile_program(program: nn.Module, config: Config) -> Runner:
 
 
 def check_backend(config: Config) -> None:
-    """Raise `BackendError` if the backend cannot run with the config's options here."""
+    """Raise `BackendError` for an unknown or unavailable backend or option."""
     backend = config.backend
     if backend not in BACKENDS:
         raise BackendError(unknown("backend", backend, BACKENDS))

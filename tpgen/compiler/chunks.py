@@ -1,7 +1,6 @@
-"""Run a program over chunks of rows to limit the memory of intermediates.
+"""Run a program, and its gradients, over chunks of rows to limit memory.
 
-Rows of a batch meet only in sums, so chunk results are concatenated or added.  Gradients are chunked too, and computed
-from the operands alone: nothing is saved between forward and backward.
+Chunk results are concatenated or added; backward recomputes from the operands.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _FEW, _MORE = 16, 32  # rows that a program is measured with: what it takes is a
 
 
 class Batch(NamedTuple):
-    """Batch dimensions of a call; ``axis``, the longest, is cut into chunks."""
+    """Batch dimensions; ``axis``, the longest, is chunked."""
 
     shape: tuple[int, ...]
     axis: int
@@ -41,7 +40,7 @@ class Batch(NamedTuple):
         return self.shape[self.axis]
 
     def axis_of(self, x: Tensor, depth: Depth) -> int | None:
-        """The tensor's chunked axis; None for a tensor that all rows share or that broadcasts along the axis."""
+        """The tensor's chunked axis, or None (shared or broadcast along the axis)."""
         axis = -1 if depth is None else self.axis - len(self.shape) + x.dim() - depth
         return None if axis < 0 or x.shape[axis] == 1 else axis
 
@@ -58,7 +57,7 @@ class ProgramBytes(NamedTuple):
 
 
 class ChunkedResult(NamedTuple):
-    """Batch layout of a result, and for a gradient the index of its argument."""
+    """Batch layout of a result; for a gradient, its argument's index."""
 
     depth: Depth
     argument: int | None = None
@@ -75,10 +74,7 @@ class RowFunction:
     order: int = 0  # of derivatives
 
     def pulled_back(self, has_cotangent: Sequence[bool], wanted: Sequence[int]) -> RowFunction:
-        """The function of arguments and cotangents that returns gradients of the ``wanted`` arguments.
-
-        ``has_cotangent`` marks the results with a cotangent.
-        """
+        """The function (arguments, cotangents of flagged results) -> gradients of the ``wanted`` arguments."""
 
         def run(program: Runner, *arguments: Tensor) -> Sequence[Tensor]:
             point, cotangents = list(arguments[: len(self.given)]), arguments[len(self.given) :]
@@ -103,9 +99,8 @@ class RowFunction:
 class Chunked(Differentiable[Any]):
     """A program that needs at most ``max_bytes`` beside operands and result (None: no limit).
 
-    ``run`` is differentiable up to ``orders``; ``plain`` runs torch operators for higher orders and for tracing.
-    ``given`` and ``made`` count the axes behind the batch of arguments and result (`Depth`); plain numbers may follow
-    the arguments. ``copies`` clones results that the next run would overwrite.
+    ``run`` is differentiable to ``orders``; ``plain`` serves higher orders and tracing.  ``given`` and ``made``: axes
+    behind the batch (`Depth`).  ``copies`` clones results that the next run overwrites.
     """
 
     def __init__(
@@ -198,6 +193,7 @@ class Chunked(Differentiable[Any]):
         return size
 
     def _bytes_for_rows(self, function: RowFunction, arguments: Sequence[Tensor], batch: Batch, rows: int) -> int:
+        # results among them
         def run(taken: Footprint) -> int:
             shapes = self._shapes_with_rows(function, arguments, batch, rows)
             given = [
@@ -229,9 +225,7 @@ def _broadcast_batch(function: RowFunction, arguments: Sequence[Tensor]) -> Batc
 def _result_buffer(
     result: ChunkedResult, part: Tensor, arguments: Sequence[Tensor], batch: Batch
 ) -> tuple[Tensor, int | None, torch.dtype]:
-    """Allocate a result for all rows; return the buffer, its chunked axis (None: chunks are added) and the final
-    dtype.
-    """
+    """Allocate a result of all rows: (buffer, chunked axis or None for sums, final dtype)."""
     like = None if result.argument is None else arguments[result.argument]
     axis = batch.axis if like is None else batch.axis_of(like, result.depth)
     if result.depth is None or axis is None:  # many parts of few digits lose what is small beside their sum

@@ -1,8 +1,7 @@
-r"""Run a form whose derivatives are separate compiled programs, to any order.
+r"""Run a form whose derivatives, of any order, are separate compiled programs.
 
-`torch.compile` offers no second derivative.  The gradient of :math:`\partial L/\partial s` by an operand :math:`t` for
-a cotangent :math:`c` is :math:`\partial L/\partial t` with :math:`c` in place of :math:`s`: a form again, so one
-program opens all operands that need gradients.
+The gradient of :math:`\partial L/\partial s` by :math:`t` for a cotangent :math:`c` is :math:`\partial L/\partial t`
+with :math:`c` in place of :math:`s`.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _Slots = tuple[int, ...]  # positions among the slots of the form
 class ClosedForm(Differentiable[Any]):
     """Programs of a form, one per choice of open slots, compiled at first use.
 
-    Programs have the dtype and device of ``like``.  ``copies`` clones results that the next run would overwrite.
+    ``like`` gives dtype and device.  ``copies`` clones results that the next run overwrites.
     """
 
     def __init__(self, form: Form, strategy: str, like: Tensor, compile_program: Compile, copies: bool = False) -> None:
@@ -56,16 +55,14 @@ class ClosedForm(Differentiable[Any]):
         self.partly_read = {n for n, s in enumerate(form.slots) if form.reading(s) != form}
 
     def __call__(self, *arguments: Any) -> Tensor:
-        """Evaluate the form at operands, then indices, then the row count of an indexed open slot; differentiable to
-        any order.
-        """
+        """Evaluate at operands, indices, and row counts of an indexed open slot; differentiable."""
         count, indices = len(self._form.slots) - 1, len(self._form.indices)
         point = (*arguments[: self._opened], None, *arguments[self._opened : count])
         rows = Rows(arguments[count : count + indices], self._row_counts(point, arguments[count + indices :]))
         return self.open((self._opened,), (), rows, point)[0]
 
     def open(self, opened: _Slots, read: _Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-        """Values of the ``opened`` slots from paths that read the slots ``read``, differentiable to any order."""
+        """Values of the ``opened`` slots, differentiable, from paths that read the slots ``read``."""
         given = [x for x in point if x is not None]
         if any(map(is_legacy_batchedtensor, given)):
             return self._open_under_old_vmap(opened, read, rows, point)
@@ -96,7 +93,7 @@ class ClosedForm(Differentiable[Any]):
         return pull_back(evaluate, point, opened, cotangents, [n for n, yes in enumerate(wanted) if yes])
 
     def _row_counts(self, point: Sequence[Tensor | None], given: Sequence[int]) -> dict[str, int]:
-        """Number of rows that each index points into: from tensors at the point, else from ``given``."""
+        # of tensors at the point, or given for open slots
         indexed = [
             (index, x) for slot, x in zip(self._form.slots, point, strict=True) if (index := self._form.index(slot))
         ]
@@ -104,7 +101,7 @@ class ClosedForm(Differentiable[Any]):
         return {**found, **dict(zip([index for index, x in indexed if x is None], given, strict=True))}
 
     def run(self, opened: _Slots, read: _Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-        """Values of the ``opened`` slots from paths that read the slots ``read``, without autograd."""
+        """Values of the ``opened`` slots, without autograd."""
         # detached: the compiled program is for values alone, its derivatives are other programs
         values = [None if x is None else x.detach() for x in point]
         results = self._call_program(self._compiled_program, opened, read, rows, values)
@@ -113,6 +110,7 @@ class ClosedForm(Differentiable[Any]):
     def _open_under_old_vmap(
         self, opened: _Slots, read: _Slots, rows: Rows, point: Sequence[Tensor | None]
     ) -> tuple[Tensor, ...]:
+        # torch's older vmap lacks rules for some operators: use that of torch.func
         with below_vmap() as level:
             _, dims, below = unwrap_batched(level, point)
             found = torch.vmap(lambda *moved: self.open(opened, read, rows, moved), tuple(dims))(*below)
@@ -155,9 +153,7 @@ class ClosedForm(Differentiable[Any]):
 
 
 def is_transformed(given: Sequence[Tensor]) -> bool:
-    """Whether torch.func, tracing or forward-mode differentiation processes the call, which then needs torch
-    operators.
-    """
+    """Whether torch.func, tracing or forward-mode differentiation needs plain torch operators."""
     return any(map(is_functorch_wrapped_tensor, given)) or (
         not torch.compiler.is_compiling()
         and (
@@ -172,7 +168,7 @@ def is_transformed(given: Sequence[Tensor]) -> bool:
 
 @dataclass(frozen=True)
 class Rows:
-    """Indices of a call, and the number of rows that each index points into."""
+    """Row indices of a call, and the row counts of indexed operands."""
 
     indices: Sequence[Tensor]
     sizes: dict[str, int]

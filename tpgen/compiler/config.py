@@ -25,8 +25,7 @@ class Choice:
 class Config:
     """Options for writing and running a product.
 
-    ``dynamic``, ``fullgraph`` and ``mode`` go to `torch.compile`.  ``max_bytes`` limits intermediates
-    (`tpgen.compiler.chunks`).
+    ``dynamic``, ``fullgraph`` and ``mode`` go to `torch.compile`; ``max_bytes`` limits intermediates.
 
     >>> Config(backend="inductor", mode="max-autotune").tells_torch_compile
     True
@@ -92,7 +91,7 @@ class LinearOptions(RunOptions, total=False):
 
 
 class RequestOptions(ModuleOptions, total=False):
-    """Optional keywords for inspecting a plan without tensors, such as dtype, device and channels."""
+    """Optional keywords for inspecting a plan: dtype, device, channels, elements."""
 
     dtype: torch.dtype
     device: str
@@ -101,13 +100,13 @@ class RequestOptions(ModuleOptions, total=False):
 
 
 class StageOptions(RequestOptions, total=False):
-    """Optional keywords of a `dump` stage, including rows to trace with."""
+    """Optional keywords of a `dump` stage, with rows."""
 
     rows: int
 
 
 class DirectionOptions(StageOptions, total=False):
-    """Optional keywords of a `dump` stage, including the product's direction."""
+    """Optional keywords of a `dump` stage, with direction."""
 
     direction: str
 

@@ -1,6 +1,6 @@
-"""Measure a computation's peak memory by running operations on fake tensors.
+"""Measure peak memory of a computation on fake tensors.
 
-Each storage counts from creation until no tensor holds it; `WORKSPACE` adds bytes that an operator needs while running.
+`WORKSPACE` adds temporary bytes of operators.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _storage_key(x: Tensor) -> int:
 
 
 def without_values(run: Callable[[Footprint], _T]) -> _T:
-    """Call ``run`` on fake tensors (shapes without values), passing the `Footprint` that counts bytes.
+    """Call ``run`` with fake tensors (shapes only) and their `Footprint`.
 
     >>> import torch
     >>> def double(taken):

@@ -1,7 +1,4 @@
-"""Query `torch.compile` about a module: graphs, breaks, guards, recompilations, generated code.
-
-`recompilations` and `generated_code` reset Dynamo.
-"""
+"""Query `torch.compile` about a module; some queries reset Dynamo."""
 
 from __future__ import annotations
 
@@ -89,7 +86,7 @@ def capture(module: Module, inputs: Sequence[Any]) -> Capture:
 
 
 def recompilations(module: Module, calls: Iterable[Sequence[Any]], dynamic: bool | None) -> tuple[Compilation, ...]:
-    """List the compilations that a sequence of calls triggers, each with the failed guard.
+    """List the compilations that calls trigger, each with the failed guard.
 
     >>> relu = torch.nn.ReLU()
     >>> [c.call for c in recompilations(relu, [[torch.zeros(n)] for n in (2, 3, 4)], dynamic=None)]
@@ -111,7 +108,7 @@ def recompilations(module: Module, calls: Iterable[Sequence[Any]], dynamic: bool
 
 
 def generated_code(module: Module, inputs: Sequence[Any], step: Callable[[Module, Sequence[Any]], Any]) -> list[str]:
-    """Sources that Inductor generates for ``step`` with the compiled module, one per graph and direction."""
+    """Inductor's sources for ``step`` with the compiled module, per graph and direction."""
     torch.compiler.reset()
     run = compile_program(module, Config(backend="inductor"))  # type: ignore[arg-type]
     _, sources = _torch.run_and_get_code(step, run, inputs)
@@ -133,6 +130,7 @@ def _without_advice(reason: str) -> str:
 
 
 def _failed_guard(reason: str | None) -> str:
+    # Dynamo's text starts with the number of the compilation and ends with advice
     if not reason:
         return ""
     first = reason.splitlines()[0]

@@ -1,4 +1,4 @@
-"""Choose the callable that runs a program: direct, compiled, chunked or in closed form."""
+"""Choose the callable that runs a program."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from tpgen.form.form import Form, SlotNames
 
 
 def run_form(form: Form, program: nn.Module, config: Config, like: Tensor) -> Runner:
-    """The callable for a form's program under the config's backend and memory limit.
+    """The callable for a form's program, compiled and chunked as ``config`` says.
 
-    Compiled backends get gradients as separate programs.  The config's strategy wrote ``program``; ``like`` gives dtype
-    and device.
+    Under `torch.compile`, gradients are separate programs.  ``like`` gives dtype and device.
     """
 
     def compiled(program: nn.Module) -> Runner:
@@ -38,9 +37,8 @@ def run_form(form: Form, program: nn.Module, config: Config, like: Tensor) -> Ru
 
 
 def run_rows(program: nn.Module, config: Config, like: Tensor, given: Sequence[Depth], made: Depth) -> Runner:
-    """The callable for any program over rows, under the config's backend and memory limit.
-
-    ``given`` and ``made`` are those of `Chunked`.  Compiled programs provide first derivatives.
+    """The callable for any program over rows, compiled and chunked as ``config`` says; `Chunked` explains ``given``
+    and ``made``.
     """
     compiles = config.backend not in ("eager", "script") and config.strategy != "kernel"
     if torch.compiler.is_compiling() or config.backend == "script":

@@ -1,8 +1,4 @@
-"""Measured strategy choices, cached on disk beside the compiled kernels (``TPGEN_CACHE_DIR``).
-
-One file per plan, layout, dtype, backend, processor, and presence of a compiler.
-`tpgen.tools.inspection.costs.measured` measures.
-"""
+"""Measured strategy choices, cached on disk (``TPGEN_CACHE_DIR``) per plan, layout, dtype, backend and processor."""
 
 from __future__ import annotations
 
@@ -68,5 +64,6 @@ def _choice_file(plan: Plan, config: Config, directory: Path) -> Path:
 
 
 def _processor_name(config: Config) -> str:
+    # one machine may have GPUs of several kinds
     device = torch.device(config.device)
     return gpu_name(device) if device.type == "cuda" else device.type

@@ -12,15 +12,11 @@ from typing_extensions import Self
 
 
 class Constants(nn.Module):
-    """Module that keeps exact constants beside the buffers that hold rounded values.
-
-    `to`, `to_empty` and `load_state_dict` round the constants anew for the current dtype and device.
-    """
+    """Module that keeps exact constants and rounds each anew after `to`, `to_empty` and `load_state_dict`."""
 
     __jit_ignored_attributes__ = ("_exact",)  # name -> exact values; means nothing to TorchScript
 
     def _hold(self, exact: Mapping[str, np.ndarray], persistent: bool = False) -> Self:
-        """Register exact constants as buffers, reusing the dtype and device of existing buffers."""
         self.__dict__["_exact"] = {**self.__dict__.get("_exact", {}), **exact}
         for name, values in exact.items():
             there = self._buffers.get(name)
@@ -29,7 +25,6 @@ class Constants(nn.Module):
         return self
 
     def _anchor(self) -> Tensor | None:
-        """First floating-point parameter, whose device and dtype constants follow; None without parameters."""
         return next((p for p in self.parameters() if p.is_floating_point()), None)
 
     def _settle(self, anchor: Tensor | None) -> None:
@@ -51,7 +46,7 @@ class Constants(nn.Module):
 
 
 def rounded(values: np.ndarray, like: Tensor) -> Tensor:
-    """Exact values as a tensor with the device and dtype of ``like``; integers keep their dtype.
+    """Exact values with device and dtype of ``like``; integers stay integers.
 
     >>> rounded(np.array([1.0, 3.0]) / 3, torch.empty(0, dtype=torch.float64))[0].item()
     0.3333333333333333

@@ -1,7 +1,6 @@
 """Emit forms as fx.GraphModules.
 
-Typed placeholders: one per given operand (``x1, x2, w``; ``g`` for the output), one per row index, then the row count
-of an indexed open slot.
+Placeholders: given operands (``x1, x2, w``; ``g`` for the output), row indices, row counts of open slots.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _WIDEST = 60  # characters of a cell in a notebook
 
 @dataclass(frozen=True)
 class Emission(Shown):
-    """A written program: graph, and constants in float64 (indices in int64)."""
+    """A written program: graph, and constants in float64 or int64."""
 
     graph: fx.Graph
     constants: dict[str, np.ndarray]
@@ -70,8 +69,7 @@ class Emission(Shown):
 class EmittedModule(Constants, fx.GraphModule):
     """GraphModule of an emission.
 
-    Constants are non-persistent buffers rounded from float64: ``.double()`` is exact, and a state_dict omits them.  The
-    source text is freed with the code.
+    Constants are non-persistent buffers: ``.double()`` is exact, and a state_dict omits constants.
     """
 
     @classmethod
@@ -96,12 +94,14 @@ _SHARED = "fx_generated_"  # names that torch makes of the text, where profilers
 
 
 def forget_text_with(code: CodeType) -> None:
-    """Free a graph's source text when its code is freed; torch would keep the text."""
+    """Free a graph's source text with its code."""
+    # torch would keep the text of every graph ever made
     if not code.co_filename.startswith(_SHARED):
         weakref.finalize(code, _drop_cached_text, code.co_filename).atexit = False
 
 
 def _drop_cached_text(name: str) -> None:
+    # from linecache and from torch's own cache
     linecache.cache.pop(name, None)
     if (texts := getattr(_torch, "graph_texts", None)) is not None:
         texts.eval_cache.pop(name, None)
@@ -120,7 +120,7 @@ _OF_TWO_INPUTS = ("right", "grad_x2", "conv")
 
 
 def directions_of(plan: Plan) -> dict[str, Callable[[Plan, Layout], Form]]:
-    """Directions of a plan by name; a single input has no ``right``, ``grad_x2`` or ``conv``."""
+    """Directions of a plan; a single input lacks ``right``, ``grad_x2`` and ``conv``."""
     lacking = _OF_TWO_INPUTS if len(plan.inputs) < 2 else ()
     return {name: form for name, form in DIRECTIONS.items() if name not in lacking}
 
@@ -148,7 +148,7 @@ def _emit_plan(plan: Plan, direction: str, strategy: str, layout: Layout, stream
 
 
 def emit_form(form: Form, strategy: str = "einsum", streams: int = 0, title: str = "form") -> Emission:
-    """Write a form with a strategy; if ``streams`` is above zero, paths share that many CUDA streams."""
+    """Write a form with a strategy, on ``streams`` CUDA streams (0: none)."""
     writer = GraphWriter()
     (output,) = _write_forms(writer, (form,), strategy)
     graph = name_nodes(writer.finish(output))
@@ -158,9 +158,7 @@ def emit_form(form: Form, strategy: str = "einsum", streams: int = 0, title: str
 
 
 def emit_forms(forms: tuple[Form, ...], strategy: str = "einsum", title: str = "forms") -> Emission:
-    """Write one form with several open slots as one program that returns a tuple.
-
-    Forms share operand reads and common intermediates.
+    """Write forms that open several slots as one program, which returns a tuple and computes shared parts once.
 
     >>> from tpgen.planner.presets import channelwise
     >>> form = form_of(channelwise("4x0e", "0e", "0e"))
@@ -173,6 +171,7 @@ def emit_forms(forms: tuple[Form, ...], strategy: str = "einsum", title: str = "
 
 
 def _write_forms(writer: GraphWriter, forms: tuple[Form, ...], strategy: str) -> tuple[Traced, ...]:
+    # each form is given all operands, also its own open one, so that all share one frame
     if strategy not in STRATEGIES:
         raise EmitError(unknown("strategy", strategy, STRATEGIES))
     given = _add_placeholders(writer, forms)

@@ -1,7 +1,7 @@
 """The frame around a strategy.
 
-Before: gather indexed rows, broadcast and flatten batch dimensions, split operands into segments.  After: sum and
-concatenate results, restore batch dimensions, scatter-add rows.
+Before: gather indexed rows, flatten batch dimensions.  After: sum and concatenate segments, restore the batch,
+scatter-add rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tpgen.planner.plan import ELEMENT
 
 @dataclass(frozen=True)
 class GivenOperands:
-    """Placeholders of a program: operands by slot, indices by name, row counts of open slots."""
+    """Placeholders: operands by slot, indices by name, output row counts."""
 
     operands: dict[SlotNames, Traced]
     indices: dict[str, Traced] = field(default_factory=dict)
@@ -35,7 +35,7 @@ Strategy = Callable[[GraphWriter, Form, GivenOperands], Traced]
 
 
 def framed(body: Body) -> Strategy:
-    """Make a strategy from a function that writes a form's terms for flat rows."""
+    """Make a strategy from a function that writes terms for flat rows."""
 
     @wraps(body)
     def write(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
@@ -66,6 +66,7 @@ def _gather_indexed_operands(writer: GraphWriter, form: Form, given: GivenOperan
 
 
 def _scatter_open_slot(writer: GraphWriter, form: Form, given: GivenOperands, out: Traced) -> Traced:
+    # sums rows that an index sends to the same place
     index = form.index(form.opened)
     if index is None:
         return out
@@ -79,13 +80,13 @@ def gather_rows(writer: GraphWriter, x: Traced, index: Traced) -> Traced:
 
 
 def add_rows(writer: GraphWriter, x: Traced, index: Traced, shape: tuple) -> Traced:
-    """Scatter-add rows into a zero tensor of a shape, by index."""
+    """Scatter-add rows into zeros of a shape."""
     with writer.serving((), "scatter"):
         return x.new_zeros(shape).index_add(0, index, x)
 
 
 def _flatten_batch(form: Form, given: dict[SlotNames, Traced]) -> tuple[Traced, dict[str, Traced], Traced]:
-    """Broadcast row operands to a common batch and flatten; return (batch probe, flat operands, row count)."""
+    """Broadcast and flatten batch dimensions; return (batch probe, flat operands, row count)."""
     probes = []
     for slot, x in given.items():
         if form.row(slot):
@@ -111,12 +112,12 @@ def _flatten_batch(form: Form, given: dict[SlotNames, Traced]) -> tuple[Traced, 
 
 
 def _narrow_to_one(x: Traced, axis: int, dim: int) -> Traced:
-    """Cut an axis to length one, even an empty axis."""
+    # also an empty axis
     return torch.narrow(x, axis, 0, 1) if dim > 0 else x.sum(axis, keepdim=True)
 
 
 def _assemble_segments(writer: GraphWriter, form: Form, results: list[Result], like: Traced, rows: Traced) -> Traced:
-    """Sum results per segment, fill missing segments with zeros, concatenate."""
+    """Sum results per segment, fill gaps with zeros, concatenate."""
     if results and not results[0].segments:
         return results[0].tensor
     batch = (rows,) if form.row(form.opened) else ()

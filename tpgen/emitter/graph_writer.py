@@ -1,7 +1,6 @@
 """Write an fx graph as torch code over proxies.
 
-``node.meta["tpgen"]`` records a node's instructions and role.  A repeated call on the same operands reuses its node
-(hash-consing of pure functions).
+``node.meta["tpgen"]`` records instructions and role.  Equal calls share a node (hash-consing).
 
 >>> writer = GraphWriter()
 >>> x = writer.placeholder("x")
@@ -34,7 +33,7 @@ Traced = Any
 
 @dataclass(frozen=True)
 class NodeOrigin:
-    """Role of a node, and the instructions that use the node (empty: all)."""
+    """Role of a node, and instructions that use the node (empty: all)."""
 
     instructions: tuple[int, ...]
     role: str
@@ -77,9 +76,7 @@ class GraphWriter:
         return fx.Proxy(node, self._recorder)
 
     def constant(self, name: str, values: np.ndarray) -> Traced:
-        """Add a constant in float64 (or integers), a buffer of the module; a number distinguishes other values of the
-        same name.
-        """
+        """Add a constant buffer; a name with other values gets a number."""
         wanted, number = name, 0
         while not np.array_equal(self.constants.setdefault(name, values), values):
             number += 1
@@ -87,12 +84,12 @@ class GraphWriter:
         return self._recorder.create_proxy("get_attr", name, (), {})
 
     def call(self, function: Any, *args: Any, **kwargs: Any) -> Traced:
-        """Record a function call that fx would not record, one without tensor arguments."""
+        """Record a function call without tensor arguments."""
         return self._recorder.create_proxy("call_function", function, args, kwargs)
 
     @contextmanager
     def serving(self, instructions: int | tuple[int, ...], role: str) -> Iterator[None]:
-        """Tag nodes written inside with these instructions and this role."""
+        """Tag nodes written inside with instructions and role."""
         before = self._recorder.current
         served = (instructions,) if isinstance(instructions, int) else instructions
         self._recorder.current = NodeOrigin(served, role)
@@ -103,7 +100,7 @@ class GraphWriter:
 
     @contextmanager
     def role(self, role: str) -> Iterator[None]:
-        """Tag nodes written inside with this role and the current instructions."""
+        """Tag nodes written inside with a role, keeping the instructions."""
         with self.serving(self._recorder.current.instructions, role):
             yield
 
@@ -112,7 +109,7 @@ class GraphWriter:
         self._recorder.known.clear()
 
     def finish(self, output: Traced | tuple[Traced, ...]) -> fx.Graph:
-        """Set the output (one value or a tuple), remove dead nodes, check and return the graph."""
+        """Set the output, remove dead nodes, check and return the graph."""
         if isinstance(output, tuple):
             node = self.graph.output(tuple(x.node for x in output), tuple[torch.Tensor, ...])
         else:
@@ -130,7 +127,7 @@ def _has_effect(node: fx.Node) -> bool:
 
 
 def frozen_arguments(value: Any) -> Any:
-    """Hashable key for arguments; floats by exact value and type."""
+    """Hashable key for arguments; floats by exact value."""
     if isinstance(value, (tuple, list)):
         return (type(value).__name__, *(frozen_arguments(v) for v in value))
     if isinstance(value, dict):
@@ -146,7 +143,7 @@ def graph_table(graph: fx.Graph) -> str:
 
 
 def graph_rows(graph: fx.Graph) -> list[tuple[str, ...]]:
-    """Rows of `graph_table`, head first: node, op, target, arguments, role, instructions."""
+    """Rows of `graph_table`, head first."""
     rows: list[tuple[str, ...]] = [("node", "op", "target", "arguments", "role", "instructions")]
     for node in graph.nodes:
         origin = node.meta["tpgen"]
@@ -157,7 +154,7 @@ def graph_rows(graph: fx.Graph) -> list[tuple[str, ...]]:
 
 
 def graph_dots(graph: fx.Graph) -> dict[str, Dot]:
-    """Nodes and edges for a picture of the graph, without constants."""
+    """Nodes and edges of a picture, without constants."""
     dots = {}
     for node in graph.nodes:
         is_end = node.op in ("placeholder", "output")

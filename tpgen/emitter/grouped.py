@@ -1,10 +1,9 @@
-"""The grouped strategy: a few large matrix products for paths that share operands or outputs.
+"""The grouped strategy: large matrix products for paths that share operands or outputs.
 
-- *tables*: for a single copy of input 2, ``T[z, i, k] = sum_j C[i, j, k] x2[z, j]`` does not depend on input 1; one
-  product ``x2 @ M`` with all couplings in M gives the tables of all paths.  An open input 2 uses the transpose:
-  ``(concatenated paths) @ M.T``.
-- *features*: for shared weights that mix copies (``uvw``, ``uuw``, ``u<vw``), the coupled inputs of all paths into an
-  output segment are concatenated and multiplied by stacked weights, if no other order costs less.
+- *tables*: ``T[z, i, k] = sum_j C[i, j, k] x2[z, j]`` of all paths with one copy of input 2, by one product
+  ``x2 @ M``; an open input 2 uses ``(concatenated paths) @ M.T``.
+- *features*: coupled inputs of all paths into an output segment, concatenated, times stacked shared weights (``uvw``,
+  ``uuw``, ``u<vw``), if no order costs less.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ Prepared = tuple[Term, Contraction, dict[str, Labelled]]
 
 
 def grouped(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
-    """Write paths that share operands or outputs as large matrix products, others as in `einsum`."""
+    """Write large matrix products for paths that share operands or outputs, else as `einsum`."""
     prepared = []
     for term in form.live_terms:
         with writer.serving(term.path, "contraction"):
@@ -54,7 +53,6 @@ def grouped(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
 
 
 def _replace_by_tables(writer: GraphWriter, form: Form, inputs: Inputs, prepared: list[Prepared]) -> list[Prepared]:
-    """Replace input 2 and coupling of terms by precomputed tables."""
     if ("x2",) not in form.given:
         return prepared
     keys = {n: _table_key(term, c) for n, (term, c, _) in enumerate(prepared)}
@@ -82,10 +80,7 @@ def _replace_by_tables(writer: GraphWriter, form: Form, inputs: Inputs, prepared
 def _x2_gradient_by_one_product(
     writer: GraphWriter, form: Form, inputs: Inputs, prepared: list[Prepared]
 ) -> tuple[list[Result], list[Prepared]]:
-    """Write input 2's gradient as one product of sums ``[z, i, k]`` with all couplings; also return the other terms.
-
-    Fewer than two distinct couplings leave all terms.
-    """
+    """Write input 2's gradient as sums ``[z, i, k]`` times all couplings; also return unused terms."""
     if form.opened != ("x2",):
         return [], prepared
     keyed: dict[_TableKey, list[Prepared]] = {}
@@ -128,6 +123,7 @@ def _sum_before_coupling(
 
 
 def _table_key(term: Term, c: Contraction) -> _TableKey | None:
+    # None for a term that reads no table
     coupling = c.find(Coupling)
     x2 = next((f for f in c.factors if f.source == "x2"), None)
     if coupling is None or x2 is None or x2.letters != BATCH + "j":
@@ -137,7 +133,7 @@ def _table_key(term: Term, c: Contraction) -> _TableKey | None:
 
 
 def _coupling_matrix(form: Form, segment: int, coupling: Coupling, coefficient: float) -> np.ndarray:
-    """Scaled coupling as a matrix (in2, i * k), zero in rows of other segments."""
+    """Scaled coupling as a matrix (in2, i * k), zero outside its segment's rows."""
     start, stop = form.operand("x2").segments[segment]
     values = coefficient * coupling.array().transpose(1, 0, 2)
     block = np.zeros((form.operand("x2").dim, values[0].size))
@@ -146,7 +142,7 @@ def _coupling_matrix(form: Form, segment: int, coupling: Coupling, coefficient: 
 
 
 def _group_by_output(form: Form, prepared: list[Prepared]) -> tuple[list[list[Prepared]], list[Prepared]]:
-    """Group terms by output segment if contracting weights last is cheapest; also return the other terms."""
+    """Group terms whose cheapest order contracts weights last, by output segment; also return other terms."""
     if form.opened != ("out",) or form.row(("w",)):
         return [], prepared
     by_output: dict[int, list[Prepared]] = {}
@@ -160,6 +156,7 @@ def _group_by_output(form: Form, prepared: list[Prepared]) -> tuple[list[list[Pr
 
 
 def _weights_last_is_cheapest(c: Contraction) -> bool:
+    # and whether weights fill an output axis at all
     w = next((f for f in c.factors if f.source == "w"), None)
     if w is None or not set(w.letters) & set(c.output):
         return False
@@ -172,6 +169,7 @@ def _weights_last_is_cheapest(c: Contraction) -> bool:
 
 
 def _contraction_before_weights(c: Contraction) -> tuple[Contraction, str]:
+    # also returns the copies that the weights sum; components come ahead of copies
     w = next(f for f in c.factors if f.source == "w")
     summed = "".join(a for a in w.letters if a not in c.output)
     kept = "".join(a for a in c.output if a not in w.letters and a != BATCH)
@@ -179,7 +177,7 @@ def _contraction_before_weights(c: Contraction) -> tuple[Contraction, str]:
 
 
 def _write_stacked_weights(writer: GraphWriter, form: Form, inputs: Inputs, group: list[Prepared]) -> Result:
-    """Write ``out[z, k, w] = sum_c features[z, k, c] weights[c, w]``, c over input copies of all paths."""
+    """Write ``out[z, k, w] = sum_c features[z, k, c] weights[c, w]`` for a group."""
     features, weights = [], []
     for term, c, given in group:
         with writer.serving(term.path, "contraction"):

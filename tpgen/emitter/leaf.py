@@ -10,13 +10,14 @@ from tpgen.base.errors import TraceError
 
 
 def keep_whole(module: nn.Module) -> None:
-    """Make fx tracers record each call of a module as one node, like torch.nn modules.
+    """Make fx record each call of a module as one node.
 
     >>> layer = type("Layer", (nn.Module,), {"forward": lambda self, x: x + 1})()
     >>> keep_whole(layer)
     >>> [node.op for node in fx.symbolic_trace(nn.Sequential(layer)).graph.nodes]
     ['placeholder', 'call_module', 'output']
     """
+    # fx asks the instance whether __module__ begins with "torch.nn"; the class keeps its own
     vars(module)["__module__"] = nn.__name__
 
 
@@ -37,14 +38,14 @@ def traced_root_error(module: nn.Module) -> TraceError:
 
 
 def has_proxy(*values: Any) -> bool:
-    """Whether an argument, or a value of a dict argument, is an fx proxy."""
+    """Whether an argument or a dict's value is an fx proxy."""
     return any(has_proxy(*v.values()) if isinstance(v, dict) else isinstance(v, fx.Proxy) for v in values)
 
 
 def leaf_call(module: nn.Module, *arguments: Any, **options: Any) -> fx.Proxy | None:
-    """Record a call of ``module.forward`` as one node; None without proxy arguments.
+    """Record a call of a module as one node; None without proxy arguments.
 
-    Raises `TraceError` if the module is the root of the trace.
+    Raises `TraceError` for the root of a trace.
 
     >>> network = nn.Sequential(nn.Linear(2, 3))
     >>> x = fx.Graph().placeholder("x")

@@ -1,4 +1,4 @@
-"""Write an einsum value as graph nodes, pairwise, with the simplest operations."""
+"""Write an einsum as graph nodes, pairwise."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Given operands of a program: flat tensors ``(row, dim)``, read by segment."""
+    """Given operands of a program, flat ``(row, dim)``, read by segment."""
 
     writer: GraphWriter
     form: Form
@@ -37,7 +37,8 @@ class Inputs:
     rows: Traced
 
     def segment(self, name: str, index: int) -> Traced:
-        """One segment of an operand, from one split of the whole operand."""
+        """One segment of an operand."""
+        # the gradient of one split is one concatenation; slices would each cost a zero-filled gradient of the operand
         sizes = [stop - start for start, stop in self.form.operand(name).segments]
         if len(sizes) == 1:
             return self.flat[name]
@@ -71,7 +72,7 @@ class Inputs:
         return block
 
     def flatten(self, result: Labelled, dims: tuple[int, ...]) -> Traced:
-        """Reshape a result to ``(row, *dims)``, or to ``dims`` without batch."""
+        """Reshape a result to ``(row, *dims)``, or ``dims`` without batch."""
         batch = BATCH in result.letters
         if len(dims) == 1 and len(result.letters) == 1 + batch:
             return result.tensor
@@ -82,8 +83,8 @@ class Inputs:
 def lower(writer: GraphWriter, c: Contraction, given: list[Labelled], elementwise: bool = False) -> Labelled:
     """Write the contraction of ``given`` (one tensor per factor) to ``c.output``.
 
-    The coefficient scales the smallest operand.  ``elementwise`` writes sums that need no matrix product as product and
-    sum, for fusing backends.
+    The coefficient scales the smallest operand.  ``elementwise`` prefers product and sum over einsum, for fusing
+    backends.
     """
     remaining = _scale_smallest(writer, c, given)
     for step in pairwise_steps(tuple(g.letters for g in remaining), c.output, c.sizes):
@@ -107,7 +108,7 @@ def traced_operand(writer: GraphWriter, given: dict[str, Labelled], factor: Fact
 def gather_pairs(
     writer: GraphWriter, c: Contraction, given: dict[str, Labelled]
 ) -> tuple[Contraction, dict[str, Labelled]]:
-    """Replace one-hot pair matrices by index_select on given operands."""
+    """Replace one-hot pair matrices by index_select."""
     for factor in [f for f in c.factors if isinstance(f.source, Pairs)]:
         pair, copy = tuple(factor.letters)
         holder = next((f for f in c.factors if f is not factor and copy in f.letters), None)
@@ -129,10 +130,8 @@ def gather_pairs(
 def cross_vectors(
     writer: GraphWriter, c: Contraction, given: dict[str, Labelled]
 ) -> tuple[Contraction, dict[str, Labelled]]:
-    """Replace the coupling of two vectors to a vector, copy by copy, by a cross product.
-
-    ``C[i, j, k] = epsilon[i, j, k] / sqrt(6)``.
-    """
+    """Replace a copywise coupling of two vectors to a vector, ``epsilon[i, j, k] / sqrt(6)``, by a cross product."""
+    # one pass over three components, in the place of nine products and a sum
     coupling = c.find(Coupling)
     if coupling is None or coupling.source != Coupling(1, 1, 1):
         return c, given
@@ -189,9 +188,7 @@ def product(left: Labelled, right: Labelled, output: str) -> Traced:
 
 
 def aligned(x: Labelled, output: str) -> Traced:
-    """Permute axes to the order of ``output`` and insert axes of length one; leave missing leading axes to
-    broadcasting.
-    """
+    """Permute axes to the order of ``output``, with new axes of length one inside."""
     order = [a for a in output if a in x.letters]
     tensor = x.tensor
     if order != list(x.letters):
@@ -204,6 +201,7 @@ def aligned(x: Labelled, output: str) -> Traced:
 
 
 def _is_matrix_product(left: str, right: str, output: str) -> bool:
+    # both sides have an axis of their own beside the summed one: a matrix product does less work
     own_left = [a for a in left if a in output and a not in right]
     own_right = [a for a in right if a in output and a not in left]
     return bool(own_left and own_right)
@@ -211,7 +209,7 @@ def _is_matrix_product(left: str, right: str, output: str) -> bool:
 
 @dataclass(frozen=True)
 class Result:
-    """Tensor that a strategy wrote for one segment of each open operand."""
+    """Tensor for one segment of each open operand."""
 
     segments: tuple[int, ...]
     tensor: Traced  # flat
@@ -219,7 +217,7 @@ class Result:
 
 
 def read_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -> tuple[Contraction, dict[str, Labelled]]:
-    """Simplified contraction of a term, and its given operands by name."""
+    """Simplified contraction of a term, with given operands by name."""
     c = simplify(form.contraction(term))
     given = {
         f.source: Labelled(

@@ -26,6 +26,7 @@ def name_nodes(graph: fx.Graph) -> fx.Graph:
 
 
 def _node_name(node: fx.Node) -> str | None:
+    # fx adds a number to a name that is taken
     if node.op in ("placeholder", "get_attr", "output"):
         return None
     if "name" in node.meta:
@@ -38,8 +39,7 @@ def _node_name(node: fx.Node) -> str | None:
 def put_on_streams(graph: fx.Graph, count: int) -> fx.Graph:
     """Run independent paths on ``count`` CUDA streams.
 
-    Shared nodes run first on the caller's stream; side streams wait, then run groups of paths with similar node counts;
-    the caller's stream waits, then sums.
+    Shared nodes run first on the caller's stream, then groups of paths on side streams, then sums on the caller's.
 
     Raises `EmitError` unless ``count`` is a positive integer.
     """
@@ -52,6 +52,7 @@ def put_on_streams(graph: fx.Graph, count: int) -> fx.Graph:
 
 
 def _assign_streams(graph: fx.Graph, count: int) -> dict[int, int]:
+    # largest first to the least loaded; ties by number, so that the result is the same every time
     weights: dict[int, int] = {}
     for node in graph.nodes:
         for instruction in node.meta["tpgen"].instructions:

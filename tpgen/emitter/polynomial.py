@@ -1,7 +1,7 @@
-"""Write a polynomial as an fx graph: matrix products over monomials, unrolled multiplies, or one kernel call.
+"""Write a polynomial as an fx graph.
 
-Placeholders: inputs and weights in plan order; ``index``, each row's element, if indexed (else weights are ``(1 or
-rows, paths, channels)``); edge ends, and the number of output rows.
+Placeholders: inputs, weights, then ``index`` (row elements; otherwise weights are ``(1 or rows, paths, channels)``),
+edge ends, output rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NODES = "num_nodes"
 
 @remembered("programs of polynomials", entries=256)
 def emit_polynomial(plan: Plan, strategy: str = "einsum", indexed: bool = False, ends: Ends = ()) -> Emission:
-    """Write a polynomial's forward program; with ``ends``, a convolution over edges.
+    """Write a polynomial's forward program; ``ends`` make a convolution over edges.
 
     >>> from e3nn.o3 import Irreps
     >>> from tpgen.planner.plan import Operand
@@ -69,6 +69,7 @@ def _write_kernel_call(writer: GraphWriter, plan: Plan, given: _Given) -> Traced
 
 
 def _write_einsum(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
+    # for each term: its monomials, a matrix product with its constants, the weights
     flat = _read_operands(writer, plan, given)
     total: Traced = None
     for n in plan.by_instruction:
@@ -136,7 +137,7 @@ POLYNOMIAL_STRATEGIES: dict[str, Callable[[GraphWriter, Plan, _Given], Traced]] 
 
 
 def _read_operands(writer: GraphWriter, plan: Plan, given: _Given) -> dict[str, Traced]:
-    """Each tensor as ``[row, channel, component]``; size 1 along shared channels or rows."""
+    # [row, channel, component]; one channel if all share it, one row if rows do
     found = {}
     for o in plan.operands:
         if o.name != OUT:

@@ -1,7 +1,4 @@
-"""Wrap a polynomial's program in a module with a TorchScript-readable signature.
-
-Annotations are objects, not strings, for TorchScript.
-"""
+"""Wrap a polynomial's program in a module that TorchScript can read."""
 
 from collections.abc import Sequence
 from typing import List, Optional  # noqa: UP035 (TorchScript reads them)
@@ -20,10 +17,9 @@ def scripted_call(
     ends: Ends,
     weights: Optional[Sequence[str]],  # noqa: UP045
 ) -> fx.GraphModule:
-    """Module that calls submodule ``program`` of ``module`` with the arguments of `forward`, without reading any.
+    """Module that calls submodule ``program`` with the arguments of `forward`.
 
-    ``index`` names the argument with each row's element (empty: none); ``weights`` names parameters of ``module``
-    (None: weights are an argument).
+    ``index`` names the argument with row elements (empty: none); ``weights`` names parameters (None: an argument).
     """
     graph = fx.Graph()
     given = {o.name: graph.placeholder(o.name, Tensor) for o in plan.inputs}
@@ -55,5 +51,5 @@ def nth(weights: List[Tensor], n: int) -> Tensor:  # noqa: UP006
 
 
 def rows_into(number: Optional[int], like: Tensor) -> int:  # noqa: UP045
-    """Number of output rows: the given number, else the rows of ``like``."""
+    """Number of output rows, by default those of ``like``."""
     return like.size(0) if number is None else number

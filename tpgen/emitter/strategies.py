@@ -1,6 +1,6 @@
-"""Strategies ``(writer, form, placeholders) -> output``, listed in `STRATEGIES`.
+"""Strategies ``(writer, form, placeholders) -> output``.
 
-Most are `framed` functions that write terms for flat rows.
+`framed` strategies write terms for flat rows.
 """
 
 from __future__ import annotations
@@ -32,16 +32,14 @@ def einsum(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
 
 
 def unrolled(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
-    """Write non-zero coupling entries as scalar multiply-adds over channel vectors, which a backend fuses into one
-    loop.
-    """
+    """Write non-zero coupling entries as multiply-adds over channel vectors, for fusing backends."""
     return [unrolled_term(writer, form, term, inputs) for term in form.live_terms]
 
 
 def kernel(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
-    """Write the product, or one gradient, as a single kernel call.
+    """Write the product, or one gradient, as one kernel call.
 
-    `right`, with two open operands, and forms without paths use the grouped strategy.
+    `right` and forms without paths use `grouped`.
     """
     if form.live_terms and form.opened == ("out",):
         return _kernel_product(writer, form, given)
@@ -65,6 +63,7 @@ def _kernel_product(writer: GraphWriter, form: Form, given: GivenOperands) -> Tr
 
 
 def _kernel_gradient(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
+    # the kernel reads only the shape of the opened operand
     (opened,) = form.opened
     shape = (inputs.rows,) if form.row(form.opened) else ()
     every = tuple(term.path for term in form.terms)

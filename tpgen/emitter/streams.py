@@ -1,4 +1,4 @@
-"""CUDA streams as graph nodes, because fx cannot capture ``with torch.cuda.stream(...)``."""
+"""CUDA streams as graph nodes, for ``with torch.cuda.stream(...)`` that fx cannot capture."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def current_stream(like: Tensor) -> torch.cuda.Stream:
 
 def side_stream(like: Tensor, number: int) -> torch.cuda.Stream:
     """Side stream ``number`` of the device, created once."""
+    # creating a stream costs more than a small path
     key = (like.device, number)
     if key not in _POOL:
         _POOL[key] = torch.cuda.Stream(like.device)
@@ -55,9 +56,9 @@ def _need_cuda(device: torch.device) -> None:
 
 @contextmanager
 def restoring_stream(device: torch.device) -> Iterator[None]:
-    """Restore the caller's stream if the block raises.
+    """Restore the caller's stream after an error.
 
-    Raises `BackendError` for a device without CUDA streams.
+    Raises `BackendError` without CUDA streams.
     """
     _need_cuda(device)
     before = torch.cuda.current_stream(device)

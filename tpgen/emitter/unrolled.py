@@ -1,7 +1,7 @@
 """The unrolled strategy: one multiply-add over channel vectors per non-zero coupling entry.
 
-The coupling leg with the fewest copies is the *table* leg.  If given, ``T[a, o] = sum_b C[a, b, o] B[b]`` is computed
-first, once for all copies; if open, products of the other legs are summed over copies before coupling.
+Couplings combine with the leg of fewest copies first, ``T[a, o] = sum_b C[a, b, o] B[b]``; if that leg is open,
+products of the other legs are summed over copies first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tpgen.form.form import Form, Term
 
 
 def unrolled_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -> Result:
-    """Write one path, unrolling its coupling if exactly one leg is open."""
+    """Write one path, unrolled if exactly one coupling leg is open."""
     with writer.serving(term.path, "contraction"):
         c, given = read_term(writer, form, term, inputs)
         coupling = c.find(Coupling)
@@ -94,6 +94,7 @@ class _UnrolledTerm:
         return self._stack_components([Labelled(s, output) for s in sums])
 
     def _contract_weights(self, sums: list[Labelled]) -> Labelled:
+        # one component at a time, or all at once for a matrix product
         fresh = {x for f in self.rest for x in f.letters} - set(sums[0].letters)
         if not fresh:
             output = self.c.output.replace(self.open, "")

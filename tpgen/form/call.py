@@ -1,15 +1,15 @@
-r"""Call of a form L: given slots, opened slots, and the rule of differentiation.
+r"""Call of a form L: given slots, opened slots, and differentiation.
 
-Replace each operand :math:`t` of L by :math:`t + \sum_T \varepsilon_T t_T`, with :math:`\varepsilon_n^2 = 0` and
+Replace each operand :math:`t` by :math:`t + \sum_T \varepsilon_T t_T`, with :math:`\varepsilon_n^2 = 0` and
 :math:`\varepsilon_{\{1,2\}} = \varepsilon_1 \varepsilon_2`.  A *slot* is an operand at a set of levels T.  A call
-computes, for each opened slot,
+computes
 
 .. math::
     \frac{\partial P}{\partial t_T}, \qquad
     P = [\varepsilon_\text{all levels}]\; L(t + \sum_T \varepsilon_T t_T, \ldots)
 
-Without levels, P is L.  The derivative of a call is a call: a cotangent (or tangent) of slot (t, T) fills slot (t, T +
-one new level), in both modes and any order.
+for each opened slot; without levels, P = L.  Calls are closed under differentiation: a cotangent or tangent of slot (t,
+T) fills slot (t, T + new level).
 
 >>> forward = Call.parse("x -> out")
 >>> print(forward.pulled_back([True], [True]))
@@ -17,7 +17,7 @@ x out.1 -> x
 >>> print(forward.pulled_back([True], [True]).pulled_back([True], [True, True]))
 x out.1 x.2 -> x out.1
 
-For a form whose operands are distinct, `expanded` splits a call into calls without levels.
+`expanded` splits a call into calls without levels.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SLOT = re.compile(r"([A-Za-z_]\w*)(?:\.([1-9]+))?", re.ASCII)
 
 @dataclass(frozen=True)
 class Slot:
-    """Operand at a set of levels, stored as bits: level n is ``1 << (n - 1)``.
+    """Operand at a set of levels, as bits: level n is ``1 << (n - 1)``.
 
     >>> print(Slot("x"), Slot("x", 0b101))
     x x.13
@@ -67,15 +67,12 @@ class Call:
         return found
 
     def pulled_back(self, cotangents: Sequence[bool], wanted: Sequence[bool]) -> Call:
-        """Call for the gradients of the ``wanted`` given slots; flags mark which opened slots have ``cotangents``.
-
-        Cotangents follow the given tensors.
-        """
+        """Call for gradients of the ``wanted`` given slots, from cotangents of the flagged opened slots."""
         raised = self._at_new_level(slot for slot, there in zip(self.opened, cotangents, strict=True) if there)
         return Call(self.given + raised, tuple(s for s, yes in zip(self.given, wanted, strict=True) if yes))
 
     def pushed_forward(self, tangents: Sequence[bool]) -> Call:
-        """Call for the tangents of the opened slots; flags mark which given slots have ``tangents``."""
+        """Call for tangents of the opened slots, from tangents of the flagged given slots."""
         raised = self._at_new_level(slot for slot, there in zip(self.given, tangents, strict=True) if there)
         return Call(self.given + raised, self.opened)
 
@@ -111,9 +108,7 @@ def _parse_slots(text: str) -> tuple[Slot, ...]:
 
 @dataclass
 class LevelFreeCall:
-    """Call without levels: the given slot that fills each operand, and the opened slots whose results this call adds
-    to.
-    """
+    """Call without levels: a slot for each operand, and the opened slots that sum this call's results."""
 
     point: dict[str, Slot]
     opened: list[Slot] = field(default_factory=list)
@@ -130,10 +125,10 @@ class LevelFreeCall:
 
 
 def expanded(call: Call, operands: Sequence[str]) -> tuple[LevelFreeCall, ...]:
-    """Split a call into calls without levels whose results sum to the call's, if no term reads an operand twice.
+    """Split a call into calls without levels whose results sum to the call's, if terms read operands once.
 
-    Each opened slot sums the form over all ways to distribute the remaining levels over the *other* operands;
-    compatible ways share one call.
+    An opened slot sums the form over all distributions of the remaining levels to *other* operands; compatible ones
+    share a call.
 
     >>> second = Call.parse("x1 x2 out x1.1 x2.1 -> x1 x2 out")
     >>> for one in expanded(second, ("x1", "x2", "out")):
@@ -155,7 +150,7 @@ def expanded(call: Call, operands: Sequence[str]) -> tuple[LevelFreeCall, ...]:
 
 
 def _slots_sharing_levels(call: Call, operands: Sequence[str], levels: int) -> Iterator[dict[str, Slot]]:
-    """Choose one given slot per operand, in all ways whose slots contain each of the levels once."""
+    """Yield every choice of one given slot per operand that uses each level once."""
     given = [[slot for slot in call.given if slot.operand == name] for name in operands]
     for chosen in product(*given):
         if _disjoint_levels(chosen) == levels:

@@ -54,7 +54,7 @@ class Delta:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Constant: one-hot matrix ``[p, a]`` of the first (or second) copy ``a`` in pair ``p`` = (u < v)."""
+    """Constant: one-hot ``[p, a]``, first (or second) copy ``a`` of pair ``p`` = (u < v)."""
 
     size: int
     second: bool
@@ -73,7 +73,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Ones:
-    """Constant: vector of ones, for an output axis that no operand has."""
+    """Constant: ones, for an output axis without operand."""
 
     size: int
 
@@ -90,7 +90,7 @@ Constant = Coupling | Delta | Pairs | Ones
 
 @dataclass(frozen=True)
 class Factor:
-    """Factor of an einsum: a constant, or the segment of a named operand."""
+    """Factor of an einsum: constant, or segment of a named operand."""
 
     source: str | Constant
     letters: str
@@ -102,7 +102,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class Contraction:
-    """``coefficient * einsum(equation, *factors)`` with the size of each letter; ``z`` is the batch."""
+    """``coefficient * einsum(equation, *factors)`` with letter sizes; ``z`` is the batch."""
 
     factors: tuple[Factor, ...]
     output: str
@@ -114,26 +114,26 @@ class Contraction:
         return ",".join(f.letters for f in self.factors) + "->" + self.output
 
     def size(self, letters: Iterable[str]) -> int:
-        """Product of the letters' sizes; the batch counts as 1."""
+        """Product of letter sizes; the batch counts 1."""
         sizes = dict(self.sizes)
         return prod(sizes.get(a, 1) for a in letters)
 
     def shape(self, letters: str) -> tuple[int, ...]:
-        """Sizes of the letters in order, without the batch."""
+        """Letter sizes in order, without batch."""
         sizes = dict(self.sizes)
         return tuple(sizes[a] for a in letters if a != BATCH)
 
     def find(self, kind: type) -> Factor | None:
-        """First factor whose source has type ``kind``, or None."""
+        """First factor whose source is a ``kind``, or None."""
         return next((f for f in self.factors if isinstance(f.source, kind)), None)
 
     def without(self, factor: Factor, **changes) -> Contraction:
-        """Remove one factor and replace the fields in ``changes``."""
+        """Remove a factor and change fields."""
         index = self.factors.index(factor)
         return replace(self, factors=self.factors[:index] + self.factors[index + 1 :], **changes)
 
     def rename(self, letters: dict[str, str]) -> Contraction:
-        """Replace letters everywhere; an empty replacement drops an axis of size 1."""
+        """Replace letters; an empty replacement drops an axis of size 1."""
 
         def renamed(text: str) -> str:
             return "".join(letters.get(a, a) for a in text)
@@ -176,7 +176,8 @@ def contraction_flops(c: Contraction) -> float:
 def pairwise_steps(
     factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int], ...]
 ) -> tuple[ContractionStep, ...]:
-    """Cheapest order of pairwise contractions (opt_einsum, for `PLANNING_ROWS` rows), used for every batch."""
+    """opt_einsum's cheapest order of pairwise contractions, used for every batch size."""
+    # all intermediates that matter carry the batch axis, so all costs grow with the batch in step
     path, _ = _optimal_order(factors, output, sizes)
     remaining, steps = list(factors), []
     for number, positions in enumerate(path):

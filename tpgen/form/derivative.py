@@ -1,11 +1,10 @@
-r"""Derivatives of a multilinear form from a function that computes open slots, without levels.
+r"""Gradients of a multilinear form from a function that computes open slots.
 
-At a point (one tensor per operand), for cotangents :math:`c_s` of the open slots s,
+For cotangents :math:`c_s` of open slots s,
 
 .. math:: \sum_s \langle c_s, \partial L/\partial s\rangle = \sum_s L(\ldots, s := c_s, \ldots),
 
-so a gradient sums :math:`\partial L/\partial t` over points with one tensor replaced.  `parts_of` splits any call with
-levels (`tpgen.form.call`) into such a sum.
+so a gradient sums :math:`\partial L/\partial t` over points with one tensor replaced.
 
 >>> def evaluate(raised, point, opened):  # L = x * y * g
 ...     x, y, g = point
@@ -30,7 +29,7 @@ Add = Callable[[Any, Any], Any]  # of what was evaluated, and of nothing else: i
 
 
 class CallPart(NamedTuple):
-    """Call without levels, one summand of a call with levels, with operands and slots as numbers."""
+    """Summand of a call with levels, itself without levels; operands and slots are numbers."""
 
     raised: tuple[int, ...]  # operands whose place something at a level takes
     point: tuple[int | None, ...]  # what is given in each operand
@@ -54,7 +53,7 @@ def parts_of(call: Call, operands: Sequence[str]) -> tuple[CallPart, ...]:
 def summed_parts(
     parts: Iterable[CallPart], given: Sequence[Any], count: int, evaluate: EvaluateCall, add: Add = add
 ) -> list[Any]:
-    """Evaluate parts and sum their values for each of ``count`` opened slots; None for zero."""
+    """Evaluate parts and sum values per opened slot (``count``); None is zero."""
     totals: list[Any] = [None] * count
     for part in parts:
         point = [None if n is None else given[n] for n in part.point]
@@ -71,7 +70,7 @@ def pull_back(
     wanted: Sequence[int],
     add: Add = add,
 ) -> list[Any]:
-    """Gradients of the ``wanted`` operands for cotangents of the ``opened`` operands; None for other operands."""
+    """Gradients of the ``wanted`` operands (else None) from cotangents of the ``opened`` operands."""
     raised = {n: c for n, c in zip(opened, cotangents, strict=True) if c is not None}
     if not raised:  # a call without levels, which would be the form itself
         return [None] * len(point)

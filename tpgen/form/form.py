@@ -3,12 +3,11 @@ r"""The multilinear form of a product or linear layer, with one open slot.
 .. math::
     L(x_1, x_2, w, g) = \sum_p \alpha_p \sum w_p\, x_1[a,i]\, x_2[b,j]\, C_p[i,j,k]\, g[c,k]
 
-- product: ``out`` open; gradient of an operand: that operand open;
+- product: ``out`` open; gradient: its operand open;
 - ``right``: ``x1`` and ``out`` joined into one open slot;
-- convolution: row z reads ``x1[src[z]]`` and adds to ``out[dst[z]]``;
-- every derivative is again such a form.
+- convolution: row z reads ``x1[src[z]]`` and adds to ``out[dst[z]]``.
 
-Polynomials have their own form (`tpgen.form.polynomial`).
+Derivatives are forms again.  For polynomials see `tpgen.form.polynomial`.
 
 >>> from tpgen.planner.product import make_plan
 >>> form = form_of(make_plan("8x1o", "1o", "8x1e", [(0, 0, 0, "uvu", True)]))
@@ -48,8 +47,8 @@ SlotNames = tuple[str, ...]  # the operands that one tensor stands for: one, or 
 class FlatOperand:
     """Flat operand: segments that tile ``dim`` entries.
 
-    ``rows``: ``row`` (one per row), ``shared`` (one for all rows), or the name of an index: row z gathers ``index[z]``
-    from a given operand and adds to ``index[z]`` of an open one.
+    ``rows``: ``row`` (one per row), ``shared`` (one for all rows), or an index's name: row z gathers from, or adds to,
+    ``index[z]``.
     """
 
     name: str
@@ -63,17 +62,17 @@ class FlatOperand:
 
     @property
     def row(self) -> bool:
-        """Whether the operand has a batch axis."""
+        """Whether rows differ (batch axis)."""
         return self.rows != SHARED
 
     @property
     def index(self) -> str | None:
-        """Name of the index that selects rows, or None."""
+        """Name of the row index, or None."""
         return None if self.rows in (ROW, SHARED) else self.rows
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Text of each segment: its irrep, or its length."""
+        """Each segment's irrep or length, as text."""
         irreps = tuple(self.text.split("+"))
         numbers = tuple(str(stop - start) for start, stop in self.segments)
         return irreps if len(irreps) == len(numbers) and "x" in self.text else numbers
@@ -81,7 +80,7 @@ class FlatOperand:
 
 @dataclass(frozen=True)
 class LetteredLeg:
-    """Segment of an operand that a term reads, with one letter per axis in memory order."""
+    """Segment of an operand that a term reads, one letter per axis."""
 
     operand: str
     segment: int
@@ -90,7 +89,7 @@ class LetteredLeg:
 
 @dataclass(frozen=True)
 class CouplingEntry:
-    """Non-zero of a coupling, times the path's coefficient."""
+    """Non-zero coupling entry times the path's coefficient."""
 
     i: int
     j: int
@@ -103,10 +102,7 @@ class CouplingEntry:
 
 @dataclass(frozen=True)
 class Term:
-    """One path of the form: a leg per operand, and constants.
-
-    Kernels read ``sum over copies and entries of  value * w * x1[i] * x2[j] * g[k]``.
-    """
+    """One path of the form: ``sum over copies and entries of  value * w * x1[i] * x2[j] * g[k]``."""
 
     path: int  # index of the instruction
     text: str
@@ -120,7 +116,7 @@ class Term:
         return next((leg for leg in self.legs if leg.operand == operand), None)
 
     def segment(self, operand: str) -> int:
-        """Number of the operand's segment that the term reads or writes."""
+        """Index of the operand's segment in the term."""
         return next(leg.segment for leg in self.legs if leg.operand == operand)
 
     def size(self, letters: str) -> int:
@@ -128,7 +124,7 @@ class Term:
         return prod(sizes[a] for a in letters)
 
     def reaches(self, opened: tuple[str, ...]) -> bool:
-        """Whether the term has a leg in one of the open operands."""
+        """Whether the term has a leg in ``opened``."""
         return any(self.leg(slot) for slot in opened)
 
     @property
@@ -137,17 +133,17 @@ class Term:
 
     @property
     def mixes(self) -> bool:
-        """Whether weights mix the copies of a coupling of both inputs."""
+        """Whether weights mix copies of a coupling of both inputs."""
         return bool(self.mode.mixing) and self.leg("x2") is not None
 
     @property
     def copies(self) -> tuple[tuple[str, int], ...]:
-        """Letters and sizes of the multiplicity axes."""
+        """Multiplicity axes and sizes."""
         return tuple((a, n) for a, n in self.sizes if a in self.mode.weight)
 
     @property
     def inputs(self) -> str:
-        """Input letters, the rows of a weight matrix."""
+        """Input letters: rows of a weight matrix."""
         return "".join(dict.fromkeys(self.mode.in1 + self.mode.in2))
 
     @property
@@ -174,7 +170,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Form(Shown):
-    """Multilinear form with operands in slots, one slot open."""
+    """Multilinear form: operands in slots, one open."""
 
     operands: tuple[FlatOperand, ...]
     terms: tuple[Term, ...]
@@ -188,16 +184,16 @@ class Form(Shown):
 
     @cached_property
     def given(self) -> tuple[SlotNames, ...]:
-        """The slots that are not open, in order."""
+        """Slots that are not open."""
         return tuple(s for s in self.slots if s != self.opened)
 
     @cached_property
     def indices(self) -> tuple[str, ...]:
-        """Names of the row indices, in operand order."""
+        """Names of row indices."""
         return tuple(dict.fromkeys(o.index for o in self.operands if o.index))
 
     def index(self, slot: SlotNames) -> str | None:
-        """Name of the index that selects a slot's rows, or None."""
+        """Name of the slot's row index, or None."""
         return self.operand(slot[0]).index
 
     def row(self, slot: SlotNames) -> bool:
@@ -205,34 +201,34 @@ class Form(Shown):
         return any(self.operand(name).row for name in slot)
 
     def shape(self, slot: SlotNames) -> tuple[int, ...]:
-        """Shape of a slot's tensor without the batch: one axis per operand."""
+        """The slot tensor's shape without batch, one axis per operand."""
         return tuple(self.operand(name).dim for name in slot)
 
     def open(self, *slot: str) -> Form:
-        """The form with another slot open, a derivative; the former open slot takes a cotangent."""
+        """Open another slot (a derivative); the former takes a cotangent."""
         if slot not in self.slots:
             raise EmitError(unknown("operand", "*".join(slot), ("*".join(s) for s in self.slots)))
         return replace(self, opened=slot)
 
     def merge(self, *names: str) -> Form:
-        """The form with operands joined into one slot, which is open."""
+        """Join operands into one slot and open that slot."""
         rest = tuple(s for s in self.slots if not set(s) & set(names))
         return replace(self, slots=(names, *rest), opened=names)
 
     def index_rows(self, **indices: str) -> Form:
-        """The form with operands indexed by row: ``form.index_rows(x1="src", out="dst")``."""
+        """Index operands' rows: ``form.index_rows(x1="src", out="dst")``."""
         return replace(
             self, operands=tuple(replace(o, rows=indices[o.name]) if o.name in indices else o for o in self.operands)
         )
 
     def reading(self, *slots: SlotNames) -> Form:
-        """The form restricted to terms that read all the slots."""
+        """Keep only terms that read all the slots."""
         names = [name for slot in slots for name in slot]
         return replace(self, terms=tuple(t for t in self.terms if all(t.leg(name) for name in names)))
 
     @cached_property
     def live_terms(self) -> tuple[Term, ...]:
-        """Terms that reach the open slot with a non-zero coefficient."""
+        """Terms that reach the open slot with non-zero coefficient."""
         return tuple(t for t in self.terms if all(t.leg(name) for name in self.opened) and t.coefficient != 0.0)
 
     def contraction(self, term: Term) -> Contraction:
@@ -271,7 +267,7 @@ class Form(Shown):
 
     @property
     def path_map(self) -> PathMap:
-        """Diagram of the paths from given segments to segments of the open slot."""
+        """Diagram of paths from given segments to open segments."""
 
         def labels(slots: Iterable[SlotNames]) -> dict[str, tuple[str, ...]]:
             return {name: self.operand(name).labels for slot in slots for name in slot}
@@ -292,9 +288,9 @@ class Form(Shown):
 
 
 def form_of(plan: Plan, layout: Layout = "mul_ir") -> Form:
-    """The form of a product or linear layer, with ``out`` open and without channels (`Plan.flat`).
+    """The form of a product or linear layer without channels (`Plan.flat`), ``out`` open.
 
-    ``layout`` is the axis order of segments: one name, or one for each input and the output.
+    ``layout``: axis order of segments, one name, or one per input and output.
 
     >>> from tpgen.planner.linear import make_linear_plan
     >>> print(form_of(make_linear_plan("8x1o", "4x1o")).open("w"))
@@ -322,7 +318,7 @@ def form_of(plan: Plan, layout: Layout = "mul_ir") -> Form:
 
 
 def right_form(plan: Plan, layout: Layout = "mul_ir") -> Form:
-    """The form of ``right``: ``x1`` and ``out`` joined into one open matrix."""
+    """The form of ``right``: ``x1`` and ``out`` joined, open."""
     return form_of(plan, layout).merge("x1", "out")
 
 
@@ -337,7 +333,7 @@ def conv_form(plan: Plan, layout: Layout = "mul_ir") -> Form:
 
 
 def layouts_of(plan: Plan, layout: Layout) -> tuple[str, ...]:
-    """One layout name for each input and the output of a plan.
+    """One layout name for each input and the output.
 
     >>> from tpgen.planner.linear import make_linear_plan
     >>> layouts_of(make_linear_plan("8x1o", "4x1o"), "ir_mul")

@@ -1,8 +1,8 @@
-r"""Polynomials in the components of named tensors, for one row and one channel.
+r"""Polynomials in components of named tensors, for one row and channel.
 
 .. math:: P = \sum_n c_n \prod_f t_f[i_f]
 
-A monomial may repeat a tensor.  Gradients are polynomials again.
+A monomial may repeat a tensor.
 
 >>> P = polynomial({(("x", 0), ("x", 1), ("g", 0)): 2.0, (("x", 1), ("x", 0), ("g", 0)): 1.0})
 >>> print(P)
@@ -49,7 +49,7 @@ class Monomial(NamedTuple):
 
 @dataclass(frozen=True)
 class PolynomialForm:
-    """Sum of monomials with distinct products, built by `polynomial` or `collect_like_terms`."""
+    """Sum of monomials with distinct products (`polynomial`, `collect_like_terms`)."""
 
     monomials: tuple[Monomial, ...]
 
@@ -71,7 +71,7 @@ class PolynomialForm:
         return max((sum(f.tensor == tensor for f in m.factors) for m in self.monomials), default=0)
 
     def gradient(self, tensor: str) -> dict[int, PolynomialForm]:
-        """Derivative by each component of a tensor, by component.
+        """Derivatives by a tensor's components, by component.
 
         >>> {i: str(p) for i, p in polynomial({(("x", 0), ("x", 1)): 1.0}).gradient("x").items()}
         {0: 'x1', 1: 'x0'}
@@ -97,14 +97,14 @@ class PolynomialForm:
 
 
 def polynomial(table: Mapping[tuple[tuple[str, int], ...], float]) -> PolynomialForm:
-    """Build a polynomial from a table of coefficients by products of (tensor, component)."""
+    """Polynomial from coefficients by products of (tensor, component)."""
     return collect_like_terms(Monomial(value, tuple(Variable(*f) for f in factors)) for factors, value in table.items())
 
 
 def collect_like_terms(monomials: Iterable[Monomial]) -> PolynomialForm:
-    """Sum like terms and drop sums that cancel.
+    """Sum like terms; drop sums that cancel.
 
-    Tensors of a monomial keep the order of first use; components of one tensor ascend.
+    Factors are sorted by first use of the tensor, then component.
 
     >>> x0, x1 = Variable("x", 0), Variable("x", 1)
     >>> print(collect_like_terms([Monomial(1.0, (x1, x0)), Monomial(1.0, (x0, x1))]))
@@ -146,7 +146,7 @@ def polynomial_of(plan: Plan) -> PolynomialForm:
 
 
 def read_operand(o: Operand, x: Any) -> Any:
-    """View a tensor as ``[row, channel, component]``, with one channel if all channels share the operand."""
+    """View a tensor as ``[row, channel, component]``; shared channels have size one."""
     if o.weights:  # [element or row, path, channel]
         return x.transpose(1, 2)
     flat = x.flatten(1)

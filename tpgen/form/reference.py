@@ -1,4 +1,4 @@
-"""Slow reference: products term by term with dense couplings, the oracle of tests and `tpgen verify`."""
+"""Slow reference product, the oracle of tests and `tpgen verify`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tpgen.planner.plan import Plan, Segment
 
 
 def reference_product(plan: Plan, *tensors: Tensor | None, layout: Layout = "mul_ir") -> Tensor:
-    """Compute a product or linear layer, one einsum per path, without channels and biases.
+    """Compute a product or linear layer by one einsum per path, without channels and biases.
 
-    Inputs are ``(z, dim)``, then w ``(numel,)`` or ``(z, numel)``.  Returns ``(z, out)`` in the first input's dtype.
+    Inputs ``(z, dim)``, then w ``(numel,)`` or ``(z, numel)``; returns ``(z, out)``.
     """
     *inputs, w = tensors
     first, layouts = tensors[0], layouts_of(plan, layout)

@@ -9,7 +9,7 @@ from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor, 
 
 
 def scalar_leg(c: Contraction) -> Contraction:
-    """Replace a coupling with a scalar leg by a Kronecker delta: ``C[0,j,k] = delta[j,k] / sqrt(2 l + 1)``.
+    """Replace a coupling with a scalar leg: ``C[0,j,k] = delta[j,k] / sqrt(2 l + 1)``.
 
     >>> c = Contraction((Factor("x1", "zui"), Factor("x2", "zj"), Factor(Coupling(1, 0, 1), "ijk")), "zuk",
     ...                 (("u", 8), ("i", 3), ("j", 1), ("k", 3)))
@@ -30,7 +30,7 @@ def scalar_leg(c: Contraction) -> Contraction:
 
 
 def unify_deltas(c: Contraction) -> Contraction:
-    """Rename two letters joined by a delta to one, unless the output has both.
+    """Merge two letters joined by a delta, unless the output has both.
 
     >>> factors = (Factor("x1", "zui"), Factor("x2", "z"), Factor(Delta(3), "ik"))
     >>> c = Contraction(factors, "zuk", (("u", 8), ("i", 3), ("k", 3)))

@@ -19,7 +19,7 @@ def random_operands(
     dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
 ) -> dict[str, Tensor]:
-    """Normal operands by name, drawn in float64, then rounded to ``dtype``; ``out`` is a result or cotangent.
+    """Normal operands by name, drawn in float64 and rounded; ``out`` is a result or cotangent.
 
     >>> from tpgen.planner.presets import channelwise
     >>> found = random_operands(channelwise("8x1o", "1o", "0e"), 5)

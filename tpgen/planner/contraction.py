@@ -1,4 +1,4 @@
-"""Plan MACE's symmetric contraction: weighted products of every degree into every output irrep."""
+"""Plan MACE's symmetric contraction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tpgen.planner.polynomial_plan import PolynomialTerm, generated_couplings, m
 
 
 def make_contraction_plan(irreps_in: Irreps, irreps_out: Irreps, degrees: Sequence[int]) -> Plan:
-    """Plan products of features ``x`` with themselves, for each output irrep from the highest degree down to 1.
+    """Plan weighted powers of features ``x`` into each output irrep, from its highest degree down.
 
     Raises `PlanError` when no product reaches the output.
 
@@ -43,7 +43,7 @@ def make_contraction_plan(irreps_in: Irreps, irreps_out: Irreps, degrees: Sequen
 
 
 def contraction_paths(irreps_in: Irreps, output: Irrep, degree: int) -> list[list[Entries]]:
-    """List the paths of each degree from 1 to ``degree``; paths that vanish by symmetry have no entries."""
+    """Paths of each degree from 1 up; without entries if zero by symmetry."""
     return [_paths_of_degree(irreps_in, output, nu) for nu in range(1, degree + 1)]
 
 

@@ -1,4 +1,4 @@
-"""Couplings: e3nn's real Wigner 3j symbols (`e3nn.o3.wigner_3j`) in float64, cached by (l1, l2, l3)."""
+"""e3nn's real Wigner 3j symbols in float64, cached."""
 
 from __future__ import annotations
 

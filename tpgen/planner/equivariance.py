@@ -62,13 +62,13 @@ def violation(inputs: Sequence[Irreps], output: Irreps, path: Entries) -> float:
 
 
 def rotation_of(matrix: Tensor) -> Tensor:
-    """Rotation from the QR decomposition of a matrix; random for normal entries."""
+    """Rotation within a matrix, by QR decomposition."""
     orthogonal = torch.linalg.qr(matrix)[0]
     return orthogonal * torch.det(orthogonal)
 
 
 def representation(irreps: Irreps, rotation: Tensor) -> Tensor:
-    """Matrix that represents a rotation, or a rotation with inversion, on irreps."""
+    """Matrix of a rotation, with or without inversion, on irreps."""
     sign = torch.det(rotation).sign()
     blocks = [_wigner_d(ir.l, rotation * sign) * (1 if sign > 0 else ir.p) for mul, ir in irreps for _ in range(mul)]
     return torch.block_diag(*blocks)

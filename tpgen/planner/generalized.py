@@ -1,11 +1,11 @@
-r"""Generalised couplings: equivariant multilinear maps of several factors, chained from real Wigner 3j symbols.
+r"""Generalised couplings: equivariant multilinear maps, chained from real Wigner 3j symbols.
 
-A *path* starts with an irrep of the first factor and couples one irrep of each further factor:
+A *path* couples one irrep of each further factor to an irrep of the first:
 
 .. math::
     U^{(\nu)}_{k, i_1 \ldots i_\nu} = \sqrt{2 l_k + 1} \sum_j C_{k, j, i_\nu}\, U^{(\nu-1)}_{j, i_1 \ldots i_{\nu-1}}
 
-with :math:`U^{(1)}` the identity, in float64.  Paths have the order of MACE's ``U_matrix_nu``, so MACE's weights fit.
+with :math:`U^{(1)}` the identity, in the order of MACE's ``U_matrix_nu``.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _Path = tuple[Irrep, np.ndarray]  # the irrep reached so far, and its map [compo
 
 
 def generalized_couplings(factors: Sequence[Irreps | str], output: Irrep | str, natural: bool = False) -> np.ndarray:
-    """All paths to an irrep as one array ``[component, i_1, ..., i_nu, path]``, MACE's ``U_matrix_nu``.
+    """All paths to an irrep, ``[component, i_1, ..., i_nu, path]``, MACE's ``U_matrix_nu``.
 
-    ``natural`` admits only intermediate irreps of parity (-1)^l, as MACE in degree 4.
+    ``natural``: intermediate parities (-1)^l only, as MACE in degree 4.
 
     >>> generalized_couplings(["0e+1o", "0e+1o"], "0e").shape
     (1, 4, 4, 2)
@@ -46,9 +46,9 @@ def generalized_couplings(factors: Sequence[Irreps | str], output: Irrep | str, 
 def symmetrized_couplings(
     factors: Sequence[Irreps | str], output: Irrep | str, same: Sequence[object] | None = None, natural: bool = False
 ) -> list[Entries]:
-    """The paths to an irrep, with entries that differ by exchanging equal factors summed.
+    """Sparse paths to an irrep, summing entries that differ by exchanging equal factors (into i >= j >= k).
 
-    ``same`` names the tensor of each factor (default: one tensor).  Summed entries have descending indices i >= j >= k.
+    ``same`` names each factor's tensor (default: one).
 
     >>> symmetrized_couplings(["1o", "1o"], "1e")  # a vector crossed with itself
     [{}]

@@ -1,8 +1,8 @@
-r"""Real spherical harmonics as polynomials of a vector, with e3nn's components, signs and normalizations.
+r"""Real spherical harmonics as polynomials of a vector, in e3nn's convention.
 
 .. math:: Y_{l,m}(x) = c_l \sum_{i \ldots j} U_{m, i \ldots j}\; x_i \cdots x_j
 
-with l factors and U their only symmetric coupling to degree l.
+with l factors and U their symmetric coupling.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ _POLE = 1  # e3nn's components are x, y, z, and its pole is y
 
 
 def make_harmonics_plan(vector: str, degrees: Sequence[int], normalization: str) -> Plan:
-    """Plan harmonics of vectors ``x`` (``1o`` or ``1e``) for the degrees in order; degree 0 multiplies the operand
-    ``one``, 1.
+    """Plan harmonics of vectors ``x`` (``1o`` or ``1e``); degree 0 reads the operand ``one``.
 
-    Raises `PlanError` for an unknown normalization, a degree above 4, or degree 0 alone.
+    Raises `PlanError` for an unknown normalization, or unless the highest degree is 1 to 4.
 
     >>> print(make_harmonics_plan("1o", [0, 1, 2], "component"))
     polynomial 5f9db673148f7ef8: 3 terms
@@ -61,6 +60,7 @@ def make_harmonics_plan(vector: str, degrees: Sequence[int], normalization: str)
 
 
 def _degree_term(ir: Irrep, start: int, vector: str, norm: float) -> PolynomialTerm:
+    # at the pole only the middle component is not zero, and it is the norm
     if ir.l == 0:
         return PolynomialTerm(("one",), table=(table_of({(start, 0): norm}),))
     coupling = generalized_couplings([vector] * ir.l, ir)[..., 0]  # one path alone goes up with every factor

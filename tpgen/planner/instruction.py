@@ -1,4 +1,4 @@
-"""Parse instructions, in all accepted forms, into records."""
+"""Parse instructions into records."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from tpgen.base.errors import PlanError
 
 
 class Instruction(NamedTuple):
-    """Instruction ``in1[i_in1] ⊗ in2[i_in2] → out[i_out]`` in one connection mode, with e3nn's fields.
+    """Instruction ``in1[i_in1] ⊗ in2[i_in2] → out[i_out]`` with e3nn's fields.
 
-    ``path_weight`` is the user's, not the final coefficient; ``path_shape``, the weight's shape, is empty until
-    planned.
+    ``path_weight`` is the user's, before normalisation; ``path_shape``, the weight's shape, is empty until planned.
     """
 
     i_in1: int
@@ -37,10 +36,7 @@ class Instruction(NamedTuple):
 
 
 class BuiltInstruction(Instruction):
-    """Instruction of a plan without normalisation, such as of a built e3nn product.
-
-    ``path_weight`` holds the whole coefficient, so only plans without normalisation accept it.
-    """
+    """Instruction whose ``path_weight`` is the whole coefficient; only plans without normalisation accept it."""
 
     __slots__ = ()
 
@@ -70,9 +66,7 @@ def _unreadable_irrep(irreps: object) -> str:
 
 
 def parse_instructions(instructions: Iterable[Sequence]) -> list[Instruction]:
-    """Parse 5-tuples, 6-tuples and `Instruction` records.
-
-    Refuses instructions of a built e3nn product, whose final coefficients would be normalised again.
+    """Parse 5-tuples, 6-tuples and `Instruction` records; refuse instructions of a built e3nn product.
 
     >>> parse_instructions([(0, 0, 0, "uvw", True)])[0].path_weight
     1.0

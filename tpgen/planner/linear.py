@@ -26,10 +26,7 @@ LINEAR_NORMALIZATIONS = tuple(name for name in PATH_NORMALIZATIONS if name != "n
 
 
 class LinearInstruction(NamedTuple):
-    """e3nn's instruction ``in[i_in]`` to ``out[i_out]``, or a bias (``i_in`` -1).
-
-    ``path_shape`` is the weight's shape, ``path_weight`` the coefficient.
-    """
+    """e3nn's instruction ``in[i_in]`` to ``out[i_out]``, or a bias (``i_in`` -1); ``path_weight``: the coefficient."""
 
     i_in: int
     i_out: int
@@ -47,12 +44,11 @@ def make_linear_plan(
     path_normalization: str = "element",
     shared_weights: bool | str = True,
 ) -> Plan:
-    """Plan a linear layer with the parameters of `e3nn.o3.Linear`.
+    """Plan a linear layer, with the parameters of `e3nn.o3.Linear`.
 
-    ``pairs`` are its instructions ``(i_in, i_out)``, by default all pairs of equal irreps; ``biases`` is one flag for
-    all scalar outputs (0e), or one per entry of ``irreps_out``.  Beyond e3nn: ``path_normalization="none"``
-    (coefficients 1) and ``shared_weights="element"`` (an index gives each row's element, and rows of one element share
-    weights).
+    ``pairs``: instructions ``(i_in, i_out)``, by default all equal irreps; ``biases``: one flag for all scalar outputs
+    (0e), or one per output.  Beyond e3nn: ``path_normalization="none"`` (coefficients 1) and
+    ``shared_weights="element"`` (rows of one element, given by an index, share weights).
 
     Raises `PlanError` naming the instruction or bias, and the broken rule.
 
@@ -112,6 +108,7 @@ def make_matrix_plan(inputs: int, outputs: int) -> Plan:
 
 
 def _without_channels_and_biases(plan: Plan) -> Plan:
+    # f_in channels of 8x1o are 8 f_in copies of 1o
     if plan.f_in is None and not plan.bias_numel:
         return plan
     return plan.remade(
@@ -228,5 +225,6 @@ def _bias_flags(biases: bool | Sequence[bool] | None, outputs: list[Segment]) ->
 
 
 def _path_factors(bound: list[_SegmentPair], f_in: int, path_normalization: str) -> list[Factors]:
+    # those of a product with the scalar 1 that sums f_in times as many copies
     scales = [PathScale(target.index, (1, 1, 1), f_in * source.mul, 1.0, 1.0, 1.0) for source, target in bound]
     return normalization_factors(scales, "none", path_normalization)

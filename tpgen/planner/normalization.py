@@ -28,7 +28,7 @@ class PathScale:
 
 @dataclass(frozen=True)
 class Factors:
-    """Factors of one path's coefficient, sqrt(irrep / path * variance * weight)."""
+    """Factors of a path's coefficient sqrt(irrep / path * variance * weight)."""
 
     irrep: float
     path: float

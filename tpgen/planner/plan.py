@@ -1,7 +1,4 @@
-"""Frozen plans of products, linear layers and polynomials.
-
-Makers such as `make_plan` derive segments, sizes, weight slices and coefficients once; later stages read plans.
-"""
+"""Frozen plans of products, linear layers and polynomials."""
 
 from __future__ import annotations
 
@@ -72,10 +69,9 @@ class WeightSlice:
 
 @dataclass(frozen=True)
 class Operand:
-    """Tensor of a plan: name, irreps, layout, row rule.
+    """Tensor of a plan.  A polynomial's irreps describe one channel; ``channels=False``: all channels share one copy.
 
-    A polynomial's irreps describe one channel; with ``channels=False`` all channels share one copy. ``rows``: ``row``
-    (one per row), ``shared`` (one for all rows), or the name of an index.
+    ``rows``: ``row`` (one per row), ``shared`` (one for all rows), or an index's name.
     """
 
     name: str
@@ -101,7 +97,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Leg:
-    """Part of an operand that a path reads or writes: a segment, or one channel's ``dim`` components."""
+    """Part of an operand that a path touches: a segment, or a channel's ``dim`` components."""
 
     operand: str
     dim: int
@@ -128,10 +124,9 @@ class Leg:
 
 @dataclass(frozen=True)
 class Path:
-    """One sum of products: input legs and, last, the output leg.
+    """One sum of products: input legs, last the output leg.
 
-    The constant is ``entries``, (k, i, ..., j) -> value; by default the real Wigner 3j symbol, or the identity of a
-    single input.
+    Constant: ``entries``, (k, i, ..., j) -> value, by default the real Wigner 3j symbol, or the identity of one input.
     """
 
     index: int  # of the instruction
@@ -179,9 +174,7 @@ class Path:
 
     @property
     def flops(self) -> int:
-        """Operations per row (and channel): a multiply and an add per non-zero entry and combination of input copies,
-        then the weight.
-        """
+        """Operations per row (and channel): two per coupling entry and combination of input copies, then the weight."""
         sizes = dict(self.sizes)
         copies = prod(sizes[a] for a in set(self.mode.in1 + self.mode.in2))
         weight = prod(sizes.values()) * self.legs[-1].dim if self.weight else 0
@@ -217,8 +210,8 @@ class Maker:
 class Plan(Shown):
     """Plan of a product, linear layer or polynomial; equal plans compute the same function.
 
-    ``arguments`` are the maker's, also readable as attributes (``plan.irreps_in1``).  ``paths`` omit instructions
-    without elements.  ``operands`` are inputs, weights and, last, the output.
+    ``arguments`` are readable as attributes (``plan.irreps_in1``).  ``paths`` omit empty instructions.  ``operands``:
+    inputs, weights, last the output.
     """
 
     maker: Maker = field(compare=False, repr=False)
@@ -267,7 +260,7 @@ class Plan(Shown):
 
     @cached_property
     def reached(self) -> tuple[bool, ...]:
-        """For every output segment, whether a path with non-zero coefficient or a bias writes the segment."""
+        """For every output segment, whether a non-zero path or bias writes the segment."""
         legs = [path.legs[-1] for path in self.paths if path.coefficient != 0.0]
         live = {leg.segment.index for leg in legs if leg.segment} | {s.index for s in self.biased if s.mul}
         whole = any(leg.segment is None for leg in legs)
@@ -289,7 +282,7 @@ class Plan(Shown):
         return sum(path.flops for path in self.flat.paths)
 
     def row_bytes(self, itemsize: int = 4) -> int:
-        """Fewest bytes moved per row: each input read once, the output written once."""
+        """Fewest bytes per row: each input read once, the output written once."""
         return itemsize * sum(o.dim for o in self.operands if o.rows == ROW)
 
     @cached_property
@@ -298,7 +291,7 @@ class Plan(Shown):
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
-        """One line of JSON with fixed key order, for `tpgen.planner.read.read_plan`."""
+        """One line of JSON, for `tpgen.planner.read.read_plan`."""
         return self._json
 
     @cached_property
@@ -327,11 +320,11 @@ class Plan(Shown):
         return f"{self.maker.format.split('.')[1].split('/')[0]} {self.digest}: {self.maker.title(self)}"
 
     def lines(self, itemsize: int = 4) -> list[tuple[str, int | None]]:
-        """Lines of the printed table, each with its instruction index, None outside instructions."""
+        """Lines of the printed table, each with instruction index or None."""
         return table_lines(self.title, self.rows(itemsize), self._totals_line(itemsize))
 
     def rows(self, itemsize: int = 4) -> list[PlanRow]:
-        """One table row per instruction with paths; a number has ``itemsize`` bytes."""
+        """Table rows, one per instruction with paths."""
         return [PlanRow(n, self._table_cells(paths, itemsize)) for n, paths in self.by_instruction.items()]
 
     def _table_cells(self, paths: tuple[Path, ...], itemsize: int) -> dict[str, str]:
@@ -375,6 +368,7 @@ class Plan(Shown):
         return PathMap({o.name: sides[o.name] for o in self.inputs}, {OUT: sides[OUT]}, routes)
 
     def _segment_labels(self, operand: Operand) -> tuple[str, ...]:
+        # last the operand itself, if a path reads the whole of it
         segments = [leg.segment for path in self.paths for leg in path.legs if leg.operand == operand.name]
         parts = tuple(map(str, operand.irreps)) if any(segments) or not segments else ()
         return parts if all(segments) else (*parts, operand.name)
@@ -395,6 +389,7 @@ class Plan(Shown):
 
 
 def _json_value(value: Any) -> Any:
+    # a record is a list of its user's arguments
     value = getattr(value, "asked", value)
     if isinstance(value, Irreps):
         return str(value)

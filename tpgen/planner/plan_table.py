@@ -1,4 +1,4 @@
-"""Print a plan as a table: title, one row per instruction, totals."""
+"""Print a plan as a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PlanRow:
 
 
 def table_lines(title: str, rows: Sequence[PlanRow], totals: str) -> list[tuple[str, int | None]]:
-    """List the table's lines, each with its instruction index, None outside instructions."""
+    """The table's lines, each with instruction index or None."""
     above = [*title.split("\n"), ""]
     if not rows:
         return [(text, None) for text in (*above, totals)]
@@ -33,7 +33,7 @@ def table_lines(title: str, rows: Sequence[PlanRow], totals: str) -> list[tuple[
 
 
 def table_html(title: str, rows: Sequence[PlanRow], totals: str, shown: PathMap) -> str:
-    """Write the table as HTML with bars for flops and bytes, and the path diagram."""
+    """The table as HTML, with cost bars and path diagram."""
     cells, left = _table_cells(rows)
     bars = {name: [float(row.cells[name]) for row in rows] for name in _BARS if name in cells[0]}
     return lines(*title.split("\n")) + html_table(cells, left, bars) + lines(totals) + path_picture(shown)

@@ -1,10 +1,9 @@
-r"""Plan an equivariant polynomial, a sum of terms:
+r"""Plan an equivariant polynomial
 
 .. math::
     \text{out}_k = \sum_{\text{terms}} \sum_p w_p \sum_{i \ldots j} U^{p}_{k, i \ldots j}\; t_{a, i} \cdots t_{b, j}
 
-for every row and channel.  A term may repeat a tensor.  U is generated (`tpgen.planner.generalized`) or a table; a path
-has at most one weight per channel.
+per row and channel.  Constants U are generated (`tpgen.planner.generalized`) or given as a table.
 """
 
 from __future__ import annotations
@@ -37,11 +36,10 @@ _LAYOUTS = {
 
 @dataclass(frozen=True)
 class PolynomialTerm:
-    """One term: names of its tensors, output segment, weight name, constants.
+    """One term: tensor names, output segment, weight name, constants.
 
-    ``table`` holds ``((k, i, ..., j), value)`` per path, k a component of the whole output; None generates couplings
-    into segment ``i_out``.  ``basis`` of generated paths: ``chained`` (MACE's, in order), ``natural`` (only parities
-    (-1)^l, MACE's degree 4) or ``independent``.
+    ``table``: ``((k, i, ..., j), value)`` per path, k in the whole output; None generates couplings into segment
+    ``i_out``. ``basis``: ``chained`` (MACE's paths), ``natural`` (only parities (-1)^l) or ``independent``.
     """
 
     inputs: tuple[str, ...]
@@ -60,7 +58,7 @@ BASES = ("independent", "chained", "natural")
 
 
 def terms_text(plan: Plan) -> str:
-    """Print the operands, then each term's tensors, target and number of paths."""
+    """Print operands, then each term's tensors, target and paths."""
     lines = [str(o) for o in plan.operands]
     for n, term in enumerate(plan.terms):
         paths = plan.by_instruction[n]
@@ -77,7 +75,7 @@ _coupling_shelf: Shelf[tuple, list[Entries]] = Shelf("couplings of polynomials")
 
 
 def generated_couplings(factors: tuple[str, ...], output: str, same: tuple[str, ...], basis: str) -> list[Entries]:
-    """Cached couplings of factors to an output irrep; ``same`` names each factor's tensor (see `PolynomialTerm`)."""
+    """Cached couplings to an output irrep; ``same`` names each factor's tensor."""
     key = (factors, output, tuple(same.index(s) for s in same), basis)
     known = _coupling_shelf.get(key)
     if known is None:
@@ -138,6 +136,7 @@ def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[Polynomial
 
 
 def _path_constants(term: PolynomialTerm, names: Mapping[str, Operand]) -> list[Entries]:
+    # (k, i, ..., j) -> value for each path, k a component of the whole output
     if term.table is not None:
         return [dict(path) for path in term.table]
     assert term.i_out is not None
@@ -238,6 +237,7 @@ def _check_table(n: int, term: PolynomialTerm, names: Mapping[str, Operand]) -> 
 
 
 def _weight_operands(terms: Sequence[PolynomialTerm], constants: Sequence[list[Entries]]) -> list[Operand]:
+    # one operand for each name, with the paths of all its terms
     counts: dict[str, int] = {}
     for term, paths in zip(terms, constants, strict=True):
         if term.weight is not None and counts.setdefault(term.weight, len(paths)) != len(paths):
@@ -251,7 +251,7 @@ def _weight_operands(terms: Sequence[PolynomialTerm], constants: Sequence[list[E
 
 
 def table_of(entries: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
-    """Sort a path's entries, a mapping or pairs, into tuples; `PlanError` for malformed entries."""
+    """Sort a path's entries, mapping or pairs, into tuples; `PlanError` if malformed."""
     pairs = entries.items() if isinstance(entries, Mapping) else entries
     return tuple(sorted(_parse_entry(index, value) for index, value in pairs))
 

@@ -1,7 +1,4 @@
-"""Products by name: instructions derived from irreps.
-
-Paths and weights have the order of e3nn's classes; of MACE and NequIP for `channelwise`.
-"""
+"""Products by name, with the path order of e3nn, MACE and NequIP."""
 
 from __future__ import annotations
 
@@ -56,10 +53,9 @@ def fully_connected(
 def channelwise(
     irreps_in1: Irreps | str, irreps_in2: Irreps | str, irreps_filter: Irreps | str, **options: Unpack[Planning]
 ) -> Plan:
-    """The convolution product of MACE and NequIP: mode ``uvu``, weighted, into the irreps of the filter.
+    """The convolution product of MACE and NequIP: mode ``uvu``, into irreps of the filter.
 
-    Each path has an output segment of its own; segments are sorted by irrep, paths by segment.  Weights are per row by
-    default.
+    One output segment per path, sorted by irrep.  Weights are per row by default.
 
     >>> str(channelwise("8x0e+8x1o", "0e+1o", "0e+1o").irreps_out)
     '8x0e+8x0e+8x1o+8x1o'
@@ -111,7 +107,7 @@ def full(
     filter_ir_out: Iterable[object] | None = None,
     **options: Unpack[Planning],
 ) -> Plan:
-    """Every copy of one input times every copy of the other: mode ``uvuv``, unweighted, output irreps sorted.
+    """Every copy of one input times every copy of the other: mode ``uvuv``, unweighted.
 
     >>> str(full("2x1o", "3x0e").irreps_out)
     '6x1o'
@@ -132,8 +128,8 @@ def tensor_square(
 ) -> Plan:
     """The product of a tensor with itself, each symmetric pair once.
 
-    Without ``irreps_out``: unweighted, one output segment per path (modes ``uvuv``, ``uvu<v``, ``uuu``).  With
-    ``irreps_out``: fully connected and weighted (modes ``uvw``, ``u<vw``, ``uuw``).
+    Without ``irreps_out``: unweighted, one segment per path (``uvuv``, ``uvu<v``, ``uuu``).  With: fully connected,
+    weighted (``uvw``, ``u<vw``, ``uuw``).
 
     >>> str(tensor_square("1o").irreps_out)
     '1x0e+1x2e'
@@ -165,9 +161,8 @@ def tensor_square(
 
 
 def _symmetric_pairs(irreps: Irreps, modes: tuple[str, str, str], normalization: str, allowed: set[Irrep] | None):
-    """Yield (i1, i2, mode, irrep, scale) for segments i1 <= i2, each unordered pair of copies once.
-
-    ``modes``: of two segments, of two copies in one segment, of a copy with itself.
+    """Yield (i1, i2, mode, irrep, scale), each unordered pair of copies once; ``modes``: of two segments, of two
+    copies in one segment, of a copy with itself.
     """
     apart, pairs, same = modes
     generic, diagonal = _SQUARE_SCALES[normalization]
@@ -218,6 +213,7 @@ def _sort_segments(segments: list[tuple[int, Irrep]]) -> tuple[Irreps, tuple[int
 
 
 def _split_to_equal_multiplicities(left: list, right: list) -> tuple[list, list]:
+    # lists of (mul, ir)
     cut_left, cut_right = [], []
     while left and right:
         (mul1, ir1), (mul2, ir2) = left.pop(0), right.pop(0)

@@ -1,4 +1,4 @@
-"""Named products, linear layers and polynomials of real networks, for tests and benchmarks."""
+"""Named plans of real networks, for tests and benchmarks."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from tpgen.planner.strict import boolean, check, entries, index, irreps, list_of
 def product_operands(
     ends: Mapping[str, Irreps], slices: Sequence[WeightSlice | None], rows: str
 ) -> tuple[Operand, ...]:
-    """Inputs, flat weights ``w`` (with row rule ``rows``) and output; ``ends`` maps names to irreps, output last."""
+    """Inputs, flat weights ``w`` (row rule ``rows``) and output, from irreps by name, output last."""
     numel = max((s.stop for s in slices if s is not None), default=0)
     weights = Operand("w", Irreps(f"{numel}x0e"), weights=True, rows=rows)
     *inputs, out = (Operand(name, irreps) for name, irreps in ends.items())
@@ -35,7 +35,7 @@ def product_operands(
 
 
 def weight_slices(shapes: Sequence[tuple[int, ...] | None]) -> tuple[WeightSlice | None, ...]:
-    """Lay out weights in instruction order; None for instructions without a weight shape."""
+    """Lay out weights in order; None without a shape."""
     starts = accumulate((0 if s is None else prod(s) for s in shapes), initial=0)
     return tuple(None if s is None else WeightSlice(start, s) for start, s in zip(starts, shapes, strict=False))
 

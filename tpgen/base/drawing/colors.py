@@ -25,7 +25,7 @@ def path_color(index: int) -> Color:
 
 
 def line_color(index: int) -> Color:
-    """Colour of a path, with enough contrast for lines on light and dark pages."""
+    """Colour of a path's line, visible on light and dark pages."""
     linear = [_srgb_to_linear(channel) for channel in path_color(index)]
     found = _luminance(linear)
     kept = min(1.0, _LIGHTEST / found)
@@ -40,6 +40,7 @@ def text_color(color: Color) -> str:
     >>> text_color((1.0, 1.0, 0.0)), text_color((0.2, 0.0, 0.5))
     ('#000', '#fff')
     """
+    # contrast 4.5 to 1 at least, as WCAG asks
     return "#000" if _luminance([_srgb_to_linear(channel) for channel in color]) > 0.179 else "#fff"
 
 

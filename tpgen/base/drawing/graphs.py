@@ -1,4 +1,4 @@
-"""SVG pictures of graphs: nodes in ranks, in the colours of their paths."""
+"""SVG pictures of graphs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GREY: Color = (0.5, 0.5, 0.5)
 
 @dataclass(frozen=True)
 class Dot:
-    """Node of a picture: names of its inputs, title, path."""
+    """Node of a picture: inputs, title, path."""
 
     reads: Sequence[str]
     title: str
@@ -26,7 +26,7 @@ class Dot:
 
 
 def graph_picture(dots: Mapping[str, Dot]) -> str:
-    """Draw a graph as SVG, inputs above readers; large graphs are cut, with a note.
+    """Draw a graph as SVG; cut large graphs, with a note.
 
     >>> graph_picture({"x": Dot([], "x", is_end=True), "y": Dot(["x"], "mul", 3)}).count("<circle")
     2
@@ -84,10 +84,9 @@ class _EdgeBend:
 def layered(
     reads: Mapping[Node, Sequence[Node]], inputs: Iterable[Node] = ()
 ) -> tuple[dict[Node, _Point], dict[tuple[Node, Node], list[_Point]]]:
-    """Layer a graph: position of each node, and points of each edge's line.
+    """Layer a graph: positions of nodes, and points of each edge's line.
 
-    ``reads`` lists inputs before readers.  Ranks descend from 0; ``inputs`` are at the top, other sources just above
-    their first reader.
+    ``reads`` lists inputs first.  Ranks descend from 0, with ``inputs`` at the top.
 
     >>> places, lines = layered({"a": [], "b": [], "c": ["a", "b"], "d": ["c", "a"]}, inputs=["a", "b"])
     >>> [y for _, y in places.values()]
@@ -126,6 +125,7 @@ def _rank_of_nodes(reads: Mapping[Node, Sequence[Node]], inputs: set[Node]) -> d
 
 
 def _x_positions(ranks: list[list[Hashable]], above: Mapping[Hashable, list[Hashable]]) -> dict[Hashable, float]:
+    # by turns near the nodes above and near the nodes below
     below: dict[Hashable, list[Hashable]] = {}
     for one, sources in above.items():
         for source in sources:
@@ -141,6 +141,7 @@ def _x_positions(ranks: list[list[Hashable]], above: Mapping[Hashable, list[Hash
 
 
 def _x_in_rank(rank: Sequence[Hashable], wanted: Sequence[float]) -> list[float]:
+    # in this order, as near to the wanted positions as widths allow, and centred on them
     found: list[float] = []
     for n, (one, x) in enumerate(zip(rank, wanted, strict=True)):
         room = (_node_width(rank[n - 1]) + _node_width(one)) / 2

@@ -1,4 +1,4 @@
-"""SVG map of a product: operands left, results right, a dot with curves for each path.
+"""SVG map of a product: operands, paths, results.
 
 >>> routes = (Route(0, (("in1", 0), ("in2", 0)), (("out", 0),), "path 0", 10),)
 >>> shown = PathMap({"in1": ("4x1o",), "in2": ("1o",)}, {"out": ("4x0e",)}, routes)
@@ -47,7 +47,7 @@ class PathMap:
 
 
 def path_picture(shown: PathMap) -> str:
-    """Map for a notebook; a note says if paths were cut, and no paths give an empty text."""
+    """Map for a notebook, cut with a note after many paths; empty without paths."""
     if not shown.routes:
         return ""
     cut = len(shown.routes) > _MOST
@@ -56,7 +56,7 @@ def path_picture(shown: PathMap) -> str:
 
 
 def diagram(shown: PathMap, interactive: bool = False) -> str:
-    """Map as SVG; ``interactive`` adds names for a page's style sheet and script."""
+    """Map as SVG; ``interactive`` adds hooks for a page's script."""
     routes, segments = shown.routes, sum(map(len, shown.operands.values()))
     step = min(_WIDEST, max(_CLOSEST, _HEIGHT / (len(routes) + 1)))
     height = max(step * (len(routes) + 1), 22 * (segments + 3), 120)
@@ -80,6 +80,7 @@ def diagram(shown: PathMap, interactive: bool = False) -> str:
 
 
 def _vertical_ranges(sides: Mapping[str, Sequence[str]], height: float) -> dict[str, tuple[float, float]]:
+    # each operand has as much of the height as it has segments
     count, top, found = max(1, sum(map(len, sides.values()))), 0.0, {}
     for name, labels in sides.items():
         found[name] = (top, top + height * len(labels) / count)
@@ -141,6 +142,6 @@ def _svg_path(route: Route, bends: str, y: float, width: float, step: float, uni
 
 
 def hues(index: int) -> str:
-    """CSS custom properties with a path's colour and text colour."""
+    """CSS custom properties with a path's colours."""
     color = path_color(index)
     return f"--hue:{css(color)};--on:{text_color(color)}"
