@@ -201,17 +201,17 @@ def without_stack_traces() -> Any:
 
 
 @contextmanager
-def with_small_sizes(unasked_of_zero: bool = False) -> Iterator[None]:
+def with_small_sizes(assume_nonzero: bool = False) -> Iterator[None]:
     """Trace dynamic sizes for 0 and 1 too.
 
-    A remaining test for size 1, or, without ``unasked_of_zero``, for size 0, becomes a condition of the program.
+    A remaining test for size 1, or, unless ``assume_nonzero``, for size 0, becomes a condition of the program.
     """
     shapes, fakes = __getattr__("shape_config"), __getattr__("fake_impls")
     # by such questions torch looks for memory that overlaps, of which a network that has been called has none
     unasked = instead(torch, "_debug_has_internal_overlap", lambda _: lambda _: 0)
     views = instead(fakes, "_compute_stride", _size_oblivious_strides)
     symbols = instead(
-        __getattr__("symbolic_shapes"), "make_symbol", (lambda x: x) if unasked_of_zero else _nonnegative_symbols
+        __getattr__("symbolic_shapes"), "make_symbol", (lambda x: x) if assume_nonzero else _nonnegative_symbols
     )
     with (
         instead(shapes, "backed_size_oblivious", lambda _: True),
@@ -223,27 +223,27 @@ def with_small_sizes(unasked_of_zero: bool = False) -> Iterator[None]:
         yield
 
 
-def _size_oblivious_strides(strides: Callable[..., Any]) -> Callable[..., Any]:
+def _size_oblivious_strides(compute_strides: Callable[..., Any]) -> Callable[..., Any]:
     # strides for all sizes; without any, strides for the sizes of the example
-    def found(*shapes: Any, size_oblivious: bool = False) -> Any:
-        of_all = strides(*shapes, size_oblivious=True)
-        return strides(*shapes) if of_all is None and not size_oblivious else of_all
+    def strides_of_shapes(*shapes: Any, size_oblivious: bool = False) -> Any:
+        of_all = compute_strides(*shapes, size_oblivious=True)
+        return compute_strides(*shapes) if of_all is None and not size_oblivious else of_all
 
-    return found
+    return strides_of_shapes
 
 
 @contextmanager
-def _size_oblivious_reshape(fakes: Any) -> Iterator[None]:
+def _size_oblivious_reshape(fake_impls: Any) -> Iterator[None]:
     # write a reshape down as a view for all sizes, or as a copy; torch's, in C++, asks for sizes of 1
 
     def reshape(x: torch.Tensor, shape: Any) -> torch.Tensor:
         sizes = __getattr__("infer_size")(tuple(shape), x.numel())
-        if fakes._compute_stride(x.shape, x.stride(), sizes, size_oblivious=True) is not None:
+        if fake_impls._compute_stride(x.shape, x.stride(), sizes, size_oblivious=True) is not None:
             return x.view(sizes)
         return torch.ops.aten._unsafe_view.default(x.clone(memory_format=torch.contiguous_format), sizes)
 
     operator, key = torch.ops.aten.reshape.default, __getattr__("DispatchKey").CompositeImplicitAutograd
-    if key in operator.py_kernels or not hasattr(fakes, "_compute_stride"):
+    if key in operator.py_kernels or not hasattr(fake_impls, "_compute_stride"):
         yield
         return
     with _PATCHING.lock:
@@ -255,6 +255,6 @@ def _size_oblivious_reshape(fakes: Any) -> Iterator[None]:
             operator._dispatch_cache.clear()
 
 
-def _nonnegative_symbols(make: Callable[..., Any]) -> Callable[..., Any]:
+def _nonnegative_symbols(make_symbol: Callable[..., Any]) -> Callable[..., Any]:
     # torch takes dynamic sizes to be positive; so a test for size 0 becomes a condition
-    return lambda *kind, positive=None, **rest: make(*kind, nonnegative=positive, **rest)
+    return lambda *kind, positive=None, **rest: make_symbol(*kind, nonnegative=positive, **rest)

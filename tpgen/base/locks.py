@@ -15,9 +15,7 @@ if TYPE_CHECKING or sys.version_info >= (3, 12):
 else:
 
     class cached_property:
-        """A property that is computed at its first use; `functools.cached_property` as it is from Python 3.12 on.
-
-        Before, one lock served all instances of a class, and stayed locked in a process that was forked meanwhile.
+        """Property computed at first use, without locks, as `functools.cached_property` from Python 3.12 on.
 
         >>> class Square:
         ...     @cached_property

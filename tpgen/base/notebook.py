@@ -1,4 +1,4 @@
-"""HTML for notebooks, with inline styles: text, tables, bars."""
+"""HTML for notebooks, with inline styles."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def bar(total: int) -> Iterator[Progress]:
 
 @contextmanager
 def told(progress: Told, total: int) -> Iterator[Callable[[str], Any]]:
-    """Yield a function for step names: a bar (True), the user's function, or a no-op.
+    """Yield a function that reports step names to a bar (True), to the user's function, or nowhere.
 
     >>> seen = []
     >>> with told(seen.append, 1) as begin:

@@ -40,7 +40,7 @@ class CacheState:
     unit: str = ""
 
     def cells(self) -> tuple[str, str, str, str]:
-        """Row of a table."""
+        """Table cells: name, count, limit, whether clearable."""
         count = quantity(self.count, self.unit) if self.unit else str(self.count)
         return self.what, count, "-" if self.most is None else str(self.most), "no" if self.stays else "yes"
 
@@ -70,7 +70,7 @@ def watched(cache: Watched) -> None:
 
 
 def remembered(what: str, entries: int = _ENTRIES) -> Callable[[Callable[..., _T]], _lru_cache_wrapper[_T]]:
-    """Cache a function's last ``entries`` results (limited by TPGEN_CACHE_ENTRIES).
+    """Decorator that caches a function's last ``entries`` results (limited by TPGEN_CACHE_ENTRIES).
 
     >>> @remembered("squares", entries=2)
     ... def square(n: int) -> int:
@@ -122,7 +122,7 @@ def caches() -> CacheStates:
 
 
 def setting(name: str, unit: str) -> int | None:
-    """Whole number from an environment variable; None if unset or, warning, malformed.
+    """Whole number from an environment variable; None if unset or (with a warning) malformed.
 
     >>> setting("TPGEN_NO_SUCH_SETTING", "MB") is None
     True

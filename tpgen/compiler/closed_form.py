@@ -118,7 +118,7 @@ class ClosedForm(Differentiable[Any]):
 
     def _call_program(
         self,
-        written: Callable[[_Slots, _Slots], _Program],
+        program_for: Callable[[_Slots, _Slots], _Program],
         opened: _Slots,
         read: _Slots,
         rows: Rows,
@@ -127,7 +127,7 @@ class ClosedForm(Differentiable[Any]):
         # where a single slot is open, nothing reads what stands there
         given = [x for n, x in enumerate(point) if opened != (n,) and x is not None]
         indices = dict.fromkeys(index for n in opened if (index := self._form.index(self._form.slots[n])))
-        return written(opened, read)(*given, *rows.indices, *(rows.sizes[index] for index in indices))
+        return program_for(opened, read)(*given, *rows.indices, *(rows.sizes[index] for index in indices))
 
     def _graph_module(self, opened: _Slots, read: _Slots) -> nn.Module:
         # the program as a graph of torch's operators, which every transform knows

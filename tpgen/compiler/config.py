@@ -100,13 +100,13 @@ class RequestOptions(ModuleOptions, total=False):
 
 
 class StageOptions(RequestOptions, total=False):
-    """Optional keywords of a `dump` stage, with rows."""
+    """Optional keywords of a `dump` stage, including rows."""
 
     rows: int
 
 
 class DirectionOptions(StageOptions, total=False):
-    """Optional keywords of a `dump` stage, with direction."""
+    """Optional keywords of a `dump` stage, including direction."""
 
     direction: str
 

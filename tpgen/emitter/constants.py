@@ -17,6 +17,7 @@ class Constants(nn.Module):
     __jit_ignored_attributes__ = ("_exact",)  # name -> exact values; means nothing to TorchScript
 
     def _hold(self, exact: Mapping[str, np.ndarray], persistent: bool = False) -> Self:
+        """Register exact constants as buffers."""
         self.__dict__["_exact"] = {**self.__dict__.get("_exact", {}), **exact}
         for name, values in exact.items():
             there = self._buffers.get(name)
@@ -25,10 +26,11 @@ class Constants(nn.Module):
         return self
 
     def _anchor(self) -> Tensor | None:
+        """Floating-point parameter that determines dtype and device, or None."""
         return next((p for p in self.parameters() if p.is_floating_point()), None)
 
     def _settle(self, anchor: Tensor | None) -> None:
-        # make the constants anew: at an anchor, or each where it is
+        """Round the constants anew, for the anchor's dtype and device."""
         exact: dict[str, np.ndarray] = self.__dict__.get("_exact", {})
         for name, values in exact.items():
             held = self._buffers[name]

@@ -1,7 +1,5 @@
-"""The frame around a strategy.
-
-Before: gather indexed rows, flatten batch dimensions.  After: sum and concatenate segments, restore the batch,
-scatter-add rows.
+"""The frame around a strategy: gather rows and flatten the batch before; sum, concatenate, restore the batch and
+scatter rows after.
 """
 
 from __future__ import annotations

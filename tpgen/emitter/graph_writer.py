@@ -76,7 +76,7 @@ class GraphWriter:
         return fx.Proxy(node, self._recorder)
 
     def constant(self, name: str, values: np.ndarray) -> Traced:
-        """Add a constant buffer; a name with other values gets a number."""
+        """Add a named buffer, numbered if the name has other values."""
         wanted, number = name, 0
         while not np.array_equal(self.constants.setdefault(name, values), values):
             number += 1

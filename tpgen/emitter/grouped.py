@@ -80,7 +80,7 @@ def _replace_by_tables(writer: GraphWriter, form: Form, inputs: Inputs, prepared
 def _x2_gradient_by_one_product(
     writer: GraphWriter, form: Form, inputs: Inputs, prepared: list[Prepared]
 ) -> tuple[list[Result], list[Prepared]]:
-    """Write input 2's gradient as sums ``[z, i, k]`` times all couplings; also return unused terms."""
+    """Write input 2's gradient as sums ``[z, i, k]`` times all couplings; also return remaining terms."""
     if form.opened != ("x2",):
         return [], prepared
     keyed: dict[_TableKey, list[Prepared]] = {}

@@ -32,7 +32,8 @@ NODES = "num_nodes"
 
 @remembered("programs of polynomials", entries=256)
 def emit_polynomial(plan: Plan, strategy: str = "einsum", indexed: bool = False, ends: Ends = ()) -> Emission:
-    """Write a polynomial's forward program; ``ends`` make a convolution over edges.
+    """Write a polynomial's forward program; ``indexed``: an element index selects weights; ``ends``: a convolution
+    over edges.
 
     >>> from e3nn.o3 import Irreps
     >>> from tpgen.planner.plan import Operand

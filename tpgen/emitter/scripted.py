@@ -19,7 +19,7 @@ def scripted_call(
 ) -> fx.GraphModule:
     """Module that calls submodule ``program`` with the arguments of `forward`.
 
-    ``index`` names the argument with row elements (empty: none); ``weights`` names parameters (None: an argument).
+    ``index`` names the argument of element indices (empty: none); ``weights`` names parameters (None: an argument).
     """
     graph = fx.Graph()
     given = {o.name: graph.placeholder(o.name, Tensor) for o in plan.inputs}

@@ -1,7 +1,4 @@
-"""Strategies ``(writer, form, placeholders) -> output``.
-
-`framed` strategies write terms for flat rows.
-"""
+"""Strategies: functions ``(writer, form, placeholders) -> output``."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class FlatOperand:
 
     @property
     def row(self) -> bool:
-        """Whether rows differ (batch axis)."""
+        """Whether the operand has a batch axis."""
         return self.rows != SHARED
 
     @property
@@ -205,7 +205,7 @@ class Form(Shown):
         return tuple(self.operand(name).dim for name in slot)
 
     def open(self, *slot: str) -> Form:
-        """Open another slot (a derivative); the former takes a cotangent."""
+        """The form with another slot open (a derivative); the former slot takes a cotangent."""
         if slot not in self.slots:
             raise EmitError(unknown("operand", "*".join(slot), ("*".join(s) for s in self.slots)))
         return replace(self, opened=slot)

@@ -71,7 +71,7 @@ class PolynomialForm:
         return max((sum(f.tensor == tensor for f in m.factors) for m in self.monomials), default=0)
 
     def gradient(self, tensor: str) -> dict[int, PolynomialForm]:
-        """Derivatives by a tensor's components, by component.
+        """Derivative by each component of a tensor.
 
         >>> {i: str(p) for i, p in polynomial({(("x", 0), ("x", 1)): 1.0}).gradient("x").items()}
         {0: 'x1', 1: 'x0'}

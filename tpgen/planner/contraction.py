@@ -13,7 +13,7 @@ from tpgen.planner.polynomial_plan import PolynomialTerm, generated_couplings, m
 
 
 def make_contraction_plan(irreps_in: Irreps, irreps_out: Irreps, degrees: Sequence[int]) -> Plan:
-    """Plan weighted powers of features ``x`` into each output irrep, from its highest degree down.
+    """Plan weighted powers of features ``x`` into each output irrep, from its degree down to 1.
 
     Raises `PlanError` when no product reaches the output.
 
@@ -43,7 +43,7 @@ def make_contraction_plan(irreps_in: Irreps, irreps_out: Irreps, degrees: Sequen
 
 
 def contraction_paths(irreps_in: Irreps, output: Irrep, degree: int) -> list[list[Entries]]:
-    """Paths of each degree from 1 up; without entries if zero by symmetry."""
+    """Paths of each degree up to ``degree``; paths that vanish by symmetry are empty."""
     return [_paths_of_degree(irreps_in, output, nu) for nu in range(1, degree + 1)]
 
 

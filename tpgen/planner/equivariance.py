@@ -62,7 +62,7 @@ def violation(inputs: Sequence[Irreps], output: Irreps, path: Entries) -> float:
 
 
 def rotation_of(matrix: Tensor) -> Tensor:
-    """Rotation within a matrix, by QR decomposition."""
+    """Rotation matrix from the QR decomposition of a matrix."""
     orthogonal = torch.linalg.qr(matrix)[0]
     return orthogonal * torch.det(orthogonal)
 

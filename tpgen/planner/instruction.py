@@ -26,7 +26,7 @@ class Instruction(NamedTuple):
     path_shape: tuple[int, ...] = ()
 
     @property
-    def asked(self) -> tuple:
+    def user_arguments(self) -> tuple:
         """Arguments that a user gives."""
         return tuple(self[:6])
 

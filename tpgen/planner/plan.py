@@ -86,7 +86,7 @@ class Operand:
         return int(self.irreps.dim)
 
     @property
-    def asked(self) -> tuple:
+    def user_arguments(self) -> tuple:
         """Arguments that a user gives."""
         return self.name, self.irreps, self.layout, self.channels
 
@@ -390,7 +390,7 @@ class Plan(Shown):
 
 def _json_value(value: Any) -> Any:
     # a record is a list of its user's arguments
-    value = getattr(value, "asked", value)
+    value = getattr(value, "user_arguments", value)
     if isinstance(value, Irreps):
         return str(value)
     return [_json_value(entry) for entry in value] if isinstance(value, (tuple, list)) else value

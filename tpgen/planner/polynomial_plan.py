@@ -49,7 +49,7 @@ class PolynomialTerm:
     table: tuple[tuple[tuple[tuple[int, ...], float], ...], ...] | None = None
 
     @property
-    def asked(self) -> tuple:
+    def user_arguments(self) -> tuple:
         """Arguments that a user gives."""
         return self.inputs, self.i_out, self.weight, self.basis, self.table
 

@@ -107,7 +107,7 @@ def full(
     filter_ir_out: Iterable[object] | None = None,
     **options: Unpack[Planning],
 ) -> Plan:
-    """Every copy of one input times every copy of the other: mode ``uvuv``, unweighted.
+    """Every copy of one input times every copy of the other: mode ``uvuv``, unweighted, outputs sorted.
 
     >>> str(full("2x1o", "3x0e").irreps_out)
     '6x1o'

@@ -35,7 +35,7 @@ def product_operands(
 
 
 def weight_slices(shapes: Sequence[tuple[int, ...] | None]) -> tuple[WeightSlice | None, ...]:
-    """Lay out weights in order; None without a shape."""
+    """Lay out weights one after another; None for a None shape."""
     starts = accumulate((0 if s is None else prod(s) for s in shapes), initial=0)
     return tuple(None if s is None else WeightSlice(start, s) for start, s in zip(starts, shapes, strict=False))
 
@@ -113,9 +113,9 @@ def _title(plan: Plan) -> str:
     )
 
 
-def _refuse_built_instructions(asked: list[Instruction], built: bool) -> None:
-    for n, instruction in enumerate(asked):
-        if isinstance(instruction, BuiltInstruction) and not built:
+def _refuse_built_instructions(instructions: list[Instruction], without_normalization: bool) -> None:
+    for n, instruction in enumerate(instructions):
+        if isinstance(instruction, BuiltInstruction) and not without_normalization:
             raise PlanError(
                 f"instruction {n} {instruction} is of a plan without normalisation: its path_weight holds the "
                 "whole coefficient, which would be normalised once more; take the whole plan over with "
@@ -187,7 +187,9 @@ def _check_variances(name: str, values: Sequence[float] | None, ends: Irreps) ->
     return variances
 
 
-def _path_scale(bound: _BoundInstruction, asked: Instruction, variances: tuple[tuple[float, ...], ...]) -> PathScale:
+def _path_scale(
+    bound: _BoundInstruction, instruction: Instruction, variances: tuple[tuple[float, ...], ...]
+) -> PathScale:
     in1, in2, out = bound.legs
     return PathScale(
         i_out=out.index,
@@ -195,7 +197,7 @@ def _path_scale(bound: _BoundInstruction, asked: Instruction, variances: tuple[t
         fan_in=fan_in(bound.mode.fan_in, bound.sizes),
         variance_in=variances[0][in1.index] * variances[1][in2.index],
         variance_out=variances[2][out.index],
-        path_weight=asked.path_weight,
+        path_weight=instruction.path_weight,
     )
 
 

@@ -1,4 +1,4 @@
-"""SVG charts with values as text: bars, shares, errors against tolerances."""
+"""SVG charts: bars, shares, errors against tolerances."""
 
 from __future__ import annotations
 

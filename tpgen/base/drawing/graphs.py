@@ -154,5 +154,5 @@ def _node_width(one: Hashable) -> float:
     return _NARROW if isinstance(one, _EdgeBend) else 1.0
 
 
-def _mean(values: Sequence[float], otherwise: float) -> float:
-    return sum(values) / len(values) if values else otherwise
+def _mean(values: Sequence[float], default: float) -> float:
+    return sum(values) / len(values) if values else default

@@ -121,7 +121,7 @@ def _path_curves(route: Route, places: Mapping[str, list[float]], y: float) -> s
     )
 
 
-def _svg_path(route: Route, bends: str, y: float, width: float, step: float, unit: str, interactive: bool) -> str:
+def _svg_path(route: Route, curves: str, y: float, width: float, step: float, unit: str, interactive: bool) -> str:
     name, color = escape(route.name), path_color(route.index)
     tall, size, x = min(9.0, 0.48 * step), min(10.0, step - 1.2), _COLUMNS["path"]
     line = css(line_color(route.index))
@@ -131,10 +131,10 @@ def _svg_path(route: Route, bends: str, y: float, width: float, step: float, uni
             f'<g class="path" data-p="{route.index}" role="button" tabindex="0" aria-label="{name}" '
             f'style="{hues(route.index)}">'
         )
-        grip = f'<path class="grip" d="{bends}"/>'
+        grip = f'<path class="grip" d="{curves}"/>'
     return (
         f"{opening}<title>{name}, {route.cost:,} {unit}</title>{grip}"
-        f'<path d="{bends}" stroke-width="{width:.1f}" fill="none" stroke="{line}"/>'
+        f'<path d="{curves}" stroke-width="{width:.1f}" fill="none" stroke="{line}"/>'
         f'<ellipse class="dot" cx="{x}" cy="{y:.1f}" rx="9" ry="{tall:.1f}" fill="{css(color)}" stroke="{line}"/>'
         f'<text x="{x}" y="{y + 0.36 * size:.1f}" {_text_attributes(size, "middle", text_color(color))} '
         f'style="font-size:{size:.1f}px">{route.index}</text></g>'
