@@ -179,7 +179,7 @@ _PATCHING = ForkedLock(RLock)
 
 @contextmanager
 def instead(owner: Any, name: str, change: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace an existing attribute by ``change(value)`` inside the block, one thread at a time."""
+    """Replace an existing attribute by ``change(value)`` inside the block, in one thread at a time."""
     # of two threads, each would restore what the other has set
     with _PATCHING.lock:
         there = getattr(owner, name, None)

@@ -61,22 +61,22 @@ class _CollectorPauses:
     def __init__(self) -> None:
         self._guard, self._asked, self._enabled = ForkedLock(), 0, False
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self.restore)
+            os.register_at_fork(after_in_child=self.restore_collection)
 
-    def pause(self) -> None:
+    def pause_collection(self) -> None:
         with self._guard.lock:
             if not self._asked:
                 self._enabled = gc.isenabled()
                 gc.disable()
             self._asked += 1
 
-    def resume(self) -> None:
+    def resume_collection(self) -> None:
         with self._guard.lock:
             self._asked -= 1
             if self._asked <= 0:
-                self.restore()
+                self.restore_collection()
 
-    def restore(self) -> None:
+    def restore_collection(self) -> None:
         # also in a forked process, which has none of the threads that paused
         self._asked = 0
         if self._enabled:
@@ -91,8 +91,8 @@ _collector_pauses = _CollectorPauses()
 def no_collection() -> Iterator[None]:
     """Pause garbage collection inside the block, also from several threads."""
     # a full collection walks all objects of a process, torch's too
-    _collector_pauses.pause()
+    _collector_pauses.pause_collection()
     try:
         yield
     finally:
-        _collector_pauses.resume()
+        _collector_pauses.resume_collection()

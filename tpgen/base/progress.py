@@ -75,12 +75,12 @@ def told(progress: Told, total: int) -> Iterator[Callable[[str], Any]]:
         with bar(total) as shown:
             begun = count()
 
-            def begin(step: str) -> None:
+            def report_step(step: str) -> None:
                 if next(begun):
                     shown.step()
                 shown.say(step)
 
-            yield begin
+            yield report_step
             shown.step()
     else:
         yield progress or (lambda step: None)

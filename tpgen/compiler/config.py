@@ -53,7 +53,7 @@ class Config:
 
 
 class RunOptions(TypedDict, total=False):
-    """Optional `Config` fields that every module accepts as keywords."""
+    """Optional `Config` keywords that every module accepts."""
 
     strategy: str
     backend: str

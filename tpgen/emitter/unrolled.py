@@ -29,7 +29,7 @@ from tpgen.form.form import Form, Term
 
 
 def unrolled_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -> Result:
-    """Write one path, unrolled if exactly one coupling leg is open."""
+    """Write one path, unrolled if one coupling leg is open."""
     with writer.serving(term.path, "contraction"):
         c, given = read_term(writer, form, term, inputs)
         coupling = c.find(Coupling)

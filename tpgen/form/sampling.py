@@ -1,4 +1,4 @@
-"""Random operands of products, and shapes of polynomials' operands."""
+"""Random operands of products; shapes of polynomials' operands."""
 
 from __future__ import annotations
 

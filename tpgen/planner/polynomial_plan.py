@@ -58,7 +58,7 @@ BASES = ("independent", "chained", "natural")
 
 
 def terms_text(plan: Plan) -> str:
-    """Print operands, then each term's tensors, target and paths."""
+    """Print operands, then each term's tensors, target and path count."""
     lines = [str(o) for o in plan.operands]
     for n, term in enumerate(plan.terms):
         paths = plan.by_instruction[n]

@@ -128,7 +128,7 @@ def nullable(read: Reader) -> Reader:
 
 
 def list_of(read: Reader, what: str) -> Reader:
-    """Reader of a list whose entries ``read`` reads."""
+    """Reader of a list, with ``read`` for entries."""
 
     def read_list(name: str, value: Any) -> list:
         check(isinstance(value, list), name, f"must be a list of {what}", value)

@@ -56,7 +56,7 @@ def path_picture(shown: PathMap) -> str:
 
 
 def diagram(shown: PathMap, interactive: bool = False) -> str:
-    """Map as SVG; ``interactive`` adds hooks for a page's script."""
+    """Draw a product's map as SVG; ``interactive`` adds hooks for scripts."""
     routes, segments = shown.routes, sum(map(len, shown.operands.values()))
     step = min(_WIDEST, max(_CLOSEST, _HEIGHT / (len(routes) + 1)))
     height = max(step * (len(routes) + 1), 22 * (segments + 3), 120)
