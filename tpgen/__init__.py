@@ -1,8 +1,7 @@
 """tpgen generates the code of equivariant tensor products for PyTorch.
 
-Names are imported when they are asked for: ``import tpgen`` alone loads neither torch nor e3nn, so that the command
-line answers at once, and a program that only runs products loads nothing that inspects them.  Where torch is loaded
-already, the operators of kernels are registered, so that scripted and exported programs that hold them can be loaded.
+Names load at first use: ``import tpgen`` loads neither torch nor e3nn.  If torch is loaded, the import registers kernel
+operators.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""``python -m tpgen``: the command line."""
+"""Command line: ``python -m tpgen``."""
 
 from tpgen.tools.cli.app import main
 

@@ -111,7 +111,7 @@ def test_other_files_are_refused(tmp_path: Path, text: str):
 
 def test_speed_compares_both_layouts_with_e3nn(small: Problem, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(clock, "ROUGH", math.inf)  # five short samples, on any machine, a busy one too
-    monkeypatch.setattr(clock, "_TAKEN", math.inf)
+    monkeypatch.setattr(clock, "_MOST_PREEMPTIONS", math.inf)
     figures = measures.speed(unit(TIMES_FASTER)).figures
     assert [figure.what for figure in figures] == ["small, mul_ir", "small, ir_mul"]
     assert all(figure.value and "e3nn/" in figure.note for figure in figures)

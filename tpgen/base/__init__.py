@@ -1,1 +1,1 @@
-"""Tools of every wing: errors, text, pictures, caches, locks, a clock, private names of torch and e3nn."""
+"""Errors, text, pictures, caches, locks, clock, and private names of torch and e3nn."""

@@ -1,4 +1,4 @@
-"""What e3nn computes by the default dtype."""
+"""Control the dtype of e3nn's constants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """e3nn rounds its couplings and generators to the default dtype."""
+    """Set torch's default dtype, and so e3nn's rounding, inside the block."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

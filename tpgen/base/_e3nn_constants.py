@@ -1,7 +1,4 @@
-"""An import hook for e3nn 0.4, whose file of constants holds a slice, which torch 2.6 and later do not load.
-
-``import tpgen`` installs it, and imports neither torch nor e3nn.
-"""
+"""Import hook that lets e3nn 0.4 load constants under torch 2.6, which refuses slices."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ _READER = "e3nn.o3._wigner"  # the module that loads the file when it is importe
 
 
 class ConstantsOfE3nn(MetaPathFinder):
-    """Finds the module of e3nn's that loads constants, and lets it load a slice."""
+    """Import hook that allows slices in e3nn's file of constants."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None

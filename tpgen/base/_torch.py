@@ -1,9 +1,6 @@
-"""Every private name of torch that tpgen uses: what it is for, and what there is without it.
+"""Torch's private names, with their uses; other modules import private names only from here.
 
-Other modules take these names from here, and none from torch, so that a change of torch's is met in one place.  A name
-is looked up when it is first asked for; one that is not there is one error that says what lacks it (`NAMES`), or a
-slower way where ``without`` tells one.  Private C functions of the runtime without Python stand in
-``kernels/runtime/native``, which asks the library for each of them.
+A name is looked up at first use; a missing name raises an error, unless ``without`` describes a fallback.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ _FLOOR = "2.10"  # the oldest torch that has them all, but for those with anothe
 
 
 class Private(NamedTuple):
-    """A private name: where it stands, what for, and what happens where it is not there (an error, if nothing)."""
+    """Private name of torch: module, name, use, fallback (empty: error)."""
 
     module: str
     name: str
@@ -142,7 +139,7 @@ NAMES: dict[str, Private] = {
 
 
 def __getattr__(asked: str) -> Any:
-    """Look a name up once; an error where torch has it no more, or not yet."""
+    """Look up a name of `NAMES` in torch, once; error if missing."""
     if asked not in NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {asked!r}")
     private = NAMES[asked]
@@ -159,37 +156,32 @@ def __getattr__(asked: str) -> Any:
 
 
 def has_tangents() -> bool:
-    """Whether somebody differentiates forwards: torch keeps the level in a variable of a module."""
+    """Whether forward-mode differentiation is active."""
     return forward_ad._current_level >= 0
 
 
 def call_backward_alone(function: type[torch.autograd.Function]) -> None:
-    """Let autograd call a backward without torch's two frames before it; with them where torch has no such place."""
+    """Let autograd call ``function.backward`` without torch's wrapping frames."""
     made = getattr(function, "_backward_cls", None)
     if made is not None:
         made.apply = function.backward
 
 
 def without_modes() -> AbstractContextManager[Any]:
-    """Compute constants with values, also while shapes alone are computed.
-
-    Where no mode is entered, torch's modules for modes are not imported: that takes most of a second, and a process
-    that is forked meanwhile would wait for them for ever.
-    """
+    """Disable dispatch modes inside the block: constants get values even while shapes are traced."""
+    # without an entered mode do not import torch's modules for modes: most of a second, and a lock that forks inherit
     entered = __getattr__("dispatch_modes")() or __getattr__("early_modes")()
     return __getattr__("disabled_modes")() if entered else nullcontext()
 
 
-_CHANGING = ForkedLock(RLock)
+_PATCHING = ForkedLock(RLock)
 
 
 @contextmanager
 def instead(owner: Any, name: str, change: Callable[[Any], Any]) -> Iterator[None]:
-    """Another value of an attribute, made of the one that is there, for a while; an older torch may have none.
-
-    One thread at a time: two would restore what the other has set.
-    """
-    with _CHANGING.lock:
+    """Replace an existing attribute by ``change(value)`` inside the block, in one thread at a time."""
+    # of two threads, each would restore what the other has set
+    with _PATCHING.lock:
         there = getattr(owner, name, None)
         if there is None:
             yield
@@ -202,52 +194,59 @@ def instead(owner: Any, name: str, change: Callable[[Any], Any]) -> Iterator[Non
 
 
 def without_stack_traces() -> Any:
-    """Trace without the lines of Python that each node comes from, which nobody reads and which take a tenth."""
+    """Trace without recording source lines."""
+    # they take a tenth of the time
     config = __getattr__("fx_config")  # a module does not look into its own __getattr__
     return instead(config, "do_not_emit_stack_traces", lambda _: True)
 
 
 @contextmanager
-def with_small_sizes(unasked_of_zero: bool = False) -> Iterator[None]:
-    """Trace and compile open sizes for 0 and 1 too, which torch otherwise leaves out: broadcasting depends on them.
+def with_small_sizes(assume_nonzero: bool = False) -> Iterator[None]:
+    """Trace dynamic sizes for 0 and 1 too.
 
-    Where something asks all the same whether a size is above 1, that is a condition of the program; whether it is 0 as
-    well, if that is not to be ``unasked_of_zero``.
+    A remaining test for size 1, or, unless ``assume_nonzero``, for size 0, becomes a condition of the program.
     """
     shapes, fakes = __getattr__("shape_config"), __getattr__("fake_impls")
     # by such questions torch looks for memory that overlaps, of which a network that has been called has none
     unasked = instead(torch, "_debug_has_internal_overlap", lambda _: lambda _: 0)
-    views = instead(fakes, "_compute_stride", _of_any_size)
-    symbols = instead(__getattr__("symbolic_shapes"), "make_symbol", (lambda x: x) if unasked_of_zero else _with_zero)
-    with instead(shapes, "backed_size_oblivious", lambda _: True), symbols, unasked, views, _reshaping(fakes):
+    views = instead(fakes, "_compute_stride", _size_oblivious_strides)
+    symbols = instead(
+        __getattr__("symbolic_shapes"), "make_symbol", (lambda x: x) if assume_nonzero else _nonnegative_symbols
+    )
+    with (
+        instead(shapes, "backed_size_oblivious", lambda _: True),
+        symbols,
+        unasked,
+        views,
+        _size_oblivious_reshape(fakes),
+    ):
         yield
 
 
-def _of_any_size(strides: Callable[..., Any]) -> Callable[..., Any]:
-    """Find strides of a view for all sizes at once; where there are none, for sizes as of the example."""
+def _size_oblivious_strides(compute_strides: Callable[..., Any]) -> Callable[..., Any]:
+    # strides for all sizes; without any, strides for the sizes of the example
+    def strides_of_shapes(*shapes: Any, size_oblivious: bool = False) -> Any:
+        of_all = compute_strides(*shapes, size_oblivious=True)
+        return compute_strides(*shapes) if of_all is None and not size_oblivious else of_all
 
-    def found(*shapes: Any, size_oblivious: bool = False) -> Any:
-        of_all = strides(*shapes, size_oblivious=True)
-        return strides(*shapes) if of_all is None and not size_oblivious else of_all
-
-    return found
+    return strides_of_shapes
 
 
 @contextmanager
-def _reshaping(fakes: Any) -> Iterator[None]:
+def _size_oblivious_reshape(fake_impls: Any) -> Iterator[None]:
     # write a reshape down as a view for all sizes, or as a copy; torch's, in C++, asks for sizes of 1
 
     def reshape(x: torch.Tensor, shape: Any) -> torch.Tensor:
         sizes = __getattr__("infer_size")(tuple(shape), x.numel())
-        if fakes._compute_stride(x.shape, x.stride(), sizes, size_oblivious=True) is not None:
+        if fake_impls._compute_stride(x.shape, x.stride(), sizes, size_oblivious=True) is not None:
             return x.view(sizes)
         return torch.ops.aten._unsafe_view.default(x.clone(memory_format=torch.contiguous_format), sizes)
 
     operator, key = torch.ops.aten.reshape.default, __getattr__("DispatchKey").CompositeImplicitAutograd
-    if key in operator.py_kernels or not hasattr(fakes, "_compute_stride"):
+    if key in operator.py_kernels or not hasattr(fake_impls, "_compute_stride"):
         yield
         return
-    with _CHANGING.lock:
+    with _PATCHING.lock:
         operator.py_impl(key)(reshape)
         try:
             yield
@@ -256,6 +255,6 @@ def _reshaping(fakes: Any) -> Iterator[None]:
             operator._dispatch_cache.clear()
 
 
-def _with_zero(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a question whether a size is 0 be a condition: torch takes open sizes to be positive."""
-    return lambda *kind, positive=None, **rest: make(*kind, nonnegative=positive, **rest)
+def _nonnegative_symbols(make_symbol: Callable[..., Any]) -> Callable[..., Any]:
+    # torch takes dynamic sizes to be positive; so a test for size 0 becomes a condition
+    return lambda *kind, positive=None, **rest: make_symbol(*kind, nonnegative=positive, **rest)

@@ -1,9 +1,4 @@
-"""The one clock: calls take turns, so that whatever else the machine does falls on all of them alike.
-
-One thread is timed in processor time, to which other programs add nothing.  Several threads wait for each other, and
-so for whatever runs on their processors: their time is that on the wall, and no ratio is made of it where other
-programs came between.  A GPU goes on working after a call has returned, so it is waited for.
-"""
+"""Time calls in turn, so that other load affects all alike."""
 
 from __future__ import annotations
 
@@ -33,31 +28,32 @@ Clock = Callable[[str | torch.device], float]
 MIN_ROUNDS = 5
 _ROUNDS = 25  # aimed at within the time there is
 ROUGH = 0.3  # spread above which no ratio is made
-_TAKEN = 50  # a second: how often other programs may take the processor from several threads
-_SLOT = (2e-4, 2e-2)  # seconds of one sample: above the clock's noise, and short enough to take turns often
+_MOST_PREEMPTIONS = 50  # a second: how often other programs may take the processor from several threads
+_SAMPLE_SECONDS = (2e-4, 2e-2)  # seconds of one sample: above the clock's noise, and short enough to take turns often
 
 
 def now(device: str | torch.device = "cpu") -> float:
-    """Seconds on a clock, once the device has done all that it was given."""
+    """Wall time in seconds, after synchronizing the device."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def processor_time(_device: str | torch.device = "cpu") -> float:
-    """Seconds that this process has computed; what it waited for is not in them."""
+    """Seconds of processor time of this process."""
     return time.process_time()
 
 
 def clock_of(device: str | torch.device) -> Clock:
-    """The clock for calls: processor time where one thread computes on the CPU, else the wall's."""
+    """Processor time for a single CPU thread, else wall time."""
+    # other programs add nothing to processor time; but several threads wait for each other, and so for other programs
     alone = torch.device(device).type == "cpu" and torch.get_num_threads() == 1
     return processor_time if alone else now
 
 
 @contextmanager
 def with_threads(number: int | None) -> Iterator[None]:
-    """Let torch compute with so many threads meanwhile; None: with as many as before."""
+    """Set torch's number of threads inside the block; None keeps the number."""
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(number or before)
@@ -68,10 +64,7 @@ def with_threads(number: int | None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per call of one contender: each sample is the mean of ``calls`` calls in a row.
-
-    ``taken`` is how often in a second other programs took the processor, where that makes a call longer.
-    """
+    """Seconds per call, in samples of ``calls`` calls; ``taken``: preemptions per second."""
 
     samples: tuple[float, ...]
     calls: int
@@ -83,7 +76,7 @@ class Timing:
 
     @property
     def spread(self) -> float:
-        """Third quartile minus first, relative to the median."""
+        """Interquartile range relative to the median."""
         if len(self.samples) < 2:
             return 0.0
         low, _, high = statistics.quantiles(self.samples, n=4)
@@ -91,18 +84,22 @@ class Timing:
 
     @property
     def doubt(self) -> str:
-        """Why no ratio can be made of these times; empty where one can.
+        """Reason not to compare these times, or an empty text.
 
         >>> Timing((1.0, 2.0, 1.0, 2.0, 3.0), 1).doubt, Timing((1.0,) * 5, 1, taken=300).doubt
         ('its times lie 75 % apart', 'other programs took the processor 300 times a second')
         """
         if self.spread > ROUGH:
             return f"its times lie {100 * self.spread:.0f} % apart"
-        return f"other programs took the processor {self.taken:.0f} times a second" if self.taken > _TAKEN else ""
+        return (
+            f"other programs took the processor {self.taken:.0f} times a second"
+            if self.taken > _MOST_PREEMPTIONS
+            else ""
+        )
 
 
 def seconds_of(call: TimedCall, device: str | torch.device, calls: int = 1, clock: Clock | None = None) -> float:
-    """Time per call on a clock, by default the wall's, with everything finished before and after."""
+    """Mean seconds per call on a clock, by default wall time."""
     read = clock or now
     start = read(device)
     for _ in range(calls):
@@ -118,10 +115,10 @@ def time_in_turns(
     rounds: int = MIN_ROUNDS,
     tick: Callable[[float], None] = lambda done: None,
 ) -> dict[str, Timing]:
-    """Time all calls in turn, in another order each round.
+    """Time all calls in turn, in random order each round.
 
-    There are ``rounds`` of them at least, and more until ``seconds`` are over; or exactly ``repeats``, with one call
-    each.  ``tick`` is told the share that is done.  `clock_of` says on which clock.
+    ``rounds`` at least, more until ``seconds`` pass; or exactly ``repeats`` rounds of one call.  ``tick`` receives the
+    finished share.
 
     >>> timings = time_in_turns({"a": lambda: None}, torch.device("cpu"), seconds=0, repeats=3)
     >>> len(timings["a"].samples)
@@ -129,30 +126,30 @@ def time_in_turns(
     """
     if not calls:
         return {}
-    slot = min(max(seconds / (len(calls) * _ROUNDS), _SLOT[0]), _SLOT[1])
+    slot = min(max(seconds / (len(calls) * _ROUNDS), _SAMPLE_SECONDS[0]), _SAMPLE_SECONDS[1])
     clock = clock_of(device)
-    count = {name: 1 if repeats else _calls_for(call, device, slot, clock) for name, call in calls.items()}
+    count = {name: 1 if repeats else _calls_per_sample(call, device, slot, clock) for name, call in calls.items()}
     samples: dict[str, list[float]] = {name: [] for name in calls}
     order, shuffled = list(calls), random.Random(0)
     gc.collect()
-    start, before = time.perf_counter(), _times_taken()
+    start, before = time.perf_counter(), _preemptions()
     with no_collection():  # of cycles of earlier work, which would fall on one call
-        for done in _shares(start, seconds, rounds, repeats):
+        for done in _shares_done(start, seconds, rounds, repeats):
             shuffled.shuffle(order)
             for name in order:
                 samples[name].append(seconds_of(calls[name], device, count[name], clock))
             tick(done)
-    taken = 0.0 if clock is processor_time else (_times_taken() - before) / (time.perf_counter() - start)
+    taken = 0.0 if clock is processor_time else (_preemptions() - before) / (time.perf_counter() - start)
     return {name: Timing(tuple(samples[name]), count[name], taken) for name in calls}
 
 
-def _times_taken() -> int:
-    """How often the system has taken the processor from this process to let others run."""
+def _preemptions() -> int:
+    # how often the system has taken the processor from this process
     return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def _shares(start: float, seconds: float, rounds: int, repeats: int | None) -> Iterator[float]:
-    """One value for each round: the share that will be done after it, as far as that can be known."""
+def _shares_done(start: float, seconds: float, rounds: int, repeats: int | None) -> Iterator[float]:
+    # yields once per round, as far as the share can be known
     number = 0
     while True:
         number += 1
@@ -163,13 +160,13 @@ def _shares(start: float, seconds: float, rounds: int, repeats: int | None) -> I
             return
 
 
-def _calls_for(call: TimedCall, device: str | torch.device, slot: float, clock: Clock) -> int:
+def _calls_per_sample(call: TimedCall, device: str | torch.device, slot: float, clock: Clock) -> int:
     once = min(seconds_of(call, device, clock=clock) for _ in range(2))
     return max(1, min(1000, int(slot / max(once, 1e-9))))
 
 
 def device_of(module: nn.Module, inputs: Any = ()) -> str:
-    """The device to wait for: that of the first tensor which is not on the CPU.
+    """Device of the first tensor off the CPU, else ``cpu``.
 
     >>> device_of(nn.Linear(1, 1), [torch.zeros(1)])
     'cpu'

@@ -1,7 +1,4 @@
-"""The errors of tpgen: one tree, raised where the fact is known.
-
-Every message states the rule that was broken and the way out.
-"""
+"""The errors of tpgen.  Messages state the broken rule and a remedy."""
 
 from __future__ import annotations
 
@@ -10,51 +7,39 @@ import warnings
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
-_INSIDE = (f"{__name__.partition('.')[0]}.", "torch.")
+_INNER_MODULES = (f"{__name__.partition('.')[0]}.", "torch.")
 
 
 class TpgenError(ValueError):
-    """Base class of every error that tpgen raises on purpose."""
+    """Base class of tpgen's errors."""
 
 
 class PlanError(TpgenError):
-    """A product that cannot be planned: irreps, instructions or normalisation do not fit."""
+    """Irreps, instructions or normalisation do not fit."""
 
 
 class PlanIndexError(PlanError, IndexError):
-    """An instruction that points to an entry of the irreps that is not there.
-
-    Also an ``IndexError``, what e3nn's ``Linear`` raises in the same place.
-    """
+    """An instruction indexes a missing irrep; also an ``IndexError``, as in e3nn."""
 
 
 class InputError(TpgenError, RuntimeError):
-    """A tensor that does not fit the product it was given to.
-
-    Also a ``RuntimeError``, the class that e3nn raises in the same place.
-    """
+    """A tensor does not fit the product; also a ``RuntimeError``, as in e3nn."""
 
 
 class OptionError(TpgenError, TypeError):
-    """A keyword that a module does not know.
-
-    Also a ``TypeError``, what Python raises for an unexpected keyword.
-    """
+    """A module does not know a keyword; also a ``TypeError``."""
 
 
 class EmitError(TpgenError):
-    """A program that cannot be written as asked: unknown strategy, layout, direction or stage."""
+    """A program cannot be written: unknown strategy, layout, direction or stage."""
 
 
 class BackendError(TpgenError):
-    """A program that cannot be compiled or run as asked on this machine."""
+    """A program cannot be compiled or run on this machine."""
 
 
 class KernelError(BackendError):
-    """A kernel that a compiler refuses, that cannot be loaded, or that is too large to be written.
-
-    The ``reason`` is its first line of interest, such as the compiler's first error.
-    """
+    """A kernel fails to compile or load, or is too large; ``reason`` is one line."""
 
     def __init__(self, message: str, reason: str = "") -> None:
         super().__init__(message)
@@ -62,22 +47,22 @@ class KernelError(BackendError):
 
 
 class DeployError(TpgenError):
-    """A network that cannot be packaged as asked, or a package that is not whole."""
+    """A network cannot be packaged, or a package is incomplete."""
 
 
 class TraceError(TpgenError):
-    """A network that cannot be written as one graph."""
+    """A network cannot be written as one graph."""
 
 
 class InverseError(TpgenError):
-    """A graph that has no inverse as written."""
+    """A graph has no inverse as written."""
 
 
-_MEANT = 3  # more names than this are no answer
+_MOST_SUGGESTIONS = 3  # more names than this are no answer
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
-    """Say that ``name`` is not one of the ``known`` names of ``what``, and which of them it is like.
+    """Message for an unknown ``name``, with the closest known names.
 
     >>> unknown("mode", "uwu", ["uvw", "uvu"])
     "unknown mode 'uwu'; known modes: uvw, uvu"
@@ -90,13 +75,15 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
     text = str(name)
     close = get_close_matches(text, known, n=1, cutoff=0.7)
     close = close or [one for one in known if len(text) > 1 and one.startswith(text)]
-    meant = f": did you mean {' or '.join(map(repr, close))}? Known" if 0 < len(close) <= _MEANT else "; known"
+    meant = (
+        f": did you mean {' or '.join(map(repr, close))}? Known" if 0 < len(close) <= _MOST_SUGGESTIONS else "; known"
+    )
     plural = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
     return f"unknown {what} {name!r}{meant} {plural}: {', '.join(known)}"
 
 
 def a_kind(value: object) -> str:
-    """The kind of a value with its article, for an error.
+    """Type name of a value with its article.
 
     >>> a_kind(3), a_kind("x")
     ('an int', 'a str')
@@ -108,7 +95,7 @@ def a_kind(value: object) -> str:
 def check_known(
     what: str, names: Iterable[object], known: Collection[str], error: type[TpgenError] = TpgenError
 ) -> None:
-    """Raise an error where one of the names is not among the known names of ``what``.
+    """Raise ``error`` for the first of ``names`` that is not ``known``.
 
     >>> check_known("mode", ["uvw"], ["uvw", "uvu"])
     """
@@ -118,8 +105,10 @@ def check_known(
 
 
 def warn_caller(message: str) -> None:
-    """Warn at the line of the first caller outside this package and torch."""
+    """Warn at the line of the first caller outside tpgen and torch."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back and (frame.f_globals.get("__name__") or _INSIDE[0]).startswith(_INSIDE):  # graphs have no name
+    while frame.f_back and (frame.f_globals.get("__name__") or _INNER_MODULES[0]).startswith(
+        _INNER_MODULES
+    ):  # graphs have no name
         frame, level = frame.f_back, level + 1
     warnings.warn(message, UserWarning, stacklevel=level)

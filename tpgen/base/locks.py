@@ -1,8 +1,4 @@
-"""Locks, cached properties and a rest of the collector that a forked process can use: it has one thread alone.
-
-A worker of a `torch.utils.data.DataLoader` is forked while another thread may build a kernel, and would wait for a lock
-of that thread for ever.
-"""
+"""Locks, cached properties and collector pauses that survive a fork."""
 
 from __future__ import annotations
 
@@ -19,9 +15,7 @@ if TYPE_CHECKING or sys.version_info >= (3, 12):
 else:
 
     class cached_property:
-        """A property that is computed at its first use; `functools.cached_property` as it is from Python 3.12 on.
-
-        Before, one lock served all instances of a class, and stayed locked in a process that was forked meanwhile.
+        """Property computed at first use, without locks, as `functools.cached_property` from Python 3.12 on.
 
         >>> class Square:
         ...     @cached_property
@@ -48,8 +42,9 @@ else:
 
 
 class ForkedLock:
-    """A lock of the whole process, for ``with guard.lock``, which a forked process finds free."""
+    """Process-wide lock, free in a forked process."""
 
+    # a forked worker of a DataLoader has one thread: it would wait forever for a lock of another
     def __init__(self, kind: Callable[[], Any] = threading.Lock) -> None:
         self._kind = kind
         self._renew()
@@ -60,46 +55,44 @@ class ForkedLock:
         self.lock = self._kind()
 
 
-class _Collector:
-    """Count of those who ask that no garbage be collected, and whether it was before the first of them."""
+class _CollectorPauses:
+    """Count of active pauses of the garbage collector."""
 
     def __init__(self) -> None:
         self._guard, self._asked, self._enabled = ForkedLock(), 0, False
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self.wake)
+            os.register_at_fork(after_in_child=self.restore_collection)
 
-    def rest(self) -> None:
+    def pause_collection(self) -> None:
         with self._guard.lock:
             if not self._asked:
                 self._enabled = gc.isenabled()
                 gc.disable()
             self._asked += 1
 
-    def go_on(self) -> None:
+    def resume_collection(self) -> None:
         with self._guard.lock:
             self._asked -= 1
             if self._asked <= 0:
-                self.wake()
+                self.restore_collection()
 
-    def wake(self) -> None:
-        """Collect again as before; a forked process has none of the threads that asked."""
+    def restore_collection(self) -> None:
+        # also in a forked process, which has none of the threads that paused
         self._asked = 0
         if self._enabled:
             gc.enable()
         self._enabled = False
 
 
-_collector = _Collector()
+_collector_pauses = _CollectorPauses()
 
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Let no garbage be collected meanwhile: each full collection walks all values of a process, torch's too.
-
-    Threads may ask at once: garbage is collected again when the last of them is done.
-    """
-    _collector.rest()
+    """Pause garbage collection inside the block, also from several threads."""
+    # a full collection walks all objects of a process, torch's too
+    _collector_pauses.pause_collection()
     try:
         yield
     finally:
-        _collector.go_on()
+        _collector_pauses.resume_collection()

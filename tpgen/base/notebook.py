@@ -1,8 +1,4 @@
-"""HTML of values in a notebook and in IPython: tables with bars, and text where there is no table.
-
-A value that prints itself inherits from `Shown`, and overrides `_repr_html_` where it has a table.  Styles stand in the
-elements themselves: a notebook keeps neither a style sheet nor a script of anybody's.
-"""
+"""HTML for notebooks, with inline styles."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ _STATUS = {"passed": "background:#2da44e33", "failed": "background:#cf222e44;fon
 
 
 class Shown:
-    """A value that prints itself, in IPython as everywhere, and in a notebook as HTML.
+    """Base class: IPython prints a value's text, notebooks its HTML.
 
     >>> class Text(Shown):
     ...     def __str__(self):
@@ -30,7 +26,7 @@ class Shown:
     __slots__ = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """IPython prefers a ``__repr__`` of the class itself, as dataclasses have, to a method that is inherited."""
+        """Let IPython print by `_repr_pretty_`, not ``__repr__``."""
         super().__init_subclass__(**options)
         if "_repr_pretty_" not in vars(cls):
             cls._repr_pretty_ = Shown._repr_pretty_  # type: ignore[method-assign]
@@ -43,52 +39,54 @@ class Shown:
 
 
 def preformatted(text: str) -> str:
-    """Text as it is."""
+    """Text as an HTML ``pre`` element."""
     return f'<pre style="line-height:1.2">{escape(text)}</pre>'
 
 
 def html_table(
     rows: Sequence[Sequence[Any]], left: Container[int] = (), bars: Mapping[str, Sequence[float]] | None = None
 ) -> str:
-    """Rows of cells below their heads, the first row; ``left`` columns are set to the left.
+    """HTML table of rows, heads first; ``left`` columns are left-aligned.
 
-    ``bars`` gives columns, by their heads, a bar for each row, as long as its value is of the column's largest.
+    ``bars``: one value per row for a column, drawn relative to the largest.
 
     >>> html_table([("a", "b"), (1, 2)], bars={"b": [2.0]}).count("linear-gradient(90deg,#4a7dbd55 100%")
     1
     """
     head, *body = rows
-    shares = {head.index(name): _shares(values) for name, values in (bars or {}).items() if name in head}
-    lines = [_row("th", head, left, {})]
-    lines += [_row("td", cells, left, {c: found[n] for c, found in shares.items()}) for n, cells in enumerate(body)]
+    shares = {head.index(name): _percent_of_largest(values) for name, values in (bars or {}).items() if name in head}
+    lines = [_html_row("th", head, left, {})]
+    lines += [
+        _html_row("td", cells, left, {c: found[n] for c, found in shares.items()}) for n, cells in enumerate(body)
+    ]
     return f'<table style="font-size:90%;border-collapse:collapse">{"".join(lines)}</table>'
 
 
-def _shares(values: Sequence[float]) -> list[float]:
+def _percent_of_largest(values: Sequence[float]) -> list[float]:
     finite = [value if isfinite(value) else 0.0 for value in values]
     most = max(finite, default=0.0) or 1.0
     return [100 * value / most for value in finite]
 
 
-def _row(tag: str, cells: Sequence[Any], left: Container[int], shares: Mapping[int, float]) -> str:
-    return f"<tr>{''.join(_cell(tag, str(cell), n in left, shares.get(n)) for n, cell in enumerate(cells))}</tr>"
+def _html_row(tag: str, cells: Sequence[Any], left: Container[int], shares: Mapping[int, float]) -> str:
+    return f"<tr>{''.join(_html_cell(tag, str(cell), n in left, shares.get(n)) for n, cell in enumerate(cells))}</tr>"
 
 
-def _cell(tag: str, text: str, is_left: bool, share: float | None) -> str:
+def _html_cell(tag: str, text: str, is_left: bool, share: float | None) -> str:
     style = [_CELL.format(align="left" if is_left else "right"), _STATUS.get(text, "")]
     style += [_BAR.format(share=share)] if share is not None else []
     return f'<{tag} style="{";".join(filter(None, style))}">{escape(text)}</{tag}>'
 
 
 def lines(*texts: str) -> str:
-    """A line for each text."""
+    """One HTML ``div`` per non-empty text."""
     return "".join(f"<div>{escape(text)}</div>" for text in texts if text)
 
 
-def folded(title: str, text: str) -> str:
-    """Text that opens at a click on its title.
+def collapsible(title: str, text: str) -> str:
+    """Text that opens at a click on its title, as HTML.
 
-    >>> folded("code", "a")
+    >>> collapsible("code", "a")
     '<details><summary>code</summary><pre style="line-height:1.2">a</pre></details>'
     """
     return f"<details><summary>{escape(title)}</summary>{preformatted(text)}</details>"

@@ -1,7 +1,4 @@
-"""Words and bars for what takes long: on stderr, or in the cell of a notebook.
-
-Bars are drawn only between steps: a thread that refreshes by itself would be measured too.
-"""
+"""Progress messages and bars, on stderr or in a notebook."""
 
 from __future__ import annotations
 
@@ -16,37 +13,35 @@ Told = bool | Callable[[str], Any] | None  # whether a bar is drawn, or who is t
 
 
 def announce(what: str) -> None:
-    """Say what begins to take long, where somebody looks: at a terminal, or in a notebook."""
+    """Print the start of long work, if a user watches."""
     if sys.stderr.isatty() or _in_notebook():
         print(f"tpgen {what}", file=sys.stderr, flush=True)
 
 
 class Progress:
-    """Says what goes on, to what ``draw`` draws from the activity and how many steps are done; to nobody without."""
+    """Passes activity and finished steps to ``draw``."""
 
     def __init__(self, draw: Callable[[str, float], None] = lambda what, done: None) -> None:
         self._draw, self._what, self._done, self._shown = draw, "", 0, 0.0
 
     def say(self, what: str) -> None:
-        """A new activity begins."""
+        """Begin an activity."""
         self._what = what
         self._draw(what, self._done + self._shown)
 
     def within(self, share: float) -> None:
-        """So much of the present step is done."""
+        """Report the finished share of the current step."""
         if share - self._shown >= 0.1:  # seldom: drawing costs as much as many small products
             self._shown = share
             self._draw(self._what, self._done + share)
 
     def step(self) -> None:
-        """One more step is done."""
+        """Finish a step."""
         self._done, self._shown = self._done + 1, 0.0
         self._draw(self._what, self._done)
 
 
-class _Cell:
-    """A bar in a notebook's cell, of an element that every browser knows."""
-
+class _NotebookBar:
     def __init__(self, what: str, done: float, total: int) -> None:
         self.what, self.done, self.total = what, done, total
 
@@ -60,14 +55,15 @@ class _Cell:
 
 @contextmanager
 def bar(total: int) -> Iterator[Progress]:
-    """A bar over ``total`` steps: in the cell where this runs in a notebook, else on stderr."""
+    """Progress bar over ``total`` steps."""
+    # drawn between steps only: a thread that refreshes would be measured too
     with (_notebook_bar if _in_notebook() else _terminal_bar)(total) as draw:
         yield Progress(draw)
 
 
 @contextmanager
 def told(progress: Told, total: int) -> Iterator[Callable[[str], Any]]:
-    """Who is told the name of each step as it begins: a bar over ``total`` steps, a function of the user's, or nobody.
+    """Yield a function that reports step names to a bar (True), to the user's function, or nowhere.
 
     >>> seen = []
     >>> with told(seen.append, 1) as begin:
@@ -79,13 +75,12 @@ def told(progress: Told, total: int) -> Iterator[Callable[[str], Any]]:
         with bar(total) as shown:
             begun = count()
 
-            def begin(step: str) -> None:
-                """A step ends where the next one begins."""
+            def report_step(step: str) -> None:
                 if next(begun):
                     shown.step()
                 shown.say(step)
 
-            yield begin
+            yield report_step
             shown.step()
     else:
         yield progress or (lambda step: None)
@@ -107,8 +102,8 @@ def _terminal_bar(total: int) -> Iterator[Callable[[str, float], None]]:
 def _notebook_bar(total: int) -> Iterator[Callable[[str, float], None]]:
     from IPython.display import display  # it is there: `_in_notebook` has asked
 
-    shown = display(_Cell("", 0, total), display_id=True)
-    yield lambda what, done: shown.update(_Cell(what, done, total))
+    shown = display(_NotebookBar("", 0, total), display_id=True)
+    yield lambda what, done: shown.update(_NotebookBar(what, done, total))
 
 
 def _in_notebook() -> bool:

@@ -1,7 +1,4 @@
-"""Public names of tpgen and the modules that define them, each loaded when somebody asks for the name.
-
-`tpgen` itself takes its attributes from here, and so do methods that stand for a tool, such as ``module.explain()``.
-"""
+"""Public names of tpgen with their modules, loaded at first use."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ HOMES = {
 
 
 def public(name: str) -> Any:
-    """The value of a public name.
+    """Load the object of a public name.
 
     >>> public("channelwise").__module__
     'tpgen.planner.presets'

@@ -1,8 +1,4 @@
-"""Caches of a process, all in one place, to be seen, limited and emptied.
-
-A function of few calls that are made again and again is `remembered`; a table that is filled in several places is a
-`Shelf`; what libraries or the system hold is `watched`.  A test forbids caches that are none of these.
-"""
+"""Registry of the process's caches: `remembered` functions, `Shelf` tables, `watched` others."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ _ENTRIES = 4096
 
 @dataclass(frozen=True)
 class Watched:
-    """One cache: how to ask for its size, and how to empty it where that can be done."""
+    """Registered cache, with functions to count and clear entries."""
 
     what: str
     count: Callable[[], int]
@@ -35,7 +31,7 @@ class Watched:
 
 @dataclass(frozen=True)
 class CacheState:
-    """Entries of a cache, and their limit ``most``."""
+    """Name, size and limit of a cache."""
 
     what: str
     count: int
@@ -44,19 +40,16 @@ class CacheState:
     unit: str = ""
 
     def cells(self) -> tuple[str, str, str, str]:
-        """The cells of its row in a table."""
+        """Table cells: name, count, limit, whether clearable."""
         count = quantity(self.count, self.unit) if self.unit else str(self.count)
         return self.what, count, "-" if self.most is None else str(self.most), "no" if self.stays else "yes"
 
 
 class CacheStates(tuple[CacheState, ...]):
-    """The caches of this process; prints itself as a table."""
+    """Caches of this process, printed as a table."""
 
     def clear(self) -> None:
-        """Empty those that can be: what is needed again is made again.
-
-        Kernels on disk stay (`tpgen cache clear` removes those), and so do libraries that are loaded.
-        """
+        """Clear all caches that can be; kernels on disk and loaded libraries stay."""
         for cache in _all:
             if cache.forget is not None:
                 cache.forget()
@@ -72,12 +65,12 @@ _all: list[Watched] = []
 
 
 def watched(cache: Watched) -> None:
-    """Add a cache to the list."""
+    """Register a cache."""
     _all.append(cache)
 
 
 def remembered(what: str, entries: int = _ENTRIES) -> Callable[[Callable[..., _T]], _lru_cache_wrapper[_T]]:
-    """Keep the results of a function, the last ``entries`` of them, or fewer where TPGEN_CACHE_ENTRIES says so.
+    """Decorator that caches a function's last ``entries`` results (limited by TPGEN_CACHE_ENTRIES).
 
     >>> @remembered("squares", entries=2)
     ... def square(n: int) -> int:
@@ -86,7 +79,7 @@ def remembered(what: str, entries: int = _ENTRIES) -> Callable[[Callable[..., _T
     ([1, 4, 9], 2)
     >>> _ = _all.pop()
     """
-    most = _limited(entries)
+    most = _entry_limit(entries)
 
     def keep(function: Callable[..., _T]) -> _lru_cache_wrapper[_T]:
         made = lru_cache(most)(function)
@@ -97,7 +90,7 @@ def remembered(what: str, entries: int = _ENTRIES) -> Callable[[Callable[..., _T
 
 
 class Shelf(dict[K, V]):
-    """A table that forgets its oldest entries.
+    """Registered dict that drops its oldest entries.
 
     >>> shelf = Shelf("squares", entries=2)
     >>> for n in range(3):
@@ -109,7 +102,7 @@ class Shelf(dict[K, V]):
 
     def __init__(self, what: str, entries: int = _ENTRIES) -> None:
         super().__init__()
-        self._most, self._guard = _limited(entries), ForkedLock()
+        self._most, self._guard = _entry_limit(entries), ForkedLock()
         watched(Watched(what, self.__len__, self._most, self.clear))
 
     def __setitem__(self, key: K, value: V) -> None:
@@ -120,7 +113,7 @@ class Shelf(dict[K, V]):
 
 
 def caches() -> CacheStates:
-    """List the caches of this process: one `CacheState` for each cache of the modules that are loaded.
+    """List this process's caches.
 
     >>> print(caches())  # doctest: +ELLIPSIS
     remembered ...
@@ -129,7 +122,7 @@ def caches() -> CacheStates:
 
 
 def setting(name: str, unit: str) -> int | None:
-    """A whole number from the environment; None where it is not set, or is none, which is said.
+    """Whole number from an environment variable; None if unset or (with a warning) malformed.
 
     >>> setting("TPGEN_NO_SUCH_SETTING", "MB") is None
     True
@@ -143,6 +136,6 @@ def setting(name: str, unit: str) -> int | None:
     return int(text) if text else None
 
 
-def _limited(entries: int) -> int:
+def _entry_limit(entries: int) -> int:
     asked = setting("TPGEN_CACHE_ENTRIES", "entries")
     return entries if asked is None else min(entries, max(asked, 1))

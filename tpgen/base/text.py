@@ -1,4 +1,4 @@
-"""Figures and tables as text, written in one way for the whole package."""
+"""Format numbers and tables as text."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def table(rows: Sequence[Sequence[Any]], left: Container[int] | None = None, widest: int | None = None) -> str:
-    """Rows of cells as columns of equal width; the first row is usually the heads.
+    """Align rows of cells in columns.
 
-    The columns ``left`` are set to the left, all of them where it is left out; others to the right.  A cell beyond
-    ``widest`` characters does not make its column wider.
+    ``left`` columns (default: all) are left-aligned; cells beyond ``widest`` widen no column.
 
     >>> print(table([("a", "long"), (1, 2)]))
     a  long
@@ -34,7 +33,7 @@ def table(rows: Sequence[Sequence[Any]], left: Container[int] | None = None, wid
 
 
 def duration(seconds: float | None) -> str:
-    """A time with three digits and its unit.
+    """Time with three digits and unit.
 
     >>> duration(0.0021), duration(3.1e-7), duration(None)
     ('2.10 ms', '310 ns', '-')
@@ -46,7 +45,7 @@ def duration(seconds: float | None) -> str:
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """An amount with three digits at most and its unit: bytes, operations, or either per second.
+    """Amount with up to three digits, prefix and unit.
 
     >>> quantity(2_500_000, "B"), quantity(512, "B"), quantity(None, "B")
     ('2.5 MB', '512 B', '-')
@@ -58,7 +57,7 @@ def quantity(value: float | None, unit: str) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """A count and its noun.
+    """Count with its noun.
 
     >>> plural(1, "thread"), plural(2, "thread")
     ('1 thread', '2 threads')
@@ -67,7 +66,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """Write a ratio, with three digits.
+    """Ratio with three digits.
 
     >>> ratio(14.26), ratio(0.9512), ratio(None), ratio(15486.7), ratio(0.0003)
     ('14.3×', '0.95×', '-', '>999×', '<0.01×')

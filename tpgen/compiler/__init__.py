@@ -1,1 +1,1 @@
-"""WITH WHAT a program runs: a GraphModule becomes a callable."""
+"""Compile GraphModules and choose strategies and backends."""

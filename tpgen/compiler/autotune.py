@@ -1,8 +1,4 @@
-"""``strategy="auto"``: which strategy a product is written with, and why.
-
-One rule after the other: what was measured on this machine and remembered (`tpgen.compiler.tuning`), then a small
-model: a generated kernel where one can run, else what the backend does well.
-"""
+"""Resolve ``strategy="auto"``: measured choices first, then rules."""
 
 from __future__ import annotations
 
@@ -22,9 +18,9 @@ from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Plan
 
 
 def choose_strategy(plan: Plan, config: Config) -> Choice:
-    """The strategy to write a plan with; ``auto`` is decided here, any other name is kept.
+    """Resolve ``auto`` to a strategy and a reason; keep other known names.
 
-    Raises `EmitError` for an unknown name.
+    A failed kernel becomes a graph strategy.  Raises `EmitError` for an unknown name.
 
     >>> from tpgen.planner.presets import channelwise
     >>> str(choose_strategy(channelwise("8x1o", "1o", "1o+1e"), Config(backend="inductor", device="cuda")))
@@ -38,22 +34,22 @@ def choose_strategy(plan: Plan, config: Config) -> Choice:
     known = strategies_of(plan)
     if not isinstance(config.strategy, str) or config.strategy not in known:
         raise EmitError(unknown("strategy", config.strategy, (*known, "auto")))
-    if config.strategy == "kernel" and (failed := _failed(plan, config)):
-        return Choice(_GRAPHS[plan.maker.form], f"a kernel was asked for, and {failed}")
+    if config.strategy == "kernel" and (failed := _kernel_failure(plan, config)):
+        return Choice(_GRAPH_STRATEGIES[plan.maker.form], f"a kernel was asked for, and {failed}")
     return Choice(config.strategy, "asked for")
 
 
-def _failed(plan: Plan, config: Config) -> str | None:
+def _kernel_failure(plan: Plan, config: Config) -> str | None:
     return failure_of(described(plan, config.layout), config.dtype, config.device_type)
 
 
-def _streams(plan: Plan, config: Config) -> Choice | None:
+def _choose_for_streams(plan: Plan, config: Config) -> Choice | None:
     if config.streams:
         return Choice("grouped", "streams carry the paths of a graph side by side")
     return None
 
 
-def _kernel(plan: Plan, config: Config) -> Choice | None:
+def _choose_kernel(plan: Plan, config: Config) -> Choice | None:
     target = target_of(config.device_type)
     if target is None:
         return None
@@ -64,8 +60,8 @@ def _kernel(plan: Plan, config: Config) -> Choice | None:
     return Choice("kernel", f"a generated {target.language} kernel, compiled at the first call")
 
 
-def _fusing(plan: Plan, config: Config) -> Choice | None:
-    """Inductor turns scalar multiply-adds into one loop, where eager execution pays for each."""
+def _choose_for_inductor(plan: Plan, config: Config) -> Choice | None:
+    # inductor turns scalar multiply-adds into one loop; eager execution pays for each
     if config.backend != "inductor":
         return None
     if any(path.mode.mixing for path in plan.paths):
@@ -73,7 +69,7 @@ def _fusing(plan: Plan, config: Config) -> Choice | None:
     return Choice("unrolled", "inductor fuses unrolled couplings into one loop")
 
 
-def _otherwise(plan: Plan, config: Config) -> Choice:
+def _choose_grouped(plan: Plan, config: Config) -> Choice:
     reason = _why_no_kernel(plan, config)
     if reason == targets.NO_PATHS:
         return Choice("grouped", reason)
@@ -84,15 +80,15 @@ def _why_no_kernel(plan: Plan, config: Config) -> str | None:
     return targets.why_no_kernel(plan, config.layout, config.dtype, config.device)
 
 
-def _products(plan: Plan, config: Config) -> Choice:
+def _choose_einsum(plan: Plan, config: Config) -> Choice:
     return Choice("einsum", _why_no_kernel(plan, config) or "")
 
 
-_GRAPHS = {OF_PATHS: "grouped", OF_MONOMIALS: "einsum"}  # in the place of kernels
+_GRAPH_STRATEGIES = {OF_PATHS: "grouped", OF_MONOMIALS: "einsum"}  # in the place of kernels
 
 _RULES: dict[str, tuple[Callable[[Plan, Config], Choice | None], ...]] = {
-    OF_PATHS: (_streams, measured_choice, _kernel, _fusing, _otherwise),
-    OF_MONOMIALS: (measured_choice, _kernel, _products),
+    OF_PATHS: (_choose_for_streams, measured_choice, _choose_kernel, _choose_for_inductor, _choose_grouped),
+    OF_MONOMIALS: (measured_choice, _choose_kernel, _choose_einsum),
 }
 
 

@@ -1,8 +1,4 @@
-"""Backends: how an emitted GraphModule becomes a callable.
-
-Nothing is compiled before the first call, except where a backend is asked for by hand.  This module alone names
-`torch.jit`, `torch.compile` and CUDA graphs.
-"""
+"""Backends make callables from GraphModules; only this module uses `torch.jit`, `torch.compile` and CUDA graphs."""
 
 from __future__ import annotations
 
@@ -20,10 +16,9 @@ Runner = Callable[..., torch.Tensor]
 
 
 def compile_program(program: nn.Module, config: Config) -> Runner:
-    """The callable that runs a program under a backend.
+    """Make a callable that runs a program under the config's backend.
 
-    Raises `BackendError` for an unknown backend, for options that the backend does not have, and for ``cudagraphs``
-    without CUDA.
+    Raises `BackendError` for an unknown or unavailable backend or option.
 
     >>> compile_program(torch.nn.Identity(), Config(backend="eager"))(torch.zeros(2))
     tensor([0., 0.])
@@ -33,7 +28,7 @@ def compile_program(program: nn.Module, config: Config) -> Runner:
 
 
 def check_backend(config: Config) -> None:
-    """Raise `BackendError` where a backend cannot be used as asked; compile nothing."""
+    """Raise `BackendError` for an unknown or unavailable backend or option."""
     backend = config.backend
     if backend not in BACKENDS:
         raise BackendError(unknown("backend", backend, BACKENDS))
@@ -50,14 +45,14 @@ def check_backend(config: Config) -> None:
             "use backend='eager', or streams=0"
         )
     if config.max_bytes is not None:
-        _check_limit(config)
+        _check_max_bytes(config)
     if backend == "cudagraphs" and not torch.cuda.is_available():
         raise BackendError(
             "backend 'cudagraphs' records CUDA graphs and this machine has no CUDA device; use 'inductor'"
         )
 
 
-def _check_limit(config: Config) -> None:
+def _check_max_bytes(config: Config) -> None:
     limit = config.max_bytes
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         raise BackendError(f"max_bytes must be a whole number of bytes above zero, or None for no limit, got {limit!r}")
@@ -67,7 +62,7 @@ def _check_limit(config: Config) -> None:
 
 
 def overwrites_results(config: Config, device: torch.device) -> bool:
-    """Whether a program writes its results into the same memory at each run, as CUDA graphs do.
+    """Whether each run overwrites the previous results, as CUDA graphs do.
 
     >>> overwrites_results(Config(backend="inductor", mode="reduce-overhead"), torch.device("cpu"))
     False
@@ -77,7 +72,7 @@ def overwrites_results(config: Config, device: torch.device) -> bool:
 
 
 def script(module: nn.Module) -> torch.jit.ScriptModule:
-    """`torch.jit.script`, its deprecation warnings handled: scripting is what was asked for."""
+    """Call `torch.jit.script` without deprecation warnings."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"torch\.jit")
         warnings.filterwarnings("ignore", category=DeprecationWarning, message=r".*torch\.jit.*")

@@ -1,9 +1,6 @@
-"""Programs computed some rows at a time, so that what they keep on the way stays below a limit.
+"""Run a program, and its gradients, over chunks of rows to limit memory.
 
-Rows meet nowhere but in sums: of gradients of what all rows share, and of rows that an index sends to the same place.
-So a program at some of its rows, added or put one after the other, is the program at all of them.  Its gradients are
-again functions of rows, computed in the same way, from what the program is given alone: nothing is kept between
-forward and backward.
+Chunk results are concatenated or added; backward recomputes from the operands.
 """
 
 from __future__ import annotations
@@ -28,12 +25,12 @@ from tpgen.kernels.runtime.registration import Differentiable, record_call
 Depth = int | None  # axes of a tensor behind those of the batch; None where it has no rows of its own
 _numbers = count()
 # by the number of a program, which gradients, and all sizes but that which is cut
-_measured: Shelf[tuple, Taken] = Shelf("bytes of rows computed some at a time")
+_measured: Shelf[tuple, ProgramBytes] = Shelf("bytes of rows computed some at a time")
 _FEW, _MORE = 16, 32  # rows that a program is measured with: what it takes is a constant and so much a row
 
 
 class Batch(NamedTuple):
-    """The batch dimensions of a call, and the longest of them, which is cut."""
+    """Batch dimensions; ``axis``, the longest, is chunked."""
 
     shape: tuple[int, ...]
     axis: int
@@ -43,24 +40,24 @@ class Batch(NamedTuple):
         return self.shape[self.axis]
 
     def axis_of(self, x: Tensor, depth: Depth) -> int | None:
-        """The axis of a tensor that is cut; None where it is shared by the rows, or broadcast along them."""
+        """The tensor's chunked axis, or None (shared or broadcast along the axis)."""
         axis = -1 if depth is None else self.axis - len(self.shape) + x.dim() - depth
         return None if axis < 0 or x.shape[axis] == 1 else axis
 
 
-class Taken(NamedTuple):
-    """Bytes that a program takes: whatever the rows, and for each of them."""
+class ProgramBytes(NamedTuple):
+    """Bytes that a program needs: ``fixed``, and ``each`` per row."""
 
     fixed: int
     each: int
 
     def rows(self, limit: int) -> int:
-        """Number of rows that stay below a limit in bytes."""
+        """Number of rows that fit a limit in bytes."""
         return (limit - self.fixed) // max(self.each, 1)
 
 
 class ChunkedResult(NamedTuple):
-    """A result of a function of rows: its axes, and which argument it is the gradient of, and so shaped as."""
+    """Batch layout of a result; for a gradient, its argument's index."""
 
     depth: Depth
     argument: int | None = None
@@ -68,7 +65,7 @@ class ChunkedResult(NamedTuple):
 
 @dataclass(frozen=True)
 class RowFunction:
-    """A program, or gradients of one, as a function of its arguments."""
+    """A program, or a gradient of one, as a function of rows."""
 
     run: Callable[..., Sequence[Tensor]]  # of the program and the arguments
     given: tuple[Depth, ...]
@@ -76,8 +73,8 @@ class RowFunction:
     key: tuple
     order: int = 0  # of derivatives
 
-    def pulled_back(self, there: Sequence[bool], wanted: Sequence[int]) -> RowFunction:
-        """Gradients of the wanted arguments, given all of them and the cotangents that are there."""
+    def pulled_back(self, has_cotangent: Sequence[bool], wanted: Sequence[int]) -> RowFunction:
+        """The function (arguments, cotangents of flagged results) -> gradients of the ``wanted`` arguments."""
 
         def run(program: Runner, *arguments: Tensor) -> Sequence[Tensor]:
             point, cotangents = list(arguments[: len(self.given)]), arguments[len(self.given) :]
@@ -86,7 +83,7 @@ class RowFunction:
                 for n in wanted:
                     if not (further and point[n].requires_grad):
                         point[n] = point[n].detach().requires_grad_()
-                made = [x for x, yes in zip(self.run(program, *point), there, strict=True) if yes]
+                made = [x for x, yes in zip(self.run(program, *point), has_cotangent, strict=True) if yes]
                 pairs = [(x, c) for x, c in zip(made, cotangents, strict=True) if x.requires_grad]
                 at = [point[n] for n in wanted]
                 if not pairs:
@@ -94,17 +91,16 @@ class RowFunction:
                 results, along = zip(*pairs, strict=True)
                 return torch.autograd.grad(results, at, along, create_graph=further, materialize_grads=True)
 
-        given = self.given + tuple(x.depth for x, yes in zip(self.made, there, strict=True) if yes)
+        given = self.given + tuple(x.depth for x, yes in zip(self.made, has_cotangent, strict=True) if yes)
         made = tuple(ChunkedResult(self.given[n], n) for n in wanted)
-        return RowFunction(run, given, made, (*self.key, tuple(there), tuple(wanted)), self.order + 1)
+        return RowFunction(run, given, made, (*self.key, tuple(has_cotangent), tuple(wanted)), self.order + 1)
 
 
 class Chunked(Differentiable[Any]):
-    """A program that takes at most ``max_bytes`` beside what it is given and its result (None: as much as it takes).
+    """A program that needs at most ``max_bytes`` beside operands and result (None: no limit).
 
-    ``run`` computes it, differentiable to any order or to that of ``orders``, and ``plain`` in torch's operators:
-    beyond that order, and for shapes alone.  ``given`` and ``made`` say how its arguments and its result have rows;
-    numbers may follow the arguments.  With ``copies`` results are copied out of memory that the next run overwrites.
+    ``run`` is differentiable to ``orders``; ``plain`` serves higher orders and tracing.  ``given`` and ``made``: axes
+    behind the batch (`Depth`).  ``copies`` clones results that the next run overwrites.
     """
 
     def __init__(
@@ -129,7 +125,7 @@ class Chunked(Differentiable[Any]):
         return self.open(function, tensors)[0]
 
     def open(self, function: RowFunction, arguments: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Results of a function, differentiable to any order."""
+        """Evaluate a function, differentiable to any order."""
         if is_transformed(arguments) or any(map(is_legacy_batchedtensor, arguments)):
             return function.run(self._plain, *arguments)
         if not torch.is_grad_enabled():
@@ -152,11 +148,11 @@ class Chunked(Differentiable[Any]):
         return found
 
     def compute(self, function: RowFunction, arguments: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Results of a function, some rows at a time where all would take too much."""
+        """Evaluate a function without autograd, in chunks if all rows exceed the limit."""
         arguments = [x.detach() for x in arguments]
         program = self._run if function.order <= self._orders else self._plain
-        batch = None if self._max_bytes is None else _batch(function, arguments)
-        size = self._size(function, arguments, batch) if batch else 0
+        batch = None if self._max_bytes is None else _broadcast_batch(function, arguments)
+        size = self._rows_per_chunk(function, arguments, batch) if batch else 0
         if batch is None or size >= batch.rows:
             made = function.run(program, *arguments)
             return [x.clone() for x in made] if self._copies else made
@@ -168,7 +164,7 @@ class Chunked(Differentiable[Any]):
                 x if axis is None else x.narrow(axis, start, rows) for x, axis in zip(arguments, axes, strict=True)
             ]
             made = function.run(program, *parts)
-            rooms = rooms or [_room(r, x, arguments, batch) for r, x in zip(function.made, made, strict=True)]
+            rooms = rooms or [_result_buffer(r, x, arguments, batch) for r, x in zip(function.made, made, strict=True)]
             for (total, axis, _), x in zip(rooms, made, strict=True):
                 if axis is None:
                     total.add_(x)
@@ -179,13 +175,13 @@ class Chunked(Differentiable[Any]):
 
     # --- how many -----------------------------------------------------------------------------------------------
 
-    def _size(self, function: RowFunction, arguments: Sequence[Tensor], batch: Batch) -> int:
-        key = self._number, *function.key, *self._shapes(function, arguments, batch, _FEW)
+    def _rows_per_chunk(self, function: RowFunction, arguments: Sequence[Tensor], batch: Batch) -> int:
+        key = self._number, *function.key, *self._shapes_with_rows(function, arguments, batch, _FEW)
         taken = _measured.get(key)
         if taken is None:
-            few, more = (self._taken(function, arguments, batch, rows) for rows in (_FEW, _MORE))
+            few, more = (self._bytes_for_rows(function, arguments, batch, rows) for rows in (_FEW, _MORE))
             each = -((few - more) // (_MORE - _FEW))
-            taken = _measured[key] = Taken(max(few - each * _FEW, 0), each)
+            taken = _measured[key] = ProgramBytes(max(few - each * _FEW, 0), each)
         assert self._max_bytes is not None
         size = taken.rows(self._max_bytes)
         if size < 1:
@@ -196,11 +192,10 @@ class Chunked(Differentiable[Any]):
             )
         return size
 
-    def _taken(self, function: RowFunction, arguments: Sequence[Tensor], batch: Batch, rows: int) -> int:
-        """Bytes that the function takes for so many rows, its results among them."""
-
+    def _bytes_for_rows(self, function: RowFunction, arguments: Sequence[Tensor], batch: Batch, rows: int) -> int:
+        # results among them
         def run(taken: Footprint) -> int:
-            shapes = self._shapes(function, arguments, batch, rows)
+            shapes = self._shapes_with_rows(function, arguments, batch, rows)
             given = [
                 torch.empty(shape, dtype=x.dtype, device=x.device) for shape, x in zip(shapes, arguments, strict=True)
             ]
@@ -211,7 +206,7 @@ class Chunked(Differentiable[Any]):
         return without_values(run)
 
     @staticmethod
-    def _shapes(
+    def _shapes_with_rows(
         function: RowFunction, arguments: Sequence[Tensor], batch: Batch, rows: int
     ) -> Iterator[tuple[int, ...]]:
         for x, depth in zip(arguments, function.given, strict=True):
@@ -219,7 +214,7 @@ class Chunked(Differentiable[Any]):
             yield tuple(rows if n == axis else size for n, size in enumerate(x.shape))
 
 
-def _batch(function: RowFunction, arguments: Sequence[Tensor]) -> Batch | None:
+def _broadcast_batch(function: RowFunction, arguments: Sequence[Tensor]) -> Batch | None:
     given = zip(arguments, function.given, strict=True)
     shape = torch.broadcast_shapes(*(x.shape[: x.dim() - depth] for x, depth in given if depth is not None))
     if not shape or max(shape) < 2:
@@ -227,10 +222,10 @@ def _batch(function: RowFunction, arguments: Sequence[Tensor]) -> Batch | None:
     return Batch(tuple(shape), max(range(len(shape)), key=lambda axis: shape[axis]))
 
 
-def _room(
+def _result_buffer(
     result: ChunkedResult, part: Tensor, arguments: Sequence[Tensor], batch: Batch
 ) -> tuple[Tensor, int | None, torch.dtype]:
-    """Memory for a result of all rows, the axis along which parts are put (None: they are added), and its dtype."""
+    """Allocate a result of all rows: (buffer, chunked axis or None for sums, final dtype)."""
     like = None if result.argument is None else arguments[result.argument]
     axis = batch.axis if like is None else batch.axis_of(like, result.depth)
     if result.depth is None or axis is None:  # many parts of few digits lose what is small beside their sum

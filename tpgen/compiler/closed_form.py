@@ -1,10 +1,7 @@
-r"""Run a form whose every derivative is a program of its own.
+r"""Run a form whose derivatives, of any order, are separate compiled programs.
 
-`torch.compile` derives a backward graph from the forward one, and has no second derivative.  The form knows better:
-the gradient of :math:`\partial L/\partial s` for a cotangent :math:`c`, with respect to another operand :math:`t`,
-is :math:`\partial L/\partial t` with :math:`c` in the place of :math:`s`.  All operands that a gradient is wanted for
-are opened by one program, which reads everything once; its derivatives are sums of such programs at other points.
-So autograd of any order goes from program to program.
+The gradient of :math:`\partial L/\partial s` by :math:`t` for a cotangent :math:`c` is :math:`\partial L/\partial t`
+with :math:`c` in place of :math:`s`.
 """
 
 from __future__ import annotations
@@ -39,10 +36,9 @@ _Slots = tuple[int, ...]  # positions among the slots of the form
 
 
 class ClosedForm(Differentiable[Any]):
-    """The programs of one form, one for each choice of open slots, written and compiled when first needed.
+    """Programs of a form, one per choice of open slots, compiled at first use.
 
-    Programs have the dtype and device of ``like``.  With ``copies`` the results are copied out of memory that the next
-    run of a program overwrites.
+    ``like`` gives dtype and device.  ``copies`` clones results that the next run overwrites.
     """
 
     def __init__(self, form: Form, strategy: str, like: Tensor, compile_program: Compile, copies: bool = False) -> None:
@@ -59,22 +55,19 @@ class ClosedForm(Differentiable[Any]):
         self.partly_read = {n for n, s in enumerate(form.slots) if form.reading(s) != form}
 
     def __call__(self, *arguments: Any) -> Tensor:
-        """The form at the operands that are given, differentiable to any order.
-
-        Indices follow the operands, then the rows of the open slot, where the form has them: as its programs take them.
-        """
+        """Evaluate at operands, indices, and row counts of an indexed open slot; differentiable."""
         count, indices = len(self._form.slots) - 1, len(self._form.indices)
         point = (*arguments[: self._opened], None, *arguments[self._opened : count])
-        rows = Rows(arguments[count : count + indices], self._sizes(point, arguments[count + indices :]))
+        rows = Rows(arguments[count : count + indices], self._row_counts(point, arguments[count + indices :]))
         return self.open((self._opened,), (), rows, point)[0]
 
     def open(self, opened: _Slots, read: _Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-        """Values of the open slots, differentiable to any order."""
+        """Values of the ``opened`` slots, differentiable, from paths that read the slots ``read``."""
         given = [x for x in point if x is not None]
         if any(map(is_legacy_batchedtensor, given)):
-            return self._batched(opened, read, rows, point)
+            return self._open_under_old_vmap(opened, read, rows, point)
         if is_transformed(given):
-            return self._called(self._plain, opened, read, rows, point)
+            return self._call_program(self._graph_module, opened, read, rows, point)
         if not torch.is_grad_enabled():  # autograd's bookkeeping costs as much as a small product
             return self.run(opened, read, rows, point)
         with torch.no_grad():
@@ -93,12 +86,14 @@ class ClosedForm(Differentiable[Any]):
         def evaluate(raised: tuple[int, ...], moved: Sequence[Tensor | None], further: tuple[int, ...]) -> list[Tensor]:
             both = tuple(sorted({*read, *raised} & self.partly_read))
             values = self.open(further, both, rows, moved)
-            return [_like(x, None if self.shared[n] else point[n]) for n, x in zip(further, values, strict=True)]
+            return [
+                _summed_to_shape(x, None if self.shared[n] else point[n]) for n, x in zip(further, values, strict=True)
+            ]
 
         return pull_back(evaluate, point, opened, cotangents, [n for n, yes in enumerate(wanted) if yes])
 
-    def _sizes(self, point: Sequence[Tensor | None], given: Sequence[int]) -> dict[str, int]:
-        """Number of rows that each index points into: those of tensors at the point, and those given for open slots."""
+    def _row_counts(self, point: Sequence[Tensor | None], given: Sequence[int]) -> dict[str, int]:
+        # of tensors at the point, or given for open slots
         indexed = [
             (index, x) for slot, x in zip(self._form.slots, point, strict=True) if (index := self._form.index(slot))
         ]
@@ -106,22 +101,24 @@ class ClosedForm(Differentiable[Any]):
         return {**found, **dict(zip([index for index, x in indexed if x is None], given, strict=True))}
 
     def run(self, opened: _Slots, read: _Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-        """Compute the open slots from the paths that read the slots ``read``."""
+        """Values of the ``opened`` slots, without autograd."""
         # detached: the compiled program is for values alone, its derivatives are other programs
         values = [None if x is None else x.detach() for x in point]
-        results = self._called(self._compiled, opened, read, rows, values)
+        results = self._call_program(self._compiled_program, opened, read, rows, values)
         return tuple(x.clone() for x in results) if self._copies else results
 
-    def _batched(self, opened: _Slots, read: _Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-        """Under torch's older vmap, which lacks rules for some operators: by that of `torch.func`."""
+    def _open_under_old_vmap(
+        self, opened: _Slots, read: _Slots, rows: Rows, point: Sequence[Tensor | None]
+    ) -> tuple[Tensor, ...]:
+        # torch's older vmap lacks rules for some operators: use that of torch.func
         with below_vmap() as level:
             _, dims, below = unwrap_batched(level, point)
             found = torch.vmap(lambda *moved: self.open(opened, read, rows, moved), tuple(dims))(*below)
             return tuple(add_batch_dim(x, 0, level) for x in found)
 
-    def _called(
+    def _call_program(
         self,
-        written: Callable[[_Slots, _Slots], _Program],
+        program_for: Callable[[_Slots, _Slots], _Program],
         opened: _Slots,
         read: _Slots,
         rows: Rows,
@@ -130,9 +127,9 @@ class ClosedForm(Differentiable[Any]):
         # where a single slot is open, nothing reads what stands there
         given = [x for n, x in enumerate(point) if opened != (n,) and x is not None]
         indices = dict.fromkeys(index for n in opened if (index := self._form.index(self._form.slots[n])))
-        return written(opened, read)(*given, *rows.indices, *(rows.sizes[index] for index in indices))
+        return program_for(opened, read)(*given, *rows.indices, *(rows.sizes[index] for index in indices))
 
-    def _plain(self, opened: _Slots, read: _Slots) -> nn.Module:
+    def _graph_module(self, opened: _Slots, read: _Slots) -> nn.Module:
         # the program as a graph of torch's operators, which every transform knows
         key = (opened, read)
         if key not in self._graphs:
@@ -141,14 +138,14 @@ class ClosedForm(Differentiable[Any]):
                 self._graphs[key] = module.to(device=self._like.device, dtype=self._like.dtype)
         return self._graphs[key]
 
-    def _compiled(self, opened: _Slots, read: _Slots) -> _Program:
+    def _compiled_program(self, opened: _Slots, read: _Slots) -> _Program:
         key = (opened, read)
         if key not in self._programs:
-            self._programs[key] = self._compile(self._plain(opened, read))
+            self._programs[key] = self._compile(self._graph_module(opened, read))
         return self._programs[key]
 
     def emission(self, opened: _Slots, read: _Slots = ()) -> Emission:
-        """The program that opens some slots, written."""
+        """Write the program that opens some slots."""
         form = self._form.reading(*(self._form.slots[n] for n in read))
         forms = tuple(form.open(*form.slots[n]) for n in opened)
         names = ", ".join("*".join(f.opened) for f in forms)
@@ -156,7 +153,7 @@ class ClosedForm(Differentiable[Any]):
 
 
 def is_transformed(given: Sequence[Tensor]) -> bool:
-    """Whether a call is of torch.func, is written down, or is differentiated forwards: all need the operators."""
+    """Whether torch.func, tracing or forward-mode differentiation needs plain torch operators."""
     return any(map(is_functorch_wrapped_tensor, given)) or (
         not torch.compiler.is_compiling()
         and (
@@ -171,13 +168,13 @@ def is_transformed(given: Sequence[Tensor]) -> bool:
 
 @dataclass(frozen=True)
 class Rows:
-    """The indices of a call, and how many rows each of them points into."""
+    """Row indices of a call, and the row counts of indexed operands."""
 
     indices: Sequence[Tensor]
     sizes: dict[str, int]
 
 
-def _like(gradient: Tensor, operand: Tensor | None) -> Tensor:
+def _summed_to_shape(gradient: Tensor, operand: Tensor | None) -> Tensor:
     # a gradient summed over the batch dimensions that broadcast its operand
     if operand is None or gradient.shape == operand.shape:
         return gradient

@@ -1,4 +1,4 @@
-"""Options of how a product is written and run, and the strategy that they come to."""
+"""Options for writing and running products, and the chosen strategy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tpgen.form.form import Layout
 
 @dataclass(frozen=True)
 class Choice:
-    """A strategy and the reason for it, in words."""
+    """A strategy, with the reason for choosing it."""
 
     strategy: str
     reason: str
@@ -23,10 +23,9 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Options of how a product is written and run: everything but what it computes.
+    """Options for writing and running a product.
 
-    ``dynamic``, ``fullgraph`` and ``mode`` are what `torch.compile` is told by the backends that use it.  ``max_bytes``
-    limits what a program keeps on the way (`tpgen.compiler.chunks`).
+    ``dynamic``, ``fullgraph`` and ``mode`` go to `torch.compile`; ``max_bytes`` limits intermediates.
 
     >>> Config(backend="inductor", mode="max-autotune").tells_torch_compile
     True
@@ -49,12 +48,12 @@ class Config:
 
     @property
     def tells_torch_compile(self) -> bool:
-        """Whether it asks anything of `torch.compile`."""
+        """Whether an option for `torch.compile` is set."""
         return (self.dynamic, self.fullgraph, self.mode) != (None, False, None)
 
 
 class RunOptions(TypedDict, total=False):
-    """Fields of `Config` that every module takes as keywords; what is left out is `Config`'s default."""
+    """Optional `Config` keywords that every module accepts."""
 
     strategy: str
     backend: str
@@ -68,31 +67,31 @@ RUN_FIELDS = tuple(RunOptions.__annotations__)
 
 
 class ConvertOptions(RunOptions, total=False):
-    """Options that `tpgen.convert` hands to the modules of a network."""
+    """Optional keywords that `tpgen.convert` passes to modules."""
 
     streams: int
 
 
 class ModuleOptions(ConvertOptions, total=False):
-    """Options of a product."""
+    """Optional keywords of a product."""
 
     layout: Layout
 
 
 class ProductOptions(ModuleOptions, total=False):
-    """Options of the module of a plan."""
+    """Optional keywords of the module of a plan."""
 
     compile_right: bool
 
 
 class LinearOptions(RunOptions, total=False):
-    """Options of a linear layer."""
+    """Optional keywords of a linear layer."""
 
     layout: str | tuple[str, ...]
 
 
 class RequestOptions(ModuleOptions, total=False):
-    """Options of an inspection of a plan, which has no tensors that say its dtype and device."""
+    """Optional keywords for inspecting a plan: dtype, device, channels, elements."""
 
     dtype: torch.dtype
     device: str
@@ -101,13 +100,13 @@ class RequestOptions(ModuleOptions, total=False):
 
 
 class StageOptions(RequestOptions, total=False):
-    """Options of a stage of `dump`, with the rows that it is traced with where it needs some."""
+    """Optional keywords of a `dump` stage, including rows."""
 
     rows: int
 
 
 class DirectionOptions(StageOptions, total=False):
-    """Options of a stage of `dump` of one direction of the product."""
+    """Optional keywords of a `dump` stage, including direction."""
 
     direction: str
 

@@ -1,7 +1,6 @@
-"""Count the bytes that a computation takes at most, without computing it.
+"""Measure peak memory of a computation on fake tensors.
 
-The same operations run on tensors that have shapes and no values, and every storage counts from when an operation makes
-it until nothing holds it.  What an operation takes beside its results it may say itself (`WORKSPACE`).
+`WORKSPACE` adds temporary bytes of operators.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ WORKSPACE: dict[str, Workspace] = {}  # by operator, of its arguments: bytes tha
 
 
 class Footprint(DispatchMode):
-    """Bytes of the tensors that operations have made: ``now``, and at most so far (``peak``)."""
+    """Dispatch mode that counts bytes of new tensors: ``now``, and the maximum ``peak``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,35 +27,35 @@ class Footprint(DispatchMode):
         self._seen: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        given = {_key(x) for x in pytree.tree_iter((args, kwargs)) if isinstance(x, Tensor)}
+        given = {_storage_key(x) for x in pytree.tree_iter((args, kwargs)) if isinstance(x, Tensor)}
         made = func(*args, **(kwargs or {}))
         for x in pytree.tree_iter(made):
-            if isinstance(x, Tensor) and _key(x) not in given:
-                self._count(x)
+            if isinstance(x, Tensor) and _storage_key(x) not in given:
+                self._add_storage(x)
         workspace = WORKSPACE.get(func.name())
         self.peak = max(self.peak, self.now + (workspace(*args, **(kwargs or {})) if workspace else 0))
         return made
 
-    def _count(self, x: Tensor) -> None:
-        storage, key = x.untyped_storage(), _key(x)
+    def _add_storage(self, x: Tensor) -> None:
+        storage, key = x.untyped_storage(), _storage_key(x)
         if key in self._seen:
             return
         size = storage.nbytes()
         self._seen.add(key)
         self.now += size
-        weakref.finalize(storage, self._forget, key, size).atexit = False
+        weakref.finalize(storage, self._remove_storage, key, size).atexit = False
 
-    def _forget(self, key: int, size: int) -> None:
+    def _remove_storage(self, key: int, size: int) -> None:
         self._seen.discard(key)
         self.now -= size
 
 
-def _key(x: Tensor) -> int:
+def _storage_key(x: Tensor) -> int:
     return x.untyped_storage()._cdata
 
 
 def without_values(run: Callable[[Footprint], _T]) -> _T:
-    """Call a function that makes its tensors, and all that it makes of them, with shapes and no values.
+    """Call ``run`` with fake tensors (shapes only) and their `Footprint`.
 
     >>> import torch
     >>> def double(taken):

@@ -1,8 +1,4 @@
-"""Ask `torch.compile` what it does with a module: captured graphs, breaks, guards, recompilations, generated code.
-
-Each function starts from a clean Dynamo (`torch.compiler.reset`), so what this process compiled before compiles again.
-Dynamo and Inductor are imported where they are asked: that takes about a second.
-"""
+"""Query `torch.compile` about a module; some queries reset Dynamo."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ _ADDRESS = re.compile(r"(?<![\d.])\d{9,}\b")  # ids of objects, which differ in 
 
 @dataclass(frozen=True)
 class CountedGraph:
-    """One graph that Dynamo captured: how many operations, and its code."""
+    """One graph captured by Dynamo: number of operations, and code."""
 
     operations: int
     code: str
@@ -32,7 +28,7 @@ class CountedGraph:
 
 @dataclass(frozen=True)
 class Break:
-    """A graph break: the frames where Dynamo gave up, and why."""
+    """Graph break: reason, and stack frames."""
 
     reason: str
     where: tuple[str, ...]  # frames, the innermost last
@@ -40,7 +36,7 @@ class Break:
 
 @dataclass(frozen=True)
 class Guard:
-    """A condition for a compiled graph to be used again: its source, its kinds, the checks."""
+    """Condition for reusing a compiled graph: source, kinds, checks."""
 
     source: str
     kinds: tuple[str, ...]
@@ -49,7 +45,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class Capture:
-    """All that Dynamo says about one call."""
+    """Dynamo's graphs, breaks and guards of one call."""
 
     graphs: tuple[CountedGraph, ...]
     breaks: tuple[Break, ...]
@@ -59,7 +55,7 @@ class Capture:
 
 @dataclass(frozen=True)
 class Compilation:
-    """One time that a function was compiled; ``reason`` is the guard that failed, empty the first time."""
+    """One compilation of a function; ``reason`` is the failed guard, empty the first time."""
 
     call: int
     function: str
@@ -78,9 +74,11 @@ def capture(module: Module, inputs: Sequence[Any]) -> Capture:
         CountedGraph(len(operations), graph.print_readable(print_output=False).strip())
         for graph, operations in zip(found.graphs, found.ops_per_graph or [], strict=True)
     )
-    breaks = tuple(Break(_first_lines(b.reason), tuple(_frame(f) for f in b.user_stack)) for b in found.break_reasons)
+    breaks = tuple(
+        Break(_without_advice(b.reason), tuple(_frame_text(f) for f in b.user_stack)) for b in found.break_reasons
+    )
     guards = dict.fromkeys(
-        Guard(g.name, tuple(g.guard_types), tuple(_plain(c) for c in g.code_list))
+        Guard(g.name, tuple(g.guard_types), tuple(_without_object_ids(c) for c in g.code_list))
         for g in found.out_guards or []
         if g.guard_types and g.code_list
     )
@@ -88,7 +86,7 @@ def capture(module: Module, inputs: Sequence[Any]) -> Capture:
 
 
 def recompilations(module: Module, calls: Iterable[Sequence[Any]], dynamic: bool | None) -> tuple[Compilation, ...]:
-    """List the calls of a sequence that compile, each with the guard that failed.
+    """List the compilations that calls trigger, each with the failed guard.
 
     >>> relu = torch.nn.ReLU()
     >>> [c.call for c in recompilations(relu, [[torch.zeros(n)] for n in (2, 3, 4)], dynamic=None)]
@@ -101,7 +99,7 @@ def recompilations(module: Module, calls: Iterable[Sequence[Any]], dynamic: bool
         _torch.clear_compilations()
         run(*inputs)
         found += [
-            Compilation(number, f"{m.co_name}", _reason(m.recompile_reason))
+            Compilation(number, f"{m.co_name}", _failed_guard(m.recompile_reason))
             for m in _torch.compilations()
             if m.co_name is not None and m.is_forward is not False
         ]
@@ -110,7 +108,7 @@ def recompilations(module: Module, calls: Iterable[Sequence[Any]], dynamic: bool
 
 
 def generated_code(module: Module, inputs: Sequence[Any], step: Callable[[Module, Sequence[Any]], Any]) -> list[str]:
-    """Code that Inductor generates for a step with the compiled module: one source for each graph and direction."""
+    """Inductor's sources for ``step`` with the compiled module, per graph and direction."""
     torch.compiler.reset()
     run = compile_program(module, Config(backend="inductor"))  # type: ignore[arg-type]
     _, sources = _torch.run_and_get_code(step, run, inputs)
@@ -118,12 +116,12 @@ def generated_code(module: Module, inputs: Sequence[Any], step: Callable[[Module
     return [source.strip() for source in sources]
 
 
-def _frame(frame: Any) -> str:
+def _frame_text(frame: Any) -> str:
     line = (frame.line or "").strip() or "source not available"
     return f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}: {line}"
 
 
-def _first_lines(reason: str) -> str:
+def _without_advice(reason: str) -> str:
     lines = [line.rstrip() for line in reason.strip().splitlines() if line.strip()]
     kept = [
         line for line in lines if not line.lstrip().startswith(("For more details", "Developer debug", "User code"))
@@ -131,13 +129,15 @@ def _first_lines(reason: str) -> str:
     return "\n".join(kept)
 
 
-def _reason(reason: str | None) -> str:
-    """The failed guard alone: Dynamo's text starts with the number of the compilation and ends with advice."""
+def _failed_guard(reason: str | None) -> str:
+    # Dynamo's text starts with the number of the compilation and ends with advice
     if not reason:
         return ""
     first = reason.splitlines()[0]
-    return _plain(re.sub(r"^\d+/\d+(_\d+)?: ", "", first).split(" (user code shown")[0].split("  # ")[0].strip())
+    return _without_object_ids(
+        re.sub(r"^\d+/\d+(_\d+)?: ", "", first).split(" (user code shown")[0].split("  # ")[0].strip()
+    )
 
 
-def _plain(check: str) -> str:
+def _without_object_ids(check: str) -> str:
     return _ADDRESS.sub("…", check)

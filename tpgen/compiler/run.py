@@ -1,4 +1,4 @@
-"""Choose the callable that runs a program: itself, compiled, or one that knows its derivatives."""
+"""Choose the callable that runs a program."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from tpgen.form.form import Form, SlotNames
 
 
 def run_form(form: Form, program: nn.Module, config: Config, like: Tensor) -> Runner:
-    """The program of a form under a backend; where that uses `torch.compile`, with gradients as programs of their own.
+    """The callable for a form's program, compiled and chunked as ``config`` says.
 
-    The same with a limit on what a program keeps on the way.  The program was written with the strategy of the config;
-    dtype and device are those of ``like``.
+    Under `torch.compile`, gradients are separate programs.  ``like`` gives dtype and device.
     """
 
     def compiled(program: nn.Module) -> Runner:
@@ -33,14 +32,13 @@ def run_form(form: Form, program: nn.Module, config: Config, like: Tensor) -> Ru
         run = ClosedForm(form, config.strategy, like, compiled, overwrites_results(config, like.device))
     if config.max_bytes is None:
         return run
-    given = [*(_depth(form, slot) for slot in form.given), *(0 for _ in form.indices)]
-    return Chunked(run, program, given, _depth(form, form.opened), config.max_bytes)
+    given = [*(_axes_behind_batch(form, slot) for slot in form.given), *(0 for _ in form.indices)]
+    return Chunked(run, program, given, _axes_behind_batch(form, form.opened), config.max_bytes)
 
 
 def run_rows(program: nn.Module, config: Config, like: Tensor, given: Sequence[Depth], made: Depth) -> Runner:
-    """A program of any function of rows under a backend, with a limit; how tensors have rows, `Chunked` tells.
-
-    `torch.compile` knows its first derivatives; further ones are those of its graph.
+    """The callable for any program over rows, compiled and chunked as ``config`` says; `Chunked` explains ``given``
+    and ``made``.
     """
     compiles = config.backend not in ("eager", "script") and config.strategy != "kernel"
     if torch.compiler.is_compiling() or config.backend == "script":
@@ -53,6 +51,6 @@ def run_rows(program: nn.Module, config: Config, like: Tensor, given: Sequence[D
     return Chunked(compile_program(program, config), program, given, made, config.max_bytes, 1, copies)
 
 
-def _depth(form: Form, slot: SlotNames) -> Depth:
+def _axes_behind_batch(form: Form, slot: SlotNames) -> Depth:
     # the number of axes of a slot's tensor behind those of the batch; None where an index or no row finds it
     return len(form.shape(slot)) if form.row(slot) and form.index(slot) is None else None

@@ -1,9 +1,4 @@
-"""Measured choices, remembered on disk: which strategy was the fastest for a plan on this machine.
-
-A remembered choice takes precedence over the model of `tpgen.compiler.autotune`.  It is kept beside the compiled
-kernels (``TPGEN_CACHE_DIR``), one small file for each plan, layout, dtype, backend and processor, with a compiler
-and without.  `tpgen.tools.inspection.costs.measured` measures.
-"""
+"""Measured strategy choices, cached on disk (``TPGEN_CACHE_DIR``) per plan, layout, dtype, backend and processor."""
 
 from __future__ import annotations
 
@@ -31,14 +26,14 @@ _STRATEGIES: dict[str, Iterable[str]] = {OF_PATHS: STRATEGIES, OF_MONOMIALS: POL
 
 
 def strategies_of(plan: Plan) -> tuple[str, ...]:
-    """Names of the strategies that a plan can be written with."""
+    """Names of the strategies that can write a plan."""
     return tuple(_STRATEGIES[plan.maker.form])
 
 
 def measured_choice(plan: Plan, config: Config) -> Choice | None:
-    """Read the choice that `tune` measured for a plan from the cache; None where there is none that still holds."""
+    """Read the measured choice for a plan; None without a valid one."""
     try:
-        fields = json.loads(read_own(_file(plan, config, cache.default_directory())))
+        fields = json.loads(read_own(_choice_file(plan, config, cache.default_directory())))
         strategy, milliseconds = fields["strategy"], float(fields["milliseconds"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
@@ -48,27 +43,27 @@ def measured_choice(plan: Plan, config: Config) -> Choice | None:
 
 
 def remember_choice(plan: Plan, config: Config, strategy: str, milliseconds: float, rows: int) -> None:
-    """Remember the fastest strategy for modules made from now on."""
+    """Store the fastest strategy for future modules."""
     fields = {"strategy": strategy, "milliseconds": milliseconds, "rows": rows}
-    cache.write_whole(_file(plan, config, cache.current_directory()), json.dumps(fields))
+    cache.write_whole(_choice_file(plan, config, cache.current_directory()), json.dumps(fields))
 
 
 def why_unfit(plan: Plan, config: Config, strategy: str) -> str | None:
-    """Why a strategy cannot be taken here; None where it can."""
+    """Reason that a strategy cannot run here, or None."""
     if strategy == "kernel":
         return kernel_supported(plan, config.layout, config.dtype, config.device)
     return None
 
 
-def _file(plan: Plan, config: Config, directory: Path) -> Path:
+def _choice_file(plan: Plan, config: Config, directory: Path) -> Path:
     parts = (
-        plan.digest, *layouts_of(plan, config.layout), str(config.dtype), config.backend, _processor(config),
+        plan.digest, *layouts_of(plan, config.layout), str(config.dtype), config.backend, _processor_name(config),
         cpu_features(), instruction_set().name, find_compiler() is not None, __version__,
     )  # fmt: skip
     return directory / (hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32] + ".choice.json")
 
 
-def _processor(config: Config) -> str:
-    """Name of the processor that a program runs on: one machine may have GPUs of several kinds."""
+def _processor_name(config: Config) -> str:
+    # one machine may have GPUs of several kinds
     device = torch.device(config.device)
     return gpu_name(device) if device.type == "cuda" else device.type

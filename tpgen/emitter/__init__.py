@@ -1,1 +1,1 @@
-"""HOW a product is written: hand-written torch.fx graphs."""
+"""Write products as torch.fx graphs."""

@@ -1,4 +1,4 @@
-"""Tensors that are values, not memory: a module makes them again wherever its own tensors are."""
+"""Modules whose constants stay exact when dtype or device changes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,12 @@ from typing_extensions import Self
 
 
 class Constants(nn.Module):
-    """A module that keeps the exact values of its constants, beside the tensors that hold them.
-
-    Each time that tensors may have been moved, emptied or replaced (`to`, `to_empty`, `load_state_dict`), it makes its
-    constants anew: in full precision, and where and in the dtype that it is.  So no state need hold them.
-    """
+    """Module that keeps exact constants and rounds each anew after `to`, `to_empty` and `load_state_dict`."""
 
     __jit_ignored_attributes__ = ("_exact",)  # name -> exact values; means nothing to TorchScript
 
     def _hold(self, exact: Mapping[str, np.ndarray], persistent: bool = False) -> Self:
-        """Take constants, in the buffers of their names where these are there already."""
+        """Register exact constants as buffers."""
         self.__dict__["_exact"] = {**self.__dict__.get("_exact", {}), **exact}
         for name, values in exact.items():
             there = self._buffers.get(name)
@@ -30,11 +26,11 @@ class Constants(nn.Module):
         return self
 
     def _anchor(self) -> Tensor | None:
-        """A tensor that says where the module is, and in which dtype; None where its constants alone do."""
+        """Floating-point parameter that determines dtype and device, or None."""
         return next((p for p in self.parameters() if p.is_floating_point()), None)
 
     def _settle(self, anchor: Tensor | None) -> None:
-        # make the constants anew: at an anchor, or each where it is
+        """Round the constants anew, for the anchor's dtype and device."""
         exact: dict[str, np.ndarray] = self.__dict__.get("_exact", {})
         for name, values in exact.items():
             held = self._buffers[name]
@@ -52,7 +48,7 @@ class Constants(nn.Module):
 
 
 def rounded(values: np.ndarray, like: Tensor) -> Tensor:
-    """Exact values where another tensor is, in its dtype; whole numbers stay whole.
+    """Exact values with device and dtype of ``like``; integers stay integers.
 
     >>> rounded(np.array([1.0, 3.0]) / 3, torch.empty(0, dtype=torch.float64))[0].item()
     0.3333333333333333

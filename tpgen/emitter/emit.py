@@ -1,8 +1,6 @@
-"""Emit a form as an fx.GraphModule.
+"""Emit forms as fx.GraphModules.
 
-Every program has typed placeholders, one for each given operand (``x1, x2, w`` forwards; ``g`` where the output is
-given), then the indices that select rows, then how many rows an open slot has that is indexed; the strategy writes the
-rest.
+Placeholders: given operands (``x1, x2, w``; ``g`` for the output), row indices, row counts of open slots.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from torch.fx.graph import PythonCode
 from tpgen.base import _torch
 from tpgen.base.drawing.graphs import graph_picture
 from tpgen.base.errors import EmitError, unknown
-from tpgen.base.notebook import Shown, folded, html_table, lines
+from tpgen.base.notebook import Shown, collapsible, html_table, lines
 from tpgen.base.remember import remembered
 from tpgen.emitter.constants import Constants, rounded
 from tpgen.emitter.frame import GivenOperands
@@ -39,7 +37,7 @@ _WIDEST = 60  # characters of a cell in a notebook
 
 @dataclass(frozen=True)
 class Emission(Shown):
-    """A written program: the graph, and its constants in float64 (indices in int64)."""
+    """A written program: graph, and constants in float64 or int64."""
 
     graph: fx.Graph
     constants: dict[str, np.ndarray]
@@ -56,7 +54,7 @@ class Emission(Shown):
         return self.graph.python_code("self").src
 
     def module(self) -> EmittedModule:
-        """A module that runs the program, with constants of its own in the default dtype."""
+        """Module that runs the program, in the default dtype."""
         return EmittedModule.of(self)
 
     def __str__(self) -> str:
@@ -65,14 +63,13 @@ class Emission(Shown):
     def _repr_html_(self) -> str:
         rows = [tuple(cell[:_WIDEST] for cell in row) for row in graph_rows(self.graph)]
         shown = html_table(rows, left=range(6)) + graph_picture(graph_dots(self.graph))
-        return lines(self.title) + shown + folded("code", self.code.strip())
+        return lines(self.title) + shown + collapsible("code", self.code.strip())
 
 
 class EmittedModule(Constants, fx.GraphModule):
-    """The GraphModule of an emission.
+    """GraphModule of an emission.
 
-    Its constants are non-persistent buffers, rounded from float64 to the dtype in use: ``.double()`` is exact, and a
-    state_dict does not hold them.  Its text lives as long as its code: torch would keep that of every module ever made.
+    Constants are non-persistent buffers: ``.double()`` is exact, and a state_dict omits constants.
     """
 
     @classmethod
@@ -97,13 +94,14 @@ _SHARED = "fx_generated_"  # names that torch makes of the text, where profilers
 
 
 def forget_text_with(code: CodeType) -> None:
-    """Let the text of a graph's code live as long as the code: torch would keep that of every graph ever made."""
+    """Free a graph's source text with its code."""
+    # torch would keep the text of every graph ever made
     if not code.co_filename.startswith(_SHARED):
-        weakref.finalize(code, _forget_text, code.co_filename).atexit = False
+        weakref.finalize(code, _drop_cached_text, code.co_filename).atexit = False
 
 
-def _forget_text(name: str) -> None:
-    """Drop the text of code that is gone, from the cache of lines and from torch's own."""
+def _drop_cached_text(name: str) -> None:
+    # from linecache and from torch's own cache
     linecache.cache.pop(name, None)
     if (texts := getattr(_torch, "graph_texts", None)) is not None:
         texts.eval_cache.pop(name, None)
@@ -122,7 +120,7 @@ _OF_TWO_INPUTS = ("right", "grad_x2", "conv")
 
 
 def directions_of(plan: Plan) -> dict[str, Callable[[Plan, Layout], Form]]:
-    """The directions of a plan: one input alone has no matrix, no second gradient and no edges."""
+    """Directions of a plan; a single input lacks ``right``, ``grad_x2`` and ``conv``."""
     lacking = _OF_TWO_INPUTS if len(plan.inputs) < 2 else ()
     return {name: form for name, form in DIRECTIONS.items() if name not in lacking}
 
@@ -130,9 +128,7 @@ def directions_of(plan: Plan) -> dict[str, Callable[[Plan, Layout], Form]]:
 def emit_plan(
     plan: Plan, direction: str = "forward", strategy: str = "einsum", layout: Layout = "mul_ir", streams: int = 0
 ) -> Emission:
-    """Write one direction of a planned product or linear layer.
-
-    The same request returns the same emission: it is written once per process.
+    """Write one direction of a product or linear layer, cached per process.
 
     >>> from tpgen.planner.presets import channelwise
     >>> emission = emit_plan(channelwise("4x0e", "0e", "0e"))
@@ -152,9 +148,9 @@ def _emit_plan(plan: Plan, direction: str, strategy: str, layout: Layout, stream
 
 
 def emit_form(form: Form, strategy: str = "einsum", streams: int = 0, title: str = "form") -> Emission:
-    """Write a form with the given strategy; ``streams`` CUDA streams share the paths where it is above zero."""
+    """Write a form with a strategy, on ``streams`` CUDA streams (0: none)."""
     writer = GraphWriter()
-    (output,) = _write(writer, (form,), strategy)
+    (output,) = _write_forms(writer, (form,), strategy)
     graph = name_nodes(writer.finish(output))
     if streams:
         graph = put_on_streams(graph, streams)
@@ -162,9 +158,7 @@ def emit_form(form: Form, strategy: str = "einsum", streams: int = 0, title: str
 
 
 def emit_forms(forms: tuple[Form, ...], strategy: str = "einsum", title: str = "forms") -> Emission:
-    """Write one form with several of its slots open as one program, which returns a tuple in that order.
-
-    Operands are read once, and what several of the forms compute on the way is computed once.
+    """Write forms that open several slots as one program, which returns a tuple and computes shared parts once.
 
     >>> from tpgen.planner.presets import channelwise
     >>> form = form_of(channelwise("4x0e", "0e", "0e"))
@@ -172,20 +166,19 @@ def emit_forms(forms: tuple[Form, ...], strategy: str = "einsum", title: str = "
     ('x1', 'x2', 'w', 'g')
     """
     writer = GraphWriter()
-    graph = name_nodes(writer.finish(_write(writer, forms, strategy)))
+    graph = name_nodes(writer.finish(_write_forms(writer, forms, strategy)))
     return Emission(graph, writer.constants, title)
 
 
-def _write(writer: GraphWriter, forms: tuple[Form, ...], strategy: str) -> tuple[Traced, ...]:
-    """Every form in one graph.  Each is given all operands, also its own open one, so that all share one frame."""
+def _write_forms(writer: GraphWriter, forms: tuple[Form, ...], strategy: str) -> tuple[Traced, ...]:
+    # each form is given all operands, also its own open one, so that all share one frame
     if strategy not in STRATEGIES:
         raise EmitError(unknown("strategy", strategy, STRATEGIES))
-    given = _placeholders(writer, forms)
+    given = _add_placeholders(writer, forms)
     return tuple(STRATEGIES[strategy](writer, form, given) for form in forms)
 
 
-def _placeholders(writer: GraphWriter, forms: tuple[Form, ...]) -> GivenOperands:
-    """A placeholder for each operand that some form is given, for each index, and for the rows of open slots."""
+def _add_placeholders(writer: GraphWriter, forms: tuple[Form, ...]) -> GivenOperands:
     form = forms[0]
     names = {slot: "*".join(slot) for slot in form.slots if any(slot in each.given for each in forms)}
     operands = {slot: writer.placeholder(PLACEHOLDERS.get(name, name)) for slot, name in names.items()}

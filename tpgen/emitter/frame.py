@@ -1,6 +1,5 @@
-"""The frame around a strategy: rows gathered where an index selects them, batch dimensions broadcast and flattened,
-operands split into segments; then the results summed, concatenated, given their batch dimensions back, and added to the
-rows that an index names.
+"""The frame around a strategy: gather rows and flatten the batch before; sum, concatenate, restore the batch and
+scatter rows after.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tpgen.planner.plan import ELEMENT
 
 @dataclass(frozen=True)
 class GivenOperands:
-    """The placeholders of a program: operands by slot, indices by name, and the rows that an open slot has."""
+    """Placeholders: operands by slot, indices by name, output row counts."""
 
     operands: dict[SlotNames, Traced]
     indices: dict[str, Traced] = field(default_factory=dict)
@@ -34,13 +33,13 @@ Strategy = Callable[[GraphWriter, Form, GivenOperands], Traced]
 
 
 def framed(body: Body) -> Strategy:
-    """A strategy from a function that writes the terms of a form for flat rows."""
+    """Make a strategy from a function that writes terms for flat rows."""
 
     @wraps(body)
     def write(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
-        batch, flat, rows = _broadcast(form, _gathered(writer, form, given))
+        batch, flat, rows = _flatten_batch(form, _gather_indexed_operands(writer, form, given))
         results = body(writer, form, Inputs(writer, form, flat, rows)) if form.live_terms else []
-        out = _assembled(writer, form, results, next(iter(flat.values())), rows)
+        out = _assemble_segments(writer, form, results, next(iter(flat.values())), rows)
         if not form.live_terms:
             # weights that a product has not may be anywhere, on another device too
             held = [x for name, x in flat.items() if all(form.operand(part).dim > 0 for part in name.split("*"))]
@@ -50,12 +49,12 @@ def framed(body: Body) -> Strategy:
             return out
         with writer.serving((), "reshape"):
             out = out.unflatten(0, batch.shape[:-1]).squeeze(0)
-        return _scattered(writer, form, given, out)
+        return _scatter_open_slot(writer, form, given, out)
 
     return write
 
 
-def _gathered(writer: GraphWriter, form: Form, given: GivenOperands) -> dict[SlotNames, Traced]:
+def _gather_indexed_operands(writer: GraphWriter, form: Form, given: GivenOperands) -> dict[SlotNames, Traced]:
     found = dict(given.operands)
     for slot, x in found.items():
         index = form.index(slot)
@@ -64,8 +63,8 @@ def _gathered(writer: GraphWriter, form: Form, given: GivenOperands) -> dict[Slo
     return found
 
 
-def _scattered(writer: GraphWriter, form: Form, given: GivenOperands, out: Traced) -> Traced:
-    """The open slot, its rows summed where an index says that they meet."""
+def _scatter_open_slot(writer: GraphWriter, form: Form, given: GivenOperands, out: Traced) -> Traced:
+    # sums rows that an index sends to the same place
     index = form.index(form.opened)
     if index is None:
         return out
@@ -73,25 +72,25 @@ def _scattered(writer: GraphWriter, form: Form, given: GivenOperands, out: Trace
 
 
 def gather_rows(writer: GraphWriter, x: Traced, index: Traced) -> Traced:
-    """The rows of a tensor that an index selects."""
+    """Select rows of a tensor by index."""
     with writer.serving((), "gather"):
         return x.index_select(0, index)
 
 
 def add_rows(writer: GraphWriter, x: Traced, index: Traced, shape: tuple) -> Traced:
-    """A tensor of a shape, each of its rows the sum of those that an index sends there."""
+    """Scatter-add rows into zeros of a shape."""
     with writer.serving((), "scatter"):
         return x.new_zeros(shape).index_add(0, index, x)
 
 
-def _broadcast(form: Form, given: dict[SlotNames, Traced]) -> tuple[Traced, dict[str, Traced], Traced]:
-    """Broadcast the batch dimensions of all row operands against each other and flatten them into one."""
+def _flatten_batch(form: Form, given: dict[SlotNames, Traced]) -> tuple[Traced, dict[str, Traced], Traced]:
+    """Broadcast and flatten batch dimensions; return (batch probe, flat operands, row count)."""
     probes = []
     for slot, x in given.items():
         if form.row(slot):
             for name in slot[:-1]:  # a matrix operand has two trailing axes
-                x = _first_entry(x, -2, form.operand(name).dim).squeeze(-2)
-            probes.append(_first_entry(x, -1, form.operand(slot[-1]).dim))
+                x = _narrow_to_one(x, -2, form.operand(name).dim).squeeze(-2)
+            probes.append(_narrow_to_one(x, -1, form.operand(slot[-1]).dim))
     batch = torch.broadcast_tensors(*probes)[0] if len(probes) > 1 else probes[0]
     batch = batch.unsqueeze(0)
     flat = {}
@@ -110,13 +109,13 @@ def _broadcast(form: Form, given: dict[SlotNames, Traced]) -> tuple[Traced, dict
     return batch, flat, row.size(0)
 
 
-def _first_entry(x: Traced, axis: int, dim: int) -> Traced:
-    """The tensor cut to length one along an axis, also where that axis is empty."""
+def _narrow_to_one(x: Traced, axis: int, dim: int) -> Traced:
+    # also an empty axis
     return torch.narrow(x, axis, 0, 1) if dim > 0 else x.sum(axis, keepdim=True)
 
 
-def _assembled(writer: GraphWriter, form: Form, results: list[Result], like: Traced, rows: Traced) -> Traced:
-    """Sum the results of each segment, put zeros where there are none, concatenate."""
+def _assemble_segments(writer: GraphWriter, form: Form, results: list[Result], like: Traced, rows: Traced) -> Traced:
+    """Sum results per segment, fill gaps with zeros, concatenate."""
     if results and not results[0].segments:
         return results[0].tensor
     batch = (rows,) if form.row(form.opened) else ()
@@ -130,13 +129,15 @@ def _assembled(writer: GraphWriter, form: Form, results: list[Result], like: Tra
             served = tuple(sorted({i for r in found for i in r.instructions}))
             with writer.serving(served, "sum"):
                 if not found:
-                    return like.new_zeros((*batch, *_dims(form, chosen)))
+                    return like.new_zeros((*batch, *_segment_dims(form, chosen)))
                 return reduce(add, (r.tensor for r in found))
         segments = range(len(form.operand(remaining[0]).segments))
         if not any(key[: len(chosen)] == chosen for key in by_segment):
             with writer.serving((), "sum"):
-                return like.new_zeros((*batch, *_dims(form, chosen), *form.shape(remaining)))
-        pieces = [assemble((*chosen, s), remaining[1:]) for s in segments if prod(_dims(form, (*chosen, s))) > 0]
+                return like.new_zeros((*batch, *_segment_dims(form, chosen), *form.shape(remaining)))
+        pieces = [
+            assemble((*chosen, s), remaining[1:]) for s in segments if prod(_segment_dims(form, (*chosen, s))) > 0
+        ]
         if len(pieces) == 1:
             return pieces[0]
         with writer.serving((), "reshape"):
@@ -145,6 +146,6 @@ def _assembled(writer: GraphWriter, form: Form, results: list[Result], like: Tra
     return assemble((), form.opened)
 
 
-def _dims(form: Form, segments: Iterable[int]) -> tuple[int, ...]:
+def _segment_dims(form: Form, segments: Iterable[int]) -> tuple[int, ...]:
     bounds = (form.operand(name).segments[s] for name, s in zip(form.opened, segments, strict=False))
     return tuple(stop - start for start, stop in bounds)

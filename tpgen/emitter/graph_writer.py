@@ -1,8 +1,6 @@
-"""Write an fx graph by hand, as ordinary torch code over Proxies.
+"""Write an fx graph as torch code over proxies.
 
-The writer adds two things to fx's own recording.  Every node says in ``node.meta["tpgen"]`` which instructions it
-serves and in which role.  And the same call on the same operands is written once: paths that need the same
-intermediate share its node (hash-consing, safe because every node is a pure function).
+``node.meta["tpgen"]`` records instructions and role.  Equal calls share a node (hash-consing).
 
 >>> writer = GraphWriter()
 >>> x = writer.placeholder("x")
@@ -35,13 +33,13 @@ Traced = Any
 
 @dataclass(frozen=True)
 class NodeOrigin:
-    """Why a node exists: the instructions it serves (none: all of them) and its role."""
+    """Role of a node, and instructions that use the node (empty: all)."""
 
     instructions: tuple[int, ...]
     role: str
 
 
-class _Recorder(GraphAppendingTracer):
+class _DeduplicatingTracer(GraphAppendingTracer):
     def __init__(self, graph: fx.Graph) -> None:
         super().__init__(graph)
         self.current = NodeOrigin((), "broadcast")
@@ -70,7 +68,7 @@ class GraphWriter:
     def __init__(self) -> None:
         self.graph = fx.Graph()
         self.constants: dict[str, np.ndarray] = {}
-        self._recorder = _Recorder(self.graph)
+        self._recorder = _DeduplicatingTracer(self.graph)
 
     def placeholder(self, name: str, kind: type = torch.Tensor) -> Traced:
         node = self.graph.placeholder(name, kind)
@@ -78,10 +76,7 @@ class GraphWriter:
         return fx.Proxy(node, self._recorder)
 
     def constant(self, name: str, values: np.ndarray) -> Traced:
-        """A buffer of the module.  Values are kept in float64 (or integers) and rounded where the module is.
-
-        Where other values have the name already, as happens where several forms are written, a number follows it.
-        """
+        """Add a named buffer, numbered if the name has other values."""
         wanted, number = name, 0
         while not np.array_equal(self.constants.setdefault(name, values), values):
             number += 1
@@ -89,12 +84,12 @@ class GraphWriter:
         return self._recorder.create_proxy("get_attr", name, (), {})
 
     def call(self, function: Any, *args: Any, **kwargs: Any) -> Traced:
-        """Call a function that fx would not record by itself (one without tensor arguments)."""
+        """Record a function call without tensor arguments."""
         return self._recorder.create_proxy("call_function", function, args, kwargs)
 
     @contextmanager
     def serving(self, instructions: int | tuple[int, ...], role: str) -> Iterator[None]:
-        """Nodes written inside serve these instructions, in this role."""
+        """Tag nodes written inside with instructions and role."""
         before = self._recorder.current
         served = (instructions,) if isinstance(instructions, int) else instructions
         self._recorder.current = NodeOrigin(served, role)
@@ -105,35 +100,34 @@ class GraphWriter:
 
     @contextmanager
     def role(self, role: str) -> Iterator[None]:
-        """Nodes written inside have this role, for the instructions served already."""
+        """Tag nodes written inside with a role, keeping the instructions."""
         with self.serving(self._recorder.current.instructions, role):
             yield
 
     def forget(self) -> None:
-        """Share no node written so far with what follows (an impure node stands between)."""
+        """Stop reusing earlier nodes, after an impure node."""
         self._recorder.known.clear()
 
     def finish(self, output: Traced | tuple[Traced, ...]) -> fx.Graph:
-        """Close the graph, drop what nothing reads, check it.  The output is one value, or a tuple of them."""
+        """Set the output, remove dead nodes, check and return the graph."""
         if isinstance(output, tuple):
             node = self.graph.output(tuple(x.node for x in output), tuple[torch.Tensor, ...])
         else:
             node = self.graph.output(output.node, torch.Tensor)
         node.meta["tpgen"] = NodeOrigin((), "reshape")
-        self.graph.eliminate_dead_code(is_impure_node=_is_kept)
+        self.graph.eliminate_dead_code(is_impure_node=_has_effect)
         read = {node.target for node in self.graph.nodes if node.op == "get_attr"}
         self.constants = {name: values for name, values in self.constants.items() if name in read}
         self.graph.lint()
         return self.graph
 
 
-def _is_kept(node: fx.Node) -> bool:
-    """Nodes that stay although nothing reads them: inputs, the output, and what acts on streams."""
+def _has_effect(node: fx.Node) -> bool:
     return node.op in ("placeholder", "output") or node.meta["tpgen"].role == "stream"
 
 
 def frozen_arguments(value: Any) -> Any:
-    """A hashable stand-in for arguments; floats by their exact value and type."""
+    """Hashable key for arguments; floats by exact value."""
     if isinstance(value, (tuple, list)):
         return (type(value).__name__, *(frozen_arguments(v) for v in value))
     if isinstance(value, dict):
@@ -144,12 +138,12 @@ def frozen_arguments(value: Any) -> Any:
 
 
 def graph_table(graph: fx.Graph) -> str:
-    """The graph as a table: node, operation, arguments, role, the instructions it serves."""
+    """Print the graph as a table of nodes."""
     return table(graph_rows(graph), widest=60)
 
 
 def graph_rows(graph: fx.Graph) -> list[tuple[str, ...]]:
-    """Rows of text for `graph_table`, head first: node, op, target, arguments, role, instructions."""
+    """Rows of `graph_table`, head first."""
     rows: list[tuple[str, ...]] = [("node", "op", "target", "arguments", "role", "instructions")]
     for node in graph.nodes:
         origin = node.meta["tpgen"]
@@ -160,7 +154,7 @@ def graph_rows(graph: fx.Graph) -> list[tuple[str, ...]]:
 
 
 def graph_dots(graph: fx.Graph) -> dict[str, Dot]:
-    """Nodes and lines of a picture of the graph; nodes that fetch constants are left out."""
+    """Nodes and edges of a picture, without constants."""
     dots = {}
     for node in graph.nodes:
         is_end = node.op in ("placeholder", "output")

@@ -1,11 +1,9 @@
-"""The grouped strategy: paths that share operands or outputs as few large matrix products.
+"""The grouped strategy: large matrix products for paths that share operands or outputs.
 
-- *tables*: where a path reads a single copy of input 2, its coupled table ``T[z, i, k] = sum_j C[i, j, k] x2[z,
-  j]`` does not depend on input 1.  The tables of all paths come from one matrix product ``x2 @ M``, every coupling
-  in one constant M.  Where input 2 is open, its transpose ends them all: ``(paths side by side) @ M.T``.
-- *features*: where shared weights mix copies (``uvw``, ``uuw``, ``u<vw``), the coupled inputs of all paths into one
-  output segment stand side by side and meet their stacked weights in one matrix product.  Only where that order of
-  contraction costs no more arithmetic than the cheapest one.
+- *tables*: ``T[z, i, k] = sum_j C[i, j, k] x2[z, j]`` of all paths with one copy of input 2, by one product
+  ``x2 @ M``; an open input 2 uses ``(concatenated paths) @ M.T``.
+- *features*: coupled inputs of all paths into an output segment, concatenated, times stacked shared weights (``uvw``,
+  ``uuw``, ``u<vw``), if no order costs less.
 """
 
 from __future__ import annotations
@@ -38,15 +36,15 @@ Prepared = tuple[Term, Contraction, dict[str, Labelled]]
 
 
 def grouped(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
-    """Paths that share operands or outputs as few large matrix products, the others as in `einsum`."""
+    """Write large matrix products for paths that share operands or outputs, else as `einsum`."""
     prepared = []
     for term in form.live_terms:
         with writer.serving(term.path, "contraction"):
             prepared.append((term, *cross_vectors(writer, *read_term(writer, form, term, inputs))))
-    prepared = _with_tables(writer, form, inputs, prepared)
+    prepared = _replace_by_tables(writer, form, inputs, prepared)
     opened, prepared = _x2_gradient_by_one_product(writer, form, inputs, prepared)
-    groups, rest = _feature_groups(form, prepared)
-    results = [*opened, *(_write_features(writer, form, inputs, group) for group in groups)]
+    groups, rest = _group_by_output(form, prepared)
+    results = [*opened, *(_write_stacked_weights(writer, form, inputs, group) for group in groups)]
     for term, c, given in rest:
         with writer.serving(term.path, "contraction"):
             operands = [traced_operand(writer, given, f) for f in c.factors]
@@ -54,8 +52,7 @@ def grouped(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
     return results
 
 
-def _with_tables(writer: GraphWriter, form: Form, inputs: Inputs, prepared: list[Prepared]) -> list[Prepared]:
-    """Replace input 2 and the coupling of a term by its table, where it has one."""
+def _replace_by_tables(writer: GraphWriter, form: Form, inputs: Inputs, prepared: list[Prepared]) -> list[Prepared]:
     if ("x2",) not in form.given:
         return prepared
     keys = {n: _table_key(term, c) for n, (term, c, _) in enumerate(prepared)}
@@ -63,7 +60,7 @@ def _with_tables(writer: GraphWriter, form: Form, inputs: Inputs, prepared: list
     if len(keyed) < 2:
         return prepared
     unique = list(dict.fromkeys(keyed.values()))
-    blocks = [_table_block(form, *key) for key in unique]
+    blocks = [_coupling_matrix(form, *key) for key in unique]
     every = tuple(prepared[n][0].path for n in keyed)
     with writer.serving(every, "coupling"):
         coupled = inputs.flat["x2"] @ writer.constant("_tables", np.concatenate(blocks, axis=1))
@@ -83,10 +80,7 @@ def _with_tables(writer: GraphWriter, form: Form, inputs: Inputs, prepared: list
 def _x2_gradient_by_one_product(
     writer: GraphWriter, form: Form, inputs: Inputs, prepared: list[Prepared]
 ) -> tuple[list[Result], list[Prepared]]:
-    """The gradient of input 2 as one product of sums ``[z, i, k]`` with a matrix of all couplings, and other terms.
-
-    Terms with the same coupling add up first.  All terms are left where less than two couplings qualify.
-    """
+    """Write input 2's gradient as sums ``[z, i, k]`` times all couplings; also return remaining terms."""
     if form.opened != ("x2",):
         return [], prepared
     keyed: dict[_TableKey, list[Prepared]] = {}
@@ -99,9 +93,9 @@ def _x2_gradient_by_one_product(
             rest.append((term, c, given))
     if len(keyed) < 2:
         return [], prepared
-    blocks = np.concatenate([_table_block(form, *key) for key in keyed], axis=1)
+    blocks = np.concatenate([_coupling_matrix(form, *key) for key in keyed], axis=1)
     every = tuple(sorted(term.path for group in keyed.values() for term, _, _ in group))
-    sums = [reduce(add, (_before_coupling(writer, inputs, *entry) for entry in group)) for group in keyed.values()]
+    sums = [reduce(add, (_sum_before_coupling(writer, inputs, *entry) for entry in group)) for group in keyed.values()]
     with writer.serving(every, "coupling"):
         gradient = torch.cat(sums, dim=-1) @ writer.constant("_open_tables", np.ascontiguousarray(blocks.T))
         bounds = form.operand("x2").segments
@@ -116,7 +110,7 @@ def _x2_gradient_by_one_product(
     return results, rest
 
 
-def _before_coupling(
+def _sum_before_coupling(
     writer: GraphWriter, inputs: Inputs, term: Term, c: Contraction, given: dict[str, Labelled]
 ) -> Traced:
     coupling = c.find(Coupling)
@@ -129,7 +123,7 @@ def _before_coupling(
 
 
 def _table_key(term: Term, c: Contraction) -> _TableKey | None:
-    """Key of the table that a term reads, x2 times its coupling; None where it reads none."""
+    # None for a term that reads no table
     coupling = c.find(Coupling)
     x2 = next((f for f in c.factors if f.source == "x2"), None)
     if coupling is None or x2 is None or x2.letters != BATCH + "j":
@@ -138,8 +132,8 @@ def _table_key(term: Term, c: Contraction) -> _TableKey | None:
     return term.segment("x2"), coupling.source, c.coefficient
 
 
-def _table_block(form: Form, segment: int, coupling: Coupling, coefficient: float) -> np.ndarray:
-    """A scaled coupling as the matrix (in2, i * k), rows of other segments zero."""
+def _coupling_matrix(form: Form, segment: int, coupling: Coupling, coefficient: float) -> np.ndarray:
+    """Scaled coupling as a matrix (in2, i * k), zero outside its segment's rows."""
     start, stop = form.operand("x2").segments[segment]
     values = coefficient * coupling.array().transpose(1, 0, 2)
     block = np.zeros((form.operand("x2").dim, values[0].size))
@@ -147,47 +141,47 @@ def _table_block(form: Form, segment: int, coupling: Coupling, coefficient: floa
     return block
 
 
-def _feature_groups(form: Form, prepared: list[Prepared]) -> tuple[list[list[Prepared]], list[Prepared]]:
-    """Terms into the same output segment whose weights are best contracted last; and the others."""
+def _group_by_output(form: Form, prepared: list[Prepared]) -> tuple[list[list[Prepared]], list[Prepared]]:
+    """Group terms whose cheapest order contracts weights last, by output segment; also return other terms."""
     if form.opened != ("out",) or form.row(("w",)):
         return [], prepared
     by_output: dict[int, list[Prepared]] = {}
     rest = []
     for entry in prepared:
-        if _mixes_last(entry[1]):
+        if _weights_last_is_cheapest(entry[1]):
             by_output.setdefault(entry[0].segment("out"), []).append(entry)
         else:
             rest.append(entry)
     return list(by_output.values()), rest
 
 
-def _mixes_last(c: Contraction) -> bool:
-    """Whether the weights fill an output axis, and doing that last is a cheapest order."""
+def _weights_last_is_cheapest(c: Contraction) -> bool:
+    # and whether weights fill an output axis at all
     w = next((f for f in c.factors if f.source == "w"), None)
     if w is None or not set(w.letters) & set(c.output):
         return False
     if not any(a in c.output and all(a not in f.letters for f in c.factors if f is not w) for a in w.letters):
         return False
-    coupled, summed = _up_to_weights(c)
+    coupled, summed = _contraction_before_weights(c)
     operations = 2 if c.size(summed) > 1 else 1  # opt_einsum counts the additions of a sum
     last = operations * PLANNING_ROWS * c.size(coupled.output) * c.size(set(w.letters) - set(summed))
     return contraction_flops(coupled) + last <= 1.05 * contraction_flops(c)
 
 
-def _up_to_weights(c: Contraction) -> tuple[Contraction, str]:
-    """The contraction before the weights, components ahead of copies, and the copies that the weights sum."""
+def _contraction_before_weights(c: Contraction) -> tuple[Contraction, str]:
+    # also returns the copies that the weights sum; components come ahead of copies
     w = next(f for f in c.factors if f.source == "w")
     summed = "".join(a for a in w.letters if a not in c.output)
     kept = "".join(a for a in c.output if a not in w.letters and a != BATCH)
     return replace(c.without(w), output=BATCH + kept + summed), summed
 
 
-def _write_features(writer: GraphWriter, form: Form, inputs: Inputs, group: list[Prepared]) -> Result:
-    """``out[z, k, w] = sum_c features[z, k, c] weights[c, w]``, c over the input copies of every path."""
+def _write_stacked_weights(writer: GraphWriter, form: Form, inputs: Inputs, group: list[Prepared]) -> Result:
+    """Write ``out[z, k, w] = sum_c features[z, k, c] weights[c, w]`` for a group."""
     features, weights = [], []
     for term, c, given in group:
         with writer.serving(term.path, "contraction"):
-            coupled, summed = _up_to_weights(c)
+            coupled, summed = _contraction_before_weights(c)
             tensor = lower(writer, coupled, [traced_operand(writer, given, f) for f in coupled.factors]).tensor
         components, copies = c.size(coupled.output) // c.size(summed), c.size(summed)
         with writer.serving(term.path, "reshape"):
@@ -198,7 +192,7 @@ def _write_features(writer: GraphWriter, form: Form, inputs: Inputs, group: list
     first, every = group[0][0], tuple(term.path for term, _, _ in group)
     sizes = dict(first.sizes)
     with writer.serving(every, "weight"):
-        mixed = torch.mm(_side_by_side(features, -1), _side_by_side(weights, 0))
+        mixed = torch.mm(_concatenated(features, -1), _concatenated(weights, 0))
     with writer.serving(every, "reshape"):
         mixed = mixed.reshape((inputs.rows, sizes["k"], sizes["w"]))
         if first.legs[-1].letters.endswith("k"):
@@ -207,5 +201,5 @@ def _write_features(writer: GraphWriter, form: Form, inputs: Inputs, group: list
     return Result((first.segment("out"),), flat, every)
 
 
-def _side_by_side(tensors: list[Traced], dim: int) -> Traced:
+def _concatenated(tensors: list[Traced], dim: int) -> Traced:
     return torch.cat(tensors, dim=dim) if len(tensors) > 1 else tensors[0]

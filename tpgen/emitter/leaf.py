@@ -1,4 +1,4 @@
-"""Modules that fx records as single nodes, in a trace of a network that holds them."""
+"""Make fx record modules as single nodes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from tpgen.base.errors import TraceError
 
 
 def keep_whole(module: nn.Module) -> None:
-    """Let tracers of fx record each call of a module as one node, as they do with modules of torch.nn.
-
-    fx looks into every module whose ``__module__`` does not begin with "torch.nn".  It asks the instance, so an
-    attribute of the instance answers: the class keeps its own, and a call costs nothing more.
+    """Make fx record each call of a module as one node.
 
     >>> layer = type("Layer", (nn.Module,), {"forward": lambda self, x: x + 1})()
     >>> keep_whole(layer)
     >>> [node.op for node in fx.symbolic_trace(nn.Sequential(layer)).graph.nodes]
     ['placeholder', 'call_module', 'output']
     """
+    # fx asks the instance whether __module__ begins with "torch.nn"; the class keeps its own
     vars(module)["__module__"] = nn.__name__
 
 
@@ -33,21 +31,21 @@ def is_kept_whole(module: nn.Module) -> bool:
     return "__module__" in vars(module)
 
 
-def whole(module: nn.Module) -> TraceError:
-    """The error of a trace that has such a module as its root."""
+def traced_root_error(module: nn.Module) -> TraceError:
+    """Error for tracing a module that must be a single node."""
     name = type(module).__name__
     return TraceError(f"{name} is one node of a graph: trace a network that holds it, such as nn.Sequential(module)")
 
 
 def has_proxy(*values: Any) -> bool:
-    """Whether fx traces the call that these are arguments of, or are entries of its dicts."""
+    """Whether an argument or a dict's value is an fx proxy."""
     return any(has_proxy(*v.values()) if isinstance(v, dict) else isinstance(v, fx.Proxy) for v in values)
 
 
 def leaf_call(module: nn.Module, *arguments: Any, **options: Any) -> fx.Proxy | None:
-    """One node for a call of ``module.forward`` with a proxy, which no tracer has seen; None without a proxy.
+    """Record a call of a module as one node; None without proxy arguments.
 
-    Raises `TraceError` where the module itself is traced.
+    Raises `TraceError` for the root of a trace.
 
     >>> network = nn.Sequential(nn.Linear(2, 3))
     >>> x = fx.Graph().placeholder("x")
@@ -58,5 +56,5 @@ def leaf_call(module: nn.Module, *arguments: Any, **options: Any) -> fx.Proxy | 
     if not isinstance(tracer, fx.Tracer):
         return None
     if tracer.root is module:
-        raise whole(module)
+        raise traced_root_error(module)
     return tracer.create_proxy("call_module", tracer.path_of_module(module), arguments, options)

@@ -1,4 +1,4 @@
-"""Write an einsum value as nodes: pairwise steps, each as the plainest operation that does it."""
+"""Write an einsum as graph nodes, pairwise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FEW_TERMS, _FEW_PRODUCTS = 8, 256
 
 @dataclass(frozen=True)
 class Labelled:
-    """A tensor in the graph with a letter for each axis."""
+    """Tensor in the graph, with one letter per axis."""
 
     tensor: Traced
     letters: str
@@ -29,7 +29,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The given operands of a program: flat tensors ``(row, dim)``, read segment by segment."""
+    """Given operands of a program, flat ``(row, dim)``, read by segment."""
 
     writer: GraphWriter
     form: Form
@@ -37,11 +37,8 @@ class Inputs:
     rows: Traced
 
     def segment(self, name: str, index: int) -> Traced:
-        """One segment of an operand.
-
-        All are split off at once: the gradient of a split is a single concatenation, while each slice on its own would
-        cost a zero-filled gradient of the whole operand.
-        """
+        """One segment of an operand."""
+        # the gradient of one split is one concatenation; slices would each cost a zero-filled gradient of the operand
         sizes = [stop - start for start, stop in self.form.operand(name).segments]
         if len(sizes) == 1:
             return self.flat[name]
@@ -53,20 +50,20 @@ class Inputs:
             return piece
 
     def read(self, term: Term, source: str, shape: tuple[int, ...]) -> Traced:
-        """View the segment of a slot that a term reads as ``(rows, *shape)``."""
+        """View the segment that a term reads as ``(rows, *shape)``."""
         slot = tuple(source.split("*"))
         if len(slot) == 1:
             flat = self.segment(source, term.segment(source))
             if len(shape) == 1:
                 return flat
         else:
-            flat = self._block(term, slot)
+            flat = self._matrix_block(term, slot)
         with self.writer.role("slice"):
             if not shape:
                 return (flat.flatten(-len(slot)) if len(slot) > 1 else flat).squeeze(-1)
             return flat.reshape(((self.rows,) if self.form.row(slot) else ()) + shape)
 
-    def _block(self, term: Term, slot: SlotNames) -> Traced:
+    def _matrix_block(self, term: Term, slot: SlotNames) -> Traced:
         block = self.flat["*".join(slot)]
         with self.writer.role("slice"):
             for axis, name in enumerate(slot, start=-len(slot)):
@@ -75,7 +72,7 @@ class Inputs:
         return block
 
     def flatten(self, result: Labelled, dims: tuple[int, ...]) -> Traced:
-        """A result as ``(row, *dims)``, or ``dims`` where it has no batch."""
+        """Reshape a result to ``(row, *dims)``, or ``dims`` without batch."""
         batch = BATCH in result.letters
         if len(dims) == 1 and len(result.letters) == 1 + batch:
             return result.tensor
@@ -84,24 +81,24 @@ class Inputs:
 
 
 def lower(writer: GraphWriter, c: Contraction, given: list[Labelled], elementwise: bool = False) -> Labelled:
-    """Write the contraction of ``given`` (one for each factor, letters as there) to ``c.output``.
+    """Write the contraction of ``given`` (one tensor per factor) to ``c.output``.
 
-    The coefficient goes to the smallest operand.  With ``elementwise``, sums that need no matrix product are
-    written as a product and a sum, which a fusing backend turns into one loop.
+    The coefficient scales the smallest operand.  ``elementwise`` prefers product and sum over einsum, for fusing
+    backends.
     """
-    remaining = _scaled(writer, c, given)
+    remaining = _scale_smallest(writer, c, given)
     for step in pairwise_steps(tuple(g.letters for g in remaining), c.output, c.sizes):
         taken = [remaining[p] for p in step.positions]
         remaining = [g for p, g in enumerate(remaining) if p not in step.positions]
         role = next((r for r in ("weight", "coupling") if any(t.role == r for t in taken)), "contraction")
         with writer.role(role):
-            tensor = _combine(c, taken, step.letters, elementwise)
+            tensor = _contract_step(c, taken, step.letters, elementwise)
         remaining.append(Labelled(tensor, step.letters))
     return remaining[0]
 
 
 def traced_operand(writer: GraphWriter, given: dict[str, Labelled], factor: Factor) -> Labelled:
-    """The operand of a factor: one that is given by name, or a constant as a buffer."""
+    """Operand of a factor: a given tensor, or a constant as a buffer."""
     if isinstance(factor.source, str):
         return given[factor.source]
     with writer.role("coupling"):
@@ -111,7 +108,7 @@ def traced_operand(writer: GraphWriter, given: dict[str, Labelled], factor: Fact
 def gather_pairs(
     writer: GraphWriter, c: Contraction, given: dict[str, Labelled]
 ) -> tuple[Contraction, dict[str, Labelled]]:
-    """Contract one-hot pair matrices with given operands by reading the copies they select."""
+    """Replace one-hot pair matrices by index_select."""
     for factor in [f for f in c.factors if isinstance(f.source, Pairs)]:
         pair, copy = tuple(factor.letters)
         holder = next((f for f in c.factors if f is not factor and copy in f.letters), None)
@@ -133,11 +130,8 @@ def gather_pairs(
 def cross_vectors(
     writer: GraphWriter, c: Contraction, given: dict[str, Labelled]
 ) -> tuple[Contraction, dict[str, Labelled]]:
-    """Two vectors coupled copy by copy to a vector are their cross product.
-
-    ``C[i, j, k] = epsilon[i, j, k] / sqrt(6)``.  One pass over three components, where the dense coupling would build
-    nine products and sum them.
-    """
+    """Replace a copywise coupling of two vectors to a vector, ``epsilon[i, j, k] / sqrt(6)``, by a cross product."""
+    # one pass over three components, in the place of nine products and a sum
     coupling = c.find(Coupling)
     if coupling is None or coupling.source != Coupling(1, 1, 1):
         return c, given
@@ -160,7 +154,7 @@ def cross_vectors(
     return changed, {**given, "cross": Labelled(crossed, copies + opened)}
 
 
-def _scaled(writer: GraphWriter, c: Contraction, given: list[Labelled]) -> list[Labelled]:
+def _scale_smallest(writer: GraphWriter, c: Contraction, given: list[Labelled]) -> list[Labelled]:
     if c.coefficient == 1.0:
         return given
     # the batch is long: operands without it come first
@@ -171,7 +165,7 @@ def _scaled(writer: GraphWriter, c: Contraction, given: list[Labelled]) -> list[
     return [*given[:least], scaled, *given[least + 1 :]]
 
 
-def _combine(c: Contraction, taken: list[Labelled], output: str, elementwise: bool) -> Traced:
+def _contract_step(c: Contraction, taken: list[Labelled], output: str, elementwise: bool) -> Traced:
     if len(taken) == 1 and taken[0].letters == output:
         return taken[0].tensor
     if len(taken) == 2:
@@ -194,10 +188,7 @@ def product(left: Labelled, right: Labelled, output: str) -> Traced:
 
 
 def aligned(x: Labelled, output: str) -> Traced:
-    """The tensor with its axes in the order of ``output`` and new axes of length one where it has none.
-
-    Leading axes that it lacks are left to broadcasting.
-    """
+    """Permute axes to the order of ``output``, with new axes of length one inside."""
     order = [a for a in output if a in x.letters]
     tensor = x.tensor
     if order != list(x.letters):
@@ -210,7 +201,7 @@ def aligned(x: Labelled, output: str) -> Traced:
 
 
 def _is_matrix_product(left: str, right: str, output: str) -> bool:
-    """Whether both sides have an axis of their own beside the summed one: then a matrix product does less work."""
+    # both sides have an axis of their own beside the summed one: a matrix product does less work
     own_left = [a for a in left if a in output and a not in right]
     own_right = [a for a in right if a in output and a not in left]
     return bool(own_left and own_right)
@@ -218,7 +209,7 @@ def _is_matrix_product(left: str, right: str, output: str) -> bool:
 
 @dataclass(frozen=True)
 class Result:
-    """The tensor that a strategy wrote for one segment of each operand of the open slot."""
+    """Tensor for one segment of each open operand."""
 
     segments: tuple[int, ...]
     tensor: Traced  # flat
@@ -226,7 +217,7 @@ class Result:
 
 
 def read_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -> tuple[Contraction, dict[str, Labelled]]:
-    """A term's simplified contraction, and its given operands as viewed segments by name."""
+    """Simplified contraction of a term, with given operands by name."""
     c = simplify(form.contraction(term))
     given = {
         f.source: Labelled(
@@ -239,7 +230,7 @@ def read_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -> tu
 
 
 def write_result(form: Form, term: Term, inputs: Inputs, result: Labelled) -> Result:
-    """A term's result, flat, with the segment it belongs to."""
+    """Flatten a term's result and name its segments."""
     segments = tuple(term.segment(name) for name in form.opened)
     bounds = (form.operand(name).segments[s] for name, s in zip(form.opened, segments, strict=True))
     dims = tuple(stop - start for start, stop in bounds)

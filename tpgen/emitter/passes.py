@@ -1,4 +1,4 @@
-"""Passes over emitted graphs: functions ``graph -> graph``."""
+"""Passes ``graph -> graph`` over emitted graphs."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from tpgen.emitter.graph_writer import NodeOrigin
 
 
 def name_nodes(graph: fx.Graph) -> fx.Graph:
-    """Give nodes names to read by: a segment after its operand, anything that serves a single path after that path."""
+    """Name nodes after their segment or path."""
     new = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
         args = fx.map_arg(node.args, lambda n: copies[n])
         kwargs = fx.map_arg(node.kwargs, lambda n: copies[n])
-        copy = new.create_node(node.op, node.target, args, kwargs, _name(node), node.type)
+        copy = new.create_node(node.op, node.target, args, kwargs, _node_name(node), node.type)
         copy.meta = dict(node.meta)
         copies[node] = copy
     new.lint()
     return new
 
 
-def _name(node: fx.Node) -> str | None:
-    """The name wanted for a node; fx adds a number where it is taken."""
+def _node_name(node: fx.Node) -> str | None:
+    # fx adds a number to a name that is taken
     if node.op in ("placeholder", "get_attr", "output"):
         return None
     if "name" in node.meta:
@@ -37,24 +37,22 @@ def _name(node: fx.Node) -> str | None:
 
 
 def put_on_streams(graph: fx.Graph, count: int) -> fx.Graph:
-    """Put independent paths on ``count`` CUDA streams.
+    """Run independent paths on ``count`` CUDA streams.
 
-    What several groups of paths share runs first on the caller's stream; each group runs on a side stream that
-    waits for it; the caller's stream waits for all groups, then sums and concatenates.  Instructions are dealt to
-    streams so that each has about as many nodes.
+    Shared nodes run first on the caller's stream, then groups of paths on side streams, then sums on the caller's.
 
-    Raises `EmitError` where ``count`` is not a positive integer.
+    Raises `EmitError` unless ``count`` is a positive integer.
     """
     if type(count) is not int or count < 1:
         raise EmitError(f"streams must be a positive number of CUDA streams (or 0 for none), got {count!r}")
-    before, groups, after = _partition(graph, _deal(graph, count))
+    before, groups, after = _partition_by_stream(graph, _assign_streams(graph, count))
     if len(groups) < 2:
         return graph  # a single group has nothing to run beside
     return _with_streams(graph, before, groups, after)
 
 
-def _deal(graph: fx.Graph, count: int) -> dict[int, int]:
-    """Instruction to stream, largest first to the least loaded; ties by number, so that it is the same every time."""
+def _assign_streams(graph: fx.Graph, count: int) -> dict[int, int]:
+    # largest first to the least loaded; ties by number, so that the result is the same every time
     weights: dict[int, int] = {}
     for node in graph.nodes:
         for instruction in node.meta["tpgen"].instructions:
@@ -68,7 +66,7 @@ def _deal(graph: fx.Graph, count: int) -> dict[int, int]:
     return stream_of
 
 
-def _partition(
+def _partition_by_stream(
     graph: fx.Graph, stream_of: dict[int, int]
 ) -> tuple[list[fx.Node], dict[int, list[fx.Node]], list[fx.Node]]:
     place: dict[fx.Node, int | str] = {}

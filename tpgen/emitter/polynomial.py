@@ -1,8 +1,7 @@
-"""Write a polynomial as an fx graph: matrix products over its monomials, multiply by multiply, or one kernel call.
+"""Write a polynomial as an fx graph.
 
-Placeholders are the inputs and weights in the order of the plan, and ``index``, the element of every row, where the
-program is to be indexed.  Without it weights are ``(1 or rows, paths, channels)``.  Where operands find their rows by
-the ends of edges, those follow, and how many rows the output has.
+Placeholders: inputs, weights, then ``index`` (row elements; otherwise weights are ``(1 or rows, paths, channels)``),
+edge ends, output rows.
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ NODES = "num_nodes"
 
 @remembered("programs of polynomials", entries=256)
 def emit_polynomial(plan: Plan, strategy: str = "einsum", indexed: bool = False, ends: Ends = ()) -> Emission:
-    """The forward program of a polynomial, or of a convolution where edges have ``ends``.
+    """Write a polynomial's forward program; ``indexed``: an element index selects weights; ``ends``: a convolution
+    over edges.
 
     >>> from e3nn.o3 import Irreps
     >>> from tpgen.planner.plan import Operand
@@ -62,28 +62,28 @@ def emit_polynomial(plan: Plan, strategy: str = "einsum", indexed: bool = False,
     return Emission(name_nodes(writer.finish(output)), writer.constants, title)
 
 
-def _kernel(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
+def _write_kernel_call(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
     tensors = [given[o.name] for o in plan.operands if o.name != OUT]
     index = given.get("index")
     with writer.role("kernel"):
         return writer.call(run_polynomial, tensors, index, plan.to_json(), str(forward_call(plan)))
 
 
-def _einsum(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
-    """For each term: its monomials, a matrix product with its constants, the weights."""
-    flat = _operands(writer, plan, given)
+def _write_einsum(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
+    # for each term: its monomials, a matrix product with its constants, the weights
+    flat = _read_operands(writer, plan, given)
     total: Traced = None
     for n in plan.by_instruction:
         with writer.serving(n, "contraction"):
-            values = _term(writer, plan, n, flat)
+            values = _write_term(writer, plan, n, flat)
             total = values if total is None else total + values
-    if _some_shared(plan):
-        total = total + _zero(flat).unsqueeze(-1)
+    if _has_term_without_channels(plan):
+        total = total + _broadcast_zero(flat).unsqueeze(-1)
     with writer.serving((), "reshape"):
         return write_operand(plan.out, total)
 
 
-def _term(writer: GraphWriter, plan: Plan, n: int, flat: _Given) -> Traced:
+def _write_term(writer: GraphWriter, plan: Plan, n: int, flat: _Given) -> Traced:
     term, paths = plan.terms[n], [path.entries or {} for path in plan.by_instruction[n]]
     monomials = sorted({key[1:] for path in paths for key in path})
     constant = np.zeros((len(monomials), plan.out.dim, len(paths)))
@@ -105,8 +105,8 @@ def _term(writer: GraphWriter, plan: Plan, n: int, flat: _Given) -> Traced:
     return (values * flat[term.weight].unsqueeze(-2)).sum(-1)
 
 
-def _unrolled(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
-    flat = _operands(writer, plan, given)
+def _write_unrolled(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
+    flat = _read_operands(writer, plan, given)
     kernels = describe_polynomial(plan)
     components: dict[Value, Traced] = {
         Component(o.name, 0, i): flat[o.name].select(-1, i)
@@ -116,29 +116,29 @@ def _unrolled(writer: GraphWriter, plan: Plan, given: _Given) -> Traced:
     }
     opened = run_statements(kernels.sweep(forward_call(plan)).statements, components)
     found: list[Traced] = [opened.get(Component(OUT, 0, k)) for k in range(plan.out.dim)]
-    zero = _zero(flat) if len(opened) < len(found) or _some_shared(plan) else None
+    zero = _broadcast_zero(flat) if len(opened) < len(found) or _has_term_without_channels(plan) else None
     parts = found if zero is None else [zero if x is None else x + zero for x in found]
     return write_operand(plan.out, torch.stack(parts, -1))
 
 
-def _some_shared(plan: Plan) -> bool:
+def _has_term_without_channels(plan: Plan) -> bool:
     # whether some term has one value for all channels
     return any(not (t.weight or any(plan.operand(name).channels for name in t.inputs)) for t in plan.terms)
 
 
-def _zero(flat: _Given) -> Traced:
+def _broadcast_zero(flat: _Given) -> Traced:
     return sum(x.narrow(-1, 0, 0).sum(-1) for x in flat.values())
 
 
 POLYNOMIAL_STRATEGIES: dict[str, Callable[[GraphWriter, Plan, _Given], Traced]] = {
-    "einsum": _einsum,
-    "unrolled": _unrolled,
-    "kernel": _kernel,
+    "einsum": _write_einsum,
+    "unrolled": _write_unrolled,
+    "kernel": _write_kernel_call,
 }
 
 
-def _operands(writer: GraphWriter, plan: Plan, given: _Given) -> dict[str, Traced]:
-    """Every tensor as ``[row, channel, component]``; one channel where all share it, one row where rows do."""
+def _read_operands(writer: GraphWriter, plan: Plan, given: _Given) -> dict[str, Traced]:
+    # [row, channel, component]; one channel if all share it, one row if rows do
     found = {}
     for o in plan.operands:
         if o.name != OUT:

@@ -1,7 +1,4 @@
-"""Call of a polynomial's program as a module with a signature that TorchScript reads.
-
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+"""Wrap a polynomial's program in a module that TorchScript can read."""
 
 from collections.abc import Sequence
 from typing import List, Optional  # noqa: UP035 (TorchScript reads them)
@@ -20,10 +17,9 @@ def scripted_call(
     ends: Ends,
     weights: Optional[Sequence[str]],  # noqa: UP045
 ) -> fx.GraphModule:
-    """A module that calls the ``program`` of another with the arguments of its `forward`, and looks at none of them.
+    """Module that calls submodule ``program`` with the arguments of `forward`.
 
-    ``index`` is the argument that says the element of every row (empty: there is none), ``weights`` are names of the
-    module's own parameters (None: they are given).
+    ``index`` names the argument of element indices (empty: none); ``weights`` names parameters (None: an argument).
     """
     graph = fx.Graph()
     given = {o.name: graph.placeholder(o.name, Tensor) for o in plan.inputs}
@@ -45,15 +41,15 @@ def scripted_call(
 
 
 def element_of_rows(index: Tensor) -> Tensor:
-    """The element of every row, from int64 indices or one-hot rows."""
+    """Element of every row, from int64 indices or one-hot rows."""
     return index if index.dim() == 1 else index.argmax(1)
 
 
 def nth(weights: List[Tensor], n: int) -> Tensor:  # noqa: UP006
-    """One of the weights that a call is given."""
+    """The n-th weight tensor."""
     return weights[n]
 
 
 def rows_into(number: Optional[int], like: Tensor) -> int:  # noqa: UP045
-    """The rows that results are summed into: the number that is given, or those of a tensor."""
+    """Number of output rows, by default those of ``like``."""
     return like.size(0) if number is None else number

@@ -1,8 +1,4 @@
-"""Strategies: how the terms of a form are written into a graph.
-
-A strategy is a function ``(writer, form, placeholders) -> output``; all stand in `STRATEGIES`.  Most are `framed`: they
-write the terms for flat rows, and a result names the segment it belongs to.
-"""
+"""Strategies: functions ``(writer, form, placeholders) -> output``."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ from tpgen.kernels.sweep.terms import SLOTS
 
 
 def einsum(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
-    """Each path on its own, in the contraction order that opt_einsum finds."""
+    """Write each path separately, in opt_einsum's contraction order."""
     results = []
     for term in form.live_terms:
         with writer.serving(term.path, "contraction"):
@@ -33,23 +29,22 @@ def einsum(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
 
 
 def unrolled(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
-    """Non-zero coupling entries as scalar multiply-adds over whole channel vectors: one loop for a fusing backend."""
+    """Write non-zero coupling entries as multiply-adds over channel vectors, for fusing backends."""
     return [unrolled_term(writer, form, term, inputs) for term in form.live_terms]
 
 
 def kernel(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
-    """The product as one call, which also broadcasts; a gradient as one call inside the usual frame.
+    """Write the product, or one gradient, as one kernel call.
 
-    `right` opens two operands at once, which kernels do not: it is written as in the grouped strategy.  So is a form
-    without paths, which is zero.
+    `right` and forms without paths use `grouped`.
     """
     if form.live_terms and form.opened == ("out",):
-        return _product(writer, form, given)
+        return _kernel_product(writer, form, given)
     one_open = form.live_terms and len(form.opened) == 1 and len(form.slots) == len(SLOTS)
-    return framed(_gradient if one_open else grouped)(writer, form, given)
+    return framed(_kernel_gradient if one_open else grouped)(writer, form, given)
 
 
-def _product(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
+def _kernel_product(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
     x1, x2, w = (given.operands.get((name,)) for name in SLOTS[:3])
     text = describe(form.plan, form.layout)
     with writer.serving(tuple(term.path for term in form.terms), "kernel"):
@@ -64,8 +59,8 @@ def _product(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
         return writer.call(batched_product, x1, x2, w, text, not form.operand("w").row)
 
 
-def _gradient(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
-    """The gradient of one operand; the kernel reads of that operand only its shape."""
+def _kernel_gradient(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
+    # the kernel reads only the shape of the opened operand
     (opened,) = form.opened
     shape = (inputs.rows,) if form.row(form.opened) else ()
     every = tuple(term.path for term in form.terms)

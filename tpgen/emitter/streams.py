@@ -1,8 +1,4 @@
-"""CUDA streams as graph nodes: plain functions that a program calls.
-
-fx cannot capture ``with torch.cuda.stream(...)``, so the graph itself carries what the context manager would do:
-look up the current stream, create side streams, let them wait, make one current, restore, wait back.
-"""
+"""CUDA streams as graph nodes, for ``with torch.cuda.stream(...)`` that fx cannot capture."""
 
 from __future__ import annotations
 
@@ -18,16 +14,17 @@ _POOL: dict[tuple[torch.device, int], torch.cuda.Stream] = {}
 
 
 def current_stream(like: Tensor) -> torch.cuda.Stream:
-    """The stream that the caller works on, of the device that ``like`` is on.
+    """Current CUDA stream on the device of ``like``.
 
-    Raises `BackendError` where that is no CUDA device.
+    Raises `BackendError` for another device.
     """
     _need_cuda(like.device)
     return torch.cuda.current_stream(like.device)
 
 
 def side_stream(like: Tensor, number: int) -> torch.cuda.Stream:
-    """Side stream ``number`` of the device, created once: creating one costs more than a small path."""
+    """Side stream ``number`` of the device, created once."""
+    # creating a stream costs more than a small path
     key = (like.device, number)
     if key not in _POOL:
         _POOL[key] = torch.cuda.Stream(like.device)
@@ -35,17 +32,17 @@ def side_stream(like: Tensor, number: int) -> torch.cuda.Stream:
 
 
 def wait(waiting: torch.cuda.Stream, awaited: torch.cuda.Stream) -> None:
-    """Work given to ``waiting`` from now on starts after all that ``awaited`` has been given."""
+    """Make later work on ``waiting`` start after all earlier work on ``awaited``."""
     waiting.wait_stream(awaited)
 
 
 def set_stream(stream: torch.cuda.Stream) -> None:
-    """Give the work that follows to this stream."""
+    """Make a stream current."""
     torch.cuda.set_stream(stream)
 
 
 def hand_over(tensor: Tensor, stream: torch.cuda.Stream) -> None:
-    """Tell the allocator that another stream reads a tensor, so that its memory is not given away before that."""
+    """Tell the allocator that another stream reads a tensor."""
     tensor.record_stream(stream)
 
 
@@ -59,9 +56,9 @@ def _need_cuda(device: torch.device) -> None:
 
 @contextmanager
 def restoring_stream(device: torch.device) -> Iterator[None]:
-    """Make the caller's stream current again where a program with streams fails half-way.
+    """Restore the caller's stream after an error.
 
-    Raises `BackendError` where the device has no CUDA streams.
+    Raises `BackendError` without CUDA streams.
     """
     _need_cuda(device)
     before = torch.cuda.current_stream(device)

@@ -1,9 +1,7 @@
-"""The unrolled strategy: every non-zero coupling entry as one multiply-add over whole channel vectors.
+"""The unrolled strategy: one multiply-add over channel vectors per non-zero coupling entry.
 
-Of the three legs of a coupling the one with the fewest copies is the *table* leg.  Where it is given, its combinations
-``T[a, o] = sum_b C[a, b, o] B[b]`` are computed first, once for all copies of the other legs; where it is open, the
-products of the other two are summed over copies first and combined last.  Either way the work on long channel vectors
-is one multiply-add per non-zero pair.
+Couplings combine with the leg of fewest copies first, ``T[a, o] = sum_b C[a, b, o] B[b]``; if that leg is open,
+products of the other legs are summed over copies first.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from tpgen.form.form import Form, Term
 
 
 def unrolled_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -> Result:
-    """One path, its coupling unrolled where exactly one leg is open."""
+    """Write one path, unrolled if one coupling leg is open."""
     with writer.serving(term.path, "contraction"):
         c, given = read_term(writer, form, term, inputs)
         coupling = c.find(Coupling)
@@ -39,13 +37,13 @@ def unrolled_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -
         closed = [f for f in c.factors if f is not coupling and set(f.letters) & set(letters)]
         # the three letters of the coupling stand in three places: the output and two operands
         if coupling and sum(a in c.output for a in letters) == 1 and len(closed) == 2:
-            result = _Unrolled(writer, c, given, coupling, closed).write()
+            result = _UnrolledTerm(writer, c, given, coupling, closed).write()
         else:
             result = lower(writer, c, [traced_operand(writer, given, f) for f in c.factors], elementwise=True)
         return write_result(form, term, inputs, result)
 
 
-class _Unrolled:
+class _UnrolledTerm:
     def __init__(
         self, writer: GraphWriter, c: Contraction, given: dict[str, Labelled], coupling: Factor, closed: list[Factor]
     ) -> None:
@@ -59,16 +57,16 @@ class _Unrolled:
         order = [coupling.letters.index(x) for x in (self.a, self.b, self.open)]
         assert isinstance(coupling.source, Coupling)
         self.values = np.transpose(coupling.source.array(), order) * c.coefficient
-        self.table_is_open = self._copies(c.output) < self._copies(self.table.letters)
+        self.table_is_open = self._copies_of(c.output) < self._copies_of(self.table.letters)
 
     def write(self) -> Labelled:
-        return self._gathered() if self.table_is_open else self._by_combined_table()
+        return self._couple_products_last() if self.table_is_open else self._couple_table_first()
 
-    def _copies(self, letters: str) -> int:
+    def _copies_of(self, letters: str) -> int:
         return self.c.size(letters.translate({ord(x): None for x in (self.a, self.b, self.open)}))
 
-    def _by_combined_table(self) -> Labelled:
-        vectors, table = self._components(self.vector, self.a), self._components(self.table, self.b)
+    def _couple_table_first(self) -> Labelled:
+        vectors, table = self._split_components(self.vector, self.a), self._split_components(self.table, self.b)
         letters = (
             "".join(dict.fromkeys(self.vector.letters + self.table.letters)).replace(self.a, "").replace(self.b, "")
         )
@@ -78,51 +76,53 @@ class _Unrolled:
             for a in range(self.values.shape[0]):
                 with self.writer.role("coupling"):
                     row = self.values[a, :, o]
-                    entry = _linear([(float(row[b]), table[b].tensor) for b in np.flatnonzero(row)])
+                    entry = _linear_combination([(float(row[b]), table[b].tensor) for b in np.flatnonzero(row)])
                 if entry is not None:
                     parts.append(product(vectors[a], Labelled(entry, table[0].letters), letters))
             sums.append(Labelled(reduce(add, parts), letters))
-        return self._weighted(sums)
+        return self._contract_weights(sums)
 
-    def _gathered(self) -> Labelled:
-        vectors, table = self._components(self.vector, self.a), self._components(self.table, self.b)
+    def _couple_products_last(self) -> Labelled:
+        vectors, table = self._split_components(self.vector, self.a), self._split_components(self.table, self.b)
         output = self.c.output.replace(self.open, "")
         pairs: dict[tuple[int, int], Traced] = {}
         for a, b in zip(*np.nonzero(np.abs(self.values).sum(axis=2)), strict=True):
-            pairs[a, b] = self._finish([vectors[a], table[b]], output)
+            pairs[a, b] = self._contract_rest([vectors[a], table[b]], output)
         with self.writer.role("coupling"):
             layers = np.moveaxis(self.values, 2, 0)
-            sums = [_linear([(float(v[ab]), p) for ab, p in pairs.items() if v[ab] != 0.0]) for v in layers]
-        return self._stacked([Labelled(s, output) for s in sums])
+            sums = [_linear_combination([(float(v[ab]), p) for ab, p in pairs.items() if v[ab] != 0.0]) for v in layers]
+        return self._stack_components([Labelled(s, output) for s in sums])
 
-    def _weighted(self, sums: list[Labelled]) -> Labelled:
-        """Contract what is left, the weights: one component at a time, or all at once where it is a matrix product."""
+    def _contract_weights(self, sums: list[Labelled]) -> Labelled:
+        # one component at a time, or all at once for a matrix product
         fresh = {x for f in self.rest for x in f.letters} - set(sums[0].letters)
         if not fresh:
             output = self.c.output.replace(self.open, "")
-            return self._stacked([Labelled(self._finish([s], output), output) for s in sums])
+            return self._stack_components([Labelled(self._contract_rest([s], output), output) for s in sums])
         with self.writer.role("reshape"):
             stacked = torch.stack([s.tensor for s in sums], -1)
-        return Labelled(self._finish([Labelled(stacked, sums[0].letters + self.open)], self.c.output), self.c.output)
+        return Labelled(
+            self._contract_rest([Labelled(stacked, sums[0].letters + self.open)], self.c.output), self.c.output
+        )
 
-    def _finish(self, operands: list[Labelled], output: str) -> Traced:
+    def _contract_rest(self, operands: list[Labelled], output: str) -> Traced:
         given = [*operands, *(traced_operand(self.writer, self.given, f) for f in self.rest)]
         factors = tuple(Factor("", g.letters) for g in given)
         c = replace(self.c, factors=factors, output=output, coefficient=1.0)
         return lower(self.writer, c, given, elementwise=True).tensor
 
-    def _stacked(self, components: list[Labelled]) -> Labelled:
+    def _stack_components(self, components: list[Labelled]) -> Labelled:
         with self.writer.role("reshape"):
             stacked = torch.stack([x.tensor for x in components], self.c.output.index(self.open))
         return Labelled(stacked, self.c.output)
 
-    def _components(self, x: Labelled, letter: str) -> list[Labelled]:
+    def _split_components(self, x: Labelled, letter: str) -> list[Labelled]:
         with self.writer.role("slice"):
             parts = x.tensor.unbind(x.letters.index(letter))
             letters = x.letters.replace(letter, "")
             return [Labelled(parts[n], letters, x.role) for n in range(self.c.size(letter))]
 
 
-def _linear(terms: list[tuple[float, Traced]]) -> Traced | None:
+def _linear_combination(terms: list[tuple[float, Traced]]) -> Traced | None:
     parts = [tensor if value == 1.0 else tensor * value for value, tensor in terms]
     return reduce(add, parts) if parts else None

@@ -1,1 +1,1 @@
-"""The algebra: einsums and the multilinear form as values, open slots, rewrites."""
+"""Einsums and multilinear forms as values, with calls, derivatives and rewrites."""

@@ -1,17 +1,15 @@
-r"""Call of a form: the tensors given, the slots opened, and the rule of differentiation.
+r"""Call of a form L: given slots, opened slots, and differentiation.
 
-Replace each operand :math:`t` of a form L by :math:`t + \sum_T \varepsilon_T t_T`, with numbers
-:math:`\varepsilon_1, \varepsilon_2, \ldots` whose squares are zero and
-:math:`\varepsilon_{\{1,2\}} = \varepsilon_1 \varepsilon_2`.  A *slot* is an operand at a set of levels T; a call is
-given tensors in some slots and computes
+Replace each operand :math:`t` by :math:`t + \sum_T \varepsilon_T t_T`, with :math:`\varepsilon_n^2 = 0` and
+:math:`\varepsilon_{\{1,2\}} = \varepsilon_1 \varepsilon_2`.  A *slot* is an operand at a set of levels T.  A call
+computes
 
 .. math::
     \frac{\partial P}{\partial t_T}, \qquad
     P = [\varepsilon_\text{all levels}]\; L(t + \sum_T \varepsilon_T t_T, \ldots)
 
-for the slots it opens.  Without levels, P is L and the call a gradient of it.  The derivative of a call is a call: a
-cotangent (or tangent) c of slot (t, T) is what stands in slot (t, T + one new level).  So one rule gives every order,
-in both modes.
+for each opened slot; without levels, P = L.  Calls are closed under differentiation: a cotangent or tangent of slot (t,
+T) fills slot (t, T + new level).
 
 >>> forward = Call.parse("x -> out")
 >>> print(forward.pulled_back([True], [True]))
@@ -19,8 +17,7 @@ x out.1 -> x
 >>> print(forward.pulled_back([True], [True]).pulled_back([True], [True, True]))
 x out.1 x.2 -> x out.1
 
-Where all operands of a form are distinct, a call with levels is a sum of calls without any (`expanded`): what kernels
-of a larger program are tested against, and what runs where there is no such kernel.
+`expanded` splits a call into calls without levels.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ _SLOT = re.compile(r"([A-Za-z_]\w*)(?:\.([1-9]+))?", re.ASCII)
 
 @dataclass(frozen=True)
 class Slot:
-    """An operand at a set of levels, which are bits: level n is ``1 << (n - 1)``.
+    """Operand at a set of levels, as bits: level n is ``1 << (n - 1)``.
 
     >>> print(Slot("x"), Slot("x", 0b101))
     x x.13
@@ -56,7 +53,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Call:
-    """The slots that hold given tensors, and those that are computed."""
+    """Given slots and the opened slots to compute."""
 
     given: tuple[Slot, ...]
     opened: tuple[Slot, ...]
@@ -70,19 +67,16 @@ class Call:
         return found
 
     def pulled_back(self, cotangents: Sequence[bool], wanted: Sequence[bool]) -> Call:
-        """The gradients of what was given and is wanted, for the cotangents that there are of what was opened.
-
-        It is given the same tensors and, behind them, the cotangents.
-        """
-        raised = self._raised(slot for slot, there in zip(self.opened, cotangents, strict=True) if there)
+        """Call for gradients of the ``wanted`` given slots, from cotangents of the flagged opened slots."""
+        raised = self._at_new_level(slot for slot, there in zip(self.opened, cotangents, strict=True) if there)
         return Call(self.given + raised, tuple(s for s, yes in zip(self.given, wanted, strict=True) if yes))
 
     def pushed_forward(self, tangents: Sequence[bool]) -> Call:
-        """The tangents of what was opened, for the tangents that there are of what was given."""
-        raised = self._raised(slot for slot, there in zip(self.given, tangents, strict=True) if there)
+        """Call for tangents of the opened slots, from tangents of the flagged given slots."""
+        raised = self._at_new_level(slot for slot, there in zip(self.given, tangents, strict=True) if there)
         return Call(self.given + raised, self.opened)
 
-    def _raised(self, slots: Iterable[Slot]) -> tuple[Slot, ...]:
+    def _at_new_level(self, slots: Iterable[Slot]) -> tuple[Slot, ...]:
         level = self.levels.bit_length()
         if level >= MAX_LEVELS:
             raise PlanError(f"derivatives go up to order {MAX_LEVELS}, and this one is of a higher order")
@@ -94,19 +88,19 @@ class Call:
     @staticmethod
     @remembered("calls of forms")
     def parse(text: str) -> Call:
-        """Read a call as it prints itself; raises `PlanError` where it is none.
+        """Parse a printed call; `PlanError` for other text.
 
         >>> Call.parse("x w -> out").opened
         (Slot(operand='out', levels=0),)
         """
         given, arrow, opened = text.partition(" -> ")
-        call = Call(_slots(given), _slots(opened))
+        call = Call(_parse_slots(given), _parse_slots(opened))
         if not arrow or str(call) != text or not call.opened:
             raise PlanError(f"not a call: {text[:60]!r}; it reads 'x w -> out', with levels behind a dot")
         return call
 
 
-def _slots(text: str) -> tuple[Slot, ...]:
+def _parse_slots(text: str) -> tuple[Slot, ...]:
     found = [_SLOT.fullmatch(part) for part in text.split()]
     slots = tuple(Slot(m[1], sum(1 << int(n) - 1 for n in set(m[2] or ""))) for m in found if m)
     return slots if len(slots) == len(found) == len(set(slots)) else ()
@@ -114,27 +108,27 @@ def _slots(text: str) -> tuple[Slot, ...]:
 
 @dataclass
 class LevelFreeCall:
-    """Call without levels: which given slot stands in each operand, and the opened slots whose results it adds to."""
+    """Call without levels: a slot for each operand, and the opened slots that sum this call's results."""
 
     point: dict[str, Slot]
     opened: list[Slot] = field(default_factory=list)
 
     @property
     def raised(self) -> tuple[str, ...]:
-        """Operands whose place a slot at some level takes."""
+        """Operands filled by a slot with levels."""
         return tuple(name for name, slot in self.point.items() if slot.levels)
 
-    def takes(self, others: dict[str, Slot]) -> bool:
-        """Whether its point agrees with what stands in some operands, and no level would stand in two of them."""
+    def agrees_with(self, others: dict[str, Slot]) -> bool:
+        """Whether ``others`` can join the point: same slot per operand, no level twice."""
         agrees = all(self.point.get(name, slot) == slot for name, slot in others.items())
-        return agrees and _union((self.point | others).values()) is not None
+        return agrees and _disjoint_levels((self.point | others).values()) is not None
 
 
 def expanded(call: Call, operands: Sequence[str]) -> tuple[LevelFreeCall, ...]:
-    """Calls without levels whose results sum to those of a call, where no term reads an operand twice.
+    """Split a call into calls without levels whose results sum to the call's, if terms read operands once.
 
-    Each opened slot is the sum, over all ways to spread its levels over the *other* operands, of the form at what is
-    given there; ways that agree on what they share are one call.
+    An opened slot sums the form over all distributions of the remaining levels to *other* operands; compatible ones
+    share a call.
 
     >>> second = Call.parse("x1 x2 out x1.1 x2.1 -> x1 x2 out")
     >>> for one in expanded(second, ("x1", "x2", "out")):
@@ -144,8 +138,10 @@ def expanded(call: Call, operands: Sequence[str]) -> tuple[LevelFreeCall, ...]:
     """
     found: list[LevelFreeCall] = []
     for slot in call.opened:
-        for others in _spread(call, [name for name in operands if name != slot.operand], call.levels & ~slot.levels):
-            taker = next((one for one in found if slot not in one.opened and one.takes(others)), None)
+        for others in _slots_sharing_levels(
+            call, [name for name in operands if name != slot.operand], call.levels & ~slot.levels
+        ):
+            taker = next((one for one in found if slot not in one.opened and one.agrees_with(others)), None)
             if taker is None:
                 found.append(taker := LevelFreeCall({}))
             taker.point.update(others)
@@ -153,15 +149,15 @@ def expanded(call: Call, operands: Sequence[str]) -> tuple[LevelFreeCall, ...]:
     return tuple(found)
 
 
-def _spread(call: Call, operands: Sequence[str], levels: int) -> Iterator[dict[str, Slot]]:
-    """All ways in which given slots of some operands share levels out among them, each level once."""
+def _slots_sharing_levels(call: Call, operands: Sequence[str], levels: int) -> Iterator[dict[str, Slot]]:
+    """Yield every choice of one given slot per operand that uses each level once."""
     given = [[slot for slot in call.given if slot.operand == name] for name in operands]
     for chosen in product(*given):
-        if _union(chosen) == levels:
+        if _disjoint_levels(chosen) == levels:
             yield dict(zip(operands, chosen, strict=True))
 
 
-def _union(slots: Iterable[Slot]) -> int | None:
+def _disjoint_levels(slots: Iterable[Slot]) -> int | None:
     # all levels of some slots, None where two of them share one
     found = 0
     for slot in slots:

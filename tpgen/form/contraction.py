@@ -24,7 +24,7 @@ PLANNING_ROWS = 64  # the batch for which orders of contraction are compared; se
 
 @dataclass(frozen=True)
 class Coupling:
-    """The real Wigner 3j symbol of three degrees."""
+    """Constant: real Wigner 3j symbol of three degrees."""
 
     l1: int
     l2: int
@@ -40,7 +40,7 @@ class Coupling:
 
 @dataclass(frozen=True)
 class Delta:
-    """The identity matrix: two letters are one axis."""
+    """Constant: identity matrix, which equates two letters."""
 
     size: int
 
@@ -54,7 +54,7 @@ class Delta:
 
 @dataclass(frozen=True)
 class Pairs:
-    """One-hot matrix ``[p, a]``: which copy ``a`` is the first (or second) of the row pair ``p`` = (u < v)."""
+    """Constant: one-hot ``[p, a]``, first (or second) copy ``a`` of pair ``p`` = (u < v)."""
 
     size: int
     second: bool
@@ -64,7 +64,7 @@ class Pairs:
         return f"_pairs_{'v' if self.second else 'u'}_{self.size}"
 
     def index(self) -> np.ndarray:
-        """The copy of every pair, as integers."""
+        """Copy of every pair, as integers."""
         return np.triu_indices(self.size, 1)[int(self.second)]
 
     def array(self) -> np.ndarray:
@@ -73,7 +73,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Ones:
-    """A vector of ones: an axis of the output that no operand has (a path without weights sums it forwards)."""
+    """Constant: ones, for an output axis without operand."""
 
     size: int
 
@@ -90,7 +90,7 @@ Constant = Coupling | Delta | Pairs | Ones
 
 @dataclass(frozen=True)
 class Factor:
-    """One operand of an einsum: a constant, or the segment that a path reads of the operand with that name."""
+    """Factor of an einsum: constant, or segment of a named operand."""
 
     source: str | Constant
     letters: str
@@ -102,7 +102,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class Contraction:
-    """``coefficient * einsum(equation, *factors)``, letters with their sizes; ``z`` is the batch."""
+    """``coefficient * einsum(equation, *factors)`` with letter sizes; ``z`` is the batch."""
 
     factors: tuple[Factor, ...]
     output: str
@@ -114,26 +114,26 @@ class Contraction:
         return ",".join(f.letters for f in self.factors) + "->" + self.output
 
     def size(self, letters: Iterable[str]) -> int:
-        """Product of the sizes of the letters; the batch counts as one row."""
+        """Product of letter sizes; the batch counts 1."""
         sizes = dict(self.sizes)
         return prod(sizes.get(a, 1) for a in letters)
 
     def shape(self, letters: str) -> tuple[int, ...]:
-        """Sizes of the letters, in order, without the batch."""
+        """Letter sizes in order, without batch."""
         sizes = dict(self.sizes)
         return tuple(sizes[a] for a in letters if a != BATCH)
 
     def find(self, kind: type) -> Factor | None:
-        """Find the first factor whose source is of a class; None where there is none."""
+        """First factor whose source is a ``kind``, or None."""
         return next((f for f in self.factors if isinstance(f.source, kind)), None)
 
     def without(self, factor: Factor, **changes) -> Contraction:
-        """Contraction without one factor, and with further changes."""
+        """Remove a factor and change fields."""
         index = self.factors.index(factor)
         return replace(self, factors=self.factors[:index] + self.factors[index + 1 :], **changes)
 
     def rename(self, letters: dict[str, str]) -> Contraction:
-        """Replace letters everywhere; an empty replacement drops the axis (its size must be 1)."""
+        """Replace letters; an empty replacement drops an axis of size 1."""
 
         def renamed(text: str) -> str:
             return "".join(letters.get(a, a) for a in text)
@@ -152,14 +152,14 @@ class Contraction:
 
 @dataclass(frozen=True)
 class ContractionStep:
-    """One pairwise contraction: take the factors at ``positions`` out of the list, append the result."""
+    """Pairwise contraction: remove the factors at ``positions``, append the result."""
 
     positions: tuple[int, ...]
     letters: str
 
 
 @remembered("cheapest orders of contraction")
-def _optimal(factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int], ...]) -> tuple[list, float]:
+def _optimal_order(factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int], ...]) -> tuple[list, float]:
     known = {BATCH: PLANNING_ROWS, **dict(sizes)}
     shapes = [tuple(known[a] for a in letters) for letters in factors]
     equation = ",".join(factors) + "->" + output
@@ -168,22 +168,17 @@ def _optimal(factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int]
 
 
 def contraction_flops(c: Contraction) -> float:
-    """Operations of the cheapest order, for `PLANNING_ROWS` rows."""
-    return _optimal(tuple(f.letters for f in c.factors), c.output, c.sizes)[1]
+    """Operations of the cheapest order for `PLANNING_ROWS` rows."""
+    return _optimal_order(tuple(f.letters for f in c.factors), c.output, c.sizes)[1]
 
 
 @remembered("steps of contractions")
 def pairwise_steps(
     factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int], ...]
 ) -> tuple[ContractionStep, ...]:
-    """The cheapest order of pairwise contractions, by opt_einsum.
-
-    It is the same for every batch size, so it is found once: all operands but shared weights and small constants carry
-    the batch axis, hence every intermediate that matters carries it, and all costs grow with the batch in step.
-    (Contracting two operands without the batch first, constants with shared weights, is a cost that does not grow;
-    with a batch of a few dozen rows opt_einsum weighs it as training does.)
-    """
-    path, _ = _optimal(factors, output, sizes)
+    """opt_einsum's cheapest order of pairwise contractions, used for every batch size."""
+    # all intermediates that matter carry the batch axis, so all costs grow with the batch in step
+    path, _ = _optimal_order(factors, output, sizes)
     remaining, steps = list(factors), []
     for number, positions in enumerate(path):
         taken = [remaining[p] for p in positions]

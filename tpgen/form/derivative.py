@@ -1,11 +1,10 @@
-r"""Derivatives by whatever computes open slots of a multilinear form, without levels.
+r"""Gradients of a multilinear form from a function that computes open slots.
 
-At a point (one tensor for each operand), for cotangents :math:`c_s` of the slots s that were open,
+For cotangents :math:`c_s` of open slots s,
 
 .. math:: \sum_s \langle c_s, \partial L/\partial s\rangle = \sum_s L(\ldots, s := c_s, \ldots),
 
-so a gradient is a sum of :math:`\partial L/\partial t` at points where one tensor is replaced.
-A call at levels (`tpgen.form.call`) is such a sum in general: its parts are what it expands into.
+so a gradient sums :math:`\partial L/\partial t` over points with one tensor replaced.
 
 >>> def evaluate(raised, point, opened):  # L = x * y * g
 ...     x, y, g = point
@@ -30,7 +29,7 @@ Add = Callable[[Any, Any], Any]  # of what was evaluated, and of nothing else: i
 
 
 class CallPart(NamedTuple):
-    """A call without levels that a call at levels is a sum of.  Operands, and what is given and opened, are numbers."""
+    """Summand of a call with levels, itself without levels; operands and slots are numbers."""
 
     raised: tuple[int, ...]  # operands whose place something at a level takes
     point: tuple[int | None, ...]  # what is given in each operand
@@ -39,7 +38,7 @@ class CallPart(NamedTuple):
 
 
 def parts_of(call: Call, operands: Sequence[str]) -> tuple[CallPart, ...]:
-    """The parts of a call of a form that reads no operand twice."""
+    """Split a call into parts, for a form that reads no operand twice."""
     given = {slot: n for n, slot in enumerate(call.given)}
     found = []
     for one in expanded(call, operands):
@@ -54,7 +53,7 @@ def parts_of(call: Call, operands: Sequence[str]) -> tuple[CallPart, ...]:
 def summed_parts(
     parts: Iterable[CallPart], given: Sequence[Any], count: int, evaluate: EvaluateCall, add: Add = add
 ) -> list[Any]:
-    """The sums of parts, as many as a call opens; None for one that is zero."""
+    """Evaluate parts and sum values per opened slot (``count``); None is zero."""
     totals: list[Any] = [None] * count
     for part in parts:
         point = [None if n is None else given[n] for n in part.point]
@@ -71,19 +70,19 @@ def pull_back(
     wanted: Sequence[int],
     add: Add = add,
 ) -> list[Any]:
-    """Gradients of the operands that are wanted, None for the others, for cotangents of those that were open."""
+    """Gradients of the ``wanted`` operands (else None) from cotangents of the ``opened`` operands."""
     raised = {n: c for n, c in zip(opened, cotangents, strict=True) if c is not None}
     if not raised:  # a call without levels, which would be the form itself
         return [None] * len(point)
     given = tuple(n for n, x in enumerate(point) if x is not None)
-    parts = _first(len(point), given, tuple(raised), tuple(wanted))
+    parts = _gradient_parts(len(point), given, tuple(raised), tuple(wanted))
     sums = summed_parts(parts, [*(point[n] for n in given), *raised.values()], len(wanted), evaluate, add)
     found = dict(zip(wanted, sums, strict=True))
     return [found.get(n) for n in range(len(point))]
 
 
 @remembered("derivatives of forms")
-def _first(
+def _gradient_parts(
     count: int, given: tuple[int, ...], raised: tuple[int, ...], opened: tuple[int, ...]
 ) -> tuple[CallPart, ...]:
     names = [f"x{n}" for n in range(count)]

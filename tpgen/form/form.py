@@ -1,16 +1,13 @@
-r"""The multilinear form of a product, with one open slot.
+r"""The multilinear form of a product or linear layer, with one open slot.
 
 .. math::
-
     L(x_1, x_2, w, g) = \sum_p \alpha_p \sum w_p\, x_1[a,i]\, x_2[b,j]\, C_p[i,j,k]\, g[c,k]
 
-- the product is :math:`L` with ``out`` open, the gradient of an operand is :math:`L` with that operand open;
-- ``right`` is :math:`L` with ``x1`` and ``out`` joined into one slot, and that one open;
-- a convolution is :math:`L` with ``x1`` and ``out`` indexed: row z reads ``x1[src[z]]`` and adds to ``out[dst[z]]``;
-- a derivative of any of these is again one of these, so the family is closed.
+- product: ``out`` open; gradient: its operand open;
+- ``right``: ``x1`` and ``out`` joined into one open slot;
+- convolution: row z reads ``x1[src[z]]`` and adds to ``out[dst[z]]``.
 
-A form has any number of operands, and a term reads any of them: a linear layer is a form without ``x2``.  Polynomials
-have forms of their own (`tpgen.form.polynomial`).
+Derivatives are forms again.  For polynomials see `tpgen.form.polynomial`.
 
 >>> from tpgen.planner.product import make_plan
 >>> form = form_of(make_plan("8x1o", "1o", "8x1e", [(0, 0, 0, "uvu", True)]))
@@ -48,11 +45,10 @@ SlotNames = tuple[str, ...]  # the operands that one tensor stands for: one, or 
 
 @dataclass(frozen=True)
 class FlatOperand:
-    """A flat operand: its segments tile ``dim`` entries.
+    """Flat operand: segments that tile ``dim`` entries.
 
-    ``rows`` says how a row of the product finds it: ``row`` (each has its own), ``shared`` (all have the same), or the
-    name of an index: row ``index[z]``, a gather where the operand is given, a sum over the rows that meet where it is
-    open.
+    ``rows``: ``row`` (one per row), ``shared`` (one for all rows), or an index's name: row z gathers from, or adds to,
+    ``index[z]``.
     """
 
     name: str
@@ -66,17 +62,17 @@ class FlatOperand:
 
     @property
     def row(self) -> bool:
-        """Whether it has a batch axis: rows of its own, or rows that an index selects."""
+        """Whether the operand has a batch axis."""
         return self.rows != SHARED
 
     @property
     def index(self) -> str | None:
-        """The name of the index that selects its rows, where there is one."""
+        """Name of the row index, or None."""
         return None if self.rows in (ROW, SHARED) else self.rows
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Text of its segments: their irreps where it has some, else how many numbers."""
+        """Each segment's irrep or length, as text."""
         irreps = tuple(self.text.split("+"))
         numbers = tuple(str(stop - start) for start, stop in self.segments)
         return irreps if len(irreps) == len(numbers) and "x" in self.text else numbers
@@ -84,7 +80,7 @@ class FlatOperand:
 
 @dataclass(frozen=True)
 class LetteredLeg:
-    """Part of an operand that a term reads: a segment, seen with these axes in memory order."""
+    """Segment of an operand that a term reads, one letter per axis."""
 
     operand: str
     segment: int
@@ -93,7 +89,7 @@ class LetteredLeg:
 
 @dataclass(frozen=True)
 class CouplingEntry:
-    """One non-zero of a coupling, the path's coefficient multiplied in."""
+    """Non-zero coupling entry times the path's coefficient."""
 
     i: int
     j: int
@@ -106,10 +102,7 @@ class CouplingEntry:
 
 @dataclass(frozen=True)
 class Term:
-    """One path of the form: a leg for each operand that it reads, and constants of as many axes as it needs.
-
-    As kernels read it: ``sum over copies and entries of  value * w * x1[i] * x2[j] * g[k]``.
-    """
+    """One path of the form: ``sum over copies and entries of  value * w * x1[i] * x2[j] * g[k]``."""
 
     path: int  # index of the instruction
     text: str
@@ -123,7 +116,7 @@ class Term:
         return next((leg for leg in self.legs if leg.operand == operand), None)
 
     def segment(self, operand: str) -> int:
-        """Return the number of the segment of an operand that is read or written."""
+        """Index of the operand's segment in the term."""
         return next(leg.segment for leg in self.legs if leg.operand == operand)
 
     def size(self, letters: str) -> int:
@@ -131,7 +124,7 @@ class Term:
         return prod(sizes[a] for a in letters)
 
     def reaches(self, opened: tuple[str, ...]) -> bool:
-        """Whether it has a part in some open slot: one without weights has none in theirs."""
+        """Whether the term has a leg in ``opened``."""
         return any(self.leg(slot) for slot in opened)
 
     @property
@@ -140,32 +133,32 @@ class Term:
 
     @property
     def mixes(self) -> bool:
-        """Whether weights fill copies of the output from a coupling of both inputs."""
+        """Whether weights mix copies of a coupling of both inputs."""
         return bool(self.mode.mixing) and self.leg("x2") is not None
 
     @property
     def copies(self) -> tuple[tuple[str, int], ...]:
-        """Letters and sizes of the multiplicity axes."""
+        """Multiplicity axes and sizes."""
         return tuple((a, n) for a, n in self.sizes if a in self.mode.weight)
 
     @property
     def inputs(self) -> str:
-        """Input letters, the rows of a weight matrix."""
+        """Input letters: rows of a weight matrix."""
         return "".join(dict.fromkeys(self.mode.in1 + self.mode.in2))
 
     @property
     def coupling(self) -> Coupling:
-        """The 3j symbol of a product's path."""
+        """The path's 3j symbol."""
         return next(f.source for f in self.constants if isinstance(f.source, Coupling))
 
     @property
     def pairs(self) -> int:
-        """Copies of each input, where the mode runs over their pairs."""
+        """Copies per input in a mode of pairs, else 0."""
         return next((f.source.size for f in self.constants if isinstance(f.source, Pairs)), 0)
 
     @cached_property
     def entries(self) -> tuple[CouplingEntry, ...]:
-        """The non-zeros of the coupling, or of the identity of a single input."""
+        """Non-zeros of the coupling, or of a single input's identity."""
         if self.leg("x2") is None:
             return tuple(CouplingEntry(n, 0, n, self.coefficient) for n in range(self.size("k")))
         c = self.coupling.array()
@@ -177,7 +170,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Form(Shown):
-    """The form with its operands in slots, one slot open."""
+    """Multilinear form: operands in slots, one open."""
 
     operands: tuple[FlatOperand, ...]
     terms: tuple[Term, ...]
@@ -191,16 +184,16 @@ class Form(Shown):
 
     @cached_property
     def given(self) -> tuple[SlotNames, ...]:
-        """The slots that are given, in order."""
+        """Slots that are not open."""
         return tuple(s for s in self.slots if s != self.opened)
 
     @cached_property
     def indices(self) -> tuple[str, ...]:
-        """Names of the indices that select rows, in the order of the operands."""
+        """Names of row indices."""
         return tuple(dict.fromkeys(o.index for o in self.operands if o.index))
 
     def index(self, slot: SlotNames) -> str | None:
-        """The index that selects the rows of a slot."""
+        """Name of the slot's row index, or None."""
         return self.operand(slot[0]).index
 
     def row(self, slot: SlotNames) -> bool:
@@ -208,41 +201,38 @@ class Form(Shown):
         return any(self.operand(name).row for name in slot)
 
     def shape(self, slot: SlotNames) -> tuple[int, ...]:
-        """Shape of a slot's tensor without the batch: one axis per operand."""
+        """The slot tensor's shape without batch, one axis per operand."""
         return tuple(self.operand(name).dim for name in slot)
 
     def open(self, *slot: str) -> Form:
-        """Form with another slot open: a derivative of this one, the cotangent standing where it was open."""
+        """The form with another slot open (a derivative); the former slot takes a cotangent."""
         if slot not in self.slots:
             raise EmitError(unknown("operand", "*".join(slot), ("*".join(s) for s in self.slots)))
         return replace(self, opened=slot)
 
     def merge(self, *names: str) -> Form:
-        """Form with operands joined into one slot, and that slot open."""
+        """Join operands into one slot and open that slot."""
         rest = tuple(s for s in self.slots if not set(s) & set(names))
         return replace(self, slots=(names, *rest), opened=names)
 
     def index_rows(self, **indices: str) -> Form:
-        """Form whose index selects the rows of some operands: ``form.index_rows(x1="src", out="dst")``."""
+        """Index operands' rows: ``form.index_rows(x1="src", out="dst")``."""
         return replace(
             self, operands=tuple(replace(o, rows=indices[o.name]) if o.name in indices else o for o in self.operands)
         )
 
     def reading(self, *slots: SlotNames) -> Form:
-        """Return the form of the terms that read all given slots.
-
-        The form is linear in an operand only where a term reads it.
-        """
+        """Keep only terms that read all the slots."""
         names = [name for slot in slots for name in slot]
         return replace(self, terms=tuple(t for t in self.terms if all(t.leg(name) for name in names)))
 
     @cached_property
     def live_terms(self) -> tuple[Term, ...]:
-        """Terms that reach the open slot (an unweighted path has no gradient for the weights)."""
+        """Terms that reach the open slot with non-zero coefficient."""
         return tuple(t for t in self.terms if all(t.leg(name) for name in self.opened) and t.coefficient != 0.0)
 
     def contraction(self, term: Term) -> Contraction:
-        """The einsum of one term, before any rewrite."""
+        """Einsum of one term, before rewrites."""
         sizes = dict(term.sizes)
         deltas: list[Factor] = []
         factors: list[Factor] = []
@@ -257,7 +247,6 @@ class Form(Shown):
         return Contraction((*factors, *constants), output, tuple(sizes.items()), term.coefficient)
 
     def _letters(self, slot: SlotNames, legs: list[LetteredLeg], sizes: dict[str, int], deltas: list[Factor]) -> str:
-        """Letters of a slot; a letter that two of its legs share becomes two letters and a delta."""
         letters = BATCH if self.row(slot) else ""
         for leg in legs:
             for a in leg.letters:
@@ -268,17 +257,17 @@ class Form(Shown):
                 letters += a
         return letters
 
-    def _head(self) -> str:
+    def _summary(self) -> str:
         opened = "*".join(f"{name}[{self.operand(name).text}]" for name in self.opened)
         at = "".join(f", {o.name} at {o.index}" for o in self.operands if o.index)
         return f"{opened} of {', '.join('*'.join(s) for s in self.given)}{at}"
 
     def __str__(self) -> str:
-        return "\n".join([self._head(), *(f"  path {t.path}: {self.contraction(t)}" for t in self.live_terms)])
+        return "\n".join([self._summary(), *(f"  path {t.path}: {self.contraction(t)}" for t in self.live_terms)])
 
     @property
     def path_map(self) -> PathMap:
-        """Segments of the given operands that meet in each path, and the segments of the open slot that it reaches."""
+        """Diagram of paths from given segments to open segments."""
 
         def labels(slots: Iterable[SlotNames]) -> dict[str, tuple[str, ...]]:
             return {name: self.operand(name).labels for slot in slots for name in slot}
@@ -294,14 +283,14 @@ class Form(Shown):
 
     def _repr_html_(self) -> str:
         rows = [("path", "einsum"), *((t.path, self.contraction(t)) for t in self.live_terms)]
-        said = lines(f"{self._head()} (open: {'*'.join(self.opened)})")
+        said = lines(f"{self._summary()} (open: {'*'.join(self.opened)})")
         return said + html_table(rows, left=(1,)) + path_picture(self.path_map)
 
 
 def form_of(plan: Plan, layout: Layout = "mul_ir") -> Form:
-    """The form of a product or a linear layer, with ``out`` open; of its `Plan.flat`, where there are channels.
+    """The form of a product or linear layer without channels (`Plan.flat`), ``out`` open.
 
-    ``layout`` is the order of axes in each segment, one name for all inputs and the output or one for each.
+    ``layout``: axis order of segments, one name, or one per input and output.
 
     >>> from tpgen.planner.linear import make_linear_plan
     >>> print(form_of(make_linear_plan("8x1o", "4x1o")).open("w"))
@@ -320,7 +309,7 @@ def form_of(plan: Plan, layout: Layout = "mul_ir") -> Form:
             else FlatOperand(o.name, tuple((s.start, s.stop) for s in o.irreps.slices()), o.rows, str(o.irreps))
             for o in plan.operands
         ),
-        terms=tuple(_term(path, layouts, position) for path in plan.paths),
+        terms=tuple(_make_term(path, layouts, position) for path in plan.paths),
         slots=tuple((o.name,) for o in plan.operands),
         opened=(OUT,),
         plan=plan,
@@ -329,12 +318,12 @@ def form_of(plan: Plan, layout: Layout = "mul_ir") -> Form:
 
 
 def right_form(plan: Plan, layout: Layout = "mul_ir") -> Form:
-    """The form of ``right``: x1 and out stand as one matrix, and that matrix is open."""
+    """The form of ``right``: ``x1`` and ``out`` joined, open."""
     return form_of(plan, layout).merge("x1", "out")
 
 
 def conv_form(plan: Plan, layout: Layout = "mul_ir") -> Form:
-    """The form of a convolution: gather, product and sum over the rows that meet, as one form.
+    """The form of a convolution: gather rows, multiply, scatter-add.
 
     >>> from tpgen.planner.presets import channelwise
     >>> str(conv_form(channelwise("4x0e", "0e", "0e"))).split("\\n")[0]
@@ -344,7 +333,7 @@ def conv_form(plan: Plan, layout: Layout = "mul_ir") -> Form:
 
 
 def layouts_of(plan: Plan, layout: Layout) -> tuple[str, ...]:
-    """One layout name for each input and the output of a plan.
+    """One layout name for each input and the output.
 
     >>> from tpgen.planner.linear import make_linear_plan
     >>> layouts_of(make_linear_plan("8x1o", "4x1o"), "ir_mul")
@@ -360,7 +349,7 @@ def layouts_of(plan: Plan, layout: Layout) -> tuple[str, ...]:
     return names
 
 
-def _term(path: Path, layouts: tuple[str, ...], weight_position: dict[int, int]) -> Term:
+def _make_term(path: Path, layouts: tuple[str, ...], weight_position: dict[int, int]) -> Term:
     mode, components = path.mode, "ij"[: len(path.inputs)] + "k"
     # a paired mode reads copies a and b; the pair p selects them
     copies = ("a", "b", mode.out) if mode.paired else tuple(filter(None, (mode.in1, mode.in2, mode.out)))

@@ -1,9 +1,8 @@
-r"""A polynomial as a value: monomials in the components of named tensors, of one row and one channel.
+r"""Polynomials in components of named tensors, for one row and channel.
 
 .. math:: P = \sum_n c_n \prod_f t_f[i_f]
 
-The same tensor may occur several times in a monomial.  This is the whole rule of differentiation: gradients with
-respect to a tensor are such polynomials again.
+A monomial may repeat a tensor.
 
 >>> P = polynomial({(("x", 0), ("x", 1), ("g", 0)): 2.0, (("x", 1), ("x", 0), ("g", 0)): 1.0})
 >>> print(P)
@@ -38,7 +37,7 @@ class Variable(NamedTuple):
 
 
 class Monomial(NamedTuple):
-    """A constant times a product of components."""
+    """Constant times a product of components."""
 
     coefficient: float
     factors: tuple[Variable, ...]
@@ -50,13 +49,13 @@ class Monomial(NamedTuple):
 
 @dataclass(frozen=True)
 class PolynomialForm:
-    """Monomials, each product of components once; `polynomial` and `collect_like_terms` make them so."""
+    """Sum of monomials with distinct products (`polynomial`, `collect_like_terms`)."""
 
     monomials: tuple[Monomial, ...]
 
     @cached_property
     def tensors(self) -> tuple[str, ...]:
-        """The tensors that occur, in order of their first use.
+        """Tensor names in order of first use.
 
         >>> polynomial({(("x", 0), ("g", 0)): 1.0}).tensors
         ('x', 'g')
@@ -64,7 +63,7 @@ class PolynomialForm:
         return tuple(dict.fromkeys(f.tensor for m in self.monomials for f in m.factors))
 
     def degree(self, tensor: str) -> int:
-        """The most often that a tensor occurs in one monomial.
+        """Highest power of a tensor in a monomial.
 
         >>> polynomial({(("x", 0), ("x", 0)): 1.0}).degree("x")
         2
@@ -72,7 +71,7 @@ class PolynomialForm:
         return max((sum(f.tensor == tensor for f in m.factors) for m in self.monomials), default=0)
 
     def gradient(self, tensor: str) -> dict[int, PolynomialForm]:
-        """The derivative by each component of a tensor that occurs.
+        """Derivative by each component of a tensor.
 
         >>> {i: str(p) for i, p in polynomial({(("x", 0), ("x", 1)): 1.0}).gradient("x").items()}
         {0: 'x1', 1: 'x0'}
@@ -86,7 +85,7 @@ class PolynomialForm:
         return {component: collect_like_terms(parts[component]) for component in sorted(parts)}
 
     def at(self, values: Mapping[str, Any]) -> Any:
-        """The value where ``values[tensor][component]`` are numbers, arrays or tensors.
+        """Evaluate at numbers, arrays or tensors ``values[tensor][component]``.
 
         >>> polynomial({(("x", 0), ("x", 1)): 3.0}).at({"x": [2.0, 5.0]})
         30.0
@@ -98,14 +97,14 @@ class PolynomialForm:
 
 
 def polynomial(table: Mapping[tuple[tuple[str, int], ...], float]) -> PolynomialForm:
-    """The polynomial of a table from products of (tensor, component) to coefficients."""
+    """Polynomial from coefficients by products of (tensor, component)."""
     return collect_like_terms(Monomial(value, tuple(Variable(*f) for f in factors)) for factors, value in table.items())
 
 
 def collect_like_terms(monomials: Iterable[Monomial]) -> PolynomialForm:
-    """Like terms summed: factors commute, and what cancels is left out.
+    """Sum like terms; drop sums that cancel.
 
-    Within a monomial tensors keep the order of their first use, and components of one tensor ascend.
+    Factors are sorted by first use of the tensor, then component.
 
     >>> x0, x1 = Variable("x", 0), Variable("x", 1)
     >>> print(collect_like_terms([Monomial(1.0, (x1, x0)), Monomial(1.0, (x0, x1))]))
@@ -124,9 +123,9 @@ def collect_like_terms(monomials: Iterable[Monomial]) -> PolynomialForm:
 
 
 def polynomial_of(plan: Plan) -> PolynomialForm:
-    """The scalar form of a plan, :math:`L = \\sum_k \\text{out}_k\\, g_k` with g in the place of ``out``.
+    """The scalar form of a plan, :math:`L = \\sum_k \\text{out}_k\\, g_k` with g named ``out``.
 
-    The output is the gradient of the form with respect to ``out``.
+    The gradient by ``out`` is the output.
 
     >>> from e3nn.o3 import Irreps
     >>> from tpgen.planner.plan import Operand
@@ -147,7 +146,7 @@ def polynomial_of(plan: Plan) -> PolynomialForm:
 
 
 def read_operand(o: Operand, x: Any) -> Any:
-    """A tensor as ``[row, channel, component]``; one channel where all share it."""
+    """View a tensor as ``[row, channel, component]``; shared channels have size one."""
     if o.weights:  # [element or row, path, channel]
         return x.transpose(1, 2)
     flat = x.flatten(1)
@@ -163,7 +162,7 @@ def read_operand(o: Operand, x: Any) -> Any:
 
 
 def write_operand(o: Operand, x: Any) -> Any:
-    """``[row, channel, component]`` as flat rows in the layout of an operand."""
+    """Flatten ``[row, channel, component]`` to rows in the operand's layout."""
     if o.layout == "channel":
         return x.flatten(1)
     if o.layout == "ir_mul":

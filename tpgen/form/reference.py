@@ -1,7 +1,4 @@
-"""The slow definition: what a product means, written out term by term with dense couplings.
-
-It is the oracle of every test and of `tpgen verify`; nothing fast is derived from it.
-"""
+"""Slow reference product, the oracle of tests and `tpgen verify`."""
 
 from __future__ import annotations
 
@@ -14,10 +11,9 @@ from tpgen.planner.plan import Plan, Segment
 
 
 def reference_product(plan: Plan, *tensors: Tensor | None, layout: Layout = "mul_ir") -> Tensor:
-    """A product or a linear layer of one batch of rows: inputs ``(z, dim)``, then w ``(numel,)`` or ``(z, numel)``.
+    """Compute a product or linear layer by one einsum per path, without channels and biases.
 
-    One einsum per path, read off the mode's table row; no channels, no biases.  Returns ``(z, out)`` in the dtype of
-    the first input.
+    Inputs ``(z, dim)``, then w ``(numel,)`` or ``(z, numel)``; returns ``(z, out)``.
     """
     *inputs, w = tensors
     first, layouts = tensors[0], layouts_of(plan, layout)
@@ -25,7 +21,7 @@ def reference_product(plan: Plan, *tensors: Tensor | None, layout: Layout = "mul
     given = {o.name: (x, name) for o, x, name in zip(plan.inputs, inputs, layouts, strict=False) if x is not None}
     out = [first.new_zeros(len(first), mul * ir.dim) for mul, ir in plan.out.irreps]
     for path in plan.paths:
-        operands = [_axes(*given[leg.operand], leg.at) for leg in path.inputs]
+        operands = [_as_copies_by_components(*given[leg.operand], leg.at) for leg in path.inputs]
         if path.mode.paired:
             pairs = torch.triu_indices(path.in1.mul, path.in1.mul, 1)
             operands = [x[:, n] for x, n in zip(operands, pairs, strict=True)]
@@ -50,7 +46,7 @@ def reference_product(plan: Plan, *tensors: Tensor | None, layout: Layout = "mul
     return torch.cat(out, dim=1) if out else first.new_zeros(len(first), 0)
 
 
-def _axes(x: Tensor, layout: str, segment: Segment) -> Tensor:
+def _as_copies_by_components(x: Tensor, layout: str, segment: Segment) -> Tensor:
     flat = x[:, segment.start : segment.stop]
     if layout == "mul_ir":
         return flat.reshape(x.shape[0], segment.mul, segment.ir.dim)

@@ -1,7 +1,4 @@
-"""Rewrites of an einsum value that make it cheaper without changing what it means.
-
-Each is a function ``Contraction -> Contraction``; `simplify` lists them in order.
-"""
+"""Rewrites ``Contraction -> Contraction`` that reduce the cost of an einsum."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor, 
 
 
 def scalar_leg(c: Contraction) -> Contraction:
-    """A coupling with a scalar leg is a Kronecker delta: ``C[0,j,k] = delta[j,k] / sqrt(2 l + 1)``, and so on.
+    """Replace a coupling with a scalar leg: ``C[0,j,k] = delta[j,k] / sqrt(2 l + 1)``.
 
     >>> c = Contraction((Factor("x1", "zui"), Factor("x2", "zj"), Factor(Coupling(1, 0, 1), "ijk")), "zuk",
     ...                 (("u", 8), ("i", 3), ("j", 1), ("k", 3)))
@@ -33,7 +30,7 @@ def scalar_leg(c: Contraction) -> Contraction:
 
 
 def unify_deltas(c: Contraction) -> Contraction:
-    """Two letters joined by a delta become one, unless the output keeps both apart.
+    """Merge two letters joined by a delta, unless the output has both.
 
     >>> factors = (Factor("x1", "zui"), Factor("x2", "z"), Factor(Delta(3), "ik"))
     >>> c = Contraction(factors, "zuk", (("u", 8), ("i", 3), ("k", 3)))
@@ -50,7 +47,7 @@ def unify_deltas(c: Contraction) -> Contraction:
 
 
 def drop_unit_axes(c: Contraction) -> Contraction:
-    """Axes of size one are no axes.  Couplings keep theirs (they are gone already where `scalar_leg` ran).
+    """Drop axes of size one, except those of couplings.
 
     >>> c = Contraction((Factor("x1", "zui"), Factor("x2", "zvj")), "zuvij", (("u", 8), ("v", 1), ("i", 3), ("j", 3)))
     >>> drop_unit_axes(c).equation
@@ -65,7 +62,7 @@ def drop_unit_axes(c: Contraction) -> Contraction:
 
 
 def simplify(c: Contraction) -> Contraction:
-    """All rewrites, in order."""
+    """Apply all rewrites in order."""
     for rewrite in (scalar_leg, unify_deltas, drop_unit_axes):
         c = rewrite(c)
     return c

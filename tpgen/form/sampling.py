@@ -1,4 +1,4 @@
-"""Random operands of products, for tests, laws, examples and benchmarks; shapes of those of polynomials."""
+"""Random operands of products; shapes of polynomials' operands."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ def random_operands(
     dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
 ) -> dict[str, Tensor]:
-    """Operands with normally distributed entries, drawn in the order of the names in float64, then rounded.
-
-    ``out`` is a result, or its cotangent.
+    """Normal operands by name, drawn in float64 and rounded; ``out`` is a result or cotangent.
 
     >>> from tpgen.planner.presets import channelwise
     >>> found = random_operands(channelwise("8x1o", "1o", "0e"), 5)
@@ -36,7 +34,7 @@ def random_operands(
 
 
 def polynomial_shape(o: Operand, rows: int, channels: int, elements: int = 1) -> tuple[int, ...]:
-    """The shape of an operand of a polynomial; weights have a set for each element."""
+    """Shape of a polynomial's operand; weights have one set per element."""
     if o.weights:
         return elements, o.dim, channels
     return rows, o.dim * (channels if o.channels else 1)

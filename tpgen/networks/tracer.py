@@ -30,7 +30,7 @@ from torch.fx.node import map_aggregate
 
 from tpgen.base.errors import TpgenError, TraceError
 from tpgen.emitter.emit import EmittedModule
-from tpgen.emitter.leaf import is_kept_whole, whole
+from tpgen.emitter.leaf import is_kept_whole, traced_root_error
 from tpgen.networks.inline import inline_products, product_of
 from tpgen.networks.reach import TORCH_CODE
 
@@ -157,7 +157,7 @@ def trace_network(
             "trace the module that it was made from"
         )
     if is_kept_whole(network):
-        raise whole(network)
+        raise traced_root_error(network)
     tracer = NetworkTracer(leaf, attributes)
     try:
         with _recorded((*LEAF_FUNCTIONS, *FACTORIES, *functions), network):

@@ -23,7 +23,13 @@ from tpgen.nn.polynomial_module import (
 )
 from tpgen.planner.instruction import parse_irreps
 from tpgen.planner.plan import OUT, Operand, Plan
-from tpgen.planner.polynomial_plan import POLYNOMIAL, PolynomialTerm, generated, make_polynomial_plan, table_of
+from tpgen.planner.polynomial_plan import (
+    POLYNOMIAL,
+    PolynomialTerm,
+    generated_couplings,
+    make_polynomial_plan,
+    table_of,
+)
 
 _WEIGHTS = ("shared", "element", "given", "none")
 
@@ -304,4 +310,4 @@ def _check_table(n: int, names: Any, table: Any) -> None:
 def _has_paths(names: tuple[str, ...], output: str, known: Mapping[str, Operand]) -> bool:
     if not 1 <= len(names) <= 4 or any(name not in known or name == OUT for name in names):
         return True  # planning says what is wrong
-    return any(generated(tuple(str(known[name].irreps) for name in names), output, names, "independent"))
+    return any(generated_couplings(tuple(str(known[name].irreps) for name in names), output, names, "independent"))

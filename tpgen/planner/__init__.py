@@ -1,1 +1,1 @@
-"""WHAT is computed: irreps and instructions become a frozen plan. No tensor flows here."""
+"""Turn irreps and instructions into frozen plans, without tensors."""

@@ -1,4 +1,4 @@
-"""The plan of MACE's symmetric contraction: every degree into every output irrep, weights for each."""
+"""Plan MACE's symmetric contraction."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from e3nn.o3 import Irrep, Irreps
 from tpgen.base.errors import PlanError
 from tpgen.planner.generalized import MAX_DEGREE, Entries
 from tpgen.planner.plan import OUT, Operand, Plan
-from tpgen.planner.polynomial_plan import PolynomialTerm, generated, make_polynomial_plan
+from tpgen.planner.polynomial_plan import PolynomialTerm, generated_couplings, make_polynomial_plan
 
 
 def make_contraction_plan(irreps_in: Irreps, irreps_out: Irreps, degrees: Sequence[int]) -> Plan:
-    """Features ``x`` with themselves up to a degree for each output irrep, the highest degree first.
+    """Plan weighted powers of features ``x`` into each output irrep, from its degree down to 1.
 
-    Raises `PlanError` where nothing reaches the output.
+    Raises `PlanError` when no product reaches the output.
 
     >>> print(make_contraction_plan(Irreps("4x0e+4x1o"), Irreps("4x0e"), [2]))
     polynomial 4010b0c450f7ebc5: 2 terms, 3 weights of a channel
@@ -31,10 +31,10 @@ def make_contraction_plan(irreps_in: Irreps, irreps_out: Irreps, degrees: Sequen
     3 paths, coupling 5/36 non-zero, per row and channel 16 flops, 20 bytes (each operand once)
     """
     terms = [
-        PolynomialTerm(("x",) * nu, n, f"w{n}_{nu}", _basis(nu))
+        PolynomialTerm(("x",) * nu, n, f"w{n}_{nu}", _basis_of_degree(nu))
         for n, ((_, ir), degree) in enumerate(zip(irreps_out, degrees, strict=True))
         for nu in range(degree, 0, -1)
-        if any(_paths(irreps_in, ir, nu))
+        if any(_paths_of_degree(irreps_in, ir, nu))
     ]
     if not terms:
         raise PlanError(f"no product of {irreps_in} reaches {irreps_out}: check the parities, or raise the correlation")
@@ -43,12 +43,12 @@ def make_contraction_plan(irreps_in: Irreps, irreps_out: Irreps, degrees: Sequen
 
 
 def contraction_paths(irreps_in: Irreps, output: Irrep, degree: int) -> list[list[Entries]]:
-    """The paths of each degree up to this one, those that vanish between equal tensors without entries."""
-    return [_paths(irreps_in, output, nu) for nu in range(1, degree + 1)]
+    """Paths of each degree up to ``degree``; paths that vanish by symmetry are empty."""
+    return [_paths_of_degree(irreps_in, output, nu) for nu in range(1, degree + 1)]
 
 
 def one_channel(irreps: Irreps) -> Irreps:
-    """Return the irreps with one copy of each.
+    """Set every multiplicity to 1.
 
     >>> one_channel(Irreps("8x0e+8x1o"))
     1x0e+1x1o
@@ -56,9 +56,11 @@ def one_channel(irreps: Irreps) -> Irreps:
     return Irreps([(1, ir) for _, ir in irreps])
 
 
-def _paths(irreps_in: Irreps, output: Irrep, degree: int) -> list[Entries]:
-    return generated((str(one_channel(irreps_in)),) * degree, str(output), ("x",) * degree, _basis(degree))
+def _paths_of_degree(irreps_in: Irreps, output: Irrep, degree: int) -> list[Entries]:
+    return generated_couplings(
+        (str(one_channel(irreps_in)),) * degree, str(output), ("x",) * degree, _basis_of_degree(degree)
+    )
 
 
-def _basis(degree: int) -> str:
+def _basis_of_degree(degree: int) -> str:
     return "natural" if degree == MAX_DEGREE else "chained"

@@ -1,7 +1,4 @@
-"""Couplings: real Wigner 3j symbols in float64, computed once per (l1, l2, l3).
-
-The values and the basis are e3nn's (`e3nn.o3.wigner_3j`), so products agree with e3nn's to rounding.
-"""
+"""e3nn's real Wigner 3j symbols in float64, cached."""
 
 from __future__ import annotations
 
@@ -19,9 +16,7 @@ _NOISE = 1e-12
 
 @remembered("Wigner 3j symbols")
 def coupling(l1: int, l2: int, l3: int) -> np.ndarray:
-    """Real Wigner 3j symbol ``C[i, j, k]`` of shape ``(2 l1 + 1, 2 l2 + 1, 2 l3 + 1)``, read-only.
-
-    Normalised to ``sum(C ** 2) == 1``.
+    """Real Wigner 3j symbol ``C[i, j, k]``, read-only, with ``sum(C ** 2) == 1``.
 
     >>> coupling(1, 1, 0).round(4).squeeze()
     array([[0.5774, 0.    , 0.    ],
@@ -36,7 +31,7 @@ def coupling(l1: int, l2: int, l3: int) -> np.ndarray:
 
 
 def nonzeros(l1: int, l2: int, l3: int) -> int:
-    """Number of entries of the coupling that are not zero.
+    """Number of the coupling's non-zero entries.
 
     >>> nonzeros(1, 1, 1)
     6

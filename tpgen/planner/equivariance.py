@@ -1,4 +1,4 @@
-"""Whether a sparse multilinear map is equivariant, checked at random rotations and the inversion."""
+"""Test sparse multilinear maps for equivariance under random rotations and inversion."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOLERANCE = 1e-6  # relative; tables are often written with 7 digits
 
 
 def check_equivariant(what: str, inputs: Sequence[Irreps], output: Irreps, paths: Sequence[Entries]) -> None:
-    """Raise `PlanError` with the size of the violation where a path is not equivariant."""
+    """Raise `PlanError` with the relative error when a path is not equivariant."""
     for n, path in enumerate(paths):
         size = violation(inputs, output, path)
         if size > TOLERANCE:
@@ -34,7 +34,7 @@ def check_equivariant(what: str, inputs: Sequence[Irreps], output: Irreps, paths
 
 
 def violation(inputs: Sequence[Irreps], output: Irreps, path: Entries) -> float:
-    """The largest relative difference between mapping what was rotated and rotating what was mapped.
+    """Largest relative difference between mapping rotated inputs and rotating mapped inputs.
 
     >>> violation([Irreps("1o"), Irreps("1o")], Irreps("0e"), {(0, i, i): 1.0 for i in range(3)}) < 1e-12
     True
@@ -46,7 +46,7 @@ def violation(inputs: Sequence[Irreps], output: Irreps, path: Entries) -> float:
         keys = torch.tensor(list(path), dtype=torch.int64)
         values = torch.tensor(list(path.values()), dtype=torch.float64)
         points = [torch.from_numpy(normal((8, irreps.dim))) for irreps in inputs]
-        mapped = _apply(keys, values, points, output.dim)
+        mapped = _apply_sparse_map(keys, values, points, output.dim)
         scale = float(mapped.abs().max())
         if scale == 0.0:
             return 0.0
@@ -54,38 +54,38 @@ def violation(inputs: Sequence[Irreps], output: Irreps, path: Entries) -> float:
         for n in range(_ROTATIONS):
             rotation = rotation_of(torch.from_numpy(normal((3, 3)))) * (-1) ** n
             turned = [x @ representation(irreps, rotation).T for x, irreps in zip(points, inputs, strict=True)]
-            difference = _apply(keys, values, turned, output.dim) - mapped @ representation(output, rotation).T
+            difference = (
+                _apply_sparse_map(keys, values, turned, output.dim) - mapped @ representation(output, rotation).T
+            )
             worst = max(worst, float(difference.abs().max()) / scale)
         return worst
 
 
 def rotation_of(matrix: Tensor) -> Tensor:
-    """The rotation within a matrix: of normal numbers, a random one."""
+    """Rotation matrix from the QR decomposition of a matrix."""
     orthogonal = torch.linalg.qr(matrix)[0]
     return orthogonal * torch.det(orthogonal)
 
 
 def representation(irreps: Irreps, rotation: Tensor) -> Tensor:
-    """The representation of a rotation, or of one and the inversion."""
+    """Matrix of a rotation, with or without inversion, on irreps."""
     sign = torch.det(rotation).sign()
-    blocks = [
-        _representation(ir.l, rotation * sign) * (1 if sign > 0 else ir.p) for mul, ir in irreps for _ in range(mul)
-    ]
+    blocks = [_wigner_d(ir.l, rotation * sign) * (1 if sign > 0 else ir.p) for mul, ir in irreps for _ in range(mul)]
     return torch.block_diag(*blocks)
 
 
-def _representation(degree: int, rotation: Tensor) -> Tensor:
+def _wigner_d(degree: int, rotation: Tensor) -> Tensor:
     # wigner's D in float64, each degree out of the one below: D(l) is D(l-1) x D(1) between 3j symbols
     if degree == 0:
         return torch.ones(1, 1, dtype=torch.float64)
     if degree == 1:
         return rotation
     c = torch.tensor(coupling(degree - 1, 1, degree))
-    lower = _representation(degree - 1, rotation)
+    lower = _wigner_d(degree - 1, rotation)
     return torch.einsum("abk,ac,bd,cdm->km", c, lower, rotation, c) * (2 * degree + 1)
 
 
-def _apply(keys: Tensor, values: Tensor, points: Sequence[Tensor], dim: int) -> Tensor:
+def _apply_sparse_map(keys: Tensor, values: Tensor, points: Sequence[Tensor], dim: int) -> Tensor:
     product = values.expand(points[0].shape[0], -1)
     for axis, x in enumerate(points):
         product = product * x[:, keys[:, axis + 1]]

@@ -1,12 +1,11 @@
-r"""Generalised couplings: equivariant multilinear maps of several factors, chained from real Wigner 3j symbols.
+r"""Generalised couplings: equivariant multilinear maps, chained from real Wigner 3j symbols.
 
-A *path* starts with an irrep of the first factor and couples one irrep of each further factor to what it has so far:
+A *path* couples one irrep of each further factor to an irrep of the first:
 
 .. math::
     U^{(\nu)}_{k, i_1 \ldots i_\nu} = \sqrt{2 l_k + 1} \sum_j C_{k, j, i_\nu}\, U^{(\nu-1)}_{j, i_1 \ldots i_{\nu-1}}
 
-with :math:`U^{(1)}` the identity.  Paths come in the order in which MACE's ``U_matrix_nu`` holds them, so that
-weights of its checkpoints mean here what they mean there.  Everything is float64; what is zero up to rounding is zero.
+with :math:`U^{(1)}` the identity, in the order of MACE's ``U_matrix_nu``.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ _Path = tuple[Irrep, np.ndarray]  # the irrep reached so far, and its map [compo
 
 
 def generalized_couplings(factors: Sequence[Irreps | str], output: Irrep | str, natural: bool = False) -> np.ndarray:
-    """All paths to an irrep as one array ``[component, i_1, ..., i_nu, path]``, MACE's ``U_matrix_nu`` in float64.
+    """All paths to an irrep, ``[component, i_1, ..., i_nu, path]``, MACE's ``U_matrix_nu``.
 
-    ``natural`` couples through irreps of parity (-1)^l alone, as MACE does in degree 4.
+    ``natural``: intermediate parities (-1)^l only, as MACE in degree 4.
 
     >>> generalized_couplings(["0e+1o", "0e+1o"], "0e").shape
     (1, 4, 4, 2)
 
-    Raises `PlanError` for a degree other than 1 to 4.
+    Raises `PlanError` unless the degree is 1 to 4.
     """
-    factors = _checked(factors)
+    factors = _check_factors(factors)
     found = list(_paths_to(factors, Irrep(output), natural))
     shape = (Irrep(output).dim, *(f.dim for f in factors))
     return np.stack(found, axis=-1) if found else np.zeros((*shape, 0))
@@ -47,23 +46,22 @@ def generalized_couplings(factors: Sequence[Irreps | str], output: Irrep | str, 
 def symmetrized_couplings(
     factors: Sequence[Irreps | str], output: Irrep | str, same: Sequence[object] | None = None, natural: bool = False
 ) -> list[Entries]:
-    """The paths with factors of the same tensor exchanged freely: one entry for every sorted choice of indices.
+    """Sparse paths to an irrep, summing entries that differ by exchanging equal factors (into i >= j >= k).
 
-    ``same`` names the tensor of each factor (all the same one by default).  Entries of one path whose indices differ
-    by exchanging equal tensors are summed under the largest, so that i >= j >= k.
+    ``same`` names each factor's tensor (default: one).
 
     >>> symmetrized_couplings(["1o", "1o"], "1e")  # a vector crossed with itself
     [{}]
     >>> {index: round(value, 4) for index, value in symmetrized_couplings(["1o", "1o"], "0e")[0].items()}
     {(0, 0, 0): 0.5774, (0, 1, 1): 0.5774, (0, 2, 2): 0.5774}
     """
-    factors = _checked(factors)
+    factors = _check_factors(factors)
     groups = [0] * len(factors) if same is None else same
-    return [_symmetrized(path, groups) for path in _paths_to(factors, Irrep(output), natural)]
+    return [_symmetrized_entries(path, groups) for path in _paths_to(factors, Irrep(output), natural)]
 
 
 def independent(paths: Sequence[Entries]) -> list[Entries]:
-    """The first paths that are linearly independent, in order; what an exchange makes zero or repeats is left out.
+    """Keep the first linearly independent paths, in order.
 
     >>> len(symmetrized_couplings(["0e+1o"] * 3, "0e")), len(independent(symmetrized_couplings(["0e+1o"] * 3, "0e")))
     (4, 2)
@@ -81,7 +79,7 @@ def independent(paths: Sequence[Entries]) -> list[Entries]:
     return kept
 
 
-def _checked(factors: Sequence[Irreps | str]) -> tuple[Irreps, ...]:
+def _check_factors(factors: Sequence[Irreps | str]) -> tuple[Irreps, ...]:
     if not 1 <= len(factors) <= MAX_DEGREE:
         raise PlanError(
             f"a coupling has 1 to {MAX_DEGREE} factors, got {len(factors)}: split the term, or lower the degree"
@@ -90,28 +88,30 @@ def _checked(factors: Sequence[Irreps | str]) -> tuple[Irreps, ...]:
 
 
 def _paths_to(factors: tuple[Irreps, ...], output: Irrep, natural: bool) -> Iterator[np.ndarray]:
-    found: Iterable[_Path] = _identity(factors[0])
+    found: Iterable[_Path] = _identity_paths(factors[0])
     if len(factors) > 1:
-        found = _extended(_chained(tuple(map(str, factors[:-1])), natural), factors[-1], natural, output)
+        found = _couple_one_more(_all_paths(tuple(map(str, factors[:-1])), natural), factors[-1], natural, output)
     return (path for ir, path in found if ir == output)
 
 
 @remembered("couplings of several factors")
-def _chained(factors: tuple[str, ...], natural: bool) -> tuple[_Path, ...]:
+def _all_paths(factors: tuple[str, ...], natural: bool) -> tuple[_Path, ...]:
     last = Irreps(factors[-1])
     if len(factors) == 1:
-        return tuple(_identity(last))
-    return tuple(sorted(_extended(_chained(factors[:-1], natural), last, natural, None), key=lambda path: path[0]))
+        return tuple(_identity_paths(last))
+    return tuple(
+        sorted(_couple_one_more(_all_paths(factors[:-1], natural), last, natural, None), key=lambda path: path[0])
+    )
 
 
-def _identity(irreps: Irreps) -> Iterator[_Path]:
-    for ir, at in _copies(irreps):
+def _identity_paths(irreps: Irreps) -> Iterator[_Path]:
+    for ir, at in _copy_starts(irreps):
         yield ir, np.eye(irreps.dim)[at : at + ir.dim]
 
 
-def _extended(paths: Iterable[_Path], last: Irreps, natural: bool, output: Irrep | None) -> Iterator[_Path]:
+def _couple_one_more(paths: Iterable[_Path], last: Irreps, natural: bool, output: Irrep | None) -> Iterator[_Path]:
     for left, map_ in paths:
-        for mul, ir, start in _blocks(last):
+        for mul, ir, start in _segment_starts(last):
             for out in left * ir:
                 if (output is not None and out != output) or (natural and out.p != (-1) ** out.l):
                     continue
@@ -123,19 +123,19 @@ def _extended(paths: Iterable[_Path], last: Irreps, natural: bool, output: Irrep
                     yield out, whole
 
 
-def _blocks(irreps: Irreps) -> Iterator[tuple[int, Irrep, int]]:
+def _segment_starts(irreps: Irreps) -> Iterator[tuple[int, Irrep, int]]:
     at = 0
     for mul, ir in irreps:
         yield mul, ir, at
         at += mul * ir.dim
 
 
-def _copies(irreps: Irreps) -> Iterator[tuple[Irrep, int]]:
-    for mul, ir, at in _blocks(irreps):
+def _copy_starts(irreps: Irreps) -> Iterator[tuple[Irrep, int]]:
+    for mul, ir, at in _segment_starts(irreps):
         yield from ((ir, at + copy * ir.dim) for copy in range(mul))
 
 
-def _symmetrized(path: np.ndarray, groups: Sequence[object]) -> Entries:
+def _symmetrized_entries(path: np.ndarray, groups: Sequence[object]) -> Entries:
     where = np.argwhere(np.abs(path) > _NOISE)
     columns = where[:, 1:].copy()
     for group in dict.fromkeys(groups):

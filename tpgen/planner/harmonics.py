@@ -1,8 +1,8 @@
-r"""Real spherical harmonics as polynomials of a vector, with e3nn's components, signs and normalizations.
+r"""Real spherical harmonics as polynomials of a vector, in e3nn's convention.
 
 .. math:: Y_{l,m}(x) = c_l \sum_{i \ldots j} U_{m, i \ldots j}\; x_i \cdots x_j
 
-with l factors and U their one symmetric coupling to degree l.  Degree 0 is a constant, that times the number one.
+with l factors and U their symmetric coupling.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _POLE = 1  # e3nn's components are x, y, z, and its pole is y
 
 
 def make_harmonics_plan(vector: str, degrees: Sequence[int], normalization: str) -> Plan:
-    """The harmonics of vectors ``x`` (``1o`` or ``1e``), degree after degree; ``one`` is the number one, for degree 0.
+    """Plan harmonics of vectors ``x`` (``1o`` or ``1e``); degree 0 reads the operand ``one``.
 
-    Raises `PlanError` where a degree is above what polynomials have, none is above 0, or the normalization is unknown.
+    Raises `PlanError` for an unknown normalization, or unless the highest degree is 1 to 4.
 
     >>> print(make_harmonics_plan("1o", [0, 1, 2], "component"))
     polynomial 5f9db673148f7ef8: 3 terms
@@ -53,14 +53,14 @@ def make_harmonics_plan(vector: str, degrees: Sequence[int], normalization: str)
     out = Operand(OUT, Irreps([(1, (degree, parity**degree)) for degree in degrees]), "channel")
     x, one = Operand("x", Irreps(vector), "channel"), Operand("one", Irreps("0e"), "channel", channels=False)
     terms = [
-        _term(mul_ir.ir, where.start, vector, NORMALIZATIONS[normalization](mul_ir.ir.l) ** 0.5)
+        _degree_term(mul_ir.ir, where.start, vector, NORMALIZATIONS[normalization](mul_ir.ir.l) ** 0.5)
         for mul_ir, where in zip(out.irreps, out.irreps.slices(), strict=True)
     ]
     return make_polynomial_plan([x, one, out], terms)
 
 
-def _term(ir: Irrep, start: int, vector: str, norm: float) -> PolynomialTerm:
-    """The harmonics of one degree: at the pole only their middle component is not zero, and it is the norm."""
+def _degree_term(ir: Irrep, start: int, vector: str, norm: float) -> PolynomialTerm:
+    # at the pole only the middle component is not zero, and it is the norm
     if ir.l == 0:
         return PolynomialTerm(("one",), table=(table_of({(start, 0): norm}),))
     coupling = generalized_couplings([vector] * ir.l, ir)[..., 0]  # one path alone goes up with every factor

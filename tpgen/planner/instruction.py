@@ -1,4 +1,4 @@
-"""Instructions as the user gave them: one record each, read from any of the accepted spellings."""
+"""Parse instructions into records."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from tpgen.base.errors import PlanError
 
 
 class Instruction(NamedTuple):
-    """One instruction: ``in1[i_in1] ⊗ in2[i_in2] → out[i_out]`` in one connection mode.
+    """Instruction ``in1[i_in1] ⊗ in2[i_in2] → out[i_out]`` with e3nn's fields.
 
-    The fields are e3nn's.  ``path_weight`` is what the user gave and never changes; the coefficient that
-    follows from it stands on the `Path`.  ``path_shape`` is the shape of the weight, empty until planned.
+    ``path_weight`` is the user's, before normalisation; ``path_shape``, the weight's shape, is empty until planned.
     """
 
     i_in1: int
@@ -27,8 +26,8 @@ class Instruction(NamedTuple):
     path_shape: tuple[int, ...] = ()
 
     @property
-    def asked(self) -> tuple:
-        """The fields that a user gives."""
+    def user_arguments(self) -> tuple:
+        """Arguments that a user gives."""
         return tuple(self[:6])
 
     def __str__(self) -> str:
@@ -37,16 +36,13 @@ class Instruction(NamedTuple):
 
 
 class BuiltInstruction(Instruction):
-    """An instruction of a plan without normalisation, such as that of a built e3nn product.
-
-    Its path weight holds the whole coefficient, so it may only go into a plan without normalisation again.
-    """
+    """Instruction whose ``path_weight`` is the whole coefficient; only plans without normalisation accept it."""
 
     __slots__ = ()
 
 
 def parse_irreps(irreps: object, what: str) -> Irreps:
-    """e3nn irreps from anything its constructor takes.
+    """Parse e3nn irreps; `PlanError` names ``what`` and the unreadable part.
 
     >>> parse_irreps("2x0e+1o", "irreps_in1")
     2x0e+1x1o
@@ -56,13 +52,11 @@ def parse_irreps(irreps: object, what: str) -> Irreps:
             raise TypeError("nothing is given")
         return Irreps(irreps)
     except (ValueError, TypeError, AssertionError, AttributeError) as error:
-        raise PlanError(
-            f"{what}: cannot read irreps {irreps!r} ({_bad_piece(irreps) or error}); write them like '8x0e + 4x1o'"
-        ) from error
+        reason = _unreadable_irrep(irreps) or error
+        raise PlanError(f"{what}: cannot read irreps {irreps!r} ({reason}); write them like '8x0e + 4x1o'") from error
 
 
-def _bad_piece(irreps: object) -> str:
-    """The first part of a text that is no irrep, in words; empty for none."""
+def _unreadable_irrep(irreps: object) -> str:
     for piece in irreps.split("+") if isinstance(irreps, str) else ():
         try:
             Irreps(piece)
@@ -72,10 +66,7 @@ def _bad_piece(irreps: object) -> str:
 
 
 def parse_instructions(instructions: Iterable[Sequence]) -> list[Instruction]:
-    """Read 5- and 6-tuples, and tpgen's own `Instruction` records, whose path weight is what the user gave.
-
-    The records of a built e3nn product are refused, as records and as 7-tuples: they hold final coefficients, which
-    would be normalised again.
+    """Parse 5-tuples, 6-tuples and `Instruction` records; refuse instructions of a built e3nn product.
 
     >>> parse_instructions([(0, 0, 0, "uvw", True)])[0].path_weight
     1.0

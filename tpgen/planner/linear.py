@@ -1,8 +1,8 @@
-r"""Plan a linear layer: every output irrep is a sum of input copies of the same irrep.
+r"""Plan a linear layer: each output irrep sums input copies of the same irrep.
 
 .. math:: z_{w,i} = \sum_p \alpha_p \sum_u W_p[u, w]\, x_{u,i} \; (+\, b_w)
 
-Components are never mixed (Schur's lemma), so a path is a matrix over copies and needs no coupling.
+By Schur's lemma a path is a matrix over copies.
 """
 
 from __future__ import annotations
@@ -20,16 +20,13 @@ from tpgen.planner.modes import MATRIX
 from tpgen.planner.normalization import PATH_NORMALIZATIONS, Factors, PathScale, normalization_factors
 from tpgen.planner.plan import ELEMENT, OUT, ROW, SHARED, Leg, Maker, Path, Plan, Segment, segments
 from tpgen.planner.product import product_operands, weight_slices
-from tpgen.planner.strict import boolean, entries, index, irreps, list_of, maybe, one_of, sharing
+from tpgen.planner.strict import boolean, entries, index, irreps, list_of, nullable, one_of, weight_sharing
 
 LINEAR_NORMALIZATIONS = tuple(name for name in PATH_NORMALIZATIONS if name != "none")  # those that e3nn has
 
 
 class LinearInstruction(NamedTuple):
-    """One instruction with e3nn's fields: ``in[i_in]`` to ``out[i_out]``, or a bias of ``out[i_out]`` (``i_in`` -1).
-
-    ``path_shape`` is the shape of its weights and ``path_weight`` the coefficient, as in e3nn.
-    """
+    """e3nn's instruction ``in[i_in]`` to ``out[i_out]``, or a bias (``i_in`` -1); ``path_weight``: the coefficient."""
 
     i_in: int
     i_out: int
@@ -47,15 +44,13 @@ def make_linear_plan(
     path_normalization: str = "element",
     shared_weights: bool | str = True,
 ) -> Plan:
-    """Plan a linear layer.
+    """Plan a linear layer, with the parameters of `e3nn.o3.Linear`.
 
-    Parameters are those of `e3nn.o3.Linear`: ``pairs`` are its instructions ``(i_in, i_out)``, by default all that join
-    equal irreps; ``biases`` is one flag for all scalar outputs (0e), or one for each of ``irreps_out``.
+    ``pairs``: instructions ``(i_in, i_out)``, by default all equal irreps; ``biases``: one flag for all scalar outputs
+    (0e), or one per output.  Beyond e3nn: ``path_normalization="none"`` (coefficients 1) and
+    ``shared_weights="element"`` (rows of one element, given by an index, share weights).
 
-    e3nn has not: ``path_normalization="none"``, with which weights are the matrices, and ``shared_weights="element"``,
-    with which rows of one element share weights (an index says the element of each).
-
-    Raises `PlanError` that names the instruction, or the bias, and the rule it breaks.
+    Raises `PlanError` naming the instruction or bias, and the broken rule.
 
     >>> plan = make_linear_plan("4x0e + 3x1o + 2x0e", "2x1o + 8x0e")
     >>> [tuple(i[:3]) for i in plan.instructions]
@@ -64,12 +59,12 @@ def make_linear_plan(
     ends = {"x1": parse_irreps(irreps_in, "irreps_in"), OUT: parse_irreps(irreps_out, "irreps_out")}
     inputs, outputs = map(segments, ends.values())
     check_known("path_normalization", [path_normalization], tuple(PATH_NORMALIZATIONS), PlanError)
-    channels, rows = _channels(f_in, f_out), _weight_rows(shared_weights)
+    channels, rows = _check_channels(f_in, f_out), _weight_rows(shared_weights)
     equal = [(a, b) for a in inputs for b in outputs if a.ir == b.ir]
-    bound = equal if pairs is None else _bind(pairs, inputs, outputs)
+    bound = equal if pairs is None else _bind_pairs(pairs, inputs, outputs)
     legs = [(Leg.of("x1", a), Leg.of(OUT, b)) for a, b in bound]
-    flags = _biases(biases, outputs)
-    factors = _factors(bound, channels[0] or 1, path_normalization)
+    flags = _bias_flags(biases, outputs)
+    factors = _path_factors(bound, channels[0] or 1, path_normalization)
     shapes = [(source.mul, target.mul) for source, target in bound]
     slices = weight_slices(shapes)
     arguments = {
@@ -104,7 +99,7 @@ def make_linear_plan(
 
 @remembered("plans of matrix products", entries=256)
 def make_matrix_plan(inputs: int, outputs: int) -> Plan:
-    """Plan the product of rows of scalars with a matrix, which is the weights as they stand.
+    """Plan rows of scalars times a weight matrix, without normalisation.
 
     >>> make_matrix_plan(8, 4).paths[0].coefficient
     1.0
@@ -112,8 +107,8 @@ def make_matrix_plan(inputs: int, outputs: int) -> Plan:
     return make_linear_plan(f"{inputs}x0e", f"{outputs}x0e", path_normalization="none")
 
 
-def _flat(plan: Plan) -> Plan:
-    """Return the map without channels and biases: ``f_in`` channels of 8x1o are 8 f_in copies of 1o."""
+def _without_channels_and_biases(plan: Plan) -> Plan:
+    # f_in channels of 8x1o are 8 f_in copies of 1o
     if plan.f_in is None and not plan.bias_numel:
         return plan
     return plan.remade(
@@ -135,7 +130,7 @@ def _title(plan: Plan) -> str:
     )
 
 
-def _alone(plan: Plan, path: Path) -> Plan:
+def _single_path_plan(plan: Plan, path: Path) -> Plan:
     return plan.remade(irreps_in=str(path.in1), irreps_out=str(path.out), pairs=None, biases=False)
 
 
@@ -148,27 +143,26 @@ LINEAR = Maker(
         "irreps_out": irreps,
         "pairs": entries(lambda where, entry: tuple(index(where, i) for i in entry), 2, "instructions"),
         "biases": list_of(boolean, "flags"),
-        "f_in": maybe(index),
-        "f_out": maybe(index),
+        "f_in": nullable(index),
+        "f_out": nullable(index),
         "path_normalization": one_of(PATH_NORMALIZATIONS),
-        "shared_weights": sharing,
+        "shared_weights": weight_sharing,
     },
-    alone=_alone,
-    flat=_flat,
+    alone=_single_path_plan,
+    flat=_without_channels_and_biases,
 )
 
 
-_Bound = tuple[Segment, Segment]
+_SegmentPair = tuple[Segment, Segment]
 
 
-def _bind(pairs: Iterable[Sequence[int]], inputs: list[Segment], outputs: list[Segment]) -> list[_Bound]:
+def _bind_pairs(pairs: Iterable[Sequence[int]], inputs: list[Segment], outputs: list[Segment]) -> list[_SegmentPair]:
     if not isinstance(pairs, Iterable):
         raise PlanError(f"instructions must be a list of tuples (i_in, i_out), got {pairs!r}")
-    return [_bind_one(n, pair, inputs, outputs) for n, pair in enumerate(pairs)]
+    return [_bind_pair(n, pair, inputs, outputs) for n, pair in enumerate(pairs)]
 
 
-def _bind_one(n: int, pair: Sequence[int], inputs: list[Segment], outputs: list[Segment]) -> _Bound:
-    """Look an instruction up in the irreps and check every rule, naming the instruction where one is broken."""
+def _bind_pair(n: int, pair: Sequence[int], inputs: list[Segment], outputs: list[Segment]) -> _SegmentPair:
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         built = hasattr(pair, "path_shape")
         why = "; this one is of a built layer: give [(i.i_in, i.i_out) for i in instructions if i.i_in >= 0]"
@@ -199,7 +193,7 @@ def _weight_rows(shared_weights: bool | str) -> str:
     return shared_weights
 
 
-def _channels(f_in: int | None, f_out: int | None) -> tuple[int | None, int | None]:
+def _check_channels(f_in: int | None, f_out: int | None) -> tuple[int | None, int | None]:
     if (f_in is None) != (f_out is None):
         raise PlanError(f"f_in and f_out go together: give both numbers of channels or none, got {f_in} and {f_out}")
     for name, value in (("f_in", f_in), ("f_out", f_out)):
@@ -208,7 +202,7 @@ def _channels(f_in: int | None, f_out: int | None) -> tuple[int | None, int | No
     return f_in, f_out
 
 
-def _biases(biases: bool | Sequence[bool] | None, outputs: list[Segment]) -> tuple[bool, ...]:
+def _bias_flags(biases: bool | Sequence[bool] | None, outputs: list[Segment]) -> tuple[bool, ...]:
     if biases is None or isinstance(biases, bool):
         return tuple(bool(biases) and s.ir.is_scalar() for s in outputs)
     if not isinstance(biases, Sequence) or isinstance(biases, str):
@@ -230,7 +224,7 @@ def _biases(biases: bool | Sequence[bool] | None, outputs: list[Segment]) -> tup
     return tuple(bool(flag) for flag in flags)
 
 
-def _factors(bound: list[_Bound], f_in: int, path_normalization: str) -> list[Factors]:
-    """The factors of a product with the scalar 1 that sums ``f_in`` times as many copies."""
+def _path_factors(bound: list[_SegmentPair], f_in: int, path_normalization: str) -> list[Factors]:
+    # those of a product with the scalar 1 that sums f_in times as many copies
     scales = [PathScale(target.index, (1, 1, 1), f_in * source.mul, 1.0, 1.0, 1.0) for source, target in bound]
     return normalization_factors(scales, "none", path_normalization)

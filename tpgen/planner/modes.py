@@ -1,7 +1,4 @@
-"""The eight connection modes, one table row each.
-
-A mode's name is its einsum over the multiplicity axes.  Three strings say it; weight shape, fan-in
-and the rules that multiplicities must obey are computed from them.
+"""The eight connection modes as einsums over multiplicity axes.
 
 >>> MODES["uvu"].weight
 'uv'
@@ -19,10 +16,7 @@ from tpgen.base.errors import PlanError, unknown
 
 @dataclass(frozen=True)
 class Mode:
-    """Connection mode: how the multiplicity axes of two inputs meet those of the output.
-
-    ``in1``, ``in2`` and ``out`` name the multiplicity axes of one segment each, one letter an axis.
-    """
+    """Connection mode: one letter per multiplicity axis of ``in1``, ``in2`` and ``out``."""
 
     name: str
     in1: str
@@ -32,22 +26,22 @@ class Mode:
 
     @property
     def weight(self) -> str:
-        """Axes of the weight: every letter once, in the order of first use."""
+        """Axes of the weight: every letter once, in order of first use."""
         return "".join(dict.fromkeys(self.in1 + self.in2 + self.out))
 
     @property
     def fan_in(self) -> str:
-        """Input letters that are summed; their sizes multiply to the path's fan-in."""
+        """Input letters that are summed."""
         return "".join(a for a in dict.fromkeys(self.in1 + self.in2) if a not in self.out)
 
     @property
     def paired(self) -> bool:
-        """Whether the letter ``p`` runs over the row pairs u < v of both inputs."""
+        """Whether letter ``p`` enumerates pairs u < v of input copies."""
         return "p" in self.in1
 
     @property
     def mixing(self) -> str:
-        """Output letters that no input has: only a weight can fill them."""
+        """Output letters that no input has, filled by weights."""
         return "".join(a for a in self.out if a not in self.in1 + self.in2)
 
 
@@ -72,7 +66,7 @@ COPIES = Mode("", "u", "u", "u")
 
 
 def find_mode(name: object) -> Mode:
-    """Find a mode by its name; a `PlanError` lists the known ones."""
+    """Find a mode by name; `PlanError` lists known modes."""
     mode = MODES.get(name) if isinstance(name, str) else None
     if mode is None:
         raise PlanError(unknown("mode", name, MODES))
@@ -80,7 +74,7 @@ def find_mode(name: object) -> Mode:
 
 
 def axis_sizes(mode: Mode, mul_in1: int, mul_in2: int, mul_out: int, has_weight: bool) -> dict[str, int]:
-    """Bind each letter of ``mode`` to one size: "one letter, one size".
+    """Size of each letter of ``mode``, from the multiplicities.
 
     >>> axis_sizes(MODES["uvu"], 8, 3, 8, True)
     {'u': 8, 'v': 3}
@@ -107,7 +101,7 @@ def axis_sizes(mode: Mode, mul_in1: int, mul_in2: int, mul_out: int, has_weight:
         ("input 2", mode.in2, mul_in2),
         ("output", mode.out, mul_out),
     ):
-        _bind(mode, leg, letters, mul, sizes)
+        _bind_letters(mode, leg, letters, mul, sizes)
     if not has_weight and any(sizes[a] != 1 for a in mode.mixing):
         raise PlanError(
             f"mode {mode.name!r} without weights sums axis {mode.fan_in} into one copy, so the output multiplicity "
@@ -116,17 +110,18 @@ def axis_sizes(mode: Mode, mul_in1: int, mul_in2: int, mul_out: int, has_weight:
     return sizes
 
 
-def _bind(mode: Mode, leg: str, letters: str, mul: int, sizes: dict[str, int]) -> None:
-    """Add the letters of one leg to ``sizes``, or check them against what is there."""
+def _bind_letters(mode: Mode, leg: str, letters: str, mul: int, sizes: dict[str, int]) -> None:
     if len(letters) == 1 and letters not in sizes:
         sizes[letters] = mul
         return
     wanted = prod(sizes[letter] for letter in letters)
     if wanted != mul:
-        raise PlanError(f"{_rule(mode, leg, letters)}, so the {leg} multiplicity must be {wanted}, got {mul}")
+        raise PlanError(
+            f"{_multiplicity_rule(mode, leg, letters)}, so the {leg} multiplicity must be {wanted}, got {mul}"
+        )
 
 
-def _rule(mode: Mode, leg: str, letters: str) -> str:
+def _multiplicity_rule(mode: Mode, leg: str, letters: str) -> str:
     if mode.paired:
         return f"mode {mode.name!r} keeps one copy for each row pair u<v of input 1, n(n-1)/2 in all"
     if len(letters) > 1:

@@ -1,11 +1,10 @@
-r"""Path coefficients: every normalisation folded into one number per path.
+r"""Path coefficients: all normalisations in one number per path.
 
 .. math::
-
     \alpha_p = \sqrt{\frac{c_p \; \mathrm{var}_{out} \; \mathrm{path\_weight}_p}{n_p}}
 
-with :math:`c_p` from the irrep normalisation and :math:`n_p` from the path normalisation; the formulas are
-the table entries below (source: the e3nn paper, https://arxiv.org/abs/2207.09453, and e3nn's documentation).
+with :math:`c_p` from the irrep normalisation and :math:`n_p` from the path normalisation (source: the e3nn paper,
+https://arxiv.org/abs/2207.09453, and e3nn's documentation).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from math import prod, sqrt
 
 @dataclass(frozen=True)
 class PathScale:
-    """Numbers that the coefficient of one path depends on."""
+    """Numbers that one path's coefficient depends on."""
 
     i_out: int
     dims: tuple[int, int, int]  # 2l+1 of in1, in2, out
@@ -29,7 +28,7 @@ class PathScale:
 
 @dataclass(frozen=True)
 class Factors:
-    """The numbers whose product under a square root is the coefficient: sqrt(irrep / path * variance * weight)."""
+    """Factors of a path's coefficient sqrt(irrep / path * variance * weight)."""
 
     irrep: float
     path: float
@@ -64,7 +63,7 @@ PATH_NORMALIZATIONS: dict[str, Callable[[Sequence[PathScale]], list[float]]] = {
 def normalization_factors(
     paths: Sequence[PathScale], irrep_normalization: str, path_normalization: str
 ) -> list[Factors]:
-    """The factors of every path, in order."""
+    """Factors of every path, in order."""
     by_output: dict[int, list[int]] = {}
     for index, path in enumerate(paths):
         by_output.setdefault(path.i_out, []).append(index)
@@ -77,5 +76,5 @@ def normalization_factors(
 
 
 def fan_in(letters: str, sizes: dict[str, int]) -> int:
-    """Product of the sizes of the summed input letters."""
+    """Product of the letters' sizes."""
     return prod(sizes[a] for a in letters)

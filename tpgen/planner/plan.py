@@ -1,8 +1,4 @@
-"""A plan: what is computed, whatever asked for it.
-
-Makers (`make_plan`, `make_linear_plan`, `make_polynomial_plan`) derive each fact exactly once: segments, axis sizes,
-weight slices, coefficients, constants.  A plan is frozen; the stages after it only read.
-"""
+"""Frozen plans of products, linear layers and polynomials."""
 
 from __future__ import annotations
 
@@ -33,7 +29,7 @@ ELEMENT = "element"  # the index of weights that rows of one element share
 
 @dataclass(frozen=True)
 class Segment:
-    """``mul`` copies of one irrep inside a flat operand: entries ``start`` to ``stop``."""
+    """``mul`` copies of one irrep: entries ``start`` to ``stop`` of a flat operand."""
 
     index: int  # position in the irreps
     start: int
@@ -49,7 +45,7 @@ class Segment:
 
 
 def segments(irreps: Irreps) -> list[Segment]:
-    """The segments that irreps cut a flat operand into."""
+    """List the segments of a flat operand."""
     found: list[Segment] = []
     start = 0
     for index, (mul, ir) in enumerate(irreps):
@@ -60,7 +56,7 @@ def segments(irreps: Irreps) -> list[Segment]:
 
 @dataclass(frozen=True)
 class WeightSlice:
-    """Slice of an operand of weights that a path reads, and its shape."""
+    """Slice of a weight operand that one path reads, with the weight's shape."""
 
     start: int
     shape: tuple[int, ...]
@@ -73,10 +69,9 @@ class WeightSlice:
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor of a plan: its irreps, and how its rows stand in memory.
+    """Tensor of a plan.  A polynomial's irreps describe one channel; ``channels=False``: all channels share one copy.
 
-    A polynomial's irreps are those of one channel, and ``channels`` False says that one copy serves all of them.
-    ``rows``: ``row`` (each has its own), ``shared`` (all have the same), or the name of the index that selects them.
+    ``rows``: ``row`` (one per row), ``shared`` (one for all rows), or an index's name.
     """
 
     name: str
@@ -91,8 +86,8 @@ class Operand:
         return int(self.irreps.dim)
 
     @property
-    def asked(self) -> tuple:
-        """The fields that a user gives."""
+    def user_arguments(self) -> tuple:
+        """Arguments that a user gives."""
         return self.name, self.irreps, self.layout, self.channels
 
     def __str__(self) -> str:
@@ -102,7 +97,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Leg:
-    """Segment of an operand that a path touches, or all ``dim`` components of a channel where there is none."""
+    """Part of an operand that a path touches: a segment, or a channel's ``dim`` components."""
 
     operand: str
     dim: int
@@ -114,13 +109,13 @@ class Leg:
 
     @property
     def at(self) -> Segment:
-        """The segment, where the leg is one."""
+        """The segment; asserts that the leg has one."""
         assert self.segment is not None, f"{self.operand} is read whole"
         return self.segment
 
     @property
     def numbers(self) -> int:
-        """Count of the numbers of a row that are touched."""
+        """Count of numbers per row."""
         return self.dim if self.segment is None else self.dim * self.segment.mul
 
     def __str__(self) -> str:
@@ -129,10 +124,9 @@ class Leg:
 
 @dataclass(frozen=True)
 class Path:
-    """One sum of products: the inputs that meet, in legs, and the output they reach, the last leg.
+    """One sum of products: input legs, last the output leg.
 
-    Its constant is ``entries``, (k, i, ..., j) -> value; without them the real Wigner 3j symbol of two inputs, or the
-    identity of one.
+    Constant: ``entries``, (k, i, ..., j) -> value, by default the real Wigner 3j symbol, or the identity of one input.
     """
 
     index: int  # of the instruction
@@ -168,20 +162,19 @@ class Path:
 
     @property
     def nonzeros(self) -> int:
-        """Number of entries of the constant that are not zero; 0 for an identity, which multiplies nothing."""
+        """Count of the constant's non-zero entries; 0 for an identity."""
         if self.entries is not None:
             return len(self.entries)
         return nonzeros(*self.ls) if len(self.inputs) > 1 else 0
 
     @property
     def dense(self) -> int:
-        """All entries of the constant."""
+        """Count of the constant's entries, zeros included."""
         return prod(leg.dim for leg in self.legs) if len(self.inputs) > 1 or self.entries is not None else 0
 
     @property
     def flops(self) -> int:
-        """Operations per row (and channel): each non-zero entry of the constant once for every combination of input
-        copies, then the weight, a multiply and an add each."""
+        """Operations per row (and channel): two per coupling entry and combination of input copies, then the weight."""
         sizes = dict(self.sizes)
         copies = prod(sizes[a] for a in set(self.mode.in1 + self.mode.in2))
         weight = prod(sizes.values()) * self.legs[-1].dim if self.weight else 0
@@ -189,7 +182,7 @@ class Path:
 
     @property
     def couples(self) -> str:
-        """The segments that meet, and the one they reach."""
+        """Text: input segments × ... → output segment."""
         return f"{' × '.join(map(str, self.inputs))} → {self.legs[-1]}"
 
 
@@ -198,7 +191,7 @@ OF_PATHS, OF_MONOMIALS = "paths", "monomials"  # what forms consist of; rooms th
 
 @dataclass(frozen=True, eq=False)
 class Maker:
-    """A kind of plan: the function that makes it from its arguments, and what is said of its plans."""
+    """Kind of plan (product, linear layer, polynomial): planning function, JSON readers, titles and units."""
 
     format: str  # of the JSON text
     make: Callable[..., Plan]
@@ -215,11 +208,10 @@ class Maker:
 
 @dataclass(frozen=True)
 class Plan(Shown):
-    """Plan of what is computed.  Equal plans compute the same function; `digest` is their stable name.
+    """Plan of a product, linear layer or polynomial; equal plans compute the same function.
 
-    ``arguments`` are what it was made from, and can be read as attributes too
-    (``plan.irreps_in1``); ``instructions`` everything that was asked for, ``paths`` what is computed (those without a
-    single element are dropped).  ``operands`` are inputs, weights and, last, the output.
+    ``arguments`` are readable as attributes (``plan.irreps_in1``).  ``paths`` omit empty instructions.  ``operands``:
+    inputs, weights, last the output.
     """
 
     maker: Maker = field(compare=False, repr=False)
@@ -253,22 +245,22 @@ class Plan(Shown):
 
     @cached_property
     def weight_numel(self) -> int:
-        """Number of weights (of each row, where they are not shared; of each channel or pair of them)."""
+        """Number of weights per row (in all if shared), of a polynomial per channel."""
         return sum(o.dim for o in self.weights)
 
     @cached_property
     def by_element(self) -> bool:
-        """Whether an index says which weights a row has: those of its element."""
+        """Whether an index of elements selects each row's weights."""
         return any(o.rows == ELEMENT for o in self.weights)
 
     @cached_property
     def bias_numel(self) -> int:
-        """Number of biases (of each output channel)."""
+        """Number of biases per output channel."""
         return sum(segment.mul for segment in self.biased)
 
     @cached_property
     def reached(self) -> tuple[bool, ...]:
-        """For every output segment, whether a path with a coefficient or a bias writes it."""
+        """For every output segment, whether a non-zero path or bias writes the segment."""
         legs = [path.legs[-1] for path in self.paths if path.coefficient != 0.0]
         live = {leg.segment.index for leg in legs if leg.segment} | {s.index for s in self.biased if s.mul}
         whole = any(leg.segment is None for leg in legs)
@@ -276,12 +268,12 @@ class Plan(Shown):
 
     @cached_property
     def by_instruction(self) -> dict[int, tuple[Path, ...]]:
-        """The paths that each instruction became; one without any is left out."""
+        """Paths by instruction index; instructions without paths are absent."""
         return {index: tuple(found) for index, found in groupby(self.paths, key=lambda path: path.index)}
 
     @cached_property
     def flat(self) -> Plan:
-        """The plan that programs compute: without channels and biases, which a module brings in and adds."""
+        """The plan without channels and biases, which the module handles."""
         return self.maker.flat(self)
 
     @property
@@ -290,25 +282,25 @@ class Plan(Shown):
         return sum(path.flops for path in self.flat.paths)
 
     def row_bytes(self, itemsize: int = 4) -> int:
-        """Fewest bytes moved per row: every input read once, the output written once."""
+        """Fewest bytes per row: each input read once, the output written once."""
         return itemsize * sum(o.dim for o in self.operands if o.rows == ROW)
 
     @cached_property
     def digest(self) -> str:
-        """Stable content hash: the first 16 hexadecimal digits of the SHA-256 of the JSON text."""
+        """Stable hash: the first 16 hexadecimal digits of the JSON text's SHA-256."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
-        """The plan as one line of JSON, keys in a fixed order; `tpgen.planner.read.read_plan` reads it back."""
+        """One line of JSON, for `tpgen.planner.read.read_plan`."""
         return self._json
 
     @cached_property
     def _json(self) -> str:
-        fields = {"format": self.maker.format, **{name: _plain(value) for name, value in self.arguments.items()}}
+        fields = {"format": self.maker.format, **{name: _json_value(value) for name, value in self.arguments.items()}}
         return json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=self.maker.separators)
 
     def remade(self, **changes: Any) -> Plan:
-        """The plan of the same arguments but for some."""
+        """Make the plan again with some arguments changed."""
         return self.maker.make(**{**self.arguments, **changes})
 
     def __eq__(self, other: object) -> bool:
@@ -328,14 +320,14 @@ class Plan(Shown):
         return f"{self.maker.format.split('.')[1].split('/')[0]} {self.digest}: {self.maker.title(self)}"
 
     def lines(self, itemsize: int = 4) -> list[tuple[str, int | None]]:
-        """The lines of the text, each with the instruction that it is of; None where it is of the whole plan."""
-        return table_lines(self.title, self.rows(itemsize), self._totals(itemsize))
+        """Lines of the printed table, each with instruction index or None."""
+        return table_lines(self.title, self.rows(itemsize), self._totals_line(itemsize))
 
     def rows(self, itemsize: int = 4) -> list[PlanRow]:
-        """A row of cells by column for each instruction that has a path; bytes at ``itemsize`` bytes a number."""
-        return [PlanRow(n, self._cells(paths, itemsize)) for n, paths in self.by_instruction.items()]
+        """Table rows, one per instruction with paths."""
+        return [PlanRow(n, self._table_cells(paths, itemsize)) for n, paths in self.by_instruction.items()]
 
-    def _cells(self, paths: tuple[Path, ...], itemsize: int) -> dict[str, str]:
+    def _table_cells(self, paths: tuple[Path, ...], itemsize: int) -> dict[str, str]:
         path, slices = paths[0], [p.weight for p in paths if p.weight]
         numbers = sum({leg.operand: leg.numbers for leg in path.legs}.values())
         if slices and self.operand(slices[0].operand).rows == ROW:
@@ -356,7 +348,7 @@ class Plan(Shown):
             "bytes": str(numbers * itemsize),
         }
 
-    def _totals(self, itemsize: int = 4) -> str:
+    def _totals_line(self, itemsize: int = 4) -> str:
         dropped = len(self.instructions) - len(self.biased) - len(self.by_instruction)
         empty = f" ({dropped} empty dropped)" if dropped else ""
         if not self.paths:
@@ -370,20 +362,20 @@ class Plan(Shown):
 
     @property
     def map(self) -> PathMap:
-        """The map of which segments meet in which path, and what it computes."""
-        sides = {o.name: self._places(o) for o in self.operands if not o.weights}
-        routes = tuple(map(self._route, self.by_instruction.values()))
+        """Diagram of the paths between input and output segments."""
+        sides = {o.name: self._segment_labels(o) for o in self.operands if not o.weights}
+        routes = tuple(map(self._path_route, self.by_instruction.values()))
         return PathMap({o.name: sides[o.name] for o in self.inputs}, {OUT: sides[OUT]}, routes)
 
-    def _places(self, operand: Operand) -> tuple[str, ...]:
-        """The segments of an operand that paths touch, and last the whole of it, where one does."""
+    def _segment_labels(self, operand: Operand) -> tuple[str, ...]:
+        # last the operand itself, if a path reads the whole of it
         segments = [leg.segment for path in self.paths for leg in path.legs if leg.operand == operand.name]
         parts = tuple(map(str, operand.irreps)) if any(segments) or not segments else ()
         return parts if all(segments) else (*parts, operand.name)
 
-    def _route(self, paths: tuple[Path, ...]) -> Route:
+    def _path_route(self, paths: tuple[Path, ...]) -> Route:
         path = paths[0]
-        last = {leg.operand: len(self._places(self.operand(leg.operand))) - 1 for leg in path.legs}
+        last = {leg.operand: len(self._segment_labels(self.operand(leg.operand))) - 1 for leg in path.legs}
         ends = [(leg.operand, leg.segment.index if leg.segment else last[leg.operand]) for leg in path.legs]
         mode = f" ({path.mode.name})" if path.mode.name else ""
         name = f"{self.maker.noun} {path.index}: {path.couples}{mode}"
@@ -393,12 +385,12 @@ class Plan(Shown):
         return "\n".join(text for text, _ in self.lines())
 
     def _repr_html_(self) -> str:
-        return table_html(self.title, self.rows(), self._totals(), self.map)
+        return table_html(self.title, self.rows(), self._totals_line(), self.map)
 
 
-def _plain(value: Any) -> Any:
-    """An argument as JSON writes it; a record is a list of what its user gave."""
-    value = getattr(value, "asked", value)
+def _json_value(value: Any) -> Any:
+    # a record is a list of its user's arguments
+    value = getattr(value, "user_arguments", value)
     if isinstance(value, Irreps):
         return str(value)
-    return [_plain(entry) for entry in value] if isinstance(value, (tuple, list)) else value
+    return [_json_value(entry) for entry in value] if isinstance(value, (tuple, list)) else value

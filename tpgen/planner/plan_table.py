@@ -1,4 +1,4 @@
-"""A plan as a table: a title, a row for each instruction, a line of totals."""
+"""Print a plan as a table."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ _BARS = ("flops", "bytes")
 
 @dataclass(frozen=True)
 class PlanRow:
-    """The cells of one instruction, by column; a column that is empty in all rows is left out."""
+    """Table cells of one instruction, by column; tables omit empty columns."""
 
     index: int
     cells: dict[str, str]
 
 
 def table_lines(title: str, rows: Sequence[PlanRow], totals: str) -> list[tuple[str, int | None]]:
-    """The lines of the text, each with the index of its row; None where it is of the whole."""
+    """The table's lines, each with instruction index or None."""
     above = [*title.split("\n"), ""]
     if not rows:
         return [(text, None) for text in (*above, totals)]
-    cells, left = _cells(rows)
+    cells, left = _table_cells(rows)
     head, *found = table(cells, left=left).split("\n")
     body = [(text, row.index) for text, row in zip(found, rows, strict=True)]
     return [*((text, None) for text in (*above, head)), *body, ("", None), (totals, None)]
 
 
 def table_html(title: str, rows: Sequence[PlanRow], totals: str, shown: PathMap) -> str:
-    """The table for a notebook, with a map of the paths: bars say how operations and bytes divide among them."""
-    cells, left = _cells(rows)
+    """The table as HTML, with cost bars and path diagram."""
+    cells, left = _table_cells(rows)
     bars = {name: [float(row.cells[name]) for row in rows] for name in _BARS if name in cells[0]}
     return lines(*title.split("\n")) + html_table(cells, left, bars) + lines(totals) + path_picture(shown)
 
 
-def _cells(rows: Sequence[PlanRow]) -> tuple[list[list[str]], list[int]]:
+def _table_cells(rows: Sequence[PlanRow]) -> tuple[list[list[str]], list[int]]:
     names = dict.fromkeys(name for row in rows for name in row.cells)
     order = sorted(names, key=lambda name: (name not in _RIGHT[:2], not name.startswith("in")))
     heads = [name for name in order if any(row.cells.get(name) for row in rows)]

@@ -1,10 +1,9 @@
-r"""The plan of an equivariant polynomial: which tensors meet in which terms, with which constants.
+r"""Plan an equivariant polynomial
 
 .. math::
     \text{out}_k = \sum_{\text{terms}} \sum_p w_p \sum_{i \ldots j} U^{p}_{k, i \ldots j}\; t_{a, i} \cdots t_{b, j}
 
-for every row and every channel.  A term binds tensors, the same one as often as it likes; its constant is either
-generated (`tpgen.planner.generalized`) or a table.  Weights, if a term has them, are one number per path and channel.
+per row and channel.  Constants U are generated (`tpgen.planner.generalized`) or given as a table.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from tpgen.planner.equivariance import check_equivariant
 from tpgen.planner.generalized import MAX_DEGREE, Entries, independent, symmetrized_couplings
 from tpgen.planner.modes import COPIES
 from tpgen.planner.plan import ELEMENT, OF_MONOMIALS, OUT, Leg, Maker, Operand, Path, Plan, WeightSlice, segments
-from tpgen.planner.strict import boolean, check, entries, index, irreps, list_of, maybe, real, text
+from tpgen.planner.strict import boolean, check, entries, index, irreps, list_of, nullable, real, text
 
-_TAKEN = ("self", "torch", "index")  # by generated programs
+_RESERVED_NAMES = ("self", "torch", "index")  # by generated programs
 # Where the number of one component of one channel stands in a row.
 _LAYOUTS = {
     "mul_ir": "segment by segment, in each one channel after the other (e3nn's)",
@@ -37,11 +36,10 @@ _LAYOUTS = {
 
 @dataclass(frozen=True)
 class PolynomialTerm:
-    """One sum of products: the tensors it binds, the segment of the output it reaches, its weights and constants.
+    """One term: tensor names, output segment, weight name, constants.
 
-    ``table`` holds ``((k, i, ..., j), value)`` for each path, with k a component of the whole output; None where
-    couplings to the segment ``i_out`` are generated.  ``basis`` says which: ``chained`` (all of MACE's paths, in its
-    order), ``natural`` (those through parities (-1)^l, as MACE in degree 4) or ``independent``.
+    ``table``: ``((k, i, ..., j), value)`` per path, k in the whole output; None generates couplings into segment
+    ``i_out``. ``basis``: ``chained`` (MACE's paths), ``natural`` (only parities (-1)^l) or ``independent``.
     """
 
     inputs: tuple[str, ...]
@@ -51,8 +49,8 @@ class PolynomialTerm:
     table: tuple[tuple[tuple[tuple[int, ...], float], ...], ...] | None = None
 
     @property
-    def asked(self) -> tuple:
-        """The fields that a user gives."""
+    def user_arguments(self) -> tuple:
+        """Arguments that a user gives."""
         return self.inputs, self.i_out, self.weight, self.basis, self.table
 
 
@@ -60,7 +58,7 @@ BASES = ("independent", "chained", "natural")
 
 
 def terms_text(plan: Plan) -> str:
-    """The operands, then a line for each term: the tensors, its target and how many paths it has."""
+    """Print operands, then each term's tensors, target and path count."""
     lines = [str(o) for o in plan.operands]
     for n, term in enumerate(plan.terms):
         paths = plan.by_instruction[n]
@@ -73,23 +71,23 @@ def terms_text(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-_known: Shelf[tuple, list[Entries]] = Shelf("couplings of polynomials")
+_coupling_shelf: Shelf[tuple, list[Entries]] = Shelf("couplings of polynomials")
 
 
-def generated(factors: tuple[str, ...], output: str, same: tuple[str, ...], basis: str) -> list[Entries]:
-    """Generated couplings, kept for the next plan of this process."""
+def generated_couplings(factors: tuple[str, ...], output: str, same: tuple[str, ...], basis: str) -> list[Entries]:
+    """Cached couplings to an output irrep; ``same`` names each factor's tensor."""
     key = (factors, output, tuple(same.index(s) for s in same), basis)
-    known = _known.get(key)
+    known = _coupling_shelf.get(key)
     if known is None:
         found = symmetrized_couplings(factors, output, same, natural=basis == "natural")
-        known = _known[key] = independent(found) if basis == "independent" else found
+        known = _coupling_shelf[key] = independent(found) if basis == "independent" else found
     return known
 
 
 def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[PolynomialTerm]) -> Plan:
-    """Check a polynomial and complete it: weights get as many scalars as their term has paths.
+    """Check and plan a polynomial of ``operands`` (inputs and, last, ``out``).
 
-    ``operands`` are the inputs and, last, ``out``.  Raises `PlanError` that names the operand or the term.
+    Raises `PlanError` naming the operand or term.
 
     >>> x, out = Operand("x", Irreps("0e+1o")), Operand("out", Irreps("0e"))
     >>> print(make_polynomial_plan([x, out], [PolynomialTerm(("x", "x"), 0, weight="w")]))
@@ -115,11 +113,11 @@ def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[Polynomial
     for n, term in enumerate(terms):
         _check_term(n, term, names)
         _check_table(n, term, names)
-    constants = [_constants(term, names) for term in terms]
+    constants = [_path_constants(term, names) for term in terms]
     for n, (term, paths) in enumerate(zip(terms, constants, strict=True)):
         if not any(paths):
             raise PlanError(
-                f"term {n} ({' x '.join(term.inputs)} -> {_target(term, out)}): no equivariant map exists "
+                f"term {n} ({' x '.join(term.inputs)} -> {_target_text(term, out)}): no equivariant map exists "
                 "(every coupling vanishes): drop the term, or change its output irrep"
             )
         if term.table is not None:
@@ -128,28 +126,28 @@ def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[Polynomial
         POLYNOMIAL,
         {"operands": (*inputs, out), "terms": terms},
         instructions=terms,
-        operands=(*inputs, *_weights(terms, constants), out),
+        operands=(*inputs, *_weight_operands(terms, constants), out),
         paths=tuple(
-            _path(n, p, term, entries, names)
+            _make_path(n, p, term, entries, names)
             for n, (term, paths) in enumerate(zip(terms, constants, strict=True))
             for p, entries in enumerate(paths)
         ),
     )
 
 
-def _constants(term: PolynomialTerm, names: Mapping[str, Operand]) -> list[Entries]:
-    """For each path of a term its constant, (k, i, ..., j) -> value with k a component of the whole output."""
+def _path_constants(term: PolynomialTerm, names: Mapping[str, Operand]) -> list[Entries]:
+    # (k, i, ..., j) -> value for each path, k a component of the whole output
     if term.table is not None:
         return [dict(path) for path in term.table]
     assert term.i_out is not None
     out = names[OUT].irreps
     start = out.slices()[term.i_out].start
     factors = tuple(str(names[name].irreps) for name in term.inputs)
-    found = generated(factors, str(out[term.i_out].ir), term.inputs, term.basis)
+    found = generated_couplings(factors, str(out[term.i_out].ir), term.inputs, term.basis)
     return [{(k + start, *rest): value for (k, *rest), value in path.items()} for path in found]
 
 
-def _path(n: int, p: int, term: PolynomialTerm, entries: Entries, names: Mapping[str, Operand]) -> Path:
+def _make_path(n: int, p: int, term: PolynomialTerm, entries: Entries, names: Mapping[str, Operand]) -> Path:
     out = names[OUT]
     reached = Leg(OUT, out.dim) if term.i_out is None else Leg.of(OUT, segments(out.irreps)[term.i_out])
     return Path(
@@ -167,10 +165,10 @@ def _path(n: int, p: int, term: PolynomialTerm, entries: Entries, names: Mapping
 def _check_operands(operands: Sequence[Operand]) -> dict[str, Operand]:
     names: dict[str, Operand] = {}
     for o in operands:
-        if not _names(o.name):
+        if not _can_name_operand(o.name):
             raise PlanError(
                 f"operand {o.name!r}: a name must be an identifier of ASCII letters, digits and _, "
-                f"no keyword of Python, and none of {', '.join(_TAKEN)}"
+                f"no keyword of Python, and none of {', '.join(_RESERVED_NAMES)}"
             )
         if o.name in names:
             raise PlanError(
@@ -186,13 +184,13 @@ def _check_operands(operands: Sequence[Operand]) -> dict[str, Operand]:
     return names
 
 
-def _names(text: Any) -> bool:
+def _can_name_operand(text: Any) -> bool:
     # whether a text can name an operand, in programs too
     plain = isinstance(text, str) and text.isidentifier() and text.isascii()
-    return plain and not keyword.iskeyword(text) and text not in _TAKEN
+    return plain and not keyword.iskeyword(text) and text not in _RESERVED_NAMES
 
 
-def _target(term: PolynomialTerm, out: Operand) -> str:
+def _target_text(term: PolynomialTerm, out: Operand) -> str:
     return OUT if term.i_out is None else f"{out.irreps[term.i_out].ir}"
 
 
@@ -210,7 +208,7 @@ def _check_term(n: int, term: PolynomialTerm, names: Mapping[str, Operand]) -> N
     segments = len(names[OUT].irreps)
     if term.table is None and (term.i_out is None or not 0 <= term.i_out < segments):
         raise PlanError(f"term {n}: i_out must be 0 to {segments - 1}, the segments of the output, got {term.i_out}")
-    if term.weight is not None and (not _names(term.weight) or term.weight in names):
+    if term.weight is not None and (not _can_name_operand(term.weight) or term.weight in names):
         raise PlanError(
             f"term {n}: {term.weight!r} cannot name its weights: it must be an identifier that no tensor has"
         )
@@ -238,8 +236,8 @@ def _check_table(n: int, term: PolynomialTerm, names: Mapping[str, Operand]) -> 
         raise PlanError(f"term {n}: every entry of its table is zero: leave the term out")
 
 
-def _weights(terms: Sequence[PolynomialTerm], constants: Sequence[list[Entries]]) -> list[Operand]:
-    """One operand of weights for each name, with the paths of all its terms."""
+def _weight_operands(terms: Sequence[PolynomialTerm], constants: Sequence[list[Entries]]) -> list[Operand]:
+    # one operand for each name, with the paths of all its terms
     counts: dict[str, int] = {}
     for term, paths in zip(terms, constants, strict=True):
         if term.weight is not None and counts.setdefault(term.weight, len(paths)) != len(paths):
@@ -253,12 +251,12 @@ def _weights(terms: Sequence[PolynomialTerm], constants: Sequence[list[Entries]]
 
 
 def table_of(entries: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
-    """A path's entries as a value, from a mapping or pairs; sorted.  Raises `PlanError` for what is no entry."""
+    """Sort a path's entries, mapping or pairs, into tuples; `PlanError` if malformed."""
     pairs = entries.items() if isinstance(entries, Mapping) else entries
-    return tuple(sorted(_entry(index, value) for index, value in pairs))
+    return tuple(sorted(_parse_entry(index, value) for index, value in pairs))
 
 
-def _entry(index: Any, value: Any) -> tuple[tuple[int, ...], float]:
+def _parse_entry(index: Any, value: Any) -> tuple[tuple[int, ...], float]:
     try:
         return tuple(operator.index(i) for i in index), float(value)
     except (TypeError, ValueError):
@@ -267,7 +265,7 @@ def _entry(index: Any, value: Any) -> tuple[tuple[int, ...], float]:
         ) from None
 
 
-def _alone(plan: Plan, path: Path) -> Plan:
+def _single_term_plan(plan: Plan, path: Path) -> Plan:
     term = plan.terms[path.index]
     return make_polynomial_plan([o for o in (*plan.inputs, plan.out) if o.name in (*term.inputs, OUT)], [term])
 
@@ -282,7 +280,7 @@ _MAX_DIM = 256
 MAX_TERMS = 1024
 
 
-def _operand(where: str, entry: list) -> Operand:
+def _read_operand(where: str, entry: list) -> Operand:
     name, ends, layout, channels = entry
     found = Irreps(irreps(where, ends))
     rule = f"a channel has at most {_MAX_DIM} components"
@@ -290,31 +288,34 @@ def _operand(where: str, entry: list) -> Operand:
     return Operand(text(where, name), found, text(where, layout), boolean(where, channels))
 
 
-def _term(where: str, entry: list) -> PolynomialTerm:
+def _read_term(where: str, entry: list) -> PolynomialTerm:
     inputs, i_out, weight, basis, table = entry
     names = list_of(text, "names")(where, inputs)
-    paths = maybe(list_of(_entries, "paths"))(where, table)
+    paths = nullable(list_of(_read_entries, "paths"))(where, table)
     return PolynomialTerm(
         tuple(names),
-        maybe(index)(where, i_out),
-        maybe(text)(where, weight),
+        nullable(index)(where, i_out),
+        nullable(text)(where, weight),
         text(where, basis),
         None if paths is None else tuple(paths),
     )
 
 
-def _entries(where: str, path: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
-    check(isinstance(path, list) and all(isinstance(e, list) and len(e) == 2 for e in path), where, _ENTRIES, path)
+def _read_entries(where: str, path: Any) -> tuple[tuple[tuple[int, ...], float], ...]:
+    check(isinstance(path, list) and all(isinstance(e, list) and len(e) == 2 for e in path), where, _ENTRIES_RULE, path)
     return table_of((tuple(list_of(index, "indices")(where, at)), real(where, value)) for at, value in path)
 
 
-_ENTRIES = "must be a list of entries, each its indices and a number"
+_ENTRIES_RULE = "must be a list of entries, each its indices and a number"
 POLYNOMIAL = Maker(
     "tpgen.polynomial/1",
     make_polynomial_plan,
     _title,
-    readers={"operands": entries(_operand, 4, "operands", MAX_TERMS), "terms": entries(_term, 5, "terms", MAX_TERMS)},
-    alone=_alone,
+    readers={
+        "operands": entries(_read_operand, 4, "operands", MAX_TERMS),
+        "terms": entries(_read_term, 5, "terms", MAX_TERMS),
+    },
+    alone=_single_term_plan,
     form=OF_MONOMIALS,
     sizes=("channels", "elements"),
     noun="term",

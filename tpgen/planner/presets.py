@@ -1,8 +1,4 @@
-"""Products with a name: instructions derived from irreps.
-
-The rules for which path goes where are those of e3nn's five classes, and of MACE and NequIP for `channelwise`, so that
-weights stand in the same order.
-"""
+"""Products by name, with the path order of e3nn, MACE and NequIP."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from tpgen.planner.product import PlanMaker, make_plan
 
 
 class SquarePlanning(TypedDict, total=False):
-    """Keywords that a preset hands on to `make_plan`; all may be left out."""
+    """Optional keywords that all presets pass to `make_plan`."""
 
     in1_var: Sequence[float] | None
     in2_var: Sequence[float] | None
@@ -29,7 +25,7 @@ class SquarePlanning(TypedDict, total=False):
 
 
 class Planning(SquarePlanning, total=False):
-    """Keywords of a preset with the irrep normalisation, which `tensor_square` has a meaning of its own for."""
+    """Optional keywords of presets other than `tensor_square`, whose ``irrep_normalization`` differs."""
 
     irrep_normalization: str
 
@@ -37,7 +33,7 @@ class Planning(SquarePlanning, total=False):
 def fully_connected(
     irreps_in1: Irreps | str, irreps_in2: Irreps | str, irreps_out: Irreps | str, **options: Unpack[Planning]
 ) -> Plan:
-    """Every allowed path, each mixing all copies: mode ``uvw``, weighted.
+    """All allowed paths, with weights that mix all copies: mode ``uvw``.
 
     >>> len(fully_connected("0e+1o", "0e+1o", "0e+1o").paths)
     4
@@ -57,18 +53,17 @@ def fully_connected(
 def channelwise(
     irreps_in1: Irreps | str, irreps_in2: Irreps | str, irreps_filter: Irreps | str, **options: Unpack[Planning]
 ) -> Plan:
-    """The convolution product of MACE and NequIP: mode ``uvu``, every in1 ⊗ in2 → out that the filter allows.
+    """The convolution product of MACE and NequIP: mode ``uvu``, into irreps of the filter.
 
-    Each path has an output segment of its own; segments are sorted by irrep, paths by output segment.  Weights are per
-    row unless ``shared_weights=True`` is given.
+    One output segment per path, sorted by irrep.  Weights are per row by default.
 
     >>> str(channelwise("8x0e+8x1o", "0e+1o", "0e+1o").irreps_out)
     '8x0e+8x0e+8x1o+8x1o'
     """
     in1, in2 = parse_irreps(irreps_in1, "irreps_in1"), parse_irreps(irreps_in2, "irreps_in2")
     allowed = {ir for _, ir in parse_irreps(irreps_filter, "irreps_filter")}
-    found = list(_couplings(in1, in2, allowed))
-    out, position = _sorted([(in1[i1].mul, ir) for i1, _, ir in found])
+    found = list(_coupled_segments(in1, in2, allowed))
+    out, position = _sort_segments([(in1[i1].mul, ir) for i1, _, ir in found])
     instructions = sorted(
         ((i1, i2, position[n], "uvu", True) for n, (i1, i2, _) in enumerate(found)),
         key=lambda instruction: instruction[2],
@@ -83,19 +78,19 @@ def elementwise(
     filter_ir_out: Iterable[object] | None = None,
     **options: Unpack[Planning],
 ) -> Plan:
-    """Copy u of one input with copy u of the other: mode ``uuu``, unweighted.
+    """Copy u of one input times copy u of the other: mode ``uuu``, unweighted.
 
     >>> str(elementwise("2x1o", "2x1o", ["0e"]).irreps_out)
     '2x0e'
     """
     in1, in2 = parse_irreps(irreps_in1, "irreps_in1").simplify(), parse_irreps(irreps_in2, "irreps_in2").simplify()
-    allowed = _allowed(filter_ir_out)
+    allowed = _allowed_irreps(filter_ir_out)
     if in1.num_irreps != in2.num_irreps:
         raise PlanError(
             f"an elementwise product pairs the irreps one by one, so both inputs must have as many: "
             f"{in1} has {in1.num_irreps}, {in2} has {in2.num_irreps}"
         )
-    cut1, cut2 = _cut_alike(list(in1), list(in2))
+    cut1, cut2 = _split_to_equal_multiplicities(list(in1), list(in2))
     out: list[tuple[int, Irrep]] = []
     instructions = []
     for i, ((mul, ir1), (_, ir2)) in enumerate(zip(cut1, cut2, strict=True)):
@@ -112,14 +107,14 @@ def full(
     filter_ir_out: Iterable[object] | None = None,
     **options: Unpack[Planning],
 ) -> Plan:
-    """Every copy of one input with every copy of the other: mode ``uvuv``, unweighted, outputs sorted.
+    """Every copy of one input times every copy of the other: mode ``uvuv``, unweighted, outputs sorted.
 
     >>> str(full("2x1o", "3x0e").irreps_out)
     '6x1o'
     """
     in1, in2 = parse_irreps(irreps_in1, "irreps_in1").simplify(), parse_irreps(irreps_in2, "irreps_in2").simplify()
-    found = list(_couplings(in1, in2, _allowed(filter_ir_out)))
-    out, position = _sorted([(in1[i1].mul * in2[i2].mul, ir) for i1, i2, ir in found])
+    found = list(_coupled_segments(in1, in2, _allowed_irreps(filter_ir_out)))
+    out, position = _sort_segments([(in1[i1].mul * in2[i2].mul, ir) for i1, i2, ir in found])
     instructions = [(i1, i2, position[n], "uvuv", False) for n, (i1, i2, _) in enumerate(found)]
     return make_plan(in1, in2, out, instructions, **options)
 
@@ -133,8 +128,8 @@ def tensor_square(
 ) -> Plan:
     """The product of a tensor with itself, each symmetric pair once.
 
-    Without ``irreps_out`` every output is its own segment and nothing is weighted (modes ``uvuv``, ``uvu<v``, ``uuu``);
-    with it the product is fully connected and weighted (modes ``uvw``, ``u<vw``, ``uuw``).
+    Without ``irreps_out``: unweighted, one segment per path (``uvuv``, ``uvu<v``, ``uuu``).  With: fully connected,
+    weighted (``uvw``, ``u<vw``, ``uuw``).
 
     >>> str(tensor_square("1o").irreps_out)
     '1x0e+1x2e'
@@ -143,9 +138,11 @@ def tensor_square(
     if irrep_normalization not in _SQUARE_SCALES:
         raise PlanError(unknown("irrep_normalization", irrep_normalization, _SQUARE_SCALES))
     if irreps_out is None:
-        found = list(_square_paths(in1, ("uvuv", "uvu<v", "uuu"), irrep_normalization, _allowed(filter_ir_out)))
+        found = list(
+            _symmetric_pairs(in1, ("uvuv", "uvu<v", "uuu"), irrep_normalization, _allowed_irreps(filter_ir_out))
+        )
         copies = {"uvuv": lambda n, m: n * m, "uvu<v": lambda n, m: comb(n, 2), "uuu": lambda n, m: n}
-        out, position = _sorted([(copies[mode](in1[i].mul, in1[j].mul), ir) for i, j, mode, ir, _ in found])
+        out, position = _sort_segments([(copies[mode](in1[i].mul, in1[j].mul), ir) for i, j, mode, ir, _ in found])
         instructions = [(i1, i2, position[n], mode, False, scale) for n, (i1, i2, mode, _, scale) in enumerate(found)]
     else:
         if filter_ir_out is not None:
@@ -153,7 +150,7 @@ def tensor_square(
         out = parse_irreps(irreps_out, "irreps_out").simplify()
         instructions = [
             (i1, i2, i_out, mode, True, scale)
-            for i1, i2, mode, ir, scale in _square_paths(in1, ("uvw", "u<vw", "uuw"), irrep_normalization, None)
+            for i1, i2, mode, ir, scale in _symmetric_pairs(in1, ("uvw", "u<vw", "uuw"), irrep_normalization, None)
             for i_out, (_, ir_out) in enumerate(out)
             if ir_out == ir
         ]
@@ -163,15 +160,13 @@ def tensor_square(
     return make_plan(in1, in1, out, instructions, irrep_normalization="none", **options)
 
 
-def _square_paths(irreps: Irreps, modes: tuple[str, str, str], normalization: str, allowed: set[Irrep] | None):
-    """Pairs of segments (i1 <= i2) with the mode that counts each unordered pair of copies once, and its scale.
-
-    ``modes`` are those for two different segments, for different copies of one segment, and for a copy with itself,
-    which couples to even degrees only.
+def _symmetric_pairs(irreps: Irreps, modes: tuple[str, str, str], normalization: str, allowed: set[Irrep] | None):
+    """Yield (i1, i2, mode, irrep, scale), each unordered pair of copies once; ``modes``: of two segments, of two
+    copies in one segment, of a copy with itself.
     """
     apart, pairs, same = modes
     generic, diagonal = _SQUARE_SCALES[normalization]
-    for i1, i2, ir in _couplings(irreps, irreps, allowed):
+    for i1, i2, ir in _coupled_segments(irreps, irreps, allowed):
         (mul, ir1), (_, ir2) = irreps[i1], irreps[i2]
         if i1 < i2:
             yield i1, i2, apart, ir, generic(ir1, ir2, ir)
@@ -197,14 +192,13 @@ _SQUARE_SCALES = {
 }
 
 
-def _couplings(in1: Irreps, in2: Irreps, allowed: set[Irrep] | None) -> Iterator[tuple[int, int, Irrep]]:
-    """All pairs of segments, with each irrep that their product holds and that is allowed."""
+def _coupled_segments(in1: Irreps, in2: Irreps, allowed: set[Irrep] | None) -> Iterator[tuple[int, int, Irrep]]:
     for i1, (_, ir1) in enumerate(in1):
         for i2, (_, ir2) in enumerate(in2):
             yield from ((i1, i2, ir) for ir in ir1 * ir2 if allowed is None or ir in allowed)
 
 
-def _allowed(filter_ir_out: Iterable[object] | None) -> set[Irrep] | None:
+def _allowed_irreps(filter_ir_out: Iterable[object] | None) -> set[Irrep] | None:
     if filter_ir_out is None:
         return None
     try:
@@ -213,13 +207,13 @@ def _allowed(filter_ir_out: Iterable[object] | None) -> set[Irrep] | None:
         raise PlanError(f"filter_ir_out must hold irreps like '0e' or '1o', got {filter_ir_out!r} ({error})") from None
 
 
-def _sorted(segments: list[tuple[int, Irrep]]) -> tuple[Irreps, tuple[int, ...]]:
+def _sort_segments(segments: list[tuple[int, Irrep]]) -> tuple[Irreps, tuple[int, ...]]:
     out, position, _ = Irreps(segments).sort()
     return out, position
 
 
-def _cut_alike(left: list, right: list) -> tuple[list, list]:
-    """Cut two lists of (mul, ir) so that both have the same multiplicities in the same places."""
+def _split_to_equal_multiplicities(left: list, right: list) -> tuple[list, list]:
+    # lists of (mul, ir)
     cut_left, cut_right = [], []
     while left and right:
         (mul1, ir1), (mul2, ir2) = left.pop(0), right.pop(0)

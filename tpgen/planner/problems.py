@@ -1,4 +1,4 @@
-"""Named problems: products, linear layers and polynomials of real networks, for tests, benchmarks, the command line."""
+"""Named plans of real networks, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SH2, SH3 = "1x0e+1x1o+1x2e", "1x0e+1x1o+1x2e+1x3o"  # spherical harmonics of an 
 
 @dataclass(frozen=True)
 class Problem:
-    """A plan of a known network, with the batch it is usually run on."""
+    """Plan of a known network, with its usual batch size."""
 
     name: str
     about: str
@@ -38,48 +38,67 @@ class Problem:
         return self.make()
 
 
-def _chan(in1: str, in2: str, out: str | None = None) -> Callable[[], Plan]:
+def _channelwise_maker(in1: str, in2: str, out: str | None = None) -> Callable[[], Plan]:
     return lambda: channelwise(in1, in2, out or in1)
 
 
-def _connected(irreps: str) -> Callable[[], Plan]:
+def _fully_connected_maker(irreps: str) -> Callable[[], Plan]:
     return lambda: fully_connected(irreps, irreps, irreps)
 
 
-def _roofline(l1: int, l2: int, l3: int) -> Callable[[], Plan]:
+def _one_path_maker(l1: int, l2: int, l3: int) -> Callable[[], Plan]:
     # even and odd degrees alike: the parity of the output follows from the inputs, all even
     return lambda: make_plan(f"128x{l1}e", f"1x{l2}e", f"128x{l3}e", [(0, 0, 0, "uvu", True)], shared_weights=False)
 
 
-def _contraction(irreps_in: str, irreps_out: str, correlation: int) -> Callable[[], Plan]:
+def _contraction_maker(irreps_in: str, irreps_out: str, correlation: int) -> Callable[[], Plan]:
     out = Irreps(irreps_out)
     return lambda: make_contraction_plan(Irreps(irreps_in), out, [correlation] * len(out))
 
 
-def _turned() -> Plan:
+def _turned_features_plan() -> Plan:
     x, y = Irreps("0e+1o"), Irreps("0e+1o+2e")
     operands = [Operand("x", x), Operand("y", y, channels=False), Operand(OUT, x)]
     terms = [PolynomialTerm(names, k, f"w{len(names)}_{k}") for names in (("x", "x", "y"), ("x",)) for k in range(2)]
     return make_polynomial_plan(operands, terms)
 
 
-def _muls(mul: int, irreps: str) -> str:
+def _with_multiplicity(mul: int, irreps: str) -> str:
     return "+".join(f"{mul}x{ir}" for ir in irreps.split("+"))
 
 
 _ARTICLE, _DOCKED = "1x0e+2x1o+3x2e", "10x1o+10x1e+48x0e+48x0o"
 # Channelwise products by name: what it is of, and irreps of features, harmonics and results (those of the features).
 _CHANNELWISE: dict[str, tuple[str, ...]] = {
-    "mace-medium": ("MACE medium, first interaction", _muls(128, "0e+1o"), SH3, _muls(128, "0e+1o+2e")),
-    "mace-large": ("MACE large, interaction", _muls(128, "0e+1o+2e"), SH3, _muls(128, "0e+1o+2e+3o")),
-    "nequip-lips": ("NequIP, LiPS", _muls(32, "0o+0e+1o+1e+2o+2e"), SH2),
-    "nequip-aspirin": ("NequIP, aspirin", _muls(64, "0o+0e+1o+1e"), "1x0e+1x1o"),
-    "nequip-toluene": ("NequIP, toluene", _muls(64, "0o+0e+1o+1e+2o+2e"), SH2),
+    "mace-medium": (
+        "MACE medium, first interaction",
+        _with_multiplicity(128, "0e+1o"),
+        SH3,
+        _with_multiplicity(128, "0e+1o+2e"),
+    ),
+    "mace-large": (
+        "MACE large, interaction",
+        _with_multiplicity(128, "0e+1o+2e"),
+        SH3,
+        _with_multiplicity(128, "0e+1o+2e+3o"),
+    ),
+    "nequip-lips": ("NequIP, LiPS", _with_multiplicity(32, "0o+0e+1o+1e+2o+2e"), SH2),
+    "nequip-aspirin": ("NequIP, aspirin", _with_multiplicity(64, "0o+0e+1o+1e"), "1x0e+1x1o"),
+    "nequip-toluene": ("NequIP, toluene", _with_multiplicity(64, "0o+0e+1o+1e+2o+2e"), SH2),
     "mixed-mul": ("a multiplicity for each degree, as SevenNet has", "96x0e+48x1o+16x2e", SH2),
 }
 _ALL = (
-    Problem("article", "the product tpgen grew out of: small, fully connected", 32, _connected(_ARTICLE), "small"),
-    *(Problem(name, about, 2000, _chan(*ends), "channelwise") for name, (about, *ends) in _CHANNELWISE.items()),
+    Problem(
+        "article",
+        "the product tpgen grew out of: small, fully connected",
+        32,
+        _fully_connected_maker(_ARTICLE),
+        "small",
+    ),
+    *(
+        Problem(name, about, 2000, _channelwise_maker(*ends), "channelwise")
+        for name, (about, *ends) in _CHANNELWISE.items()
+    ),
     Problem(
         "diffdock-l1",
         "DiffDock: fully connected, weights of each edge",
@@ -91,11 +110,15 @@ _ALL = (
         "self-connection",
         "NequIP's self-connection: features with a one-hot type",
         1000,
-        lambda: fully_connected(_muls(64, "0e+1o+2e"), "4x0e", _muls(64, "0e+1o+2e")),
+        lambda: fully_connected(_with_multiplicity(64, "0e+1o+2e"), "4x0e", _with_multiplicity(64, "0e+1o+2e")),
         "connected",
     ),
     Problem(
-        "e3nn-bench", "the product of e3nn's own benchmark", 1000, _connected(_muls(8, "0e+1e+2e+3o")), "connected"
+        "e3nn-bench",
+        "the product of e3nn's own benchmark",
+        1000,
+        _fully_connected_maker(_with_multiplicity(8, "0e+1e+2e+3o")),
+        "connected",
     ),
     Problem(
         "tetris-1",
@@ -108,29 +131,39 @@ _ALL = (
         "elementwise",
         "a feature times itself, copy by copy",
         2000,
-        lambda: elementwise(*(_muls(64, "0e+1o+2e"),) * 2),
+        lambda: elementwise(*(_with_multiplicity(64, "0e+1o+2e"),) * 2),
         "elementwise",
     ),
     *(
         Problem(
-            f"roofline-{l1}{l2}{l3}", f"one path of degrees {l1}, {l2}, {l3}", 2000, _roofline(l1, l2, l3), "roofline"
+            f"roofline-{l1}{l2}{l3}",
+            f"one path of degrees {l1}, {l2}, {l3}",
+            2000,
+            _one_path_maker(l1, l2, l3),
+            "roofline",
         )
         for l1, l2, l3 in ((1, 1, 1), (2, 1, 2), (3, 3, 3), (5, 5, 3), (5, 3, 5), (6, 3, 6), (7, 4, 7), (7, 7, 7))
     ),
 )
 
-_MACE, _NEQUIP = _muls(128, "0e+1o"), _muls(64, "0e+0o+1e+1o+2e+2o")
+_MACE, _NEQUIP = _with_multiplicity(128, "0e+1o"), _with_multiplicity(64, "0e+0o+1e+1o+2e+2o")
 _LINEAR_ENDS: dict[str, tuple[str, str, str]] = {
     "mace-linear": ("MACE medium, features before an interaction", _MACE, _MACE),
     "mace-readout": ("MACE medium, energies out of features", _MACE, "0e"),
     "nequip-linear": ("NequIP, features up to degree 2 of both parities", _NEQUIP, _NEQUIP),
 }
 _HARMONICS = partial(make_harmonics_plan, "1o", [0, 1, 2, 3], "component")
-_CONTRACTION, _SMALL = _contraction("0e+1o+2e+3o", "0e+1o", 3), _contraction("0e+1o", "0e+1o", 3)
+_CONTRACTION, _SMALL = _contraction_maker("0e+1o+2e+3o", "0e+1o", 3), _contraction_maker("0e+1o", "0e+1o", 3)
 _POLYNOMIALS = (
     Problem("mace-contraction", "MACE's symmetric contraction", 512, _CONTRACTION, "polynomial", 128, 10),
     Problem("small-contraction", "the same, small", 512, _SMALL, "polynomial", 32, 2),
-    Problem("turned", "features squared and turned by the harmonics of a direction", 2000, _turned, "polynomial"),
+    Problem(
+        "turned",
+        "features squared and turned by the harmonics of a direction",
+        2000,
+        _turned_features_plan,
+        "polynomial",
+    ),
     Problem("harmonics", "spherical harmonics of degrees 0 to 3", 2000, _HARMONICS, "polynomial", 1),
 )
 
@@ -144,7 +177,7 @@ SUITES: tuple[str, ...] = tuple(dict.fromkeys(problem.suite for problem in _ALL)
 
 
 def find_problem(name: str) -> Problem:
-    """Find a problem by its name; a `PlanError` lists the known ones.
+    """Find a product's problem by name; `PlanError` lists known names.
 
     >>> find_problem("mace-large").plan.weight_numel
     2176

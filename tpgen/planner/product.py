@@ -1,4 +1,4 @@
-"""Plan a product: from irreps and instructions to paths."""
+"""Plan a tensor product: irreps and instructions become paths."""
 
 from __future__ import annotations
 
@@ -27,10 +27,7 @@ from tpgen.planner.strict import boolean, check, entries, index, irreps, list_of
 def product_operands(
     ends: Mapping[str, Irreps], slices: Sequence[WeightSlice | None], rows: str
 ) -> tuple[Operand, ...]:
-    """Inputs, flat weights and the output of a product or a linear layer, ``ends`` their irreps by name.
-
-    ``rows`` is that of the weights.
-    """
+    """Inputs, flat weights ``w`` (row rule ``rows``) and output, from irreps by name, output last."""
     numel = max((s.stop for s in slices if s is not None), default=0)
     weights = Operand("w", Irreps(f"{numel}x0e"), weights=True, rows=rows)
     *inputs, out = (Operand(name, irreps) for name, irreps in ends.items())
@@ -38,7 +35,7 @@ def product_operands(
 
 
 def weight_slices(shapes: Sequence[tuple[int, ...] | None]) -> tuple[WeightSlice | None, ...]:
-    """Weights stand one after the other in instruction order; those without a shape have none."""
+    """Lay out weights one after another; None for a None shape."""
     starts = accumulate((0 if s is None else prod(s) for s in shapes), initial=0)
     return tuple(None if s is None else WeightSlice(start, s) for start, s in zip(starts, shapes, strict=False))
 
@@ -56,12 +53,12 @@ def make_plan(
     path_normalization: str = "element",
     shared_weights: bool = True,
 ) -> Plan:
-    """Plan the product of two representations.
+    """Plan the tensor product of two representations.
 
-    Parameters are those of `e3nn.o3.TensorProduct`; ``instructions`` are tuples
-    ``(i_in1, i_in2, i_out, mode, has_weight[, path_weight])``.
+    Parameters are those of `e3nn.o3.TensorProduct`; ``instructions`` are tuples ``(i_in1, i_in2, i_out, mode,
+    has_weight[, path_weight])``.
 
-    Raises `PlanError` that names the instruction and the rule it breaks.
+    Raises `PlanError` naming the instruction and the broken rule.
 
     >>> plan = make_plan("8x1o", "1x1o", "8x0e + 8x1e", [(0, 0, 0, "uvu", True), (0, 0, 1, "uvu", True)])
     >>> plan.weight_numel, [path.weight.start for path in plan.paths]
@@ -71,15 +68,15 @@ def make_plan(
     ends = {name: parse_irreps(value, name) for name, value in given.items()}
     spreads = {"in1_var": in1_var, "in2_var": in2_var, "out_var": out_var}
     pairs = zip(spreads.items(), ends.values(), strict=True)
-    variances = {name: _variances(name, values, irreps) for (name, values), irreps in pairs}
+    variances = {name: _check_variances(name, values, irreps) for (name, values), irreps in pairs}
     check_known("irrep_normalization", [irrep_normalization], tuple(IRREP_NORMALIZATIONS), PlanError)
     check_known("path_normalization", [path_normalization], tuple(PATH_NORMALIZATIONS), PlanError)
     asked = parse_instructions(instructions)
     built = irrep_normalization == path_normalization == "none"
-    _check_not_built(asked, built)
+    _refuse_built_instructions(asked, built)
     legs = [segments(i) for i in ends.values()]
-    bound = [_bind(n, instruction, legs) for n, instruction in enumerate(asked)]
-    scales = [_scale(b, b_asked, tuple(variances.values())) for b, b_asked in zip(bound, asked, strict=True)]
+    bound = [_bind_instruction(n, instruction, legs) for n, instruction in enumerate(asked)]
+    scales = [_path_scale(b, b_asked, tuple(variances.values())) for b, b_asked in zip(bound, asked, strict=True)]
     factors = normalization_factors(scales, irrep_normalization, path_normalization)
     slices = weight_slices([b.path_shape if a.has_weight else None for a, b in zip(asked, bound, strict=True)])
     kind = BuiltInstruction if built else Instruction
@@ -116,9 +113,9 @@ def _title(plan: Plan) -> str:
     )
 
 
-def _check_not_built(asked: list[Instruction], built: bool) -> None:
-    for n, instruction in enumerate(asked):
-        if isinstance(instruction, BuiltInstruction) and not built:
+def _refuse_built_instructions(instructions: list[Instruction], without_normalization: bool) -> None:
+    for n, instruction in enumerate(instructions):
+        if isinstance(instruction, BuiltInstruction) and not without_normalization:
             raise PlanError(
                 f"instruction {n} {instruction} is of a plan without normalisation: its path_weight holds the "
                 "whole coefficient, which would be normalised once more; take the whole plan over with "
@@ -128,7 +125,7 @@ def _check_not_built(asked: list[Instruction], built: bool) -> None:
 
 
 @dataclass(frozen=True)
-class _Bound:
+class _BoundInstruction:
     mode: Mode
     sizes: dict[str, int]
     legs: tuple[Segment, Segment, Segment]
@@ -138,8 +135,7 @@ class _Bound:
         return tuple(self.sizes[a] for a in self.mode.weight)
 
 
-def _bind(n: int, instruction: Instruction, legs: list[list[Segment]]) -> _Bound:
-    """Look an instruction up in the irreps and check every rule, naming the instruction where one is broken."""
+def _bind_instruction(n: int, instruction: Instruction, legs: list[list[Segment]]) -> _BoundInstruction:
     where = f"instruction {n} {instruction}"
     chosen: list[Segment] = []
     for name, i, known in zip(("in1", "in2", "out"), instruction[:3], legs, strict=True):
@@ -156,7 +152,7 @@ def _bind(n: int, instruction: Instruction, legs: list[list[Segment]]) -> _Bound
         sizes = axis_sizes(mode, in1.mul, in2.mul, out.mul, instruction.has_weight)
     except PlanError as error:
         raise PlanError(f"{where}: {error} {spelled}") from None
-    return _Bound(mode, sizes, (in1, in2, out))
+    return _BoundInstruction(mode, sizes, (in1, in2, out))
 
 
 def _check_selection_rules(where: str, ir1: Irrep, ir2: Irrep, ir3: Irrep, spelled: str) -> None:
@@ -174,7 +170,7 @@ def _check_selection_rules(where: str, ir1: Irrep, ir2: Irrep, ir3: Irrep, spell
         )
 
 
-def _variances(name: str, values: Sequence[float] | None, ends: Irreps) -> tuple[float, ...]:
+def _check_variances(name: str, values: Sequence[float] | None, ends: Irreps) -> tuple[float, ...]:
     if values is None:
         return (1.0,) * len(ends)
     try:
@@ -191,7 +187,9 @@ def _variances(name: str, values: Sequence[float] | None, ends: Irreps) -> tuple
     return variances
 
 
-def _scale(bound: _Bound, asked: Instruction, variances: tuple[tuple[float, ...], ...]) -> PathScale:
+def _path_scale(
+    bound: _BoundInstruction, instruction: Instruction, variances: tuple[tuple[float, ...], ...]
+) -> PathScale:
     in1, in2, out = bound.legs
     return PathScale(
         i_out=out.index,
@@ -199,11 +197,11 @@ def _scale(bound: _Bound, asked: Instruction, variances: tuple[tuple[float, ...]
         fan_in=fan_in(bound.mode.fan_in, bound.sizes),
         variance_in=variances[0][in1.index] * variances[1][in2.index],
         variance_out=variances[2][out.index],
-        path_weight=asked.path_weight,
+        path_weight=instruction.path_weight,
     )
 
 
-def _alone(plan: Plan, path: Path) -> Plan:
+def _single_path_plan(plan: Plan, path: Path) -> Plan:
     return plan.remade(
         irreps_in1=str(path.in1),
         irreps_in2=str(path.in2),
@@ -215,7 +213,7 @@ def _alone(plan: Plan, path: Path) -> Plan:
     )
 
 
-def _instruction(where: str, entry: list) -> tuple:
+def _read_instruction(where: str, entry: list) -> tuple:
     i_in1, i_in2, i_out, mode, has_weight, path_weight = entry
     known = isinstance(mode, str) and mode in MODES
     positions = [index(where, i) for i in (i_in1, i_in2, i_out)]
@@ -232,7 +230,7 @@ PRODUCT = Maker(
         "irreps_in1": irreps,
         "irreps_in2": irreps,
         "irreps_out": irreps,
-        "instructions": entries(_instruction, 6, "instructions"),
+        "instructions": entries(_read_instruction, 6, "instructions"),
         "in1_var": list_of(number, "numbers"),
         "in2_var": list_of(number, "numbers"),
         "out_var": list_of(number, "numbers"),
@@ -240,6 +238,6 @@ PRODUCT = Maker(
         "path_normalization": one_of(PATH_NORMALIZATIONS),
         "shared_weights": boolean,
     },
-    alone=_alone,
+    alone=_single_path_plan,
 )
 PlanMaker = Callable[..., Plan]

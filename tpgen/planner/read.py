@@ -1,4 +1,4 @@
-"""Read plans from files: arguments are written (`Plan.to_json`), everything derived is planned anew."""
+"""Read plans from JSON."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ MAKERS: dict[str, Maker] = {maker.format: maker for maker in (PRODUCT, LINEAR, P
 
 
 def read_plan(text: str) -> Plan:
-    """Read a plan back, strictly: a product's, a linear layer's or a polynomial's, as its format says.
+    """Read a plan from `Plan.to_json`.
 
-    Raises `PlanError` that names the field where anything is missing, unknown, of a wrong type or out of range.
+    Raises `PlanError` naming a missing, unknown or invalid field.
 
     >>> from tpgen.planner.product import make_plan
     >>> plan = make_plan("2x0e", "0e", "2x0e", [(0, 0, 0, "uvu", True)])

@@ -1,8 +1,4 @@
-"""Read what a file says, strictly: JSON objects whose every field has a reader.
-
-Text from a file is untrusted input.  Types, ranges and sizes are checked here before anything is planned, and planning
-checks the rest.
-"""
+"""Validate untrusted JSON before planning."""
 
 from __future__ import annotations
 
@@ -24,9 +20,9 @@ Reader = Callable[[str, Any], Any]  # (name of the field, what stands there) -> 
 
 
 def read_fields(fields: Mapping[str, Any], readers: Mapping[str, Reader]) -> dict[str, Any]:
-    """The fields of a JSON object, each as its reader gives it.
+    """Apply each field's reader to a JSON object.
 
-    Raises `PlanError` that names the field where one is missing, unknown, of a wrong type or out of range.
+    Raises `PlanError` naming a missing, unknown or invalid field.
 
     >>> read_fields({"on": True}, {"on": boolean})
     {'on': True}
@@ -41,7 +37,7 @@ def read_fields(fields: Mapping[str, Any], readers: Mapping[str, Reader]) -> dic
 
 
 def read_object(text: str) -> dict[str, Any]:
-    """A JSON object without NaN and infinities."""
+    """Parse a JSON object; refuse NaN and infinities."""
     if len(text) > MAX_TEXT:
         raise PlanError(f"plan: the JSON text is longer than {MAX_TEXT} characters")
     try:
@@ -59,13 +55,13 @@ def _reject_constant(name: str) -> float:
 
 
 def check(condition: bool, name: str, rule: str, value: object) -> None:
-    """Raise `PlanError` with the field and the rule that it breaks."""
+    """Raise `PlanError` with field, rule and value unless ``condition`` holds."""
     if not condition:
         raise PlanError(f"plan field {name!r}: {rule}, got {str(value)[:80]!r}")
 
 
 def one_of(known: Collection[str]) -> Reader:
-    """Read a field that holds one of the known names."""
+    """Reader of one of the known names."""
 
     def read(name: str, value: Any) -> Any:
         check(isinstance(value, str) and value in known, name, f"must be one of {', '.join(known)}", value)
@@ -75,7 +71,7 @@ def one_of(known: Collection[str]) -> Reader:
 
 
 def irreps(name: str, value: Any) -> str:
-    """Irreps as text."""
+    """Read irreps as text, with bounded degrees and dimension."""
     check(isinstance(value, str) and len(value) < 2**16, name, "must be irreps as text, like '8x0e+4x1o'", value)
     dim = 0
     for part in value.split("+") if value.strip() else []:
@@ -94,13 +90,13 @@ def _digits(text: str) -> bool:
 
 
 def index(name: str, value: Any) -> int:
-    """A position in a list."""
+    """Read a non-negative position."""
     check(type(value) is int and 0 <= value < MAX_DIM, name, "indices must be small integers", value)
     return value
 
 
 def number(name: str, value: Any, least: float = 0.0, most: float = 1e12) -> float:
-    """A number that is neither negative nor huge."""
+    """Read a number from ``least`` to ``most``."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     rule = f"must be a number from {least:g} to {most:g}".replace("+", "")
     check(is_number and least <= value <= most, name, rule, value)
@@ -115,8 +111,8 @@ def boolean(name: str, value: Any) -> bool:
     return value
 
 
-def sharing(name: str, value: Any) -> bool | str:
-    """Rows that share weights: all (true), none (false), or those of one ``element``."""
+def weight_sharing(name: str, value: Any) -> bool | str:
+    """Read whether rows share weights: true, false or ``element``."""
     check(type(value) is bool or value == "element", name, "must be true, false or 'element'", value)
     return value
 
@@ -126,13 +122,13 @@ def text(name: str, value: Any) -> str:
     return value
 
 
-def maybe(read: Reader) -> Reader:
-    """A field that may be null."""
+def nullable(read: Reader) -> Reader:
+    """Reader that also accepts null."""
     return lambda name, value: None if value is None else read(name, value)
 
 
 def list_of(read: Reader, what: str) -> Reader:
-    """A list, each entry as the reader gives it."""
+    """Reader of a list, with ``read`` for entries."""
 
     def read_list(name: str, value: Any) -> list:
         check(isinstance(value, list), name, f"must be a list of {what}", value)
@@ -142,7 +138,7 @@ def list_of(read: Reader, what: str) -> Reader:
 
 
 def entries(read: Callable[[str, list], Any], length: int, what: str, most: int = MAX_INSTRUCTIONS) -> Reader:
-    """A list of that many instructions at most, each a list of ``length`` values."""
+    """Reader of at most ``most`` instructions, each a list of ``length`` values."""
 
     def read_entries(name: str, value: Any) -> list:
         fits = isinstance(value, list) and len(value) <= most

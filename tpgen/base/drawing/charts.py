@@ -1,4 +1,4 @@
-"""Charts: bars, the parts of a whole, errors against their tolerances.  Every value stands beside its mark as text."""
+"""SVG charts: bars, shares, errors against tolerances."""
 
 from __future__ import annotations
 
@@ -14,34 +14,30 @@ _BAR, _BLUE, _GREEN, _RED = 220, "#4a7dbd", css(line_color(2)), "#d1495b"
 
 
 def bar_groups(groups: Mapping[str, Sequence[tuple[str, float, str]]]) -> str:
-    """Bars below the title of their group: each has a label, a value, and the value as text.
-
-    A bar is as long as its value is of the largest of its group.
+    """Groups of bars by title: (label, value, text), relative to the group's largest.
 
     >>> bar_groups({"saved": [("min-cut", 10.0, "10 B"), ("default", 40.0, "40 B")]}).count("<rect")
     2
     """
     shown = {title: bars for title, bars in groups.items() if bars}
-    left = 12 + _widest(label for bars in shown.values() for label, _, _ in bars)
-    width = left + _BAR + 12 + _widest(text for bars in shown.values() for _, _, text in bars)
+    left = 12 + _label_width(label for bars in shown.values() for label, _, _ in bars)
+    width = left + _BAR + 12 + _label_width(text for bars in shown.values() for _, _, text in bars)
     parts, y = [], 4.0
     for title, bars in shown.items():
-        parts.append(_text(4, y + 11, title, weight=600))
+        parts.append(_svg_text(4, y + 11, title, weight=600))
         most = max((value for _, value, _ in bars if isfinite(value)), default=0.0) or 1.0
         for n, (label, value, text) in enumerate(bars):
             base = y + _ROW * (n + 1)
             long = _BAR * value / most if isfinite(value) else 0.0
-            parts.append(_text(left - 6, base + 11, label, "end"))
+            parts.append(_svg_text(left - 6, base + 11, label, "end"))
             parts.append(f'<rect x="{left}" y="{base + 2}" width="{long:.1f}" height="12" fill="{_BLUE}"/>')
-            parts.append(_text(left + long + 5, base + 11, text))
+            parts.append(_svg_text(left + long + 5, base + 11, text))
         y += _ROW * (len(bars) + 1) + 8
     return _svg(parts, width, y) if parts else ""
 
 
 def share_bar(parts: Sequence[tuple[str, float]], whole: float, rest: str = "") -> str:
-    """A bar that is the whole, divided among its parts by their size; below it, what each is.
-
-    ``rest`` names what is left of the whole, where something is.
+    """Bar divided into parts, with a legend; ``rest`` names the remainder.
 
     >>> share_bar([("a", 1.0), ("b", 2.0)], 4.0, "other").count("<rect")
     6
@@ -56,21 +52,19 @@ def share_bar(parts: Sequence[tuple[str, float]], whole: float, rest: str = "") 
         title = f"<title>{escape(name)}: {percent}</title>"
         drawn.append(f'<rect x="{x:.1f}" y="4" width="{long:.1f}" height="20" fill="{css(color)}">{title}</rect>')
         if long > 7 * len(percent):
-            drawn.append(_text(x + long / 2, 18, percent, "middle", text_color(color)))
+            drawn.append(_svg_text(x + long / 2, 18, percent, "middle", text_color(color)))
         y = 30 + _ROW * n
         drawn.append(f'<rect x="4" y="{y + 2}" width="11" height="11" fill="{css(color)}"/>')
-        drawn.append(_text(21, y + 11, f"{name}: {percent}"))
+        drawn.append(_svg_text(21, y + 11, f"{name}: {percent}"))
         x += long
-    return _svg(drawn, max(width + 8, 25 + _widest(f"{name}: 100 %" for name, _ in named)), 34 + _ROW * len(named))
+    return _svg(drawn, max(width + 8, 25 + _label_width(f"{name}: 100 %" for name, _ in named)), 34 + _ROW * len(named))
 
 
 Error = tuple[str, float | None, float | None]  # its label, how large it is, and the tolerance
 
 
 def error_scale(errors: Sequence[Error]) -> str:
-    """Each error as a dot on an axis of powers of ten, with a bar at its tolerance; a cross where it is beyond.
-
-    What is zero, or is no number, stands at the end that it belongs to, and says so.
+    """Errors as dots on a logarithmic axis, tolerances as bars; crosses exceed tolerances.
 
     >>> drawn = error_scale([("linear", 1e-8, 1e-6), ("equivariant", 1e-3, 1e-6)])
     >>> drawn.count("<circle"), drawn.count('class="beyond"')
@@ -81,7 +75,7 @@ def error_scale(errors: Sequence[Error]) -> str:
     if not seen:
         return ""
     low, high = floor(log10(min(seen))) - 1, ceil(log10(max(seen))) + 1
-    left, wide, bottom = 12 + _widest(label for label, _, _ in errors), 2 * _BAR, 6 + _ROW * len(errors)
+    left, wide, bottom = 12 + _label_width(label for label, _, _ in errors), 2 * _BAR, 6 + _ROW * len(errors)
 
     def at(value: float) -> float:
         power = low if value <= 0 else high if not isfinite(value) else log10(value)
@@ -90,36 +84,39 @@ def error_scale(errors: Sequence[Error]) -> str:
     parts = []
     for n in range(low, high + 1, max(1, (high - low) // 6)):
         x = at(10.0**n)
-        parts += [_line(x, 4, x, bottom, "", 'stroke-opacity="0.25"'), _text(x, bottom + 13, f"1e{n}", "middle")]
+        parts += [
+            _svg_line(x, 4, x, bottom, "", 'stroke-opacity="0.25"'),
+            _svg_text(x, bottom + 13, f"1e{n}", "middle"),
+        ]
     for n, (label, value, limit) in enumerate(errors):
         y = 6 + _ROW * n + _ROW / 2
         assert value is not None
-        parts.append(_text(left - 8, y + 4, label, "end"))
+        parts.append(_svg_text(left - 8, y + 4, label, "end"))
         if limit and limit > 0:
-            parts.append(_line(at(limit), y - 7, at(limit), y + 7, f"tolerance {limit:.1e}", 'stroke-width="2"'))
-        parts.append(_mark(at(value), y, value, limit))
-        parts.append(_text(left + wide + 8, y + 4, f"{value:.1e}" if value else "0"))
-    parts.append(_text(left + wide / 2, bottom + 28, "largest relative error; upright: the tolerance", "middle"))
+            parts.append(_svg_line(at(limit), y - 7, at(limit), y + 7, f"tolerance {limit:.1e}", 'stroke-width="2"'))
+        parts.append(_error_mark(at(value), y, value, limit))
+        parts.append(_svg_text(left + wide + 8, y + 4, f"{value:.1e}" if value else "0"))
+    parts.append(_svg_text(left + wide / 2, bottom + 28, "largest relative error; upright: the tolerance", "middle"))
     return _svg(parts, left + wide + 70, bottom + 34)
 
 
-def _mark(x: float, y: float, value: float, limit: float | None) -> str:
+def _error_mark(x: float, y: float, value: float, limit: float | None) -> str:
     if limit is None or value <= limit:
         return f'<circle cx="{x:.1f}" cy="{y}" r="4.5" fill="{_GREEN}"/>'
     cross = f"M{x - 5:.1f},{y - 5}L{x + 5:.1f},{y + 5}M{x - 5:.1f},{y + 5}L{x + 5:.1f},{y - 5}"
     return f'<path class="beyond" d="{cross}" stroke="{_RED}" stroke-width="3"/>'
 
 
-def _line(x0: float, y0: float, x1: float, y1: float, title: str, style: str) -> str:
+def _svg_line(x0: float, y0: float, x1: float, y1: float, title: str, style: str) -> str:
     ends = f'x1="{x0:.1f}" y1="{y0}" x2="{x1:.1f}" y2="{y1}"'
     return f'<line {ends} stroke="currentColor" {style}><title>{escape(title)}</title></line>'
 
 
-def _widest(texts: Iterable[str]) -> float:
+def _label_width(texts: Iterable[str]) -> float:
     return _LETTER * max(map(len, texts), default=0)
 
 
-def _text(
+def _svg_text(
     x: float, y: float, content: str, anchor: str = "start", color: str = "currentColor", weight: int = 400
 ) -> str:
     return (

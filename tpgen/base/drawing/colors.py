@@ -1,4 +1,4 @@
-"""The colours of paths, the same in every picture."""
+"""Colours of paths, the same in every picture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DARKEST, _LIGHTEST = 0.145, 0.295
 
 
 def path_color(index: int) -> Color:
-    """The colour of a path.
+    """Colour of a path.
 
     >>> path_color(0) == path_color(9)
     False
@@ -25,26 +25,27 @@ def path_color(index: int) -> Color:
 
 
 def line_color(index: int) -> Color:
-    """The colour of a path, as light as a line must be that stands on a light page or on a dark one."""
-    linear = [_linear(channel) for channel in path_color(index)]
+    """Colour of a path's line, visible on light and dark pages."""
+    linear = [_srgb_to_linear(channel) for channel in path_color(index)]
     found = _luminance(linear)
     kept = min(1.0, _LIGHTEST / found)
     white = max(0.0, (_DARKEST - found) / (1 - found))
-    red, green, blue = (_encoded((1 - white) * kept * channel + white) for channel in linear)
+    red, green, blue = (_linear_to_srgb((1 - white) * kept * channel + white) for channel in linear)
     return red, green, blue
 
 
 def text_color(color: Color) -> str:
-    """Black or white, whichever reads better on a colour: 4.5 to 1 at least, as WCAG asks.
+    """Black or white, the more readable on a colour.
 
     >>> text_color((1.0, 1.0, 0.0)), text_color((0.2, 0.0, 0.5))
     ('#000', '#fff')
     """
-    return "#000" if _luminance([_linear(channel) for channel in color]) > 0.179 else "#fff"
+    # contrast 4.5 to 1 at least, as WCAG asks
+    return "#000" if _luminance([_srgb_to_linear(channel) for channel in color]) > 0.179 else "#fff"
 
 
 def css(color: Color) -> str:
-    """A colour as CSS has it.
+    """Colour in CSS notation.
 
     >>> css((1.0, 0.0, 0.2))
     '#ff0033'
@@ -52,11 +53,11 @@ def css(color: Color) -> str:
     return "#" + "".join(f"{round(255 * channel):02x}" for channel in color)
 
 
-def _linear(channel: float) -> float:
+def _srgb_to_linear(channel: float) -> float:
     return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
 
 
-def _encoded(channel: float) -> float:
+def _linear_to_srgb(channel: float) -> float:
     return 12.92 * channel if channel <= 0.0031308 else 1.055 * channel ** (1 / 2.4) - 0.055
 
 

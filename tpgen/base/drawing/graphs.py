@@ -1,7 +1,4 @@
-"""The picture of a graph: its nodes in ranks, in the colours of the paths that they serve.
-
-What is read stands above, few lines cross, and long lines pass between nodes.
-"""
+"""SVG pictures of graphs."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ _GREY: Color = (0.5, 0.5, 0.5)
 
 @dataclass(frozen=True)
 class Dot:
-    """A node: the names of those that it reads, what it is called, and the path that it serves where that is one."""
+    """Node of a picture: inputs, title, path."""
 
     reads: Sequence[str]
     title: str
@@ -29,7 +26,7 @@ class Dot:
 
 
 def graph_picture(dots: Mapping[str, Dot]) -> str:
-    """A graph as SVG, what is read above what reads it; of many nodes the first, as is said below.
+    """Draw a graph as SVG; cut large graphs, with a note.
 
     >>> graph_picture({"x": Dot([], "x", is_end=True), "y": Dot(["x"], "mul", 3)}).count("<circle")
     2
@@ -50,23 +47,23 @@ def graph_picture(dots: Mapping[str, Dot]) -> str:
     curves = [" ".join("{:.1f},{:.1f}".format(*at(p)) for p in points) for points in lines.values()]
     stroke = 'fill="none" stroke="currentColor" stroke-opacity="0.3"'
     drawn = [f'<polyline points="{where}" {stroke}/>' for where in curves]
-    drawn += [_dot(dot, *at(place[name])) for name, dot in shown.items()]
+    drawn += [_svg_dot(dot, *at(place[name])) for name, dot in shown.items()]
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     said = f"<div>the first {_MOST} of {len(dots)} nodes</div>" if len(dots) > _MOST else ""
     return f'<svg {size} style="max-width:100%;max-height:600px">{"".join(drawn)}</svg>{said}'
 
 
-def _dot(dot: Dot, x: float, y: float) -> str:
+def _svg_dot(dot: Dot, x: float, y: float) -> str:
     color = _GREY if dot.path is None else path_color(dot.path)
     edge = _GREY if dot.path is None else line_color(dot.path)
     circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="7" fill="{css(color)}" stroke="{css(edge)}"/>'
-    number = "" if dot.path is None else _text(x, y + 3, str(dot.path), 8.5, text_color(color))
-    beside = _text(x, y - 11 if not dot.reads else y + 19, dot.title, 11, "currentColor") if dot.is_end else ""
+    number = "" if dot.path is None else _svg_text(x, y + 3, str(dot.path), 8.5, text_color(color))
+    beside = _svg_text(x, y - 11 if not dot.reads else y + 19, dot.title, 11, "currentColor") if dot.is_end else ""
     served = "" if dot.path is None else f", path {dot.path}"
     return f"<g><title>{escape(dot.title)}{served}</title>{circle}{number}{beside}</g>"
 
 
-def _text(x: float, y: float, content: str, size: float, color: str) -> str:
+def _svg_text(x: float, y: float, content: str, size: float, color: str) -> str:
     where = f'x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="middle"'
     return f'<text {where} fill="{color}">{escape(content)}</text>'
 
@@ -78,7 +75,7 @@ _NARROW = 0.5  # room of a line that passes a rank, of that of a node
 
 
 @dataclass(frozen=True)
-class _Bend:
+class _EdgeBend:
     source: Hashable
     target: Hashable
     rank: int
@@ -87,10 +84,9 @@ class _Bend:
 def layered(
     reads: Mapping[Node, Sequence[Node]], inputs: Iterable[Node] = ()
 ) -> tuple[dict[Node, _Point], dict[tuple[Node, Node], list[_Point]]]:
-    """The place of every node, and the points of the line between each two of which one reads the other.
+    """Layer a graph: positions of nodes, and points of each edge's line.
 
-    ``reads`` has every node behind those it reads.  Ranks go down from 0, a unit apart; ``inputs`` stand at the top,
-    other nodes that read nothing just above the first that reads them.
+    ``reads`` lists inputs first.  Ranks descend from 0, with ``inputs`` at the top.
 
     >>> places, lines = layered({"a": [], "b": [], "c": ["a", "b"], "d": ["c", "a"]}, inputs=["a", "b"])
     >>> [y for _, y in places.values()]
@@ -98,10 +94,10 @@ def layered(
     >>> [y for _, y in lines["a", "d"]]
     [0, -1, -2]
     """
-    depth = _depths(reads, set(inputs))
+    depth = _rank_of_nodes(reads, set(inputs))
     above: dict[Hashable, list[Hashable]] = {node: [] for node in reads}
     chains: dict[tuple[Node, Node], list[Hashable]] = {
-        (one, node): [one, *(_Bend(one, node, n) for n in range(depth[one] + 1, depth[node])), node]
+        (one, node): [one, *(_EdgeBend(one, node, n) for n in range(depth[one] + 1, depth[node])), node]
         for node in reads
         for one in dict.fromkeys(reads[node])
     }
@@ -110,14 +106,14 @@ def layered(
             above.setdefault(other, []).append(one)
     ranks: list[list[Hashable]] = [[] for _ in range(1 + max(depth.values(), default=0))]
     for one in above:
-        ranks[one.rank if isinstance(one, _Bend) else depth[one]].append(one)  # type: ignore[index]
-    x = _across(ranks, above)
+        ranks[one.rank if isinstance(one, _EdgeBend) else depth[one]].append(one)  # type: ignore[index]
+    x = _x_positions(ranks, above)
     y: dict[Hashable, float] = {one: -n for n, rank in enumerate(ranks) for one in rank}
     lines = {ends: [(x[one], y[one]) for one in chain] for ends, chain in chains.items()}
     return {node: (x[node], y[node]) for node in reads}, lines
 
 
-def _depths(reads: Mapping[Node, Sequence[Node]], inputs: set[Node]) -> dict[Node, int]:
+def _rank_of_nodes(reads: Mapping[Node, Sequence[Node]], inputs: set[Node]) -> dict[Node, int]:
     depth: dict[Node, int] = {}
     for node, sources in reads.items():
         depth[node] = 1 + max((depth[source] for source in sources), default=-1)
@@ -128,35 +124,35 @@ def _depths(reads: Mapping[Node, Sequence[Node]], inputs: set[Node]) -> dict[Nod
     return {n: d if reads[n] or n in inputs else max(0, first.get(n, 1) - 1) for n, d in depth.items()}
 
 
-def _across(ranks: list[list[Hashable]], above: Mapping[Hashable, list[Hashable]]) -> dict[Hashable, float]:
-    """Place nodes and bends from left to right: by turns near what stands above and near what stands below."""
+def _x_positions(ranks: list[list[Hashable]], above: Mapping[Hashable, list[Hashable]]) -> dict[Hashable, float]:
+    # by turns near the nodes above and near the nodes below
     below: dict[Hashable, list[Hashable]] = {}
     for one, sources in above.items():
         for source in sources:
             below.setdefault(source, []).append(one)
-    x = {one: place for rank in ranks for one, place in zip(rank, _spaced(rank, [0.0] * len(rank)), strict=True)}
+    x = {one: place for rank in ranks for one, place in zip(rank, _x_in_rank(rank, [0.0] * len(rank)), strict=True)}
     for turn in range(2 * _ROUNDS):
         near = above if turn % 2 == 0 else below
         for rank in ranks if turn % 2 == 0 else reversed(ranks):
             wanted = {one: _mean([x[other] for other in near.get(one, ())], x[one]) for one in rank}
             rank.sort(key=lambda one: wanted[one])
-            x.update(zip(rank, _spaced(rank, [wanted[one] for one in rank]), strict=True))
+            x.update(zip(rank, _x_in_rank(rank, [wanted[one] for one in rank]), strict=True))
     return x
 
 
-def _spaced(rank: Sequence[Hashable], wanted: Sequence[float]) -> list[float]:
-    """Places in this order, as near to those wanted as there is room, and centred on them."""
+def _x_in_rank(rank: Sequence[Hashable], wanted: Sequence[float]) -> list[float]:
+    # in this order, as near to the wanted positions as widths allow, and centred on them
     found: list[float] = []
     for n, (one, x) in enumerate(zip(rank, wanted, strict=True)):
-        room = (_room(rank[n - 1]) + _room(one)) / 2
+        room = (_node_width(rank[n - 1]) + _node_width(one)) / 2
         found.append(max(x, found[-1] + room) if found else x)
     shift = _mean(wanted, 0.0) - _mean(found, 0.0)
     return [x + shift for x in found]
 
 
-def _room(one: Hashable) -> float:
-    return _NARROW if isinstance(one, _Bend) else 1.0
+def _node_width(one: Hashable) -> float:
+    return _NARROW if isinstance(one, _EdgeBend) else 1.0
 
 
-def _mean(values: Sequence[float], otherwise: float) -> float:
-    return sum(values) / len(values) if values else otherwise
+def _mean(values: Sequence[float], default: float) -> float:
+    return sum(values) / len(values) if values else default

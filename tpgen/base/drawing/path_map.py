@@ -1,4 +1,4 @@
-"""The map of a product: its operands on the left, its result on the right, and a dot with curves for each path.
+"""SVG map of a product: operands, paths, results.
 
 >>> routes = (Route(0, (("in1", 0), ("in2", 0)), (("out", 0),), "path 0", 10),)
 >>> shown = PathMap({"in1": ("4x1o",), "in2": ("1o",)}, {"out": ("4x0e",)}, routes)
@@ -27,7 +27,7 @@ End = tuple[str, int]  # name of an operand, number of its segment
 
 @dataclass(frozen=True)
 class Route:
-    """A path on the map: the segments where it begins, those that it reaches, and what it costs."""
+    """A path on the map: start and end segments, and cost."""
 
     index: int
     begins: tuple[End, ...]
@@ -38,7 +38,7 @@ class Route:
 
 @dataclass(frozen=True)
 class PathMap:
-    """The segments of every operand and result, and the paths between them, as a diagram shows them."""
+    """Segments of operands and results, and paths between segments."""
 
     operands: Mapping[str, tuple[str, ...]]
     results: Mapping[str, tuple[str, ...]]
@@ -47,7 +47,7 @@ class PathMap:
 
 
 def path_picture(shown: PathMap) -> str:
-    """The diagram for a notebook: of many paths the first, as is said below it; nothing of none."""
+    """Map for a notebook, cut with a note after many paths; empty without paths."""
     if not shown.routes:
         return ""
     cut = len(shown.routes) > _MOST
@@ -56,31 +56,31 @@ def path_picture(shown: PathMap) -> str:
 
 
 def diagram(shown: PathMap, interactive: bool = False) -> str:
-    """The map as SVG.  One that is ``interactive`` has names for the style sheet and the script of a page."""
+    """Draw a product's map as SVG; ``interactive`` adds hooks for scripts."""
     routes, segments = shown.routes, sum(map(len, shown.operands.values()))
     step = min(_WIDEST, max(_CLOSEST, _HEIGHT / (len(routes) + 1)))
     height = max(step * (len(routes) + 1), 22 * (segments + 3), 120)
     named = 'id="diagram"' if interactive else 'style="max-width:100%;max-height:600px"'
     sides = {**shown.operands, **shown.results}
-    blocks = {**_blocks(shown.operands, height), **_blocks(shown.results, height)}
-    places = {name: _spread(len(sides[name]), top + 14, bottom) for name, (top, bottom) in blocks.items()}
-    middles = _spread(len(routes), 14, height)
+    blocks = {**_vertical_ranges(shown.operands, height), **_vertical_ranges(shown.results, height)}
+    places = {name: _evenly_spaced(len(sides[name]), top + 14, bottom) for name, (top, bottom) in blocks.items()}
+    middles = _evenly_spaced(len(routes), 14, height)
     most = max((route.cost for route in routes), default=1)
     parts = [f'<svg {named} viewBox="0 0 {_WIDTH} {height:.0f}" width="{_WIDTH}" height="{height:.0f}">']
-    parts += [_side(name, 4, blocks[name][0], "start") for name in shown.operands]
-    parts += [_side(name, _WIDTH - 4, blocks[name][0], "end") for name in shown.results]
+    parts += [_operand_title(name, 4, blocks[name][0], "start") for name in shown.operands]
+    parts += [_operand_title(name, _WIDTH - 4, blocks[name][0], "end") for name in shown.results]
     for route, y in zip(routes, middles, strict=True):
-        curves, width = _bends(route, places, y), 1 + _GROWTH * route.cost / max(1, most)
-        parts.append(_route(route, curves, y, width, step, shown.unit, interactive))
+        curves, width = _path_curves(route, places, y), 1 + _GROWTH * route.cost / max(1, most)
+        parts.append(_svg_path(route, curves, y, width, step, shown.unit, interactive))
     for name, labels in shown.operands.items():
-        parts += _labels(labels, places[name], _COLUMNS["in"] - 6, "end")
+        parts += _segment_labels(labels, places[name], _COLUMNS["in"] - 6, "end")
     for name, labels in shown.results.items():
-        parts += _labels(labels, places[name], _COLUMNS["out"] + 6, "start")
+        parts += _segment_labels(labels, places[name], _COLUMNS["out"] + 6, "start")
     return "".join([*parts, "</svg>"])
 
 
-def _blocks(sides: Mapping[str, Sequence[str]], height: float) -> dict[str, tuple[float, float]]:
-    """Top and bottom of each operand, which has as much of the height as it has segments."""
+def _vertical_ranges(sides: Mapping[str, Sequence[str]], height: float) -> dict[str, tuple[float, float]]:
+    # each operand has as much of the height as it has segments
     count, top, found = max(1, sum(map(len, sides.values()))), 0.0, {}
     for name, labels in sides.items():
         found[name] = (top, top + height * len(labels) / count)
@@ -88,29 +88,30 @@ def _blocks(sides: Mapping[str, Sequence[str]], height: float) -> dict[str, tupl
     return found
 
 
-def _spread(count: int, top: float, bottom: float) -> list[float]:
+def _evenly_spaced(count: int, top: float, bottom: float) -> list[float]:
     return [top + (n + 0.5) * (bottom - top) / count for n in range(count)]
 
 
-def _side(name: str, x: float, top: float, anchor: str) -> str:
-    return f'<text class="side" x="{x}" y="{top + 11:.0f}" {_text(11, anchor)} font-weight="600">{escape(name)}</text>'
+def _operand_title(name: str, x: float, top: float, anchor: str) -> str:
+    attributes = _text_attributes(11, anchor)
+    return f'<text class="side" x="{x}" y="{top + 11:.0f}" {attributes} font-weight="600">{escape(name)}</text>'
 
 
-def _text(size: float, anchor: str, color: str = "currentColor") -> str:
+def _text_attributes(size: float, anchor: str, color: str = "currentColor") -> str:
     return f'font-size="{size:.1f}" text-anchor="{anchor}" fill="{color}"'
 
 
-def _labels(segments: Iterable[str], places: list[float], x: float, anchor: str) -> list[str]:
+def _segment_labels(segments: Iterable[str], places: list[float], x: float, anchor: str) -> list[str]:
     room = min((b - a for a, b in pairwise(places)), default=20.0)
     size = min(11.0, max(8.5, room - 1))
     return [
-        f'<text x="{x}" y="{y + 0.36 * size:.1f}" {_text(size, anchor)} style="font-size:{size:.1f}px">'
+        f'<text x="{x}" y="{y + 0.36 * size:.1f}" {_text_attributes(size, anchor)} style="font-size:{size:.1f}px">'
         f"{escape(segment)}</text>"
         for segment, y in zip(segments, places, strict=True)
     ]
 
 
-def _bends(route: Route, places: Mapping[str, list[float]], y: float) -> str:
+def _path_curves(route: Route, places: Mapping[str, list[float]], y: float) -> str:
     a, m, b = _COLUMNS["in"], _COLUMNS["path"], _COLUMNS["out"]
     curves = [(a, places[name][segment], m, y) for name, segment in route.begins]
     curves += [(m, y, b, places[name][segment]) for name, segment in route.reaches]
@@ -120,7 +121,7 @@ def _bends(route: Route, places: Mapping[str, list[float]], y: float) -> str:
     )
 
 
-def _route(route: Route, bends: str, y: float, width: float, step: float, unit: str, interactive: bool) -> str:
+def _svg_path(route: Route, curves: str, y: float, width: float, step: float, unit: str, interactive: bool) -> str:
     name, color = escape(route.name), path_color(route.index)
     tall, size, x = min(9.0, 0.48 * step), min(10.0, step - 1.2), _COLUMNS["path"]
     line = css(line_color(route.index))
@@ -130,17 +131,17 @@ def _route(route: Route, bends: str, y: float, width: float, step: float, unit: 
             f'<g class="path" data-p="{route.index}" role="button" tabindex="0" aria-label="{name}" '
             f'style="{hues(route.index)}">'
         )
-        grip = f'<path class="grip" d="{bends}"/>'
+        grip = f'<path class="grip" d="{curves}"/>'
     return (
         f"{opening}<title>{name}, {route.cost:,} {unit}</title>{grip}"
-        f'<path d="{bends}" stroke-width="{width:.1f}" fill="none" stroke="{line}"/>'
+        f'<path d="{curves}" stroke-width="{width:.1f}" fill="none" stroke="{line}"/>'
         f'<ellipse class="dot" cx="{x}" cy="{y:.1f}" rx="9" ry="{tall:.1f}" fill="{css(color)}" stroke="{line}"/>'
-        f'<text x="{x}" y="{y + 0.36 * size:.1f}" {_text(size, "middle", text_color(color))} '
+        f'<text x="{x}" y="{y + 0.36 * size:.1f}" {_text_attributes(size, "middle", text_color(color))} '
         f'style="font-size:{size:.1f}px">{route.index}</text></g>'
     )
 
 
 def hues(index: int) -> str:
-    """The colour of a path and the colour of text on it, as the custom properties of CSS that a page reads."""
+    """CSS custom properties with a path's colours."""
     color = path_color(index)
     return f"--hue:{css(color)};--on:{text_color(color)}"
