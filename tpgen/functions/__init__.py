@@ -1,1 +1,1 @@
-"""Functions between linear layers: SiLU, gates, Bessel functions; a kernel for each, and its derivatives beside it."""
+"""Functions between linear layers, each with a kernel for values and derivatives: SiLU, gates, Bessel bases."""

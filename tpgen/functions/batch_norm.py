@@ -1,10 +1,10 @@
-r"""Batch norms of rows of irreps in training, by one kernel, `batch_norm.h`.
+r"""Batch norm of rows of irreps in training, by the kernel `batch_norm.h`.
 
 .. math:: z = \frac{w}{\sqrt{v + \epsilon}}\,(x - m) + b, \qquad
     v = \left\langle \lVert x - m \rVert^2 \right\rangle, \qquad
     m = \begin{cases} \langle x \rangle & \text{of scalars} \\ 0 & \text{else} \end{cases}
 
-Means are over rows, the norm is over the components of a copy.  Second derivatives are torch's operations.
+Means run over rows, the norm over the components of a copy.  PyTorch operations compute second derivatives.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROWS, _PARTS = 64, 64  # as batch_norm.h has them
 
 
 class NormTable(NamedTuple):
-    """What the columns of rows are to a batch norm; `make_norm_table` makes one."""
+    """Columns, copies and scalars of a row, as the batch-norm kernel reads them; see `make_norm_table`."""
 
     copy: Tensor  # of each column: the copy of an irrep that it is a component of
     scalars: Tensor  # the columns of scalars
@@ -36,7 +36,7 @@ class NormTable(NamedTuple):
 
 
 def make_norm_table(copies: list[tuple[int, bool]], normalization: str) -> NormTable:
-    """The table of copies: the dimension of each, and whether the copy is a scalar; normalizations are e3nn's.
+    """Make the table from the dimension of each copy and whether the copy is a scalar; e3nn names the normalizations.
 
     >>> table = make_norm_table([(1, True), (3, False)], "component")
     >>> table.copy, table.scalars, table.divisor
@@ -51,7 +51,7 @@ def make_norm_table(copies: list[tuple[int, bool]], normalization: str) -> NormT
 
 
 class Normed(NamedTuple):
-    """Rows of their norm, and the statistics of the rows that were given."""
+    """Normalized rows, with the mean and variance of the input rows."""
 
     rows: Tensor
     mean: Tensor  # of each scalar
@@ -59,10 +59,10 @@ class Normed(NamedTuple):
 
 
 def batch_norm(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Normed:
-    """Rows ``(rows, columns)`` over their norms, differentiable to any order; statistics have no gradients.
+    """Normalize rows ``(rows, columns)``, differentiable to any order; the statistics have no gradients.
 
-    Tensors are float32 or float64, on the CPU; weights belong to copies, biases to scalars.  Raises `InputError` for
-    other shapes, other dtypes and no rows, `BackendError` where there is no compiler.
+    Tensors are float32 or float64, on the CPU.  ``weight`` has an entry for each copy, ``bias`` for each scalar.
+    Raises `InputError` for other shapes, other dtypes and zero rows, `BackendError` without a compiler.
 
     >>> table = make_norm_table([(1, True), (2, False)], "norm")
     >>> x = torch.tensor([[1.0, 2.0, 0.0], [3.0, 0.0, 2.0]])
@@ -79,7 +79,7 @@ def batch_norm(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: f
 
 
 def can_batch_norm(dtype: torch.dtype) -> bool:
-    """Whether the kernel of a dtype can be built here."""
+    """Test whether this machine can build the kernel for a dtype."""
     return can_build(_kernel, dtype)
 
 

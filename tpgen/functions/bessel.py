@@ -1,11 +1,10 @@
-r"""Bessel functions of the lengths of edges times a polynomial cutoff, by a kernel, `bessel.h`.
+r"""Bessel basis of edge lengths times a polynomial cutoff, by the kernel `bessel.h`.
 
 .. math:: f_n(r) = a\, \frac{\sin(w_n r)}{r}\, u(r / c), \quad
     u(x) = 1 - \tfrac{(p + 1)(p + 2)}{2} x^p + p (p + 2) x^{p + 1} - \tfrac{p (p + 1)}{2} x^{p + 2}
 
-torch takes some thirty operations for it, and twenty for its gradient, each with a tensor of its own; the kernel takes
-one pass for each.  Derivatives from the second on are those of the definition in torch's operations, as is all that is
-transformed or traced.
+The kernel computes values or first derivatives in one pass.  PyTorch operations compute higher derivatives, and all
+calls under a transform or a trace.
 """
 
 from __future__ import annotations
@@ -32,16 +31,17 @@ _START = 1e-4  # of the cutoff: where an interval of lengths begins
 
 
 def now_cut_bessel() -> str:
-    """Name what computes Bessel functions times a cutoff, for reports."""
+    """Name the implementation that computes Bessel functions with a cutoff, for reports."""
     if not find_compiler():
         return f"its own code (kernels need a C++ compiler, and {why_no_compiler()})"
     return "tpgen kernel (Bessel functions and cutoff in one pass)"
 
 
 def cut_bessel(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
-    """The functions ``(lengths, frequencies)`` and the cutoff alone, in the shape of ``r``: see `CutBessel`.
+    """Compute the functions ``(lengths, frequencies)``, and the cutoff in the shape of ``r``; see `CutBessel`.
 
-    Differentiable to any order in the lengths ``r``, ``(lengths,)`` or ``(lengths, 1)``, and in the frequencies ``w``.
+    Both are differentiable to any order in the lengths ``r``, ``(lengths,)`` or ``(lengths, 1)``, and frequencies
+    ``w``.
 
     >>> rows, cutoff = cut_bessel(torch.tensor([1.0, 5.0]), torch.ones(3), CutBessel(1.0, 4.0, 6))
     >>> rows.shape, cutoff[1].abs().item()
@@ -65,7 +65,7 @@ def _lengths(r: Tensor, w: Tensor, shape: CutBessel) -> Lengths:
 
 
 def takes(r: Tensor, w: Tensor) -> bool:
-    """Whether a kernel computes Bessel functions of the lengths ``r`` with frequencies ``w``."""
+    """Test whether a kernel computes Bessel functions of the lengths ``r`` with frequencies ``w``."""
     usual = not torch.compiler.is_compiling() and _are_usual(r, w) and not autocasting(r.device)
     return usual and can_build(kernel_of, "bessel", r.dtype)
 
@@ -75,7 +75,7 @@ def _are_usual(*tensors: Tensor) -> bool:
 
 
 def by_definition(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
-    """Compute the waves ``(edges, n)`` times the cutoff, and the cutoff, shaped as ``r``, in torch's operations."""
+    """Compute waves ``(edges, n)`` times the cutoff, and the cutoff in the shape of ``r``, by PyTorch operations."""
     u = _envelope(r, shape)
     return _waves(r.reshape(-1, 1), w, shape) * u.reshape(-1, 1), u
 
@@ -149,11 +149,11 @@ class CutBessel:
     Parameters
     ----------
     prefactor, cutoff, power
-        a, c and p; p is at least 1.
+        a, c and p of the module's formula; p is at least 1.
     ends
-        whether all is zero from the cutoff on; else the polynomial goes on.
+        whether functions are zero from the cutoff on; else the polynomial continues.
     limit
-        whether functions have their limit at length 0; else they are NaN there, as 0 / 0 is.
+        whether functions take their limit at length 0; else 0 / 0 = NaN.
     """
 
     prefactor: float
@@ -164,9 +164,9 @@ class CutBessel:
 
 
 def bessel_values(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
-    """The functions ``(lengths, frequencies)``, and the cutoff alone, in the shape of ``r``.
+    """Compute the functions ``(lengths, frequencies)``, and the cutoff in the shape of ``r``, by the kernel.
 
-    ``r`` is lengths, ``w`` frequencies, of one dtype, float32 or float64, on the CPU.
+    Lengths ``r`` and frequencies ``w`` have one dtype, float32 or float64, on the CPU.
     """
     r, w = r.contiguous(), w.contiguous()
     rows, alone = empty((r.numel(), w.numel()), r.dtype), torch.empty(r.shape, dtype=r.dtype)
@@ -174,14 +174,14 @@ def bessel_values(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tenso
 
 
 def bessel_slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Tensor | None) -> Tensor:
-    """The gradient by ``r``, in its shape, for cotangents of the functions and of the cutoff alone, or one of them."""
+    """Compute the gradient with respect to ``r``, for cotangents ``g`` of the functions and ``h`` of the cutoff."""
     r, w, found = r.contiguous(), w.contiguous(), torch.empty(r.shape, dtype=r.dtype)
     given = [None if x is None else x.contiguous() for x in (g, h)]
     return found if _call(r, w, shape, *given, None, None, found) else _slope(r, w, shape, g, h)
 
 
 def _call(r: Tensor, w: Tensor, shape: CutBessel, *others: Tensor | None) -> bool:
-    """Run the kernel; False where some length is too large for its series, and its results are of no use."""
+    """Run the kernel; False says that a length is too large for the kernel's series, so the results are invalid."""
     operands = (r, w, _constants(shape, w.numel(), r.dtype), *others)
     return run_kernel(kernel_of("bessel", r.dtype), operands, r.numel()) == 0
 

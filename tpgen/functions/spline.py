@@ -1,12 +1,12 @@
-r"""Cubic splines of many functions of one number, such as the weights of edges as functions of their lengths.
+r"""Cubic splines of many functions of one number, such as edge weights as functions of edge lengths.
 
 On a step of length h, with t = (r - r_i) / h, the polynomial
 
 .. math:: f(r) = f_i + t\, h f'_i + t^2 (3 d_i - e_i) + t^3 (e_i - 2 d_i), \quad
     d_i = f_{i+1} - f_i - h f'_i, \quad e_i = h (f'_{i+1} - f'_i)
 
-has the values and slopes of the function at both ends.  Between, values err by :math:`h^4 |f''''| / 384` at most,
-slopes by :math:`\sqrt3\, h^3 |f''''| / 216`.  A kernel computes values, another call of it the gradient by r.
+matches values and slopes at both ends.  Between, errors of values are at most :math:`h^4 |f''''| / 384`, of slopes
+:math:`\sqrt3\, h^3 |f''''| / 216`.  One kernel computes values, or the gradient with respect to r.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _WORST = 0.5 - 1 / 12**0.5  # the part of a step where slopes err most
 
 @dataclass(frozen=True, eq=False)
 class Spline:
-    """Cubic splines of functions on an interval; outside of it they stay what they are at its ends.
+    """Cubic splines of functions on an interval, constant outside.
 
     Parameters
     ----------
     start, step
-        where the first step begins, and how long each is.
+        start of the first step, and length of each.
     table
         ``(steps, 4, functions)``: the coefficients of 1, t, t^2 and t^3.
     values_error, slopes_error
-        the largest errors that were measured between nodes, each relative to the largest of its kind.
+        largest measured error between nodes, relative to the largest value or slope.
     """
 
     start: float
@@ -51,7 +51,7 @@ class Spline:
     slopes_error: float
 
     def to(self, dtype: torch.dtype) -> Spline:
-        """Convert the table, which is made in float64."""
+        """Convert the float64 table to a dtype."""
         return replace(self, table=self.table.to(dtype))
 
     def __str__(self) -> str:
@@ -62,10 +62,9 @@ class Spline:
 
 
 def make_spline(function: Callable[[Tensor], Tensor], start: float, end: float) -> Spline:
-    """Make splines of functions, with so many steps that slopes err by no more than `SLOPE_ERROR`, or with the most.
+    """Fit splines with the fewest steps whose slope error is at most `SLOPE_ERROR`, or with 4096 steps.
 
-    ``function`` takes places ``(n, 1)`` in float64, each row by itself, and returns ``(n, functions)``; it is
-    differentiated twice.
+    ``function`` maps places ``(n, 1)`` in float64, row by row, to ``(n, functions)``, and is twice differentiable.
 
     >>> spline = make_spline(lambda r: torch.cat([r.sin(), r.cos()], 1), 0.0, 3.0)
     >>> spline.table.shape, spline.slopes_error < 1e-6
@@ -98,7 +97,7 @@ def _error(function: Callable[[Tensor], Tensor], spline: Spline, part: float, or
 
 
 def _differentiated(function: Callable[[Tensor], Tensor], r: Tensor) -> tuple[Tensor, Tensor]:
-    """Values, and slopes by two passes backwards: levels of forward mode are those of all threads."""
+    """Compute values, and slopes by two backward passes."""
     with torch.enable_grad():
         r = r.detach().requires_grad_()
         values = function(r)
@@ -109,7 +108,7 @@ def _differentiated(function: Callable[[Tensor], Tensor], r: Tensor) -> tuple[Te
 
 
 def spline_rows(spline: Spline) -> Callable[[Tensor], Tensor]:
-    """Functions of places ``(n, 1)`` in torch's operations: the definition, differentiable to any order."""
+    """Return the splines as a function of places ``(n, 1)`` in PyTorch operations, differentiable to any order."""
 
     def rows(r: Tensor) -> Tensor:
         at = (r.reshape(-1, 1) - spline.start) / spline.step
@@ -123,10 +122,10 @@ def spline_rows(spline: Spline) -> Callable[[Tensor], Tensor]:
 
 
 def evaluate_spline(spline: Spline, r: Tensor, constants: Sequence[Tensor] = ()) -> Tensor:
-    """Values ``(n, functions)`` at places ``r`` of shape ``(n, 1)``, in the dtype of the table.
+    """Compute values ``(n, functions)`` at places ``r`` ``(n, 1)``, in the dtype of the table, by the kernel.
 
-    There is a gradient by ``r``, and no more: one by the ``constants`` that the functions were made with, and a second
-    derivative, are each a `TpgenError` where a backward pass asks for them.
+    Values have a gradient with respect to ``r``.  A second derivative, or a gradient of the ``constants`` behind the
+    functions, raises `TpgenError` in the backward pass.
     """
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in (r, *constants)):
         return _call(spline, r, None)
@@ -134,7 +133,7 @@ def evaluate_spline(spline: Spline, r: Tensor, constants: Sequence[Tensor] = ())
 
 
 def takes_spline(r: Tensor) -> bool:
-    """Whether a kernel computes splines at the lengths ``r``."""
+    """Test whether a kernel computes splines at the lengths ``r``."""
     usual = not torch.compiler.is_compiling() and is_usual(r) and not autocasting(r.device)
     return usual and can_build(kernel_of, "spline", r.dtype)
 
@@ -176,7 +175,7 @@ _values, _slope = apply_of(_Values), apply_of(_Slope)
 
 
 def _call(spline: Spline, r: Tensor, g: Tensor | None) -> Tensor:
-    """Values ``(n, functions)``; or, for a cotangent of these, the gradient by r, in its shape."""
+    """Compute values ``(n, functions)``; or, for a cotangent g of the values, the gradient in the shape of r."""
     functions, dtype = spline.table.shape[2], spline.table.dtype
     r, g = r.contiguous(), None if g is None else g.contiguous()
     out = empty((r.numel(), functions), dtype) if g is None else torch.empty_like(r)

@@ -1,4 +1,4 @@
-"""`TensorProductConv`: a product on every edge of a graph, summed over the nodes that edges point to.
+"""`TensorProductConv`: a tensor product on every edge of a graph, summed over the edges of each receiving node.
 
 Annotations here are objects, not strings: TorchScript reads them.
 """
@@ -23,13 +23,13 @@ from tpgen.nn.tensor_product import TensorProduct
 
 @compile_mode("script")
 class TensorProductConv(TensorProduct):
-    r"""Gather, product, scatter as one form: :math:`z_n = \sum_{e:\, dst(e) = n} x_{src(e)} \otimes_{w_e} y_e`.
+    r"""Gather, product and scatter in one form: :math:`z_n = \sum_{e:\, dst(e) = n} x_{src(e)} \otimes_{w_e} y_e`.
 
-    With a generated kernel (``strategy`` ``kernel``, or ``auto`` on a CPU) no edge's product is ever stored, nor in
-    derivatives of any order; sums run over a node's edges in their order, so results do not depend on the number of
-    threads.  Other strategies gather, multiply and `index_add`.
+    A generated kernel (``strategy`` ``kernel``, or ``auto`` on a CPU) stores no product of an edge, not even in
+    derivatives.  The kernel sums a node's edges in order, so results do not depend on the number of threads.  Other
+    strategies gather, multiply and `index_add`.
 
-    Parameters are those of `TensorProduct`; build one from a preset with `from_plan`.
+    Parameters are those of `TensorProduct`; build from a preset with `from_plan`.
 
     >>> from tpgen.planner.presets import channelwise
     >>> conv = TensorProductConv.from_plan(channelwise("8x0e+8x1o", "0e+1o", "0e+1o"), strategy="grouped")
@@ -53,7 +53,7 @@ class TensorProductConv(TensorProduct):
         num_nodes: Optional[int] = None,  # noqa: UP045
         check_index: bool = True,
     ) -> Tensor:
-        """Sum the products of all edges into the nodes they point to.
+        """Sum the products of all edges into their receiving nodes.
 
         Returns ``(num_nodes, out)``; nodes without edges are zero.
 
@@ -64,17 +64,17 @@ class TensorProductConv(TensorProduct):
         y
             edge attributes ``(edges, in2)``.
         weight
-            ``(edges, numel)``, ``(numel,)`` where weights are shared, or None where they are internal.
+            ``(edges, numel)``, ``(numel,)`` if weights are shared, or None if internal.
         edge_src, edge_dst
-            row of ``x`` each edge reads, and row of the result it is added to: int64 or int32 ``(edges,)``, in any
-            order, with repetitions and self-loops as they come.  Kernels on a CPU read int32 as it is; on a GPU, and
-            for graphs, it is copied.  An `EdgeOrder` stands for both of them and the number of nodes; rows of ``y``
-            and ``weight`` are in its order then.
+            row of ``x`` that each edge reads, and row of the result that the edge is added to: int64 or int32
+            ``(edges,)``, in any order, with repetitions and self-loops.  GPUs and graphs copy int32 to int64.  An
+            `EdgeOrder` as ``edge_src`` replaces both ends and the number of nodes; rows of ``y`` and ``weight`` then
+            follow its order.
         num_nodes
-            rows of the result; as many as ``x`` has where it is left out.
+            rows of the result, by default those of ``x``.
         check_index
-            check that indices are in range, on each call and in each derivative.  Give False only for edges that are
-            known to be right: an index out of range is undefined behaviour then.
+            check that indices are in range, in each call and derivative.  With False, an index out of range is
+            undefined behaviour.
         """
         if not torch.jit.is_scripting():
             if isinstance(edge_src, EdgeOrder):
@@ -96,11 +96,11 @@ class TensorProductConv(TensorProduct):
         edge_dst: Optional[Tensor] = None,  # noqa: UP045
         num_nodes: Optional[int] = None,  # noqa: UP045
     ) -> Tensor:
-        """Sum the products of all edges into the nodes they point to, where two edges may share a row of weights.
+        """Sum the products of all edges into their receiving nodes, where two edges may share a row of weights.
 
-        As `forward`, with weights ``(rows, numel)`` of at least half as many rows as there are edges: edge e takes row
-        e, or row e - rows where there is none.  So both directions of an edge, one in each part of the list, share what
-        a net makes of their length.  Kernels on a CPU read such a row once for both, and add its gradients up.
+        As `forward`, with weights ``(rows, numel)``, at least half as many rows as edges: edge e reads row e, and from
+        ``e = rows`` on row ``e-rows``.  Both directions of an edge, listed in two halves, thus share the weights of
+        their length.  CPU kernels read such a row once and accumulate its gradient.
 
         >>> from tpgen.planner.presets import channelwise
         >>> conv = TensorProductConv.from_plan(channelwise("8x0e", "0e+1o", "8x0e+8x1o"), strategy="kernel")
@@ -170,7 +170,8 @@ class TensorProductConv(TensorProduct):
         return self  # without `right`, which a convolution has not
 
     def _traced(self, x: Tensor, y: Tensor, w: Tensor, src: Tensor, dst: Tensor, nodes: int) -> Tensor:
-        """For `torch.jit.trace`, which would record the number of nodes that it saw as an operator's argument."""
+        """Evaluate under `torch.jit.trace`, with the number of nodes kept symbolic."""
+        # a trace records `nodes` as a constant argument of the convolution's operator, and keeps new_zeros symbolic
         messages = run_product(x.index_select(0, src), y, w, [], self._checked)
         return messages.new_zeros(nodes, messages.shape[1]).index_add(0, dst, messages)
 
@@ -199,7 +200,7 @@ class TensorProductConv(TensorProduct):
         return [x, self._without_values(rows, self._in2_dim), *weights, index, index]
 
     def right(self, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """A convolution is no matrix on one row: use `TensorProduct.right` of the same plan on the edges."""
+        """Raise `InputError`, as a convolution is no matrix on one row; use `TensorProduct.right` on the edges."""
         raise InputError(
             "right is not defined for a convolution: "
             "build TensorProduct.from_plan(conv.plan) and use its right on the edges"

@@ -1,4 +1,4 @@
-"""Modules of a planned form: programs of each direction, what runs them, and weights side by side in one tensor.
+"""Base class of modules that run a planned bilinear form, with all weights in one tensor.
 
 Annotations here are objects, not strings: TorchScript reads them.
 """
@@ -26,9 +26,9 @@ from tpgen.planner.plan import Plan
 
 
 class FormModule(PlannedModule):
-    """A plan whose form is written by a strategy and run by a backend, with its weights in one tensor.
+    """A module whose strategy writes the plan's form and whose backend runs it, with all weights in one tensor.
 
-    Subclasses say what a call lacks that gives no weights (`_lack`), and make flat what it gives (`_given_weight`).
+    Subclasses flatten the weights of a call (`_given_weight`), and word the error for missing weights (`_lack`).
     """
 
     output_mask: Tensor
@@ -49,7 +49,7 @@ class FormModule(PlannedModule):
     # --- construction -------------------------------------------------------------------------------------------
 
     def _hold_plan(self, plan: Plan, internal_weights: bool, layout: str | tuple[str, ...]) -> None:
-        """Take a plan, how operands stand in memory, and who owns the weights."""
+        """Store plan, memory layout and ownership of the weights."""
         if internal_weights and not plan.shared_weights:
             raise PlanError(
                 "internal weights are the same for every row: set shared_weights=True, or internal_weights=False"
@@ -59,14 +59,14 @@ class FormModule(PlannedModule):
         self.internal_weights, self.shared_weights = internal_weights, plan.shared_weights
 
     def _own(self, name: str, make: Callable[..., Tensor], *shape: int) -> None:
-        """A parameter where weights are internal, else an empty buffer: TorchScript wants something to be there."""
+        """Register a parameter if weights are internal, else an empty buffer, which TorchScript needs."""
         if self.internal_weights and shape[-1] > 0:
             self.register_parameter(name, nn.Parameter(make(*shape)))
         else:
             self._hold({name: np.zeros(0)}, persistent=True)
 
     def _configure(self, config: Config) -> None:
-        """Take the options, once plan, layout and weights are set, and write the programs."""
+        """Store the options and write the programs; needs plan, layout and weights."""
         self._set_config(config)
         reached = np.array(self.plan.reached, dtype=float)  # by some path
         mask = np.repeat(reached, [mul_ir.dim for mul_ir in self.plan.out.irreps])
@@ -95,7 +95,7 @@ class FormModule(PlannedModule):
         nodes: Any = 0,
         rules: Rules = EDGES,
     ) -> Tensor | None:
-        """The result of a usual call by the kernel of a description; None for any other, and where it does not fit."""
+        """Run a described kernel on operands that need no check or conversion; None if some do, or on failure."""
         if not torch.compiler.is_compiling():  # whose graphs hold in both modes
             forms.training = self.training
         if weight is not None:
@@ -152,9 +152,9 @@ class FormModule(PlannedModule):
         return value
 
     def weight_view_for_instruction(self, instruction: int, weight: Tensor | None = None) -> Tensor:
-        """View of the weights of one instruction, in its ``path_shape`` after batch dimensions and channels.
+        """Return a view of one instruction's weights, in its ``path_shape`` after batch dimensions and channels.
 
-        Raises `InputError` where the instruction has no weights.
+        Raises `InputError` if the instruction has no weights.
         """
         count, slices = len(self.instructions), self.plan.weight_slices
         if not -count <= instruction < count:
@@ -169,9 +169,9 @@ class FormModule(PlannedModule):
         return flat[..., where.start : where.stop].view(flat.shape[:-1] + where.shape)
 
     def weight_views(self, weight: Tensor | None = None, yield_instruction: bool = False) -> Iterator[Any]:
-        """Views of the weights of every weighted instruction, in order.
+        """Yield a view of the weights of every weighted instruction, in order.
 
-        With ``yield_instruction`` yields ``(index, instruction, view)``.
+        With ``yield_instruction`` yield ``(index, instruction, view)``.
         """
         for index, where in enumerate(self.plan.weight_slices):
             if where is not None:
@@ -180,6 +180,6 @@ class FormModule(PlannedModule):
 
 
 def without_programs(module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any) -> None:
-    """Keep constants out of a state_dict.  e3nn's scripting puts a copy in a program's place whose buffers persist."""
+    """Delete the constants of programs from a state_dict, where e3nn's scripting has made their buffers persistent."""
     for key in [k for k in state_dict if k.startswith((f"{prefix}_forward_program.", f"{prefix}_right_program."))]:
         del state_dict[key]

@@ -1,4 +1,4 @@
-"""`Linear`: a planned, emitted and compiled equivariant linear layer, a drop-in for `e3nn.o3.Linear`.
+"""`Linear`: a planned equivariant linear layer, a drop-in for `e3nn.o3.Linear`.
 
 Annotations here are objects, not strings: TorchScript reads them.
 """
@@ -44,23 +44,23 @@ from tpgen.planner.plan import ELEMENT, Plan, segments
 class Linear(FormModule):
     r"""Equivariant linear layer, :math:`z_{w,i} = \sum_p \alpha_p \sum_u W_p[u, w]\, x_{u,i} + b_w`.
 
-    Each instruction joins a segment of the input to one of the output with the same irrep, by a matrix over copies.
+    Each instruction maps a segment of the input to an output segment of the same irrep, by a matrix over copies.
 
     Parameters
     ----------
     irreps_in, irreps_out
-        how input and output turn: ``"16x0e + 16x1o"``, or any other value that `e3nn.o3.Irreps` takes.
+        irreps of input and output: ``"16x0e + 16x1o"``, or any other value that `e3nn.o3.Irreps` takes.
     f_in, f_out
         numbers of channels: operands are ``(…, f_in, in)`` and ``(…, f_out, out)`` then, and weights join every
         channel with every one.
     internal_weights
-        whether the module owns its weights and biases: where left out, it does if they are shared.
+        whether the module owns its weights and biases; by default, if weights are shared.
     shared_weights
         whether all rows use the same weights (the default), or each has its own.
     num_elements
-        how many elements there are, where each has weights and biases of its own: a call says the element of every row.
+        number of elements, each with weights and biases of its own: a call gives the element of every row.
     instructions
-        tuples ``(i_in, i_out)``; all that join equal irreps where left out.
+        tuples ``(i_in, i_out)``; by default all pairs of equal irreps.
     biases
         whether scalar outputs (0e) have biases: one flag for all, or one for each entry of ``irreps_out``.
     path_normalization
@@ -68,7 +68,7 @@ class Linear(FormModule):
     layout
         ``mul_ir`` (e3nn's: copies outside) or ``ir_mul`` (components outside), one name or one for each end.
     strategy
-        ``einsum``, ``grouped``, ``unrolled``, ``kernel`` or ``auto``; `choice` says what was taken and why.
+        ``einsum``, ``grouped``, ``unrolled``, ``kernel`` or ``auto``; `choice` names the selected strategy and why.
     backend
         ``eager``, ``script``, ``inductor``, ``aot_eager`` or ``cudagraphs``; compiled at the first call.
     dynamic, fullgraph, mode
@@ -79,7 +79,7 @@ class Linear(FormModule):
     PlanError
         names the instruction that breaks a rule.
     InputError
-        at a call, where a tensor does not fit.
+        at a call, for a tensor that does not fit.
 
     Example
     -------
@@ -140,7 +140,7 @@ class Linear(FormModule):
         num_elements: int | None = None,
         **options: Unpack[LinearOptions],
     ) -> "Linear":
-        """The module of a plan; where it has weights of elements and owns them, of so many elements.
+        """Build the module of a plan; ``num_elements`` is for a plan with weights of elements that the module owns.
 
         >>> Linear.from_plan(make_linear_plan("2x0e", "3x0e"))
         Linear(2x0e -> 3x0e | 6 weights)
@@ -232,13 +232,13 @@ class Linear(FormModule):
         bias: Optional[Tensor] = None,  # noqa: UP045
         index: Optional[Tensor] = None,  # noqa: UP045
     ) -> Tensor:
-        """The layer at ``features (…, in)``, or ``(…, f_in, in)`` where there are channels; returns ``(…, out)``.
+        """Apply the layer to ``features (…, in)``, or ``(…, f_in, in)`` with channels; returns ``(…, out)``.
 
-        ``weight`` is ``(numel,)``, or ``(…, numel)`` where weights are not shared; with channels ``(f_in, f_out)``
-        stand before ``numel``.  ``bias`` is ``(bias_numel,)`` in the same way, with ``f_out`` before.  Both may be left
-        out where weights are internal; where they are given they take their place for this call.  Weights and biases of
-        elements have the number of elements in front, and ``index`` is the element of every row, int64 ``(…,)`` or
-        one-hot ``(rows, elements)``, in TorchScript int64 alone.
+        ``weight`` is ``(numel,)``, or ``(…, numel)`` if not shared; with channels, ``(f_in, f_out)`` precedes
+        ``numel``.  ``bias`` is ``(bias_numel,)`` in the same way, with ``f_out`` before.  Internal weights are the
+        default for both, and a tensor replaces internal weights for this call.  With elements, the number of elements
+        comes first in both, and ``index`` is the element of every row, int64 ``(…,)`` or one-hot ``(rows, elements)``,
+        in TorchScript int64 only.
         """
         if torch.jit.is_scripting():
             own_w = self._scripted_given(weight, self.weight, self.weight_numel)
@@ -289,7 +289,6 @@ class Linear(FormModule):
         return self._biased(self._apart(rows.reshape(*batch, rows.shape[-1])), b, index[0].reshape(batch))
 
     def _sets(self, w: Tensor, b: Tensor) -> int:
-        """Count the elements: as the layer was told, else of what a call gives."""
         return self.num_elements or max([x.shape[0] for x in (w, b) if x.dim() > 1], default=1)
 
     def _elements(self, x: Tensor, w: Tensor, b: Tensor, index: Any) -> tuple[Tensor, ...]:
@@ -309,7 +308,6 @@ class Linear(FormModule):
         return (index,)
 
     def _together(self, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        """Channels of x and of the weights as copies; no index looks for weights where there are none."""
         if self._by_element and w.size(-1) == 0:
             w = w.new_empty([0])
         if self._channels:
@@ -332,7 +330,7 @@ class Linear(FormModule):
         return out + everywhere.index_add(-1, self._bias_index, bias)
 
     def _fit(self, x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Check the tensors of a call; under autocast bring them to one dtype."""
+        """Check the tensors of a call; under autocast convert all to one dtype."""
         like, plan = self.output_mask, self.plan
         named = {"features": x, "weight": w, "bias": b}
         x, w, b = (given_numbers(name, value, like.dtype) for name, value in named.items())

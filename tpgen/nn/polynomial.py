@@ -1,4 +1,4 @@
-"""`Polynomial`: an equivariant polynomial that the user writes down, as a module."""
+"""`Polynomial`: a module for an equivariant polynomial that the user writes down."""
 
 from __future__ import annotations
 
@@ -41,39 +41,39 @@ class Polynomial(PolynomialModule):
     irreps_out
         irreps of the output, with as many copies as there are channels.
     terms
-        each a tuple of names, the same one as often as you like: all couplings of their product to the output; or
-        ``(names, table)`` with a constant of your own, ``{(k, i, ..., j): value}``, k a component of the output and
-        i, ..., j those of the tensors, in one channel.
+        each a tuple of names, repeated for powers: all couplings of their product to the output; or ``(names, table)``
+        with a constant of your own, ``{(k, i, ..., j): value}``, k a component of the output and i, ..., j of the
+        tensors, in one channel.
     weights
         ``shared`` by all rows, by ``element``, ``given`` to each call, or ``none``.
     num_elements
-        how many elements there are, for weights by element.
+        number of elements, for weights by element.
     layout
-        how tensors stand in memory: ``mul_ir``, ``ir_mul`` or ``channel`` ``(rows, channels, components)``; one name,
-        or a mapping from names (also ``out``).
+        memory layout of tensors: ``mul_ir``, ``ir_mul`` or ``channel`` ``(rows, channels, components)``; one name, or a
+        mapping from names (also ``out``).
     edges
-        makes it a convolution, each row an edge: maps names of tensors to the end of an edge, ``src`` or ``dst``, where
-        they are read, and ``out`` to that where results are summed.  The others have a row for each edge.
+        makes a convolution, whose rows are edges: maps names of tensors to the end of an edge, ``src`` or ``dst``, that
+        selects their rows, and ``out`` to the end that sums results.  Other tensors have a row for each edge.
     strategy
-        ``kernel``, ``einsum``, ``unrolled`` or ``auto``; `choice` says what was taken and why.
+        ``kernel``, ``einsum``, ``unrolled`` or ``auto``; `choice` names the selected strategy and why.
     backend, dynamic, fullgraph, mode
-        what runs a graph, as of `TensorProduct`.
+        how to run a graph, as for `TensorProduct`.
     max_bytes
-        the most that a graph, or a convolution, takes beside operands and results (None: no limit).
+        limit of memory beyond operands and results, for a graph or a convolution (None: no limit).
 
     Raises
     ------
     PlanError
-        where a term names no tensor, has no equivariant map, or a table is not equivariant (with the size of the
-        violation).
+        for a term that names no tensor or has no equivariant map, and for a table that is not equivariant (with the
+        size of the violation).
     OptionError
-        for an option that is not there.
+        for an unknown option.
     InputError
-        at a call, where a tensor does not fit.
+        at a call, for a tensor that does not fit.
 
     Example
     -------
-    Features squared and turned by the harmonics of a direction, which no preset covers:
+    Features squared and coupled with the harmonics of a direction:
 
     >>> tensors = {"x": "8x0e+8x1o", "y": "0e+1o"}
     >>> product = Polynomial(tensors, "8x0e+8x1o", [("x", "x", "y"), ("x",)], strategy="einsum")
@@ -87,7 +87,7 @@ class Polynomial(PolynomialModule):
     >>> dot(torch.ones(1, 12), torch.ones(1, 12))
     tensor([[3., 3., 3., 3.]])
 
-    A convolution: on every edge features of its source, squared, meet its direction, and sum at its target:
+    A convolution: every edge squares its source's features, couples the edge's direction, and adds to its target:
 
     >>> conv = Polynomial(tensors, "8x0e+8x1o", [("x", "x", "y")], edges={"x": "src", "out": "dst"}, strategy="einsum")
     >>> src, dst = torch.randint(5, (2, 12))
@@ -141,7 +141,7 @@ class Polynomial(PolynomialModule):
         edges: Mapping[str, str] | None = None,
         **options: Unpack[RunOptions],
     ) -> Polynomial:
-        """The module of a plan, with so many channels; weights that are not internal are given to each call.
+        """Build the module of a plan; without internal weights, each call gives the weights.
 
         >>> from tpgen.planner.contraction import make_contraction_plan
         >>> plan = make_contraction_plan(Irreps("0e+1o"), Irreps("0e"), [2])
@@ -184,13 +184,13 @@ class Polynomial(PolynomialModule):
         check_index: bool = True,
         **named: Tensor,
     ) -> Tensor:
-        """The polynomial of ``tensors``, each ``(rows, dim)``; returns ``(rows, out)``.
+        """Evaluate the polynomial of ``tensors``, each ``(rows, dim)``; returns ``(rows, out)``.
 
-        They are given in the order of construction, or by name: ``layer(x, y)`` or ``layer(x=x, y=y)``.
-        ``index`` is the element of every row, int64 ``(rows,)`` or one-hot.  ``weights``, which take the place of the
-        module's own where it has some, are `weight_shapes` with elements, 1 (shared by all rows) or rows in front.
+        Pass tensors in order or by name: ``layer(x, y)`` or ``layer(x=x, y=y)``.  ``index`` is the element of every
+        row, int64 ``(rows,)`` or one-hot.  ``weights``, which replace internal weights, have `weight_shapes` preceded
+        by the number of elements, 1 (shared by all rows) or rows.
 
-        Rows of a convolution are edges; ``edge_src``, ``edge_dst``, ``num_nodes`` and ``check_index`` are those of
+        Rows of a convolution are edges, with ``edge_src``, ``edge_dst``, ``num_nodes`` and ``check_index`` as in
         `TensorProductConv`.
         """
         tensors = self._in_order(tensors, named) if named else tensors

@@ -1,4 +1,4 @@
-"""Modules of polynomials: the program, weights of elements, ends of edges, the stages to look at."""
+"""Base class of modules that evaluate a planned polynomial, with checks of rows, elements, weights and edges."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ from tpgen.planner.plan import OUT, Operand, Plan
 
 
 class PolynomialModule(PlannedModule):
-    """A planned polynomial with a program that runs it; subclasses hold the weights and read the inputs.
+    """A planned polynomial with the program that runs it; subclasses own weights and parse inputs.
 
-    Every stage can be looked at: ``plan``, `form`, `sweep`, `placement`, `graph`, `code`; `explain` says what it costs,
-    `tpgen.verify` whether it is right.  `choice` says which strategy was taken, and why.
+    Every compilation stage is accessible: ``plan``, `form`, `sweep`, `placement`, `graph`, `code`.
     """
 
     _programs: ClassVar[tuple[str, ...]] = ("_forward_program",)
@@ -78,20 +77,20 @@ class PolynomialModule(PlannedModule):
         return describe_polynomial(self.plan).form
 
     def sweep(self, call: str = "forward") -> PolynomialSweep:
-        """The straight-line program of one row: of the ``forward`` call, its ``backward``, or any call in full."""
+        """Return the straight-line program of one row, of call ``forward``, ``backward``, or a call's full text."""
         return describe_polynomial(self.plan).sweep(named_call(self.plan, call))
 
     def placement(self, call: str = "forward", dtype: torch.dtype = torch.float32) -> PolynomialPlacement:
-        """The placement of a call's kernel: rows and channels of a task, what is transposed, scratch."""
+        """Return the placement of a call's kernel: rows and channels of a task, transposed operands, scratch."""
         return describe_polynomial(self.plan).placement(named_call(self.plan, call), dtype)
 
     @property
     def graph(self) -> Emission:
-        """The fx graph of the strategy in use."""
+        """The fx graph of the current strategy."""
         return emit_polynomial(self.plan, self.choice.strategy, self._indexed, self._ends)
 
     def code(self, call: str = "forward", dtype: torch.dtype = torch.float32) -> GeneratedSource:
-        """The generated C++ of a call."""
+        """Return the generated C++ of a call."""
         return describe_polynomial(self.plan).source(named_call(self.plan, call), dtype)
 
     # -- inspection --
@@ -145,7 +144,7 @@ class PolynomialModule(PlannedModule):
     # -- evaluation --
 
     def _of_tensors(self, tensors: Sequence[Tensor], index: Any, weights: Any, *edges: Any) -> Tensor:
-        """The polynomial of the inputs in their order; ``edges`` are both ends, the number of nodes, and the check."""
+        """Check inputs in order and evaluate; ``edges`` are both ends, the number of nodes and the check flag."""
         given = {name: self._fit(name, x) for name, x in zip(self._shapes, tensors, strict=True)}
         ends = ends_of_call(self._ends, given, *edges) if edges else []
         first = next(iter(given))
@@ -210,21 +209,18 @@ class PolynomialModule(PlannedModule):
         raise InputError(f"{name}: must have shape ({first}, {shape[0]}, {shape[1]}), {rule}, got {tuple(w.shape)}")
 
     def __prepare_scriptable__(self) -> nn.Module:
-        """Called by `torch.jit.script`, for any network that holds the module."""
+        """Return the module that `torch.jit.script` compiles in place of this one."""
         names = {id(p): name for name, p in self.named_parameters()}
         own = [names[id(w)] for w in self._own_weights()] if self.internal_weights else None
         return scripted_call(self, "_forward_program", self.plan, self._index if self._indexed else "", self._ends, own)
 
     def _own_weights(self) -> list[Tensor]:
-        """The module's own weights that terms read, in the order of the plan."""
         raise NotImplementedError
 
     def _weights(self, given: Any, rows: int) -> list[Tensor]:
-        """The weights of a call: the module's own where it has some and none are given."""
         return self._own_weights() if given is None and self.internal_weights else self._fit_weights(given, rows)
 
     def _fit(self, name: str, x: Any) -> Tensor:
-        """A tensor of a call, of the module's dtype; under autocast what is narrower is widened to it."""
         x = given_numbers(name, x, self._like.dtype)
         if self._like.is_meta and not x.is_meta and not any(True for _ in self.parameters()):
             self._settle(x)  # left there by a load, as no state says anything of it
@@ -241,7 +237,7 @@ class PolynomialModule(PlannedModule):
 
 
 def row_shape(o: Operand, channels: int) -> tuple[int, ...]:
-    """The shape of a row of an operand."""
+    """Return the shape of one row of an operand."""
     if not o.channels:
         return (o.dim,)
     return (channels, o.dim) if o.layout == "channel" else (channels * o.dim,)
@@ -252,12 +248,12 @@ def _row_shapes(plan: Plan, channels: int) -> dict[str, tuple[int, ...]]:
 
 
 def check_own_options(given: Iterable[str], *others: str) -> None:
-    """Raise `OptionError` for keywords that are neither how any module runs nor ``others`` of its own."""
+    """Raise `OptionError` for a keyword that is no run option and none of ``others``."""
     check_options((name for name in given if name not in RUN_FIELDS), (*others, *RUN_FIELDS))
 
 
 def check_stored(key: str, theirs: Any, ours: Tensor) -> None:
-    """Raise `InputError` where weights of a checkpoint have another shape."""
+    """Raise `InputError` if a checkpoint's weights have another shape."""
     if isinstance(theirs, Tensor) and theirs.shape != ours.shape:
         raise InputError(
             f"{key}: the checkpoint has shape (elements, paths, channels) = {tuple(theirs.shape)}, and this module "
@@ -267,7 +263,7 @@ def check_stored(key: str, theirs: Any, ours: Tensor) -> None:
 
 
 def check_ends(edges: Any, plan: Plan) -> Ends:
-    """The ends of edges by operand.  Raises `PlanError` for what is no tensor or no end, and for names that clash."""
+    """Convert ``edges`` into pairs of operand and end; `PlanError` for unknown names or ends, and name clashes."""
     names = [o.name for o in plan.operands if not o.weights]
     if not isinstance(edges, Mapping):
         raise PlanError(f"edges: must map names of tensors to ends, such as {{'x': 'src'}}, got {str(edges)[:60]}")
@@ -285,9 +281,9 @@ def check_ends(edges: Any, plan: Plan) -> Ends:
 def ends_of_call(
     ends: Ends, given: Mapping[str, Tensor], src: Any, dst: Any, num_nodes: int | None, check_index: bool
 ) -> list[Any]:
-    """The ends of edges as a program takes them, and behind them how many rows results are summed into.
+    """Return the edge indices that a program takes, and the number of result rows where results are summed.
 
-    Raises `InputError` for edges of what has none, and for those that do not fit the tensors that are given.
+    Raises `InputError` for edges given to a polynomial without edges, and for edges that do not fit the tensors.
     """
     if not ends:
         if src is not None or dst is not None or num_nodes is not None:

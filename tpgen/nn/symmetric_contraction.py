@@ -1,4 +1,4 @@
-"""`SymmetricContraction`: products of a node's features with themselves, weighted by its element, as in MACE."""
+"""`SymmetricContraction`: MACE's products of a node's features with themselves, weighted by element."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class SymmetricContraction(PolynomialModule):
 
     for every row, of element e, and every channel, with degrees :math:`\nu` from 1 to ``correlation``.
 
-    Couplings U are chained Wigner 3j symbols in float64, in MACE's order and normalisation; parameters have MACE's
-    names and shapes, so its checkpoints load.
+    Couplings U are chained Wigner 3j symbols in float64, in MACE's order and normalisation.  Parameters have MACE's
+    names and shapes, so MACE checkpoints load.
 
     Parameters
     ----------
@@ -42,26 +42,26 @@ class SymmetricContraction(PolynomialModule):
     correlation
         the highest degree, 1 to 4; or a mapping from output irreps to degrees.
     irrep_normalization, path_normalization
-        accepted as by MACE, and like there without effect.
+        accepted as by MACE, without effect.
     use_reduced_cg
-        must be False: MACE's other basis comes out of another library.
+        must be False: cuequivariance defines MACE's reduced basis.
     internal_weights
-        whether the module owns its weights (the default); else `forward` takes them.
+        whether the module owns its weights (the default); else `forward` takes weights.
     shared_weights
-        accepted as by MACE; without ``num_elements`` all rows share their weights.
+        accepted as by MACE; without ``num_elements`` all rows share weights.
     num_elements
-        how many elements there are.
+        number of elements.
     strategy, backend, dynamic, fullgraph, mode, max_bytes
-        how it is written and run, as of `Polynomial`.
+        as for `Polynomial`.
 
     Raises
     ------
     PlanError
         for irreps of unequal multiplicities, or degrees other than 1 to 4.
     OptionError
-        for an option that is not there.
+        for an unknown option.
     InputError
-        at a call, where a tensor does not fit.
+        at a call, for a tensor that does not fit.
 
     Example
     -------
@@ -108,11 +108,11 @@ class SymmetricContraction(PolynomialModule):
             )
 
     def forward(self, x: Tensor, y: Tensor | None = None, weights: list[Tensor] | None = None) -> Tensor:
-        """The contraction of ``x (rows, channels, components)``; returns ``(rows, irreps_out.dim)``.
+        """Contract ``x (rows, channels, components)``; returns ``(rows, irreps_out.dim)``.
 
-        ``y`` is the element of every row: one-hot ``(rows, elements)`` or int64 ``(rows,)``; None where all rows share
-        weights.  ``weights``, which take the place of the module's own where it has some, are `weight_shapes` with the
-        number of elements in front; where there are no elements, with 1 (shared by all rows) or rows.
+        ``y`` is the element of every row: one-hot ``(rows, elements)`` or int64 ``(rows,)``; None without elements.
+        ``weights``, which replace internal weights, have `weight_shapes` preceded by the number of elements; without
+        elements, by 1 (shared by all rows) or rows.
         """
         if not isinstance(x, Tensor):
             node = leaf_call(self, x, y, weights)
@@ -131,7 +131,7 @@ class SymmetricContraction(PolynomialModule):
         )
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
-        """Load as usual; MACE keeps its couplings beside the weights, which say the sign that each weight goes with."""
+        """Load a state_dict; the couplings of a MACE checkpoint fix the sign of each weight."""
         for n, (mul_ir, degree) in enumerate(zip(self.irreps_out, self.degrees, strict=True)):
             at = f"{prefix}contractions.{n}."
             for nu in range(1, degree + 1):
@@ -149,7 +149,7 @@ class SymmetricContraction(PolynomialModule):
 
 
 class _Weights(nn.Module):
-    """The weights into one output irrep, under MACE's names and in its shapes; nothing reads those of dead degrees."""
+    """Weights into one output irrep, under MACE's names and shapes."""
 
     def __init__(self, paths: list[list[Entries]], elements: int, channels: int) -> None:
         super().__init__()
@@ -192,7 +192,6 @@ def _degrees(irreps_out: Irreps, correlation: Correlation) -> list[int]:
 
 
 def _by_irrep(correlation: Mapping[Any, int], outputs: list[str]) -> dict[str, int]:
-    """The degree of every output irrep, as its user or MACE writes them."""
     by_irrep: dict[str, int] = {}
     for key, degree in correlation.items():
         name = _irrep_name(key)
@@ -222,9 +221,9 @@ def _check_names(irrep_normalization: str | None, path_normalization: str | None
 
 
 def coupling_basis(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
-    """Each path of a checkpoint as a sum of ours, ``(theirs, ours)``: between equal tensors only sums count.
+    """Express each path of a checkpoint in our paths, as a matrix ``(theirs, ours)``; only symmetrized couplings count.
 
-    Raises `PlanError` where they are none: cuequivariance's reduced basis is one.
+    Raises `PlanError` for couplings outside our span.
     """
     ours = contraction_couplings(irreps_in, output, degree)
     theirs = theirs.to("cpu", torch.float64)
@@ -239,20 +238,20 @@ def coupling_basis(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, d
 
 
 def mean_over_orders(couplings: Tensor) -> Tensor:
-    """The mean over all orders of the inputs: ``[component, i_1, ..., i_nu, path]``."""
+    """Average couplings ``[component, i_1, ..., i_nu, path]`` over all permutations of the inputs."""
     inputs = range(1, couplings.dim() - 1)
     turned = [couplings.permute(0, *order, couplings.dim() - 1) for order in permutations(inputs)]
     return torch.stack(turned).mean(0)
 
 
 def contraction_couplings(irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
-    """All paths to an output, ``[component, i_1, ..., i_nu, path]``, in float64."""
+    """Compute the couplings of all paths to an output irrep, ``[component, i_1, ..., i_nu, path]``, in float64."""
     one = [one_channel(irreps_in)] * degree
     return torch.from_numpy(generalized_couplings(one, output, natural=degree == MAX_DEGREE))
 
 
 def coupling_signs(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
-    """The sign of each path in a checkpoint: versions of e3nn differ in those of some Wigner 3j symbols."""
+    """Return the sign of each checkpoint path relative to ours, as Wigner 3j signs vary between e3nn versions."""
     ours = contraction_couplings(irreps_in, output, degree)
     if ours.shape[-1] == 0:
         return torch.ones(1, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""`TensorProduct`: a planned, emitted and compiled product as a module, a drop-in for `e3nn.o3.TensorProduct`.
+"""`TensorProduct`: a planned and compiled tensor product, a drop-in for `e3nn.o3.TensorProduct`.
 
 Annotations here are objects, not strings: TorchScript reads them.
 """
@@ -38,51 +38,50 @@ class _Unwritten(nn.Module):
 class TensorProduct(FormModule):
     r"""Equivariant tensor product with parametrised paths, :math:`z = \sum_p \alpha_p\, w_p\, (x \otimes y)_p`.
 
-    Each instruction couples a segment of both inputs to one of the output with a real Wigner 3j symbol; its mode
-    says how the copies meet (see docs/concepts.md).  The product is planned once, written as an fx graph and run by
-    ``backend``.
+    Each instruction couples a segment of both inputs to an output segment by a real Wigner 3j symbol; its mode pairs
+    the copies (see docs/concepts.md).
 
     Parameters
     ----------
     irreps_in1, irreps_in2, irreps_out
-        how inputs and output turn: ``"16x0e + 16x1o"``, or any other value that `e3nn.o3.Irreps` takes.
+        irreps of inputs and output: ``"16x0e + 16x1o"``, or any other value that `e3nn.o3.Irreps` takes.
     instructions
         tuples ``(i_in1, i_in2, i_out, mode, has_weight[, path_weight])``, with the mode one of ``uvw, uvu, uvv,
         uuw, uuu, uvuv, uvu<v, u<vw``.
     in1_var, in2_var, out_var
         variance of each entry of the irreps, 1 by default.
     irrep_normalization
-        what has variance 1: each ``component`` (the default), the ``norm``, or ``none``.
+        unit of variance 1: each ``component`` (the default), the ``norm``, or ``none``.
     path_normalization
-        what counts alike in a sum: each ``element`` (the default), each ``path``, or ``none``.
+        unit of equal weight in a sum: each ``element`` (the default), each ``path``, or ``none``.
     internal_weights
-        whether the module owns its weights: where left out, it does if they are shared.
+        whether the module owns its weights; by default, if weights are shared.
     shared_weights
         whether all rows use the same weights (the default), or each has its own.
     compile_left_right
-        accepted as by e3nn: the program of `forward` is always written.
+        accepted as by e3nn, without effect.
     compile_right
         write the program of `right` at construction, else at its first use.
     layout
         ``mul_ir`` (e3nn's: copies outside) or ``ir_mul`` (components outside), one name or one for each of in1,
         in2, out.
     strategy
-        ``einsum``, ``grouped``, ``unrolled``, ``kernel`` or ``auto``; `choice` says what was taken and why.
+        ``einsum``, ``grouped``, ``unrolled``, ``kernel`` or ``auto``; `choice` names the selected strategy and why.
     backend
         ``eager``, ``script``, ``inductor``, ``aot_eager`` or ``cudagraphs``; compiled at the first call.
     streams
-        put independent paths on this many CUDA streams (0: none).
+        distribute independent paths over this many CUDA streams (0: none).
     dynamic, fullgraph, mode
         passed to `torch.compile` by the backends that use it.
     max_bytes
-        the most that a graph takes beside operands and results: it computes some rows at a time (None: no limit).
+        limit of a graph's memory beyond operands and results, kept by batches of rows (None: no limit).
 
     Raises
     ------
     PlanError
         names the instruction that breaks a rule.
     InputError
-        at a call, where a tensor does not fit.
+        at a call, for a tensor that does not fit.
 
     Example
     -------
@@ -140,7 +139,7 @@ class TensorProduct(FormModule):
 
     @classmethod
     def from_plan(cls, plan: Plan, internal_weights: bool | None = None, **options: Unpack[ProductOptions]) -> Self:
-        """The module of a plan, such as a preset's.
+        """Build the module of a plan, such as a preset's.
 
         >>> from tpgen.planner.presets import channelwise
         >>> TensorProduct.from_plan(channelwise("8x0e+8x1o", "0e+1o", "0e+1o"))
@@ -194,11 +193,10 @@ class TensorProduct(FormModule):
     # --- evaluation ---------------------------------------------------------------------------------------------
 
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045 (TorchScript reads it)
-        """The product of ``x (…, in1)`` and ``y (…, in2)``; batch dimensions broadcast.
+        """Multiply ``x (…, in1)`` and ``y (…, in2)``; batch dimensions broadcast.  Returns ``(…, out)``.
 
-        ``weight`` is ``(numel,)``, or ``(…, numel)`` where weights are not shared, or a list with one tensor for
-        each weighted instruction.  It may be left out where weights are internal; where it is given it takes their
-        place for this call. Returns ``(…, out)``.
+        ``weight`` is ``(numel,)``, or ``(…, numel)`` if not shared, or a list with one tensor for each weighted
+        instruction.  Internal weights are the default, and a tensor replaces internal weights for this call.
         """
         # Five routes, the narrowest first.  TorchScript must see no other.  The usual call is tried before anything is
         # looked at, since small products are overhead.  What an fx trace sees is one node.  Plain rows go to the
@@ -220,9 +218,9 @@ class TensorProduct(FormModule):
 
     @torch.jit.export
     def right(self, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """The product as a matrix that acts on x: ``out = einsum("…i,…ik->…k", x, right(y))``.
+        """Return the product as a matrix on x: ``out = einsum("…i,…ik->…k", x, right(y))``.
 
-        Takes ``y (…, in2)`` and weights as `forward` does; returns ``(…, in1, out)``.  All eight modes have it.
+        Takes ``y (…, in2)`` and weights as `forward` does; returns ``(…, in1, out)``, for all eight modes.
         """
         if torch.jit.is_scripting():
             return self._right_program(y, self._scripted_weight(weight))
@@ -232,7 +230,7 @@ class TensorProduct(FormModule):
         return self._run("right", y, w)
 
     def takes_rows(self, x: Tensor, y: Tensor, w: Tensor) -> bool:
-        """Whether a call needs none of the thorough checks: rows alike, nothing to convert, nothing to complain of."""
+        """Test whether operands need no further check or conversion: equal rows, dtype and device."""
         like = self.output_mask
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() == 2) or self.streams:
             return False
@@ -259,7 +257,6 @@ class TensorProduct(FormModule):
         return unrounded(self._runner(direction), *operands)
 
     def _fit(self, named: dict[str, tuple[Tensor, int]], w: Tensor) -> list[Tensor]:
-        """Check the operands of a call; under autocast bring them to one dtype."""
         like = self.output_mask
         named = {name: (given_numbers(name, x, like.dtype), dim) for name, (x, dim) in named.items()}
         w = given_numbers("weight", w, like.dtype)
@@ -304,8 +301,7 @@ class TensorProduct(FormModule):
     ) -> tuple[Any, Any]:
         """Draw the paths with matplotlib, as e3nn does: inputs on the upper sides of a hexagon, the output below.
 
-        Paths are coloured by the size of their weights where ``plot_weight`` is set and weights are there.
-        Returns ``(figure, axes)``.
+        With ``plot_weight``, available weights colour the paths.  Returns ``(figure, axes)``.
         """
         if aspect_ratio != "auto" and not isinstance(aspect_ratio, (int, float)):
             raise TpgenError(f"aspect_ratio must be a number or 'auto', got {aspect_ratio!r}")
@@ -333,12 +329,12 @@ class TensorProduct(FormModule):
         return sum(prod(i.path_shape) for i in self.instructions)
 
     def __prepare_scriptable__(self) -> "TensorProduct":
-        """Called by `torch.jit.script`: a scripted module must have every program it may be asked for."""
+        """Write every program before `torch.jit.script` compiles the module."""
         self._write_right()
         return self
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
-        """Load as usual; e3nn keeps couplings in its state_dict, which are constants here."""
+        """Load a state_dict without e3nn's entries for couplings, which are constants here."""
         for key in [k for k in state_dict if k.startswith(prefix + "_compiled_main_")]:
             del state_dict[key]
         super()._load_from_state_dict(state_dict, prefix, *args)
