@@ -1,8 +1,4 @@
-"""Programs compiled by another process, on cores that nobody needs: this one finds them in the cache of kernels.
-
-Nothing of this process is touched meanwhile: no lock is held, torch is as it was, and Python runs as fast as before.
-What the other process needs is pickled: the network and a call of it.
-"""
+"""Compilation of programs in a background process, which unpickles network and call, and fills the kernel cache."""
 
 from __future__ import annotations
 
@@ -29,10 +25,10 @@ _NAMES = ("call.pt", "said.txt")
 
 
 class ProgramBuilder:
-    """Another process that builds a program; it ends with this process at the latest."""
+    """A background process that builds a program, and ends with this process at the latest."""
 
     def __init__(self, network: nn.Module, held: dict[str, Any]) -> None:
-        """Begin.  Raises whatever a network raises that cannot be pickled."""
+        """Start the process.  Propagates the error of a network that cannot be pickled."""
         self._folder = Path(tempfile.mkdtemp(prefix="tpgen-"))
         self._owner = os.getpid()
         try:
@@ -55,23 +51,23 @@ class ProgramBuilder:
         self._end = finalize(self, _end, self._process, self._folder, self._owner)
 
     def works(self) -> bool:
-        """Whether it has not ended yet; a forked process has no part in it."""
+        """Test whether the process is still running; False in a fork."""
         return self._owner == os.getpid() and self._process.poll() is None
 
     def wait(self) -> None:
-        """Wait until it has ended."""
+        """Wait for the end of the process."""
         if self._owner == os.getpid():
             self._process.wait()
 
     def failure(self) -> str:
-        """What it said last if it has built nothing; empty if it has."""
+        """Return the last line of stderr if the process failed, else ""."""
         if not self._process.returncode:
             return ""
         lines = (self._folder / _NAMES[1]).read_text(errors="replace").strip().splitlines()
         return next(reversed(lines), f"exit status {self._process.returncode}")
 
     def end(self) -> None:
-        """End it, and forget its files."""
+        """Kill the process and delete its files."""
         self._end()
 
 
@@ -87,7 +83,7 @@ def _end(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
 
 
 def build(network: nn.Module, evaluate: Evaluate, args: tuple, options: dict[str, Any]) -> Program:
-    """The program of an evaluation of a network, for calls like this one."""
+    """Build the program of a network's evaluation, for calls like this one."""
     signature, tensors = Signature.of(args, options)
     slots = ParameterSlots(network, gradients=False)
     return Program.of(type(network).__name__, evaluate, slots, signature, tensors)

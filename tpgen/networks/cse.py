@@ -1,8 +1,4 @@
-"""Common subexpressions of a traced graph computed once (cse), and what nobody reads dropped (dce).
-
-The idea is the `GraphWriter`'s: the same call on the same operands is one node.  A traced network is not all pure
-functions, as what the writer writes is, so this module says which nodes are.
-"""
+"""Common subexpression elimination (cse) and dead code elimination (dce) of a traced graph."""
 
 from __future__ import annotations
 
@@ -22,11 +18,10 @@ _PURE_HOMES = ("torch", "_operator", "math", "builtins", "tpgen", "e3nn")
 
 
 def cse(graph: fx.Graph, module: nn.Module) -> int:
-    """Write every call on the same operands once, in place; returns how many nodes that removed.
+    """Merge equal calls on equal operands, in place; return the number of removed nodes.
 
-    Shared are pure functions and reads of parameters.  Random functions, leaf modules and unknown functions stay as
-    they are.  Nothing is shared across a node that writes into a tensor, and neither is what such a tensor was made of;
-    functions and modules that are neither torch's, e3nn's nor tpgen's count as such nodes.
+    Only pure functions and reads of parameters merge.  Nothing merges across a node that writes into a tensor, or among
+    the ancestors of such a tensor.  Functions and modules outside torch, e3nn and tpgen count as writing.
     """
     writers = {node for node in graph.nodes if _writes(node, module)}
     written = _ancestors({source for node in writers for source in node.all_input_nodes})
@@ -48,7 +43,7 @@ def cse(graph: fx.Graph, module: nn.Module) -> int:
 
 
 def dce(graph: fx.Graph, module: nn.Module) -> None:
-    """Drop what inlining left without a reader; nodes of the network's own code stay."""
+    """Remove unused nodes that inlining has left; unused nodes of the network's own code stay."""
     for node in reversed(list(graph.nodes)):
         inlined = "tpgen" in node.meta or node.op == "get_attr"
         if inlined and not node.users and _is_pure(node) and not _writes(node, module):
@@ -77,7 +72,7 @@ def _ancestors(nodes: set[fx.Node]) -> set[fx.Node]:
 
 
 def _writes(node: fx.Node, module: nn.Module) -> bool:
-    """Whether a node may write into one of its operands; code of nobody knows whom may."""
+    """Test whether a node may write into an operand; foreign code may."""
     if node.op == "call_module":
         called = module.get_submodule(str(node.target))
         return _is_foreign(type(called).__module__) or bool(getattr(called, "inplace", False))
@@ -99,12 +94,11 @@ def _home(node: fx.Node) -> str:
 
 
 def _is_foreign(home: str) -> bool:
-    """Whether code may do what this module does not know of: a user's own, also in TorchScript."""
+    """Test whether a module name is outside torch, e3nn and tpgen, or TorchScript."""
     return home.split(".")[0] not in _PURE_HOMES or home.startswith("torch.jit")
 
 
 def _is_pure(node: fx.Node) -> bool:
-    """Whether a node's result depends on its operands alone, so that it may be computed once or not at all."""
     if node.op == "get_attr":
         return True
     if node.op == "call_method":

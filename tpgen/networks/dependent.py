@@ -1,7 +1,7 @@
-"""Operations of a network whose results' sizes depend on numbers, such as `nonzero`, and numbers that Python asks for.
+"""Data-dependent operations of a network, such as `nonzero` and ``item``, as findings of a program.
 
-Each call computes them as the network does, of what a part of its graph makes.  Its program is given what was found:
-tensors with sizes of their own.  A number that is no count must be that of the example.
+Each call computes these operations outside the program, which takes the results as inputs with sizes of their own.  A
+number that is no count must equal that of the example.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LEAST = 2  # of sizes that are open
 
 
 class Dependent(DispatchMode):
-    """Take for findings of a program what depends on numbers; but for what tpgen asks, which knows programs."""
+    """A dispatch mode that turns data-dependent operations, except tpgen's, into findings of a program."""
 
     def __init__(self, program: Recording) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Dependent(DispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run an operation, or name it and take what is given."""
+        """Run an operation, or return its finding."""
         options, rule = kwargs or {}, _RULES.get(function) or (_found if _is_dependent(function) else None)
         if rule is None or not asked_at():
             return function(*args, **options)
@@ -52,7 +52,7 @@ class Dependent(DispatchMode):
     def find(
         self, function: Any, compute: Callable[..., Any], sources: Sequence[Tensor], finding: Callable[[Any], Finding]
     ) -> Any:
-        """What the program is given for an operation; its results, where no program is or an example's call is not."""
+        """Return the finding of an operation; in the example call, compute the results and register the finding."""
         name, program = f"{function} at {asked_at()}", self._program
         self._count[name] += 1
         name = f"{name}, {self._count[name]}"
@@ -65,7 +65,7 @@ class Dependent(DispatchMode):
         return made
 
     def columns(self, mask: Tensor) -> Sequence[Tensor]:
-        """Indices where a mask holds, one for each of its axes."""
+        """Return the indices of a mask's true entries, one tensor for each axis."""
         key = id(mask), mask._version
         if key not in self._columns:
             self._columns[key] = mask, _found(self, _aten.nonzero.default, mask).unbind(1)
@@ -149,7 +149,7 @@ def _is_dependent(function: Any) -> bool:
 
 
 def asked_at() -> str:
-    """File and line of the code that asks for an operation of torch; none where it is of this package."""
+    """Return file and line of the code that calls a torch operation; "" for tpgen's own code."""
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_BETWEEN):
         frame = frame.f_back
@@ -158,7 +158,7 @@ def asked_at() -> str:
 
 
 def line_of(error: BaseException) -> str:
-    """The line of the user's code behind an error, to be said after it; empty where there is none."""
+    """Format the last line of user code behind an error; "" without user code."""
     found = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

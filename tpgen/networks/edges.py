@@ -1,7 +1,7 @@
-"""Rows that a program gathers for a product, and sums of its results, as rules by which the kernel finds rows.
+"""Fuse gathers and scatter sums of a traced graph into product kernels.
 
-``product(x[src], y, w)`` summed to rows ``dst`` is one call of the kernel on x, which writes no row of an edge.  So are
-its gradients, where a gather becomes a sum.  Any way to write these in torch is a row of `_GATHERS` or `_SUMS`.
+``product(x[src], y, w)`` summed to rows ``dst`` becomes one kernel call on x, which stores no row of an edge; gradients
+alike.  `_GATHERS` and `_SUMS` list the PyTorch operators.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _aten, _form = torch.ops.aten, torch.ops.tpgen.form.default
 
 
 class _Moved(NamedTuple):
-    """Rows of edges, gathered or summed; those of nodes, the index between them, and how many nodes there are."""
+    """A gather or a sum: rows of edges, rows of nodes, the index between both, and the number of nodes."""
 
     rows: fx.Node
     others: fx.Node
@@ -32,7 +32,7 @@ class _Moved(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """How a rule finds rows of a call: gathers of given slots, and sums of opened ones, which go."""
+    """A row rule for a call, with the gathers and sums that the rule replaces, by slot."""
 
     by: RowIndex
     gathered: dict[Slot, fx.Node]
@@ -40,7 +40,7 @@ class _Found(NamedTuple):
 
 
 def find_rows(graph: fx.Graph) -> None:
-    """Let calls of products take rows by rules, where a graph gathers these before or sums them after."""
+    """Fuse gathers before and sums after product calls into the calls, as row rules."""
     for node in graph.find_nodes(op="call_function", target=_form):
         call = FormCall.read(*node.args, **node.kwargs)
         if not kernels_of(call.description).description.any_level:

@@ -1,8 +1,4 @@
-"""Drop from an inlined graph what keeps products apart although they read the same rows.
-
-A program broadcasts the batch dimensions of its operands and flattens them into rows: after that, even operands that
-several products have in common are different nodes in each.  An example tells where none of it is needed.
-"""
+"""Removal of reshapes and broadcasts around inlined products, which hide common operands from cse."""
 
 from __future__ import annotations
 
@@ -20,10 +16,10 @@ _REARRANGING = ("flatten", "unsqueeze", "squeeze", "reshape", "view", "unflatten
 
 
 def drop_frames(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
-    """Drop reshapes and broadcasts of batch dimensions that change no shape in the example, in place.
+    """Remove reshapes and broadcasts of batch dimensions that change no shape at example inputs, in place.
 
-    Only nodes of tpgen's programs are looked at, and shapes are compared, never values.  Afterwards all operands of a
-    product have one number of rows, and programs ask the operand that is computed first for it.
+    Only nodes of tpgen programs change.  Afterwards all operands of a product have one number of rows, read from the
+    earliest operand.
     """
     seen = _Shapes(module)
     seen.run(*inputs)
@@ -48,7 +44,7 @@ def drop_frames(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
 
 @contextmanager
 def undisturbed(module: nn.Module) -> Iterator[None]:
-    """Leave a module as it was after a trial call: without gradients, with the same random numbers ahead."""
+    """Run a trial call in evaluation, without gradients, and restore modes and random state."""
     modes = {m: m.training for m in module.modules()}
     module.eval()  # so that a batch norm keeps its statistics
     try:
@@ -60,14 +56,14 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
 
 
 class _Shapes(fx.Interpreter):
-    """Runs a graph and notes the shapes of its tensors; the module is as it was afterwards."""
+    """An interpreter that records the shapes of a graph's tensors."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
         self.shapes: dict[fx.Node, tuple[int, ...]] = {}
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run once in eval mode, without gradients; modes and random state are restored."""
+        """Run once under `undisturbed`."""
         with undisturbed(self.module):
             return super().run(*args, **kwargs)
 
@@ -79,7 +75,7 @@ class _Shapes(fx.Interpreter):
 
 
 def _source(node: fx.Node, shapes: dict[fx.Node, tuple[int, ...]]) -> fx.Node | None:
-    """The operand that has the same entries in the same order as the node, if there is one."""
+    """Return the operand with the same entries in the same order as the node, or None."""
     if node not in shapes:
         return None
     source: Any = None
@@ -95,7 +91,7 @@ def _source(node: fx.Node, shapes: dict[fx.Node, tuple[int, ...]]) -> fx.Node | 
 
 
 class _Rows:
-    """Classes of matrices that have the same number of rows because one product reads them."""
+    """Union-find of matrices that have the same number of rows, as operands of one product."""
 
     def __init__(self, shapes: dict[fx.Node, tuple[int, ...]], order: dict[fx.Node, int]) -> None:
         self.shapes = shapes
@@ -111,7 +107,7 @@ class _Rows:
                 self.parent[root] = roots[0]
 
     def first(self, node: Any) -> Any:
-        """The earliest matrix of the class: it is there wherever one of the others is."""
+        """Return the earliest matrix of the class."""
         while node in self.parent:
             node = self.parent[node]
         return node

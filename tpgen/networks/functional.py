@@ -1,4 +1,4 @@
-"""Operations in place as others that return a new tensor, so that nodes of a graph can be shared and dropped."""
+"""Traces without in-place operations, so that nodes can be shared and dropped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tpgen.emitter.emit import forget_text_with
 
 
 def traced(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
-    """Trace a function at example inputs into a graph without writes; of nested inputs it may take the leaves alone."""
+    """Trace a function at example inputs into a graph without writes, whose inputs may be the flat leaves."""
     graph = _traced(function, inputs)
     if functional(graph.graph):
         return graph
@@ -31,7 +31,7 @@ def _traced(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModu
 
 @contextmanager
 def texts_as_long_as_graphs() -> Iterator[None]:
-    """Let the text of each graph that is written meanwhile live as long as its code."""
+    """Free the source text of graphs, traced during the context, together with their code."""
 
     def change(recompile: Callable[[fx.GraphModule], Any]) -> Callable[[fx.GraphModule], Any]:
         def written(self: fx.GraphModule) -> Any:
@@ -46,10 +46,7 @@ def texts_as_long_as_graphs() -> Iterator[None]:
 
 
 def functional(graph: fx.Graph) -> bool:
-    """Let no node of a traced graph write into a tensor; False where some write is to memory that others see.
-
-    A tensor that an operation has made, and that no view of is read after the write, can be another one from there on.
-    """
+    """Replace in-place operations of a traced graph by functional ones; False if a write may reach other readers."""
     order = {node: n for n, node in enumerate(graph.nodes)}
     for node in order:
         if node.op == "call_function" and _schema(node) is not None and _schema(node).is_mutable:
@@ -63,7 +60,6 @@ def functional(graph: fx.Graph) -> bool:
 
 
 def _plain(node: fx.Node) -> Any:
-    """The operation that returns what one in place leaves in its operand, where the operand is memory of its own."""
     space, _, name = node.target.name().partition("::")  # type: ignore[union-attr]
     operation, _, overload = name.partition(".")
     written: Any = node.args[0] if node.args else None
@@ -80,7 +76,7 @@ def _plain(node: fx.Node) -> Any:
 
 
 def _views(node: fx.Node) -> set[fx.Node]:
-    """Views of the tensor that a node writes to, and views of views."""
+    """Return the views, also indirect ones, of the tensor that a node writes."""
     written: Any = node.args[0]
     found: set[fx.Node] = set()
     pending = [user for user in written.users if user is not node]
@@ -93,7 +89,7 @@ def _views(node: fx.Node) -> set[fx.Node]:
 
 
 def aliases(node: fx.Node) -> bool:
-    """Whether a node may return memory of an operand."""
+    """Test whether a node may return memory of an operand."""
     schema = _schema(node)
     return node.op == "call_function" and (schema is None or any(x.alias_info is not None for x in schema.returns))
 

@@ -1,7 +1,4 @@
-"""Put the programs of products into the graph of the network that calls them: one flat graph.
-
-What several products compute alike, such as their shared spherical harmonics combined with the same couplings, is then
-computed once.
+"""Inline the programs of products into a network's graph, and share common subexpressions.
 
 >>> import torch, tpgen
 >>> from tpgen.networks.tracer import trace_network
@@ -34,9 +31,9 @@ from tpgen.nn.tensor_product import TensorProduct
 
 @dataclass(frozen=True)
 class Gain:
-    """Gain of sharing: nodes and FLOPs of the flat graph as it was put together, and as it is.
+    """Nodes, constants and FLOPs of a flat graph before and after sharing.
 
-    FLOPs are those of matrix products, for the inputs given; None where none were given.
+    FLOPs count matrix products at the given inputs; None without inputs.
     """
 
     products: int
@@ -58,7 +55,7 @@ class Gain:
 
 
 class FlatNetwork(EmittedModule):
-    """A network as one graph.  Its parameters are the network's own; couplings are exact constants, as in a product."""
+    """A network as one graph, with the network's own parameters and exact coupling constants."""
 
     @property
     def gain(self) -> Gain:
@@ -72,25 +69,22 @@ def inline_products(
     strategy: str | None = None,
     inputs: Sequence[Any] | None = None,
 ) -> FlatNetwork:
-    """Replace the calls of products by their programs, and compute once what is computed alike.
+    """Replace calls of products by their programs, and share common subexpressions.
 
-    The checks that a product makes at a call, and its handling of autocast, are not part of the graph.
-    Raises `TraceError` for a network that is not traced, for inputs that it does not take, and for a call that has no
-    single program, such as one with a list of weights.
+    The graph omits the products' argument checks and autocast handling.  Raises `TraceError` for an untraced network,
+    for inputs on which the network fails, and for a call with a list of weights.
 
     Parameters
     ----------
     graph_module
-        a traced network, such as `trace_network` returns; it stays as it is.
+        a traced network, as of `trace_network`; stays unchanged.
     predicate
-        ``(product, path) -> bool``: which products to inline.
+        ``(product, path) -> bool``: whether to inline a product.
     strategy
-        write the programs anew with this strategy.  A product's own may be ``kernel``, whose program is a single node
-        that shares nothing; ``einsum`` shares most.
+        strategy of the inlined programs, by default each product's own; ``einsum`` shares most, ``kernel`` nothing.
     inputs
-        example inputs with at least two rows.  With them the frame that broadcasts batch dimensions is dropped where
-        the example needs none, and products that read the same rows share what they make of them; the flat network
-        then takes batches of the same form (any number of rows) only.
+        example inputs with at least two rows.  With inputs, the flat network drops broadcasts of batch dimensions that
+        the example does not need, which shares more, and then takes only batches of the same form (any number of rows).
     """
     _check_runs(graph_module, inputs)
     flat = _Inliner(graph_module, predicate, strategy).run()
@@ -112,7 +106,7 @@ def inline_products(
 
 
 def product_of(module: nn.Module) -> TensorProduct | None:
-    """The product whose program stands for a module: itself, or that which computes for it since `convert`."""
+    """Return the product that computes a module: the module itself or, after `convert`, its substitute; else None."""
     found = getattr(module, PROGRAM, module)
     return found if isinstance(found, PlannedModule) and found.directions else None  # type: ignore[return-value]
 
@@ -159,7 +153,7 @@ class _Inliner:
         return self
 
     def module(self) -> FlatNetwork:
-        """The flat module; built anew after every change of the graph."""
+        """Build the flat module of the current graph."""
         held: dict[str, Any] = {}
         for node in self.graph.nodes:
             if node.op in ("get_attr", "call_module"):
@@ -222,7 +216,6 @@ class _Inliner:
         raise AssertionError("an emitted graph ends in an output")
 
     def _constant(self, name: str, values: np.ndarray, product: TensorProduct) -> fx.Node:
-        """A constant of a product as one of the flat module; equal ones are held once."""
         like = product.output_mask
         self.constants_before += 1
         key = (values.tobytes(), values.shape, str(values.dtype), like.dtype, like.device)

@@ -1,7 +1,4 @@
-"""The inverse of a function, written by going through its graph in reverse.
-
-For a graph that computes one output from one input by invertible steps, each step is undone in turn, the last first:
-``y = exp(2 x)`` becomes ``x = log(y) / 2``.
+"""Inversion of a traced elementwise function, step by step from output to input.
 
 >>> import torch
 >>> from torch import fx
@@ -47,7 +44,6 @@ def _divided(y: Any, place: int, constant: Any) -> Any:
 
 
 def _power(y: Any, place: int, constant: Any) -> Any:
-    """A root, where the base is open; a logarithm, where the exponent is."""
     if place == 0:
         return y ** (1.0 / constant)
     return torch.log(y) / (math.log(constant) if isinstance(constant, (int, float)) else torch.log(constant))
@@ -97,13 +93,13 @@ _HARMLESS = {"inplace"}  # keywords that change no value
 
 
 def invert(graph_module: fx.GraphModule, inverses: Mapping[Any, Inverse] | None = None) -> fx.GraphModule:
-    """The inverse of an invertible elementwise function, as a graph of its own.
+    """Return the inverse of an invertible elementwise function, as a graph.
 
-    The graph must have one placeholder, and each step on the way from it to the output must read it once; everything
-    else that the steps read (numbers, parameters, what is computed from them) is constant and is kept.  Where a step is
-    one-to-one on positive numbers only, as ``square``, the inverse gives the positive one.
+    The graph must have one placeholder, and each step from the placeholder to the output must read the previous step
+    once.  Numbers, parameters and results computed from these are constants.  Steps that are one-to-one on positive
+    numbers only, as ``square``, invert to the positive number.
 
-    Raises `InverseError` at a step without an inverse, naming the node, and for what is not traced.
+    Raises `InverseError` with the node's name for a step without an inverse, and for an untraced function.
 
     >>> import torch
     >>> double = invert(fx.symbolic_trace(lambda x: torch.sin(x) + 1), {torch.sin: lambda y, place: torch.asin(y)})
@@ -113,11 +109,11 @@ def invert(graph_module: fx.GraphModule, inverses: Mapping[Any, Inverse] | None 
     Parameters
     ----------
     graph_module
-        the function, traced.
+        the traced function.
     inverses
-        further inverses, which go before `INVERSES`: by function, by class or path of a module, or by name.  Each is a
-        function ``(y, place, *constants) -> x`` in torch code: ``place`` is the position that the input has among the
-        step's arguments, and ``constants`` are the other arguments.
+        inverses that precede `INVERSES`: by function, by class or path of a module, or by name.  Each is a function
+        ``(y, place, *constants) -> x`` in torch code: ``place`` is the input's position among the step's arguments, and
+        ``constants`` are the other arguments.
     """
     if not isinstance(graph_module, fx.GraphModule):
         raise InverseError(
@@ -199,7 +195,7 @@ class _Inversion:
         return INVERSES[name]
 
     def _check_constants(self, node: fx.Node, inverse: Inverse, constants: list[Any]) -> None:
-        """A step with more arguments than its inverse knows, as ``logit(x, 1e-6)``, is another function."""
+        """Raise `InverseError` if a step has more arguments than its inverse takes."""
         try:
             inspect.signature(inverse).bind(None, 0, *constants)
         except ValueError:  # a function that does not tell its signature
@@ -215,7 +211,6 @@ class _Inversion:
         return f"node {node.name!r} ({_step(node, self.original)[0]})"
 
     def _constant(self, argument: Any) -> Any:
-        """An argument that does not depend on the input, in the new graph; nodes as proxies."""
         copied = fx.map_arg(argument, self._copied)
         return fx.Proxy(copied, self.tracer) if isinstance(copied, fx.Node) else copied
 
@@ -226,7 +221,7 @@ class _Inversion:
 
 
 def _step(node: fx.Node, module: nn.Module) -> tuple[str, list[Any]]:
-    """The name of what a node does, and the keys by which a user may have named it."""
+    """Return the name of a node's step, and the keys that look up a user's inverse."""
     if node.op == "call_module":
         kind = type(module.get_submodule(str(node.target)))
         return kind.__name__.lower(), [kind, kind.__name__.lower(), str(node.target)]
@@ -236,7 +231,7 @@ def _step(node: fx.Node, module: nn.Module) -> tuple[str, list[Any]]:
 
 
 def _is_known(node: fx.Node, module: nn.Module) -> bool:
-    """Whether a node is torch's or Python's own, so that its name tells what it does."""
+    """Test whether a node's function or module is torch's or Python's own."""
     if node.op == "call_module":
         return type(module.get_submodule(str(node.target))).__module__.startswith("torch.nn.")
     home = getattr(node.target, "__module__", None) or "torch"

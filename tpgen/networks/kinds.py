@@ -1,4 +1,4 @@
-"""A kind of calls of a network: the same names, constants and gradients that are required."""
+"""Kinds of calls of a network: calls with equal signature and gradient flags, counted and served by one program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DIFFERENTIATED = "its results are differentiated"
 
 
 class Kind:
-    """Calls of one kind: their number, their seconds, and their program."""
+    """Calls of one kind: count, shortest time, an example, and the program."""
 
     def __init__(self, signature: Signature, tensors: Sequence[Tensor]) -> None:
         _, _, *kinds = signature.beside
@@ -45,12 +45,12 @@ class Kind:
         self._asks: list[bool] = []
 
     def example(self) -> tuple[tuple, dict[str, Any], list[Tensor]]:
-        """Arguments of a call, of which nobody else has the dicts or the tensors, and these tensors."""
+        """Return arguments and keywords of an example call with fresh containers and tensors, and the tensors."""
         tensors = [x.detach().requires_grad_(x.requires_grad) for x in self.tensors]
         return *self.signature.arguments(tensors), tensors
 
     def watch(self, result: Any) -> bool:
-        """Note when somebody differentiates a result of the network's own; whether some result is a value."""
+        """Refuse programs once a result is differentiated; return whether some floating result is detached."""
         try:
             leaves, _ = flatten(names_held(result) if has_attributes(result) else result)
         except DeployError as error:
@@ -66,31 +66,31 @@ class Kind:
         self.refuse(DIFFERENTIATED)
 
     def refuse(self, why: str) -> None:
-        """Let the network serve such calls from here on."""
+        """Serve these calls by the network from now on."""
         self.refused, self.tensors = why, []
         self.drop()
 
     def drop(self) -> None:
-        """Forget the program, and count calls anew."""
+        """Discard the program and restart the count."""
         if self.builder is not None:
             self.builder.end()
         self.builder = self.program = None
         self.count, self.seconds = 0, inf
 
     def put_off(self) -> None:
-        """Count more calls than before."""
+        """Raise the number of calls before the next build."""
         self.need *= _MORE
         self.drop()
 
     def adopt(self, program: Program, graphs: Graphs) -> None:
-        """Take a program if it returns what the network does."""
+        """Store a program; `DeployError` unless its result has the network's structure."""
         if program.written.result != graphs.spec:
             raise DeployError("its program returns something else")
         self._asks, self._alike = [x.requires_grad for x in program.slots.tensors()], None
         self.program, self._graphs = program, graphs
 
     def holds(self, parameters: list[Tensor]) -> bool:
-        """Whether parameters are what they were, but for numbers: of nobody's graph, and asking for gradients alike."""
+        """Test whether parameters are leaves with unchanged requires_grad flags."""
         if self._alike is not None and self._alike.check(*parameters):
             return True
         if any(x.grad_fn is not None or is_functorch_wrapped_tensor(x) for x in parameters):
@@ -102,7 +102,7 @@ class Kind:
         return True
 
     def served(self, tensors: list[Tensor], again: Callable[[Program, tuple[int, ...]], Again]) -> Any:
-        """The outcome of a call by the program; None where it does not hold for the call."""
+        """Compute the outcome of a call by the program; None if the program is not valid for the call."""
         program, graphs = self.program, self._graphs
         assert program is not None
         assert graphs is not None

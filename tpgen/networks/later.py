@@ -1,4 +1,4 @@
-"""Results of a program that have a graph: where somebody differentiates them, the network itself is run for it."""
+"""Differentiable program results: a backward pass reruns the network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ Again = Callable[[], Sequence[Tensor | None]]  # the same results, computed by t
 
 
 def with_graph(made: Sequence[Tensor], again: Again, sources: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The results as functions of their sources, of any order; a source that is written to meanwhile is an error."""
+    """Attach an autograd graph to results ``made``: backward recomputes the results by ``again``, to any order.
+
+    Autograd raises an error for a source that is written to before.
+    """
     with torch.enable_grad():
         found = _Later.apply(list(made), again, *sources)
     return found if isinstance(found, tuple) else (found,)

@@ -1,4 +1,4 @@
-"""Calls of kernels in compiled programs: by names, in C++, with no Python between one and the next."""
+"""Kernel calls in compiled programs: C++ operators that look kernels up by number, without Python."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _named: Shelf[int, tuple[Kernels, str, Rules]] = Shelf("calls of programs by nam
 
 
 def call_by_name(graph: fx.Graph) -> None:
-    """Build the kernels of a graph, and let its nodes call them by name.
+    """Build a graph's kernels, and replace form calls by numbered kernel calls.
 
-    Raises `BackendError` where there is no runtime in C++, and for a call without a kernel of its own.
+    Raises `BackendError` without the C++ runtime, and for a call without a kernel.
     """
     for node in list(graph.nodes):
         if node.target is torch.ops.tpgen.form.default:
@@ -36,7 +36,6 @@ def call_by_name(graph: fx.Graph) -> None:
 
 
 def _name_call(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
-    """Write a call as one by name for each of its kernels, whose results stand in order."""
     signature, names = _built(call)
     found, values = list[fx.Node](), dict(zip(signature.call.opened, node.meta["val"], strict=True))
     indices = [index.tensor for index in call.indices if index.tensor is not None]
@@ -57,7 +56,7 @@ def _name_call(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
 
 
 def _built(call: FormCall) -> tuple[CallSignature, list[int]]:
-    """Operands and results of a call whose kernels are built, and the names of these."""
+    """Build the kernels of a call; return the call's signature and the numbers of the kernels."""
     kernels, first = kernels_of(call.description), cast(fx.Node, call.tensors[0]).meta["val"]
     if kernels.expands(call._replace(tensors=[first])):
         raise BackendError(
@@ -76,7 +75,7 @@ def _built(call: FormCall) -> tuple[CallSignature, list[int]]:
 
 
 def _as_memory(graph: fx.Graph, x: Any) -> Any:
-    """Rows seen as one row: Inductor then computes them by loops that it can vectorise."""
+    """Replace a view of rows as one row by a strided view, so that Inductor vectorises the row loop."""
     if x.target is not torch.ops.aten.view.default or x.meta["val"].dim() != 2 or x.meta["val"].shape[0] != 1:
         return x
     rows = x.args[0]

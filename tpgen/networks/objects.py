@@ -1,7 +1,6 @@
-"""Objects among the arguments of a call, such as `torch_geometric.data.Data`: what their attributes hold.
+"""Objects among the arguments of a call, such as `torch_geometric.data.Data`, as pytrees of their attributes.
 
-An object is its class and its ``__dict__``, as a dict is its names.  A weak reference to an object around is kept as
-the number of objects between them.
+An object is its class and ``__dict__``.  A weak reference to an enclosing object is a number of levels.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _OF_PYTHON = SimpleNamespace, Namespace
 
 
 class TakenApart:
-    """An object taken apart: its class, and the values of its ``__dict__``."""
+    """A pytree node for an object: class, and values of its ``__dict__``."""
 
     __slots__ = ("kind", "values")
 
@@ -45,13 +44,13 @@ pytree.register_pytree_node(
 
 @dataclass(frozen=True)
 class Above:
-    """In the place of a weak reference: the object so many levels further out."""
+    """Placeholder of a weak reference to the enclosing object ``levels`` further out."""
 
     levels: int
 
 
 def has_attributes(x: Any) -> bool:
-    """Whether an object is no more than its class and its ``__dict__``.
+    """Test whether class and ``__dict__`` determine an object.
 
     >>> has_attributes(SimpleNamespace(x=1)), has_attributes(nn.ReLU()), has_attributes([1])
     (True, False, False)
@@ -72,13 +71,13 @@ def _has_attributes(kind: type) -> bool:
 
 
 def above_of(reference: Any, around: tuple[Any, ...]) -> Above | None:
-    """Where a weak reference points to, of the objects around it, the innermost last; None where to none of these."""
+    """Convert a weak reference to one of the enclosing objects, innermost last, into `Above`; else None."""
     found = reference() if type(reference) is weakref.ref else None
     return next((Above(n) for n, x in enumerate(reversed(around)) if x is found), None)
 
 
 def taken_apart(x: Any, around: tuple[Any, ...] = ()) -> Any:
-    """Put `TakenApart` for each object in dicts, lists and tuples; one inside itself becomes a reference."""
+    """Convert objects in nested dicts, lists and tuples into `TakenApart`; cyclic objects stay references."""
     if type(x) is dict:
         return {name: taken_apart(value, around) for name, value in x.items()}
     if type(x) in (list, tuple):
@@ -89,7 +88,7 @@ def taken_apart(x: Any, around: tuple[Any, ...] = ()) -> Any:
 
 
 def put_together(x: Any, around: tuple[Any, ...] = ()) -> Any:
-    """A nested value whose `TakenApart` are objects again."""
+    """Convert `TakenApart` in a nested value back into objects."""
     if type(x) is TakenApart:
         made: Any = x.kind.__new__(x.kind)
         vars(made).update({name: put_together(value, (*around, made)) for name, value in x.values.items()})
@@ -104,12 +103,12 @@ def put_together(x: Any, around: tuple[Any, ...] = ()) -> Any:
 
 
 def names_held(x: Any) -> list[dict[Any, Any]]:
-    """Names of an object, and of all that it holds."""
+    """Return the attribute dicts of an object and of everything inside."""
     return [names for _, names in holders((x,), {})]
 
 
 def holders(args: tuple, options: dict[str, Any]) -> list[tuple[Any, dict[Any, Any]]]:
-    """Dicts and objects among the arguments of a call, each once, with the names that it has: its own dict."""
+    """Return the distinct dicts and objects among arguments, each with its dict of names."""
     found: dict[int, tuple[Any, dict]] = {}
     pending: list[Any] = [*args, *options.values()]
     while pending:

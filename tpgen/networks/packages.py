@@ -1,4 +1,4 @@
-"""Programs as packages of AOTInductor, for any number of rows."""
+"""Programs as AOTInductor packages, for any number of rows."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _METADATA, _CONDITIONS = "_metadata.json", "tpgen_conditions"  # of a package, w
 
 
 def write_package(program: ExportedProgram, file: Any, options: dict[str, Any] | None = None) -> None:
-    """Compile a program into a file, which is a path or takes bytes.
+    """Compile a program into ``file``, a path or a binary stream.
 
-    Where the package checks its inputs, it refuses sizes for which its trace or compiler would have decided otherwise.
+    Input checks of the package reject sizes for which trace or compiler would have decided otherwise.
     """
     checks = _torch.instead(_torch.CppWrapper, "generate_input_output_runtime_checks", _of_conditions)
     with _changed(), checks, _torch.with_small_sizes():
@@ -34,11 +34,10 @@ def write_package(program: ExportedProgram, file: Any, options: dict[str, Any] |
 
 
 def write_traced(graph: fx.GraphModule, inputs: Sequence[Tensor], file: Any, options: dict[str, Any]) -> None:
-    """Compile a traced graph into a file, for all sizes that its values leave open; ``inputs`` are an example.
+    """Compile a traced graph into ``file``, for all sizes open in its placeholders; ``inputs`` are an example.
 
-    Such a graph has nothing to export: Inductor reads the open sizes from the values of its placeholders.  Who calls
-    it looks at sizes, dtypes and devices, and gives contiguous tensors, so the package does not look.  It says which
-    conditions of sizes have come with compiling (`conditions_of`).
+    The package does not check inputs: callers check sizes, dtypes and devices, and give contiguous tensors.  Its
+    metadata lists the size conditions added by compilation (`conditions_of`).
     """
     values = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
     before = set(asked(values))
@@ -53,13 +52,12 @@ def write_traced(graph: fx.GraphModule, inputs: Sequence[Tensor], file: Any, opt
 
 
 def conditions_of(metadata: Mapping[str, str]) -> list[str]:
-    """Conditions of sizes that a package of a traced graph says it has, beside those of the trace."""
+    """Read the size conditions that compilation has added from a package's metadata."""
     return json.loads(metadata[_CONDITIONS])
 
 
 @contextmanager
 def _changed() -> Iterator[None]:
-    """Inductor as packages need it; torch remembers no shape and no text of a program that is gone."""
     with (
         texts_as_long_as_graphs(),
         _torch.instead(_torch.CppKernel, "need_use_acc_helper", _of_any_length),
@@ -75,7 +73,7 @@ def _changed() -> Iterator[None]:
 
 
 def _forget_sizes() -> None:
-    """Let torch forget shapes of operations and answers about sizes, with which it keeps whole programs."""
+    """Clear PyTorch's caches of shapes and size guards, which keep whole programs alive."""
     _torch.FakeTensorMode.cache_clear()
     for method in vars(ShapeEnv).values():
         if hasattr(method, "cache_clear"):
@@ -83,12 +81,6 @@ def _forget_sizes() -> None:
 
 
 def _of_any_length(asked: Callable[..., bool]) -> Callable[..., bool]:
-    """Let Inductor sum rows without asking whether they are more than 4,096.
-
-    It asks the example, to sum many in steps, and the package then refuses other answers: a network deployed with eight
-    atoms would refuse 4,097 edges.
-    """
-
     def needs_steps(self: Any, reduction: str, *rest: Any) -> bool:
         is_open = any(not size.is_number for size in self.call_ranges[self.reduction_depth :])
         return not (is_open and reduction == "sum") and asked(self, reduction, *rest)
@@ -97,8 +89,6 @@ def _of_any_length(asked: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _of_no_input(written: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Leave out checks of inputs, a third of a package's text, which run only where a variable of torch's asks."""
-
     def write(self: Any) -> None:
         with _torch.instead(_torch.inductor_graph.graph, "graph_inputs", lambda _: {}):
             written(self)
@@ -107,10 +97,7 @@ def _of_no_input(written: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _of_conditions(checks: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Let checks of inputs ask for all that was taken for granted of their sizes; torch's ask each size for itself.
-
-    Of strides torch's ask too much: those of an empty tensor, or of one row, are nobody's matter.
-    """
+    """Extend the package's input checks by conditions among sizes, and drop checks of irrelevant strides."""
 
     def write(self: Any) -> None:
         graph = _torch.inductor_graph.graph
@@ -161,7 +148,7 @@ AOTI_NOINLINE static void __check_inputs_outputs(AtenTensorHandle* inputs, AtenT
 
 
 def _checks(graph: Any) -> Iterator[str]:
-    """Lines in C++ that name the open sizes of inputs, and ask what compiling has taken for granted of them."""
+    """Yield C++ lines that name the open sizes of inputs and check the guards and strides."""
     env, known, rest = graph.sizevars.shape_env, {}, []
     for n, x in enumerate(graph.graph_inputs.values()):
         for dim, size in enumerate(map(env.replace, x.get_size())):
@@ -185,7 +172,6 @@ def _checks(graph: Any) -> Iterator[str]:
 
 @contextmanager
 def _side_by_side() -> Iterator[None]:
-    """Compile the calls of a package beside its loops, which torch does one after the other."""
     with ThreadPoolExecutor(1) as aside:
         begun: list[Future] = []
         here = get_ident()  # what other threads compile meanwhile is theirs

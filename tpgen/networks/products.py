@@ -1,7 +1,7 @@
-"""Matrix products of a program by kernels of linear layers, which are compiled for the sizes that are known.
+"""Matrix products in a program replaced by linear-layer kernels, which are compiled for constant sizes.
 
-BLAS lays both factors out anew in each call, and is slow on some processors.  With ``W`` of known sizes and open rows,
-``x W`` is a linear layer of scalars, and ``g Wᵀ`` and ``xᵀ g`` are its gradients.
+With ``W`` of constant sizes and an open number of rows, ``x W`` is a linear layer of scalars, and ``g Wᵀ`` and ``xᵀ g``
+are its gradients.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FEWEST = 4  # rows and columns of a matrix: products with smaller ones are loop
 
 
 class _Layer(NamedTuple):
-    """Product of a linear layer: the operand that it opens, the sizes of W, the factor with rows, and the other."""
+    """A matrix product as a linear layer or its gradient: opened operand, sizes of W, row factor, other factor."""
 
     opens: str
     sizes: tuple[int, int]
@@ -33,7 +33,7 @@ class _Layer(NamedTuple):
 
 
 def products_by_kernels(graph: fx.Graph) -> None:
-    """Let kernels compute the products of rows with matrices of known sizes, and the gradients of these products."""
+    """Replace products of rows with matrices of constant sizes, and the gradients of such products, by kernel calls."""
     for node in graph.find_nodes(op="call_function", target=_aten.mm.default):
         layer = _layer_of(node)
         plan = None if layer is None else make_matrix_plan(*layer.sizes)

@@ -1,4 +1,4 @@
-"""A whole network, forces by autograd included, as one program of `torch.export`."""
+"""Export of a whole network, forces by autograd included, as one program of `torch.export`."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ _SQUEEZES = {getattr(torch.ops.aten.squeeze, name) for name in ("default", "dim"
 
 
 def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool = False) -> ExportedProgram:
-    """The program of a network in evaluation, with derivatives that it takes inside written out.
+    """Export a network in evaluation, with the derivatives that the network takes.
 
-    ``inputs`` are the arguments of one call.  Each size from 2 on that is no size of a parameter stays open, for 0 and
-    1 too.  Sizes that are equal in ``inputs`` are taken to be the same size, so give other numbers of atoms than edges.
-    Where the network asks whether a tensor is empty, or squeezes it, its program is for other sizes than 0 or 1, but if
-    it is known to compute ``few_alike``.  A program that calls kernels at all computes products of matrices by kernels.
+    ``inputs`` are the arguments of one call.  Every size of 2 or more that is no parameter's stays open, also for 0 and
+    1.  Sizes that are equal in ``inputs`` count as one size, so give different numbers of atoms and edges.  If the
+    network tests whether a tensor is empty, or squeezes, the program excludes sizes 0 or 1, unless ``few_alike``
+    asserts equal results.  A program with kernel calls also computes matrix products by kernels.
 
-    Raises `DeployError` for an `EdgeOrder`, where the network cannot be called with these inputs, and where it decides
-    by values, which a program cannot.
+    Raises `DeployError` for an `EdgeOrder`, if the network fails on the inputs, and if the network decides by values.
 
     >>> program = network_program(nn.Linear(3, 2), [torch.randn(5, 3)])
     >>> [len(program.module()(torch.randn(rows, 3))) for rows in (7, 1, 0)]
@@ -81,7 +80,7 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
 
 
 class _WithSizeConditions(nn.Module):
-    """A traced graph that repeats the conditions of its trace on sizes, so that an export records them."""
+    """A traced graph that asserts the size conditions of its trace, so that an export records the conditions."""
 
     def __init__(self, graph: fx.GraphModule) -> None:
         super().__init__()

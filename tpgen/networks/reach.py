@@ -1,7 +1,6 @@
-"""What code reaches beside its arguments: globals, classes, functions with their defaults and closures, and objects.
+"""Values that code reaches beside its arguments: globals, classes, functions with defaults and closures, and objects.
 
-A call is listened to for the functions that it runs.  From these and from what they read of modules, all is followed
-that their code has names for: each name in a table, and each object by its parts.
+A trace function records all executed code; `Reach` follows every name in the code from there.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ _OPENED = (SimpleNamespace, Namespace, Mapping, MutableSequence, MutableSet, loc
 
 
 class NamedPlace(NamedTuple):
-    """A name in a table, and what stands there, or `ABSENT`."""
+    """A name in a dict, with its value or `ABSENT`."""
 
     table: dict[str, Any]
     name: str
@@ -74,7 +73,7 @@ class NamedPlace(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """An object with what it is made of."""
+    """An object with the value of its parts."""
 
     name: str
     x: Any
@@ -85,9 +84,9 @@ class Whole(NamedTuple):
 
 @contextmanager
 def listening() -> Iterator[dict[CodeType, dict[str, Any]]]:
-    """The code of all functions that this thread runs meanwhile, each with its globals.
+    """Record the code of all functions that this thread runs during the context, with their globals.
 
-    No garbage is collected: finalizers, and callbacks of the collector, are no part of what is called.
+    Garbage collection is off, so finalizers do not run.
     """
     codes: dict[CodeType, dict[str, Any]] = {}
 
@@ -113,7 +112,7 @@ def _builds(frame: FrameType | None) -> bool:
 
 
 class Reach:
-    """Places and objects that functions reach, and tensors that are in neither parameters nor buffers of modules."""
+    """Places and objects that functions reach, and tensors outside the modules' parameters and buffers."""
 
     def __init__(self, codes: Mapping[CodeType, dict[str, Any]], modules: Iterable[nn.Module]) -> None:
         self._codes = {code: names for code, names in codes.items() if not _is_of_library(names)}
@@ -130,7 +129,7 @@ class Reach:
         self._follow()
 
     def add(self, name: str, x: Any) -> None:
-        """Follow what else is read."""
+        """Follow a further value."""
         self._pending.append((name, x))
         self._follow()
 
@@ -159,7 +158,6 @@ class Reach:
                 self._object(name, x)
 
     def _module(self, name: str, module: nn.Module) -> None:
-        """Its class, and tensors of one that the network does not know; what code reads of it is noted elsewhere."""
         if type(module).__module__.startswith("torch.jit"):
             return
         self._pending.append((name, type(module)))
@@ -168,7 +166,7 @@ class Reach:
                 self._place(f"{name}.{key}", table, key)
 
     def _class(self, kind: type) -> None:
-        """Names of code in a class and its bases, and their absence before the first that has them."""
+        """Record names of code in a class and its bases, and their absence before the defining base."""
         self._parts(kind.__name__, kind, bases_of, id(kind))
         tables = [(of, class_table(of)) for of in kind.__mro__[:-1] if of is not nn.Module]
         for n, (of, table) in enumerate(tables):
@@ -187,7 +185,7 @@ class Reach:
         return getattr(x, "__code__", None) in self._codes
 
     def _file(self, module: ModuleType) -> None:
-        """Names of code in a file; of Python's own and torch's what is no function."""
+        """Record names of code in a Python module; in library modules, data only."""
         table, fixed = vars(module), module.__name__.split(".")[0] in _FIXED
         for name in sorted(self._names & table.keys()):
             if not (fixed and (callable(table[name]) or isinstance(table[name], (ModuleType, *PLAIN_KINDS)))):
@@ -207,7 +205,7 @@ class Reach:
             self._instance(name, x, entry(CHANGED, x) or kept)
 
     def _function(self, name: str, x: FunctionType) -> None:
-        """Code, defaults and closure of a function that runs; of others it counts that they stand where they do."""
+        """Record code, defaults and closure of a function that runs."""
         if x.__code__ not in self._codes:
             return
         self._whole(name, x, FUNCTION)
@@ -237,7 +235,7 @@ class Reach:
         self._pending.append((name, kind))
 
     def _attributes(self, name: str, x: Any) -> None:
-        """Watch all attributes, and follow those that code names; all where code takes them from the object's dict."""
+        """Record all attributes, and follow the attributes named by code, or all if code reads the dict."""
         value = self._parts(name, x, attributes_of, id(x) + 1)
         if isinstance(x, _OPENED) or self._names & {"__dict__", "vars"}:
             self._pending += [(name, part) for part in value]
@@ -261,7 +259,7 @@ def _home(kind: type) -> str:
 
 
 def is_fixed(code: CodeType) -> bool:
-    """Whether code is torch's, Python's own, or ours."""
+    """Test whether code belongs to torch, Python or tpgen."""
     file = code.co_filename
     if file.startswith((TORCH_CODE, OWN_CODE, "<frozen")):
         return True
@@ -269,13 +267,13 @@ def is_fixed(code: CodeType) -> bool:
 
 
 def _is_of_library(names: Mapping[str, Any]) -> bool:
-    """Whether globals are those of a library, or of a class that Python has written."""
+    """Test whether globals belong to a library or a generated class."""
     home = str(names.get("__name__", ""))
     return home.split(".")[0] in _FIXED - {"__main__"} or home.startswith("namedtuple_")
 
 
 def _named(code: CodeType) -> Iterator[str]:
-    """Names that code asks for, with texts of which one may be given to `getattr`."""
+    """Yield names in code, and string constants that `getattr` may take."""
     yield from code.co_names
     yield from (x for x in code.co_consts if isinstance(x, str) and x.isidentifier())
 

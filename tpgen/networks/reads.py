@@ -1,7 +1,7 @@
-"""Names that a network is asked for while it is written down: numbers, modes, modules and tensors of a program.
+"""Records of module attributes that a network's code reads during a trace.
 
-Parameters and buffers are inputs of a program.  All else that code reads is in the program's text, so the program is
-for a network in which it still stands: names that modules are asked for, and what `reach` follows from there.
+A program bakes in every value except parameters and buffers.  The program is valid while all recorded values, and all
+values that `reach` finds from the code, are unchanged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OF_ALL = [x for name, x in vars(torch_modules).items() if name.startswith("_glo
 
 
 class Reads:
-    """Names that modules were asked for, each once, and what is reached from there."""
+    """Module attributes that code has read, and the objects reachable from the attributes."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[int, str], NamedPlace] = {}
@@ -46,7 +46,7 @@ class Reads:
         self._constants: list[tuple[Tensor, int]] = []
 
     def add(self, module: nn.Module, name: str) -> None:
-        """Note a name that a module was asked for."""
+        """Record the read of an attribute of a module."""
         held = object.__getattribute__(module, "__dict__")
         table = held.get("_modules", {})
         if name == "__dict__":
@@ -78,7 +78,7 @@ class Reads:
         self._wholes.setdefault(id(x), Whole(type(x).__name__, x, parts, parts(x), 0))
 
     def watch(self, modules: Sequence[nn.Module]) -> None:
-        """Note what of modules stands in no code: their hooks, their classes, and the tables that they have."""
+        """Record hooks, class and attribute tables of modules."""
         self._hooks = [Whole(_HOOK, table, items_of, items_of(table), 0) for table in _OF_ALL]
         for module in modules:
             held = object.__getattribute__(module, "__dict__")
@@ -88,7 +88,7 @@ class Reads:
             self._hooks += [Whole(_HOOK, table, items_of, items_of(table), 0) for table in hooks]
 
     def settle(self, before: dict[int, dict[str, Any]] | None = None) -> None:
-        """Forget what the code itself has written since; `DeployError` where it had read what was there ``before``."""
+        """Drop attributes that the code has written; `DeployError` if the code read the value ``before`` the write."""
         for place in self._found.values() if before else ():
             earlier = (before or {}).get(id(place.table), {}).get(place.name, self)
             if not stands(place) and place.value is earlier:
@@ -98,7 +98,7 @@ class Reads:
         self._found = {key: place for key, place in self._found.items() if stands(place)}
 
     def follow(self, reach: Reach, modules: Sequence[nn.Module]) -> None:
-        """Follow what was read, and let this be what `stand` asks for; ``reach`` is of the code that ran."""
+        """Add all objects reachable from recorded values and from the executed code, and watch all."""
         for module in modules:
             reach.add(type(module).__name__, module)
         self._reach = reach
@@ -113,7 +113,7 @@ class Reads:
         self._watch = Watch(places, wholes, [x for _, x in reach.tensors.values()])
 
     def keep(self, graph: fx.GraphModule) -> None:
-        """Let nobody write to constants of a graph from here on."""
+        """Watch the tensor constants of a graph for writes."""
         found = [getattr(graph, str(node.target), None) for node in graph.graph.find_nodes(op="get_attr")]
         tensors = {id(x): x for x in found if isinstance(x, Tensor) and not x.is_inference()}
         for name, x in self._replaced:
@@ -122,24 +122,23 @@ class Reads:
         self._constants = [(x, x._version) for x in tensors.values()]
 
     def settle_objects(self, reach: Reach) -> None:
-        """Forget objects that hooks alone have changed since; `DeployError` for others."""
+        """Drop objects changed only by hooks; `DeployError` for other changed objects."""
         for name, key in self._watch.changed():
             if not name.startswith(_HOOK):
                 raise _changing(f"changes {name}")
             reach.wholes.pop(key, None)
 
     def tensors(self) -> list[tuple[str, Tensor]]:
-        """Tensors that were reached in neither parameters nor buffers, with their names."""
+        """Return named tensors that are reachable, but neither parameters nor buffers."""
         return list(self._reach.tensors.values())
 
     def stand(self) -> bool:
-        """Whether the network is still what was read."""
+        """Test whether everything recorded is unchanged."""
         if not (self._watch.stands() and (self._handles == RemovableHandle.next_id or self._no_hook_more())):
             return False
         return not self._constants or not any(x._version != version for x, version in self._constants)
 
     def _no_hook_more(self) -> bool:
-        """Whether tables without hooks still have none; torch counts the hooks that it is given."""
         handles = RemovableHandle.next_id
         if self._no_hooks.stands():
             self._handles = handles
@@ -155,7 +154,7 @@ _TABLES = frozenset(vars(nn.Module())) - {"training"}
 
 @contextmanager
 def reading(modules: Sequence[nn.Module], kept: bool = False) -> Iterator[Reads]:
-    """Note what code reads of its modules; what it writes into attributes of these is ``kept`` or not."""
+    """Record reads of the modules' attributes during the context; undo attribute writes unless ``kept``."""
     reads, found = Reads(), object.__getattribute__
     reads.watch(modules)
     writer = get_ident()

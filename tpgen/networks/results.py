@@ -1,4 +1,4 @@
-"""Results of a network taken apart into tensors and constants, and put together of others."""
+"""Results of a network flattened into tensors and constants, and rebuilt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tpgen.networks.signature import is_plain
 
 
 class Given:
-    """In a result: the n-th tensor of the call, given back as it is."""
+    """Leaf of a result: the n-th tensor of the call, returned unchanged."""
 
     __slots__ = ("place",)
 
@@ -28,7 +28,7 @@ class Given:
 
 
 class _Fields:
-    """A dataclass, which pytree takes for a leaf: its class, the values of its fields, and its other attributes."""
+    """A pytree node for a dataclass: class, field values, and attributes that are no fields."""
 
     def __init__(self, kind: type, values: dict[str, Any], beside: tuple[tuple[str, Any], ...]) -> None:
         self.kind, self.values, self.beside = kind, values, beside
@@ -46,12 +46,12 @@ pytree.register_pytree_node(
 
 
 def flatten(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
-    """Leaves and structure of a result: of tuples, lists, dicts, dataclasses and objects, nested in any way."""
+    """Flatten a result of nested tuples, lists, dicts, dataclasses and objects into leaves and structure."""
     return pytree.tree_flatten(pytree.tree_map(_opened_whole, result))
 
 
 def unflatten(leaves: Iterable[Any], spec: pytree.TreeSpec) -> Any:
-    """The result of such leaves."""
+    """Rebuild a result from leaves."""
     whole = pytree.tree_unflatten(leaves, spec)
     if _is_of_containers(spec):  # as most networks return
         return whole
@@ -63,7 +63,7 @@ def _is_of_containers(spec: pytree.TreeSpec) -> bool:
 
 
 def leaf_constants(leaves: Sequence[Any]) -> dict[int, Any]:
-    """Leaves that are no tensors, and are the same in every call; `DeployError` for others."""
+    """Return the constant leaves by position; `DeployError` for leaves that vary or hide tensors."""
     rest = {n: x for n, x in enumerate(leaves) if not isinstance(x, Tensor)}
     for x in rest.values():
         if isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -80,7 +80,7 @@ def leaf_constants(leaves: Sequence[Any]) -> dict[int, Any]:
 
 
 def values(result: Any, owned: Iterable[Tensor]) -> Any:
-    """A result without gradients, on memory of its own, as a program returns it; ``owned`` are tensors of others."""
+    """Detach a result, and copy tensors that share memory with ``owned`` tensors."""
     leaves, spec = flatten(result)
     memory = {_memory(x) for x in owned}
     return unflatten([_value(x, memory) if isinstance(x, Tensor) else x for x in leaves], spec)
@@ -95,7 +95,7 @@ def _memory(x: Tensor) -> int:
 
 
 def opened_fields(value: Any) -> Any:
-    """A value whose dataclasses are trees of their fields, for pytree; `closed_fields` is the way back."""
+    """Replace dataclasses in a value by pytree nodes; `closed_fields` is the inverse."""
     return pytree.tree_map(_opened, value, is_leaf=_is_dataclass)
 
 

@@ -1,7 +1,7 @@
-"""Calls of a converted network: by a program of its own where there is one, else by the network.
+"""Calls of a converted network, served by a compiled program once available, else by the network.
 
-Calls of one kind (the same names, constants and gradients that are required) are counted and timed.  A kind whose
-results nobody differentiates gets a program.  Results are as the network's: what has a graph there has one here.
+Calls of one kind (equal signature and gradient flags) are counted and timed.  A kind gets a program unless its results
+are differentiated.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _log = getLogger("tpgen")
 
 
 class Calls:
-    """What a network is called by, in torch's own place for another way to call a module; copies get one each."""
+    """A network's replacement for ``nn.Module.__call__``, in PyTorch's ``_compiled_call_impl``."""
 
     def __init__(self, network: nn.Module, when: When) -> None:
         self.__setstate__({"network": network, "when": when})
@@ -69,7 +69,7 @@ class Calls:
         self._gate = Gate()
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """As the network."""
+        """Run the program of the call's kind, or the network."""
         network = self._network
         if is_plain_call():
             return network._call_impl(*args, **options)
@@ -91,7 +91,7 @@ class Calls:
         return self._counted(network, kind, tensors, args, options)
 
     def _hand_over(self, network: nn.Module) -> None:
-        """Let calls of the network inside of a wrapper be served, where the wrapper takes objects."""
+        """Serve calls of the wrapped network, if a wrapper takes objects."""
         if not self._handed:
             self._handed, own = True, len(list(network.parameters()))
             for child in network.children():
@@ -110,7 +110,6 @@ class Calls:
         return kind
 
     def _again(self, kind: Kind, tensors: list[Tensor], program: Program, led: Sequence[int]) -> list[Tensor | None]:
-        """The results that have a graph, computed by the network for somebody who differentiates them."""
         kind.refuse(DIFFERENTIATED)
         network = self._network
         if not program.stands():
@@ -124,7 +123,7 @@ class Calls:
         return [leaves[n] if isinstance(leaves[n], Tensor) else None for n in led]
 
     def _counted(self, network: Any, kind: Kind, tensors: list[Tensor], args: tuple, options: dict[str, Any]) -> Any:
-        """A call of the network, which may be the last one that it takes before a program is built."""
+        """Call the network, count and time the call, and build a program when due."""
         versions, begun = [x._version for x in tensors], perf_counter()
         with self._gate.calling(), by_networks(), self._rehearsed(network, kind):
             result = network._call_impl(*args, **options)
@@ -142,7 +141,7 @@ class Calls:
         return result
 
     def _rehearsed(self, network: nn.Module, kind: Kind) -> AbstractContextManager[Any]:
-        """Let a first call compile its kernels side by side."""
+        """Compile the kernels of a first call in parallel."""
         if kind.count or is_hooked(network) or torch.is_autocast_enabled("cpu"):
             return nullcontext()
         return rehearsed_by(partial(_rehearse, network, kind), cores() + 1)
@@ -157,11 +156,11 @@ class Calls:
     # -- programs ------------------------------------------------------------------------------------------------------
 
     def serves(self, network: nn.Module) -> bool:
-        """Whether these are calls of this network, and not of one that a shallow copy was made of."""
+        """Test whether these calls belong to this network, not to the origin of a shallow copy."""
         return self._network is network
 
     def ready(self, network: nn.Module) -> None:
-        """Build what calls until now ask for."""
+        """Finish or build the programs of all kinds so far."""
         for kind in [kind for kinds in self._kinds.values() for kind in kinds]:
             with kind.busy:
                 if kind.builder is not None:
@@ -197,7 +196,6 @@ class Calls:
         )
 
     def _build(self, network: nn.Module, kind: Kind, how: Callable[[], Any] = nullcontext) -> None:
-        """Write a program down here, and compile it if the cache has not got it."""
         failure = kind.builder.failure() if kind.builder is not None else ""
         if failure:
             self._refuse(network, kind, failure)
@@ -239,7 +237,7 @@ class Calls:
 
 
 def _rehearse(network: nn.Module, kind: Kind) -> None:
-    """Make a call on copies, of which nothing is left but random numbers as they were."""
+    """Call copies of network and arguments, and restore the random state."""
     args, options, _ = deepcopy(kind.example())
     numbers = torch.get_rng_state()
     try:
@@ -249,7 +247,7 @@ def _rehearse(network: nn.Module, kind: Kind) -> None:
 
 
 def is_hooked(network: nn.Module) -> bool:
-    """Whether somebody listens to calls of modules of a network, or of all modules."""
+    """Test whether a module of the network, or all modules, have hooks."""
     return any(HOOKS_OF_ALL) or any(vars(module).get(name) for module in network.modules() for name in _HOOKS)
 
 
@@ -268,19 +266,19 @@ if hasattr(os, "register_at_fork"):
 
 
 def check_when(when: Any) -> None:
-    """Raise `OptionError` for what says nothing of programs."""
+    """Raise `OptionError` unless ``when`` is "auto", True or False."""
     if when not in ("auto", True, False):
         raise OptionError(f'program: give "auto", True or False, got {when!r}')
 
 
 def serve(network: nn.Module, when: When) -> None:
-    """Let calls of a network take a program of their own where there is one."""
+    """Let programs serve calls of a network, unless ``when`` is False."""
     if when is not False:
         Calls(network, when)
 
 
 def serve_no_more(network: nn.Module) -> None:
-    """Let all modules of a network be called as they are."""
+    """Remove program serving from all modules of a network."""
     for module in network.modules():
         calls = vars(module).get(_PLACE)
         if calls is not None and vars(module).get("_compiled_call_impl") is calls:
@@ -289,9 +287,9 @@ def serve_no_more(network: nn.Module) -> None:
 
 
 def ready(network: Any) -> None:
-    """Wait until programs serve the calls of a converted network, or of a calculator's, that have come until now.
+    """Wait until programs serve all kinds of calls that a converted network or a calculator has had so far.
 
-    A program that is being built is waited for; others are built here and now, however seldom or long their calls are.
+    Builds missing programs immediately, even for rare or long calls.
 
     >>> ready(nn.Linear(1, 1))  # calls of others have no program
     """

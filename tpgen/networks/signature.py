@@ -1,4 +1,4 @@
-"""Arguments of a call without the numbers of its tensors, and the places of those that stand in a network."""
+"""Signatures of calls (structure and constants, without tensor values), and the parameter slots of a network."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _PLAIN = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.
 
 
 def is_plain(x: Any) -> bool:
-    """Whether a value is a constant that nobody can write to."""
+    """Test whether a value is an immutable constant."""
     return type(x) in _PLAIN or isinstance(x, Enum)
 
 
 @dataclass(frozen=True)
 class Signature:
-    """The arguments of a call without the numbers of its tensors."""
+    """Structure and constants of a call's arguments, without tensor values."""
 
     spec: pytree.TreeSpec
     constants: tuple[tuple[int, type, Any], ...]  # leaves that are no tensors, with their places
@@ -39,7 +39,7 @@ class Signature:
 
     @staticmethod
     def of(args: tuple, options: dict[str, Any]) -> tuple[Signature, list[Tensor]]:
-        """The signature of a call, and its tensors, each once."""
+        """Return the signature of a call, and its distinct tensors."""
         leaves, spec = _flat(args, options)
         constants = tuple((n, type(x), x) for n, x in enumerate(leaves) if not isinstance(x, Tensor))
         for _, kind, x in constants:
@@ -54,13 +54,13 @@ class Signature:
         return Signature(spec, constants, (places, *_surroundings(tensors.values()))), list(tensors.values())
 
     def in_order(self, tensors: list[Tensor], like: Signature) -> tuple[Signature, list[Tensor]]:
-        """The same call with the names of its dicts in the order of another's: names are a set."""
+        """Reorder the keys of dict arguments, and so the tensors, as in the signature ``like``."""
         if self.spec == like.spec:
             return self, tensors
         return Signature.of(*_in_order(self.arguments(tensors), like.arguments(range(like.spec.num_leaves))))
 
     def need(self, like: Signature) -> None:
-        """Raise `InputError` unless a call has the nesting, names and constants of another; constants' types count."""
+        """Raise `InputError` unless a call has the nesting, names, constants and types of constants of ``like``."""
         if self != like:
             raise InputError(
                 f"a step is for calls like its example, but this one {_difference(self, like)}: give the same names "
@@ -68,19 +68,18 @@ class Signature:
             )
 
     def asks_otherwise(self, like: Signature) -> bool:
-        """Whether a call differs from another in the gradients that plain tensors require, and in nothing beside."""
+        """Test whether a call differs from ``like`` only in which plain tensors require gradients."""
         (places, dtype, *kinds), (same_places, same_dtype, *_) = self.beside, like.beside
         return (places, dtype) == (same_places, same_dtype) and not any(any(unusual) for _, *unusual in kinds)
 
     def arguments(self, tensors: Sequence[Any]) -> tuple[tuple, dict[str, Any]]:
-        """Arguments and keywords of a call with other tensors."""
+        """Rebuild arguments and keywords of a call around other tensors."""
         rest, known = iter(self.beside[0]), {n: x for n, _, x in self.constants}
         leaves = [known[n] if n in known else tensors[next(rest)] for n in range(self.spec.num_leaves)]
         return put_together(pytree.tree_unflatten(leaves, self.spec))
 
 
 def _in_order(x: Any, like: Any) -> Any:
-    """A nested value whose dicts have their names in the order of another's, where these are the same names."""
     kind = type(x)
     if kind is not type(like):
         return x
@@ -92,7 +91,6 @@ def _in_order(x: Any, like: Any) -> Any:
 
 
 def _difference(one: Signature, like: Signature) -> str:
-    """What a call has that another has not, and lacks of it: names, kinds of values, constants."""
     given, wanted = _by_path(one), _by_path(like)
     lacks, more = ([path for path in of if path not in other] for of, other in ((wanted, given), (given, wanted)))
     said = [f"{word} {', '.join(paths)}" for word, paths in (("lacks", lacks), ("has also", more)) if paths]
@@ -102,7 +100,7 @@ def _difference(one: Signature, like: Signature) -> str:
 
 
 def _by_path(signature: Signature) -> dict[str, str]:
-    """What stands at each place of a call: a tensor, or which constant."""
+    """Describe the leaf at each path of a call: a tensor, or a constant."""
     known = {n: f"{x!r} ({kind.__name__})" for n, kind, x in signature.constants}
     leaves = [known.get(n, "a tensor") for n in range(signature.spec.num_leaves)]
     pairs, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(leaves, signature.spec))
@@ -110,7 +108,6 @@ def _by_path(signature: Signature) -> dict[str, str]:
 
 
 def _written(path: Sequence[Any]) -> str:
-    """A place in the arguments of a call: the number of a positional one, or its keyword, and what follows."""
     _, first, *rest = path
     name = f"argument {first.idx}" if isinstance(first, pytree.SequenceKey) else str(first.key)
     return name + pytree.keystr(tuple(rest))
@@ -128,10 +125,7 @@ def _flat(args: tuple, options: dict[str, Any]) -> tuple[list[Any], pytree.TreeS
 def _gathered(
     values: Iterable[Any], leaves: list[Any], nested: list[Any], seen: set[int], around: tuple[Any, ...] = ()
 ) -> bool:
-    """Gather leaves, and containers as `_structure` takes them; False at an object that only pytree may know.
-
-    So are dicts and objects that stand in two places: what is written into one shows in the other.
-    """
+    """Collect leaves, and containers for `_structure`; False at an unknown object, or a shared dict or object."""
     for x in values:
         kind = type(x)
         if isinstance(x, (Tensor, Enum)) or kind in _PLAIN:
@@ -163,7 +157,7 @@ def _gathered(
 
 @lru_cache(256)
 def _structure(nested: tuple[tuple[type, Sequence[Any]] | None, ...]) -> pytree.TreeSpec:
-    """The structure of arguments whose containers, each with its names, stand before their items; a leaf is None."""
+    """Build the pytree of arguments from nodes in preorder: a container with its keys, or None for a leaf."""
     rest = iter(nested)
 
     def built() -> Any:
@@ -180,16 +174,15 @@ def _structure(nested: tuple[tuple[type, Sequence[Any]] | None, ...]) -> pytree.
 
 
 def _surroundings(tensors: Any) -> Iterator[Any]:
-    """Settings of torch, and kinds of tensors, by which a network can decide as it can by sizes."""
     yield torch.get_default_dtype()
     for x in tensors:
         yield x.requires_grad, x.is_neg(), x.is_conj(), is_functorch_wrapped_tensor(x)
 
 
 class ParameterSlots:
-    """Places of the parameters and buffers of a network, each tensor once; those of TorchScript are left out.
+    """The slots of a network's distinct parameters and buffers, except in TorchScript modules.
 
-    ``gradients`` says whether a program differentiates by what requires a gradient among them.
+    ``gradients`` says whether a program differentiates with respect to tensors that require gradients.
     """
 
     def __init__(self, network: nn.Module, gradients: bool) -> None:
@@ -212,7 +205,7 @@ class ParameterSlots:
         self._last: list[Tensor] = []
 
     def stand(self) -> bool:
-        """Whether there is a tensor in each place, and the same one where there was."""
+        """Test whether every slot still holds a tensor, and tied slots the same tensor."""
         if self._unmoved is not None and self._unmoved():
             return True
         looked = standing((), names_now(self._tables)) if compares() else None  # before places are compared
@@ -229,19 +222,19 @@ class ParameterSlots:
         return all(held.get(name) is of[0][0][of[0][1]] for of in self._tied for held, name in of)
 
     def tensors(self) -> list[Tensor]:
-        """Tensors that stand there now."""
+        """Return the current tensors of the slots."""
         return list(self._last) if self._unmoved is not None and self._unmoved() else self._read()
 
     def _read(self) -> list[Tensor]:
         return list(map(getitem, *self._first))
 
     def asked(self) -> list[bool]:
-        """Whether a program differentiates by each of them."""
+        """Return for each tensor whether the program differentiates with respect to the tensor."""
         return [self.gradients and x.requires_grad for x in self.tensors()]
 
     @contextmanager
     def unwritten(self) -> Iterator[None]:
-        """Raise `DeployError` where one of them is written to or replaced: results of a program are values."""
+        """Raise `DeployError` if the context writes to or replaces a tensor."""
         before = [(x, writes_to(x)) for x in self.tensors()]
         yield
         for name, (x, writes), now in zip(self._names, before, self.tensors(), strict=True):
@@ -253,7 +246,7 @@ class ParameterSlots:
 
     @contextmanager
     def holding(self, tensors: Sequence[Tensor]) -> Iterator[None]:
-        """Other tensors in their places for a while."""
+        """Put other tensors into the slots during the context."""
         before = self.tensors()
         self._put(tensors)
         try:

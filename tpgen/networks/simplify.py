@@ -1,7 +1,6 @@
-"""Algebra that a traced network leaves undone: zeros that are added, slices of all, products of a few numbers.
+"""Algebraic simplification of traced graphs: added zeros, slices of everything, products of small matrices.
 
-A network that differentiates by a strain adds one of zeros to positions and cells, and goes on with the same numbers.
-Results stay the same for finite numbers; those of a determinant and of products of matrices may be rounded otherwise.
+Finite results stay the same, up to rounding of determinants and matrix products.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _FEW = 4  # columns of matrices that a product by a row is written for as a sum
 
 
 def simplify_graph(graph: fx.Graph) -> None:
-    """Leave out what changes no number of a traced graph without writes."""
+    """Remove nodes that return an operand unchanged, from a graph without writes."""
     zeros: set[fx.Node] = set()
     for node in list(graph.nodes):
         if node.op == "call_function":
@@ -43,7 +42,7 @@ def simplify_graph(graph: fx.Graph) -> None:
 
 
 def rewrite(graph: fx.Graph) -> None:
-    """Write operations that a compiler would call as loops, which it fuses."""
+    """Expand operators that Inductor would call as libraries into operators that Inductor fuses."""
     for node in list(graph.nodes):
         if node.op == "call_function" and node.target in _WRITTEN:
             _WRITTEN[node.target](graph, node)
@@ -62,7 +61,6 @@ def _is_zero(node: fx.Node, zeros: set[fx.Node]) -> bool:
 
 
 def _same(node: fx.Node, zeros: set[fx.Node]) -> fx.Node | None:
-    """The operand that a result is equal to, if it is known to be."""
     first = node.args[0] if node.args else None
     if node.target in _WHOLE and sizes_as_text(node) == sizes_as_text(first):
         return first  # type: ignore[return-value]
@@ -76,12 +74,12 @@ def _same(node: fx.Node, zeros: set[fx.Node]) -> fx.Node | None:
 
 
 def sizes_as_text(node: Any) -> list[str]:
-    """The shape of a node's value, as text."""
+    """Return the shape of a node's value, as text."""
     return [str(n) for n in node.meta["val"].shape]
 
 
 def _broadcasts(operand: Any, node: fx.Node) -> bool:
-    """Whether a sum has the sizes of an operand: equal ones, or 1 as the sum has, and its dtype."""
+    """Test whether a sum has the dtype and, after broadcasting, the shape of an operand."""
     if not isinstance(operand, fx.Node) or not isinstance(operand.meta["val"], Tensor):
         return False
     mine, wanted = sizes_as_text(operand), sizes_as_text(node)
@@ -90,7 +88,7 @@ def _broadcasts(operand: Any, node: fx.Node) -> bool:
 
 
 def _determinant(graph: fx.Graph, node: fx.Node) -> None:
-    """That of 3 by 3 matrices, where nobody reads the factors, as a product of three rows."""
+    """Expand the determinant of 3 by 3 matrices into products of rows."""
     matrix: Any = node.args[0]
     if any(user.args[1] != 0 for user in node.users) or sizes_as_text(matrix)[-1] != "3":
         return
@@ -116,7 +114,7 @@ def _determinant(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def _rows(graph: fx.Graph, node: fx.Node) -> None:
-    """Products of rows by matrices of few columns: many calls of BLAS, each with a dozen numbers, are one sum."""
+    """Expand batched products of rows with matrices of few columns into sums of products."""
     *added, rows, matrices = node.args
     one, columns = sizes_as_text(node)[1:]
     if one != "1" or not columns.isdigit() or int(columns) > _FEW or node.kwargs:
@@ -130,7 +128,7 @@ def _rows(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def multiply_column(_graph: fx.Graph, node: fx.Node) -> None:
-    """Write a product of a column and a row as products of numbers: Inductor asks how long such are, and fixes that."""
+    """Replace the matrix product of a column and a row by a broadcast product."""
     if sizes_as_text(node.args[0])[1] == "1":
         node.target = _aten.mul.Tensor
 
@@ -162,7 +160,7 @@ _WRITTEN: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
 
 
 def insert(graph: fx.Graph, target: Any, *args: Any, **options: Any) -> fx.Node:
-    """A new node of a graph, with the value that it has where nothing is computed."""
+    """Insert a call node, with its fake value in ``meta["val"]``."""
     node = graph.call_function(target, args, options)
     given = fx.map_arg(args, lambda x: x.meta["val"])
     node.meta["val"] = target(*given, **options)

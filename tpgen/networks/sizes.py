@@ -1,8 +1,6 @@
-"""Sizes that a program holds for: what it takes for granted of those of its example.
+"""Conditions on input sizes under which a traced program is valid, as text.
 
-A trace decides by the sizes of the example, and so does torch's compiler behind it: by a branch of the network, for
-fewer than 32,767 rows, where two sizes are equal.  Each decision is a guard of the sizes' symbols, which are written
-down as text, as a program is kept longer than its symbols.
+PyTorch's trace and compiler specialise on the example's sizes, by guards on size symbols.  Text outlives the symbols.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ _WORDS = {"math": math, "torch": torch}  # of guards of torch's
 
 @dataclass(frozen=True)
 class HeldSizes:
-    """Shapes, dtypes and devices of inputs, and conditions of their sizes."""
+    """Shapes, dtypes, devices and size conditions that inputs of a program must satisfy."""
 
     shapes: tuple[Shape, ...]
     like: tuple[tuple[torch.dtype, torch.device], ...]
@@ -35,16 +33,16 @@ class HeldSizes:
 
     @staticmethod
     def of(values: Sequence[Tensor], least: int = 2) -> HeldSizes:
-        """The sizes of a trace's inputs, with what has been asked of them until now."""
+        """Read shapes and the guards so far from a trace's inputs."""
         shapes = tuple(tuple(map(_named, x.shape)) for x in values)
         return HeldSizes(shapes, tuple((x.dtype, x.device) for x in values), tuple(asked(values)), least)
 
     def and_also(self, conditions: Iterable[str]) -> HeldSizes:
-        """Sizes under further conditions."""
+        """Add conditions."""
         return replace(self, conditions=tuple(dict.fromkeys((*self.conditions, *conditions))))
 
     def part(self, begin: int, end: int | None) -> HeldSizes:
-        """Sizes of some of the inputs, with the conditions that only need these.
+        """Restrict to some of the inputs, with the conditions on only these.
 
         >>> here = torch.device("cpu")
         >>> HeldSizes((("a",), ("b", 3)), ((torch.float32, here),) * 2, ("a > 5", "a < b")).part(0, 1)
@@ -57,7 +55,7 @@ class HeldSizes:
         return HeldSizes(shapes, self.like[begin:end], tuple(kept), self.least)
 
     def hold(self, inputs: Sequence[Tensor]) -> bool:
-        """Whether inputs have the fixed sizes, and open sizes from 2 on that fulfil the conditions."""
+        """Test whether inputs satisfy shapes, dtypes, devices and conditions; open sizes are ``least`` or more."""
         begin = self._begin
         if not self._begun(inputs[:begin]):
             return False
@@ -69,12 +67,11 @@ class HeldSizes:
 
     @cached_property
     def _begin(self) -> int:
-        """Number of inputs before the first with an open size: parameters, if there are any."""
+        """Number of leading inputs without an open size, such as parameters."""
         return next((n for n, shape in enumerate(self.shapes) if str in map(type, shape)), len(self.shapes))
 
     @cached_property
     def _begun(self) -> Callable[[Sequence[Tensor]], bool]:
-        """Whether the first inputs have their sizes: at once where they are as before, which torch looks at in C++."""
         wanted = [(*like, shape) for shape, like in zip(self.shapes[: self._begin], self.like, strict=False)]
         like_last: Any = None
 
@@ -121,19 +118,19 @@ class HeldSizes:
 
 
 def asked(values: Sequence[Tensor]) -> list[str]:
-    """Conditions in Python that have been asked until now of the sizes of a trace's inputs."""
+    """Return the guards so far on the sizes of a trace's inputs, as Python text."""
     sizes: list[Any] = [n for x in values for n in x.shape if not isinstance(n, int)]
     guards = [] if not sizes else sizes[0].node.shape_env.guards
     return list(dict.fromkeys(written(guard.expr) for guard in guards))
 
 
 def written(expression: Any) -> str:
-    """A condition, or a size, in Python."""
+    """Print a symbolic expression as Python text."""
     return _torch.PythonPrinter().doprint(expression)
 
 
 def alike(tensors: Sequence[Tensor]) -> Any:
-    """A check in C++ that tensors are like these; none without tensors, or where torch has none."""
+    """Return a C++ check for equal dtypes, shapes and strides; None without tensors or PyTorch support."""
     guards = getattr(_torch, "TensorGuards", None) if tensors else None
     if guards is None:
         return None
@@ -142,7 +139,7 @@ def alike(tensors: Sequence[Tensor]) -> Any:
 
 
 def _named(n: Any) -> int | str:
-    """A size as it was when the trace began: guards say what it has become."""
+    """Return an integer size, or the name of the size symbol at the start of the trace."""
     if isinstance(n, int):
         return n
     expression = n.node._expr

@@ -1,4 +1,4 @@
-"""A whole network as one program: what small systems need, for which calls of operations take longer than they do."""
+"""A whole network compiled as one program, for small systems, which operator overhead dominates."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from tpgen.networks.step_program import WRITING, BuiltOnce, Program, is_recorded
 
 
 def compile_step(network: nn.Module, *args: Any, outputs: Sequence[str] | None = None, **options: Any) -> Step:
-    """The evaluation of a network, with the derivatives that it takes itself, as one program.
+    """Compile the evaluation of a network, with derivatives that the network takes, into one program.
 
-    ``args`` and ``options`` are those of an example of a call; without any, the first call is the example.  What is
-    returned is called like the network, with tensors of any sizes, and returns what it returns, as values; of a dict
-    the ``outputs`` alone, where they are named.  Parameters are the network's: what an optimiser or `load_state_dict`
-    writes is used from then on.
+    ``args`` and ``options`` are an example call; without one, the first call is the example.  The result is called like
+    the network, with tensors of any sizes, and returns detached results; of a dict only the named ``outputs``.
+    Parameters stay the network's: writes by an optimiser or `load_state_dict` take effect.
 
-    A call with other constants, or other names in a dict, is an `InputError`; one that no program holds for, as with a
-    size below 2, is computed by the network itself.  Raises `DeployError` where the network computes by NumPy.
+    A call with other constants or dict keys raises `InputError`.  The network itself computes calls outside the
+    program's range, such as sizes below 2.  Raises `DeployError` if the network computes by NumPy.
 
     >>> class Energy(nn.Module):
     ...     def forward(self, data):
@@ -44,9 +43,9 @@ def compile_step(network: nn.Module, *args: Any, outputs: Sequence[str] | None =
 
 
 class Step(BuiltOnce, nn.Module):
-    """A network whose calls are one program, which the first of them builds; all else of it is the network's.
+    """A module that runs a network by one program, built at the first call, and forwards attributes to the network.
 
-    Methods and attributes are those of the network, of which methods that return the network return the step.
+    Network methods that return the network return the step.
     """
 
     def __init__(self, network: nn.Module, outputs: Sequence[str] | None) -> None:
@@ -80,13 +79,13 @@ class Step(BuiltOnce, nn.Module):
         return f"Step of {self._network!r}"
 
     def build(self, *args: Any, **options: Any) -> None:
-        """Build the program of calls like an example, in the place of the one that is there."""
+        """Build the program for calls like an example, replacing the current one."""
         signature, tensors = Signature.of(args, options)
         slots = ParameterSlots(self._network, gradients=False)
         self._program = Program.of(type(self._network).__name__, self._evaluate, slots, signature, tensors)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """As the network."""
+        """Run the program, or the network outside the program's range."""
         signature, tensors = Signature.of(args, options)
         recorded, found = is_recorded(tensors), None
         if not (recorded and self._program is None):
@@ -99,7 +98,7 @@ class Step(BuiltOnce, nn.Module):
         return found if recorded else values(found, [*tensors, *self._held()])
 
     def forward(self, *args: Any, **options: Any) -> Any:
-        """As the network."""
+        """Call the step."""
         return self(*args, **options)
 
     def _held(self) -> list[Tensor]:
@@ -116,8 +115,6 @@ class Step(BuiltOnce, nn.Module):
         return {name: found[name] for name in self._outputs}
 
     def _returning(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """A method of the network that returns the step where it returns the network."""
-
         @wraps(method)
         def call(*args: Any, **options: Any) -> Any:
             found = method(*args, **options)

@@ -1,7 +1,4 @@
-"""A program with the places of its parameters: run where it holds for the tensors of a call.
-
-Its graph is a library: kernels called by C++, all else fused by Inductor, in the cache of kernels.
-"""
+"""Compiled programs of networks: a cached library of C++ kernel calls and Inductor loops, with its validity checks."""
 
 from __future__ import annotations
 
@@ -55,7 +52,7 @@ _OPTIONS = {
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Program of an evaluation, and the tensors that it is for."""
+    """A compiled evaluation of a network, with the network's slots and the conditions on inputs."""
 
     title: str
     evaluate: Evaluate
@@ -71,9 +68,9 @@ class Program:
     def of(
         title: str, evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]
     ) -> Program:
-        """The program of an evaluation, of which errors speak by its title; ``tensors`` are those of an example.
+        """Build the program of an evaluation from example ``tensors``; error messages use ``title``.
 
-        It is written anew as long as a kernel is met that cannot be built: a graph stands in its place then.
+        A kernel that cannot be built becomes a graph, and the program is traced again.
         """
         while True:
             failures = failures_seen()
@@ -106,12 +103,12 @@ class Program:
         return Program(title, evaluate, signature, slots, written, before, behind, function)
 
     def stands(self) -> bool:
-        """Whether the network is still what was written down, but for numbers in its parameters and buffers."""
+        """Test whether the network is unchanged, except for values of parameters and buffers."""
         with WRITING.lock:
             return self.written.reads.stand() and self.slots.stand()
 
     def run(self, signature: Signature, tensors: list[Tensor], recorded: bool) -> Any:
-        """The results; None where the program does not hold for such tensors, or somebody has the call ``recorded``."""
+        """Run a call; None if the program is not valid for the tensors, or autograd has ``recorded`` the call."""
         signature, tensors = signature.in_order(tensors, self.signature)
         signature.need(self.signature)
         if recorded:
@@ -123,7 +120,7 @@ class Program:
         return None if made is None else self.written.results(made)
 
     def made(self, tensors: list[Tensor]) -> list[Tensor] | None:
-        """The tensors of the results for those of a call like the example's, as `run`."""
+        """Run a call and return the result tensors; None as for `run`."""
         inputs = self._inputs(tensors)
         if not self._holds(inputs):
             return None
@@ -140,7 +137,7 @@ class Program:
         return not torch.is_autocast_enabled("cpu") and self.before.hold(inputs)
 
     def _other(self, signature: Signature, tensors: Sequence[Tensor]) -> Program | None:
-        """The program of calls whose inputs require other gradients; None for calls that differ in more."""
+        """Return the program of calls whose inputs require other gradients; None for other differences."""
         if any(x.grad_fn is not None for x in tensors) or not signature.asks_otherwise(self.signature):
             return None
         with WRITING.lock:
@@ -165,7 +162,7 @@ class Program:
 
 
 def is_recorded(tensors: Iterable[Tensor]) -> bool:
-    """Whether somebody records what becomes of tensors: autograd, `torch.func`, forward mode or a tracer."""
+    """Test whether autograd, `torch.func`, forward mode or a tracer records operations on the tensors."""
     if is_tracing() or has_tangents():
         return True
     asks = torch.is_grad_enabled()
@@ -173,24 +170,24 @@ def is_recorded(tensors: Iterable[Tensor]) -> bool:
 
 
 class BuiltOnce:
-    """Base of what is called like a network and holds its program, which its first call builds by ``build``."""
+    """Base of callables that hold a network's program, built by ``build`` at the first call."""
 
     _program: Any = None
     _of_program: tuple[str, ...] = ("_program",)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Attributes of a copy, which builds its own program: the cache has it."""
+        """Return the state of a copy, without the program."""
         return {name: value for name, value in vars(self).items() if name not in self._of_program}
 
     def build(self, *args: Any, **options: Any) -> None:
-        """Build the program of calls like an example, in the place of the one that is there."""
+        """Build the program for calls like an example, replacing the current one."""
         raise NotImplementedError
 
     def _stands(self) -> bool:
         return self._program is not None and self._program.stands()
 
     def _current(self, *args: Any, **options: Any) -> Program:
-        """The program, built where there is none of the network as it is now."""
+        """Return the program, rebuilt if the network has changed."""
         if not self._stands():
             with WRITING.lock:  # of several threads, one builds it
                 if not self._stands():
@@ -201,7 +198,7 @@ class BuiltOnce:
 
 @contextmanager
 def only_cached() -> Iterator[None]:
-    """Compile no program meanwhile: one that the cache has not is a `DeployError`."""
+    """Forbid compilation during the context: a program outside the cache raises `DeployError`."""
     token = _only_cached.set(True)
     try:
         yield
@@ -213,7 +210,7 @@ def only_cached() -> Iterator[None]:
 
 
 def _library_or_none(title: str, written: Written, inputs: list[Tensor]) -> tuple[RunLibrary, HeldSizes]:
-    """As `library_of`; a function that returns nothing, and a warning, where a program does not compile."""
+    """Return `library_of` the program; if compilation fails, warn and return a function that returns None."""
     try:
         with torch.autocast("cpu", enabled=False):
             return library_of(written.program, written.sizes, inputs)
@@ -230,10 +227,9 @@ def _library_or_none(title: str, written: Written, inputs: list[Tensor]) -> tupl
 
 
 def library_of(program: GraphPart, sizes: HeldSizes, inputs: list[Tensor]) -> tuple[RunLibrary, HeldSizes]:
-    """The function of a program, from all tensors of its inputs in a list to those of its results; what it holds for.
+    """Load a program's library, compiled if the cache lacks one for ``inputs``; return its function and conditions.
 
-    It is compiled where the cache has it not, or has one that is not for the example: ``inputs``, of the whole, of
-    which ``sizes`` are known.  Kernels are called in C++ by names.
+    The function maps the tensors of the program's inputs to result tensors.
     """
     graph, key = program.graph, ""
     find_rows(graph.graph)

@@ -1,4 +1,4 @@
-"""The evaluation of a network written down: a graph of torch's operations and ours, and what its inputs are made of."""
+"""Traces of a network's evaluation: the program's graph, and graphs that compute the sources of findings."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ Evaluate = Callable[..., Any]  # from the arguments of a call to results, of whi
 
 @dataclass(frozen=True, eq=False)
 class GraphPart:
-    """A graph, and which of the inputs of the whole it takes."""
+    """A graph, and the indices of its inputs among all inputs."""
 
     graph: fx.GraphModule
     takes: tuple[int, ...]
 
     def given(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Its own inputs."""
+        """Select the graph's inputs."""
         return [inputs[n] for n in self.takes]
 
     def of(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Its results."""
+        """Run the graph on its share of all inputs."""
         return self.graph.forward(*self.given(inputs))
 
 
 @dataclass(eq=False)
 class Search:
-    """A finding of each call: the parts that make its first source and all of them, and what was found last."""
+    """A finding of each call: graphs of its first source and of all sources, and the last result."""
 
     finding: Finding
     first: GraphPart
@@ -56,7 +56,7 @@ class Search:
     last: tuple[Tensor, list[Tensor]] | None = None
 
     def find(self, inputs: list[Tensor], again: bool) -> list[Tensor] | None:
-        """Find it for a call, ``again`` or as it was for the same first source, if the program can tell."""
+        """Compute the finding, or unless ``again`` reuse the last one for an equal first source."""
         if self.finding.wrong is None:
             return self.finding.find(*self.sources.of(inputs))
         (first,), last = self.first.of(inputs), self.last
@@ -69,7 +69,7 @@ class Search:
 
 @dataclass
 class Written:
-    """A call as a graph of parameters, tensors and findings, and the searches for these."""
+    """A traced evaluation: program, input conditions, recorded reads, searches and result structure."""
 
     program: GraphPart
     sizes: HeldSizes  # of parameters, tensors and findings
@@ -79,10 +79,7 @@ class Written:
     constants: dict[int, Any] = field(default_factory=dict)  # leaves of the result that are no tensors
 
     def complete(self, inputs: list[Tensor], again: bool = True) -> list[Tensor] | None:
-        """Parameters, tensors and findings, from the first two; None where something is not found.
-
-        What was found last may be taken where it is not to be found ``again``; the program says whether it holds.
-        """
+        """Append findings to the inputs; None if a search fails.  Unless ``again``, searches may reuse findings."""
         for search in self.searches.values():
             found = search.find(inputs, again)
             if found is None:
@@ -91,22 +88,22 @@ class Written:
         return inputs
 
     def right(self, made: Sequence[Tensor]) -> bool:
-        """Whether what was found is right, as the program says behind its results."""
+        """Test whether the program's outputs confirm all reused findings."""
         count = sum(search.finding.wrong is not None for search in self.searches.values())
         return all(float(x) <= 0 for x in made[len(made) - count :])
 
     def leaves(self, made: Sequence[Tensor]) -> list[Any]:
-        """Leaves of the network's result: tensors that a program made, and its constants."""
+        """Merge tensors of the program and constants into the leaves of the network's result."""
         rest = iter(made)
         return [self.constants[n] if n in self.constants else next(rest) for n in range(self.result.num_leaves)]
 
     def results(self, made: Sequence[Tensor]) -> Any:
-        """Put tensors that a program made into the network's result, with its constants."""
+        """Rebuild the network's result from the program's tensors."""
         return unflatten(self.leaves(made), self.result)
 
 
 def write(evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]) -> Written:
-    """Write down an evaluation, which reads the parameters in the slots; an example of it has such tensors."""
+    """Trace an evaluation that reads the parameters in the slots, at example tensors."""
     try:
         return _write(evaluate, slots, signature, tensors, nullcontext)
     except TpgenError:
@@ -230,10 +227,7 @@ def _own(graph: fx.Graph, count: int) -> None:
 
 
 def _shorten(graph: fx.Graph, begin: int, count: int) -> int:
-    """Leave the species as the only source of groups, if the graph itself looks the rows up; returns how many are left.
-
-    The sources of groups begin at a place among the results.
-    """
+    """Reduce the sources of groups to the species, if these determine the rows; return the number of sources."""
     output: Any = graph.output_node()
     if count != 3:
         return count

@@ -1,8 +1,7 @@
-"""Trace a whole network into an fx graph, tpgen's and e3nn's modules in it.
+"""Trace a whole network into an fx graph.
 
-Where `torch.fx.symbolic_trace` stops at a network of this field, `trace_network` goes on: products, e3nn's modules and
-its spherical harmonics stay single nodes, ``len`` of a tensor is recorded, and so is ``torch.zeros`` (ones, arange, …)
-of a size in the graph.  Every node says which module it is of.
+Products, e3nn's modules and spherical harmonics stay single nodes.  The tracer also records ``len`` of a tensor, and
+``torch.zeros`` (ones, arange, …) of a traced size.
 
 >>> import torch, tpgen
 >>> network = torch.nn.Sequential(tpgen.TensorSquare("2x1o"), torch.nn.ReLU())
@@ -55,7 +54,7 @@ FACTORIES: tuple[Callable, ...] = (
 
 
 def is_leaf(module: nn.Module, path: str = "") -> bool:
-    """Whether a module stays one node by default: torch.nn's, tpgen's and e3nn's do, networks and containers do not.
+    """Test whether a module stays one node by default, as modules of torch.nn, tpgen and e3nn do.
 
     >>> is_leaf(torch.nn.ReLU()), is_leaf(o3.Linear("1o", "1o")), is_leaf(torch.nn.Sequential())
     (True, True, False)
@@ -69,7 +68,7 @@ def is_leaf(module: nn.Module, path: str = "") -> bool:
 
 
 def opening(*kinds: type[nn.Module] | str, otherwise: Leaf = is_leaf) -> Leaf:
-    """A leaf predicate that looks into modules of these classes, or at these paths, and keeps the rest as they were.
+    """Return a leaf predicate that traces into modules of given classes or paths, and else follows ``otherwise``.
 
     >>> opening(torch.nn.ReLU)(torch.nn.ReLU(), "act"), opening("act")(torch.nn.ReLU(), "act")
     (False, False)
@@ -79,16 +78,16 @@ def opening(*kinds: type[nn.Module] | str, otherwise: Leaf = is_leaf) -> Leaf:
 
 
 class NetworkTracer(fx.Tracer):
-    """fx's tracer with a predicate for leaves and with attributes on every node.
+    """fx tracer with a leaf predicate and with attributes on every node.
 
     Parameters
     ----------
     leaf
-        ``(module, path) -> bool``: whether a module stays one node.  A product of tpgen's that is no leaf becomes
-        a node all the same (its checks have no answer for a proxy); `trace_network` then puts its program in place.
+        ``(module, path) -> bool``: whether a module stays one node.  A tpgen product that is no leaf becomes a node
+        too; `trace_network` then inlines its program.
     attributes
-        what to merge into ``node.meta`` as a node is created: a mapping, or a function of the node.  The function
-        sees ``node.meta["module_path"]``.
+        entries for ``node.meta`` of each new node: a mapping, or a function of the node, which has
+        ``node.meta["module_path"]``.
     """
 
     def __init__(self, leaf: Leaf = is_leaf, attributes: Attributes | None = None) -> None:
@@ -136,16 +135,15 @@ def trace_network(
     functions: Iterable[Callable] = (),
     concrete_args: dict[str, Any] | None = None,
 ) -> fx.GraphModule:
-    """The graph of a network, as a module that computes the same with the same parameters.
+    """Trace a network into a graph module that shares the network's parameters.
 
-    ``leaf`` and ``attributes`` are those of `NetworkTracer`.  ``functions`` become single calls in the graph, beside
-    `LEAF_FUNCTIONS`: name those whose result depends on values, such as a search for neighbours.  ``concrete_args``
-    gives arguments of ``forward`` that are fixed, as in fx.
+    ``leaf`` and ``attributes`` are those of `NetworkTracer`.  ``functions`` become single calls, as `LEAF_FUNCTIONS`
+    do: name functions whose result depends on values, such as a neighbour search.  ``concrete_args`` fixes arguments of
+    ``forward``, as in fx.
 
-    Every node has ``meta["module_path"]``, the module whose code made it (of a leaf: its own path; of the network's
-    own code: the empty text).
+    Every node has ``meta["module_path"]``, the path of the module that made the node, or of a leaf itself.
 
-    Raises `TraceError` where the code of the network asks for a value that only a call has, and says where.
+    Raises `TraceError` with the source line if the network's code needs a value that only a call has.
     """
     if not isinstance(network, nn.Module):
         raise TraceError(
@@ -194,7 +192,7 @@ def _recording(function: Callable) -> Callable:
 
 @contextmanager
 def _recorded(functions: Iterable[Callable], network: nn.Module) -> Iterator[None]:
-    """Let the network's code find recording functions, ``len`` among them, under the names it calls them by."""
+    """Patch the namespaces of the network's code, so that ``functions`` and ``len`` record nodes."""
     wrappers = {id(function): _recording(function) for function in functions}
     undo: list[tuple[dict[str, Any], str, Any]] = []
     own = {id(names) for names in _own_globals(network)}
@@ -217,7 +215,6 @@ def _recorded(functions: Iterable[Callable], network: nn.Module) -> Iterator[Non
 
 
 def _scopes(network: nn.Module) -> list[dict[str, Any]]:
-    """Namespaces that the code of a network reads: torch, its modules' globals, and the packages imported there."""
     scopes: dict[int, dict[str, Any]] = {id(vars(torch)): vars(torch)}
     for names in _own_globals(network):
         scopes[id(names)] = names
@@ -228,7 +225,7 @@ def _scopes(network: nn.Module) -> list[dict[str, Any]]:
 
 
 def _own_globals(network: nn.Module) -> list[dict[str, Any]]:
-    """Globals of the files in which a network's modules are written, torch's and products left out."""
+    """Return the globals of the modules that define the network's classes, except torch's and tpgen's."""
     found: dict[int, dict[str, Any]] = {}
     for kind in dict.fromkeys(type(module) for module in network.modules()):
         names = _globals(kind)
@@ -238,7 +235,6 @@ def _own_globals(network: nn.Module) -> list[dict[str, Any]]:
 
 
 def _globals(kind: type[nn.Module]) -> dict[str, Any] | None:
-    """The globals of a class's forward; None where it is no Python function."""
     return getattr(inspect.getattr_static(kind, "forward", None), "__globals__", None)
 
 
@@ -275,7 +271,7 @@ def _advice(error: Exception, tracer: NetworkTracer) -> str:
 
 
 def _helper(error: Exception) -> str:
-    """The name of the outermost plain function that the network called on the way to an error; empty for none."""
+    """Name the outermost plain function that the network called before an error, or ""."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         found = inspect.unwrap(frame.f_globals.get(frame.f_code.co_name, _helper))
         ours = frame.f_code.co_filename.startswith(TORCH_CODE) or frame.f_globals is globals()
@@ -285,7 +281,6 @@ def _helper(error: Exception) -> str:
 
 
 def _where(error: Exception, tracer: NetworkTracer) -> str:
-    """The module that was being traced, and the line of code outside torch and this file that asked too much."""
     path = next(reversed(tracer.module_stack.values()))[0] if tracer.module_stack else ""
     module = f"module {path!r}" if path else "the network"
     ours = (TORCH_CODE, __file__)

@@ -1,4 +1,4 @@
-"""A step of training as one program: the loss of a network, with the gradients of all parameters beside it."""
+"""Training steps compiled as one program: the loss of a network and the gradients of all parameters."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from tpgen.networks.step_program import WRITING, BuiltOnce, Program, is_recorded
 
 
 def compile_training(network: nn.Module, loss: Callable[..., Any], *args: Any, **options: Any) -> Training:
-    """The loss of a network and its gradients by all parameters as one program, called like a module.
+    """Compile the loss of a network and its gradients with respect to all parameters into one program.
 
-    ``loss(network, *args, **options)`` returns the loss, one number, or a tuple or dict whose first tensor is the
-    loss; further tensors in it are values to look at.  ``args`` and ``options`` are those of an example of a call;
-    without any, the first call is the example.
+    ``loss(network, *args, **options)`` returns one number, the loss, or a tuple or dict whose first tensor is the loss;
+    further tensors are for inspection.  ``args`` and ``options`` are an example call; without one, the first call is
+    the example.
 
-    The result is a module that holds the network, and each call returns what ``loss`` returns.  The gradients are
-    computed with it: ``backward()`` hands them to the parameters as autograd does, so that optimisers, clipping,
-    accumulation, scaling and the hooks of `torch.nn.parallel.DistributedDataParallel` work as ever.
+    The result is a module that holds the network and returns the values of ``loss``.  ``backward()`` passes the
+    computed gradients to the parameters through autograd, so optimisers, clipping, accumulation, scaling and
+    `torch.nn.parallel.DistributedDataParallel` work.
 
-    A call with other constants, or other names in a dict, is an `InputError`; one that no program holds for, as with a
-    size below 2, is computed by the network itself.  Raises `DeployError` where the network computes by NumPy, and
-    where it writes into its buffers.
+    A call with other constants or dict keys raises `InputError`.  The network itself computes calls outside the
+    program's range, such as sizes below 2.  Raises `DeployError` if the network computes by NumPy or writes into its
+    buffers.
 
     >>> def loss(network, x, y):
     ...     return (network(x) - y).square().mean()
@@ -50,7 +50,7 @@ def compile_training(network: nn.Module, loss: Callable[..., Any], *args: Any, *
 
 
 class Loss(nn.Module):
-    """A loss of a network as a network."""
+    """A module that computes a loss of a network."""
 
     def __init__(self, network: nn.Module, loss: Callable[..., Any]) -> None:
         super().__init__()
@@ -62,16 +62,13 @@ class Loss(nn.Module):
 
 
 class Training(BuiltOnce, Loss):
-    """A loss of a network, whose calls are one program that the first of them builds.
-
-    Without gradients, as in a validation, it is another program: a step of the loss.
-    """
+    """A loss module that runs by one program, built at the first call; without gradients, by a `Step`."""
 
     _of_program = ("_program", "_scripted", "_trained", "_step")
     _step: Step
 
     def build(self, *args: Any, **options: Any) -> None:
-        """Build the program of calls like an example, in the place of the one that is there."""
+        """Build the program for calls like an example, replacing the current one."""
         signature, tensors = Signature.of(args, options)
         slots = ParameterSlots(self.network, gradients=True)
         title = f"the training of {type(self.network).__name__}"
@@ -84,7 +81,7 @@ class Training(BuiltOnce, Loss):
         self._trained = self._state(slots, self._scripted)
 
     def forward(self, *args: Any, **options: Any) -> Any:
-        """As the loss."""
+        """Return the values of ``loss``."""
         if not torch.is_grad_enabled():
             return self._evaluated(*args, **options)
         signature, tensors = Signature.of(args, options)
@@ -110,11 +107,9 @@ class Training(BuiltOnce, Loss):
         return program is not None and program.stands() and self._trained == self._state(program.slots, self._scripted)
 
     def _state(self, slots: ParameterSlots, scripted: Sequence[Tensor]) -> Any:
-        """Modes of the network, for each of which a program is another: in training, and what of it is trained."""
         return self.network.training, list(map(attrgetter("requires_grad"), (*slots.tensors(), *scripted)))
 
     def _with_gradients(self, *args: Any, **options: Any) -> tuple[Any, Sequence[Tensor | None]]:
-        """Results of the loss, and the gradients by all parameters that require one."""
         found = self.loss(self.network, *args, **options)
         first = _first(found)
         parameters = [x for x in ParameterSlots(self.network, gradients=True).tensors() if x.requires_grad]
@@ -130,7 +125,7 @@ class Training(BuiltOnce, Loss):
             raise
 
     def _led(self, program: Program, found: Any, gradients: Sequence[Tensor | None]) -> Any:
-        """Results of which the loss leads to the parameters that it depends on."""
+        """Attach the computed gradients to the loss."""
         parameters = (x for x in program.slots.tensors() if x.requires_grad)
         pairs = [(x, g) for x, g in zip(parameters, gradients, strict=True) if g is not None]
         if not pairs:
@@ -145,12 +140,12 @@ _FREED = "Trying to backward through the graph a second time"
 
 
 class _NoGradientsError(TpgenError):
-    """A loss whose network has freed the graph that gradients would be taken of."""
+    """Raised if the network has freed the autograd graph of its loss."""
 
 
 @dataclass(frozen=True)
 class _Served:
-    """In the place of a program: the network serves all calls, until what it is written for changes."""
+    """A placeholder without a program: the network computes all calls."""
 
     signature: Signature
     slots: ParameterSlots
@@ -180,7 +175,7 @@ def _first(found: Any) -> Tensor:
 
 
 class _Led(torch.autograd.Function):
-    """A loss whose gradients are known; they are freed as those of autograd are."""
+    """Autograd node that returns a loss with known parameter gradients."""
 
     @staticmethod
     def forward(ctx: Any, loss: Tensor, gradients: list[Tensor], *_parameters: Tensor) -> Tensor:

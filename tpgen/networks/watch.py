@@ -1,8 +1,4 @@
-"""Whether what a program knows of places and objects still stands: in one call of C++, and by a slow definition.
-
-The slow definition decides.  The fast way asks for more, the same objects where equal constants would do, so that what
-it finds unmoved stands; where something has moved, the slow definition says whether it stands all the same.
-"""
+"""Checks that recorded places and objects are unchanged: a stricter C++ check first, else the exact Python check."""
 
 from __future__ import annotations
 
@@ -48,7 +44,7 @@ _Unmoved = tuple[Callable[[], bool] | None, Sequence[Whole]]
 
 
 class Watch:
-    """What is read of places and objects."""
+    """Recorded places, objects and tensors, checked for changes."""
 
     def __init__(self, places: Sequence[NamedPlace], wholes: Sequence[Whole], tensors: Sequence[Tensor]) -> None:
         self._places, self._wholes = places, wholes
@@ -57,7 +53,7 @@ class Watch:
         self._unmoved: _Unmoved = None, ()
 
     def stands(self) -> bool:
-        """Whether all is as it was."""
+        """Test whether everything recorded is unchanged."""
         unmoved, unseen = self._unmoved
         if unmoved is not None and unmoved() and not unseen and not self._tensors:
             return True
@@ -91,13 +87,13 @@ class Watch:
         return standing(words, tables), unseen
 
     def changed(self) -> list[tuple[str, int]]:
-        """The names of objects that are not as they were, with their numbers in what was reached."""
+        """Return names and keys of changed places and objects."""
         moved = [(place.name, 0) for place in self._places if not stands(place)]
         return moved + [(whole.name, whole.key) for whole in self._wholes if not _is_whole(whole)]
 
 
 def stands(place: NamedPlace) -> bool:
-    """Whether a value stands there still."""
+    """Test whether a place still has its recorded value."""
     return _same(place.table.get(place.name, ABSENT), place.value)
 
 
@@ -106,7 +102,6 @@ def _is_whole(whole: Whole) -> bool:
 
 
 def _is_same_tensor(of: tuple[Tensor, Tensor, bool]) -> bool:
-    """Whether a tensor has its numbers, bit by bit: writes by ``data`` are counted by nobody."""
     x, before, asks = of
     if x.requires_grad is not asks or x.dtype != before.dtype or x.shape != before.shape:
         return False

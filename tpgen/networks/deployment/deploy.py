@@ -1,4 +1,4 @@
-"""A folder from which a program without tpgen computes a network: package, operators, kernels, and how to load them."""
+"""Deployment of a network into a folder for use without tpgen: package, operators, kernels, loader and README."""
 
 from __future__ import annotations
 
@@ -40,16 +40,15 @@ def deploy(
     ghosts: bool = False,
     progress: Told = None,
 ) -> Path:
-    """Write a network and its kernels into a new folder; returns the folder.
+    """Write a network and its kernels into a new folder; return the folder, which appears only when complete.
 
-    ``inputs`` are the tensors of one call: `network_program` says which of their sizes stay open.  A model of MACE's,
-    NequIP's or SevenNet's needs none: it is deployed as a network of the tensors of a structure, see docs/deploy.md.
-    ``metadata`` stands in the package, where a program reads it.  With ``ghosts``, an Allegro takes the atoms of a rank
-    and their ghosts, and no cell, as ``pair_allegro`` gives them.  ``progress`` is True for a bar, on stderr or in the
-    cell of a notebook, or a function that is told each step.  The folder appears when it is whole.
+    ``inputs`` are the tensors of one call; see `network_program` for open sizes.  A MACE, NequIP or SevenNet model
+    needs none, and takes the tensors of a structure, see docs/deploy.md.  The package contains ``metadata`` for its
+    reader.  With ``ghosts``, an Allegro takes the atoms of a rank and their ghosts, and no cell, as ``pair_allegro``
+    gives.  ``progress`` is True for a bar on stderr or in a notebook cell, or a function that receives each step.
 
-    Raises `DeployError` where ``out`` exists, where the network cannot be written as one program, for a product
-    without a kernel here, and with ``ghosts`` for any but an Allegro.
+    Raises `DeployError` if ``out`` exists, if the network cannot be one program, for a product without a kernel, and
+    with ``ghosts`` for any model but Allegro.
     """
     folder = Path(out).absolute()
     if folder.exists():
@@ -90,7 +89,6 @@ def deploy(
 
 
 def _let_go(program: ExportedProgram) -> None:
-    """Empty the list of inputs that a program's sizes have: inputs hold sizes in C++, where no collector looks."""
     for node in program.graph.find_nodes(op="placeholder"):
         mode = getattr(node.meta.get("val"), "fake_mode", None)
         if mode is not None and mode.shape_env is not None:
@@ -137,7 +135,7 @@ _AXES = {
 
 
 def names_of(network: nn.Module, count: int) -> list[str]:
-    """Names of so many inputs: those that a network of a dict lists, or those in its forward.
+    """Return names of ``count`` inputs: listed by a network of a dict, or of forward's arguments.
 
     >>> names_of(nn.Bilinear(2, 3, 4), 2)
     ['input1', 'input2']
@@ -153,7 +151,7 @@ def names_of(network: nn.Module, count: int) -> list[str]:
 
 
 def described_input(program: ExportedProgram, names: Sequence[str]) -> str:
-    """A table of a program's inputs; sizes that are open have words or letters, and their least if it is not 0."""
+    """Write a Markdown table of a program's inputs, with words or letters for open sizes and their lower bounds."""
     user = set(program.graph_signature.user_inputs)
     values = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in user]
     axes = [(x.shape, *_AXES.get(name, (0, ""))) for name, x in zip(names, values, strict=True)]

@@ -1,8 +1,7 @@
-"""Models of MACE, NequIP and SevenNet as networks of the same five tensors, so that all are deployed and called alike.
+"""MACE, NequIP and SevenNet models as networks of the same five tensors.
 
-A structure is positions, edges, the number of each atom's element, a cell, and by how many cells an edge is shifted;
-they have the names that ``pair_nequip`` of LAMMPS gives them.  All are float64, whatever the model computes in, in eV
-and Å.
+A structure is positions, edges, element index of each atom, cell, and cell shifts of edges, named as LAMMPS's
+``pair_nequip`` does.  Floating tensors are float64, in eV and Å, for models of any dtype.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _VOIGT = (0, 3, 5, 3, 1, 4, 5, 4, 2)  # of xx yy zz xy yz zx
 
 @dataclass(frozen=True)
 class Model:
-    """A model of a project: its elements in the order of their numbers, and how a structure is computed."""
+    """Elements, cutoff, inputs, outputs and evaluation function of a project's model."""
 
     elements: tuple[str, ...]
     cutoff: float
@@ -40,13 +39,13 @@ class Model:
     few_alike: bool = False  # whether branches and squeezes for 0 or 1 edges change no number
 
     def described(self) -> dict[str, Any]:
-        """Entries of a manifest."""
+        """Return the model's entries of a manifest."""
         units = {"energy": "eV", "forces": "eV/Å", "stress": "eV/Å³", "length": "Å"}
         named = {"elements": list(self.elements), "cutoff": self.cutoff, "units": units}
         return {**named, "inputs": list(self.inputs), "outputs": list(self.outputs)}
 
     def said(self) -> str:
-        """Results of a structure, for who reads its folder."""
+        """Describe inputs and results for the README."""
         shift, ends = ("", " of local atoms i") if "cell" not in self.inputs else (" + edge_cell_shift @ cell", "")
         return (
             f"You get {', '.join(f'`{name}`' for name in self.outputs)}, in eV and Å.\n\n`atom_types` counts from 0 in "
@@ -55,7 +54,7 @@ class Model:
         )
 
     def package(self) -> dict[str, str]:
-        """Metadata of the package, as ``pair_nequip`` reads it."""
+        """Return package metadata for ``pair_nequip``."""
         return {
             **self.metadata,
             "r_max": repr(self.cutoff),
@@ -68,7 +67,7 @@ class Model:
         }
 
     def example(self) -> list[Tensor]:
-        """Eight atoms of a shaken cube, and all pairs below the cutoff."""
+        """Return the tensors of eight atoms in a perturbed cube, with all edges below the cutoff."""
         generator = torch.Generator().manual_seed(0)
         places = torch.cartesian_prod(*3 * [torch.arange(2)]).double()
         shaken = places + 0.05 * torch.randn(places.shape, generator=generator, dtype=torch.float64)
@@ -78,7 +77,7 @@ class Model:
         return [positions, edges, types, cell[None], torch.zeros(edges.shape[1], 3).double()][: len(self.inputs)]
 
     def with_ghosts(self, network: nn.Module) -> Model:
-        """This model of the atoms of a rank and their ghosts, without a cell: its energies must be local."""
+        """Return the model on a rank's atoms and ghosts, without a cell; `DeployError` unless the model is Allegro."""
         if "allegro" not in packages_in(network):
             raise DeployError(
                 f"{type(network).__name__} passes messages between atoms, so ghosts would need those of their own "
@@ -89,7 +88,7 @@ class Model:
 
 
 class OfStructures(nn.Module):
-    """A model of the tensors of a structure, in the order of its inputs; returns its outputs."""
+    """A module from the tensors of a structure, in the order of ``inputs``, to ``outputs``."""
 
     def __init__(self, network: nn.Module, model: Model) -> None:
         super().__init__()
@@ -112,7 +111,7 @@ class OfStructures(nn.Module):
 
 
 def model_of(network: nn.Module) -> Model:
-    """The model that a network is; raises `DeployError` for one of no known project."""
+    """Return the `Model` of a network; `DeployError` for an unknown project."""
     packages = packages_of(network)
     for project, (_, make) in _PROJECTS.items():
         if project in packages:
@@ -124,7 +123,7 @@ def model_of(network: nn.Module) -> Model:
 
 
 def read_file(project: str, source: Path) -> nn.Module:
-    """The network in a file of a project's: a model of MACE's, a checkpoint or package of NequIP's, or SevenNet's."""
+    """Read a network from a project's file: a MACE model, a NequIP checkpoint or package, or a SevenNet checkpoint."""
     return _PROJECTS[project][0](source).eval()
 
 

@@ -1,4 +1,4 @@
-"""The kernels that a program calls, and the library that it loads without tpgen: which file serves which call."""
+"""The kernels that a deployed program calls, and the library that dispatches the calls without tpgen."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LENGTH = "sve="  # of SVE's vectors in bytes: code for one length does not run 
 
 @dataclass(frozen=True)
 class Needed:
-    """A kernel for a dtype, by rules of rows: it computes a part of a call, or all of it."""
+    """A kernel for a dtype and row rules, which computes a call or a part of it."""
 
     description: str
     dtype: torch.dtype
@@ -52,11 +52,11 @@ class Needed:
     rows: str
 
     def build(self) -> None:
-        """Build it if it is not in the cache.  Raises `KernelError` where that cannot be."""
+        """Build the kernel unless cached.  Raises `KernelError` on failure."""
         kernels_of(self.description).need(self.part, self.dtype, rules_of(self.rows))
 
     def library(self) -> Path:
-        """The file of its compiled library."""
+        """Return the file of the compiled kernel."""
         spec = KernelSpec(
             kernels_of(self.description).description, Call.parse(self.part), self.dtype, rules_of(self.rows)
         )
@@ -64,9 +64,9 @@ class Needed:
 
 
 def kernels_in(program: ExportedProgram) -> list[Needed]:
-    """The kernels of a program, each once, in the order of their first call.
+    """Return the distinct kernels of a program, in order of first call.
 
-    Raises `DeployError` for a call that has none.
+    Raises `DeployError` for a call without a kernel.
     """
     return list(dict.fromkeys(needed for node in program.graph.nodes for needed in _of(node)))
 
@@ -74,7 +74,7 @@ def kernels_in(program: ExportedProgram) -> list[Needed]:
 def with_kernels(
     program: ExportedProgram, write: Callable[[], ExportedProgram]
 ) -> tuple[ExportedProgram, list[Needed]]:
-    """A program and its kernels, which are built; written again where one cannot be, for which a graph stands then."""
+    """Build the kernels of a program; if one fails, ``write`` the program again with a graph instead."""
     while True:
         failures, kernels = failures_seen(), kernels_in(program)
         try:
@@ -95,7 +95,7 @@ def _of(node: Any) -> Iterator[Needed]:
 
 
 def _parts(call: FormCall) -> Iterator[Needed]:
-    """A kernel for each sweep of a call: both ends of a gather are two."""
+    """Yield a kernel for each sweep of a call."""
     kernels, dtype, rules = kernels_of(call.description), call.tensors[0].dtype, call.rules
     description = kernels.description
     widens = kernels.widens(call.slots, dtype, rules, "cpu")
@@ -109,7 +109,7 @@ def _parts(call: FormCall) -> Iterator[Needed]:
 
 
 def write_runtime(kernels: Sequence[Needed], folder: Path) -> None:
-    """Write the library, and beside it the kernels.  Raises `DeployError` where the compiler fails."""
+    """Write the library and the kernels into a folder.  Raises `DeployError` if the compiler fails."""
     (folder / "kernels").mkdir()
     files = [f"{number}.so" for number in range(len(kernels))]
     for needed, file in zip(kernels, files, strict=True):
@@ -125,7 +125,7 @@ def write_runtime(kernels: Sequence[Needed], folder: Path) -> None:
 
 
 def features() -> list[str]:
-    """List the features that compiled kernels may use and this processor has."""
+    """List the features of this processor that compiled kernels may use."""
     here = cpu_features().split()
     return [name for name in (*_X86, *_ARM) if name in here] + [name for name in here if name.startswith(_LENGTH)]
 
@@ -137,7 +137,7 @@ _STRUCTS = ("Given", "Opened", "Rule")  # in the order of `NativeFields`
 
 
 def kernel_table(kernels: Sequence[Needed], files: Sequence[File], features: Sequence[str]) -> str:
-    """Write the table of kernels, which stands between the headers of `tpgen.kernels.runtime.native` in a source."""
+    """Write the C++ table of kernels for the library's source."""
     major, minor = torch.__version__.split(".")[:2]
     arguments = (_strings(rule.name, rule.argument) for rule in RULES.values())
     return "\n".join(
