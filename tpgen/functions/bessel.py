@@ -104,10 +104,10 @@ class _CutBessel(torch.autograd.Function):
         r, w = ctx.saved_tensors
         by_r, by_w = asked_for(ctx.needs_input_grad[:2], ctx.next_functions)
         there = [x for x in (g, h) if x is not None]
-        slope = _slope if torch.is_grad_enabled() or not _are_usual(r, *there) else bessel_slope
+        slope = _torch_slope if torch.is_grad_enabled() or not _are_usual(r, *there) else bessel_slope
         return (
             slope(r, w, ctx.shape, g, h) if there and by_r else None,
-            _by_frequencies(r, w, ctx.shape, g) if g is not None and by_w else None,
+            _torch_frequency_gradient(r, w, ctx.shape, g) if g is not None and by_w else None,
             None,
         )
 
@@ -115,7 +115,7 @@ class _CutBessel(torch.autograd.Function):
 _recorded = apply_of(_CutBessel)
 
 
-def _slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Tensor | None) -> Tensor:
+def _torch_slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Tensor | None) -> Tensor:
     fall = _envelope_slope(r, shape)
     by_alone = fall * (0 if h is None else h)
     if g is None:
@@ -135,7 +135,7 @@ def _envelope_slope(r: Tensor, shape: CutBessel) -> Tensor:
     return fall * (r < shape.cutoff) if shape.ends else fall
 
 
-def _by_frequencies(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor) -> Tensor:
+def _torch_frequency_gradient(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor) -> Tensor:
     column = r.reshape(-1, 1)
     one = 1 if shape.limit else column / column  # no number of no length
     rows = torch.cos(w.reshape(1, -1) * column) * (shape.prefactor * _envelope(column, shape) * one)
@@ -170,17 +170,17 @@ def bessel_values(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tenso
     """
     r, w = r.contiguous(), w.contiguous()
     rows, alone = empty((r.numel(), w.numel()), r.dtype), torch.empty(r.shape, dtype=r.dtype)
-    return (rows, alone) if _call(r, w, shape, None, None, rows, alone) else by_definition(r, w, shape)
+    return (rows, alone) if _run_bessel_kernel(r, w, shape, None, None, rows, alone) else by_definition(r, w, shape)
 
 
 def bessel_slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Tensor | None) -> Tensor:
     """Compute the gradient with respect to ``r``, for cotangents ``g`` of the functions and ``h`` of the cutoff."""
     r, w, found = r.contiguous(), w.contiguous(), torch.empty(r.shape, dtype=r.dtype)
     given = [None if x is None else x.contiguous() for x in (g, h)]
-    return found if _call(r, w, shape, *given, None, None, found) else _slope(r, w, shape, g, h)
+    return found if _run_bessel_kernel(r, w, shape, *given, None, None, found) else _torch_slope(r, w, shape, g, h)
 
 
-def _call(r: Tensor, w: Tensor, shape: CutBessel, *others: Tensor | None) -> bool:
+def _run_bessel_kernel(r: Tensor, w: Tensor, shape: CutBessel, *others: Tensor | None) -> bool:
     """Run the kernel; False says that a length is too large for the kernel's series, so the results are invalid."""
     operands = (r, w, _constants(shape, w.numel(), r.dtype), *others)
     return run_kernel(kernel_of("bessel", r.dtype), operands, r.numel()) == 0

@@ -111,25 +111,25 @@ def _kernel(table: GateTable, dtype: torch.dtype) -> Callable[..., int]:
 def gate_value(table: GateTable, x: Tensor) -> tuple[Tensor]:
     """Compute ``(..., dim_out)`` from rows ``(..., dim_in)``, float32 or float64 on the CPU, by the kernel."""
     out = empty((*x.shape[:-1], table.dim_out), x.dtype)
-    _call(table, (x,), (out, None, None))
+    _run_gate_kernel(table, (x,), (out, None, None))
     return (out,)
 
 
 def gate_first(table: GateTable, g: Tensor, x: Tensor) -> tuple[Tensor]:
     """Compute the gradient with respect to x, for a cotangent g of the output."""
     by_x = empty(tuple(x.shape), x.dtype)
-    _call(table, (x, g), (None, None, by_x))
+    _run_gate_kernel(table, (x, g), (None, None, by_x))
     return (by_x,)
 
 
 def gate_second(table: GateTable, c: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the gradients of `gate_first` with respect to g and x, for a cotangent c of its result."""
     by_g, by_x = empty(tuple(g.shape), x.dtype), empty(tuple(x.shape), x.dtype)
-    _call(table, (x, g, c), (None, by_g, by_x))
+    _run_gate_kernel(table, (x, g, c), (None, by_g, by_x))
     return by_g, by_x
 
 
-def _call(table: GateTable, given: Sequence[Tensor], made: Sequence[Tensor | None]) -> None:
+def _run_gate_kernel(table: GateTable, given: Sequence[Tensor], made: Sequence[Tensor | None]) -> None:
     held = [x.contiguous() for x in given]  # as long as the kernel reads them
     operands = (*held, *[None] * (4 - len(held)), *made)
     run_kernel(_kernel(table, given[0].dtype), operands, given[0].shape[:-1].numel())

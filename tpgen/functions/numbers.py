@@ -46,13 +46,13 @@ def can_build(kernel: Callable[..., Any] | None = None, *of: Any) -> bool:
         if kernel is not None:
             kernel(*of)
     except KernelError as error:
-        _say(error.reason)
+        _warn_not_built(error.reason)
         return False
     return True
 
 
 @remembered("functions whose kernels cannot be built")
-def _say(reason: str) -> None:
+def _warn_not_built(reason: str) -> None:
     warn_caller(
         f"the kernel of a function cannot be built: {reason}\n"
         "PyTorch's operations compute the function from here on, which is right and slower; TPGEN_CXX names another "

@@ -71,32 +71,34 @@ def make_spline(function: Callable[[Tensor], Tensor], start: float, end: float) 
     (torch.Size([256, 4, 2]), True)
     """
     for steps in _STEPS:
-        spline = _with_steps(function, start, end, steps)
+        spline = _fit_spline(function, start, end, steps)
         if spline.slopes_error <= SLOPE_ERROR:
             break
     return spline
 
 
-def _with_steps(function: Callable[[Tensor], Tensor], start: float, end: float, steps: int) -> Spline:
+def _fit_spline(function: Callable[[Tensor], Tensor], start: float, end: float, steps: int) -> Spline:
     step = (end - start) / steps
     ends = start + step * torch.arange(steps + 1, dtype=torch.float64).unsqueeze(1)
-    f, slopes = _differentiated(function, ends)
+    f, slopes = _values_and_slopes(function, ends)
     m = slopes * step
     d, e = f.diff(dim=0) - m[:-1], m.diff(dim=0)
     spline = Spline(start, step, torch.stack([f[:-1], m[:-1], 3 * d - e, e - 2 * d], 1), 0.0, 0.0)
     return replace(
-        spline, values_error=_error(function, spline, 0.5, 0), slopes_error=_error(function, spline, _WORST, 1)
+        spline,
+        values_error=_largest_error(function, spline, 0.5, 0),
+        slopes_error=_largest_error(function, spline, _WORST, 1),
     )
 
 
-def _error(function: Callable[[Tensor], Tensor], spline: Spline, part: float, order: int) -> float:
+def _largest_error(function: Callable[[Tensor], Tensor], spline: Spline, part: float, order: int) -> float:
     # the largest error of values (order 0) or slopes (1) a part of the way into each step, relative to the largest
     between = spline.start + spline.step * (torch.arange(len(spline.table), dtype=torch.float64).unsqueeze(1) + part)
-    wanted, found = (_differentiated(f, between)[order] for f in (function, spline_rows(spline)))
+    wanted, found = (_values_and_slopes(f, between)[order] for f in (function, spline_rows(spline)))
     return float((wanted - found).abs().max() / wanted.abs().max().clamp_min(torch.finfo(torch.float64).tiny))
 
 
-def _differentiated(function: Callable[[Tensor], Tensor], r: Tensor) -> tuple[Tensor, Tensor]:
+def _values_and_slopes(function: Callable[[Tensor], Tensor], r: Tensor) -> tuple[Tensor, Tensor]:
     """Compute values, and slopes by two backward passes."""
     with torch.enable_grad():
         r = r.detach().requires_grad_()
@@ -128,7 +130,7 @@ def evaluate_spline(spline: Spline, r: Tensor, constants: Sequence[Tensor] = ())
     functions, raises `TpgenError` in the backward pass.
     """
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in (r, *constants)):
-        return _call(spline, r, None)
+        return _run_spline_kernel(spline, r, None)
     return _values(spline, r, *constants)
 
 
@@ -149,7 +151,7 @@ class _Values(torch.autograd.Function):
     def forward(ctx: Any, spline: Spline, r: Tensor, *_constants: Tensor) -> Tensor:
         ctx.save_for_backward(r)
         ctx.spline = spline
-        return _call(spline, r, None)
+        return _run_spline_kernel(spline, r, None)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple:
@@ -157,14 +159,14 @@ class _Values(torch.autograd.Function):
         if any(by_constants):
             raise TpgenError(_NO_TRAINING.format("gradients of parameters"))
         (r,) = ctx.saved_tensors
-        slope = _slope if torch.is_grad_enabled() else _call
+        slope = _slope if torch.is_grad_enabled() else _run_spline_kernel
         return (None, slope(ctx.spline, r, g) if by_r else None, *(None for _ in by_constants))
 
 
 class _Slope(torch.autograd.Function):
     @staticmethod
     def forward(_ctx: Any, spline: Spline, r: Tensor, g: Tensor) -> Tensor:
-        return _call(spline, r, g)
+        return _run_spline_kernel(spline, r, g)
 
     @staticmethod
     def backward(_ctx: Any, _cotangent: Tensor) -> tuple:
@@ -174,7 +176,7 @@ class _Slope(torch.autograd.Function):
 _values, _slope = apply_of(_Values), apply_of(_Slope)
 
 
-def _call(spline: Spline, r: Tensor, g: Tensor | None) -> Tensor:
+def _run_spline_kernel(spline: Spline, r: Tensor, g: Tensor | None) -> Tensor:
     """Compute values ``(n, functions)``; or, for a cotangent g of the values, the gradient in the shape of r."""
     functions, dtype = spline.table.shape[2], spline.table.dtype
     r, g = r.contiguous(), None if g is None else g.contiguous()

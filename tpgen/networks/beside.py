@@ -48,7 +48,7 @@ class ProgramBuilder:
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
-        self._end = finalize(self, _end, self._process, self._folder, self._owner)
+        self._stop = finalize(self, _stop, self._process, self._folder, self._owner)
 
     def works(self) -> bool:
         """Test whether the process is still running; False in a fork."""
@@ -68,10 +68,10 @@ class ProgramBuilder:
 
     def end(self) -> None:
         """Kill the process and delete its files."""
-        self._end()
+        self._stop()
 
 
-def _end(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
+def _stop(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
     if owner != os.getpid():
         process.returncode = 0  # a forked process has none of its parent's
         return

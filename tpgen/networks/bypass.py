@@ -30,7 +30,7 @@ def by_networks() -> Iterator[None]:
         _thread.inside = before
 
 
-def is_plain_call() -> bool:
+def must_run_eagerly() -> bool:
     """Test whether a call must run eagerly: inside another network, or under a trace, transform, mode or hook."""
     return (
         torch.compiler.is_compiling()

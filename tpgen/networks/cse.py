@@ -35,7 +35,7 @@ def cse(graph: fx.Graph, module: nn.Module) -> int:
             key = (node.op, node.target, frozen_arguments(node.args), frozen_arguments(node.kwargs))
             first = known.setdefault(key, node)
             if first is not node:
-                _note(first, node)
+                _merge_paths(first, node)
                 node.replace_all_uses_with(first)
                 graph.erase_node(node)
                 removed += 1
@@ -50,13 +50,13 @@ def dce(graph: fx.Graph, module: nn.Module) -> None:
             graph.erase_node(node)
 
 
-def _note(kept: fx.Node, dropped: fx.Node) -> None:
+def _merge_paths(kept: fx.Node, dropped: fx.Node) -> None:
     # the node that stays says whose work it does as well
-    paths = (*_served(kept), *_served(dropped))
+    paths = (*_module_paths(kept), *_module_paths(dropped))
     kept.meta["shared_by"] = tuple(dict.fromkeys(paths))
 
 
-def _served(node: fx.Node) -> tuple[str, ...]:
+def _module_paths(node: fx.Node) -> tuple[str, ...]:
     return node.meta.get("shared_by", (node.meta.get("module_path", ""),))
 
 
@@ -80,16 +80,16 @@ def _writes(node: fx.Node, module: nn.Module) -> bool:
         return False
     schema = getattr(node.target, "_schema", None)  # of an operator of a library
     mutable = schema is not None and schema.is_mutable
-    if node.op == "call_function" and (mutable or _is_foreign(_home(node))):
+    if node.op == "call_function" and (mutable or _is_foreign(_module_name(node))):
         return True
-    name = _name(node)
+    name = _function_name(node)
     if getattr(node.target, "__module__", None) == "_operator":  # where and_ and not_ write nothing
         return name in _IN_PLACE_OPERATORS
     in_place = (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
     return in_place or "out" in node.kwargs or bool(node.kwargs.get("inplace", False))
 
 
-def _home(node: fx.Node) -> str:
+def _module_name(node: fx.Node) -> str:
     return getattr(node.target, "__module__", None) or "torch"
 
 
@@ -105,10 +105,10 @@ def _is_pure(node: fx.Node) -> bool:
         return not _is_random(str(node.target))
     if node.op != "call_function" or "training" in node.kwargs or "dropout_p" in node.kwargs:
         return False
-    return not _is_foreign(_home(node)) and not node.is_impure() and not _is_random(_name(node))
+    return not _is_foreign(_module_name(node)) and not node.is_impure() and not _is_random(_function_name(node))
 
 
-def _name(node: fx.Node) -> str:
+def _function_name(node: fx.Node) -> str:
     return str(node.target) if isinstance(node.target, str) else getattr(node.target, "__name__", "")
 
 

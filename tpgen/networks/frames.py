@@ -21,17 +21,17 @@ def drop_frames(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
     Only nodes of tpgen programs change.  Afterwards all operands of a product have one number of rows, read from the
     earliest operand.
     """
-    seen = _Shapes(module)
+    seen = _ShapeRecorder(module)
     seen.run(*inputs)
     order = {node: n for n, node in enumerate(module.graph.nodes)}
-    rows = _Rows(seen.shapes, order)
+    rows = _RowClasses(seen.shapes, order)
     origin: dict[fx.Node, fx.Node] = {}
     for node in list(module.graph.nodes):
         if "tpgen" not in node.meta:
             continue
         if node.target is torch.broadcast_tensors:
             rows.join([origin.get(n, n) for n in node.args])
-        source = _source(node, seen.shapes)
+        source = _reshaped_operand(node, seen.shapes)
         if source is None:
             continue
         origin[node] = origin.get(source, source)
@@ -55,7 +55,7 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
             m.training = training
 
 
-class _Shapes(fx.Interpreter):
+class _ShapeRecorder(fx.Interpreter):
     """An interpreter that records the shapes of a graph's tensors."""
 
     def __init__(self, module: fx.GraphModule) -> None:
@@ -74,7 +74,7 @@ class _Shapes(fx.Interpreter):
         return result
 
 
-def _source(node: fx.Node, shapes: dict[fx.Node, tuple[int, ...]]) -> fx.Node | None:
+def _reshaped_operand(node: fx.Node, shapes: dict[fx.Node, tuple[int, ...]]) -> fx.Node | None:
     """Return the operand with the same entries in the same order as the node, or None."""
     if node not in shapes:
         return None
@@ -90,7 +90,7 @@ def _source(node: fx.Node, shapes: dict[fx.Node, tuple[int, ...]]) -> fx.Node | 
     return source if prod(shapes[node]) == prod(shapes[source]) else None
 
 
-class _Rows:
+class _RowClasses:
     """Union-find of matrices that have the same number of rows, as operands of one product."""
 
     def __init__(self, shapes: dict[fx.Node, tuple[int, ...]], order: dict[fx.Node, int]) -> None:

@@ -17,14 +17,14 @@ from tpgen.emitter.emit import forget_text_with
 
 def traced(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
     """Trace a function at example inputs into a graph without writes, whose inputs may be the flat leaves."""
-    graph = _traced(function, inputs)
+    graph = _make_graph(function, inputs)
     if functional(graph.graph):
         return graph
     flat, spec = pytree.tree_flatten(inputs)  # torch does any graph, by tracing it again
-    return _traced(functionalize(lambda *given: graph(*pytree.tree_unflatten(given, spec))), flat)
+    return _make_graph(functionalize(lambda *given: graph(*pytree.tree_unflatten(given, spec))), flat)
 
 
-def _traced(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
+def _make_graph(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
     with without_stack_traces(), texts_as_long_as_graphs():
         return make_fx(function, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
 
@@ -50,7 +50,7 @@ def functional(graph: fx.Graph) -> bool:
     order = {node: n for n, node in enumerate(graph.nodes)}
     for node in order:
         if node.op == "call_function" and _schema(node) is not None and _schema(node).is_mutable:
-            plain: Any = _plain(node)
+            plain: Any = _functional_counterpart(node)
             if plain is None or any(order[user] > order[node] for view in _views(node) for user in view.users):
                 return False
             written: Any = node.args[0]
@@ -59,7 +59,7 @@ def functional(graph: fx.Graph) -> bool:
     return True
 
 
-def _plain(node: fx.Node) -> Any:
+def _functional_counterpart(node: fx.Node) -> Any:
     space, _, name = node.target.name().partition("::")  # type: ignore[union-attr]
     operation, _, overload = name.partition(".")
     written: Any = node.args[0] if node.args else None

@@ -144,7 +144,7 @@ class _Inliner:
     def run(self) -> _Inliner:
         copies: dict[fx.Node, Any] = {}
         for node in self.original.graph.nodes:
-            product = self._product(node)
+            product = self._product_to_inline(node)
             if product is None:
                 copies[node] = self.graph.node_copy(node, lambda n: copies[n])
             else:
@@ -163,7 +163,7 @@ class _Inliner:
         name = f"{type(self.original).__name__}_flat"
         return FlatNetwork(held, self.graph, class_name=name)._hold(exact)
 
-    def _product(self, node: fx.Node) -> TensorProduct | None:
+    def _product_to_inline(self, node: fx.Node) -> TensorProduct | None:
         if node.op != "call_module":
             return None
         product = product_of(self.original.get_submodule(str(node.target)))
@@ -174,10 +174,10 @@ class _Inliner:
         args = fx.map_arg(call.args, lambda n: copies[n])
         kwargs = fx.map_arg(call.kwargs, lambda n: copies[n])
         first = len(self.graph.nodes)
-        given = _bound(self.original.get_submodule(path), path, args, kwargs)
+        given = _arguments_of_call(self.original.get_submodule(path), path, args, kwargs)
         if given["weight"] is None:
             given["weight"] = self.graph.get_attr(f"{path}.weight")
-        out = self._program(product, self._operands(product, given), path)
+        out = self._copy_program(product, self._operands(product, given), path)
         for node in list(self.graph.nodes)[first:]:
             node.meta = {**call.meta, **node.meta, "module_path": call.meta.get("module_path", path)}
         self.products += 1
@@ -195,7 +195,7 @@ class _Inliner:
             operands += [given["edge_src"], given["edge_dst"], nodes]
         return operands
 
-    def _program(self, product: TensorProduct, operands: list[Any], path: str) -> fx.Node:
+    def _copy_program(self, product: TensorProduct, operands: list[Any], path: str) -> fx.Node:
         strategy = self.strategy or product.choice.strategy
         emission = emit_plan(product.plan, product.directions["forward"], strategy, product.layout)
         copies: dict[fx.Node, Any] = dict(zip(emission.graph.find_nodes(op="placeholder"), operands, strict=True))
@@ -204,7 +204,7 @@ class _Inliner:
             if node.op == "output":
                 return copies[node.args[0]]
             if node.op == "get_attr":
-                copies[node] = self._constant(str(node.target), emission.constants[str(node.target)], product)
+                copies[node] = self._add_constant(str(node.target), emission.constants[str(node.target)], product)
                 copies[node].meta.update(node.meta)
             elif node.op != "placeholder":
                 target_args = fx.map_arg(node.args, lambda n: copies[n])
@@ -215,7 +215,7 @@ class _Inliner:
                 copies[node].meta.update(node.meta)
         raise AssertionError("an emitted graph ends in an output")
 
-    def _constant(self, name: str, values: np.ndarray, product: TensorProduct) -> fx.Node:
+    def _add_constant(self, name: str, values: np.ndarray, product: TensorProduct) -> fx.Node:
         like = product.output_mask
         self.constants_before += 1
         key = (values.tobytes(), values.shape, str(values.dtype), like.dtype, like.device)
@@ -231,7 +231,7 @@ class _Inliner:
         return self.graph.get_attr(self.names[key])
 
 
-def _bound(module: nn.Module, path: str, args: Any, kwargs: Any) -> dict[str, Any]:
+def _arguments_of_call(module: nn.Module, path: str, args: Any, kwargs: Any) -> dict[str, Any]:
     bound = inspect.signature(type(module).forward).bind(module, *args, **kwargs)
     bound.apply_defaults()
     names = [*bound.arguments][1:]

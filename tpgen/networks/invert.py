@@ -136,7 +136,7 @@ class _Inversion:
         current: Any = fx.Proxy(self.graph.placeholder("y"), self.tracer)
         for node, place, inverse in steps:
             written = len(self.graph.nodes)
-            constants = [self._constant(a) for n, a in enumerate(node.args) if n != place]
+            constants = [self._copy_constant(a) for n, a in enumerate(node.args) if n != place]
             self._check_constants(node, inverse, constants)
             current = inverse(current, place, *constants)
             for new in list(self.graph.nodes)[written:]:
@@ -169,7 +169,7 @@ class _Inversion:
             keywords = [a for a in pytree.tree_leaves(current.kwargs) if isinstance(a, fx.Node)]
             if len(places) != 1 or not depends.isdisjoint(keywords):
                 raise InverseError(
-                    f"{self._called(current)} reads the input in more than one place or in a list or keyword, so it "
+                    f"{self._node_text(current)} reads the input in more than one place or in a list or keyword, so it "
                     "cannot be undone by itself: trace that part as one function (functions=...), and pass its inverse "
                     "(inverses={function: inverse})"
                 )
@@ -178,10 +178,10 @@ class _Inversion:
         return chain
 
     def _inverse_of(self, node: fx.Node) -> Inverse:
-        name, keys = _step(node, self.original)
+        name, keys = _step_name(node, self.original)
         if node.kwargs and set(node.kwargs) - _HARMLESS:
             raise InverseError(
-                f"{self._called(node)} is called with {', '.join(node.kwargs)}, which its inverse would not know: "
+                f"{self._node_text(node)} is called with {', '.join(node.kwargs)}, which its inverse would not know: "
                 "write it without keywords, as steps of their own"
             )
         for key in keys:
@@ -189,7 +189,7 @@ class _Inversion:
                 return self.given[key]
         if name not in INVERSES or not _is_known(node, self.original):
             raise InverseError(
-                f"{self._called(node)} has no inverse here; if it has one, pass it: "
+                f"{self._node_text(node)} has no inverse here; if it has one, pass it: "
                 f"inverses={{{name!r}: lambda y, place, *constants: ...}}; known steps: {', '.join(INVERSES)}"
             )
         return INVERSES[name]
@@ -202,25 +202,25 @@ class _Inversion:
             return
         except TypeError:
             raise InverseError(
-                f"{self._called(node)} is called with {len(constants)} further arguments, which its inverse does not "
-                "take: write it without them, as steps of their own, or pass an inverse that takes them "
-                f"(inverses={{{_step(node, self.original)[0]!r}: lambda y, place, *constants: ...}})"
+                f"{self._node_text(node)} is called with {len(constants)} further arguments, which its inverse does "
+                "not take: write it without them, as steps of their own, or pass an inverse that takes them "
+                f"(inverses={{{_step_name(node, self.original)[0]!r}: lambda y, place, *constants: ...}})"
             ) from None
 
-    def _called(self, node: fx.Node) -> str:
-        return f"node {node.name!r} ({_step(node, self.original)[0]})"
+    def _node_text(self, node: fx.Node) -> str:
+        return f"node {node.name!r} ({_step_name(node, self.original)[0]})"
 
-    def _constant(self, argument: Any) -> Any:
-        copied = fx.map_arg(argument, self._copied)
+    def _copy_constant(self, argument: Any) -> Any:
+        copied = fx.map_arg(argument, self._copy_node)
         return fx.Proxy(copied, self.tracer) if isinstance(copied, fx.Node) else copied
 
-    def _copied(self, node: fx.Node) -> fx.Node:
+    def _copy_node(self, node: fx.Node) -> fx.Node:
         if node not in self.constants:
-            self.constants[node] = self.graph.node_copy(node, self._copied)
+            self.constants[node] = self.graph.node_copy(node, self._copy_node)
         return self.constants[node]
 
 
-def _step(node: fx.Node, module: nn.Module) -> tuple[str, list[Any]]:
+def _step_name(node: fx.Node, module: nn.Module) -> tuple[str, list[Any]]:
     """Return the name of a node's step, and the keys that look up a user's inverse."""
     if node.op == "call_module":
         kind = type(module.get_submodule(str(node.target)))

@@ -13,12 +13,12 @@ from torch import Tensor
 from tpgen.base._torch import is_functorch_wrapped_tensor
 from tpgen.base.errors import DeployError
 from tpgen.networks.beside import ProgramBuilder
-from tpgen.networks.later import Again, with_graph
-from tpgen.networks.objects import has_attributes, holders, names_held
+from tpgen.networks.later import Recompute, with_recomputed_graph
+from tpgen.networks.objects import has_attributes, holders, nested_dicts
 from tpgen.networks.outcome import Graphs
 from tpgen.networks.results import Given, flatten, unflatten
 from tpgen.networks.signature import Signature
-from tpgen.networks.sizes import alike
+from tpgen.networks.sizes import tensor_guards
 from tpgen.networks.step_program import Program
 
 ENOUGH_CALLS = 10  # that a program is built after
@@ -52,17 +52,17 @@ class Kind:
     def watch(self, result: Any) -> bool:
         """Refuse programs once a result is differentiated; return whether some floating result is detached."""
         try:
-            leaves, _ = flatten(names_held(result) if has_attributes(result) else result)
+            leaves, _ = flatten(nested_dicts(result) if has_attributes(result) else result)
         except DeployError as error:
             self.refuse(str(error))
             return False
         tensors = [x for x in leaves if isinstance(x, Tensor) and x.is_floating_point()]
         for x in tensors:
             if x.grad_fn is not None:
-                x.grad_fn.register_prehook(self._differentiated)
+                x.grad_fn.register_prehook(self._on_differentiation)
         return not all(x.requires_grad for x in tensors)
 
-    def _differentiated(self, _gradients: Any) -> None:
+    def _on_differentiation(self, _gradients: Any) -> None:
         self.refuse(DIFFERENTIATED)
 
     def refuse(self, why: str) -> None:
@@ -98,19 +98,19 @@ class Kind:
         if [x.requires_grad for x in parameters] != self._asks:
             self.drop()
             return False
-        self._alike = alike(parameters)
+        self._alike = tensor_guards(parameters)
         return True
 
-    def served(self, tensors: list[Tensor], again: Callable[[Program, tuple[int, ...]], Again]) -> Any:
+    def served(self, tensors: list[Tensor], recompute: Callable[[Program, tuple[int, ...]], Recompute]) -> Any:
         """Compute the outcome of a call by the program; None if the program is not valid for the call."""
         program, graphs = self.program, self._graphs
         assert program is not None
         assert graphs is not None
         with torch.no_grad():
-            if not program.stands():
+            if not program.is_unchanged():
                 return self.put_off()
             parameters = program.slots.tensors()
-            made = program.made(tensors) if self.holds(parameters) else None
+            made = program.run_tensors(tensors) if self.holds(parameters) else None
         if made is None:
             return None
         leaves = [tensors[x.place] if type(x) is Given else x for x in program.written.leaves(made)]
@@ -118,7 +118,7 @@ class Kind:
             x.requires_grad_()
         if graphs.led:
             sources = [x for x in (*parameters, *tensors) if x.requires_grad]
-            found = with_graph([leaves[n] for n in graphs.led], again(program, graphs.led), sources)
+            found = with_recomputed_graph([leaves[n] for n in graphs.led], recompute(program, graphs.led), sources)
             for n, x in zip(graphs.led, found, strict=True):
                 leaves[n] = x
         return unflatten(leaves, program.written.result)

@@ -36,11 +36,11 @@ def call_by_name(graph: fx.Graph) -> None:
 
 
 def _name_call(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
-    signature, names = _built(call)
+    signature, names = _build_kernels(call)
     found, values = list[fx.Node](), dict(zip(signature.call.opened, node.meta["val"], strict=True))
     indices = [index.tensor for index in call.indices if index.tensor is not None]
     with graph.inserting_before(node):
-        given = {slot: _as_memory(graph, x) for slot, x in zip(signature.call.given, call.tensors, strict=True)}
+        given = {slot: _strided_row(graph, x) for slot, x in zip(signature.call.given, call.tensors, strict=True)}
         g = given.get(Slot(OUT)) if index_at(call.indices, OUT) else None
         nodes = call.nodes if g is None else insert(graph, torch.ops.aten.sym_size.int, g, 0)
         for part, name in zip(signature.parts, names, strict=True):
@@ -55,7 +55,7 @@ def _name_call(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
             user.replace_all_uses_with(found[user.args[1]])  # type: ignore[index]
 
 
-def _built(call: FormCall) -> tuple[CallSignature, list[int]]:
+def _build_kernels(call: FormCall) -> tuple[CallSignature, list[int]]:
     """Build the kernels of a call; return the call's signature and the numbers of the kernels."""
     kernels, first = kernels_of(call.description), cast(fx.Node, call.tensors[0]).meta["val"]
     if kernels.expands(call._replace(tensors=[first])):
@@ -74,7 +74,7 @@ def _built(call: FormCall) -> tuple[CallSignature, list[int]]:
     return signature, names
 
 
-def _as_memory(graph: fx.Graph, x: Any) -> Any:
+def _strided_row(graph: fx.Graph, x: Any) -> Any:
     """Replace a view of rows as one row by a strided view, so that Inductor vectorises the row loop."""
     if x.target is not torch.ops.aten.view.default or x.meta["val"].dim() != 2 or x.meta["val"].shape[0] != 1:
         return x
@@ -95,11 +95,11 @@ def _named_form() -> Any:
             "compiled programs call kernels by the runtime in C++, which is not there: unset TPGEN_NATIVE"
         )
     operator = torch.ops.tpgen_native.form.named
-    torch.library.register_fake(operator, _shapes)
+    torch.library.register_fake(operator, _fake_form)
     return operator
 
 
-def _shapes(tensors: list[Tensor], name: int, nodes: int = 0, _sorted: int = -1, _stream: int = -1) -> list[Tensor]:
+def _fake_form(tensors: list[Tensor], name: int, nodes: int = 0, _sorted: int = -1, _stream: int = -1) -> list[Tensor]:
     kernels, text, rules = _named[name]
     signature = kernels.signature(text, rules)
     count = len(signature.given)

@@ -21,7 +21,7 @@ _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: of classes that are written in Python
 _OF_PYTHON = SimpleNamespace, Namespace
 
 
-class TakenApart:
+class ObjectParts:
     """A pytree node for an object: class, and values of its ``__dict__``."""
 
     __slots__ = ("kind", "values")
@@ -32,9 +32,9 @@ class TakenApart:
 
 
 pytree.register_pytree_node(
-    TakenApart,
+    ObjectParts,
     lambda x: (list(x.values.values()), (x.kind, tuple(x.values))),
-    lambda values, context: TakenApart(context[0], dict(zip(context[1], values, strict=True))),
+    lambda values, context: ObjectParts(context[0], dict(zip(context[1], values, strict=True))),
     flatten_with_keys_fn=lambda x: (
         [(pytree.GetAttrKey(name), value) for name, value in x.values.items()],
         (x.kind, tuple(x.values)),
@@ -43,7 +43,7 @@ pytree.register_pytree_node(
 
 
 @dataclass(frozen=True)
-class Above:
+class EnclosingObject:
     """Placeholder of a weak reference to the enclosing object ``levels`` further out."""
 
     levels: int
@@ -70,39 +70,39 @@ def _has_attributes(kind: type) -> bool:
     return of_python and makes is object.__new__ and kind.__dictoffset__ != 0 and not slot_names(kind)
 
 
-def above_of(reference: Any, around: tuple[Any, ...]) -> Above | None:
-    """Convert a weak reference to one of the enclosing objects, innermost last, into `Above`; else None."""
+def enclosing_object(reference: Any, around: tuple[Any, ...]) -> EnclosingObject | None:
+    """Convert a weak reference to one of the objects ``around``, innermost last, into `EnclosingObject`; else None."""
     found = reference() if type(reference) is weakref.ref else None
-    return next((Above(n) for n, x in enumerate(reversed(around)) if x is found), None)
+    return next((EnclosingObject(n) for n, x in enumerate(reversed(around)) if x is found), None)
 
 
-def taken_apart(x: Any, around: tuple[Any, ...] = ()) -> Any:
-    """Convert objects in nested dicts, lists and tuples into `TakenApart`; cyclic objects stay references."""
+def split_objects(x: Any, around: tuple[Any, ...] = ()) -> Any:
+    """Convert objects in nested dicts, lists and tuples into `ObjectParts`."""
     if type(x) is dict:
-        return {name: taken_apart(value, around) for name, value in x.items()}
+        return {name: split_objects(value, around) for name, value in x.items()}
     if type(x) in (list, tuple):
-        return type(x)(taken_apart(value, around) for value in x)
+        return type(x)(split_objects(value, around) for value in x)
     if has_attributes(x) and not any(x is each for each in around):
-        return TakenApart(type(x), {name: taken_apart(value, (*around, x)) for name, value in vars(x).items()})
-    return above_of(x, around) or x
+        return ObjectParts(type(x), {name: split_objects(value, (*around, x)) for name, value in vars(x).items()})
+    return enclosing_object(x, around) or x
 
 
-def put_together(x: Any, around: tuple[Any, ...] = ()) -> Any:
-    """Convert `TakenApart` in a nested value back into objects."""
-    if type(x) is TakenApart:
+def rebuild_objects(x: Any, around: tuple[Any, ...] = ()) -> Any:
+    """Convert `ObjectParts` in a nested value back into objects."""
+    if type(x) is ObjectParts:
         made: Any = x.kind.__new__(x.kind)
-        vars(made).update({name: put_together(value, (*around, made)) for name, value in x.values.items()})
+        vars(made).update({name: rebuild_objects(value, (*around, made)) for name, value in x.values.items()})
         return made
-    if type(x) is Above:
+    if type(x) is EnclosingObject:
         return weakref.ref(around[-1 - x.levels])
     if type(x) is dict:
-        return {name: put_together(value, around) for name, value in x.items()}
+        return {name: rebuild_objects(value, around) for name, value in x.items()}
     if type(x) in (list, tuple):
-        return type(x)(put_together(value, around) for value in x)
+        return type(x)(rebuild_objects(value, around) for value in x)
     return x
 
 
-def names_held(x: Any) -> list[dict[Any, Any]]:
+def nested_dicts(x: Any) -> list[dict[Any, Any]]:
     """Return the attribute dicts of an object and of everything inside."""
     return [names for _, names in holders((x,), {})]
 

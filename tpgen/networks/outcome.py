@@ -22,7 +22,7 @@ from tpgen.networks.step_trace import Evaluate
 
 
 def outcome_of(call: Callable[..., Any], args: tuple, options: dict[str, Any]) -> tuple[Any, tuple]:
-    """Call and return result and outcome, a value of tensors and constants that `take_effect` applies.
+    """Call; return the result and the outcome, a value that `apply_outcome` repeats on other arguments.
 
     >>> def add(data):
     ...     data["y"] = 2 * data["x"]
@@ -49,7 +49,7 @@ def outcome_of(call: Callable[..., Any], args: tuple, options: dict[str, Any]) -
     return found, unflatten(marked, spec)
 
 
-def take_effect(outcome: tuple, args: tuple, options: dict[str, Any]) -> Any:
+def apply_outcome(outcome: tuple, args: tuple, options: dict[str, Any]) -> Any:
     """Apply an outcome to the arguments of a call, and return the result."""
     whole, found, changes, lost = outcome
     if whole is not None or any(changes) or any(lost):

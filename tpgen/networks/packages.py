@@ -18,7 +18,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tpgen.base import _torch
 from tpgen.networks.functional import texts_as_long_as_graphs
-from tpgen.networks.sizes import asked, written
+from tpgen.networks.sizes import python_text, size_guards
 
 _METADATA, _CONDITIONS = "_metadata.json", "tpgen_conditions"  # of a package, what its loader reads, and ours in it
 
@@ -28,8 +28,8 @@ def write_package(program: ExportedProgram, file: Any, options: dict[str, Any] |
 
     Input checks of the package reject sizes for which trace or compiler would have decided otherwise.
     """
-    checks = _torch.instead(_torch.CppWrapper, "generate_input_output_runtime_checks", _of_conditions)
-    with _changed(), checks, _torch.with_small_sizes():
+    checks = _torch.instead(_torch.CppWrapper, "generate_input_output_runtime_checks", _with_size_checks)
+    with _patched_inductor(), checks, _torch.with_small_sizes():
         _torch.compile_package(program, package_path=file, inductor_configs=options)
 
 
@@ -40,10 +40,13 @@ def write_traced(graph: fx.GraphModule, inputs: Sequence[Tensor], file: Any, opt
     metadata lists the size conditions added by compilation (`conditions_of`).
     """
     values = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
-    before = set(asked(values))
-    with _changed(), _torch.instead(_torch.CppWrapper, "generate_input_output_runtime_checks", _of_no_input):
+    before = set(size_guards(values))
+    with (
+        _patched_inductor(),
+        _torch.instead(_torch.CppWrapper, "generate_input_output_runtime_checks", _without_input_checks),
+    ):
         files = _torch.compile_files(graph, tuple(inputs), options={**options, "aot_inductor.package": True})
-    conditions = [text for text in asked(values) if text not in before]
+    conditions = [text for text in size_guards(values) if text not in before]
     for each in files:
         if isinstance(each, str) and each.endswith(_METADATA):
             held = json.loads(Path(each).read_text(encoding="utf-8"))
@@ -57,11 +60,11 @@ def conditions_of(metadata: Mapping[str, str]) -> list[str]:
 
 
 @contextmanager
-def _changed() -> Iterator[None]:
+def _patched_inductor() -> Iterator[None]:
     with (
         texts_as_long_as_graphs(),
-        _torch.instead(_torch.CppKernel, "need_use_acc_helper", _of_any_length),
-        _side_by_side(),
+        _torch.instead(_torch.CppKernel, "need_use_acc_helper", _sum_any_length),
+        _parallel_builds(),
         _torch.without_stack_traces(),
         warnings.catch_warnings(),
     ):
@@ -80,7 +83,7 @@ def _forget_sizes() -> None:
             method.cache_clear()
 
 
-def _of_any_length(asked: Callable[..., bool]) -> Callable[..., bool]:
+def _sum_any_length(asked: Callable[..., bool]) -> Callable[..., bool]:
     def needs_steps(self: Any, reduction: str, *rest: Any) -> bool:
         is_open = any(not size.is_number for size in self.call_ranges[self.reduction_depth :])
         return not (is_open and reduction == "sum") and asked(self, reduction, *rest)
@@ -88,7 +91,7 @@ def _of_any_length(asked: Callable[..., bool]) -> Callable[..., bool]:
     return needs_steps
 
 
-def _of_no_input(written: Callable[[Any], None]) -> Callable[[Any], None]:
+def _without_input_checks(written: Callable[[Any], None]) -> Callable[[Any], None]:
     def write(self: Any) -> None:
         with _torch.instead(_torch.inductor_graph.graph, "graph_inputs", lambda _: {}):
             written(self)
@@ -96,21 +99,23 @@ def _of_no_input(written: Callable[[Any], None]) -> Callable[[Any], None]:
     return write
 
 
-def _of_conditions(checks: Callable[[Any], None]) -> Callable[[Any], None]:
+def _with_size_checks(checks: Callable[[Any], None]) -> Callable[[Any], None]:
     """Extend the package's input checks by conditions among sizes, and drop checks of irrelevant strides."""
 
     def write(self: Any) -> None:
         graph = _torch.inductor_graph.graph
         self.prefix.splice("#define __check_inputs_outputs check_each_input")
-        with _torch.instead(graph, "graph_inputs", lambda inputs: {name: _Sizes(x) for name, x in inputs.items()}):
+        with _torch.instead(
+            graph, "graph_inputs", lambda inputs: {name: _WithoutStrides(x) for name, x in inputs.items()}
+        ):
             checks(self)
         self.prefix.splice("#undef __check_inputs_outputs")
-        self.prefix.splice(_CHECKS.replace("LINES", "\n".join(_checks(graph))))
+        self.prefix.splice(_CHECKS.replace("LINES", "\n".join(_check_lines(graph))))
 
     return write
 
 
-class _Sizes:
+class _WithoutStrides:
     def __init__(self, held: Any) -> None:
         self._held = held
 
@@ -147,7 +152,7 @@ AOTI_NOINLINE static void __check_inputs_outputs(AtenTensorHandle* inputs, AtenT
 """
 
 
-def _checks(graph: Any) -> Iterator[str]:
+def _check_lines(graph: Any) -> Iterator[str]:
     """Yield C++ lines that name the open sizes of inputs and check the guards and strides."""
     env, known, rest = graph.sizevars.shape_env, {}, []
     for n, x in enumerate(graph.graph_inputs.values()):
@@ -157,9 +162,9 @@ def _checks(graph: Any) -> Iterator[str]:
                 known[size] = said
                 yield f"[[maybe_unused]] const int64_t {size} = {here};"
             elif size.free_symbols:
-                rest.append((f"{here} == {_torch.cexpr(size)}", f"{said} == {written(size)}"))
+                rest.append((f"{here} == {_torch.cexpr(size)}", f"{said} == {python_text(size)}"))
     guards = dict.fromkeys(env.replace(guard.expr) for guard in env.guards)
-    rest += [(_torch.cexpr(each), written(each)) for each in guards if each.free_symbols]
+    rest += [(_torch.cexpr(each), python_text(each)) for each in guards if each.free_symbols]
     words = {str(symbol): said for symbol, said in known.items()}
     for condition, text in rest:
         said = re.sub(r"\w+", lambda word: words.get(word[0], word[0]), text)
@@ -171,7 +176,7 @@ def _checks(graph: Any) -> Iterator[str]:
 
 
 @contextmanager
-def _side_by_side() -> Iterator[None]:
+def _parallel_builds() -> Iterator[None]:
     with ThreadPoolExecutor(1) as aside:
         begun: list[Future] = []
         here = get_ident()  # what other threads compile meanwhile is theirs

@@ -58,19 +58,21 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
         mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
         with with_small_sizes(few_alike), texts_as_long_as_graphs():
             with torch.no_grad():
-                graph = traced(lambda *x: frozen(*pytree.tree_unflatten(x, spec)), _faked(mode, given))
+                graph = traced(lambda *x: frozen(*pytree.tree_unflatten(x, spec)), _fake_inputs(mode, given))
             if not few_alike:
-                _ask_of_ones(graph.graph)
+                _guard_squeezes(graph.graph)
             simplify_graph(graph.graph)
             for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default):
                 multiply_column(graph.graph, node)
             if any(getattr(node.target, "namespace", "") == "tpgen" for node in graph.graph.nodes):
-                _know_constants(graph, mode)
+                _fake_constants(graph, mode)
                 find_rows(graph.graph)
                 products_by_kernels(graph.graph)
             graph.recompile()
             return export(
-                _WithSizeConditions(graph), tuple(inputs), dynamic_shapes=(pytree.tree_map(_open, tuple(inputs)),)
+                _WithSizeConditions(graph),
+                tuple(inputs),
+                dynamic_shapes=(pytree.tree_map(_dynamic_sizes, tuple(inputs)),),
             )
     except Exception as error:
         raise DeployError(
@@ -95,7 +97,7 @@ class _WithSizeConditions(nn.Module):
         return self.traced(*leaves)
 
 
-def _ask_of_ones(graph: fx.Graph) -> None:
+def _guard_squeezes(graph: fx.Graph) -> None:
     # let programs with open sizes that a squeeze would leave out be for others than 1: torch asks no more of it
     for node in graph.nodes:
         if node.target in _SQUEEZES:
@@ -110,14 +112,14 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def _know_constants(graph: fx.GraphModule, mode: Any) -> None:
+def _fake_constants(graph: fx.GraphModule, mode: Any) -> None:
     # give constants values beside those of all other nodes: a trace gives each a mode of its own
     for node in graph.graph.find_nodes(op="get_attr"):
         if isinstance(held := getattr(graph, node.target), Tensor):
             node.meta["val"] = mode.from_tensor(held, static_shapes=True)
 
 
-def _faked(mode: Any, leaves: Sequence[Any]) -> list[Any]:
+def _fake_inputs(mode: Any, leaves: Sequence[Any]) -> list[Any]:
     # inputs without numbers: their sizes from 2 on are open, and the same where they are equal
     return [_fake(mode, x, n) if isinstance(x, Tensor) else x for n, x in enumerate(leaves)]
 
@@ -128,5 +130,5 @@ def _fake(mode: Any, x: Tensor, number: int) -> Tensor:
     return mode.from_tensor(x.detach().clone(), symbolic_context=sizes, source=ConstantSource(f"input{number}"))
 
 
-def _open(x: Any) -> Any:
+def _dynamic_sizes(x: Any) -> Any:
     return [Dim.AUTO if n > 1 else Dim.STATIC for n in x.shape] if isinstance(x, Tensor) else None

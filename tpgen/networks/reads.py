@@ -20,8 +20,8 @@ from torch.utils.hooks import RemovableHandle
 from tpgen.base.errors import DeployError
 from tpgen.kernels.runtime.native.identity import ABSENT
 from tpgen.networks.parts import PartsOf, attribute_names, body_of, items_of
-from tpgen.networks.reach import NamedPlace, Reach, Whole, is_fixed
-from tpgen.networks.watch import Watch, stands
+from tpgen.networks.reach import NamedPlace, Reach, Whole, is_library_code
+from tpgen.networks.watch import Watch, is_unchanged
 
 # modules that decide by nothing but their plan and tensors, or cannot be changed
 _FIXED = ("tpgen.nn.", "tpgen.kernels.", "tpgen.emitter.", "torch.jit")
@@ -50,31 +50,31 @@ class Reads:
         held = object.__getattribute__(module, "__dict__")
         table = held.get("_modules", {})
         if name == "__dict__":
-            self._whole(module, attribute_names)
+            self._add_whole(module, attribute_names)
             for each in held.keys() - _TABLES:
-                self._place(held, each)
+                self._add_place(held, each)
         elif name == "_modules":  # as a sequence does
-            self._whole(table, items_of)
+            self._add_whole(table, items_of)
         elif name in held:
             if name not in _TABLES:
-                self._place(held, name)
+                self._add_place(held, name)
         elif name == "forward" or not hasattr(nn.Module, name):
-            self._place(held, name)
+            self._add_place(held, name)
             if not hasattr(type(module), name):
-                self._place_in_tables(held, name)
+                self._add_place_in_tables(held, name)
 
-    def _place_in_tables(self, held: dict[str, Any], name: str) -> None:
+    def _add_place_in_tables(self, held: dict[str, Any], name: str) -> None:
         # note a name that a module looks up in its tables: where it is absent, and what is no input of a program
         for table in (held.get(of, {}) for of in _HELD):
             if not isinstance(table.get(name), Tensor):
-                self._place(table, name)
+                self._add_place(table, name)
             if name in table:
                 return
 
-    def _place(self, table: dict[str, Any], name: str) -> None:
+    def _add_place(self, table: dict[str, Any], name: str) -> None:
         self._found.setdefault((id(table), name), NamedPlace(table, name, table.get(name, ABSENT)))
 
-    def _whole(self, x: Any, parts: PartsOf) -> None:
+    def _add_whole(self, x: Any, parts: PartsOf) -> None:
         self._wholes.setdefault(id(x), Whole(type(x).__name__, x, parts, parts(x), 0))
 
     def watch(self, modules: Sequence[nn.Module]) -> None:
@@ -91,11 +91,11 @@ class Reads:
         """Drop attributes that the code has written; `DeployError` if the code read the value ``before`` the write."""
         for place in self._found.values() if before else ():
             earlier = (before or {}).get(id(place.table), {}).get(place.name, self)
-            if not stands(place) and place.value is earlier:
+            if not is_unchanged(place) and place.value is earlier:
                 if not isinstance(earlier, Tensor):
                     raise _changing(f"reads {place.name} and changes it")
                 self._replaced.append((place.name, earlier))  # as of a cache, of which only the shape is read
-        self._found = {key: place for key, place in self._found.items() if stands(place)}
+        self._found = {key: place for key, place in self._found.items() if is_unchanged(place)}
 
     def follow(self, reach: Reach, modules: Sequence[nn.Module]) -> None:
         """Add all objects reachable from recorded values and from the executed code, and watch all."""
@@ -132,15 +132,15 @@ class Reads:
         """Return named tensors that are reachable, but neither parameters nor buffers."""
         return list(self._reach.tensors.values())
 
-    def stand(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Test whether everything recorded is unchanged."""
-        if not (self._watch.stands() and (self._handles == RemovableHandle.next_id or self._no_hook_more())):
+        if not (self._watch.is_unchanged() and (self._handles == RemovableHandle.next_id or self._has_no_new_hook())):
             return False
         return not self._constants or not any(x._version != version for x, version in self._constants)
 
-    def _no_hook_more(self) -> bool:
+    def _has_no_new_hook(self) -> bool:
         handles = RemovableHandle.next_id
-        if self._no_hooks.stands():
+        if self._no_hooks.is_unchanged():
             self._handles = handles
         return self._handles == handles
 
@@ -161,7 +161,7 @@ def reading(modules: Sequence[nn.Module], kept: bool = False) -> Iterator[Reads]
     tables = [(found(module, "__dict__"), dict(found(module, "__dict__"))) for module in modules]
 
     def asked(module: nn.Module, name: str) -> Any:
-        plain = not name.startswith("__") or (name == "__dict__" and not is_fixed(_getframe(1).f_code))
+        plain = not name.startswith("__") or (name == "__dict__" and not is_library_code(_getframe(1).f_code))
         if get_ident() == writer and plain and not type(module).__module__.startswith(_FIXED):
             reads.add(module, name)
         return found(module, name)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tpgen.base._torch import pytree
 from tpgen.base.errors import DeployError
-from tpgen.networks.objects import Above, TakenApart, has_attributes, put_together, taken_apart
+from tpgen.networks.objects import EnclosingObject, ObjectParts, has_attributes, rebuild_objects, split_objects
 from tpgen.networks.signature import is_plain
 
 
@@ -55,11 +55,11 @@ def unflatten(leaves: Iterable[Any], spec: pytree.TreeSpec) -> Any:
     whole = pytree.tree_unflatten(leaves, spec)
     if _is_of_containers(spec):  # as most networks return
         return whole
-    return pytree.tree_map(put_together, closed_fields(whole), is_leaf=_is_taken_apart)
+    return pytree.tree_map(rebuild_objects, closed_fields(whole), is_leaf=_is_object_parts)
 
 
 def _is_of_containers(spec: pytree.TreeSpec) -> bool:
-    return spec.type not in (_Fields, TakenApart) and all(map(_is_of_containers, spec.children()))
+    return spec.type not in (_Fields, ObjectParts) and all(map(_is_of_containers, spec.children()))
 
 
 def leaf_constants(leaves: Sequence[Any]) -> dict[int, Any]:
@@ -70,7 +70,7 @@ def leaf_constants(leaves: Sequence[Any]) -> dict[int, Any]:
             raise DeployError(
                 "the network returns a size of a tensor as a number, which a program cannot: return tensors"
             )
-        usual = is_plain(x) or isinstance(x, (type, torch.Size, Given, Above))
+        usual = is_plain(x) or isinstance(x, (type, torch.Size, Given, EnclosingObject))
         if not (usual or (callable(x) and not has_attributes(x))):
             raise DeployError(
                 f"the network returns an object of class {type(x).__name__}, whose tensors a program does not see: "
@@ -103,8 +103,8 @@ def closed_fields(value: Any) -> Any:
     return pytree.tree_map(_filled, value, is_leaf=lambda x: isinstance(x, _Fields))
 
 
-def _is_taken_apart(x: Any) -> bool:
-    return isinstance(x, TakenApart)
+def _is_object_parts(x: Any) -> bool:
+    return isinstance(x, ObjectParts)
 
 
 def _is_dataclass(x: Any) -> bool:
@@ -122,7 +122,7 @@ def _opened(leaf: Any) -> Any:
 def _opened_whole(leaf: Any) -> Any:
     found = _opened(leaf)
     if found is leaf:
-        return taken_apart(leaf) if has_attributes(leaf) else leaf
+        return split_objects(leaf) if has_attributes(leaf) else leaf
     for each in pytree.tree_leaves(found, is_leaf=lambda x: isinstance(x, _Fields) and bool(x.beside)):
         if isinstance(each, _Fields):
             raise DeployError(

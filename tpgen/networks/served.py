@@ -26,12 +26,12 @@ from tpgen.base.progress import announce
 from tpgen.kernels.build.build import cores
 from tpgen.kernels.build.rehearsal import rehearsed_by
 from tpgen.networks.beside import ProgramBuilder, build
-from tpgen.networks.bypass import by_networks, is_plain_call
+from tpgen.networks.bypass import by_networks, must_run_eagerly
 from tpgen.networks.copies import copy_to_call
 from tpgen.networks.gate import Gate
 from tpgen.networks.holders import held_networks
 from tpgen.networks.kinds import DIFFERENTIATED, Kind
-from tpgen.networks.outcome import Graphs, evaluation, outcome_of, take_effect
+from tpgen.networks.outcome import Graphs, apply_outcome, evaluation, outcome_of
 from tpgen.networks.results import flatten
 from tpgen.networks.signature import Signature
 from tpgen.networks.step_program import Program, is_recorded, only_cached
@@ -59,38 +59,38 @@ class Calls:
         self.when: When = state["when"]
         self._network: Any = state["network"]
         self._said = self._handed = False
-        self._renew()
+        self._reset()
         _all.add(self)
         ignored = [*getattr(type(self._network), _UNSCRIPTED, ()), *_NAMES]
         vars(self._network).update({_PLACE: self, "_compiled_call_impl": self, _UNSCRIPTED: ignored})
 
-    def _renew(self) -> None:
+    def _reset(self) -> None:
         self._kinds: dict[tuple, list[Kind]] = {}
         self._gate = Gate()
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Run the program of the call's kind, or the network."""
         network = self._network
-        if is_plain_call():
+        if must_run_eagerly():
             return network._call_impl(*args, **options)
         try:
             signature, tensors = Signature.of(args, options)
         except InputError:  # an object that nobody sees into
-            self._hand_over(network)
+            self._serve_wrapped(network)
             return network._call_impl(*args, **options)
-        kind = None if is_recorded(tensors) else self._kind(network, signature, tensors)
+        kind = None if is_recorded(tensors) else self._kind_of(network, signature, tensors)
         if kind is None or kind.refused:
             if kind is not None and kind.is_of_objects:
-                self._hand_over(network)
+                self._serve_wrapped(network)
             with self._gate.calling():
                 return network._call_impl(*args, **options)
         if kind.program is not None:
-            outcome = kind.served(tensors, partial(partial, self._again, kind, tensors))
+            outcome = kind.served(tensors, partial(partial, self._recompute, kind, tensors))
             if outcome is not None:
-                return take_effect(outcome, args, options)
-        return self._counted(network, kind, tensors, args, options)
+                return apply_outcome(outcome, args, options)
+        return self._call_counted(network, kind, tensors, args, options)
 
-    def _hand_over(self, network: nn.Module) -> None:
+    def _serve_wrapped(self, network: nn.Module) -> None:
         """Serve calls of the wrapped network, if a wrapper takes objects."""
         if not self._handed:
             self._handed, own = True, len(list(network.parameters()))
@@ -98,7 +98,7 @@ class Calls:
                 if len(list(child.parameters())) == own and _PLACE not in vars(child):
                     Calls(child, self.when)
 
-    def _kind(self, network: nn.Module, signature: Signature, tensors: Sequence[Tensor]) -> Kind:
+    def _kind_of(self, network: nn.Module, signature: Signature, tensors: Sequence[Tensor]) -> Kind:
         key = signature.constants, signature.beside, torch.is_grad_enabled(), network.training
         for kind in self._kinds.get(key, ()):
             if kind.signature.spec == signature.spec:
@@ -109,10 +109,12 @@ class Calls:
         self._kinds.setdefault(key, []).append(kind)
         return kind
 
-    def _again(self, kind: Kind, tensors: list[Tensor], program: Program, led: Sequence[int]) -> list[Tensor | None]:
+    def _recompute(
+        self, kind: Kind, tensors: list[Tensor], program: Program, led: Sequence[int]
+    ) -> list[Tensor | None]:
         kind.refuse(DIFFERENTIATED)
         network = self._network
-        if not program.stands():
+        if not program.is_unchanged():
             raise DeployError(
                 f"{type(network).__name__} has changed since it was called, and a result of that call is "
                 "differentiated now: differentiate before you change it, or convert it with program=False"
@@ -122,10 +124,12 @@ class Calls:
             leaves, _ = flatten(outcome_of(network, args, options)[1])
         return [leaves[n] if isinstance(leaves[n], Tensor) else None for n in led]
 
-    def _counted(self, network: Any, kind: Kind, tensors: list[Tensor], args: tuple, options: dict[str, Any]) -> Any:
+    def _call_counted(
+        self, network: Any, kind: Kind, tensors: list[Tensor], args: tuple, options: dict[str, Any]
+    ) -> Any:
         """Call the network, count and time the call, and build a program when due."""
         versions, begun = [x._version for x in tensors], perf_counter()
-        with self._gate.calling(), by_networks(), self._rehearsed(network, kind):
+        with self._gate.calling(), by_networks(), self._parallel_compilation(network, kind):
             result = network._call_impl(*args, **options)
         if kind.program is not None:  # it does not hold for this call
             return result
@@ -135,23 +139,23 @@ class Calls:
             kind.refuse("the network writes into a tensor that it is given")
         elif kind.busy.acquire(blocking=False):  # of several threads, one builds
             try:
-                self._go_on(network, kind, valued)
+                self._build_if_due(network, kind, valued)
             finally:
                 kind.busy.release()
         return result
 
-    def _rehearsed(self, network: nn.Module, kind: Kind) -> AbstractContextManager[Any]:
+    def _parallel_compilation(self, network: nn.Module, kind: Kind) -> AbstractContextManager[Any]:
         """Compile the kernels of a first call in parallel."""
         if kind.count or is_hooked(network) or torch.is_autocast_enabled("cpu"):
             return nullcontext()
         return rehearsed_by(partial(_rehearse, network, kind), cores() + 1)
 
-    def _go_on(self, network: nn.Module, kind: Kind, valued: bool) -> None:
+    def _build_if_due(self, network: nn.Module, kind: Kind, valued: bool) -> None:
         if kind.builder is not None:
             if not kind.builder.works():
                 self._build(network, kind, only_cached)
         elif kind.program is None and ((self.when is True and valued) or kind.count >= kind.need):
-            self._begin(network, kind)
+            self._begin_build(network, kind)
 
     # -- programs ------------------------------------------------------------------------------------------------------
 
@@ -172,7 +176,7 @@ class Calls:
     def _is_wanted(self, network: nn.Module, kind: Kind) -> bool:
         return not is_hooked(network) and (self.when is True or kind.seconds < LONGEST_CALL)
 
-    def _begin(self, network: nn.Module, kind: Kind) -> None:
+    def _begin_build(self, network: nn.Module, kind: Kind) -> None:
         if self.when == "auto" and os.environ.get("TPGEN_PROGRAM") == "0":
             kind.refuse("TPGEN_PROGRAM=0 asks for none")
         elif not self._is_wanted(network, kind):
@@ -190,7 +194,7 @@ class Calls:
             kind.need = inf
             _log.info("no other process can build the program of %s: %s", type(network).__name__, error)
             return
-        self._say(
+        self._announce_once(
             f"builds a program for calls of {type(network).__name__}, beside them: they will be several times as fast "
             "(program=False leaves it)"
         )
@@ -229,7 +233,7 @@ class Calls:
         kind.refuse(why)
         _log.info("the network %s serves its calls itself: %s", type(network).__name__, why)
 
-    def _say(self, what: str) -> None:
+    def _announce_once(self, what: str) -> None:
         _log.info("tpgen %s", what)
         if not self._said:
             self._said = True
@@ -256,13 +260,13 @@ HOOKS_OF_ALL = [x for name, x in vars(torch_modules).items() if name.startswith(
 _all: WeakSet[Calls] = WeakSet()
 
 
-def _renew_all() -> None:
+def _reset_all() -> None:
     for calls in list(_all):
-        calls._renew()
+        calls._reset()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_all)
+    os.register_at_fork(after_in_child=_reset_all)
 
 
 def check_when(when: Any) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from tpgen.base._torch import is_functorch_wrapped_tensor, pytree
 from tpgen.base.errors import DeployError, InputError
 from tpgen.kernels.runtime.native.identity import by_table, compares, names_now, standing
-from tpgen.networks.objects import Above, TakenApart, above_of, has_attributes, put_together
+from tpgen.networks.objects import EnclosingObject, ObjectParts, enclosing_object, has_attributes, rebuild_objects
 from tpgen.nn.plain_tensors import writes_to
 
 _PLAIN = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device}  # nobody can write to
@@ -40,10 +40,10 @@ class Signature:
     @staticmethod
     def of(args: tuple, options: dict[str, Any]) -> tuple[Signature, list[Tensor]]:
         """Return the signature of a call, and its distinct tensors."""
-        leaves, spec = _flat(args, options)
+        leaves, spec = _flatten_arguments(args, options)
         constants = tuple((n, type(x), x) for n, x in enumerate(leaves) if not isinstance(x, Tensor))
         for _, kind, x in constants:
-            if not (is_plain(x) or isinstance(x, (type, Above))):
+            if not (is_plain(x) or isinstance(x, (type, EnclosingObject))):
                 raise InputError(
                     "a step takes tensors and plain constants, in tuples, lists, dicts and attributes of objects, got "
                     f"{kind.__name__}: give the tensors that it holds, as to_dict() does"
@@ -51,13 +51,13 @@ class Signature:
         tensors = {id(x): x for x in leaves if isinstance(x, Tensor)}
         order = {place: n for n, place in enumerate(tensors)}
         places = tuple(order[id(x)] for x in leaves if isinstance(x, Tensor))
-        return Signature(spec, constants, (places, *_surroundings(tensors.values()))), list(tensors.values())
+        return Signature(spec, constants, (places, *_torch_settings(tensors.values()))), list(tensors.values())
 
     def in_order(self, tensors: list[Tensor], like: Signature) -> tuple[Signature, list[Tensor]]:
         """Reorder the keys of dict arguments, and so the tensors, as in the signature ``like``."""
         if self.spec == like.spec:
             return self, tensors
-        return Signature.of(*_in_order(self.arguments(tensors), like.arguments(range(like.spec.num_leaves))))
+        return Signature.of(*_reorder_dicts(self.arguments(tensors), like.arguments(range(like.spec.num_leaves))))
 
     def need(self, like: Signature) -> None:
         """Raise `InputError` unless a call has the nesting, names, constants and types of constants of ``like``."""
@@ -76,22 +76,22 @@ class Signature:
         """Rebuild arguments and keywords of a call around other tensors."""
         rest, known = iter(self.beside[0]), {n: x for n, _, x in self.constants}
         leaves = [known[n] if n in known else tensors[next(rest)] for n in range(self.spec.num_leaves)]
-        return put_together(pytree.tree_unflatten(leaves, self.spec))
+        return rebuild_objects(pytree.tree_unflatten(leaves, self.spec))
 
 
-def _in_order(x: Any, like: Any) -> Any:
+def _reorder_dicts(x: Any, like: Any) -> Any:
     kind = type(x)
     if kind is not type(like):
         return x
     if kind in (dict, OrderedDict) and x.keys() == like.keys():
-        return kind((name, _in_order(x[name], of)) for name, of in like.items())
+        return kind((name, _reorder_dicts(x[name], of)) for name, of in like.items())
     if kind in (list, tuple) and len(x) == len(like):
-        return kind(map(_in_order, x, like))
+        return kind(map(_reorder_dicts, x, like))
     return x
 
 
 def _difference(one: Signature, like: Signature) -> str:
-    given, wanted = _by_path(one), _by_path(like)
+    given, wanted = _leaves_by_path(one), _leaves_by_path(like)
     lacks, more = ([path for path in of if path not in other] for of, other in ((wanted, given), (given, wanted)))
     said = [f"{word} {', '.join(paths)}" for word, paths in (("lacks", lacks), ("has also", more)) if paths]
     changed = [path for path in given if path in wanted and given[path] != wanted[path]]
@@ -99,30 +99,30 @@ def _difference(one: Signature, like: Signature) -> str:
     return " and ".join(said) or f"has the nesting {one.spec}, not {like.spec}"
 
 
-def _by_path(signature: Signature) -> dict[str, str]:
+def _leaves_by_path(signature: Signature) -> dict[str, str]:
     """Describe the leaf at each path of a call: a tensor, or a constant."""
     known = {n: f"{x!r} ({kind.__name__})" for n, kind, x in signature.constants}
     leaves = [known.get(n, "a tensor") for n in range(signature.spec.num_leaves)]
     pairs, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(leaves, signature.spec))
-    return {_written(path): said for path, said in pairs}
+    return {_path_text(path): said for path, said in pairs}
 
 
-def _written(path: Sequence[Any]) -> str:
+def _path_text(path: Sequence[Any]) -> str:
     _, first, *rest = path
     name = f"argument {first.idx}" if isinstance(first, pytree.SequenceKey) else str(first.key)
     return name + pytree.keystr(tuple(rest))
 
 
-def _flat(args: tuple, options: dict[str, Any]) -> tuple[list[Any], pytree.TreeSpec]:
+def _flatten_arguments(args: tuple, options: dict[str, Any]) -> tuple[list[Any], pytree.TreeSpec]:
     # leaves and structure of arguments, as `tree_flatten` finds them in more time
     leaves: list[Any] = []
     nested: list[Any] = []
-    if _gathered((args, options), leaves, nested, set()):
+    if _collect_leaves((args, options), leaves, nested, set()):
         return leaves, _structure(tuple(nested))
     return pytree.tree_flatten((args, options))
 
 
-def _gathered(
+def _collect_leaves(
     values: Iterable[Any], leaves: list[Any], nested: list[Any], seen: set[int], around: tuple[Any, ...] = ()
 ) -> bool:
     """Collect leaves, and containers for `_structure`; False at an unknown object, or a shared dict or object."""
@@ -136,18 +136,18 @@ def _gathered(
         elif kind is dict:
             seen.add(id(x))
             nested.append((kind, tuple(x)))
-            if not _gathered(x.values(), leaves, nested, seen, around):
+            if not _collect_leaves(x.values(), leaves, nested, seen, around):
                 return False
         elif kind is list or kind is tuple:
             nested.append((kind, range(len(x))))
-            if not _gathered(x, leaves, nested, seen, around):
+            if not _collect_leaves(x, leaves, nested, seen, around):
                 return False
         elif has_attributes(x):
             seen.add(id(x))
             nested.append((kind, tuple(vars(x))))
-            if not _gathered(vars(x).values(), leaves, nested, seen, (*around, x)):
+            if not _collect_leaves(vars(x).values(), leaves, nested, seen, (*around, x)):
                 return False
-        elif isinstance(x, type) or (found := above_of(x, around)) is not None:
+        elif isinstance(x, type) or (found := enclosing_object(x, around)) is not None:
             leaves.append(x if isinstance(x, type) else found)
             nested.append(None)
         else:
@@ -168,12 +168,12 @@ def _structure(nested: tuple[tuple[type, Sequence[Any]] | None, ...]) -> pytree.
         if kind is list or kind is tuple:
             return kind(built() for _ in names)
         held = {name: built() for name in names}
-        return held if kind is dict else TakenApart(kind, held)
+        return held if kind is dict else ObjectParts(kind, held)
 
     return pytree.tree_structure((built(), built()))
 
 
-def _surroundings(tensors: Any) -> Iterator[Any]:
+def _torch_settings(tensors: Any) -> Iterator[Any]:
     yield torch.get_default_dtype()
     for x in tensors:
         yield x.requires_grad, x.is_neg(), x.is_conj(), is_functorch_wrapped_tensor(x)
@@ -204,31 +204,31 @@ class ParameterSlots:
         self._unmoved: Callable[[], bool] | None = None
         self._last: list[Tensor] = []
 
-    def stand(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Test whether every slot still holds a tensor, and tied slots the same tensor."""
         if self._unmoved is not None and self._unmoved():
             return True
         looked = standing((), names_now(self._tables)) if compares() else None  # before places are compared
-        if not self._stands_slowly():
+        if not self._compare_slots():
             return False
-        last = self._read()
+        last = self._read_slots()
         if looked is not None and looked():
             self._unmoved, self._last = looked, last
         return True
 
-    def _stands_slowly(self) -> bool:
+    def _compare_slots(self) -> bool:
         if not all(map(is_not, map(dict.get, *self._first), repeat(None))):
             return False
         return all(held.get(name) is of[0][0][of[0][1]] for of in self._tied for held, name in of)
 
     def tensors(self) -> list[Tensor]:
         """Return the current tensors of the slots."""
-        return list(self._last) if self._unmoved is not None and self._unmoved() else self._read()
+        return list(self._last) if self._unmoved is not None and self._unmoved() else self._read_slots()
 
-    def _read(self) -> list[Tensor]:
+    def _read_slots(self) -> list[Tensor]:
         return list(map(getitem, *self._first))
 
-    def asked(self) -> list[bool]:
+    def gradient_flags(self) -> list[bool]:
         """Return for each tensor whether the program differentiates with respect to the tensor."""
         return [self.gradients and x.requires_grad for x in self.tensors()]
 

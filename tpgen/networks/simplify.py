@@ -36,7 +36,7 @@ def simplify_graph(graph: fx.Graph) -> None:
         if node.op == "call_function":
             if _is_zero(node, zeros):
                 zeros.add(node)
-            elif (same := _same(node, zeros)) is not None:
+            elif (same := _equal_operand(node, zeros)) is not None:
                 node.replace_all_uses_with(same)
     graph.eliminate_dead_code()
 
@@ -60,7 +60,7 @@ def _is_zero(node: fx.Node, zeros: set[fx.Node]) -> bool:
     return (node.target in _LINEAR and first in zeros) or (node.target in _ADDED and {*node.args[:2]} <= zeros)
 
 
-def _same(node: fx.Node, zeros: set[fx.Node]) -> fx.Node | None:
+def _equal_operand(node: fx.Node, zeros: set[fx.Node]) -> fx.Node | None:
     first = node.args[0] if node.args else None
     if node.target in _WHOLE and sizes_as_text(node) == sizes_as_text(first):
         return first  # type: ignore[return-value]
@@ -87,7 +87,7 @@ def _broadcasts(operand: Any, node: fx.Node) -> bool:
     return same and operand.meta["val"].dtype == node.meta["val"].dtype
 
 
-def _determinant(graph: fx.Graph, node: fx.Node) -> None:
+def _expand_determinant(graph: fx.Graph, node: fx.Node) -> None:
     """Expand the determinant of 3 by 3 matrices into products of rows."""
     matrix: Any = node.args[0]
     if any(user.args[1] != 0 for user in node.users) or sizes_as_text(matrix)[-1] != "3":
@@ -113,7 +113,7 @@ def _determinant(graph: fx.Graph, node: fx.Node) -> None:
         user.replace_all_uses_with(found)
 
 
-def _rows(graph: fx.Graph, node: fx.Node) -> None:
+def _expand_row_products(graph: fx.Graph, node: fx.Node) -> None:
     """Expand batched products of rows with matrices of few columns into sums of products."""
     *added, rows, matrices = node.args
     one, columns = sizes_as_text(node)[1:]
@@ -133,14 +133,14 @@ def multiply_column(_graph: fx.Graph, node: fx.Node) -> None:
         node.target = _aten.mul.Tensor
 
 
-def _silu(graph: fx.Graph, node: fx.Node) -> None:
+def _expand_silu(graph: fx.Graph, node: fx.Node) -> None:
     # by its sigmoid, as its derivatives are, so that they share it
     x = node.args[0]
     with graph.inserting_before(node):
         node.replace_all_uses_with(insert(graph, _aten.mul.Tensor, x, insert(graph, _aten.sigmoid.default, x)))
 
 
-def _silu_backward(graph: fx.Graph, node: fx.Node) -> None:
+def _expand_silu_backward(graph: fx.Graph, node: fx.Node) -> None:
     g, x = node.args
     with graph.inserting_before(node):
         s = insert(graph, _aten.sigmoid.default, x)
@@ -150,11 +150,11 @@ def _silu_backward(graph: fx.Graph, node: fx.Node) -> None:
 
 
 _WRITTEN: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
-    _aten.silu.default: _silu,
-    _aten.silu_backward.default: _silu_backward,
-    _aten._linalg_det.default: _determinant,
-    _aten.bmm.default: _rows,
-    _aten.baddbmm.default: _rows,
+    _aten.silu.default: _expand_silu,
+    _aten.silu_backward.default: _expand_silu_backward,
+    _aten._linalg_det.default: _expand_determinant,
+    _aten.bmm.default: _expand_row_products,
+    _aten.baddbmm.default: _expand_row_products,
     _aten.mm.default: multiply_column,
 }
 

@@ -34,8 +34,8 @@ class HeldSizes:
     @staticmethod
     def of(values: Sequence[Tensor], least: int = 2) -> HeldSizes:
         """Read shapes and the guards so far from a trace's inputs."""
-        shapes = tuple(tuple(map(_named, x.shape)) for x in values)
-        return HeldSizes(shapes, tuple((x.dtype, x.device) for x in values), tuple(asked(values)), least)
+        shapes = tuple(tuple(map(_size_name, x.shape)) for x in values)
+        return HeldSizes(shapes, tuple((x.dtype, x.device) for x in values), tuple(size_guards(values)), least)
 
     def and_also(self, conditions: Iterable[str]) -> HeldSizes:
         """Add conditions."""
@@ -56,23 +56,23 @@ class HeldSizes:
 
     def hold(self, inputs: Sequence[Tensor]) -> bool:
         """Test whether inputs satisfy shapes, dtypes, devices and conditions; open sizes are ``least`` or more."""
-        begin = self._begin
-        if not self._begun(inputs[:begin]):
+        begin = self._static_count
+        if not self._match_static(inputs[:begin]):
             return False
-        rest, (kinds, fixed, opened) = inputs[begin:], self._behind
+        rest, (kinds, fixed, opened) = inputs[begin:], self._open_layout
         if list(map(_KIND, rest)) != kinds:
             return False
         sizes = [n for x in rest for n in x.shape]
-        return all(sizes[n] == size for n, size in fixed) and self._fulfilled(tuple([sizes[n] for n in opened]))
+        return all(sizes[n] == size for n, size in fixed) and self._check_conditions(tuple([sizes[n] for n in opened]))
 
     @cached_property
-    def _begin(self) -> int:
+    def _static_count(self) -> int:
         """Number of leading inputs without an open size, such as parameters."""
         return next((n for n, shape in enumerate(self.shapes) if str in map(type, shape)), len(self.shapes))
 
     @cached_property
-    def _begun(self) -> Callable[[Sequence[Tensor]], bool]:
-        wanted = [(*like, shape) for shape, like in zip(self.shapes[: self._begin], self.like, strict=False)]
+    def _match_static(self) -> Callable[[Sequence[Tensor]], bool]:
+        wanted = [(*like, shape) for shape, like in zip(self.shapes[: self._static_count], self.like, strict=False)]
         like_last: Any = None
 
         def begun(inputs: Sequence[Tensor]) -> bool:
@@ -81,22 +81,22 @@ class HeldSizes:
                 return True
             if [(x.dtype, x.device, x.shape) for x in inputs] != wanted:
                 return False
-            like_last = alike(inputs)
+            like_last = tensor_guards(inputs)
             return True
 
         return begun
 
     @cached_property
-    def _behind(self) -> tuple[list[tuple], list[tuple[int, int]], list[int]]:
+    def _open_layout(self) -> tuple[list[tuple], list[tuple[int, int]], list[int]]:
         # kinds of all other inputs; of their sizes in a row, fixed ones with their places, and places of open ones
-        shapes = self.shapes[self._begin :]
+        shapes = self.shapes[self._static_count :]
         sizes = [n for shape in shapes for n in shape]
-        kinds = [(*like, len(shape)) for shape, like in zip(shapes, self.like[self._begin :], strict=True)]
+        kinds = [(*like, len(shape)) for shape, like in zip(shapes, self.like[self._static_count :], strict=True)]
         fixed = [(n, size) for n, size in enumerate(sizes) if isinstance(size, int)]
         return kinds, fixed, [n for n, size in enumerate(sizes) if isinstance(size, str)]
 
     @cached_property
-    def _fulfilled(self) -> Callable[[tuple[int, ...]], bool]:
+    def _check_conditions(self) -> Callable[[tuple[int, ...]], bool]:
         names, equal = [], []
         for n, name in enumerate(name for shape in self.shapes for name in shape if isinstance(name, str)):
             if name in names:
@@ -117,19 +117,19 @@ class HeldSizes:
         return fulfilled
 
 
-def asked(values: Sequence[Tensor]) -> list[str]:
+def size_guards(values: Sequence[Tensor]) -> list[str]:
     """Return the guards so far on the sizes of a trace's inputs, as Python text."""
     sizes: list[Any] = [n for x in values for n in x.shape if not isinstance(n, int)]
     guards = [] if not sizes else sizes[0].node.shape_env.guards
-    return list(dict.fromkeys(written(guard.expr) for guard in guards))
+    return list(dict.fromkeys(python_text(guard.expr) for guard in guards))
 
 
-def written(expression: Any) -> str:
+def python_text(expression: Any) -> str:
     """Print a symbolic expression as Python text."""
     return _torch.PythonPrinter().doprint(expression)
 
 
-def alike(tensors: Sequence[Tensor]) -> Any:
+def tensor_guards(tensors: Sequence[Tensor]) -> Any:
     """Return a C++ check for equal dtypes, shapes and strides; None without tensors or PyTorch support."""
     guards = getattr(_torch, "TensorGuards", None) if tensors else None
     if guards is None:
@@ -138,7 +138,7 @@ def alike(tensors: Sequence[Tensor]) -> Any:
     return guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
 
 
-def _named(n: Any) -> int | str:
+def _size_name(n: Any) -> int | str:
     """Return an integer size, or the name of the size symbol at the start of the trace."""
     if isinstance(n, int):
         return n

@@ -55,7 +55,7 @@ class Step(BuiltOnce, nn.Module):
         if "_network" not in vars(self) or name.startswith("__"):  # of a copy that is being made; how to copy it
             raise AttributeError(name)
         found = getattr(self._network, name)
-        return self._returning(found) if inspect.ismethod(found) and found.__self__ is self._network else found
+        return self._returning_step(found) if inspect.ismethod(found) and found.__self__ is self._network else found
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _OWN:
@@ -95,13 +95,13 @@ class Step(BuiltOnce, nn.Module):
             return found
         with WRITING.lock, torch.enable_grad():  # else stand-ins of another thread are in the places of parameters
             found = self._evaluate(*args, **options)
-        return found if recorded else values(found, [*tensors, *self._held()])
+        return found if recorded else values(found, [*tensors, *self._slot_tensors()])
 
     def forward(self, *args: Any, **options: Any) -> Any:
         """Call the step."""
         return self(*args, **options)
 
-    def _held(self) -> list[Tensor]:
+    def _slot_tensors(self) -> list[Tensor]:
         return [] if self._program is None else self._program.slots.tensors()
 
     def _evaluate(self, *args: Any, **options: Any) -> Any:
@@ -114,7 +114,7 @@ class Step(BuiltOnce, nn.Module):
             raise InputError(f"outputs: the network returns no {missing[0]!r}, it returns {', '.join(found)}")
         return {name: found[name] for name in self._outputs}
 
-    def _returning(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _returning_step(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def call(*args: Any, **options: Any) -> Any:
             found = method(*args, **options)
@@ -127,11 +127,11 @@ _OWN = {"_network", "_outputs", "_program", "_evaluate"}
 _TABLES = tuple(vars(nn.Module()))  # parameters, modules, hooks, the mode: those of the network
 
 
-def _of_network(name: str) -> property:
+def _network_property(name: str) -> property:
     return property(lambda step: step.__getattr__(name))
 
 
 # what every module has, for which Python does not ask `__getattr__`
 for _name, _value in (*vars(nn.Module).items(), *((name, None) for name in _TABLES)):
     if _name not in vars(Step) and not (_name.startswith("__") or hasattr(BuiltOnce, _name)):
-        setattr(Step, _name, _of_network(_name))
+        setattr(Step, _name, _network_property(_name))

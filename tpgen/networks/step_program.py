@@ -26,7 +26,7 @@ from tpgen.kernels.build import cache
 from tpgen.kernels.build.compiler import need_compiler
 from tpgen.kernels.build.processor import cpu_features
 from tpgen.kernels.runtime.failures import failures_seen
-from tpgen.networks.dependent import line_of
+from tpgen.networks.dependent import user_line
 from tpgen.networks.edges import find_rows
 from tpgen.networks.named import call_by_name
 from tpgen.networks.packages import conditions_of, write_traced
@@ -92,8 +92,8 @@ class Program:
         except Exception as error:
             why = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise DeployError(
-                f"{title} cannot be written as one program: {why}{line_of(error)}; take what depends on values out of "
-                "forward, or use the network as it is"
+                f"{title} cannot be written as one program: {why}{user_line(error)}; take what depends on values out "
+                "of forward, or use the network as it is"
             ) from error
         parameters = slots.tensors()
         inputs = written.complete([x.detach().contiguous() for x in (*parameters, *tensors)])
@@ -102,10 +102,10 @@ class Program:
         before, behind = sizes.part(0, len(parameters) + len(tensors)), sizes.part(len(parameters), None)
         return Program(title, evaluate, signature, slots, written, before, behind, function)
 
-    def stands(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Test whether the network is unchanged, except for values of parameters and buffers."""
         with WRITING.lock:
-            return self.written.reads.stand() and self.slots.stand()
+            return self.written.reads.is_unchanged() and self.slots.is_unchanged()
 
     def run(self, signature: Signature, tensors: list[Tensor], recorded: bool) -> Any:
         """Run a call; None if the program is not valid for the tensors, or autograd has ``recorded`` the call."""
@@ -114,19 +114,19 @@ class Program:
         if recorded:
             return None
         if signature.beside != self.signature.beside:
-            other = self._other(signature, tensors) if self._holds(self._inputs(tensors)) else None
+            other = self._program_for_gradients(signature, tensors) if self._holds(self._inputs(tensors)) else None
             return None if other is None else other.run(signature, tensors, recorded)
-        made = self.made(tensors)
+        made = self.run_tensors(tensors)
         return None if made is None else self.written.results(made)
 
-    def made(self, tensors: list[Tensor]) -> list[Tensor] | None:
+    def run_tensors(self, tensors: list[Tensor]) -> list[Tensor] | None:
         """Run a call and return the result tensors; None as for `run`."""
         inputs = self._inputs(tensors)
         if not self._holds(inputs):
             return None
-        made = self._made(inputs, len(tensors), again=False)
+        made = self._run_library(inputs, len(tensors), refresh=False)
         if made is not None and not self.written.right(made):
-            made = self._made(inputs, len(tensors), again=True)
+            made = self._run_library(inputs, len(tensors), refresh=True)
         return made
 
     def _inputs(self, tensors: list[Tensor]) -> list[Tensor]:
@@ -136,13 +136,13 @@ class Program:
     def _holds(self, inputs: list[Tensor]) -> bool:
         return not torch.is_autocast_enabled("cpu") and self.before.hold(inputs)
 
-    def _other(self, signature: Signature, tensors: Sequence[Tensor]) -> Program | None:
+    def _program_for_gradients(self, signature: Signature, tensors: Sequence[Tensor]) -> Program | None:
         """Return the program of calls whose inputs require other gradients; None for other differences."""
         if any(x.grad_fn is not None for x in tensors) or not signature.asks_otherwise(self.signature):
             return None
         with WRITING.lock:
             found = self.others.get(signature.beside)
-            if signature.beside not in self.others or not (found is None or found.stands()):
+            if signature.beside not in self.others or not (found is None or found.is_unchanged()):
                 try:
                     found = Program.of(self.title, self.evaluate, self.slots, signature, tensors)
                 except DeployError:
@@ -150,8 +150,8 @@ class Program:
                 self.others[signature.beside] = found
             return found
 
-    def _made(self, inputs: list[Tensor], count: int, again: bool) -> list[Tensor] | None:
-        complete = self.written.complete(inputs, again)
+    def _run_library(self, inputs: list[Tensor], count: int, refresh: bool) -> list[Tensor] | None:
+        complete = self.written.complete(inputs, refresh)
         if complete is None or not self.behind.hold(complete[len(inputs) - count :]):
             return None
         given = self.written.program.given(complete)
@@ -183,14 +183,14 @@ class BuiltOnce:
         """Build the program for calls like an example, replacing the current one."""
         raise NotImplementedError
 
-    def _stands(self) -> bool:
-        return self._program is not None and self._program.stands()
+    def _is_current(self) -> bool:
+        return self._program is not None and self._program.is_unchanged()
 
     def _current(self, *args: Any, **options: Any) -> Program:
         """Return the program, rebuilt if the network has changed."""
-        if not self._stands():
+        if not self._is_current():
             with WRITING.lock:  # of several threads, one builds it
-                if not self._stands():
+                if not self._is_current():
                     self.build(*args, **options)
         assert self._program is not None
         return self._program
@@ -239,7 +239,7 @@ def library_of(program: GraphPart, sizes: HeldSizes, inputs: list[Tensor]) -> tu
     for like in ("", [list(x.shape) for x in inputs]):  # the first is for most, the second for those of such sizes
         key = _key(graph, [key, like, sizes.conditions])
         given = tuple(x.contiguous() for x in program.given(inputs))
-        found = cache.finished(key, cache.PROGRAM) or _made(key, graph, given)
+        found = cache.finished(key, cache.PROGRAM) or _compiled_entry(key, graph, given)
         loader = _torch.PackageLoader(str(found.library), "model", False, 1, -1)
         held = sizes.and_also(conditions_of(loader.get_metadata()))
         if held.hold(inputs):
@@ -247,7 +247,7 @@ def library_of(program: GraphPart, sizes: HeldSizes, inputs: list[Tensor]) -> tu
     return loader.boxed_run, held
 
 
-def _made(key: str, graph: fx.GraphModule, inputs: tuple) -> cache.Entry:
+def _compiled_entry(key: str, graph: fx.GraphModule, inputs: tuple) -> cache.Entry:
     entry = cache.Entry(cache.current_directory(), key, cache.PROGRAM)
     with entry.locked():
         if not entry.intact():
@@ -256,14 +256,14 @@ def _made(key: str, graph: fx.GraphModule, inputs: tuple) -> cache.Entry:
             announce("compiles a network as one program, once for this machine: some half a minute")
             built = entry.new_file(cache.PROGRAM)
             try:
-                built.write_bytes(_compiled(graph, inputs))
+                built.write_bytes(_compile_graph(graph, inputs))
                 entry.publish(built)
             finally:
                 built.unlink(missing_ok=True)
     return entry
 
 
-def _compiled(graph: fx.GraphModule, inputs: tuple) -> bytes:
+def _compile_graph(graph: fx.GraphModule, inputs: tuple) -> bytes:
     held, known = io.BytesIO(), set(_torch.inductor_options())
     options = {name: value for name, value in _OPTIONS.items() if name in known}  # others came with a later torch
     with warnings.catch_warnings(), torch.no_grad():
@@ -278,11 +278,11 @@ def _key(graph: fx.GraphModule, asked: Any) -> str:
         asked,
         graph.code,
         [str((x.meta["val"].shape, x.meta["val"].dtype)) for x in graph.graph.find_nodes(op="placeholder")],
-        [_bytes(getattr(graph, str(x.target))) for x in graph.graph.find_nodes(op="get_attr")],
+        [_hash_of_tensor(getattr(graph, str(x.target))) for x in graph.graph.find_nodes(op="get_attr")],
         [__version__, torch.__version__, need_compiler().identity, cpu_features(), _OPTIONS],
     ]
     return hashlib.sha256(json.dumps(described, default=str).encode()).hexdigest()[:32]
 
 
-def _bytes(x: Any) -> str:
+def _hash_of_tensor(x: Any) -> str:
     return hashlib.sha256(x.detach().contiguous().numpy().tobytes()).hexdigest() if isinstance(x, Tensor) else str(x)

@@ -18,7 +18,7 @@ from tpgen.networks.dependent import Dependent
 from tpgen.networks.functional import aliases, traced
 from tpgen.networks.lengths import open_lengths
 from tpgen.networks.objects import holders
-from tpgen.networks.reach import Reach, listening
+from tpgen.networks.reach import Reach, executed_code
 from tpgen.networks.reads import Reads, reading
 from tpgen.networks.recording import Finding, Recording, recording
 from tpgen.networks.results import flatten, leaf_constants, unflatten
@@ -55,12 +55,12 @@ class Search:
     sources: GraphPart
     last: tuple[Tensor, list[Tensor]] | None = None
 
-    def find(self, inputs: list[Tensor], again: bool) -> list[Tensor] | None:
-        """Compute the finding, or unless ``again`` reuse the last one for an equal first source."""
+    def find(self, inputs: list[Tensor], refresh: bool) -> list[Tensor] | None:
+        """Compute the finding; without ``refresh``, reuse the last one for an equal first source."""
         if self.finding.wrong is None:
             return self.finding.find(*self.sources.of(inputs))
         (first,), last = self.first.of(inputs), self.last
-        if last and not again and first.dtype == last[0].dtype and first.is_cpu and torch.equal(first, last[0]):
+        if last and not refresh and first.dtype == last[0].dtype and first.is_cpu and torch.equal(first, last[0]):
             return last[1]
         found = self.finding.find(*self.sources.of(inputs))
         self.last = None if found is None else (first.clone(), found)
@@ -78,10 +78,10 @@ class Written:
     result: pytree.TreeSpec
     constants: dict[int, Any] = field(default_factory=dict)  # leaves of the result that are no tensors
 
-    def complete(self, inputs: list[Tensor], again: bool = True) -> list[Tensor] | None:
-        """Append findings to the inputs; None if a search fails.  Unless ``again``, searches may reuse findings."""
+    def complete(self, inputs: list[Tensor], refresh: bool = True) -> list[Tensor] | None:
+        """Append findings to the inputs; None if a search fails.  Without ``refresh``, searches may reuse findings."""
         for search in self.searches.values():
-            found = search.find(inputs, again)
+            found = search.find(inputs, refresh)
             if found is None:
                 return None
             inputs = inputs + found
@@ -115,10 +115,10 @@ def write(evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tenso
 def _write(
     evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor], finds: _Finds
 ) -> Written:
-    asked = slots.asked()
-    held = slots.holding(_fresh(slots.tensors(), asked))  # kernels are built for what is asked alone
-    with held, slots.unwritten(), reading(slots.modules, kept=True) as ahead, listening() as codes:
-        example = _of_example(evaluate, signature, tensors, finds)
+    asked = slots.gradient_flags()
+    held = slots.holding(_detached_leaves(slots.tensors(), asked))  # kernels are built for what is asked alone
+    with held, slots.unwritten(), reading(slots.modules, kept=True) as ahead, executed_code() as codes:
+        example = _run_example(evaluate, signature, tensors, finds)
     reach = Reach(codes, slots.modules)
     for kind in {type(x) for x, _ in holders(*signature.arguments(tensors))} - {dict}:
         reach.add(f"the class {kind.__name__} of an argument", kind)
@@ -126,8 +126,8 @@ def _write(
     seen: dict[str, Any] = {}
 
     def call(parameters: list[Tensor], given: list[Tensor], found: list[list[Tensor]]) -> list[Tensor]:
-        args, options = signature.arguments(_fresh(given, [x.requires_grad for x in tensors]))
-        held = slots.holding(_fresh(parameters, asked))
+        args, options = signature.arguments(_detached_leaves(given, [x.requires_grad for x in tensors]))
+        held = slots.holding(_detached_leaves(parameters, asked))
         program = Recording(dict(zip(names, found, strict=True)), findings)
         with held, recording(program), finds(program), reading(slots.modules) as seen["reads"], torch.enable_grad():
             leaves, seen["spec"] = flatten(evaluate(*args, **options))
@@ -141,16 +141,16 @@ def _write(
 
     findings, known = example
     names = list(known)  # in the order of the call: one may be found from another
-    inputs = _faked([x.detach() for x in slots.tensors()], list(tensors), list(known.values()))
+    inputs = _fake_inputs([x.detach() for x in slots.tensors()], list(tensors), list(known.values()))
     with torch.no_grad(), open_lengths(list(codes.items())):
         graph = traced(call, inputs)
     simplify_graph(graph.graph)
-    _own(graph.graph, seen["results"])
-    inputs = _without(graph.graph, inputs, [name in seen["counts"] for name in names])
+    _clone_input_views(graph.graph, seen["results"])
+    inputs = _drop_unused_findings(graph.graph, inputs, [name in seen["counts"] for name in names])
     searches, begin = {}, seen["results"]
     for name, count in seen["counts"].items():
-        few = _shorten(graph.graph, begin, count) if name == "groups" else count
-        first, sources = (_ending(graph, begin, begin + n) for n in (1, few))
+        few = _shorten_group_sources(graph.graph, begin, count) if name == "groups" else count
+        first, sources = (_subgraph(graph, begin, begin + n) for n in (1, few))
         if findings[name].fixed and any(n >= len(slots.tensors()) for n in sources.takes):
             raise DeployError(f"Python takes a number from what a call is given, by {name}: keep it a tensor")
         searches[name] = Search(findings[name], first, sources)
@@ -160,7 +160,7 @@ def _write(
     seen["reads"].follow(reach, slots.modules)
     _need_parameters(seen["reads"].tensors() if slots.gradients else ())
     seen["reads"].keep(graph)
-    program, sizes = _ending(graph, 0, seen["results"]), HeldSizes.of(pytree.tree_leaves(inputs))
+    program, sizes = _subgraph(graph, 0, seen["results"]), HeldSizes.of(pytree.tree_leaves(inputs))
     return Written(program, sizes, seen["reads"], searches, seen["spec"], seen["constants"])
 
 
@@ -172,7 +172,7 @@ def _need_parameters(tensors: Sequence[tuple[str, Tensor]]) -> None:
             )
 
 
-def _faked(parameters: list[Tensor], tensors: list[Tensor], found: list[list[Tensor]]) -> tuple[Any, Any, Any]:
+def _fake_inputs(parameters: list[Tensor], tensors: list[Tensor], found: list[list[Tensor]]) -> tuple[Any, Any, Any]:
     # stand-ins of tensors, contiguous and without numbers: sizes of parameters are known, others from 2 on open
     mode = FakeTensorMode(shape_env=ShapeEnv(duck_shape=False), allow_non_fake_inputs=True)
 
@@ -185,7 +185,7 @@ def _faked(parameters: list[Tensor], tensors: list[Tensor], found: list[list[Ten
     return known, given, [[opened(x, f"found{m}_{n}") for n, x in enumerate(of)] for m, of in enumerate(found)]
 
 
-def _without(graph: fx.Graph, inputs: tuple[Any, Any, Any], there: Sequence[bool]) -> tuple[Any, Any, Any]:
+def _drop_unused_findings(graph: fx.Graph, inputs: tuple[Any, Any, Any], there: Sequence[bool]) -> tuple[Any, Any, Any]:
     # inputs less those that only the example's call asked for, and which nothing reads
     known, given, found = inputs
     begin, placeholders = len(known) + len(given), graph.find_nodes(op="placeholder")
@@ -196,22 +196,22 @@ def _without(graph: fx.Graph, inputs: tuple[Any, Any, Any], there: Sequence[bool
     return known, given, [of for yes, of in zip(there, found, strict=True) if yes]
 
 
-def _of_example(
+def _run_example(
     evaluate: Evaluate, signature: Signature, tensors: Sequence[Tensor], finds: _Finds
 ) -> tuple[dict[str, Finding], dict[str, list[Tensor]]]:
     # evaluate once, as what is written at a first call must not be traced; findings, and those of this call
-    args, options = signature.arguments(_fresh(tensors, [x.requires_grad for x in tensors]))
+    args, options = signature.arguments(_detached_leaves(tensors, [x.requires_grad for x in tensors]))
     with recording(Recording({})) as program, finds(program), torch.enable_grad():
         evaluate(*args, **options)
     found = {name: program.findings[name].find(*(x.detach() for x in of)) for name, of in program.sources.items()}
     return program.findings, {name: tensors for name, tensors in found.items() if tensors is not None}
 
 
-def _fresh(tensors: Sequence[Tensor], asked: Sequence[bool]) -> list[Tensor]:
+def _detached_leaves(tensors: Sequence[Tensor], asked: Sequence[bool]) -> list[Tensor]:
     return [x.detach().requires_grad_(yes) for x, yes in zip(tensors, asked, strict=True)]
 
 
-def _own(graph: fx.Graph, count: int) -> None:
+def _clone_input_views(graph: fx.Graph, count: int) -> None:
     # copy results that are views of inputs, as positions without a strain would be: results are values
     output: Any = graph.output_node()
     results = list(output.args[0])
@@ -226,7 +226,7 @@ def _own(graph: fx.Graph, count: int) -> None:
     output.args = (results,)
 
 
-def _shorten(graph: fx.Graph, begin: int, count: int) -> int:
+def _shorten_group_sources(graph: fx.Graph, begin: int, count: int) -> int:
     """Reduce the sources of groups to the species, if these determine the rows; return the number of sources."""
     output: Any = graph.output_node()
     if count != 3:
@@ -240,7 +240,7 @@ def _shorten(graph: fx.Graph, begin: int, count: int) -> int:
     return 1
 
 
-def _ending(graph: fx.GraphModule, begin: int, end: int | None) -> GraphPart:
+def _subgraph(graph: fx.GraphModule, begin: int, end: int | None) -> GraphPart:
     made = fx.Graph()
     copied: Any = made.graph_copy(graph.graph, {})
     made.output(copied[begin:end])

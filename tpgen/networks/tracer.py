@@ -149,7 +149,7 @@ def trace_network(
         raise TraceError(
             f"give an nn.Module to trace, not {type(network).__name__}; wrap a function in a module that calls it"
         )
-    if _globals(type(network)) is None:
+    if _globals_of_forward(type(network)) is None:
         raise TraceError(
             f"{type(network).__name__} has no Python code to trace (it is TorchScript, or its forward is built in): "
             "trace the module that it was made from"
@@ -158,12 +158,12 @@ def trace_network(
         raise whole(network)
     tracer = NetworkTracer(leaf, attributes)
     try:
-        with _recorded((*LEAF_FUNCTIONS, *FACTORIES, *functions), network):
+        with _patched_functions((*LEAF_FUNCTIONS, *FACTORIES, *functions), network):
             graph = tracer.trace(network, concrete_args)
     except TpgenError:
         raise
     except Exception as error:
-        raise TraceError(_advice(error, tracer)) from error
+        raise TraceError(_error_message(error, tracer)) from error
     traced = fx.GraphModule(network, graph, class_name=type(network).__name__)
     if not tracer.opened:
         return traced
@@ -177,7 +177,7 @@ def _is_scripted(module: nn.Module) -> bool:
 # --- functions as nodes ---------------------------------------------------------------------------------------------
 
 
-def _recording(function: Callable) -> Callable:
+def _recording_wrapper(function: Callable) -> Callable:
     # the function, which becomes a node where an argument is a proxy
     @functools.wraps(function)
     def record(*args: Any, **kwargs: Any) -> Any:
@@ -191,9 +191,9 @@ def _recording(function: Callable) -> Callable:
 
 
 @contextmanager
-def _recorded(functions: Iterable[Callable], network: nn.Module) -> Iterator[None]:
+def _patched_functions(functions: Iterable[Callable], network: nn.Module) -> Iterator[None]:
     """Patch the namespaces of the network's code, so that ``functions`` and ``len`` record nodes."""
-    wrappers = {id(function): _recording(function) for function in functions}
+    wrappers = {id(function): _recording_wrapper(function) for function in functions}
     undo: list[tuple[dict[str, Any], str, Any]] = []
     own = {id(names) for names in _own_globals(network)}
     missing = object()
@@ -201,7 +201,7 @@ def _recorded(functions: Iterable[Callable], network: nn.Module) -> Iterator[Non
         for scope in _scopes(network):
             found = {name: wrappers[id(value)] for name, value in scope.items() if id(value) in wrappers}
             if id(scope) in own and "len" not in scope:
-                found["len"] = _recording(len)
+                found["len"] = _recording_wrapper(len)
             for name, wrapper in found.items():
                 undo.append((scope, name, scope.get(name, missing)))
                 scope[name] = wrapper
@@ -228,13 +228,13 @@ def _own_globals(network: nn.Module) -> list[dict[str, Any]]:
     """Return the globals of the modules that define the network's classes, except torch's and tpgen's."""
     found: dict[int, dict[str, Any]] = {}
     for kind in dict.fromkeys(type(module) for module in network.modules()):
-        names = _globals(kind)
+        names = _globals_of_forward(kind)
         if names is not None and not names.get("__name__", "torch.fx").startswith(("torch.", "tpgen.nn.")):
             found[id(names)] = names
     return list(found.values())
 
 
-def _globals(kind: type[nn.Module]) -> dict[str, Any] | None:
+def _globals_of_forward(kind: type[nn.Module]) -> dict[str, Any] | None:
     return getattr(inspect.getattr_static(kind, "forward", None), "__globals__", None)
 
 
@@ -262,25 +262,25 @@ _OTHERWISE = (
 )
 
 
-def _advice(error: Exception, tracer: NetworkTracer) -> str:
+def _error_message(error: Exception, tracer: NetworkTracer) -> str:
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     way_out = next((advice for part, advice in _WAYS_OUT if part in str(error)), _OTHERWISE)
-    if helper := _helper(error):
+    if helper := _outermost_function(error):
         way_out = f"keep {helper} as one node of the graph: functions=[{helper}]"
-    return f"cannot trace {_where(error, tracer)}: {reason.rstrip('.')}; {way_out}"
+    return f"cannot trace {_traced_location(error, tracer)}: {reason.rstrip('.')}; {way_out}"
 
 
-def _helper(error: Exception) -> str:
+def _outermost_function(error: Exception) -> str:
     """Name the outermost plain function that the network called before an error, or ""."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        found = inspect.unwrap(frame.f_globals.get(frame.f_code.co_name, _helper))
+        found = inspect.unwrap(frame.f_globals.get(frame.f_code.co_name, _outermost_function))
         ours = frame.f_code.co_filename.startswith(TORCH_CODE) or frame.f_globals is globals()
         if not ours and getattr(found, "__code__", None) is frame.f_code:
             return frame.f_code.co_name
     return ""
 
 
-def _where(error: Exception, tracer: NetworkTracer) -> str:
+def _traced_location(error: Exception, tracer: NetworkTracer) -> str:
     path = next(reversed(tracer.module_stack.values()))[0] if tracer.module_stack else ""
     module = f"module {path!r}" if path else "the network"
     ours = (TORCH_CODE, __file__)

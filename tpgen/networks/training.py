@@ -77,41 +77,45 @@ class Training(BuiltOnce, Loss):
             self._program = Program.of(title, self._with_gradients, slots, signature, tensors)
         except _NoGradientsError as error:
             warnings.warn(f"{title} has no gradients ({error}): the network itself serves calls", stacklevel=2)
-            self._program = _Served(signature, slots)
+            self._program = _EagerCalls(signature, slots)
         self._trained = self._state(slots, self._scripted)
 
     def forward(self, *args: Any, **options: Any) -> Any:
         """Return the values of ``loss``."""
         if not torch.is_grad_enabled():
-            return self._evaluated(*args, **options)
+            return self._evaluate_step(*args, **options)
         signature, tensors = Signature.of(args, options)
         recorded, found = is_recorded(tensors), None
         with torch.no_grad():
             program = self._current(*args, **options)
             found = program.run(signature, tensors, recorded)
         if found is not None:
-            return self._led(program, *found)
+            return self._attach_gradients(program, *found)
         with WRITING.lock:  # while another thread writes, stand-ins are in the places of parameters
             found = super().forward(*args, **options)
-        return found if recorded else _alone(found, [*tensors, *program.slots.tensors()])
+        return found if recorded else _detach_all_but_loss(found, [*tensors, *program.slots.tensors()])
 
-    def _evaluated(self, *args: Any, **options: Any) -> Any:
+    def _evaluate_step(self, *args: Any, **options: Any) -> Any:
         step = vars(self).get("_step")
         if step is None or step.network is not self.network or step.loss is not self.loss:
             step = Step(Loss(self.network, self.loss), None)
             vars(self)["_step"] = step  # no part of the module: it holds no more
         return step(*args, **options)
 
-    def _stands(self) -> bool:
+    def _is_current(self) -> bool:
         program = self._program
-        return program is not None and program.stands() and self._trained == self._state(program.slots, self._scripted)
+        return (
+            program is not None
+            and program.is_unchanged()
+            and self._trained == self._state(program.slots, self._scripted)
+        )
 
     def _state(self, slots: ParameterSlots, scripted: Sequence[Tensor]) -> Any:
         return self.network.training, list(map(attrgetter("requires_grad"), (*slots.tensors(), *scripted)))
 
     def _with_gradients(self, *args: Any, **options: Any) -> tuple[Any, Sequence[Tensor | None]]:
         found = self.loss(self.network, *args, **options)
-        first = _first(found)
+        first = _loss_of(found)
         parameters = [x for x in ParameterSlots(self.network, gradients=True).tensors() if x.requires_grad]
         if len(parameters) < sum(x.requires_grad for x in self.network.parameters()):
             raise InputError("parameters of TorchScript modules are no inputs of a program: freeze these, or use eager")
@@ -124,7 +128,7 @@ class Training(BuiltOnce, Loss):
                 raise _NoGradientsError(_FREED.lower()) from error
             raise
 
-    def _led(self, program: Program, found: Any, gradients: Sequence[Tensor | None]) -> Any:
+    def _attach_gradients(self, program: Program, found: Any, gradients: Sequence[Tensor | None]) -> Any:
         """Attach the computed gradients to the loss."""
         parameters = (x for x in program.slots.tensors() if x.requires_grad)
         pairs = [(x, g) for x, g in zip(parameters, gradients, strict=True) if g is not None]
@@ -132,7 +136,7 @@ class Training(BuiltOnce, Loss):
             return found
         leaves, spec = flatten(found)
         place = next(n for n, x in enumerate(leaves) if isinstance(x, Tensor))
-        leaves[place] = _Led.apply(leaves[place], [g for _, g in pairs], *(x for x, _ in pairs))
+        leaves[place] = _KnownGradients.apply(leaves[place], [g for _, g in pairs], *(x for x, _ in pairs))
         return unflatten(leaves, spec)
 
 
@@ -144,20 +148,20 @@ class _NoGradientsError(TpgenError):
 
 
 @dataclass(frozen=True)
-class _Served:
+class _EagerCalls:
     """A placeholder without a program: the network computes all calls."""
 
     signature: Signature
     slots: ParameterSlots
 
-    def stands(self) -> bool:
-        return self.slots.stand()
+    def is_unchanged(self) -> bool:
+        return self.slots.is_unchanged()
 
     def run(self, signature: Signature, tensors: list[Tensor], _recorded: bool) -> None:
         signature.in_order(tensors, self.signature)[0].need(self.signature)
 
 
-def _alone(found: Any, owned: Sequence[Tensor]) -> Any:
+def _detach_all_but_loss(found: Any, owned: Sequence[Tensor]) -> Any:
     # results of which the loss alone, the first, has gradients
     (leaves, _), (beside, spec) = flatten(found), flatten(values(found, owned))
     place = next((n for n, x in enumerate(leaves) if isinstance(x, Tensor)), None)
@@ -166,7 +170,7 @@ def _alone(found: Any, owned: Sequence[Tensor]) -> Any:
     return unflatten(beside, spec)
 
 
-def _first(found: Any) -> Tensor:
+def _loss_of(found: Any) -> Tensor:
     first = next((x for x in flatten(found)[0] if isinstance(x, Tensor)), None)
     if first is None or first.numel() != 1:
         described = type(found).__name__ if first is None else f"a tensor of shape {tuple(first.shape)}"
@@ -174,7 +178,7 @@ def _first(found: Any) -> Tensor:
     return first
 
 
-class _Led(torch.autograd.Function):
+class _KnownGradients(torch.autograd.Function):
     """Autograd node that returns a loss with known parameter gradients."""
 
     @staticmethod

@@ -79,12 +79,12 @@ def draws_random_numbers(call: Callable[[], Any]) -> bool:
     >>> draws_random_numbers(lambda: torch.rand(1)), draws_random_numbers(lambda: torch.ones(1))
     (True, False)
     """
-    before = _generators()
+    before = _random_states()
     call()
     return any(
-        not torch.equal(a, b) for a, b in zip(before, _generators(), strict=False)
+        not torch.equal(a, b) for a, b in zip(before, _random_states(), strict=False)
     )  # a first use of a GPU adds one
 
 
-def _generators() -> list[Tensor]:
+def _random_states() -> list[Tensor]:
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]

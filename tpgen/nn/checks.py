@@ -62,7 +62,9 @@ def check_operand(
         convert = f"{name}.to({dtype})"
         if x.dtype.is_floating_point:
             convert = f"{module}.to({x.dtype}), or {convert}"
-        raise InputError(f"{name}: the {module} is {_short(dtype)} but {name} is {_short(x.dtype)}; convert: {convert}")
+        raise InputError(
+            f"{name}: the {module} is {_dtype_name(dtype)} but {name} is {_dtype_name(x.dtype)}; convert: {convert}"
+        )
     if x.device != device:
         raise InputError(
             f"{name}: the {module} is on {device} but {name} is on {x.device}; move one of them with .to(device)"
@@ -229,7 +231,7 @@ def flat_weight(weights: Sequence[Tensor], plan: Plan) -> Tensor:
     return torch.cat(flat, dim=-1)
 
 
-def _short(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 

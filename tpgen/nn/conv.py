@@ -78,12 +78,12 @@ class TensorProductConv(TensorProduct):
         """
         if not torch.jit.is_scripting():
             if isinstance(edge_src, EdgeOrder):
-                return self._ordered(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
+                return self._convolve_ordered(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
             text = self._checked if check_index else self._trusting
-            made = self._quick_call(text, x, y, weight, edge_src, edge_dst, num_nodes)
+            made = self._try_kernel(text, x, y, weight, edge_src, edge_dst, num_nodes)
             if made is not None:
                 return made
-            return self._by_ends(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
+            return self._convolve(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
         assert edge_dst is not None
         return self._scripted(x, y, self._scripted_weight(weight), edge_src, edge_dst, num_nodes, check_index)
 
@@ -110,21 +110,21 @@ class TensorProductConv(TensorProduct):
         torch.Size([5, 32])
         """
         text = self._checked if self._takes_pairs else ""
-        made = self._quick_call(text, x, y, weight, edge_src, edge_dst, num_nodes, (*EDGES, EDGE_PAIRS))
+        made = self._try_kernel(text, x, y, weight, edge_src, edge_dst, num_nodes, (*EDGES, EDGE_PAIRS))
         if made is not None:
             return made
-        self._look_again()
-        weight = self._given_weight(weight)
+        self._update_choice()
+        weight = self._weight_of_call(weight)
         if self.shared_weights or not self.weight_numel:  # no rows that edges could share
             return self.forward(x, y, weight, edge_src, edge_dst, num_nodes)
         here = isinstance(x, Tensor) and x.device.type == "cpu" and not torch.jit.is_tracing()
         if self._takes_pairs and here and isinstance(edge_src, Tensor) and isinstance(edge_dst, Tensor):
             nodes = x.shape[0] if num_nodes is None else num_nodes
-            x, y, weight = self._fit({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, weight)
+            x, y, weight = self._check_operands({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, weight)
             return kernel_conv(x, y, weight, edge_src, edge_dst, nodes, self._checked, paired=True)
         return self.forward(x, y, rows_of_edges(weight, y.shape[0]), edge_src, edge_dst, num_nodes)
 
-    def _by_ends(
+    def _convolve(
         self, x: Tensor, y: Tensor, weight: Tensor | None, src: Tensor, dst: Any, num_nodes: int | None, check: bool
     ) -> Tensor:
         # the sum over edges with both ends given, where the call is no usual one: left to a tracer, or looked at
@@ -136,11 +136,11 @@ class TensorProductConv(TensorProduct):
                 return node
         check_edge_index("edge_src", src)
         check_edge_index("edge_dst", dst)
-        self._look_again()
+        self._update_choice()
         if not self._by_kernel:  # graphs are written for int64; kernels read either
             src, dst = src.long(), dst.long()
-        w = self._given_weight(weight)
-        x, y, w = self._fit({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
+        w = self._weight_of_call(weight)
+        x, y, w = self._check_operands({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
         nodes = x.shape[0] if num_nodes is None else num_nodes
         self._check_edges(x, y, w, src, dst, nodes, check)
         if self.choice.strategy == "kernel" and torch.jit.is_tracing():
@@ -149,14 +149,14 @@ class TensorProductConv(TensorProduct):
             return kernel_conv(x, y, w, src, dst, nodes, self._checked if check else self._trusting)
         return self._evaluate("forward", x, y, w, src, dst, nodes)
 
-    def _ordered(
+    def _convolve_ordered(
         self, x: Tensor, y: Tensor, weight: Any, edges: EdgeOrder, edge_dst: Any, num_nodes: int | None, check: bool
     ) -> Tensor:
         src, dst, nodes = edges.ends(edge_dst, num_nodes)
         if isinstance(x, Tensor) and x.dim() and x.shape[0] != edges.num_nodes:
             raise InputError(f"x: must have a row for each of the {edges.num_nodes} nodes, got {tuple(x.shape)}")
-        made = self._quick_call(self._checked if check else self._trusting, x, y, weight, src, dst, nodes)
-        return self._by_ends(x, y, weight, src, dst, nodes, check) if made is None else made
+        made = self._try_kernel(self._checked if check else self._trusting, x, y, weight, src, dst, nodes)
+        return self._convolve(x, y, weight, src, dst, nodes, check) if made is None else made
 
     def _write_programs(self) -> None:
         super()._write_programs()

@@ -28,7 +28,7 @@ from tpgen.planner.plan import Plan
 class FormModule(PlannedModule):
     """A module whose strategy writes the plan's form and whose backend runs it, with all weights in one tensor.
 
-    Subclasses flatten the weights of a call (`_given_weight`), and word the error for missing weights (`_lack`).
+    Subclasses flatten a call's weights (`_weight_of_call`), and word the error for absent ones (`_missing_weights`).
     """
 
     output_mask: Tensor
@@ -40,15 +40,15 @@ class FormModule(PlannedModule):
     _place: ClassVar[str] = "output_mask"
     _graph: ClassVar[str] = "grouped"
 
-    def _lack(self) -> str:
+    def _missing_weights(self) -> str:
         raise NotImplementedError
 
-    def _given_weight(self, weight: Tensor | Sequence[Tensor] | None) -> Tensor:
+    def _weight_of_call(self, weight: Tensor | Sequence[Tensor] | None) -> Tensor:
         raise NotImplementedError
 
     # --- construction -------------------------------------------------------------------------------------------
 
-    def _hold_plan(self, plan: Plan, internal_weights: bool, layout: str | tuple[str, ...]) -> None:
+    def _set_plan(self, plan: Plan, internal_weights: bool, layout: str | tuple[str, ...]) -> None:
         """Store plan, memory layout and ownership of the weights."""
         if internal_weights and not plan.shared_weights:
             raise PlanError(
@@ -58,7 +58,7 @@ class FormModule(PlannedModule):
         self.weight_numel, self.layout = plan.weight_numel, layouts_of(plan, layout)
         self.internal_weights, self.shared_weights = internal_weights, plan.shared_weights
 
-    def _own(self, name: str, make: Callable[..., Tensor], *shape: int) -> None:
+    def _add_parameter(self, name: str, make: Callable[..., Tensor], *shape: int) -> None:
         """Register a parameter if weights are internal, else an empty buffer, which TorchScript needs."""
         if self.internal_weights and shape[-1] > 0:
             self.register_parameter(name, nn.Parameter(make(*shape)))
@@ -80,11 +80,11 @@ class FormModule(PlannedModule):
         written = self.directions.get(direction, direction)
         return emit_plan(self.plan, written, self.choice.strategy, self.layout, self.streams)
 
-    def _run_by(self, direction: str, program: nn.Module, config: Config) -> Runner:
+    def _make_runner(self, direction: str, program: nn.Module, config: Config) -> Runner:
         form = DIRECTIONS[self.directions.get(direction, direction)](self.plan, self.layout)
         return run_form(form, program, config, self.output_mask)
 
-    def _quick_call(
+    def _try_kernel(
         self,
         text: str,
         x: Any,
@@ -119,8 +119,8 @@ class FormModule(PlannedModule):
 
     # --- inspection ---------------------------------------------------------------------------------------------
 
-    def asked(self) -> dict[str, Any]:
-        return {"layout": self.layout, **super().asked()}
+    def inspection_options(self) -> dict[str, Any]:
+        return {"layout": self.layout, **super().inspection_options()}
 
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
         given = signature(type(self).forward).bind(self, *args, **kwargs).arguments
@@ -136,9 +136,9 @@ class FormModule(PlannedModule):
 
     # --- weights ------------------------------------------------------------------------------------------------
 
-    def _given(self, value: Tensor | None, own: Tensor, numel: int) -> Tensor:
+    def _value_or_own(self, value: Tensor | None, own: Tensor, numel: int) -> Tensor:
         if value is None and numel > 0 and not self.internal_weights:
-            raise InputError(self._lack())
+            raise InputError(self._missing_weights())
         if value is not None and not isinstance(value, Tensor):
             raise InputError(f"weight and bias must be tensors, got {type(value).__name__}")
         return own if value is None else value
@@ -165,7 +165,7 @@ class FormModule(PlannedModule):
         where = slices[index]
         if where is None:
             raise InputError(f"instruction {index} {self.instructions[index]} has no weights to view")
-        flat = self._given_weight(weight)
+        flat = self._weight_of_call(weight)
         return flat[..., where.start : where.stop].view(flat.shape[:-1] + where.shape)
 
     def weight_views(self, weight: Tensor | None = None, yield_instruction: bool = False) -> Iterator[Any]:

@@ -170,33 +170,35 @@ class Linear(FormModule):
         if (told and not by_element) or (by_element and own and not told):
             raise PlanError("num_elements: give it for a plan with weights of elements that the layer is to own")
         self.num_elements = num_elements
-        self._hold_plan(plan, own, config.layout)
+        self._set_plan(plan, own, config.layout)
         self.irreps_in, self.bias_numel = plan.irreps_in, plan.bias_numel
-        self._shapes(plan)
-        self._parameters_of(plan)
+        self._set_shapes(plan)
+        self._add_parameters(plan)
         self._configure(config)
 
-    def _shapes(self, plan: Plan) -> None:
+    def _set_shapes(self, plan: Plan) -> None:
         self._in_dim, self._out_dim = plan.irreps_in.dim, plan.irreps_out.dim
         self._channels = plan.f_in is not None
         self._f_out = plan.f_out or 1
-        before = [[ir.dim if layout == "ir_mul" else 1 for _, ir in irreps] for irreps, layout in self._ends()]
+        before = [
+            [ir.dim if layout == "ir_mul" else 1 for _, ir in irreps] for irreps, layout in self._irreps_and_layouts()
+        ]
         self._in_pieces, self._out_pieces = (
             [(mul_ir.dim, n) for mul_ir, n in zip(irreps, found, strict=True)]
-            for (irreps, _), found in zip(self._ends(), before, strict=True)
+            for (irreps, _), found in zip(self._irreps_and_layouts(), before, strict=True)
         )
         live = [path.weight.shape for path in plan.paths if path.weight]
         self._weight_pieces = [(u * w, u) for u, w in live]
         self._merged_weight_pieces = [(u * w * self._f_out, 1) for u, w in live]
 
-    def _ends(self) -> tuple[tuple[Any, str], tuple[Any, str]]:
+    def _irreps_and_layouts(self) -> tuple[tuple[Any, str], tuple[Any, str]]:
         return (self.irreps_in, self.layout[0]), (self.irreps_out, self.layout[1])
 
-    def _parameters_of(self, plan: Plan) -> None:
+    def _add_parameters(self, plan: Plan) -> None:
         pair = () if plan.f_in is None else (plan.f_in, plan.f_out)
         elements = (self.num_elements,) if self._by_element else ()
-        self._own("weight", torch.randn, *elements, *pair, self.weight_numel)
-        self._own("bias", torch.zeros, *elements, *pair[1:], self.bias_numel)
+        self._add_parameter("weight", torch.randn, *elements, *pair, self.weight_numel)
+        self._add_parameter("bias", torch.zeros, *elements, *pair[1:], self.bias_numel)
         biased = [np.arange(s.start, s.stop) for s in segments(plan.irreps_out) if plan.biases[s.index]]
         self._hold({"_bias_index": np.concatenate([np.zeros(0, dtype=np.int64), *biased])})
 
@@ -217,8 +219,8 @@ class Linear(FormModule):
         index = [torch.empty(rows, dtype=torch.int64, device="meta")] * self._by_element
         return [*(self._without_values(*shape) for shape in shapes), *index]
 
-    def asked(self) -> dict[str, Any]:
-        return {**super().asked(), **({"elements": self.num_elements or 1} if self._by_element else {})}
+    def inspection_options(self) -> dict[str, Any]:
+        return {**super().inspection_options(), **({"elements": self.num_elements or 1} if self._by_element else {})}
 
     def called(self, *operands: Tensor) -> Tensor:
         return self(*operands[:-1], index=operands[-1]) if self._by_element else self(*operands)
@@ -243,29 +245,31 @@ class Linear(FormModule):
         if torch.jit.is_scripting():
             own_w = self._scripted_given(weight, self.weight, self.weight_numel)
             own_b = self._scripted_given(bias, self.bias, self.bias_numel)
-            x, w = self._together(features, own_w)
+            x, w = self._merge_operands(features, own_w)
             if self._by_element:  # alone, so that TorchScript can rule it out
                 assert index is not None, "index: say the element of every row"
                 assert index.dtype == torch.int64 and index.shape == x.shape[:-1], "index: must be int64, one a row"  # noqa: PT018
                 rows = self._forward_program(x.reshape(-1, x.size(-1)), w, index.reshape(-1))
-                return self._biased(self._apart(rows.reshape(list(index.shape) + [rows.size(-1)])), own_b, index)
+                return self._add_bias(
+                    self._split_output(rows.reshape(list(index.shape) + [rows.size(-1)])), own_b, index
+                )
             else:  # noqa: RET505
                 assert index is None, "index: this layer has no elements"
-                return self._biased(self._apart(self._forward_program(x, w)), own_b)
-        made = self._quick(features, weight, bias, index)
+                return self._add_bias(self._split_output(self._forward_program(x, w)), own_b)
+        made = self._try_layer_kernel(features, weight, bias, index)
         if made is not None:
             return made
         if not (isinstance(features, Tensor) and (weight is None or isinstance(weight, Tensor))):
             node = leaf_call(self, features, weight, bias, index)
             if node is not None:
                 return node
-        w, b = self._given_weight(weight), self._given(bias, self.bias, self.bias_numel)
-        x, w, b = self._fit(features, w, b)
-        elements = self._elements(x, w, b, index)
-        x, w = self._together(x, w)
+        w, b = self._weight_of_call(weight), self._value_or_own(bias, self.bias, self.bias_numel)
+        x, w, b = self._check_operands(features, w, b)
+        elements = self._element_index(x, w, b, index)
+        x, w = self._merge_operands(x, w)
         return unrounded(self._evaluate, x, w, b, *elements)
 
-    def _quick(self, features: Tensor, weight: Any, bias: Any, index: Any = None) -> Optional[Tensor]:  # noqa: UP045
+    def _try_layer_kernel(self, features: Tensor, weight: Any, bias: Any, index: Any = None) -> Optional[Tensor]:  # noqa: UP045
         if torch.compiler.is_compiling() or not self.kernel_text:
             return None
         biased = bias is not None and not (isinstance(bias, Tensor) and bias.numel() == 0)
@@ -273,7 +277,7 @@ class Linear(FormModule):
             return None
         none = features.new_empty(len(features), 0)
         if not self._by_element:
-            return None if index is not None else self._quick_call(self.kernel_text, features, none, weight)
+            return None if index is not None else self._try_kernel(self.kernel_text, features, none, weight)
         own = self._parameters.get("weight")
         if weight is not None or own is None or not (isinstance(index, Tensor) and index.dim() == 1):
             return None
@@ -283,21 +287,21 @@ class Linear(FormModule):
 
     def _evaluate(self, x: Tensor, w: Tensor, b: Tensor, *index: Tensor) -> Tensor:
         if not index:
-            return self._biased(self._apart(self._runner("forward")(x, w)), b)
+            return self._add_bias(self._split_output(self._runner("forward")(x, w)), b)
         batch = x.shape[:-1]
         rows = self._runner("forward")(x.reshape(-1, x.shape[-1]), w, *index)
-        return self._biased(self._apart(rows.reshape(*batch, rows.shape[-1])), b, index[0].reshape(batch))
+        return self._add_bias(self._split_output(rows.reshape(*batch, rows.shape[-1])), b, index[0].reshape(batch))
 
-    def _sets(self, w: Tensor, b: Tensor) -> int:
+    def _element_count(self, w: Tensor, b: Tensor) -> int:
         return self.num_elements or max([x.shape[0] for x in (w, b) if x.dim() > 1], default=1)
 
-    def _elements(self, x: Tensor, w: Tensor, b: Tensor, index: Any) -> tuple[Tensor, ...]:
+    def _element_index(self, x: Tensor, w: Tensor, b: Tensor, index: Any) -> tuple[Tensor, ...]:
         # the element of every row, on one axis, where there are elements
         if not self._by_element:
             if index is not None:
                 raise InputError("index: this layer has no elements: leave it out, or construct it with num_elements")
             return ()
-        count, batch = self._sets(w, b), x.shape[: x.dim() - 1 - self._channels]
+        count, batch = self._element_count(w, b), x.shape[: x.dim() - 1 - self._channels]
         if index is None:
             raise InputError(f"index: weights of {count} elements need the element of every row")
         if isinstance(index, Tensor) and index.dtype == torch.int64 and index.shape == batch:
@@ -307,7 +311,7 @@ class Linear(FormModule):
             check_range("index", index, count, of="elements")
         return (index,)
 
-    def _together(self, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    def _merge_operands(self, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         if self._by_element and w.size(-1) == 0:
             w = w.new_empty([0])
         if self._channels:
@@ -318,10 +322,10 @@ class Linear(FormModule):
                 w = w.new_empty(w.shape[:-3] + (0,))
         return x, w
 
-    def _apart(self, out: Tensor) -> Tensor:
+    def _split_output(self, out: Tensor) -> Tensor:
         return split_channels(out, self._f_out, self._out_pieces) if self._channels else out
 
-    def _biased(self, out: Tensor, bias: Tensor, index: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+    def _add_bias(self, out: Tensor, bias: Tensor, index: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         if self.bias_numel == 0:
             return out
         if index is not None:
@@ -329,7 +333,7 @@ class Linear(FormModule):
         everywhere = torch.zeros(bias.shape[:-1] + (self._out_dim,), dtype=bias.dtype, device=bias.device)
         return out + everywhere.index_add(-1, self._bias_index, bias)
 
-    def _fit(self, x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _check_operands(self, x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Check the tensors of a call; under autocast convert all to one dtype."""
         like, plan = self.output_mask, self.plan
         named = {"features": x, "weight": w, "bias": b}
@@ -347,7 +351,7 @@ class Linear(FormModule):
             ("bias", b, (*pair[1:], self.bias_numel)),
         ):
             if value.numel() or shape[-1]:
-                sets = (self._sets(w, b),) if self._by_element else ()
+                sets = (self._element_count(w, b),) if self._by_element else ()
                 check_parameter(name, value, (*sets, *shape), self.shared_weights, dtype, like.device)
         if not self.shared_weights and not torch.compiler.is_compiling():
             axes = 1 + len(pair)
@@ -360,15 +364,15 @@ class Linear(FormModule):
 
     # --- weights ------------------------------------------------------------------------------------------------
 
-    def _lack(self) -> str:
+    def _missing_weights(self) -> str:
         biases = f" and bias with {self.bias_numel}" if self.bias_numel else ""
         return (
             "this layer has no weights and biases of its own (internal_weights=False): "
             f"give weight with {self.weight_numel} entries{biases}"
         )
 
-    def _given_weight(self, weight: Any) -> Tensor:
-        return self._given(weight, self.weight, self.weight_numel)
+    def _weight_of_call(self, weight: Any) -> Tensor:
+        return self._value_or_own(weight, self.weight, self.weight_numel)
 
     def __repr__(self) -> str:
         elements = f", {self.num_elements} elements" if self.num_elements else ""

@@ -28,7 +28,7 @@ PROGRAM = "_tpgen"  # the name of a module that computes for another, in this ot
 class PlannedModule(Constants):
     """A module that runs a plan by programs, written for its strategy, dtype and device, and no part of its state.
 
-    Subclasses emit programs (`_emission`) and choose how to run them (`_run_by`).  Loading a state of another dtype or
+    Subclasses emit programs (`_emission`) and runners (`_make_runner`).  Loading a state of another dtype or
     device, or moving the module, writes the programs again.
     """
 
@@ -76,10 +76,10 @@ class PlannedModule(Constants):
     @property
     def choice(self) -> Choice:
         """The strategy of the current programs and the reason; changes where the strategy's kernels cannot be built."""
-        self._look_again()
+        self._update_choice()
         return self._choice
 
-    def _look_again(self) -> None:
+    def _update_choice(self) -> None:
         # choose again where a kernel could not be built since
         if torch.compiler.is_compiling() or self._failures == failures_seen():
             return
@@ -93,18 +93,18 @@ class PlannedModule(Constants):
         self._failures, self._choice = failures_seen(), self._choose()
         self._write_programs()
 
-    def _run_by(self, direction: str, program: nn.Module, config: Config) -> Runner:
+    def _make_runner(self, direction: str, program: nn.Module, config: Config) -> Runner:
         raise NotImplementedError
 
     def _runner(self, direction: str = "forward") -> Runner:
-        self._look_again()
+        self._update_choice()
         program = getattr(self, f"_{direction}_program")
         limited = self._config.max_bytes is not None and not torch.compiler.is_compiling()
         if self.backend == "eager" and not limited:  # no wrapper, no bookkeeping in the way of torch.compile around us
             return program.forward  # nor hooks that somebody puts on all modules
         if direction not in self._runners:
             config = replace(self._config, strategy=self._choice.strategy)
-            self._runners[direction] = self._run_by(direction, program, config)
+            self._runners[direction] = self._make_runner(direction, program, config)
         return self._runners[direction]
 
     def write_as_graph(self) -> None:
@@ -115,7 +115,7 @@ class PlannedModule(Constants):
 
     # --- inspection -----------------------------------------------------------------------------------------------
 
-    def asked(self) -> dict[str, Any]:
+    def inspection_options(self) -> dict[str, Any]:
         """Return strategy, backend, dtype and device, as keywords of an inspection."""
         like = self.get_buffer(self._place)
         where = {"dtype": like.dtype, "device": str(like.device)}

@@ -114,17 +114,17 @@ class Polynomial(PolynomialModule):
             raise OptionError(
                 "num_elements is the number of weights by element: give it with weights='element', and there alone"
             )
-        _check_kinds(tensors, terms, layout)
+        _check_argument_types(tensors, terms, layout)
         irreps = {name: parse_irreps(text, name) for name, text in tensors.items()}
         irreps[OUT] = parse_irreps(irreps_out, OUT)
-        channels = _channels(irreps[OUT])
-        operands = [_operand(name, value, channels, layout) for name, value in irreps.items()]
+        channels = _channel_count(irreps[OUT])
+        operands = [_make_operand(name, value, channels, layout) for name, value in irreps.items()]
         if weights == "none" and not any(o.channels for o in operands if o.name != OUT):
             raise PlanError(
                 f"out: nothing tells its {channels} channels apart, as every tensor is one copy that all share: "
                 "give a tensor with as many copies, weights, or an output with one copy of every irrep"
             )
-        written = [t for n, term in enumerate(terms) for t in _terms(n, term, operands, weights != "none")]
+        written = [t for n, term in enumerate(terms) for t in _parse_term(n, term, operands, weights != "none")]
         plan = make_polynomial_plan(operands, written)
         if weights == "element" and not plan.weights:
             raise PlanError("weights: by element, and no term has any: give terms weights, or weights='none'")
@@ -166,8 +166,8 @@ class Polynomial(PolynomialModule):
         **options: Unpack[RunOptions],
     ) -> None:
         super().__init__(plan, channels, num_elements, not given, check_ends(edges or {}, plan), **options)
-        self.irreps_in = {o.name: _copied(o, channels) for o in plan.inputs}
-        self.irreps_out = _copied(plan.out, channels)
+        self.irreps_in = {o.name: _irreps_of_channels(o, channels) for o in plan.inputs}
+        self.irreps_out = _irreps_of_channels(plan.out, channels)
         self.weights = nn.ParameterDict()
         if not given:
             for o in plan.weights:
@@ -193,7 +193,7 @@ class Polynomial(PolynomialModule):
         Rows of a convolution are edges, with ``edge_src``, ``edge_dst``, ``num_nodes`` and ``check_index`` as in
         `TensorProductConv`.
         """
-        tensors = self._in_order(tensors, named) if named else tensors
+        tensors = self._tensors_in_order(tensors, named) if named else tensors
         if len(tensors) != len(self.irreps_in):
             raise InputError(
                 f"a call takes {len(self.irreps_in)} tensors ({', '.join(self.irreps_in)}), got {len(tensors)}"
@@ -203,9 +203,9 @@ class Polynomial(PolynomialModule):
             node = leaf_call(self, *tensors, index=index, weights=weights, **said)
             if node is not None:
                 return node
-        return self._of_tensors(tensors, index, weights, edge_src, edge_dst, num_nodes, check_index)
+        return self._check_and_run(tensors, index, weights, edge_src, edge_dst, num_nodes, check_index)
 
-    def _in_order(self, tensors: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    def _tensors_in_order(self, tensors: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         rest = [*self.irreps_in][len(tensors) :]
         if sorted(rest) != sorted(named):
             raise InputError(
@@ -227,7 +227,7 @@ class Polynomial(PolynomialModule):
         return f"{inputs} -> {self.irreps_out}, {len(self.plan.terms)} terms, {self.choice}"
 
 
-def _check_kinds(tensors: Any, terms: Any, layout: Any) -> None:
+def _check_argument_types(tensors: Any, terms: Any, layout: Any) -> None:
     if not isinstance(tensors, Mapping) or not tensors or OUT in tensors:
         raise PlanError(
             f"tensors: must map the names of one tensor or more to irreps, such as {{'x': '8x0e'}}, and {OUT!r} is "
@@ -242,14 +242,14 @@ def _check_kinds(tensors: Any, terms: Any, layout: Any) -> None:
             raise PlanError(f"layout: {unknown('tensor', name, (*tensors, OUT))}")
 
 
-def _channels(irreps: Irreps) -> int:
+def _channel_count(irreps: Irreps) -> int:
     copies = {mul for mul, _ in irreps}
     if len(copies) != 1 or 0 in copies:
         raise PlanError(f"out: must have one multiplicity throughout, the number of channels, got {irreps}")
     return copies.pop()
 
 
-def _operand(name: str, irreps: Irreps, channels: int, layout: str | Mapping[str, str]) -> Operand:
+def _make_operand(name: str, irreps: Irreps, channels: int, layout: str | Mapping[str, str]) -> Operand:
     copies = {mul for mul, _ in irreps}
     if copies not in ({channels}, {1}):
         raise PlanError(
@@ -262,11 +262,11 @@ def _operand(name: str, irreps: Irreps, channels: int, layout: str | Mapping[str
     return Operand(name, one, kind, channels=copies == {channels})
 
 
-def _copied(o: Operand, channels: int) -> Irreps:
+def _irreps_of_channels(o: Operand, channels: int) -> Irreps:
     return Irreps([(channels if o.channels else 1, ir) for _, ir in o.irreps])
 
 
-def _terms(n: int, term: Any, operands: Sequence[Operand], weighted: bool) -> list[PolynomialTerm]:
+def _parse_term(n: int, term: Any, operands: Sequence[Operand], weighted: bool) -> list[PolynomialTerm]:
     # a term as its user wrote it: as it is, with a table, or coupled to every segment of the output it reaches
     if isinstance(term, PolynomialTerm):
         if term.weight and not weighted:

@@ -95,8 +95,8 @@ class PolynomialModule(PlannedModule):
 
     # -- inspection --
 
-    def asked(self) -> dict[str, Any]:
-        return {"channels": self.channels, "elements": self.num_elements or 1, **super().asked()}
+    def inspection_options(self) -> dict[str, Any]:
+        return {"channels": self.channels, "elements": self.num_elements or 1, **super().inspection_options()}
 
     def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
         ends = dict(self._ends)
@@ -107,12 +107,12 @@ class PolynomialModule(PlannedModule):
         ]
         if not self.internal_weights:
             shapes += [(self.num_elements or 1, *shape) for shape in self.weight_shapes]
-        indices = bool(self.num_elements) + len(self._arguments)
+        indices = bool(self.num_elements) + len(self._edge_arguments)
         index = [torch.empty(rows, dtype=torch.int64, device="meta") for _ in range(indices)]
         return [*(self._without_values(*shape) for shape in shapes), *index]
 
     @property
-    def _arguments(self) -> list[str]:
+    def _edge_arguments(self) -> list[str]:
         return [name for end, name in EDGE_ARGUMENTS.items() if end in dict(self._ends).values()]
 
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
@@ -120,7 +120,7 @@ class PolynomialModule(PlannedModule):
 
     def called(self, *operands: Tensor) -> Tensor:
         given, inputs = list(operands), len(self.plan.inputs)
-        keywords: dict[str, Any] = {name: given.pop() for name in reversed(self._arguments)}
+        keywords: dict[str, Any] = {name: given.pop() for name in reversed(self._edge_arguments)}
         if self.num_elements:
             keywords[self._index] = given.pop()
         if given[inputs:]:
@@ -132,20 +132,20 @@ class PolynomialModule(PlannedModule):
     def _emission(self, direction: str) -> Emission:
         return self.graph
 
-    def _run_by(self, direction: str, program: nn.Module, config: Config) -> Runner:
+    def _make_runner(self, direction: str, program: nn.Module, config: Config) -> Runner:
         ends = dict(self._ends)
         if config.strategy == "kernel" and not ends:  # it keeps nothing
             config = replace(config, max_bytes=None)
         inputs = [None if name in ends else len(shape) for name, shape in self._shapes.items()]
         weights = [None if self._indexed else 2 for _ in self.plan.weights]
-        indices = [0] * (self._indexed + len(self._arguments))
+        indices = [0] * (self._indexed + len(self._edge_arguments))
         return run_rows(program, config, self._like, [*inputs, *weights, *indices], None if OUT in ends else 1)
 
     # -- evaluation --
 
-    def _of_tensors(self, tensors: Sequence[Tensor], index: Any, weights: Any, *edges: Any) -> Tensor:
+    def _check_and_run(self, tensors: Sequence[Tensor], index: Any, weights: Any, *edges: Any) -> Tensor:
         """Check inputs in order and evaluate; ``edges`` are both ends, the number of nodes and the check flag."""
-        given = {name: self._fit(name, x) for name, x in zip(self._shapes, tensors, strict=True)}
+        given = {name: self._check_dtype(name, x) for name, x in zip(self._shapes, tensors, strict=True)}
         ends = ends_of_call(self._ends, given, *edges) if edges else []
         first = next(iter(given))
         rows, of = (ends[0].shape[0], "edges") if self._ends else (given[first].shape[0], first)
@@ -162,7 +162,7 @@ class PolynomialModule(PlannedModule):
                 f"{self._index}: this module has no elements: leave it out, or construct it with num_elements (and a "
                 "Polynomial with weights='element')"
             )
-        return self._run([*given.values(), *self._weights(weights, rows)], index, ends)
+        return self._run([*given.values(), *self._weights_of_call(weights, rows)], index, ends)
 
     def _check_tensor(self, name: str, shape: tuple[int, ...], x: Tensor, rows: int, of: str) -> None:
         if x.dim() != len(shape) + 1 or x.shape[1:] != shape:
@@ -186,13 +186,13 @@ class PolynomialModule(PlannedModule):
         assert self.num_elements is not None
         check_range(self._index, index, self.num_elements, of="elements")
 
-    def _fit_weights(self, given: Any, rows: int) -> list[Tensor]:
+    def _check_call_weights(self, given: Any, rows: int) -> list[Tensor]:
         """Check weights of a call, each (elements, paths, channels); without elements (1 or rows, paths, channels)."""
         shapes = self.weight_shapes
         if not isinstance(given, (list, tuple)) or len(given) != len(shapes):
             got = len(given) if isinstance(given, (list, tuple)) else type(given).__name__
             raise InputError(f"weights: give {len(shapes)} tensors, one for each of weight_shapes, got {got}")
-        fitted = [self._fit(f"weights[{n}]", w) for n, w in enumerate(given)]
+        fitted = [self._check_dtype(f"weights[{n}]", w) for n, w in enumerate(given)]
         for n, (w, shape) in enumerate(zip(fitted, shapes, strict=True)):
             self._check_weights(f"weights[{n}]", w, shape, rows)
         if any(w.shape[0] != fitted[0].shape[0] for w in fitted):  # some are of all rows, some of each
@@ -217,10 +217,10 @@ class PolynomialModule(PlannedModule):
     def _own_weights(self) -> list[Tensor]:
         raise NotImplementedError
 
-    def _weights(self, given: Any, rows: int) -> list[Tensor]:
-        return self._own_weights() if given is None and self.internal_weights else self._fit_weights(given, rows)
+    def _weights_of_call(self, given: Any, rows: int) -> list[Tensor]:
+        return self._own_weights() if given is None and self.internal_weights else self._check_call_weights(given, rows)
 
-    def _fit(self, name: str, x: Any) -> Tensor:
+    def _check_dtype(self, name: str, x: Any) -> Tensor:
         x = given_numbers(name, x, self._like.dtype)
         if self._like.is_meta and not x.is_meta and not any(True for _ in self.parameters()):
             self._settle(x)  # left there by a load, as no state says anything of it

@@ -41,7 +41,9 @@ class WeightlessOptions(PresetOptions, total=False):
     path_normalization: str | None
 
 
-def _split(options: Mapping[str, Any], irrep_normalization: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split_options(
+    options: Mapping[str, Any], irrep_normalization: str | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
     options = {name: value for name, value in options.items() if name not in _E3NN_FLAGS}
     planning = {name: options.pop(name) for name in _TO_PLAN if name in options}
     planning["irrep_normalization"] = irrep_normalization
@@ -80,7 +82,7 @@ class FullyConnectedTensorProduct(_Preset):
         path_normalization: str | None = None,
         **options: Unpack[PresetOptions],
     ) -> None:
-        planning, told = _split({**options, "path_normalization": path_normalization}, irrep_normalization)
+        planning, told = _split_options({**options, "path_normalization": path_normalization}, irrep_normalization)
         self._setup(fully_connected(irreps_in1, irreps_in2, irreps_out, **planning), **told)
 
 
@@ -95,7 +97,7 @@ class _Filtered(_Preset):
         irrep_normalization: str | None = None,
         **options: Unpack[WeightlessOptions],
     ) -> None:
-        planning, told = _split(options, irrep_normalization)
+        planning, told = _split_options(options, irrep_normalization)
         self._setup(self._preset(irreps_in1, irreps_in2, filter_ir_out, **planning), **told)
 
 
@@ -139,7 +141,7 @@ class TensorSquare(_Preset):
         irrep_normalization: str | None = None,
         **options: Unpack[WeightlessOptions],
     ) -> None:
-        planning, told = _split(options, irrep_normalization)
+        planning, told = _split_options(options, irrep_normalization)
         self._setup(tensor_square(irreps_in, irreps_out, filter_ir_out, **planning), **told)
 
     def _setup(self, plan: Plan, internal_weights: bool | None, **options: Any) -> None:

@@ -95,7 +95,7 @@ class SymmetricContraction(PolynomialModule):
                 "use_reduced_cg=False, and train or load weights of the full basis"
             )
         irreps_in, irreps_out = parse_irreps(irreps_in, "irreps_in"), parse_irreps(irreps_out, "irreps_out")
-        channels = _channels(irreps_in, irreps_out)
+        channels = _channel_count(irreps_in, irreps_out)
         degrees = _degrees(irreps_out, correlation)
         plan = make_contraction_plan(irreps_in, irreps_out, degrees)  # highest degree first for each output irrep
         super().__init__(plan, channels, num_elements, internal_weights is None or internal_weights, **options)
@@ -118,7 +118,7 @@ class SymmetricContraction(PolynomialModule):
             node = leaf_call(self, x, y, weights)
             if node is not None:
                 return node
-        return self._of_tensors((x,), y, weights)
+        return self._check_and_run((x,), y, weights)
 
     def _own_weights(self) -> list[Tensor]:
         return [w for c in self.contractions for w in c.used()]  # type: ignore[operator]
@@ -154,7 +154,7 @@ class _Weights(nn.Module):
     def __init__(self, paths: list[list[Entries]], elements: int, channels: int) -> None:
         super().__init__()
         self._live = [any(found) for found in paths]
-        made = [_made(elements, found, channels) for found in paths]
+        made = [_make_weights(elements, found, channels) for found in paths]
         self.weights = nn.ParameterList(made[:-1][::-1])
         self.weights_max = made[-1]
 
@@ -165,14 +165,14 @@ class _Weights(nn.Module):
                 yield parameter
 
 
-def _made(elements: int, paths: list[Entries], channels: int) -> nn.Parameter:
+def _make_weights(elements: int, paths: list[Entries], channels: int) -> nn.Parameter:
     # MACE has a weight for every chain, also where all of them vanish between equal tensors, and one where none is
     if not any(paths):
         return nn.Parameter(torch.zeros(elements, max(1, len(paths)), channels), requires_grad=False)
     return nn.Parameter(torch.randn(elements, len(paths), channels) / len(paths))
 
 
-def _channels(irreps_in: Irreps, irreps_out: Irreps) -> int:
+def _channel_count(irreps_in: Irreps, irreps_out: Irreps) -> int:
     copies = {mul for mul, _ in (*irreps_in, *irreps_out)}
     if len(copies) != 1 or 0 in copies:
         raise PlanError(
@@ -184,14 +184,16 @@ def _channels(irreps_in: Irreps, irreps_out: Irreps) -> int:
 
 def _degrees(irreps_out: Irreps, correlation: Correlation) -> list[int]:
     names = [str(ir) for _, ir in irreps_out]
-    by_irrep = _by_irrep(correlation, names) if isinstance(correlation, Mapping) else dict.fromkeys(names, correlation)
+    by_irrep = (
+        _degree_by_irrep(correlation, names) if isinstance(correlation, Mapping) else dict.fromkeys(names, correlation)
+    )
     for degree in by_irrep.values():
         if not isinstance(degree, int) or isinstance(degree, bool) or not 1 <= degree <= MAX_DEGREE:
             raise PlanError(f"correlation must be a whole number from 1 to {MAX_DEGREE}, got {degree!r}")
     return [by_irrep[name] for name in names]
 
 
-def _by_irrep(correlation: Mapping[Any, int], outputs: list[str]) -> dict[str, int]:
+def _degree_by_irrep(correlation: Mapping[Any, int], outputs: list[str]) -> dict[str, int]:
     by_irrep: dict[str, int] = {}
     for key, degree in correlation.items():
         name = _irrep_name(key)

@@ -29,7 +29,7 @@ from tpgen.planner.plan import Plan
 from tpgen.planner.product import PRODUCT, make_plan
 
 
-class _Unwritten(nn.Module):
+class _MissingProgram(nn.Module):
     def forward(self, y: Tensor, w: Tensor) -> Tensor:
         raise RuntimeError("this program was not written: construct the product with compile_right=True")
 
@@ -163,8 +163,8 @@ class TensorProduct(FormModule):
         config = Config(**options)
         if internal_weights is None:
             internal_weights = plan.shared_weights and any(i.has_weight for i in plan.instructions)
-        self._hold_plan(plan, internal_weights, config.layout)
-        self._own("weight", torch.randn, self.weight_numel)
+        self._set_plan(plan, internal_weights, config.layout)
+        self._add_parameter("weight", torch.randn, self.weight_numel)
         self.irreps_in1, self.irreps_in2 = plan.irreps_in1, plan.irreps_in2
         self._in1_dim, self._in2_dim = plan.irreps_in1.dim, plan.irreps_in2.dim
         self.streams = config.streams
@@ -178,11 +178,11 @@ class TensorProduct(FormModule):
         super()._write_programs()
         kernel = self.choice.strategy == "kernel" and self.backend != "script" and not self.streams
         self.kernel_text = describe(self.plan, self.layout) if kernel else ""
-        right = self._modules.get("_right_program") or _Unwritten()
-        self._right_program = right if isinstance(right, _Unwritten) else self._program("right")
+        right = self._modules.get("_right_program") or _MissingProgram()
+        self._right_program = right if isinstance(right, _MissingProgram) else self._program("right")
 
     def _write_right(self) -> None:
-        if isinstance(self._right_program, _Unwritten):
+        if isinstance(self._right_program, _MissingProgram):
             if torch.compiler.is_compiling():  # writing is no tensor code: torch.compile cannot trace it
                 raise InputError(
                     "the program of right is not written yet, and torch.compile cannot trace the writing: "
@@ -203,17 +203,17 @@ class TensorProduct(FormModule):
         # program unchecked; all else is checked and brought to one dtype first.
         if torch.jit.is_scripting():
             return self._forward_program(x, y, self._scripted_weight(weight))
-        made = self._quick_call(self.kernel_text, x, y, weight)
+        made = self._try_kernel(self.kernel_text, x, y, weight)
         if made is not None:
             return made
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and (weight is None or isinstance(weight, Tensor))):
             node = leaf_call(self, x, y, weight)
             if node is not None:
                 return node
-        w = self._given_weight(weight)
+        w = self._weight_of_call(weight)
         if not torch.compiler.is_compiling() and self.takes_rows(x, y, w):
             return self._runner("forward")(x, y, w)
-        x, y, w = self._fit({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
+        x, y, w = self._check_operands({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
         return self._run("forward", x, y, w)
 
     @torch.jit.export
@@ -225,8 +225,8 @@ class TensorProduct(FormModule):
         if torch.jit.is_scripting():
             return self._right_program(y, self._scripted_weight(weight))
         self._write_right()
-        w = self._given_weight(weight)
-        y, w = self._fit({"y": (y, self._in2_dim)}, w)
+        w = self._weight_of_call(weight)
+        y, w = self._check_operands({"y": (y, self._in2_dim)}, w)
         return self._run("right", y, w)
 
     def takes_rows(self, x: Tensor, y: Tensor, w: Tensor) -> bool:
@@ -256,7 +256,7 @@ class TensorProduct(FormModule):
                 return self._runner(direction)(*operands)
         return unrounded(self._runner(direction), *operands)
 
-    def _fit(self, named: dict[str, tuple[Tensor, int]], w: Tensor) -> list[Tensor]:
+    def _check_operands(self, named: dict[str, tuple[Tensor, int]], w: Tensor) -> list[Tensor]:
         like = self.output_mask
         named = {name: (given_numbers(name, x, like.dtype), dim) for name, (x, dim) in named.items()}
         w = given_numbers("weight", w, like.dtype)
@@ -272,16 +272,16 @@ class TensorProduct(FormModule):
 
     # --- weights ------------------------------------------------------------------------------------------------
 
-    def _lack(self) -> str:
+    def _missing_weights(self) -> str:
         rows = "" if self.shared_weights else " for each row"
         return (
             "this product has no weights of its own (internal_weights=False): "
             f"give weight with {self.weight_numel} entries{rows}"
         )
 
-    def _given_weight(self, weight: Tensor | Sequence[Tensor] | None) -> Tensor:
+    def _weight_of_call(self, weight: Tensor | Sequence[Tensor] | None) -> Tensor:
         if weight is None:
-            return self._given(None, self.weight, self.weight_numel)
+            return self._value_or_own(None, self.weight, self.weight_numel)
         if not isinstance(weight, Tensor):
             weight = flat_weight(weight, self.plan)
         check_weight(weight, self.weight_numel, self.shared_weights, self.internal_weights)

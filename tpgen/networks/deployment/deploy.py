@@ -71,24 +71,24 @@ def deploy(
         few_alike = model is not None and model.few_alike
         write = partial(network_program, network, inputs, few_alike=few_alike)
         program = write()
-        with _made_whole(folder) as made:
+        with _atomic_folder(folder) as made:
             begin("compile its kernels")
             program, kernels = with_kernels(program, write)
             write_runtime(kernels, made)
             begin("compile what lies between them")
             options = {"aot_inductor.metadata": dict(metadata)} if metadata else None
             write_package(program, str(made / "model.pt2"), options)
-            _let_go(program)
+            _release_inputs(program)
             torch.save(inputs, made / "inputs.pt")
             if model is not None:
                 (made / "model.nequip.pt2").symlink_to("model.pt2")  # the name that pair_nequip asks for
             shown = {"title": title, "inputs": described_input(program, names_of(network, len(inputs)))}
             shown["results"] = "" if model is None else f" {model.said()}"
-            _write_rest(made, shown, {} if model is None else {"model": model.described()})
+            _write_support_files(made, shown, {} if model is None else {"model": model.described()})
     return folder
 
 
-def _let_go(program: ExportedProgram) -> None:
+def _release_inputs(program: ExportedProgram) -> None:
     for node in program.graph.find_nodes(op="placeholder"):
         mode = getattr(node.meta.get("val"), "fake_mode", None)
         if mode is not None and mode.shape_env is not None:
@@ -96,7 +96,7 @@ def _let_go(program: ExportedProgram) -> None:
 
 
 @contextmanager
-def _made_whole(folder: Path) -> Iterator[Path]:
+def _atomic_folder(folder: Path) -> Iterator[Path]:
     # a folder beside it, which takes its name when all is written
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -108,7 +108,7 @@ def _made_whole(folder: Path) -> Iterator[Path]:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _write_rest(folder: Path, shown: Mapping[str, str], more: Mapping[str, Any]) -> None:
+def _write_support_files(folder: Path, shown: Mapping[str, str], more: Mapping[str, Any]) -> None:
     for name in ("load.py", "example.cpp"):
         shutil.copyfile(_FILES / name, folder / name)
     version = torch.__version__.split("+")[0]

@@ -127,7 +127,7 @@ def read_file(project: str, source: Path) -> nn.Module:
     return _PROJECTS[project][0](source).eval()
 
 
-def _of_mace(network: nn.Module, given: Structure) -> Sequence[Tensor]:
+def _run_mace(network: nn.Module, given: Structure) -> Sequence[Tensor]:
     positions, edges, types, cell, shifts = (given[name] for name in INPUTS)
     elements = len(network.atomic_numbers)  # type: ignore[arg-type]
     batch = torch.zeros_like(types)
@@ -141,25 +141,25 @@ def _of_mace(network: nn.Module, given: Structure) -> Sequence[Tensor]:
     return energies, energy, found["forces"], found["stress"], found["virials"]
 
 
-def _nequip(network: Any) -> Model:
+def _make_nequip_model(network: Any) -> Model:
     held = network if hasattr(network, "metadata") else next(iter(network.values()))
     known = dict(held.metadata)
-    return Model(tuple(known["type_names"].split()), float(known["r_max"]), _of_nequip, known, few_alike=True)
+    return Model(tuple(known["type_names"].split()), float(known["r_max"]), _run_nequip, known, few_alike=True)
 
 
-def _of_nequip(network: nn.Module, given: Structure) -> Sequence[Tensor]:
+def _run_nequip(network: nn.Module, given: Structure) -> Sequence[Tensor]:
     found = network(dict(given))
     return [found[name] for name in OUTPUTS]
 
 
-def _sevenn(network: Any) -> Model:
+def _make_sevennet_model(network: Any) -> Model:
     network.set_is_batch_data(False)
     numbers = {place: number for number, place in network.type_map.items()}
     elements = _symbols([numbers[n] for n in range(len(numbers))])
-    return Model(elements, float(network.cutoff), _of_sevenn, few_alike=True)  # its kernels take no empty tensors
+    return Model(elements, float(network.cutoff), _run_sevennet, few_alike=True)  # its kernels take no empty tensors
 
 
-def _of_sevenn(network: Any, given: Structure) -> Sequence[Tensor]:
+def _run_sevennet(network: Any, given: Structure) -> Sequence[Tensor]:
     positions, (src, dst), types, cell, shifts = (given[name] for name in INPUTS)
     vectors = (positions[dst] - positions[src] + shifts @ cell[0]).requires_grad_()
     places = torch.tensor([number for number, _ in sorted(network.type_map.items(), key=lambda item: item[1])])
@@ -183,11 +183,11 @@ def _symbols(numbers: Sequence[int]) -> tuple[str, ...]:
 _PROJECTS: dict[str, tuple[Callable[[Path], nn.Module], Callable[[Any], Model]]] = {
     "mace": (
         read_model,
-        lambda network: Model(_symbols(network.atomic_numbers.tolist()), float(network.r_max), _of_mace),
+        lambda network: Model(_symbols(network.atomic_numbers.tolist()), float(network.r_max), _run_mace),
     ),
     "nequip": (
         lambda source: import_module("nequip.model.saved_models.load_utils").load_saved_model(str(source)),
-        _nequip,
+        _make_nequip_model,
     ),
-    "sevenn": (lambda source: import_module("sevenn.util").model_from_checkpoint(str(source))[0], _sevenn),
+    "sevenn": (lambda source: import_module("sevenn.util").model_from_checkpoint(str(source))[0], _make_sevennet_model),
 }

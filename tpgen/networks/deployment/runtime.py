@@ -68,7 +68,7 @@ def kernels_in(program: ExportedProgram) -> list[Needed]:
 
     Raises `DeployError` for a call without a kernel.
     """
-    return list(dict.fromkeys(needed for node in program.graph.nodes for needed in _of(node)))
+    return list(dict.fromkeys(needed for node in program.graph.nodes for needed in _kernels_of_node(node)))
 
 
 def with_kernels(
@@ -88,13 +88,13 @@ def with_kernels(
             return program, kernels
 
 
-def _of(node: Any) -> Iterator[Needed]:
+def _kernels_of_node(node: Any) -> Iterator[Needed]:
     if node.target is torch.ops.tpgen.form.default:
         given = pytree.tree_map(lambda x: x.meta["val"] if hasattr(x, "meta") else x, tuple(node.args))
-        yield from _parts(FormCall.read(*given))
+        yield from _kernels_of_call(FormCall.read(*given))
 
 
-def _parts(call: FormCall) -> Iterator[Needed]:
+def _kernels_of_call(call: FormCall) -> Iterator[Needed]:
     """Yield a kernel for each sweep of a call."""
     kernels, dtype, rules = kernels_of(call.description), call.tensors[0].dtype, call.rules
     description = kernels.description
@@ -139,7 +139,7 @@ _STRUCTS = ("Given", "Opened", "Rule")  # in the order of `NativeFields`
 def kernel_table(kernels: Sequence[Needed], files: Sequence[File], features: Sequence[str]) -> str:
     """Write the C++ table of kernels for the library's source."""
     major, minor = torch.__version__.split(".")[:2]
-    arguments = (_strings(rule.name, rule.argument) for rule in RULES.values())
+    arguments = (_string_list(rule.name, rule.argument) for rule in RULES.values())
     return "\n".join(
         [
             *_forms(kernels, files),
@@ -160,7 +160,7 @@ def _forms(kernels: Sequence[Needed], files: Sequence[File]) -> Iterator[str]:
         fields = NativeFields.of(signature, form.description.check_index)
         for name, parts in zip(_STRUCTS, fields, strict=True):
             # a list of none has room for one that nobody reads
-            yield f"static const {name} {name.lower()}_{number}[] = {{{', '.join(map(_list, parts)) or '{}'}}};"
+            yield f"static const {name} {name.lower()}_{number}[] = {{{', '.join(map(_int_list, parts)) or '{}'}}};"
         texts = ", ".join(map(json.dumps, (needed.description, needed.call, needed.rows)))
         counts = ", ".join(map(str, (list(DTYPES).index(needed.dtype), *map(len, fields))))
         tables = ", ".join(f"{name.lower()}_{number}" for name in _STRUCTS)
@@ -170,9 +170,9 @@ def _forms(kernels: Sequence[Needed], files: Sequence[File]) -> Iterator[str]:
     yield "\n".join(["static Form FORMS[] = {", *rows, "};"])
 
 
-def _strings(*texts: str) -> str:
+def _string_list(*texts: str) -> str:
     return f"{{{', '.join(map(json.dumps, texts))}}}"
 
 
-def _list(numbers: Sequence[int]) -> str:
+def _int_list(numbers: Sequence[int]) -> str:
     return f"{{{', '.join(str(int(n)) for n in numbers)}}}"
