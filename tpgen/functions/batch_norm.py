@@ -59,10 +59,10 @@ class Normed(NamedTuple):
 
 
 def batch_norm(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Normed:
-    """Normalize rows ``(rows, columns)``, differentiable to any order; the statistics have no gradients.
+    """Normalize rows ``(rows, columns)``, differentiable to any order except through the statistics.
 
-    Tensors are float32 or float64, on the CPU.  ``weight`` has an entry for each copy, ``bias`` for each scalar.
-    Raises `InputError` for other shapes, other dtypes and zero rows, `BackendError` without a compiler.
+    ``weight`` has an entry for each copy, ``bias`` for each scalar; all are float32 or float64, on the CPU.  Raises
+    `InputError` for other operands or zero rows, `BackendError` without a compiler.
 
     >>> table = make_norm_table([(1, True), (2, False)], "norm")
     >>> x = torch.tensor([[1.0, 2.0, 0.0], [3.0, 0.0, 2.0]])

@@ -3,8 +3,7 @@ r"""Bessel basis of edge lengths times a polynomial cutoff, by the kernel `besse
 .. math:: f_n(r) = a\, \frac{\sin(w_n r)}{r}\, u(r / c), \quad
     u(x) = 1 - \tfrac{(p + 1)(p + 2)}{2} x^p + p (p + 2) x^{p + 1} - \tfrac{p (p + 1)}{2} x^{p + 2}
 
-The kernel computes values or first derivatives in one pass.  PyTorch operations compute higher derivatives, and all
-calls under a transform or a trace.
+PyTorch operations compute derivatives from order 2 on, and calls under a transform or trace.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ def now_cut_bessel() -> str:
 def cut_bessel(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
     """Compute the functions ``(lengths, frequencies)``, and the cutoff in the shape of ``r``; see `CutBessel`.
 
-    Both are differentiable to any order in the lengths ``r``, ``(lengths,)`` or ``(lengths, 1)``, and frequencies
-    ``w``.
+    Differentiable to any order in lengths ``r``, ``(lengths,)`` or ``(lengths, 1)``, and frequencies ``w``.
 
     >>> rows, cutoff = cut_bessel(torch.tensor([1.0, 5.0]), torch.ones(3), CutBessel(1.0, 4.0, 6))
     >>> rows.shape, cutoff[1].abs().item()
@@ -75,7 +73,7 @@ def _are_usual(*tensors: Tensor) -> bool:
 
 
 def by_definition(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
-    """Compute waves ``(edges, n)`` times the cutoff, and the cutoff in the shape of ``r``, by PyTorch operations."""
+    """Compute `cut_bessel` by PyTorch operations."""
     u = _envelope(r, shape)
     return _waves(r.reshape(-1, 1), w, shape) * u.reshape(-1, 1), u
 
@@ -149,11 +147,11 @@ class CutBessel:
     Parameters
     ----------
     prefactor, cutoff, power
-        a, c and p of the module's formula; p is at least 1.
+        a, c and p of the formula; p is at least 1.
     ends
-        whether functions are zero from the cutoff on; else the polynomial continues.
+        zero the functions from the cutoff on.
     limit
-        whether functions take their limit at length 0; else 0 / 0 = NaN.
+        take the limit at length 0, instead of NaN.
     """
 
     prefactor: float
@@ -164,10 +162,7 @@ class CutBessel:
 
 
 def bessel_values(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
-    """Compute the functions ``(lengths, frequencies)``, and the cutoff in the shape of ``r``, by the kernel.
-
-    Lengths ``r`` and frequencies ``w`` have one dtype, float32 or float64, on the CPU.
-    """
+    """Compute `cut_bessel` by the kernel, without a graph; float32 or float64, on the CPU."""
     r, w = r.contiguous(), w.contiguous()
     rows, alone = empty((r.numel(), w.numel()), r.dtype), torch.empty(r.shape, dtype=r.dtype)
     return (rows, alone) if _run_bessel_kernel(r, w, shape, None, None, rows, alone) else by_definition(r, w, shape)
@@ -181,7 +176,6 @@ def bessel_slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Te
 
 
 def _run_bessel_kernel(r: Tensor, w: Tensor, shape: CutBessel, *others: Tensor | None) -> bool:
-    """Run the kernel; False says that a length is too large for the kernel's series, so the results are invalid."""
     operands = (r, w, _constants(shape, w.numel(), r.dtype), *others)
     return run_kernel(kernel_of("bessel", r.dtype), operands, r.numel()) == 0
 

@@ -2,9 +2,8 @@ r"""Gates of whole rows, described by a `GateTable`, by the kernel `gate.h`.
 
 .. math:: y_u = k\, f(s_u), \qquad y_{um} = k\, f(s_u)\, v_{um}
 
-A row holds scalars s: activated scalars, and one factor for each gated copy v.  The kernel computes values, gradients
-and second derivatives in one pass each.  PyTorch operations compute higher derivatives, and all calls under a
-transform, trace or compilation.
+A row holds scalars s, each activated alone or the factor of a gated copy v.  PyTorch operations compute derivatives
+from order 3 on, and calls under a transform, trace or compilation.
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ def _kernel(table: GateTable, dtype: torch.dtype) -> Callable[..., int]:
 
 
 def gate_value(table: GateTable, x: Tensor) -> tuple[Tensor]:
-    """Compute ``(..., dim_out)`` from rows ``(..., dim_in)``, float32 or float64 on the CPU, by the kernel."""
+    """Compute `gate` by the kernel, without a graph; float32 or float64, on the CPU."""
     out = empty((*x.shape[:-1], table.dim_out), x.dtype)
     _run_gate_kernel(table, (x,), (out, None, None))
     return (out,)
@@ -123,7 +122,7 @@ def gate_first(table: GateTable, g: Tensor, x: Tensor) -> tuple[Tensor]:
 
 
 def gate_second(table: GateTable, c: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the gradients of `gate_first` with respect to g and x, for a cotangent c of its result."""
+    """Compute the gradients of `gate_first` with respect to g and x, for a cotangent c."""
     by_g, by_x = empty(tuple(g.shape), x.dtype), empty(tuple(x.shape), x.dtype)
     _run_gate_kernel(table, (x, g, c), (None, by_g, by_x))
     return by_g, by_x
@@ -156,7 +155,7 @@ def gate(table: GateTable, x: Tensor, kernels: bool = True) -> Tensor:
 
 
 def gate_by_torch(table: GateTable, x: Tensor) -> Tensor:
-    """Apply a gate to rows ``(..., dim_in)`` by PyTorch operations; traces and scripts record this definition."""
+    """Compute `gate` by PyTorch operations, which traces record."""
     places = sorted({table.dim_in, *(place for run in table.runs for place in (run.scalar, run.gated))})
     split = x.split([end - begin for begin, end in pairwise(places)], -1)
     parts = {place: split[n] for n, place in enumerate(places[:-1])}  # a proxy has no length to go through

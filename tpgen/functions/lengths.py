@@ -21,17 +21,17 @@ class Lengths:
     Parameters
     ----------
     column
-        the lengths, ``(edges, 1)``, with their autograd graph.
+        the lengths, ``(edges, 1)``, with their graph.
     rows
-        computes rows ``(n, functions)`` from lengths ``(n, 1)``, in any dtype, differentiable to any order.
+        maps lengths ``(n, 1)`` to rows ``(n, functions)``, in any dtype, differentiable to any order.
     start, end
-        the interval of lengths for which ``rows`` is valid.
+        interval of lengths in which ``rows`` is valid.
     ends
-        whether rows are zero from ``end`` on; else the functions continue.
+        whether rows vanish from ``end`` on.
     constants
         further tensors that ``rows`` reads.
     shape
-        comparable values that identify the functions.
+        comparable identity of the functions.
     """
 
     column: Tensor

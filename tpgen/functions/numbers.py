@@ -1,4 +1,4 @@
-"""Sources, launches and autograd of elementwise kernels, whose C++ is `numbers.h` and a header for each function."""
+"""Sources, launches and autograd of elementwise kernels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEEDS = {"silu": ("functions",), "gate": ("functions",)}  # headers beside this
 
 
 def text_of(name: str, dtype: torch.dtype, tables: Sequence[str] = ()) -> str:
-    """Write the source of the kernel in header ``name``, for float32 or float64; ``tables`` precede the kernel.
+    """Write the source of the kernel of header ``name``, float32 or float64, after C++ ``tables``.
 
     >>> "tpgen_kernel" in text_of("silu", torch.float32)
     True
@@ -36,10 +36,7 @@ def text_of(name: str, dtype: torch.dtype, tables: Sequence[str] = ()) -> str:
 
 
 def can_build(kernel: Callable[..., Any] | None = None, *of: Any) -> bool:
-    """Test whether a compiler exists and, where ``kernel`` is given, whether ``kernel(*of)`` compiles.
-
-    A failed compilation warns once.
-    """
+    """Test whether a compiler exists and ``kernel(*of)`` compiles; warn once of a failure."""
     if find_compiler() is None:
         return False
     try:
@@ -62,9 +59,9 @@ def _warn_not_built(reason: str) -> None:
 
 @remembered("kernels of activations")
 def kernel_of(name: str, dtype: torch.dtype) -> Callable[..., int]:
-    """Build the kernel of header ``name``, once: a function of eight addresses and a count.
+    """Build the kernel of header ``name`` once: a function of eight addresses and a count.
 
-    Raises `BackendError` without a compiler, `KernelError` where the compilation fails.
+    Raises `BackendError` without a compiler, `KernelError` if compilation fails.
     """
     return load_kernel(text_of(name, dtype), addresses=8, numbers=1)
 
@@ -75,7 +72,7 @@ def constants(dtype: torch.dtype, *values: float) -> ctypes.Array:
 
 
 def run_kernel(kernel: Callable[..., int], operands: Sequence[Tensor | ctypes.Array | None], count: int) -> int:
-    """Run a kernel over ``count`` numbers or rows; operands are contiguous, and None becomes a null address."""
+    """Run a kernel over ``count`` numbers or rows of contiguous operands; None is a null address."""
     torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
     addresses = [0] * max(8, len(operands))
     for n, x in enumerate(operands):
@@ -85,18 +82,17 @@ def run_kernel(kernel: Callable[..., int], operands: Sequence[Tensor | ctypes.Ar
 
 
 class KernelFunction(NamedTuple):
-    """A function of a constant table and a tensor x, with one kernel for each order of derivative.
+    """A function of a constant table and a tensor x, with a kernel for each order of derivative.
 
     Kernel 0 computes the value at x, kernel 1 the gradient at (g, x) for a cotangent g, kernel 2 the gradients of
-    kernel 1 with respect to g and x at (c, g, x), and so on.  Higher derivatives, and all transforms, differentiate the
-    ``definition`` in PyTorch operations.
+    kernel 1 at (c, g, x), and so on.  PyTorch differentiates the ``definition`` for higher orders and transforms.
     """
 
     definition: Callable[[Any, Tensor], Tensor]
     kernels: tuple[Callable[..., tuple[Tensor, ...]], ...]
 
     def by_torch(self, table: Any, order: int, *point: Tensor) -> tuple[Tensor, ...]:
-        """Compute the function (order 0) or a derivative of the given order, by PyTorch operations."""
+        """Compute the function (order 0) or a derivative by PyTorch operations."""
         if order == 0:
             return (self.definition(table, *point),)
         return self.pulled_back(table, order - 1, point[1:], point[:1])
@@ -104,7 +100,7 @@ class KernelFunction(NamedTuple):
     def pulled_back(
         self, table: Any, order: int, point: Sequence[Tensor], cotangents: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
-        """Pull cotangents back through the derivative of an order by PyTorch operations, under any transform."""
+        """Pull cotangents back through the derivative of an order, by PyTorch operations."""
         pull = torch.func.vjp(partial(self.by_torch, table, order), *point)[1]
         return pull(tuple(cotangents))
 

@@ -2,8 +2,7 @@ r"""SiLU of large tensors, :math:`f(x) = x\, s(x)` with the sigmoid s, into reus
 
 .. math:: f' = s\,(1 + x (1 - s)), \quad f'' = s (1 - s) (2 + x (1 - 2 s))
 
-PyTorch kernels compute f and f', the kernel `silu.h` computes gradients of f' in one pass.  PyTorch operations compute
-higher derivatives, and all calls under a transform or a trace.
+The kernel `silu.h` computes second derivatives; PyTorch operations compute higher ones.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ def _slope(g: Tensor, x: Tensor) -> Tensor:
 
 
 def silu_second(c: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute ``c f'(x)`` and ``c g f''(x)``: the gradients of ``g f'(x)`` with respect to g and x, for a cotangent c.
+    """Compute ``c f'(x)`` and ``c g f''(x)``: the gradients of ``g f'(x)`` with respect to g and x.
 
-    Tensors are float32 or float64 on the CPU, of one shape.  Without a kernel, PyTorch operations compute both.
+    Tensors are float32 or float64 on the CPU, of one shape.
 
     >>> x = torch.zeros(1)
     >>> silu_second(x + 1, x + 1, x)

@@ -5,8 +5,8 @@ On a step of length h, with t = (r - r_i) / h, the polynomial
 .. math:: f(r) = f_i + t\, h f'_i + t^2 (3 d_i - e_i) + t^3 (e_i - 2 d_i), \quad
     d_i = f_{i+1} - f_i - h f'_i, \quad e_i = h (f'_{i+1} - f'_i)
 
-matches values and slopes at both ends.  Between, errors of values are at most :math:`h^4 |f''''| / 384`, of slopes
-:math:`\sqrt3\, h^3 |f''''| / 216`.  One kernel computes values, or the gradient with respect to r.
+matches values and slopes at both ends.  Errors of values are at most :math:`h^4 |f''''| / 384`, of slopes
+:math:`\sqrt3\, h^3 |f''''| / 216`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Spline:
     table
         ``(steps, 4, functions)``: the coefficients of 1, t, t^2 and t^3.
     values_error, slopes_error
-        largest measured error between nodes, relative to the largest value or slope.
+        largest measured error, relative to the largest value or slope.
     """
 
     start: float
@@ -62,9 +62,9 @@ class Spline:
 
 
 def make_spline(function: Callable[[Tensor], Tensor], start: float, end: float) -> Spline:
-    """Fit splines with the fewest steps whose slope error is at most `SLOPE_ERROR`, or with 4096 steps.
+    """Fit splines with the fewest steps whose slope error is at most `SLOPE_ERROR`, or with 4096.
 
-    ``function`` maps places ``(n, 1)`` in float64, row by row, to ``(n, functions)``, and is twice differentiable.
+    ``function`` maps ``(n, 1)`` in float64, row by row, to ``(n, functions)``, twice differentiable.
 
     >>> spline = make_spline(lambda r: torch.cat([r.sin(), r.cos()], 1), 0.0, 3.0)
     >>> spline.table.shape, spline.slopes_error < 1e-6
@@ -99,7 +99,6 @@ def _largest_error(function: Callable[[Tensor], Tensor], spline: Spline, part: f
 
 
 def _values_and_slopes(function: Callable[[Tensor], Tensor], r: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute values, and slopes by two backward passes."""
     with torch.enable_grad():
         r = r.detach().requires_grad_()
         values = function(r)
@@ -110,7 +109,7 @@ def _values_and_slopes(function: Callable[[Tensor], Tensor], r: Tensor) -> tuple
 
 
 def spline_rows(spline: Spline) -> Callable[[Tensor], Tensor]:
-    """Return the splines as a function of places ``(n, 1)`` in PyTorch operations, differentiable to any order."""
+    """Return the splines as a function of ``(n, 1)`` in PyTorch operations, differentiable to any order."""
 
     def rows(r: Tensor) -> Tensor:
         at = (r.reshape(-1, 1) - spline.start) / spline.step
@@ -124,10 +123,9 @@ def spline_rows(spline: Spline) -> Callable[[Tensor], Tensor]:
 
 
 def evaluate_spline(spline: Spline, r: Tensor, constants: Sequence[Tensor] = ()) -> Tensor:
-    """Compute values ``(n, functions)`` at places ``r`` ``(n, 1)``, in the dtype of the table, by the kernel.
+    """Compute values ``(n, functions)`` at places ``r`` ``(n, 1)`` by the kernel.
 
-    Values have a gradient with respect to ``r``.  A second derivative, or a gradient of the ``constants`` behind the
-    functions, raises `TpgenError` in the backward pass.
+    Only a first gradient with respect to ``r`` exists; others, also of ``constants``, raise `TpgenError` in backward.
     """
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in (r, *constants)):
         return _run_spline_kernel(spline, r, None)
@@ -177,7 +175,7 @@ _values, _slope = apply_of(_Values), apply_of(_Slope)
 
 
 def _run_spline_kernel(spline: Spline, r: Tensor, g: Tensor | None) -> Tensor:
-    """Compute values ``(n, functions)``; or, for a cotangent g of the values, the gradient in the shape of r."""
+    """Compute values ``(n, functions)``; or the gradient with respect to r, for a cotangent g."""
     functions, dtype = spline.table.shape[2], spline.table.dtype
     r, g = r.contiguous(), None if g is None else g.contiguous()
     out = empty((r.numel(), functions), dtype) if g is None else torch.empty_like(r)

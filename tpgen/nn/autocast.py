@@ -1,4 +1,4 @@
-"""Calls under autocast: operands are widened once, and autocast rounds no intermediate."""
+"""Calls under autocast: operands are widened once, never rounded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def autocasting(device: torch.device) -> bool:
 
 
 def widened(like: Tensor, *tensors: Tensor) -> tuple[torch.dtype, tuple[Tensor, ...]]:
-    """Return the dtype of a call and its tensors: unchanged, or under autocast in the widest of their dtypes.
+    """Return dtype and tensors of a call: unchanged, or under autocast in the widest dtype.
 
     >>> widened(torch.zeros(1), torch.zeros(1, dtype=torch.float64))[0]
     torch.float32

@@ -1,7 +1,6 @@
-"""Channels of a linear layer merged into the copies of its irreps, and split again.
+"""Channels of a linear layer merged into the copies of its irreps, and split again."""
 
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# annotations are objects, not strings: TorchScript reads them
 
 from typing import List, Tuple  # noqa: UP035 (TorchScript reads them)
 

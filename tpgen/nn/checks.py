@@ -26,7 +26,7 @@ def check_options(options: Iterable[str], known: Iterable[str] = MODULE_OPTIONS)
 
 
 def check_plan(plan: object, makers: Mapping[Maker, str]) -> None:
-    """Raise `PlanError` unless ``plan`` is a `Plan` of one of the ``makers``, a map to names of functions."""
+    """Raise `PlanError` unless ``plan`` is a `Plan` of one of the ``makers``, which map to function names."""
     if not isinstance(plan, Plan) or plan.maker not in makers:
         got = plan.maker.format if isinstance(plan, Plan) else type(plan).__name__
         raise PlanError(f"from_plan takes a Plan as {' or '.join(makers.values())} makes it, got {got}")
@@ -47,7 +47,7 @@ def check_operand(
     device: torch.device,
     module: str = "product",
 ) -> None:
-    """Raise `InputError` unless an operand is a tensor of the given last dimension, dtype and device."""
+    """Raise `InputError` unless an operand is a tensor of given last dimension, dtype and device."""
     if not isinstance(x, Tensor):
         raise InputError(f"{name}: must be a tensor, got {type(x).__name__}")
     check_strided(name, x)
@@ -79,7 +79,7 @@ def check_strided(name: str, x: Tensor) -> None:
 
 
 def check_edge_index(name: str, index: object) -> None:
-    """Raise `InputError` unless an edge index is a dense tensor of int64 or int32."""
+    """Raise `InputError` unless an edge index is a dense int64 or int32 tensor."""
     if not isinstance(index, Tensor):
         raise InputError(
             f"{name}: must be a tensor of int64 or int32, got {type(index).__name__}; make one with "
@@ -101,7 +101,7 @@ def check_end(name: str, index: Tensor, like: Tensor, edges: int, limit: int, wh
 
 
 def check_range(name: str, index: Tensor, count: int, what: str = "", of: str = "indices") -> None:
-    """Raise `InputError` where an index is outside ``range(count)``; a tensor without readable values passes."""
+    """Raise `InputError` if a readable index is outside ``range(count)``."""
     if index.numel() and values_at_hand(index):
         low, high = (int(v) for v in torch.aminmax(index))
         if low < 0 or high >= count:
@@ -166,7 +166,7 @@ def check_broadcast(named: Mapping[str, Tensor], batches: Sequence[torch.Size]) 
 
 
 def check_weight(weight: Tensor, numel: int, shared: bool, internal: bool) -> None:
-    """Raise `InputError` unless the weights of a call have the right shape, shared or for each row."""
+    """Raise `InputError` unless the weights of a call have the right shape."""
     own = "; it also has weights of its own, leave weight out to use them" if internal else ""
     if numel == 0 and weight.numel() > 0:
         raise InputError(
@@ -187,10 +187,7 @@ def check_weight(weight: Tensor, numel: int, shared: bool, internal: bool) -> No
 def check_parameter(
     name: str, value: Tensor, shape: tuple[int, ...], shared: bool | str, dtype: torch.dtype, device: torch.device
 ) -> None:
-    """Raise `InputError` unless a linear layer's weights or biases have ``shape``, after batch axes if not shared.
-
-    For weights shared by ``element``, the number of elements comes first in ``shape``.
-    """
+    """Raise `InputError` unless weights or biases of a linear layer have ``shape``; if not shared, after batch axes."""
     check_operand(name, value, shape[-1], None, dtype, device, "layer")
     entries = ", ".join(map(str, shape))
     if shared == ELEMENT and value.shape != shape:
@@ -212,7 +209,7 @@ def check_parameter(
 
 
 def flat_weight(weights: Sequence[Tensor], plan: Plan) -> Tensor:
-    """Join a list with one tensor for each weighted instruction into one flat weight tensor."""
+    """Join one tensor for each weighted instruction into a flat weight."""
     if not isinstance(weights, (list, tuple)) or not all(isinstance(w, Tensor) for w in weights):
         raise InputError(f"weight: must be a tensor, or a list of tensors, got {type(weights).__name__}")
     shapes = [i.path_shape for i in plan.instructions if i.has_weight]
@@ -236,6 +233,6 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 
 def values_at_hand(index: Tensor) -> bool:
-    """Test whether Python may read a tensor's values: a plain tensor, not traced, batched or on "meta"."""
+    """Test whether Python may read a tensor's values: not traced, batched or on "meta"."""
     wrapped = torch.compiler.is_compiling() or is_functorch_wrapped_tensor(index)
     return type(index) is Tensor and index.device.type != "meta" and not wrapped

@@ -1,7 +1,6 @@
-"""`TensorProductConv`: a tensor product on every edge of a graph, summed over the edges of each receiving node.
+"""`TensorProductConv`: products on the edges of a graph, summed over each receiving node's edges."""
 
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# annotations are objects, not strings: TorchScript reads them
 
 from typing import Any, ClassVar, Optional
 
@@ -25,9 +24,8 @@ from tpgen.nn.tensor_product import TensorProduct
 class TensorProductConv(TensorProduct):
     r"""Gather, product and scatter in one form: :math:`z_n = \sum_{e:\, dst(e) = n} x_{src(e)} \otimes_{w_e} y_e`.
 
-    A generated kernel (``strategy`` ``kernel``, or ``auto`` on a CPU) stores no product of an edge, not even in
-    derivatives.  The kernel sums a node's edges in order, so results do not depend on the number of threads.  Other
-    strategies gather, multiply and `index_add`.
+    A kernel (``strategy`` ``kernel``, or ``auto`` on a CPU) stores no product of an edge, not even in derivatives, and
+    sums edges in order, independent of threads.  Other strategies gather, multiply and `index_add`.
 
     Parameters are those of `TensorProduct`; build from a preset with `from_plan`.
 
@@ -64,17 +62,16 @@ class TensorProductConv(TensorProduct):
         y
             edge attributes ``(edges, in2)``.
         weight
-            ``(edges, numel)``, ``(numel,)`` if weights are shared, or None if internal.
+            ``(edges, numel)``, ``(numel,)`` if shared, None if internal.
         edge_src, edge_dst
-            row of ``x`` that each edge reads, and row of the result that the edge is added to: int64 or int32
-            ``(edges,)``, in any order, with repetitions and self-loops.  GPUs and graphs copy int32 to int64.  An
-            `EdgeOrder` as ``edge_src`` replaces both ends and the number of nodes; rows of ``y`` and ``weight`` then
-            follow its order.
+            row of ``x`` that each edge reads, and result row that the edge is added to: int64 or int32 ``(edges,)``, in
+            any order (GPUs and graphs copy int32).  An `EdgeOrder` as ``edge_src`` replaces both and ``num_nodes``, and
+            orders ``y`` and ``weight``.
         num_nodes
             rows of the result, by default those of ``x``.
         check_index
-            check that indices are in range, in each call and derivative.  With False, an index out of range is
-            undefined behaviour.
+            check the range of indices, in each call and derivative.  With False, an index out of range is undefined
+            behaviour.
         """
         if not torch.jit.is_scripting():
             if isinstance(edge_src, EdgeOrder):
@@ -98,9 +95,8 @@ class TensorProductConv(TensorProduct):
     ) -> Tensor:
         """Sum the products of all edges into their receiving nodes, where two edges may share a row of weights.
 
-        As `forward`, with weights ``(rows, numel)``, at least half as many rows as edges: edge e reads row e, and from
-        ``e = rows`` on row ``e-rows``.  Both directions of an edge, listed in two halves, thus share the weights of
-        their length.  CPU kernels read such a row once and accumulate its gradient.
+        As `forward`, with weights ``(rows, numel)``: edge e reads row ``e % rows``.  Both directions of an edge, listed
+        in two halves, thus share weights.  At least half as many rows as edges are needed.
 
         >>> from tpgen.planner.presets import channelwise
         >>> conv = TensorProductConv.from_plan(channelwise("8x0e", "0e+1o", "8x0e+8x1o"), strategy="kernel")
@@ -170,7 +166,6 @@ class TensorProductConv(TensorProduct):
         return self  # without `right`, which a convolution has not
 
     def _traced(self, x: Tensor, y: Tensor, w: Tensor, src: Tensor, dst: Tensor, nodes: int) -> Tensor:
-        """Evaluate under `torch.jit.trace`, with the number of nodes kept symbolic."""
         # a trace records `nodes` as a constant argument of the convolution's operator, and keeps new_zeros symbolic
         messages = run_product(x.index_select(0, src), y, w, [], self._checked)
         return messages.new_zeros(nodes, messages.shape[1]).index_add(0, dst, messages)
@@ -200,7 +195,7 @@ class TensorProductConv(TensorProduct):
         return [x, self._without_values(rows, self._in2_dim), *weights, index, index]
 
     def right(self, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """Raise `InputError`, as a convolution is no matrix on one row; use `TensorProduct.right` on the edges."""
+        """Raise `InputError`: use `TensorProduct.right` on the edges."""
         raise InputError(
             "right is not defined for a convolution: "
             "build TensorProduct.from_plan(conv.plan) and use its right on the edges"

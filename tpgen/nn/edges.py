@@ -16,11 +16,10 @@ from tpgen.nn.checks import check_edge_index, check_range, values_at_hand
 
 @dataclass(frozen=True, eq=False)
 class EdgeOrder:
-    """Edges sorted by receiver, stably.
+    """Edges sorted by receiver, stably, once for all layers.
 
-    A convolution reads sorted edges from front to back in memory, which is much faster on graphs that exceed the
-    caches.  Sort a graph once, compute edge attributes from `senders` and `receivers`, and pass the `EdgeOrder` to
-    every convolution.  `sort` reorders tensors with a row for each original edge.
+    A convolution reads sorted edges from front to back in memory, much faster on large graphs.  Compute edge attributes
+    from `senders` and `receivers`, or `sort` existing ones, and pass the `EdgeOrder` to every convolution.
 
     >>> edges = EdgeOrder.of(torch.tensor([0, 1, 2]), torch.tensor([2, 0, 2]), num_nodes=4)
     >>> edges.senders, edges.receivers, edges.first
@@ -28,7 +27,7 @@ class EdgeOrder:
     >>> edges.sort(torch.tensor([10.0, 11.0, 12.0]))
     tensor([11., 10., 12.])
 
-    A convolution takes an `EdgeOrder` in the place of both ends and the number of nodes:
+    A convolution takes an `EdgeOrder` instead of both ends and the number of nodes:
 
     >>> from tpgen.nn.conv import TensorProductConv
     >>> from tpgen.planner.presets import channelwise
@@ -37,8 +36,7 @@ class EdgeOrder:
     >>> conv(x, edges.sort(y), edges.sort(w), edges).shape
     torch.Size([4, 64])
 
-    `of` checks the indices, and a convolution checks again at each call unless ``check_index=False``.  Values can be
-    compiled, exported, pickled and moved by `to`.
+    Values can be compiled, exported, pickled and moved by `to`.
     """
 
     senders: Tensor  # node that each edge comes from
@@ -76,12 +74,12 @@ class EdgeOrder:
         return self.senders, self.receivers, self.num_nodes
 
     def sort(self, x: Tensor) -> Tensor:
-        """Permute a tensor with a row for each original edge into sorted order."""
+        """Permute a tensor's rows from the original edge order into sorted order."""
         self._check_rows(x)
         return x[self.order]
 
     def unsort(self, x: Tensor) -> Tensor:
-        """Permute a tensor with a row for each sorted edge back into the original order."""
+        """Permute a tensor's rows from sorted order back into the original edge order."""
         self._check_rows(x)
         return torch.empty_like(x).index_copy(0, self.order, x)
 

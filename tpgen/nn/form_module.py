@@ -1,7 +1,6 @@
-"""Base class of modules that run a planned bilinear form, with all weights in one tensor.
+"""Base class of modules that run a planned bilinear form."""
 
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# annotations are objects, not strings: TorchScript reads them
 
 from collections.abc import Callable, Iterator, Sequence
 from inspect import signature
@@ -26,10 +25,7 @@ from tpgen.planner.plan import Plan
 
 
 class FormModule(PlannedModule):
-    """A module whose strategy writes the plan's form and whose backend runs it, with all weights in one tensor.
-
-    Subclasses flatten a call's weights (`_weight_of_call`), and word the error for absent ones (`_missing_weights`).
-    """
+    """A module whose strategy writes a plan's form and whose backend runs it, with all weights in one tensor."""
 
     output_mask: Tensor
     layout: tuple[str, ...]
@@ -49,7 +45,6 @@ class FormModule(PlannedModule):
     # --- construction -------------------------------------------------------------------------------------------
 
     def _set_plan(self, plan: Plan, internal_weights: bool, layout: str | tuple[str, ...]) -> None:
-        """Store plan, memory layout and ownership of the weights."""
         if internal_weights and not plan.shared_weights:
             raise PlanError(
                 "internal weights are the same for every row: set shared_weights=True, or internal_weights=False"
@@ -59,14 +54,12 @@ class FormModule(PlannedModule):
         self.internal_weights, self.shared_weights = internal_weights, plan.shared_weights
 
     def _add_parameter(self, name: str, make: Callable[..., Tensor], *shape: int) -> None:
-        """Register a parameter if weights are internal, else an empty buffer, which TorchScript needs."""
         if self.internal_weights and shape[-1] > 0:
             self.register_parameter(name, nn.Parameter(make(*shape)))
-        else:
+        else:  # TorchScript needs a tensor
             self._hold({name: np.zeros(0)}, persistent=True)
 
     def _configure(self, config: Config) -> None:
-        """Store the options and write the programs; needs plan, layout and weights."""
         self._set_config(config)
         reached = np.array(self.plan.reached, dtype=float)  # by some path
         mask = np.repeat(reached, [mul_ir.dim for mul_ir in self.plan.out.irreps])
@@ -95,7 +88,7 @@ class FormModule(PlannedModule):
         nodes: Any = 0,
         rules: Rules = EDGES,
     ) -> Tensor | None:
-        """Run a described kernel on operands that need no check or conversion; None if some do, or on failure."""
+        """Run the kernel of a description; None if operands need checks or conversion, or on failure."""
         if not torch.compiler.is_compiling():  # whose graphs hold in both modes
             forms.training = self.training
         if weight is not None:
@@ -152,7 +145,7 @@ class FormModule(PlannedModule):
         return value
 
     def weight_view_for_instruction(self, instruction: int, weight: Tensor | None = None) -> Tensor:
-        """Return a view of one instruction's weights, in its ``path_shape`` after batch dimensions and channels.
+        """View one instruction's weights in its ``path_shape``, after batch dimensions and channels.
 
         Raises `InputError` if the instruction has no weights.
         """
@@ -169,10 +162,7 @@ class FormModule(PlannedModule):
         return flat[..., where.start : where.stop].view(flat.shape[:-1] + where.shape)
 
     def weight_views(self, weight: Tensor | None = None, yield_instruction: bool = False) -> Iterator[Any]:
-        """Yield a view of the weights of every weighted instruction, in order.
-
-        With ``yield_instruction`` yield ``(index, instruction, view)``.
-        """
+        """Yield the weights of each weighted instruction as a view or, if asked, ``(index, instruction, view)``."""
         for index, where in enumerate(self.plan.weight_slices):
             if where is not None:
                 view = self.weight_view_for_instruction(index, weight)
@@ -180,6 +170,6 @@ class FormModule(PlannedModule):
 
 
 def without_programs(module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any) -> None:
-    """Delete the constants of programs from a state_dict, where e3nn's scripting has made their buffers persistent."""
+    """Delete constants of scripted programs from a state_dict, as e3nn's scripting makes buffers persistent."""
     for key in [k for k in state_dict if k.startswith((f"{prefix}_forward_program.", f"{prefix}_right_program."))]:
         del state_dict[key]

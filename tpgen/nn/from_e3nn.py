@@ -17,9 +17,9 @@ from tpgen.planner.product import make_plan
 
 
 def from_e3nn(product: nn.Module, **options: Unpack[ProductOptions]) -> TensorProduct:
-    """Return the tpgen product that computes the same as an e3nn product and shares its weight parameter.
+    """Return the tpgen product that computes an e3nn product and shares its weight parameter.
 
-    ``options`` are the module options of `TensorProduct` (layout, strategy, backend, …).
+    ``options`` are module options of `TensorProduct` (layout, strategy, backend, …).
     Raises `TpgenError` unless ``product`` is an e3nn product.
 
     >>> from e3nn import o3

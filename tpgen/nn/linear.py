@@ -1,7 +1,6 @@
-"""`Linear`: a planned equivariant linear layer, a drop-in for `e3nn.o3.Linear`.
+"""`Linear`: a planned equivariant linear layer, a drop-in for `e3nn.o3.Linear`."""
 
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# annotations are objects, not strings: TorchScript reads them
 
 from collections.abc import Sequence
 from math import prod
@@ -44,35 +43,28 @@ from tpgen.planner.plan import ELEMENT, Plan, segments
 class Linear(FormModule):
     r"""Equivariant linear layer, :math:`z_{w,i} = \sum_p \alpha_p \sum_u W_p[u, w]\, x_{u,i} + b_w`.
 
-    Each instruction maps a segment of the input to an output segment of the same irrep, by a matrix over copies.
+    Each instruction maps an input segment to an output segment of the same irrep, by a matrix over copies.
 
     Parameters
     ----------
     irreps_in, irreps_out
-        irreps of input and output: ``"16x0e + 16x1o"``, or any other value that `e3nn.o3.Irreps` takes.
+        irreps of input and output.
     f_in, f_out
-        numbers of channels: operands are ``(…, f_in, in)`` and ``(…, f_out, out)`` then, and weights join every
-        channel with every one.
+        numbers of channels, fully mixed: operands are ``(…, f_in, in)`` and ``(…, f_out, out)`` then.
     internal_weights
-        whether the module owns its weights and biases; by default, if weights are shared.
+        whether the module owns weights and biases; by default, if shared.
     shared_weights
         whether all rows use the same weights (the default), or each has its own.
     num_elements
-        number of elements, each with weights and biases of its own: a call gives the element of every row.
+        number of elements, each with weights and biases of its own; a call gives every row's element.
     instructions
         tuples ``(i_in, i_out)``; by default all pairs of equal irreps.
     biases
-        whether scalar outputs (0e) have biases: one flag for all, or one for each entry of ``irreps_out``.
+        whether scalar outputs (0e) have biases: one flag, or one for each entry of ``irreps_out``.
     path_normalization
         ``element`` or ``path``.
-    layout
-        ``mul_ir`` (e3nn's: copies outside) or ``ir_mul`` (components outside), one name or one for each end.
-    strategy
-        ``einsum``, ``grouped``, ``unrolled``, ``kernel`` or ``auto``; `choice` names the selected strategy and why.
-    backend
-        ``eager``, ``script``, ``inductor``, ``aot_eager`` or ``cudagraphs``; compiled at the first call.
-    dynamic, fullgraph, mode
-        passed to `torch.compile` by the backends that use it.
+    layout, strategy, backend, dynamic, fullgraph, mode
+        as for `TensorProduct`.
 
     Raises
     ------
@@ -140,7 +132,7 @@ class Linear(FormModule):
         num_elements: int | None = None,
         **options: Unpack[LinearOptions],
     ) -> "Linear":
-        """Build the module of a plan; ``num_elements`` is for a plan with weights of elements that the module owns.
+        """Build the module of a plan; internal weights of elements need ``num_elements``.
 
         >>> Linear.from_plan(make_linear_plan("2x0e", "3x0e"))
         Linear(2x0e -> 3x0e | 6 weights)
@@ -236,11 +228,10 @@ class Linear(FormModule):
     ) -> Tensor:
         """Apply the layer to ``features (…, in)``, or ``(…, f_in, in)`` with channels; returns ``(…, out)``.
 
-        ``weight`` is ``(numel,)``, or ``(…, numel)`` if not shared; with channels, ``(f_in, f_out)`` precedes
-        ``numel``.  ``bias`` is ``(bias_numel,)`` in the same way, with ``f_out`` before.  Internal weights are the
-        default for both, and a tensor replaces internal weights for this call.  With elements, the number of elements
-        comes first in both, and ``index`` is the element of every row, int64 ``(…,)`` or one-hot ``(rows, elements)``,
-        in TorchScript int64 only.
+        ``weight`` is ``(numel,)``, or ``(…, numel)`` if not shared, with ``(f_in, f_out)`` before ``numel`` for
+        channels.  ``bias`` is ``(bias_numel,)`` alike, with ``f_out`` before.  Both replace internal weights.  With
+        elements, the number of elements comes first in both, and ``index`` is every row's element, int64 ``(…,)`` or,
+        except in TorchScript, one-hot ``(rows, elements)``.
         """
         if torch.jit.is_scripting():
             own_w = self._scripted_given(weight, self.weight, self.weight_numel)
@@ -334,7 +325,6 @@ class Linear(FormModule):
         return out + everywhere.index_add(-1, self._bias_index, bias)
 
     def _check_operands(self, x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Check the tensors of a call; under autocast convert all to one dtype."""
         like, plan = self.output_mask, self.plan
         named = {"features": x, "weight": w, "bias": b}
         x, w, b = (given_numbers(name, value, like.dtype) for name, value in named.items())

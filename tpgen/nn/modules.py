@@ -18,9 +18,9 @@ MODULES: dict[Maker, Any] = {PRODUCT: TensorProduct, LINEAR: Linear, POLYNOMIAL:
 
 
 def module_of(plan: Plan, *, edges: bool = False, **options: Any) -> PlannedModule:
-    """Build the module that runs a plan, without internal weights; with ``edges``, the convolution of a product.
+    """Build the module that runs a plan, without internal weights; with ``edges``, a product's convolution.
 
-    ``options`` are those of the module's class, and `sizes_of` the plan.
+    ``options`` are those of the class, and `sizes_of` the plan.
 
     >>> from tpgen.planner.harmonics import make_harmonics_plan
     >>> plan = make_harmonics_plan("1o", [1], "norm")

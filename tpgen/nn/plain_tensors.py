@@ -1,4 +1,4 @@
-"""Tests for tensors that a kernel can read directly: values in CPU memory, neither traced nor transformed."""
+"""Tests for tensors that a kernel can read directly."""
 
 from __future__ import annotations
 

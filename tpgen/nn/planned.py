@@ -1,4 +1,4 @@
-"""Base class of modules that run a plan by programs for the current dtype, device and options."""
+"""Base class of modules that run a plan by programs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ PROGRAM = "_tpgen"  # the name of a module that computes for another, in this ot
 
 
 class PlannedModule(Constants):
-    """A module that runs a plan by programs, written for its strategy, dtype and device, and no part of its state.
+    """A module that runs a plan by programs for its strategy, dtype and device, which are no part of its state.
 
-    Subclasses emit programs (`_emission`) and runners (`_make_runner`).  Loading a state of another dtype or
-    device, or moving the module, writes the programs again.
+    Subclasses emit programs (`_emission`) and runners (`_make_runner`).
     """
 
     plan: Plan
@@ -75,7 +74,7 @@ class PlannedModule(Constants):
 
     @property
     def choice(self) -> Choice:
-        """The strategy of the current programs and the reason; changes where the strategy's kernels cannot be built."""
+        """The current strategy and the reason; changes if kernels cannot be built."""
         self._update_choice()
         return self._choice
 
@@ -122,7 +121,7 @@ class PlannedModule(Constants):
         return {"strategy": self.choice.strategy, "backend": self.backend, **where}
 
     def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Return operands of a call with that many rows on the meta device, without internal weights."""
+        """Return operands of a call with that many rows, on the meta device, without internal weights."""
         raise NotImplementedError
 
     def called(self, *operands: Tensor) -> Tensor:
@@ -130,7 +129,7 @@ class PlannedModule(Constants):
         return self(*operands)
 
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
-        """Return the number of rows of a call, and of a convolution the number of nodes, else None."""
+        """Return the number of rows of a call, and of nodes for a convolution, else None."""
         raise NotImplementedError
 
     def _without_values(self, *shape: int) -> Tensor:
@@ -147,7 +146,7 @@ class PlannedModule(Constants):
     def memory(self, rows: int, nodes: int | None = None) -> Any:
         """Estimate the peak memory of a call: `tpgen.estimate_memory` of this module.
 
-        Rows of a convolution are edges, between ``nodes`` nodes (by default as many as edges).
+        Rows of a convolution are edges, by default with as many ``nodes``.
         """
         check_size("rows", rows)
         if nodes is not None:
@@ -157,7 +156,7 @@ class PlannedModule(Constants):
     # --- places and states ----------------------------------------------------------------------------------------
 
     def compute_for(self, holder: nn.Module) -> Self:
-        """Follow the dtype, device and mode of ``holder``, the module that owns this module's state."""
+        """Follow dtype, device and mode of ``holder``, the module that owns this module's state."""
         self._holder = (holder,)
         self._non_persistent_buffers_set.update(self._buffers)
         mask = holder.get_buffer("output_mask")
@@ -178,7 +177,7 @@ class PlannedModule(Constants):
                 program._settle(anchor)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return plan, options and tensors; programs are written again on restoring."""
+        """Return plan, options and tensors, without programs."""
         state = super().__getstate__()  # without what `Module.compile` has left, which runs the module it was made of
         for name in ("_runners", "_choice", "_failures"):  # of this process
             state.pop(name, None)
@@ -200,5 +199,5 @@ class _Called(nn.Module):
 
 
 def follow(module: PlannedModule, _keys: Any = None) -> None:
-    """Rewrite the programs of a module whose loaded state has another dtype or device; a load_state_dict post-hook."""
+    """Rewrite a module's programs after a load of another dtype or device; a load_state_dict post-hook."""
     module._settle(module._anchor())

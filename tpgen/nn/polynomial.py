@@ -36,36 +36,33 @@ class Polynomial(PolynomialModule):
     Parameters
     ----------
     tensors
-        name and irreps of each input: as many copies of every irrep as there are channels, or one copy that all
-        channels share, such as spherical harmonics.
+        name and irreps of each input, with a copy of every irrep for each channel, or one for all channels.
     irreps_out
-        irreps of the output, with as many copies as there are channels.
+        irreps of the output, with a copy for each channel.
     terms
         each a tuple of names, repeated for powers: all couplings of their product to the output; or ``(names, table)``
-        with a constant of your own, ``{(k, i, ..., j): value}``, k a component of the output and i, ..., j of the
-        tensors, in one channel.
+        with constants ``{(k, i, ..., j): value}``, k a component of the output and i, ..., j of the tensors.
     weights
         ``shared`` by all rows, by ``element``, ``given`` to each call, or ``none``.
     num_elements
         number of elements, for weights by element.
     layout
-        memory layout of tensors: ``mul_ir``, ``ir_mul`` or ``channel`` ``(rows, channels, components)``; one name, or a
-        mapping from names (also ``out``).
+        ``mul_ir``, ``ir_mul`` or ``channel`` ``(rows, channels, components)``, or a mapping from names (also ``out``).
     edges
-        makes a convolution, whose rows are edges: maps names of tensors to the end of an edge, ``src`` or ``dst``, that
-        selects their rows, and ``out`` to the end that sums results.  Other tensors have a row for each edge.
+        makes a convolution, whose rows are edges: maps names of tensors to the end, ``src`` or ``dst``, that selects
+        their rows, and ``out`` to the end that sums results.
     strategy
-        ``kernel``, ``einsum``, ``unrolled`` or ``auto``; `choice` names the selected strategy and why.
+        ``kernel``, ``einsum``, ``unrolled`` or ``auto``; see `choice`.
     backend, dynamic, fullgraph, mode
-        how to run a graph, as for `TensorProduct`.
+        as for `TensorProduct`.
     max_bytes
         limit of memory beyond operands and results, for a graph or a convolution (None: no limit).
 
     Raises
     ------
     PlanError
-        for a term that names no tensor or has no equivariant map, and for a table that is not equivariant (with the
-        size of the violation).
+        for a term that names no tensor or has no equivariant map, or a table that is not equivariant (with the
+        violation).
     OptionError
         for an unknown option.
     InputError
@@ -73,21 +70,21 @@ class Polynomial(PolynomialModule):
 
     Example
     -------
-    Features squared and coupled with the harmonics of a direction:
+    Features squared and coupled with harmonics:
 
     >>> tensors = {"x": "8x0e+8x1o", "y": "0e+1o"}
     >>> product = Polynomial(tensors, "8x0e+8x1o", [("x", "x", "y"), ("x",)], strategy="einsum")
     >>> product(torch.randn(5, 32), torch.randn(5, 4)).shape
     torch.Size([5, 32])
 
-    A table of your own, the dot product:
+    A table, the dot product:
 
     >>> dot = Polynomial({"a": "4x1o", "b": "4x1o"}, "4x0e", [(("a", "b"), {(0, i, i): 1.0 for i in range(3)})],
     ...                  weights="none", strategy="einsum")
     >>> dot(torch.ones(1, 12), torch.ones(1, 12))
     tensor([[3., 3., 3., 3.]])
 
-    A convolution: every edge squares its source's features, couples the edge's direction, and adds to its target:
+    A convolution of the source's squared features with the edge's harmonics:
 
     >>> conv = Polynomial(tensors, "8x0e+8x1o", [("x", "x", "y")], edges={"x": "src", "out": "dst"}, strategy="einsum")
     >>> src, dst = torch.randint(5, (2, 12))
@@ -184,13 +181,10 @@ class Polynomial(PolynomialModule):
         check_index: bool = True,
         **named: Tensor,
     ) -> Tensor:
-        """Evaluate the polynomial of ``tensors``, each ``(rows, dim)``; returns ``(rows, out)``.
+        """Evaluate the polynomial of ``tensors (rows, dim)``, in order or by name; returns ``(rows, out)``.
 
-        Pass tensors in order or by name: ``layer(x, y)`` or ``layer(x=x, y=y)``.  ``index`` is the element of every
-        row, int64 ``(rows,)`` or one-hot.  ``weights``, which replace internal weights, have `weight_shapes` preceded
-        by the number of elements, 1 (shared by all rows) or rows.
-
-        Rows of a convolution are edges, with ``edge_src``, ``edge_dst``, ``num_nodes`` and ``check_index`` as in
+        ``index`` is every row's element, int64 ``(rows,)`` or one-hot.  ``weights`` replace internal ones:
+        `weight_shapes` preceded by the number of elements, 1 (shared by all rows) or rows.  Edge arguments are those of
         `TensorProductConv`.
         """
         tensors = self._tensors_in_order(tensors, named) if named else tensors

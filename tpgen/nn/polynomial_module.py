@@ -1,4 +1,4 @@
-"""Base class of modules that evaluate a planned polynomial, with checks of rows, elements, weights and edges."""
+"""Base class of modules that evaluate a planned polynomial."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tpgen.planner.plan import OUT, Operand, Plan
 class PolynomialModule(PlannedModule):
     """A planned polynomial with the program that runs it; subclasses own weights and parse inputs.
 
-    Every compilation stage is accessible: ``plan``, `form`, `sweep`, `placement`, `graph`, `code`.
+    Stages of compilation: ``plan``, `form`, `sweep`, `placement`, `graph`, `code`.
     """
 
     _programs: ClassVar[tuple[str, ...]] = ("_forward_program",)
@@ -77,11 +77,11 @@ class PolynomialModule(PlannedModule):
         return describe_polynomial(self.plan).form
 
     def sweep(self, call: str = "forward") -> PolynomialSweep:
-        """Return the straight-line program of one row, of call ``forward``, ``backward``, or a call's full text."""
+        """Return the straight-line program of one row, for ``forward``, ``backward`` or a call's text."""
         return describe_polynomial(self.plan).sweep(named_call(self.plan, call))
 
     def placement(self, call: str = "forward", dtype: torch.dtype = torch.float32) -> PolynomialPlacement:
-        """Return the placement of a call's kernel: rows and channels of a task, transposed operands, scratch."""
+        """Return the kernel's placement for a call: rows and channels of a task, transposes, scratch."""
         return describe_polynomial(self.plan).placement(named_call(self.plan, call), dtype)
 
     @property
@@ -144,7 +144,7 @@ class PolynomialModule(PlannedModule):
     # -- evaluation --
 
     def _check_and_run(self, tensors: Sequence[Tensor], index: Any, weights: Any, *edges: Any) -> Tensor:
-        """Check inputs in order and evaluate; ``edges`` are both ends, the number of nodes and the check flag."""
+        """Check inputs in order and evaluate; ``edges`` are both ends, number of nodes and check flag."""
         given = {name: self._check_dtype(name, x) for name, x in zip(self._shapes, tensors, strict=True)}
         ends = ends_of_call(self._ends, given, *edges) if edges else []
         first = next(iter(given))
@@ -187,7 +187,6 @@ class PolynomialModule(PlannedModule):
         check_range(self._index, index, self.num_elements, of="elements")
 
     def _check_call_weights(self, given: Any, rows: int) -> list[Tensor]:
-        """Check weights of a call, each (elements, paths, channels); without elements (1 or rows, paths, channels)."""
         shapes = self.weight_shapes
         if not isinstance(given, (list, tuple)) or len(given) != len(shapes):
             got = len(given) if isinstance(given, (list, tuple)) else type(given).__name__
@@ -209,7 +208,7 @@ class PolynomialModule(PlannedModule):
         raise InputError(f"{name}: must have shape ({first}, {shape[0]}, {shape[1]}), {rule}, got {tuple(w.shape)}")
 
     def __prepare_scriptable__(self) -> nn.Module:
-        """Return the module that `torch.jit.script` compiles in place of this one."""
+        """Return the module that `torch.jit.script` compiles instead."""
         names = {id(p): name for name, p in self.named_parameters()}
         own = [names[id(w)] for w in self._own_weights()] if self.internal_weights else None
         return scripted_call(self, "_forward_program", self.plan, self._index if self._indexed else "", self._ends, own)
@@ -281,9 +280,9 @@ def check_ends(edges: Any, plan: Plan) -> Ends:
 def ends_of_call(
     ends: Ends, given: Mapping[str, Tensor], src: Any, dst: Any, num_nodes: int | None, check_index: bool
 ) -> list[Any]:
-    """Return the edge indices that a program takes, and the number of result rows where results are summed.
+    """Return the edge indices that a program takes, then the number of result rows if results are summed.
 
-    Raises `InputError` for edges given to a polynomial without edges, and for edges that do not fit the tensors.
+    Raises `InputError` for edges of a polynomial without edges, and edges that do not fit.
     """
     if not ends:
         if src is not None or dst is not None or num_nodes is not None:

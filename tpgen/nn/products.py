@@ -1,4 +1,4 @@
-"""Four products that derive their instructions by rule: drop-ins for e3nn's classes of the same names."""
+"""Products that derive their instructions: drop-ins for e3nn's classes of the same names."""
 
 # `TensorSquare.forward` takes one operand less than its base; said here, as TorchScript reads type comments inside it
 # mypy: disable-error-code=override
@@ -23,7 +23,7 @@ _E3NN_FLAGS = ("compile_left_right", "_specialized_code", "_optimize_einsums")
 
 
 class PresetOptions(ProductOptions, total=False):
-    """Keywords of a product that derives its instructions: e3nn's, and the module options."""
+    """Keywords of a product that derives its instructions."""
 
     in1_var: Sequence[float] | None
     in2_var: Sequence[float] | None
@@ -36,7 +36,7 @@ class PresetOptions(ProductOptions, total=False):
 
 
 class WeightlessOptions(PresetOptions, total=False):
-    """Keywords of a product whose class has no argument ``path_normalization``."""
+    """Keywords of a product without argument ``path_normalization``."""
 
     path_normalization: str | None
 

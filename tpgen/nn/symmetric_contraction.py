@@ -1,4 +1,4 @@
-"""`SymmetricContraction`: MACE's products of a node's features with themselves, weighted by element."""
+"""`SymmetricContraction`: MACE's products of node features with themselves, weighted by element."""
 
 from __future__ import annotations
 
@@ -24,33 +24,28 @@ Correlation = int | Mapping[Any, int]
 
 
 class SymmetricContraction(PolynomialModule):
-    r"""MACE's symmetric contraction: products of the features of a node with themselves, weighted by its element.
+    r"""MACE's symmetric contraction: products of node features with themselves, weighted by element.
 
     .. math:: z_k = \sum_\nu \sum_p w^{\nu}_{e,p} \sum_{i \ldots j} U^{\nu p}_{k, i \ldots j}\; x_i \cdots x_j
 
     for every row, of element e, and every channel, with degrees :math:`\nu` from 1 to ``correlation``.
 
-    Couplings U are chained Wigner 3j symbols in float64, in MACE's order and normalisation.  Parameters have MACE's
-    names and shapes, so MACE checkpoints load.
+    Couplings U are chained Wigner 3j symbols in MACE's order and normalisation.  MACE checkpoints load.
 
     Parameters
     ----------
-    irreps_in
-        such as ``128x0e+128x1o``: as many copies of every irrep as there are channels.
-    irreps_out
-        irreps of the output, with as many copies.
+    irreps_in, irreps_out
+        such as ``128x0e+128x1o``, with a copy of every irrep for each channel.
     correlation
         the highest degree, 1 to 4; or a mapping from output irreps to degrees.
-    irrep_normalization, path_normalization
+    irrep_normalization, path_normalization, shared_weights
         accepted as by MACE, without effect.
     use_reduced_cg
         must be False: cuequivariance defines MACE's reduced basis.
     internal_weights
-        whether the module owns its weights (the default); else `forward` takes weights.
-    shared_weights
-        accepted as by MACE; without ``num_elements`` all rows share weights.
+        whether the module owns its weights (the default).
     num_elements
-        number of elements.
+        number of elements; None shares weights among all rows.
     strategy, backend, dynamic, fullgraph, mode, max_bytes
         as for `Polynomial`.
 
@@ -110,9 +105,9 @@ class SymmetricContraction(PolynomialModule):
     def forward(self, x: Tensor, y: Tensor | None = None, weights: list[Tensor] | None = None) -> Tensor:
         """Contract ``x (rows, channels, components)``; returns ``(rows, irreps_out.dim)``.
 
-        ``y`` is the element of every row: one-hot ``(rows, elements)`` or int64 ``(rows,)``; None without elements.
-        ``weights``, which replace internal weights, have `weight_shapes` preceded by the number of elements; without
-        elements, by 1 (shared by all rows) or rows.
+        ``y`` is every row's element: one-hot ``(rows, elements)`` or int64 ``(rows,)``; None without elements.
+        ``weights`` replace internal ones: `weight_shapes` preceded by the number of elements, or without elements by 1
+        or rows.
         """
         if not isinstance(x, Tensor):
             node = leaf_call(self, x, y, weights)
@@ -131,7 +126,7 @@ class SymmetricContraction(PolynomialModule):
         )
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
-        """Load a state_dict; the couplings of a MACE checkpoint fix the sign of each weight."""
+        # MACE stores couplings beside the weights; a coupling fixes the sign of its weight
         for n, (mul_ir, degree) in enumerate(zip(self.irreps_out, self.degrees, strict=True)):
             at = f"{prefix}contractions.{n}."
             for nu in range(1, degree + 1):
@@ -223,7 +218,7 @@ def _check_names(irrep_normalization: str | None, path_normalization: str | None
 
 
 def coupling_basis(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
-    """Express each path of a checkpoint in our paths, as a matrix ``(theirs, ours)``; only symmetrized couplings count.
+    """Express checkpoint paths in our paths, as a matrix ``(theirs, ours)``, up to permutations of inputs.
 
     Raises `PlanError` for couplings outside our span.
     """
@@ -247,13 +242,13 @@ def mean_over_orders(couplings: Tensor) -> Tensor:
 
 
 def contraction_couplings(irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
-    """Compute the couplings of all paths to an output irrep, ``[component, i_1, ..., i_nu, path]``, in float64."""
+    """Compute the float64 couplings of all paths to an output, ``[component, i_1, ..., i_nu, path]``."""
     one = [one_channel(irreps_in)] * degree
     return torch.from_numpy(generalized_couplings(one, output, natural=degree == MAX_DEGREE))
 
 
 def coupling_signs(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
-    """Return the sign of each checkpoint path relative to ours, as Wigner 3j signs vary between e3nn versions."""
+    """Return each checkpoint path's sign relative to ours, as Wigner 3j signs vary between e3nn versions."""
     ours = contraction_couplings(irreps_in, output, degree)
     if ours.shape[-1] == 0:
         return torch.ones(1, dtype=torch.float64)

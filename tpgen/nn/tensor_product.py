@@ -1,7 +1,6 @@
-"""`TensorProduct`: a planned and compiled tensor product, a drop-in for `e3nn.o3.TensorProduct`.
+"""`TensorProduct`: a planned and compiled tensor product, a drop-in for `e3nn.o3.TensorProduct`."""
 
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# annotations are objects, not strings: TorchScript reads them
 
 import warnings
 from collections.abc import Sequence
@@ -38,24 +37,24 @@ class _MissingProgram(nn.Module):
 class TensorProduct(FormModule):
     r"""Equivariant tensor product with parametrised paths, :math:`z = \sum_p \alpha_p\, w_p\, (x \otimes y)_p`.
 
-    Each instruction couples a segment of both inputs to an output segment by a real Wigner 3j symbol; its mode pairs
-    the copies (see docs/concepts.md).
+    Each instruction couples segments of both inputs to an output segment by a real Wigner 3j symbol; its mode pairs the
+    copies (see docs/concepts.md).
 
     Parameters
     ----------
     irreps_in1, irreps_in2, irreps_out
-        irreps of inputs and output: ``"16x0e + 16x1o"``, or any other value that `e3nn.o3.Irreps` takes.
+        irreps of inputs and output: any value that `e3nn.o3.Irreps` takes.
     instructions
         tuples ``(i_in1, i_in2, i_out, mode, has_weight[, path_weight])``, with the mode one of ``uvw, uvu, uvv,
         uuw, uuu, uvuv, uvu<v, u<vw``.
     in1_var, in2_var, out_var
         variance of each entry of the irreps, 1 by default.
     irrep_normalization
-        unit of variance 1: each ``component`` (the default), the ``norm``, or ``none``.
+        unit of variance 1: ``component`` (the default), ``norm`` or ``none``.
     path_normalization
-        unit of equal weight in a sum: each ``element`` (the default), each ``path``, or ``none``.
+        unit of equal weight in a sum: ``element`` (the default), ``path`` or ``none``.
     internal_weights
-        whether the module owns its weights; by default, if weights are shared.
+        whether the module owns its weights; by default, if shared.
     shared_weights
         whether all rows use the same weights (the default), or each has its own.
     compile_left_right
@@ -63,14 +62,13 @@ class TensorProduct(FormModule):
     compile_right
         write the program of `right` at construction, else at its first use.
     layout
-        ``mul_ir`` (e3nn's: copies outside) or ``ir_mul`` (components outside), one name or one for each of in1,
-        in2, out.
+        ``mul_ir`` (e3nn's: copies outside) or ``ir_mul`` (components outside), one for all or one for each operand.
     strategy
-        ``einsum``, ``grouped``, ``unrolled``, ``kernel`` or ``auto``; `choice` names the selected strategy and why.
+        ``einsum``, ``grouped``, ``unrolled``, ``kernel`` or ``auto``; `choice` names the result and why.
     backend
         ``eager``, ``script``, ``inductor``, ``aot_eager`` or ``cudagraphs``; compiled at the first call.
     streams
-        distribute independent paths over this many CUDA streams (0: none).
+        number of CUDA streams for independent paths (0: none).
     dynamic, fullgraph, mode
         passed to `torch.compile` by the backends that use it.
     max_bytes
@@ -193,10 +191,10 @@ class TensorProduct(FormModule):
     # --- evaluation ---------------------------------------------------------------------------------------------
 
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045 (TorchScript reads it)
-        """Multiply ``x (…, in1)`` and ``y (…, in2)``; batch dimensions broadcast.  Returns ``(…, out)``.
+        """Multiply ``x (…, in1)`` and ``y (…, in2)``, with broadcast; returns ``(…, out)``.
 
-        ``weight`` is ``(numel,)``, or ``(…, numel)`` if not shared, or a list with one tensor for each weighted
-        instruction.  Internal weights are the default, and a tensor replaces internal weights for this call.
+        ``weight`` is ``(numel,)``, or ``(…, numel)`` if not shared, or a list with a tensor for each weighted
+        instruction, and replaces internal weights.
         """
         # Five routes, the narrowest first.  TorchScript must see no other.  The usual call is tried before anything is
         # looked at, since small products are overhead.  What an fx trace sees is one node.  Plain rows go to the
@@ -220,7 +218,7 @@ class TensorProduct(FormModule):
     def right(self, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """Return the product as a matrix on x: ``out = einsum("…i,…ik->…k", x, right(y))``.
 
-        Takes ``y (…, in2)`` and weights as `forward` does; returns ``(…, in1, out)``, for all eight modes.
+        Takes ``y (…, in2)`` and weights as `forward` does; returns ``(…, in1, out)``.
         """
         if torch.jit.is_scripting():
             return self._right_program(y, self._scripted_weight(weight))
@@ -299,9 +297,9 @@ class TensorProduct(FormModule):
     def visualize(
         self, weight: Tensor | None = None, plot_weight: bool = True, aspect_ratio: float | str = 1, ax: Any = None
     ) -> tuple[Any, Any]:
-        """Draw the paths with matplotlib, as e3nn does: inputs on the upper sides of a hexagon, the output below.
+        """Draw the paths with matplotlib, as e3nn does; return ``(figure, axes)``.
 
-        With ``plot_weight``, available weights colour the paths.  Returns ``(figure, axes)``.
+        With ``plot_weight``, available weights colour the paths.
         """
         if aspect_ratio != "auto" and not isinstance(aspect_ratio, (int, float)):
             raise TpgenError(f"aspect_ratio must be a number or 'auto', got {aspect_ratio!r}")
@@ -334,7 +332,7 @@ class TensorProduct(FormModule):
         return self
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
-        """Load a state_dict without e3nn's entries for couplings, which are constants here."""
+        # e3nn stores couplings, which are constants here
         for key in [k for k in state_dict if k.startswith(prefix + "_compiled_main_")]:
             del state_dict[key]
         super()._load_from_state_dict(state_dict, prefix, *args)
