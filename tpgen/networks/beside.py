@@ -1,4 +1,4 @@
-"""Compilation of programs in a background process, which unpickles network and call, and fills the kernel cache."""
+"""Compilation of programs in a background process."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _NAMES = ("call.pt", "said.txt")
 
 
 class ProgramBuilder:
-    """A background process that builds a program, and ends with this process at the latest."""
+    """A background process that builds a program into the kernel cache."""
 
     def __init__(self, network: nn.Module, held: dict[str, Any]) -> None:
-        """Start the process.  Propagates the error of a network that cannot be pickled."""
+        """Start the process; raise the pickling error of a network."""
         self._folder = Path(tempfile.mkdtemp(prefix="tpgen-"))
         self._owner = os.getpid()
         try:
@@ -51,7 +51,7 @@ class ProgramBuilder:
         self._stop = finalize(self, _stop, self._process, self._folder, self._owner)
 
     def works(self) -> bool:
-        """Test whether the process is still running; False in a fork."""
+        """Test whether the process is running; False in a fork."""
         return self._owner == os.getpid() and self._process.poll() is None
 
     def wait(self) -> None:
@@ -60,7 +60,7 @@ class ProgramBuilder:
             self._process.wait()
 
     def failure(self) -> str:
-        """Return the last line of stderr if the process failed, else ""."""
+        """Return the last line of a failed process's stderr, else ""."""
         if not self._process.returncode:
             return ""
         lines = (self._folder / _NAMES[1]).read_text(errors="replace").strip().splitlines()

@@ -1,4 +1,4 @@
-"""Conditions under which a converted network runs eagerly, without its program."""
+"""Conditions under which a converted network runs without its program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _thread = _Thread()
 
 @contextmanager
 def by_networks() -> Iterator[None]:
-    """Make this thread call networks eagerly and uncounted during the context."""
+    """Make this thread's calls of networks bypass programs during the context."""
     before, _thread.inside = _thread.inside, True
     try:
         yield
@@ -31,7 +31,7 @@ def by_networks() -> Iterator[None]:
 
 
 def must_run_eagerly() -> bool:
-    """Test whether a call must run eagerly: inside another network, or under a trace, transform, mode or hook."""
+    """Test whether a call is inside another network, or under a trace, transform, mode or hook."""
     return (
         torch.compiler.is_compiling()
         or _thread.inside

@@ -1,4 +1,4 @@
-"""Copies of any network, even of one that keeps results of its last call."""
+"""Copies of networks that keep results of a call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Network = TypeVar("_Network", bound=nn.Module)
 
 
 class _Detaching(TorchFunctionMode):
-    """Deep-copy computed tensors, which PyTorch refuses, as detached clones."""
+    """Makes deepcopy copy computed tensors as detached clones."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), keywords: Any = None) -> Any:
         if function is not Tensor.__deepcopy__ or args[0].is_leaf:
@@ -26,7 +26,7 @@ class _Detaching(TorchFunctionMode):
 
 
 def copy_of(network: _Network) -> _Network:
-    """Copy a network; kept results lose their graph, and the copy shares scripted functions and Python modules.
+    """Copy a network with detached results, sharing scripted functions and Python modules.
 
     >>> layer = nn.Linear(2, 1)
     >>> layer.last = layer(torch.ones(2))
@@ -39,7 +39,7 @@ def copy_of(network: _Network) -> _Network:
 
 
 def copy_to_call(network: _Network) -> _Network:
-    """Copy a network for calls only: the copy shares the programs of e3nn products."""
+    """Copy a network for calls only, sharing the programs of e3nn products."""
     memo: dict[int, Any] = {}
     for module in network.modules():
         if isinstance(module, CodeGenMixin):

@@ -1,4 +1,4 @@
-"""Common subexpression elimination (cse) and dead code elimination (dce) of a traced graph."""
+"""Common subexpression (cse) and dead code elimination (dce) of a traced graph."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _PURE_HOMES = ("torch", "_operator", "math", "builtins", "tpgen", "e3nn")
 def cse(graph: fx.Graph, module: nn.Module) -> int:
     """Merge equal calls on equal operands, in place; return the number of removed nodes.
 
-    Only pure functions and reads of parameters merge.  Nothing merges across a node that writes into a tensor, or among
-    the ancestors of such a tensor.  Functions and modules outside torch, e3nn and tpgen count as writing.
+    Only pure calls and reads of parameters merge, never across a node that writes into a tensor, or among the ancestors
+    of such a tensor.  Code outside torch, e3nn and tpgen counts as writing.
     """
     writers = {node for node in graph.nodes if _writes(node, module)}
     written = _ancestors({source for node in writers for source in node.all_input_nodes})
@@ -43,7 +43,7 @@ def cse(graph: fx.Graph, module: nn.Module) -> int:
 
 
 def dce(graph: fx.Graph, module: nn.Module) -> None:
-    """Remove unused nodes that inlining has left; unused nodes of the network's own code stay."""
+    """Remove unused nodes of inlined programs."""
     for node in reversed(list(graph.nodes)):
         inlined = "tpgen" in node.meta or node.op == "get_attr"
         if inlined and not node.users and _is_pure(node) and not _writes(node, module):
@@ -72,7 +72,6 @@ def _ancestors(nodes: set[fx.Node]) -> set[fx.Node]:
 
 
 def _writes(node: fx.Node, module: nn.Module) -> bool:
-    """Test whether a node may write into an operand; foreign code may."""
     if node.op == "call_module":
         called = module.get_submodule(str(node.target))
         return _is_foreign(type(called).__module__) or bool(getattr(called, "inplace", False))

@@ -1,7 +1,7 @@
-"""Data-dependent operations of a network, such as `nonzero` and ``item``, as findings of a program.
+"""Data-dependent operations of a network, such as `nonzero` and ``item``, as findings.
 
-Each call computes these operations outside the program, which takes the results as inputs with sizes of their own.  A
-number that is no count must equal that of the example.
+A call computes these operations outside the program, which takes the results as inputs.  A number that is no count
+must equal the example's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LEAST = 2  # of sizes that are open
 
 
 class Dependent(DispatchMode):
-    """A dispatch mode that turns data-dependent operations, except tpgen's, into findings of a program."""
+    """Dispatch mode that turns data-dependent operations, except tpgen's, into findings."""
 
     def __init__(self, program: Recording) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Dependent(DispatchMode):
     def find(
         self, function: Any, compute: Callable[..., Any], sources: Sequence[Tensor], finding: Callable[[Any], Finding]
     ) -> Any:
-        """Return the finding of an operation; in the example call, compute the results and register the finding."""
+        """Return the finding of an operation; in the example call, compute and register."""
         name, program = f"{function} at {caller_location()}", self._program
         self._count[name] += 1
         name = f"{name}, {self._count[name]}"
@@ -65,7 +65,7 @@ class Dependent(DispatchMode):
         return made
 
     def columns(self, mask: Tensor) -> Sequence[Tensor]:
-        """Return the indices of a mask's true entries, one tensor for each axis."""
+        """Return the indices of a mask's true entries along each axis."""
         key = id(mask), mask._version
         if key not in self._columns:
             self._columns[key] = mask, _find_results(self, _aten.nonzero.default, mask).unbind(1)
@@ -149,7 +149,7 @@ def _is_dependent(function: Any) -> bool:
 
 
 def caller_location() -> str:
-    """Return file and line of the code that calls a torch operation; "" for tpgen's own code."""
+    """Return file and line of user code that calls a torch operation; "" for tpgen's."""
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_BETWEEN):
         frame = frame.f_back
@@ -158,7 +158,7 @@ def caller_location() -> str:
 
 
 def user_line(error: BaseException) -> str:
-    """Format the last line of user code behind an error; "" without user code."""
+    """Format the last line of user code behind an error; "" without one."""
     found = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

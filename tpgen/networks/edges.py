@@ -1,7 +1,6 @@
-"""Fuse gathers and scatter sums of a traced graph into product kernels.
+"""Fusion of gathers and sums into product kernels.
 
-``product(x[src], y, w)`` summed to rows ``dst`` becomes one kernel call on x, which stores no row of an edge; gradients
-alike.  `_GATHERS` and `_SUMS` list the PyTorch operators.
+``product(x[src], y, w)`` summed to rows ``dst``, and gradients alike, become one kernel call on x.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _aten, _form = torch.ops.aten, torch.ops.tpgen.form.default
 
 
 class _RowTransfer(NamedTuple):
-    """A gather or a sum: rows of edges, rows of nodes, the index between both, and the number of nodes."""
+    """A gather or sum: rows of edges, rows of nodes, their index, and number of nodes."""
 
     rows: fx.Node
     others: fx.Node
@@ -32,7 +31,7 @@ class _RowTransfer(NamedTuple):
 
 
 class _RuleMatch(NamedTuple):
-    """A row rule for a call, with the gathers and sums that the rule replaces, by slot."""
+    """A row rule for a call, with the gathers and sums that the rule replaces."""
 
     by: RowIndex
     gathered: dict[Slot, fx.Node]

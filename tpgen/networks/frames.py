@@ -1,4 +1,4 @@
-"""Removal of reshapes and broadcasts around inlined products, which hide common operands from cse."""
+"""Removal of reshapes and broadcasts that hide common operands of inlined products."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ _REARRANGING = ("flatten", "unsqueeze", "squeeze", "reshape", "view", "unflatten
 
 
 def drop_frames(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
-    """Remove reshapes and broadcasts of batch dimensions that change no shape at example inputs, in place.
+    """Remove reshapes and broadcasts of tpgen programs that change no shape at example inputs, in place.
 
-    Only nodes of tpgen programs change.  Afterwards all operands of a product have one number of rows, read from the
-    earliest operand.
+    All operands of a product then have one number of rows.
     """
     seen = _ShapeRecorder(module)
     seen.run(*inputs)
@@ -44,7 +43,7 @@ def drop_frames(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
 
 @contextmanager
 def undisturbed(module: nn.Module) -> Iterator[None]:
-    """Run a trial call in evaluation, without gradients, and restore modes and random state."""
+    """Run a context in evaluation, without gradients; restore modes and random state."""
     modes = {m: m.training for m in module.modules()}
     module.eval()  # so that a batch norm keeps its statistics
     try:
@@ -56,7 +55,7 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
 
 
 class _ShapeRecorder(fx.Interpreter):
-    """An interpreter that records the shapes of a graph's tensors."""
+    """Interpreter that records the shapes of a graph's tensors."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
@@ -75,7 +74,7 @@ class _ShapeRecorder(fx.Interpreter):
 
 
 def _reshaped_operand(node: fx.Node, shapes: dict[fx.Node, tuple[int, ...]]) -> fx.Node | None:
-    """Return the operand with the same entries in the same order as the node, or None."""
+    """Return the operand with the node's entries in the same order, or None."""
     if node not in shapes:
         return None
     source: Any = None
@@ -91,7 +90,7 @@ def _reshaped_operand(node: fx.Node, shapes: dict[fx.Node, tuple[int, ...]]) -> 
 
 
 class _RowClasses:
-    """Union-find of matrices that have the same number of rows, as operands of one product."""
+    """Union-find of matrices with equal numbers of rows, as operands of one product."""
 
     def __init__(self, shapes: dict[fx.Node, tuple[int, ...]], order: dict[fx.Node, int]) -> None:
         self.shapes = shapes

@@ -1,4 +1,4 @@
-"""Traces without in-place operations, so that nodes can be shared and dropped."""
+"""Traces without in-place operations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tpgen.emitter.emit import forget_text_with
 
 
 def traced(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
-    """Trace a function at example inputs into a graph without writes, whose inputs may be the flat leaves."""
+    """Trace a function at example inputs into a graph without writes, whose inputs may be flat leaves."""
     graph = _make_graph(function, inputs)
     if functional(graph.graph):
         return graph
@@ -31,7 +31,7 @@ def _make_graph(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.Graph
 
 @contextmanager
 def texts_as_long_as_graphs() -> Iterator[None]:
-    """Free the source text of graphs, traced during the context, together with their code."""
+    """Free source texts of graphs from the context together with their code."""
 
     def change(recompile: Callable[[fx.GraphModule], Any]) -> Callable[[fx.GraphModule], Any]:
         def written(self: fx.GraphModule) -> Any:
@@ -46,7 +46,7 @@ def texts_as_long_as_graphs() -> Iterator[None]:
 
 
 def functional(graph: fx.Graph) -> bool:
-    """Replace in-place operations of a traced graph by functional ones; False if a write may reach other readers."""
+    """Replace in-place operations of a graph by functional ones; False if a write reaches other readers."""
     order = {node: n for n, node in enumerate(graph.nodes)}
     for node in order:
         if node.op == "call_function" and _schema(node) is not None and _schema(node).is_mutable:
@@ -76,7 +76,7 @@ def _functional_counterpart(node: fx.Node) -> Any:
 
 
 def _views(node: fx.Node) -> set[fx.Node]:
-    """Return the views, also indirect ones, of the tensor that a node writes."""
+    """Return all views of the tensor that a node writes."""
     written: Any = node.args[0]
     found: set[fx.Node] = set()
     pending = [user for user in written.users if user is not node]

@@ -1,4 +1,4 @@
-"""A lock between calls of a network and the trace of its program, which replaces the network's parameters."""
+"""A lock between calls of a network and a trace, which swaps its parameters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from threading import Condition, get_ident
 
 
 class Gate:
-    """Blocks calls of a network during a trace; a trace waits up to a second for running calls."""
+    """Blocks calls during a trace; a trace waits up to a second for running calls."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -28,7 +28,7 @@ class Gate:
 
     @contextmanager
     def writing(self) -> Iterator[bool]:
-        """Yield whether the trace may begin, as no call is running."""
+        """Yield whether the trace may begin."""
         with self._changed:
             free = self._changed.wait_for(lambda: not (self._calls or self._writer), timeout=1.0)
             self._writer = get_ident() if free else self._writer

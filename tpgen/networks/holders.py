@@ -10,7 +10,7 @@ from torch import nn
 
 
 def held_networks(holder: Any) -> dict[str, nn.Module]:
-    """Find outermost networks by their paths in a holder; a network holds itself.
+    """Find outermost networks by path in a holder; a network holds itself.
 
     >>> held_networks({"energy": nn.ReLU()})
     {"['energy']": ReLU()}

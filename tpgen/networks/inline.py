@@ -31,10 +31,7 @@ from tpgen.nn.tensor_product import TensorProduct
 
 @dataclass(frozen=True)
 class Gain:
-    """Nodes, constants and FLOPs of a flat graph before and after sharing.
-
-    FLOPs count matrix products at the given inputs; None without inputs.
-    """
+    """Sizes of a flat graph before and after sharing; FLOPs are of matrix products, None without inputs."""
 
     products: int
     nodes_before: int
@@ -55,7 +52,7 @@ class Gain:
 
 
 class FlatNetwork(EmittedModule):
-    """A network as one graph, with the network's own parameters and exact coupling constants."""
+    """A network as one graph, with the network's parameters and exact coupling constants."""
 
     @property
     def gain(self) -> Gain:
@@ -69,22 +66,21 @@ def inline_products(
     strategy: str | None = None,
     inputs: Sequence[Any] | None = None,
 ) -> FlatNetwork:
-    """Replace calls of products by their programs, and share common subexpressions.
+    """Replace calls of products by their programs, without argument checks or autocast, and share subexpressions.
 
-    The graph omits the products' argument checks and autocast handling.  Raises `TraceError` for an untraced network,
-    for inputs on which the network fails, and for a call with a list of weights.
+    Raises `TraceError` for an untraced network, failing inputs, and a call with a list of weights.
 
     Parameters
     ----------
     graph_module
-        a traced network, as of `trace_network`; stays unchanged.
+        a traced network; stays unchanged.
     predicate
         ``(product, path) -> bool``: whether to inline a product.
     strategy
-        strategy of the inlined programs, by default each product's own; ``einsum`` shares most, ``kernel`` nothing.
+        strategy of the inlined programs, by default each product's; ``einsum`` shares most, ``kernel`` nothing.
     inputs
-        example inputs with at least two rows.  With inputs, the flat network drops broadcasts of batch dimensions that
-        the example does not need, which shares more, and then takes only batches of the same form (any number of rows).
+        example with at least two rows.  The flat network then shares more, and takes only batches of the example's form
+        with any number of rows.
     """
     _check_runs(graph_module, inputs)
     flat = _Inliner(graph_module, predicate, strategy).run()

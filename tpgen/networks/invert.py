@@ -1,4 +1,4 @@
-"""Inversion of a traced elementwise function, step by step from output to input.
+"""Inversion of a traced elementwise function, step by step.
 
 >>> import torch
 >>> from torch import fx
@@ -95,11 +95,10 @@ _HARMLESS = {"inplace"}  # keywords that change no value
 def invert(graph_module: fx.GraphModule, inverses: Mapping[Any, Inverse] | None = None) -> fx.GraphModule:
     """Return the inverse of an invertible elementwise function, as a graph.
 
-    The graph must have one placeholder, and each step from the placeholder to the output must read the previous step
-    once.  Numbers, parameters and results computed from these are constants.  Steps that are one-to-one on positive
-    numbers only, as ``square``, invert to the positive number.
+    The graph must be a chain of steps from one placeholder to the output; all other values are constants.  Steps that
+    are one-to-one on positive numbers only, as ``square``, invert to the positive number.
 
-    Raises `InverseError` with the node's name for a step without an inverse, and for an untraced function.
+    Raises `InverseError` for a step without an inverse, by name, and for an untraced function.
 
     >>> import torch
     >>> double = invert(fx.symbolic_trace(lambda x: torch.sin(x) + 1), {torch.sin: lambda y, place: torch.asin(y)})
@@ -111,9 +110,8 @@ def invert(graph_module: fx.GraphModule, inverses: Mapping[Any, Inverse] | None 
     graph_module
         the traced function.
     inverses
-        inverses that precede `INVERSES`: by function, by class or path of a module, or by name.  Each is a function
-        ``(y, place, *constants) -> x`` in torch code: ``place`` is the input's position among the step's arguments, and
-        ``constants`` are the other arguments.
+        functions ``(y, place, *constants) -> x`` in torch code that precede `INVERSES`, by function, class or path of a
+        module, or name: ``place`` is the input's position among the arguments, ``constants`` are the other arguments.
     """
     if not isinstance(graph_module, fx.GraphModule):
         raise InverseError(
@@ -195,7 +193,6 @@ class _Inversion:
         return INVERSES[name]
 
     def _check_constants(self, node: fx.Node, inverse: Inverse, constants: list[Any]) -> None:
-        """Raise `InverseError` if a step has more arguments than its inverse takes."""
         try:
             inspect.signature(inverse).bind(None, 0, *constants)
         except ValueError:  # a function that does not tell its signature
@@ -221,7 +218,7 @@ class _Inversion:
 
 
 def _step_name(node: fx.Node, module: nn.Module) -> tuple[str, list[Any]]:
-    """Return the name of a node's step, and the keys that look up a user's inverse."""
+    """Return a step's name, and keys that look up a user's inverse."""
     if node.op == "call_module":
         kind = type(module.get_submodule(str(node.target)))
         return kind.__name__.lower(), [kind, kind.__name__.lower(), str(node.target)]
@@ -231,7 +228,7 @@ def _step_name(node: fx.Node, module: nn.Module) -> tuple[str, list[Any]]:
 
 
 def _is_known(node: fx.Node, module: nn.Module) -> bool:
-    """Test whether a node's function or module is torch's or Python's own."""
+    """Test whether a step belongs to torch or Python."""
     if node.op == "call_module":
         return type(module.get_submodule(str(node.target))).__module__.startswith("torch.nn.")
     home = getattr(node.target, "__module__", None) or "torch"

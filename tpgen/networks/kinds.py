@@ -1,4 +1,4 @@
-"""Kinds of calls of a network: calls with equal signature and gradient flags, counted and served by one program."""
+"""Kinds of calls of a network, each with one program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DIFFERENTIATED = "its results are differentiated"
 
 
 class Kind:
-    """Calls of one kind: count, shortest time, an example, and the program."""
+    """Calls with equal signature and gradient flags: count, shortest time, example, and program."""
 
     def __init__(self, signature: Signature, tensors: Sequence[Tensor]) -> None:
         _, _, *kinds = signature.beside
@@ -45,7 +45,7 @@ class Kind:
         self._asks: list[bool] = []
 
     def example(self) -> tuple[tuple, dict[str, Any], list[Tensor]]:
-        """Return arguments and keywords of an example call with fresh containers and tensors, and the tensors."""
+        """Return fresh arguments and keywords of an example, and their tensors."""
         tensors = [x.detach().requires_grad_(x.requires_grad) for x in self.tensors]
         return *self.signature.arguments(tensors), tensors
 
@@ -102,7 +102,7 @@ class Kind:
         return True
 
     def served(self, tensors: list[Tensor], recompute: Callable[[Program, tuple[int, ...]], Recompute]) -> Any:
-        """Compute the outcome of a call by the program; None if the program is not valid for the call."""
+        """Compute the outcome of a call by the program; None if the program does not fit."""
         program, graphs = self.program, self._graphs
         assert program is not None
         assert graphs is not None

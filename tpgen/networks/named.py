@@ -1,4 +1,4 @@
-"""Kernel calls in compiled programs: C++ operators that look kernels up by number, without Python."""
+"""Kernel calls in compiled programs, without Python."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _named: Shelf[int, tuple[Kernels, str, Rules]] = Shelf("calls of programs by nam
 
 
 def call_by_name(graph: fx.Graph) -> None:
-    """Build a graph's kernels, and replace form calls by numbered kernel calls.
+    """Build a graph's kernels, and replace form calls by C++ calls of numbered kernels.
 
-    Raises `BackendError` without the C++ runtime, and for a call without a kernel.
+    Raises `BackendError` without the C++ runtime or a kernel.
     """
     for node in list(graph.nodes):
         if node.target is torch.ops.tpgen.form.default:
@@ -56,7 +56,7 @@ def _name_call(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
 
 
 def _build_kernels(call: FormCall) -> tuple[CallSignature, list[int]]:
-    """Build the kernels of a call; return the call's signature and the numbers of the kernels."""
+    """Return the signature of a call, and numbers of its kernels."""
     kernels, first = kernels_of(call.description), cast(fx.Node, call.tensors[0]).meta["val"]
     if kernels.expands(call._replace(tensors=[first])):
         raise BackendError(
@@ -75,7 +75,6 @@ def _build_kernels(call: FormCall) -> tuple[CallSignature, list[int]]:
 
 
 def _strided_row(graph: fx.Graph, x: Any) -> Any:
-    """Replace a view of rows as one row by a strided view, so that Inductor vectorises the row loop."""
     if x.target is not torch.ops.aten.view.default or x.meta["val"].dim() != 2 or x.meta["val"].shape[0] != 1:
         return x
     rows = x.args[0]

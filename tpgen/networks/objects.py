@@ -1,7 +1,4 @@
-"""Objects among the arguments of a call, such as `torch_geometric.data.Data`, as pytrees of their attributes.
-
-An object is its class and ``__dict__``.  A weak reference to an enclosing object is a number of levels.
-"""
+"""Objects among arguments, such as `torch_geometric.data.Data`, as pytrees of their attributes."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ _OF_PYTHON = SimpleNamespace, Namespace
 
 
 class ObjectParts:
-    """A pytree node for an object: class, and values of its ``__dict__``."""
+    """Pytree node of an object: class and ``__dict__``."""
 
     __slots__ = ("kind", "values")
 
@@ -44,7 +41,7 @@ pytree.register_pytree_node(
 
 @dataclass(frozen=True)
 class EnclosingObject:
-    """Placeholder of a weak reference to the enclosing object ``levels`` further out."""
+    """Placeholder of a weak reference to the object ``levels`` further out."""
 
     levels: int
 
@@ -71,7 +68,7 @@ def _has_attributes(kind: type) -> bool:
 
 
 def enclosing_object(reference: Any, around: tuple[Any, ...]) -> EnclosingObject | None:
-    """Convert a weak reference to one of the objects ``around``, innermost last, into `EnclosingObject`; else None."""
+    """Convert a weak reference to one of the objects ``around``, innermost last; None for others."""
     found = reference() if type(reference) is weakref.ref else None
     return next((EnclosingObject(n) for n, x in enumerate(reversed(around)) if x is found), None)
 
@@ -103,12 +100,12 @@ def rebuild_objects(x: Any, around: tuple[Any, ...] = ()) -> Any:
 
 
 def nested_dicts(x: Any) -> list[dict[Any, Any]]:
-    """Return the attribute dicts of an object and of everything inside."""
+    """Return the attribute dicts of an object and its contents."""
     return [names for _, names in holders((x,), {})]
 
 
 def holders(args: tuple, options: dict[str, Any]) -> list[tuple[Any, dict[Any, Any]]]:
-    """Return the distinct dicts and objects among arguments, each with its dict of names."""
+    """Return distinct dicts and objects among arguments, each with its dict."""
     found: dict[int, tuple[Any, dict]] = {}
     pending: list[Any] = [*args, *options.values()]
     while pending:

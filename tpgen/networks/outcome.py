@@ -1,7 +1,4 @@
-"""Outcomes of calls: the result together with side effects on arguments, which a program must reproduce.
-
-Networks may write into given dicts and objects, return given values, and make tensors require gradients.
-"""
+"""Outcomes of calls: results, and side effects on arguments, which a program must reproduce."""
 
 from __future__ import annotations
 
@@ -65,7 +62,7 @@ def apply_outcome(outcome: tuple, args: tuple, options: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Graphs:
-    """Leaves of an outcome that have autograd graphs, and input tensors that the network makes require gradients."""
+    """Leaves of an outcome with autograd graphs, and inputs that the network makes require gradients."""
 
     spec: pytree.TreeSpec
     led: tuple[int, ...]  # leaves that were computed of what requires a gradient
@@ -74,7 +71,7 @@ class Graphs:
 
     @staticmethod
     def of(outcome: tuple, flags: Sequence[bool], tensors: Sequence[Tensor]) -> Graphs:
-        """Classify the leaves of an outcome; ``flags`` are the tensors' requires_grad before the call."""
+        """Classify an outcome's leaves; ``flags`` are the tensors' requires_grad before the call."""
         leaves, spec = flatten(outcome)
         live = {n: x for n, x in enumerate(leaves) if isinstance(x, Tensor) and x.requires_grad}
         return Graphs(
@@ -86,7 +83,7 @@ class Graphs:
 
 
 def evaluation(network: nn.Module, grad: bool) -> Evaluate:
-    """Return a function from a network's arguments to the outcome, with or without gradients."""
+    """Return a function from a network's arguments to the outcome."""
 
     def evaluate(*args: Any, **options: Any) -> tuple:
         with torch.set_grad_enabled(grad), by_networks():

@@ -24,9 +24,9 @@ _METADATA, _CONDITIONS = "_metadata.json", "tpgen_conditions"  # of a package, w
 
 
 def write_package(program: ExportedProgram, file: Any, options: dict[str, Any] | None = None) -> None:
-    """Compile a program into ``file``, a path or a binary stream.
+    """Compile a program into ``file``, a path or binary stream.
 
-    Input checks of the package reject sizes for which trace or compiler would have decided otherwise.
+    Input checks reject sizes for which trace or compiler would have decided otherwise.
     """
     checks = _torch.instead(_torch.CppWrapper, "generate_input_output_runtime_checks", _with_size_checks)
     with _patched_inductor(), checks, _torch.with_small_sizes():
@@ -36,8 +36,7 @@ def write_package(program: ExportedProgram, file: Any, options: dict[str, Any] |
 def write_traced(graph: fx.GraphModule, inputs: Sequence[Tensor], file: Any, options: dict[str, Any]) -> None:
     """Compile a traced graph into ``file``, for all sizes open in its placeholders; ``inputs`` are an example.
 
-    The package does not check inputs: callers check sizes, dtypes and devices, and give contiguous tensors.  Its
-    metadata lists the size conditions added by compilation (`conditions_of`).
+    The package checks no inputs: callers check sizes, dtypes and devices, and give contiguous tensors.
     """
     values = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
     before = set(size_guards(values))
@@ -55,7 +54,7 @@ def write_traced(graph: fx.GraphModule, inputs: Sequence[Tensor], file: Any, opt
 
 
 def conditions_of(metadata: Mapping[str, str]) -> list[str]:
-    """Read the size conditions that compilation has added from a package's metadata."""
+    """Read the size conditions added by compilation from a `write_traced` package."""
     return json.loads(metadata[_CONDITIONS])
 
 
@@ -76,7 +75,6 @@ def _patched_inductor() -> Iterator[None]:
 
 
 def _forget_sizes() -> None:
-    """Clear PyTorch's caches of shapes and size guards, which keep whole programs alive."""
     _torch.FakeTensorMode.cache_clear()
     for method in vars(ShapeEnv).values():
         if hasattr(method, "cache_clear"):
@@ -100,7 +98,7 @@ def _without_input_checks(written: Callable[[Any], None]) -> Callable[[Any], Non
 
 
 def _with_size_checks(checks: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Extend the package's input checks by conditions among sizes, and drop checks of irrelevant strides."""
+    """Extend input checks by conditions among sizes, and relax strides."""
 
     def write(self: Any) -> None:
         graph = _torch.inductor_graph.graph
@@ -153,7 +151,7 @@ AOTI_NOINLINE static void __check_inputs_outputs(AtenTensorHandle* inputs, AtenT
 
 
 def _check_lines(graph: Any) -> Iterator[str]:
-    """Yield C++ lines that name the open sizes of inputs and check the guards and strides."""
+    """Yield C++ lines that name open input sizes and check guards and strides."""
     env, known, rest = graph.sizevars.shape_env, {}, []
     for n, x in enumerate(graph.graph_inputs.values()):
         for dim, size in enumerate(map(env.replace, x.get_size())):

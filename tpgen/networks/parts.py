@@ -1,4 +1,4 @@
-"""Decomposition of objects by class: an object is unchanged if its parts are the same."""
+"""Decomposition of objects by class: an object is unchanged if its parts are."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def bases_of(kind: type) -> tuple:
 
 
 def names_of_class(kind: type) -> tuple[str, ...]:
-    """Return the names of a class's own attributes, without special ones that Python may write."""
+    """Return names of a class's own attributes, without most special ones."""
     return tuple(name for name in vars(kind) if not name.startswith("__") or name in _READING)
 
 
 def class_table(kind: type) -> dict[str, Any]:
-    """Return the mutable dict behind the proxy of a class's attributes."""
+    """Return the dict behind the proxy of a class's attributes."""
     return gc.get_referents(vars(kind))[0]
 
 
@@ -60,7 +60,7 @@ def items_of(x: Mapping[Any, Any]) -> tuple:
 
 
 def content_of(cell: CellType) -> tuple:
-    """Return the content of a closure cell as a tuple, empty for an unset cell."""
+    """Return the content of a closure cell as a tuple, empty if unset."""
     try:
         return (cell.cell_contents,)
     except ValueError:  # nothing has been written into it yet
@@ -68,7 +68,7 @@ def content_of(cell: CellType) -> tuple:
 
 
 def attributes_of(x: Any) -> tuple:
-    """Return names and values of an object's own attributes, in dict and slots, and its class."""
+    """Return names and values of an object's dict and slots, and its class."""
     held = getattr(x, "__dict__", {})
     slots = [name for name in slot_names(type(x)) if hasattr(x, name)]
     return (*held, *held.values(), *slots, *(getattr(x, name) for name in slots), type(x))
@@ -113,5 +113,5 @@ KEPT: dict[type, PartsOf] = {
 
 
 def entry(table: dict[type, PartsOf], x: Any) -> PartsOf | None:
-    """Look up the decomposition for an object's class, or for its first registered base."""
+    """Look up the decomposition of an object's class or first known base."""
     return next((table[kind] for kind in type(x).__mro__ if kind in table), None)

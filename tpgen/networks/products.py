@@ -1,7 +1,6 @@
-"""Matrix products in a program replaced by linear-layer kernels, which are compiled for constant sizes.
+"""Matrix products of a program as kernels of linear layers.
 
-With ``W`` of constant sizes and an open number of rows, ``x W`` is a linear layer of scalars, and ``g Wᵀ`` and ``xᵀ g``
-are its gradients.
+With ``W`` of constant sizes, ``x W`` is a linear layer of scalars, and ``g Wᵀ`` and ``xᵀ g`` are its gradients.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class _Layer(NamedTuple):
 
 
 def products_by_kernels(graph: fx.Graph) -> None:
-    """Replace products of rows with matrices of constant sizes, and the gradients of such products, by kernel calls."""
+    """Replace products of rows with matrices of constant sizes, and their gradients, by kernel calls."""
     for node in graph.find_nodes(op="call_function", target=_aten.mm.default):
         layer = _layer_of(node)
         plan = None if layer is None else make_matrix_plan(*layer.sizes)

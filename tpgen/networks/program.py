@@ -1,4 +1,4 @@
-"""Export of a whole network, forces by autograd included, as one program of `torch.export`."""
+"""Export of a whole network, forces included, by `torch.export`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ _SQUEEZES = {getattr(torch.ops.aten.squeeze, name) for name in ("default", "dim"
 def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool = False) -> ExportedProgram:
     """Export a network in evaluation, with the derivatives that the network takes.
 
-    ``inputs`` are the arguments of one call.  Every size of 2 or more that is no parameter's stays open, also for 0 and
-    1.  Sizes that are equal in ``inputs`` count as one size, so give different numbers of atoms and edges.  If the
-    network tests whether a tensor is empty, or squeezes, the program excludes sizes 0 or 1, unless ``few_alike``
-    asserts equal results.  A program with kernel calls also computes matrix products by kernels.
+    Every size of 2 or more in ``inputs``, the arguments of one call, that is no parameter's stays open.  Equal sizes
+    count as one: give different numbers of atoms and edges.  If the network tests for an empty tensor, or squeezes, the
+    program excludes sizes 0 or 1, unless ``few_alike`` asserts equal results.
 
-    Raises `DeployError` for an `EdgeOrder`, if the network fails on the inputs, and if the network decides by values.
+    Raises `DeployError` for an `EdgeOrder`, failing inputs, and decisions by values.
 
     >>> program = network_program(nn.Linear(3, 2), [torch.randn(5, 3)])
     >>> [len(program.module()(torch.randn(rows, 3))) for rows in (7, 1, 0)]
@@ -82,7 +81,7 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
 
 
 class _WithSizeConditions(nn.Module):
-    """A traced graph that asserts the size conditions of its trace, so that an export records the conditions."""
+    """A traced graph that asserts its trace's size conditions, so that an export records these."""
 
     def __init__(self, graph: fx.GraphModule) -> None:
         super().__init__()

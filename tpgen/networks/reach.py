@@ -1,7 +1,4 @@
-"""Values that code reaches beside its arguments: globals, classes, functions with defaults and closures, and objects.
-
-A trace function records all executed code; `Reach` follows every name in the code from there.
-"""
+"""Values that executed code reaches beside its arguments: globals, classes, functions and objects."""
 
 from __future__ import annotations
 
@@ -84,10 +81,7 @@ class Whole(NamedTuple):
 
 @contextmanager
 def executed_code() -> Iterator[dict[CodeType, dict[str, Any]]]:
-    """Record the code of all functions that this thread runs during the context, with their globals.
-
-    Garbage collection is off, so finalizers do not run.
-    """
+    """Record the code of all functions that this thread runs during the context, with their globals."""
     codes: dict[CodeType, dict[str, Any]] = {}
 
     def note(frame: FrameType, _event: str, _argument: Any) -> None:  # none of the lines
@@ -205,7 +199,6 @@ class Reach:
             self._add_instance(name, x, entry(CHANGED, x) or kept)
 
     def _add_function(self, name: str, x: FunctionType) -> None:
-        """Record code, defaults and closure of a function that runs."""
         if x.__code__ not in self._codes:
             return
         self._add_whole(name, x, FUNCTION)
@@ -235,7 +228,7 @@ class Reach:
         self._pending.append((name, kind))
 
     def _add_attributes(self, name: str, x: Any) -> None:
-        """Record all attributes, and follow the attributes named by code, or all if code reads the dict."""
+        """Record all attributes; follow those named by code, or all if code reads the dict."""
         value = self._add_parts(name, x, attributes_of, id(x) + 1)
         if isinstance(x, _OPENED) or self._names & {"__dict__", "vars"}:
             self._pending += [(name, part) for part in value]
@@ -267,13 +260,12 @@ def is_library_code(code: CodeType) -> bool:
 
 
 def _is_of_library(names: Mapping[str, Any]) -> bool:
-    """Test whether globals belong to a library or a generated class."""
     home = str(names.get("__name__", ""))
     return home.split(".")[0] in _FIXED - {"__main__"} or home.startswith("namedtuple_")
 
 
 def _names_in_code(code: CodeType) -> Iterator[str]:
-    """Yield names in code, and string constants that `getattr` may take."""
+    """Yield names in code, and strings that `getattr` may take."""
     yield from code.co_names
     yield from (x for x in code.co_consts if isinstance(x, str) and x.isidentifier())
 

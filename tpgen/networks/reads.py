@@ -1,7 +1,6 @@
 """Records of module attributes that a network's code reads during a trace.
 
-A program bakes in every value except parameters and buffers.  The program is valid while all recorded values, and all
-values that `reach` finds from the code, are unchanged.
+A program is valid while all values that the code has read, except parameters and buffers, are unchanged.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class Reads:
             self._hooks += [Whole(_HOOK, table, items_of, items_of(table), 0) for table in hooks]
 
     def settle(self, before: dict[int, dict[str, Any]] | None = None) -> None:
-        """Drop attributes that the code has written; `DeployError` if the code read the value ``before`` the write."""
+        """Drop attributes that code has written; `DeployError` if code read the value ``before`` the write."""
         for place in self._found.values() if before else ():
             earlier = (before or {}).get(id(place.table), {}).get(place.name, self)
             if not is_unchanged(place) and place.value is earlier:
@@ -98,7 +97,7 @@ class Reads:
         self._found = {key: place for key, place in self._found.items() if is_unchanged(place)}
 
     def follow(self, reach: Reach, modules: Sequence[nn.Module]) -> None:
-        """Add all objects reachable from recorded values and from the executed code, and watch all."""
+        """Watch all recorded values, and all objects that code reaches from these."""
         for module in modules:
             reach.add(type(module).__name__, module)
         self._reach = reach
@@ -122,14 +121,14 @@ class Reads:
         self._constants = [(x, x._version) for x in tensors.values()]
 
     def settle_objects(self, reach: Reach) -> None:
-        """Drop objects changed only by hooks; `DeployError` for other changed objects."""
+        """Drop objects changed by hooks; `DeployError` for other changed objects."""
         for name, key in self._watch.changed():
             if not name.startswith(_HOOK):
                 raise _changing(f"changes {name}")
             reach.wholes.pop(key, None)
 
     def tensors(self) -> list[tuple[str, Tensor]]:
-        """Return named tensors that are reachable, but neither parameters nor buffers."""
+        """Return named reachable tensors that are neither parameters nor buffers."""
         return list(self._reach.tensors.values())
 
     def is_unchanged(self) -> bool:
@@ -154,7 +153,7 @@ _TABLES = frozenset(vars(nn.Module())) - {"training"}
 
 @contextmanager
 def reading(modules: Sequence[nn.Module], kept: bool = False) -> Iterator[Reads]:
-    """Record reads of the modules' attributes during the context; undo attribute writes unless ``kept``."""
+    """Record reads of modules' attributes during the context; undo attribute writes unless ``kept``."""
     reads, found = Reads(), object.__getattribute__
     reads.watch(modules)
     writer = get_ident()

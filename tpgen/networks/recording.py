@@ -1,7 +1,7 @@
-"""Data-dependent inputs ("findings") of a traced program, such as edge pairs and species of rows.
+"""Data-dependent inputs ("findings") of a program, such as edge pairs and species of rows.
 
 During a trace, modules ask the active `Recording` for a finding and name its source tensors.  Each call of the program
-computes the finding from its sources, or reuses the last one if the program confirms its validity.
+computes the finding, or reuses a confirmed one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROUNDING = 64  # units in the last place of the longest vector: other pairs dif
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Species of rows, and row groups of one species each, at least two."""
+    """Species of rows, and row groups of one species, at least two."""
 
     species: Tensor  # (rows,): the species of each row
     there: Tensor  # (groups,): the species of each group, all that occur
@@ -33,9 +33,7 @@ class Groups:
 
 
 def species_groups(species: Tensor) -> list[Tensor] | None:
-    """Return the species of rows, the distinct species in ascending order, and each row's index into the latter.
-
-    None for fewer than two rows.  The tensors are cached: do not write.
+    """Return species of rows, distinct species, and each row's index into the latter, read-only; None below two rows.
 
     >>> for x in species_groups(torch.tensor([7, 3, 7])):
     ...     print(x.tolist())
@@ -63,7 +61,7 @@ def pairs_among(edge_index: Tensor, vectors: Tensor) -> list[Tensor] | None:
 
 
 def unlike(found: EdgePairs, _edge_index: Tensor, vectors: Tensor) -> Tensor:
-    """Return the deviation of paired vectors from opposites, minus a rounding tolerance: positive for a mismatch."""
+    """Return the deviation of paired vectors from opposites beyond rounding; positive for a mismatch."""
     first, second = (vectors.detach().index_select(0, edges) for edges in (found.first, found.second))
     return (first + second).abs().amax() - _ROUNDING * torch.finfo(vectors.dtype).eps * first.abs().amax()
 
@@ -86,10 +84,10 @@ def _pairs(order: Tensor, place: Tensor, number: Tensor, first: Tensor, second: 
 
 
 class Finding(NamedTuple):
-    """A kind of finding: how a call finds tensors, and how modules receive the tensors.
+    """A kind of finding: how a call finds tensors, and how modules receive these.
 
-    ``wrong`` computes, from finding and sources, a number that is positive if a reused finding is invalid.  A ``fixed``
-    finding depends on parameters alone.
+    ``wrong`` of finding and sources is positive if a reused finding is invalid.  ``fixed`` findings depend on
+    parameters alone.
     """
 
     find: Callable[..., list[Tensor] | None]
@@ -102,9 +100,9 @@ FINDINGS = {"pairs": Finding(pairs_among, _pairs, unlike), "groups": Finding(gro
 
 
 class Recording:
-    """The findings ``given`` to a traced program, and the sources that modules name.
+    """Findings ``given`` to a program in a trace, and sources that modules name.
 
-    ``findings`` lists the available kinds in a trace; None in the example call that discovers findings.
+    ``findings`` are the kinds of a trace; None in the example call that discovers findings.
     """
 
     def __init__(self, given: Mapping[str, Sequence[Tensor]], findings: Mapping[str, Finding] | None = None) -> None:
@@ -114,7 +112,7 @@ class Recording:
         self.sources: dict[str, tuple[Tensor, ...]] = {}  # a program has one of each kind, the first
 
     def groups(self, *source: Tensor) -> Groups | None:
-        """Return the given groups of one-hot rows; None without groups, or if the source differs from the first."""
+        """Return the given groups of one-hot rows; None without any for this source."""
         if not source[0].is_cpu:
             return None
         known = self.sources.setdefault("groups", source)

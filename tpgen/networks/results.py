@@ -1,4 +1,4 @@
-"""Results of a network flattened into tensors and constants, and rebuilt."""
+"""Results of a network as leaves and structure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tpgen.networks.signature import is_plain
 
 
 class Given:
-    """Leaf of a result: the n-th tensor of the call, returned unchanged."""
+    """Leaf of a result: the call's n-th tensor, unchanged."""
 
     __slots__ = ("place",)
 
@@ -28,7 +28,7 @@ class Given:
 
 
 class _Fields:
-    """A pytree node for a dataclass: class, field values, and attributes that are no fields."""
+    """Pytree node of a dataclass: class, field values, and other attributes."""
 
     def __init__(self, kind: type, values: dict[str, Any], beside: tuple[tuple[str, Any], ...]) -> None:
         self.kind, self.values, self.beside = kind, values, beside
@@ -46,7 +46,7 @@ pytree.register_pytree_node(
 
 
 def flatten(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
-    """Flatten a result of nested tuples, lists, dicts, dataclasses and objects into leaves and structure."""
+    """Flatten nested tuples, lists, dicts, dataclasses and objects into leaves and structure."""
     return pytree.tree_flatten(pytree.tree_map(_opened_whole, result))
 
 
@@ -63,7 +63,7 @@ def _is_of_containers(spec: pytree.TreeSpec) -> bool:
 
 
 def leaf_constants(leaves: Sequence[Any]) -> dict[int, Any]:
-    """Return the constant leaves by position; `DeployError` for leaves that vary or hide tensors."""
+    """Return constant leaves by position; `DeployError` for leaves that vary or hide tensors."""
     rest = {n: x for n, x in enumerate(leaves) if not isinstance(x, Tensor)}
     for x in rest.values():
         if isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -80,7 +80,7 @@ def leaf_constants(leaves: Sequence[Any]) -> dict[int, Any]:
 
 
 def values(result: Any, owned: Iterable[Tensor]) -> Any:
-    """Detach a result, and copy tensors that share memory with ``owned`` tensors."""
+    """Detach a result, and copy tensors that share memory with ``owned`` ones."""
     leaves, spec = flatten(result)
     memory = {_memory(x) for x in owned}
     return unflatten([_value(x, memory) if isinstance(x, Tensor) else x for x in leaves], spec)
@@ -95,7 +95,7 @@ def _memory(x: Tensor) -> int:
 
 
 def opened_fields(value: Any) -> Any:
-    """Replace dataclasses in a value by pytree nodes; `closed_fields` is the inverse."""
+    """Replace dataclasses by pytree nodes; `closed_fields` inverts."""
     return pytree.tree_map(_opened, value, is_leaf=_is_dataclass)
 
 

@@ -1,7 +1,6 @@
-"""Calls of a converted network, served by a compiled program once available, else by the network.
+"""Calls of a converted network, served by compiled programs once available.
 
-Calls of one kind (equal signature and gradient flags) are counted and timed.  A kind gets a program unless its results
-are differentiated.
+A kind of calls gets a program unless its results are differentiated.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _log = getLogger("tpgen")
 
 
 class Calls:
-    """A network's replacement for ``nn.Module.__call__``, in PyTorch's ``_compiled_call_impl``."""
+    """A network's replacement for ``nn.Module.__call__``, in ``_compiled_call_impl``."""
 
     def __init__(self, network: nn.Module, when: When) -> None:
         self.__setstate__({"network": network, "when": when})
@@ -91,7 +90,7 @@ class Calls:
         return self._call_counted(network, kind, tensors, args, options)
 
     def _serve_wrapped(self, network: nn.Module) -> None:
-        """Serve calls of the wrapped network, if a wrapper takes objects."""
+        """Serve calls of the network inside a wrapper that takes objects."""
         if not self._handed:
             self._handed, own = True, len(list(network.parameters()))
             for child in network.children():
@@ -127,7 +126,7 @@ class Calls:
     def _call_counted(
         self, network: Any, kind: Kind, tensors: list[Tensor], args: tuple, options: dict[str, Any]
     ) -> Any:
-        """Call the network, count and time the call, and build a program when due."""
+        """Call the network, count and time the call, and build a due program."""
         versions, begun = [x._version for x in tensors], perf_counter()
         with self._gate.calling(), by_networks(), self._parallel_compilation(network, kind):
             result = network._call_impl(*args, **options)
@@ -145,7 +144,6 @@ class Calls:
         return result
 
     def _parallel_compilation(self, network: nn.Module, kind: Kind) -> AbstractContextManager[Any]:
-        """Compile the kernels of a first call in parallel."""
         if kind.count or is_hooked(network) or torch.is_autocast_enabled("cpu"):
             return nullcontext()
         return rehearsed_by(partial(_rehearse, network, kind), cores() + 1)
@@ -160,7 +158,7 @@ class Calls:
     # -- programs ------------------------------------------------------------------------------------------------------
 
     def serves(self, network: nn.Module) -> bool:
-        """Test whether these calls belong to this network, not to the origin of a shallow copy."""
+        """Test whether these calls belong to this network, no shallow copy's origin."""
         return self._network is network
 
     def ready(self, network: nn.Module) -> None:
@@ -241,7 +239,7 @@ class Calls:
 
 
 def _rehearse(network: nn.Module, kind: Kind) -> None:
-    """Call copies of network and arguments, and restore the random state."""
+    """Call copies of network and arguments, keeping the random state."""
     args, options, _ = deepcopy(kind.example())
     numbers = torch.get_rng_state()
     try:
@@ -251,7 +249,7 @@ def _rehearse(network: nn.Module, kind: Kind) -> None:
 
 
 def is_hooked(network: nn.Module) -> bool:
-    """Test whether a module of the network, or all modules, have hooks."""
+    """Test whether modules of the network, or all modules, have hooks."""
     return any(HOOKS_OF_ALL) or any(vars(module).get(name) for module in network.modules() for name in _HOOKS)
 
 
@@ -291,9 +289,7 @@ def serve_no_more(network: nn.Module) -> None:
 
 
 def ready(network: Any) -> None:
-    """Wait until programs serve all kinds of calls that a converted network or a calculator has had so far.
-
-    Builds missing programs immediately, even for rare or long calls.
+    """Build the programs of all calls that a converted network or calculator has had, and wait for all builds.
 
     >>> ready(nn.Linear(1, 1))  # calls of others have no program
     """

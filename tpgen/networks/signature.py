@@ -1,4 +1,4 @@
-"""Signatures of calls (structure and constants, without tensor values), and the parameter slots of a network."""
+"""Signatures of calls, and the parameter slots of a network."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class Signature:
         return Signature(spec, constants, (places, *_torch_settings(tensors.values()))), list(tensors.values())
 
     def in_order(self, tensors: list[Tensor], like: Signature) -> tuple[Signature, list[Tensor]]:
-        """Reorder the keys of dict arguments, and so the tensors, as in the signature ``like``."""
+        """Reorder the keys of dict arguments, and so the tensors, as in ``like``."""
         if self.spec == like.spec:
             return self, tensors
         return Signature.of(*_reorder_dicts(self.arguments(tensors), like.arguments(range(like.spec.num_leaves))))
 
     def need(self, like: Signature) -> None:
-        """Raise `InputError` unless a call has the nesting, names, constants and types of constants of ``like``."""
+        """Raise `InputError` unless nesting, names and constants, with their types, equal those of ``like``."""
         if self != like:
             raise InputError(
                 f"a step is for calls like its example, but this one {_difference(self, like)}: give the same names "
@@ -68,7 +68,7 @@ class Signature:
             )
 
     def asks_otherwise(self, like: Signature) -> bool:
-        """Test whether a call differs from ``like`` only in which plain tensors require gradients."""
+        """Test whether a call differs from ``like`` only in which tensors require gradients."""
         (places, dtype, *kinds), (same_places, same_dtype, *_) = self.beside, like.beside
         return (places, dtype) == (same_places, same_dtype) and not any(any(unusual) for _, *unusual in kinds)
 
@@ -100,7 +100,6 @@ def _difference(one: Signature, like: Signature) -> str:
 
 
 def _leaves_by_path(signature: Signature) -> dict[str, str]:
-    """Describe the leaf at each path of a call: a tensor, or a constant."""
     known = {n: f"{x!r} ({kind.__name__})" for n, kind, x in signature.constants}
     leaves = [known.get(n, "a tensor") for n in range(signature.spec.num_leaves)]
     pairs, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(leaves, signature.spec))
@@ -180,9 +179,9 @@ def _torch_settings(tensors: Any) -> Iterator[Any]:
 
 
 class ParameterSlots:
-    """The slots of a network's distinct parameters and buffers, except in TorchScript modules.
+    """Slots of a network's distinct parameters and buffers, except in TorchScript modules.
 
-    ``gradients`` says whether a program differentiates with respect to tensors that require gradients.
+    ``gradients``: programs differentiate with respect to tensors that require gradients.
     """
 
     def __init__(self, network: nn.Module, gradients: bool) -> None:
@@ -205,7 +204,7 @@ class ParameterSlots:
         self._last: list[Tensor] = []
 
     def is_unchanged(self) -> bool:
-        """Test whether every slot still holds a tensor, and tied slots the same tensor."""
+        """Test whether every slot holds a tensor, and tied slots the same one."""
         if self._unmoved is not None and self._unmoved():
             return True
         looked = standing((), names_now(self._tables)) if compares() else None  # before places are compared
@@ -229,7 +228,7 @@ class ParameterSlots:
         return list(map(getitem, *self._first))
 
     def gradient_flags(self) -> list[bool]:
-        """Return for each tensor whether the program differentiates with respect to the tensor."""
+        """Return for each tensor whether programs differentiate with respect to the tensor."""
         return [self.gradients and x.requires_grad for x in self.tensors()]
 
     @contextmanager

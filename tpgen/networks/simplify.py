@@ -1,7 +1,4 @@
-"""Algebraic simplification of traced graphs: added zeros, slices of everything, products of small matrices.
-
-Finite results stay the same, up to rounding of determinants and matrix products.
-"""
+"""Algebraic simplification of traced graphs."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ _FEW = 4  # columns of matrices that a product by a row is written for as a sum
 
 
 def simplify_graph(graph: fx.Graph) -> None:
-    """Remove nodes that return an operand unchanged, from a graph without writes."""
+    """Remove nodes without effect on values, such as added zeros and whole slices, from a graph without writes."""
     zeros: set[fx.Node] = set()
     for node in list(graph.nodes):
         if node.op == "call_function":
@@ -42,7 +39,7 @@ def simplify_graph(graph: fx.Graph) -> None:
 
 
 def rewrite(graph: fx.Graph) -> None:
-    """Expand operators that Inductor would call as libraries into operators that Inductor fuses."""
+    """Expand library calls, such as small matrix products, into operators that Inductor fuses."""
     for node in list(graph.nodes):
         if node.op == "call_function" and node.target in _WRITTEN:
             _WRITTEN[node.target](graph, node)
@@ -79,7 +76,6 @@ def sizes_as_text(node: Any) -> list[str]:
 
 
 def _broadcasts(operand: Any, node: fx.Node) -> bool:
-    """Test whether a sum has the dtype and, after broadcasting, the shape of an operand."""
     if not isinstance(operand, fx.Node) or not isinstance(operand.meta["val"], Tensor):
         return False
     mine, wanted = sizes_as_text(operand), sizes_as_text(node)
@@ -88,7 +84,6 @@ def _broadcasts(operand: Any, node: fx.Node) -> bool:
 
 
 def _expand_determinant(graph: fx.Graph, node: fx.Node) -> None:
-    """Expand the determinant of 3 by 3 matrices into products of rows."""
     matrix: Any = node.args[0]
     if any(user.args[1] != 0 for user in node.users) or sizes_as_text(matrix)[-1] != "3":
         return
@@ -114,7 +109,6 @@ def _expand_determinant(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def _expand_row_products(graph: fx.Graph, node: fx.Node) -> None:
-    """Expand batched products of rows with matrices of few columns into sums of products."""
     *added, rows, matrices = node.args
     one, columns = sizes_as_text(node)[1:]
     if one != "1" or not columns.isdigit() or int(columns) > _FEW or node.kwargs:

@@ -1,7 +1,4 @@
-"""Conditions on input sizes under which a traced program is valid, as text.
-
-PyTorch's trace and compiler specialise on the example's sizes, by guards on size symbols.  Text outlives the symbols.
-"""
+"""Conditions on input sizes under which a program is valid, as text."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ _WORDS = {"math": math, "torch": torch}  # of guards of torch's
 
 @dataclass(frozen=True)
 class HeldSizes:
-    """Shapes, dtypes, devices and size conditions that inputs of a program must satisfy."""
+    """Shapes, dtypes, devices and size conditions of a program's inputs."""
 
     shapes: tuple[Shape, ...]
     like: tuple[tuple[torch.dtype, torch.device], ...]
@@ -33,7 +30,7 @@ class HeldSizes:
 
     @staticmethod
     def of(values: Sequence[Tensor], least: int = 2) -> HeldSizes:
-        """Read shapes and the guards so far from a trace's inputs."""
+        """Read shapes and current guards of a trace's inputs."""
         shapes = tuple(tuple(map(_size_name, x.shape)) for x in values)
         return HeldSizes(shapes, tuple((x.dtype, x.device) for x in values), tuple(size_guards(values)), least)
 
@@ -42,7 +39,7 @@ class HeldSizes:
         return replace(self, conditions=tuple(dict.fromkeys((*self.conditions, *conditions))))
 
     def part(self, begin: int, end: int | None) -> HeldSizes:
-        """Restrict to some of the inputs, with the conditions on only these.
+        """Restrict to some of the inputs, and the conditions on only these.
 
         >>> here = torch.device("cpu")
         >>> HeldSizes((("a",), ("b", 3)), ((torch.float32, here),) * 2, ("a > 5", "a < b")).part(0, 1)
@@ -55,7 +52,7 @@ class HeldSizes:
         return HeldSizes(shapes, self.like[begin:end], tuple(kept), self.least)
 
     def hold(self, inputs: Sequence[Tensor]) -> bool:
-        """Test whether inputs satisfy shapes, dtypes, devices and conditions; open sizes are ``least`` or more."""
+        """Test whether inputs satisfy shapes, dtypes, devices and conditions."""
         begin = self._static_count
         if not self._match_static(inputs[:begin]):
             return False
@@ -67,7 +64,6 @@ class HeldSizes:
 
     @cached_property
     def _static_count(self) -> int:
-        """Number of leading inputs without an open size, such as parameters."""
         return next((n for n, shape in enumerate(self.shapes) if str in map(type, shape)), len(self.shapes))
 
     @cached_property
@@ -118,7 +114,7 @@ class HeldSizes:
 
 
 def size_guards(values: Sequence[Tensor]) -> list[str]:
-    """Return the guards so far on the sizes of a trace's inputs, as Python text."""
+    """Return the current guards on sizes of a trace's inputs, as Python text."""
     sizes: list[Any] = [n for x in values for n in x.shape if not isinstance(n, int)]
     guards = [] if not sizes else sizes[0].node.shape_env.guards
     return list(dict.fromkeys(python_text(guard.expr) for guard in guards))
@@ -130,7 +126,7 @@ def python_text(expression: Any) -> str:
 
 
 def tensor_guards(tensors: Sequence[Tensor]) -> Any:
-    """Return a C++ check for equal dtypes, shapes and strides; None without tensors or PyTorch support."""
+    """Return a C++ check for the dtypes, shapes and strides of tensors, if available."""
     guards = getattr(_torch, "TensorGuards", None) if tensors else None
     if guards is None:
         return None
@@ -139,7 +135,6 @@ def tensor_guards(tensors: Sequence[Tensor]) -> Any:
 
 
 def _size_name(n: Any) -> int | str:
-    """Return an integer size, or the name of the size symbol at the start of the trace."""
     if isinstance(n, int):
         return n
     expression = n.node._expr

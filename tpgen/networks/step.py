@@ -1,4 +1,4 @@
-"""A whole network compiled as one program, for small systems, which operator overhead dominates."""
+"""A whole network as one program, for small systems dominated by operator overhead."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from tpgen.networks.step_program import WRITING, BuiltOnce, Program, is_recorded
 def compile_step(network: nn.Module, *args: Any, outputs: Sequence[str] | None = None, **options: Any) -> Step:
     """Compile the evaluation of a network, with derivatives that the network takes, into one program.
 
-    ``args`` and ``options`` are an example call; without one, the first call is the example.  The result is called like
-    the network, with tensors of any sizes, and returns detached results; of a dict only the named ``outputs``.
-    Parameters stay the network's: writes by an optimiser or `load_state_dict` take effect.
+    ``args`` and ``options`` are an example, by default the first call.  The result is called like the network, with
+    any sizes, and returns detached results; of a dict only the named ``outputs``.  Parameters stay the network's.
 
-    A call with other constants or dict keys raises `InputError`.  The network itself computes calls outside the
-    program's range, such as sizes below 2.  Raises `DeployError` if the network computes by NumPy.
+    A call with other constants or dict keys raises `InputError`.  The network computes calls beyond the program, such
+    as sizes below 2.  Raises `DeployError` if the network computes by NumPy.
 
     >>> class Energy(nn.Module):
     ...     def forward(self, data):
@@ -43,10 +42,7 @@ def compile_step(network: nn.Module, *args: Any, outputs: Sequence[str] | None =
 
 
 class Step(BuiltOnce, nn.Module):
-    """A module that runs a network by one program, built at the first call, and forwards attributes to the network.
-
-    Network methods that return the network return the step.
-    """
+    """A module that runs a network by one program, and forwards attributes to the network."""
 
     def __init__(self, network: nn.Module, outputs: Sequence[str] | None) -> None:
         vars(self).update(_network=network, _outputs=None if outputs is None else tuple(outputs))
@@ -79,7 +75,7 @@ class Step(BuiltOnce, nn.Module):
         return f"Step of {self._network!r}"
 
     def build(self, *args: Any, **options: Any) -> None:
-        """Build the program for calls like an example, replacing the current one."""
+        """Build the program for calls like an example."""
         signature, tensors = Signature.of(args, options)
         slots = ParameterSlots(self._network, gradients=False)
         self._program = Program.of(type(self._network).__name__, self._evaluate, slots, signature, tensors)

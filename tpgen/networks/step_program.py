@@ -1,4 +1,4 @@
-"""Compiled programs of networks: a cached library of C++ kernel calls and Inductor loops, with its validity checks."""
+"""Compiled programs of networks: cached libraries of kernel calls and Inductor loops."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _OPTIONS = {
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A compiled evaluation of a network, with the network's slots and the conditions on inputs."""
+    """A compiled evaluation of a network, with conditions on network and inputs."""
 
     title: str
     evaluate: Evaluate
@@ -68,10 +68,7 @@ class Program:
     def of(
         title: str, evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]
     ) -> Program:
-        """Build the program of an evaluation from example ``tensors``; error messages use ``title``.
-
-        A kernel that cannot be built becomes a graph, and the program is traced again.
-        """
+        """Build the program of an evaluation from example ``tensors``; errors mention ``title``."""
         while True:
             failures = failures_seen()
             try:
@@ -103,12 +100,12 @@ class Program:
         return Program(title, evaluate, signature, slots, written, before, behind, function)
 
     def is_unchanged(self) -> bool:
-        """Test whether the network is unchanged, except for values of parameters and buffers."""
+        """Test whether the network is unchanged, except in values of parameters and buffers."""
         with WRITING.lock:
             return self.written.reads.is_unchanged() and self.slots.is_unchanged()
 
     def run(self, signature: Signature, tensors: list[Tensor], recorded: bool) -> Any:
-        """Run a call; None if the program is not valid for the tensors, or autograd has ``recorded`` the call."""
+        """Run a call; None if the program does not fit, or autograd has ``recorded`` the call."""
         signature, tensors = signature.in_order(tensors, self.signature)
         signature.need(self.signature)
         if recorded:
@@ -120,7 +117,7 @@ class Program:
         return None if made is None else self.written.results(made)
 
     def run_tensors(self, tensors: list[Tensor]) -> list[Tensor] | None:
-        """Run a call and return the result tensors; None as for `run`."""
+        """Run a call and return the result tensors; None if the program does not fit."""
         inputs = self._inputs(tensors)
         if not self._holds(inputs):
             return None
@@ -137,7 +134,6 @@ class Program:
         return not torch.is_autocast_enabled("cpu") and self.before.hold(inputs)
 
     def _program_for_gradients(self, signature: Signature, tensors: Sequence[Tensor]) -> Program | None:
-        """Return the program of calls whose inputs require other gradients; None for other differences."""
         if any(x.grad_fn is not None for x in tensors) or not signature.asks_otherwise(self.signature):
             return None
         with WRITING.lock:
@@ -170,24 +166,23 @@ def is_recorded(tensors: Iterable[Tensor]) -> bool:
 
 
 class BuiltOnce:
-    """Base of callables that hold a network's program, built by ``build`` at the first call."""
+    """Base of callables with a program, built at the first call."""
 
     _program: Any = None
     _of_program: tuple[str, ...] = ("_program",)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state of a copy, without the program."""
+        """Return the state without the program."""
         return {name: value for name, value in vars(self).items() if name not in self._of_program}
 
     def build(self, *args: Any, **options: Any) -> None:
-        """Build the program for calls like an example, replacing the current one."""
+        """Build the program for calls like an example."""
         raise NotImplementedError
 
     def _is_current(self) -> bool:
         return self._program is not None and self._program.is_unchanged()
 
     def _current(self, *args: Any, **options: Any) -> Program:
-        """Return the program, rebuilt if the network has changed."""
         if not self._is_current():
             with WRITING.lock:  # of several threads, one builds it
                 if not self._is_current():
@@ -198,7 +193,7 @@ class BuiltOnce:
 
 @contextmanager
 def only_cached() -> Iterator[None]:
-    """Forbid compilation during the context: a program outside the cache raises `DeployError`."""
+    """Forbid compilation during the context: an uncached program raises `DeployError`."""
     token = _only_cached.set(True)
     try:
         yield
@@ -227,10 +222,7 @@ def _library_or_none(title: str, written: Written, inputs: list[Tensor]) -> tupl
 
 
 def library_of(program: GraphPart, sizes: HeldSizes, inputs: list[Tensor]) -> tuple[RunLibrary, HeldSizes]:
-    """Load a program's library, compiled if the cache lacks one for ``inputs``; return its function and conditions.
-
-    The function maps the tensors of the program's inputs to result tensors.
-    """
+    """Load or compile the library that is valid for ``inputs``; return its function of tensors and its conditions."""
     graph, key = program.graph, ""
     find_rows(graph.graph)
     products_by_kernels(graph.graph)

@@ -1,4 +1,4 @@
-"""Traces of a network's evaluation: the program's graph, and graphs that compute the sources of findings."""
+"""Traces of a network's evaluation into a program and searches for findings."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class GraphPart:
 
 @dataclass(eq=False)
 class Search:
-    """A finding of each call: graphs of its first source and of all sources, and the last result."""
+    """A finding of each call: graphs of its first source and of all, and the last result."""
 
     finding: Finding
     first: GraphPart
@@ -69,7 +69,7 @@ class Search:
 
 @dataclass
 class Written:
-    """A traced evaluation: program, input conditions, recorded reads, searches and result structure."""
+    """A traced evaluation: program, input conditions, reads, searches and result structure."""
 
     program: GraphPart
     sizes: HeldSizes  # of parameters, tensors and findings
@@ -93,7 +93,7 @@ class Written:
         return all(float(x) <= 0 for x in made[len(made) - count :])
 
     def leaves(self, made: Sequence[Tensor]) -> list[Any]:
-        """Merge tensors of the program and constants into the leaves of the network's result."""
+        """Merge the program's tensors and constants into the result's leaves."""
         rest = iter(made)
         return [self.constants[n] if n in self.constants else next(rest) for n in range(self.result.num_leaves)]
 
@@ -103,7 +103,7 @@ class Written:
 
 
 def write(evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]) -> Written:
-    """Trace an evaluation that reads the parameters in the slots, at example tensors."""
+    """Trace an evaluation that reads parameters in the slots, at example tensors."""
     try:
         return _write(evaluate, slots, signature, tensors, nullcontext)
     except TpgenError:

@@ -1,7 +1,4 @@
-"""Trace a whole network into an fx graph.
-
-Products, e3nn's modules and spherical harmonics stay single nodes.  The tracer also records ``len`` of a tensor, and
-``torch.zeros`` (ones, arange, …) of a traced size.
+"""Trace a whole network, with products and e3nn's modules, into an fx graph.
 
 >>> import torch, tpgen
 >>> network = torch.nn.Sequential(tpgen.TensorSquare("2x1o"), torch.nn.ReLU())
@@ -68,7 +65,7 @@ def is_leaf(module: nn.Module, path: str = "") -> bool:
 
 
 def opening(*kinds: type[nn.Module] | str, otherwise: Leaf = is_leaf) -> Leaf:
-    """Return a leaf predicate that traces into modules of given classes or paths, and else follows ``otherwise``.
+    """Return a leaf predicate that traces into modules of given classes or paths.
 
     >>> opening(torch.nn.ReLU)(torch.nn.ReLU(), "act"), opening("act")(torch.nn.ReLU(), "act")
     (False, False)
@@ -78,16 +75,15 @@ def opening(*kinds: type[nn.Module] | str, otherwise: Leaf = is_leaf) -> Leaf:
 
 
 class NetworkTracer(fx.Tracer):
-    """fx tracer with a leaf predicate and with attributes on every node.
+    """fx tracer with a leaf predicate and node attributes.
 
     Parameters
     ----------
     leaf
-        ``(module, path) -> bool``: whether a module stays one node.  A tpgen product that is no leaf becomes a node
-        too; `trace_network` then inlines its program.
+        ``(module, path) -> bool``: whether a module stays one node.  `trace_network` inlines a tpgen product that is no
+        leaf.
     attributes
-        entries for ``node.meta`` of each new node: a mapping, or a function of the node, which has
-        ``node.meta["module_path"]``.
+        entries for each node's ``meta``: a mapping, or a function of the node.
     """
 
     def __init__(self, leaf: Leaf = is_leaf, attributes: Attributes | None = None) -> None:
@@ -137,13 +133,11 @@ def trace_network(
 ) -> fx.GraphModule:
     """Trace a network into a graph module that shares the network's parameters.
 
-    ``leaf`` and ``attributes`` are those of `NetworkTracer`.  ``functions`` become single calls, as `LEAF_FUNCTIONS`
-    do: name functions whose result depends on values, such as a neighbour search.  ``concrete_args`` fixes arguments of
-    ``forward``, as in fx.
+    Products, e3nn's modules, ``functions`` and `LEAF_FUNCTIONS` become single nodes; name functions whose result
+    depends on values, such as a neighbour search.  ``leaf`` and ``attributes`` are those of `NetworkTracer`;
+    ``concrete_args`` fixes arguments of ``forward``.  ``meta["module_path"]`` names each node's module.
 
-    Every node has ``meta["module_path"]``, the path of the module that made the node, or of a leaf itself.
-
-    Raises `TraceError` with the source line if the network's code needs a value that only a call has.
+    Raises `TraceError` with the source line if code needs a value that only a call has.
     """
     if not isinstance(network, nn.Module):
         raise TraceError(
@@ -192,7 +186,7 @@ def _recording_wrapper(function: Callable) -> Callable:
 
 @contextmanager
 def _patched_functions(functions: Iterable[Callable], network: nn.Module) -> Iterator[None]:
-    """Patch the namespaces of the network's code, so that ``functions`` and ``len`` record nodes."""
+    """Make ``functions`` and ``len`` record nodes in the network's code, during the context."""
     wrappers = {id(function): _recording_wrapper(function) for function in functions}
     undo: list[tuple[dict[str, Any], str, Any]] = []
     own = {id(names) for names in _own_globals(network)}
@@ -225,7 +219,6 @@ def _scopes(network: nn.Module) -> list[dict[str, Any]]:
 
 
 def _own_globals(network: nn.Module) -> list[dict[str, Any]]:
-    """Return the globals of the modules that define the network's classes, except torch's and tpgen's."""
     found: dict[int, dict[str, Any]] = {}
     for kind in dict.fromkeys(type(module) for module in network.modules()):
         names = _globals_of_forward(kind)
@@ -271,7 +264,6 @@ def _error_message(error: Exception, tracer: NetworkTracer) -> str:
 
 
 def _outermost_function(error: Exception) -> str:
-    """Name the outermost plain function that the network called before an error, or ""."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         found = inspect.unwrap(frame.f_globals.get(frame.f_code.co_name, _outermost_function))
         ours = frame.f_code.co_filename.startswith(TORCH_CODE) or frame.f_globals is globals()

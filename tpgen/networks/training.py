@@ -1,4 +1,4 @@
-"""Training steps compiled as one program: the loss of a network and the gradients of all parameters."""
+"""Training steps as one program: the loss of a network and the gradients of all parameters."""
 
 from __future__ import annotations
 
@@ -24,17 +24,14 @@ from tpgen.networks.step_program import WRITING, BuiltOnce, Program, is_recorded
 def compile_training(network: nn.Module, loss: Callable[..., Any], *args: Any, **options: Any) -> Training:
     """Compile the loss of a network and its gradients with respect to all parameters into one program.
 
-    ``loss(network, *args, **options)`` returns one number, the loss, or a tuple or dict whose first tensor is the loss;
-    further tensors are for inspection.  ``args`` and ``options`` are an example call; without one, the first call is
-    the example.
+    ``loss(network, *args, **options)`` returns the scalar loss, or a tuple or dict whose first tensor is the loss.
+    ``args`` and ``options`` are an example, by default the first call.
 
-    The result is a module that holds the network and returns the values of ``loss``.  ``backward()`` passes the
-    computed gradients to the parameters through autograd, so optimisers, clipping, accumulation, scaling and
-    `torch.nn.parallel.DistributedDataParallel` work.
+    The result is a module that returns the values of ``loss``; ``backward()`` passes the computed gradients through
+    autograd, as optimisers and `torch.nn.parallel.DistributedDataParallel` expect.
 
-    A call with other constants or dict keys raises `InputError`.  The network itself computes calls outside the
-    program's range, such as sizes below 2.  Raises `DeployError` if the network computes by NumPy or writes into its
-    buffers.
+    A call with other constants or dict keys raises `InputError`.  The network computes calls beyond the program, such
+    as sizes below 2.  Raises `DeployError` if the network computes by NumPy or writes into its buffers.
 
     >>> def loss(network, x, y):
     ...     return (network(x) - y).square().mean()
@@ -62,13 +59,13 @@ class Loss(nn.Module):
 
 
 class Training(BuiltOnce, Loss):
-    """A loss module that runs by one program, built at the first call; without gradients, by a `Step`."""
+    """A loss module that runs by one program; without gradients, by a `Step`."""
 
     _of_program = ("_program", "_scripted", "_trained", "_step")
     _step: Step
 
     def build(self, *args: Any, **options: Any) -> None:
-        """Build the program for calls like an example, replacing the current one."""
+        """Build the program for calls like an example."""
         signature, tensors = Signature.of(args, options)
         slots = ParameterSlots(self.network, gradients=True)
         title = f"the training of {type(self.network).__name__}"
@@ -129,7 +126,6 @@ class Training(BuiltOnce, Loss):
             raise
 
     def _attach_gradients(self, program: Program, found: Any, gradients: Sequence[Tensor | None]) -> Any:
-        """Attach the computed gradients to the loss."""
         parameters = (x for x in program.slots.tensors() if x.requires_grad)
         pairs = [(x, g) for x, g in zip(parameters, gradients, strict=True) if g is not None]
         if not pairs:
@@ -144,12 +140,12 @@ _FREED = "Trying to backward through the graph a second time"
 
 
 class _NoGradientsError(TpgenError):
-    """Raised if the network has freed the autograd graph of its loss."""
+    """Raised if the network has freed its loss's graph."""
 
 
 @dataclass(frozen=True)
 class _EagerCalls:
-    """A placeholder without a program: the network computes all calls."""
+    """Placeholder of a program: the network computes all calls."""
 
     signature: Signature
     slots: ParameterSlots
@@ -179,7 +175,7 @@ def _loss_of(found: Any) -> Tensor:
 
 
 class _KnownGradients(torch.autograd.Function):
-    """Autograd node that returns a loss with known parameter gradients."""
+    """Autograd node of a loss with known parameter gradients."""
 
     @staticmethod
     def forward(ctx: Any, loss: Tensor, gradients: list[Tensor], *_parameters: Tensor) -> Tensor:

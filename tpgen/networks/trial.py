@@ -1,4 +1,4 @@
-"""Trial training steps of any module, which leave the module unchanged."""
+"""Trial training steps that leave a module unchanged."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ def is_index(value: Any) -> bool:
 def step(
     run: Callable[..., Any], inputs: Sequence[Any], parameters: Iterable[Tensor] = ()
 ) -> tuple[list[Tensor], list[Tensor] | None]:
-    """Run one forward and backward pass.
+    """Run forward and backward; return floating results, and gradients of parameters and floating inputs.
 
-    Return the floating results, and the gradients of parameters that require some and of all floating inputs, also
-    nested; None without anything to differentiate.
+    Gradients are None without anything to differentiate.
 
     >>> results, gradients = step(nn.Linear(2, 1), [torch.ones(3, 2)])
     >>> gradients[0].shape

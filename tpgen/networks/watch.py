@@ -1,4 +1,4 @@
-"""Checks that recorded places and objects are unchanged: a stricter C++ check first, else the exact Python check."""
+"""Checks that recorded places and objects are unchanged: first a stricter C++ check, else Python."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Networks for use without tpgen: packages with kernels, and modules of PyTorch operators only."""
+"""Networks for use without tpgen."""

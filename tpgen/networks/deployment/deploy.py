@@ -1,4 +1,4 @@
-"""Deployment of a network into a folder for use without tpgen: package, operators, kernels, loader and README."""
+"""Deployment of a network into a folder for use without tpgen."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def deploy(
 ) -> Path:
     """Write a network and its kernels into a new folder; return the folder, which appears only when complete.
 
-    ``inputs`` are the tensors of one call; see `network_program` for open sizes.  A MACE, NequIP or SevenNet model
-    needs none, and takes the tensors of a structure, see docs/deploy.md.  The package contains ``metadata`` for its
-    reader.  With ``ghosts``, an Allegro takes the atoms of a rank and their ghosts, and no cell, as ``pair_allegro``
-    gives.  ``progress`` is True for a bar on stderr or in a notebook cell, or a function that receives each step.
+    ``inputs`` are the tensors of one call, with open sizes as in `network_program`.  A MACE, NequIP or SevenNet model
+    needs none, and takes the tensors of a structure, see docs/deploy.md.  The package contains ``metadata``.  With
+    ``ghosts``, an Allegro takes a rank's atoms and ghosts, without a cell, for ``pair_allegro``.  ``progress`` is True
+    for a bar, or a function that receives each step.
 
     Raises `DeployError` if ``out`` exists, if the network cannot be one program, for a product without a kernel, and
     with ``ghosts`` for any model but Allegro.
@@ -135,7 +135,7 @@ _AXES = {
 
 
 def names_of(network: nn.Module, count: int) -> list[str]:
-    """Return names of ``count`` inputs: listed by a network of a dict, or of forward's arguments.
+    """Return names of ``count`` inputs: a network's own list, or forward's arguments.
 
     >>> names_of(nn.Bilinear(2, 3, 4), 2)
     ['input1', 'input2']
@@ -151,7 +151,7 @@ def names_of(network: nn.Module, count: int) -> list[str]:
 
 
 def described_input(program: ExportedProgram, names: Sequence[str]) -> str:
-    """Write a Markdown table of a program's inputs, with words or letters for open sizes and their lower bounds."""
+    """Write a Markdown table of a program's inputs, with open sizes as words or letters."""
     user = set(program.graph_signature.user_inputs)
     values = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in user]
     axes = [(x.shape, *_AXES.get(name, (0, ""))) for name, x in zip(names, values, strict=True)]

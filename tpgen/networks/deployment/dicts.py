@@ -1,4 +1,4 @@
-"""Networks of dicts as networks of tensors, which a program takes."""
+"""Networks of dicts as networks of tensors."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 
 class OfTensors(nn.Module):
-    """Wraps a network from dict to dict as a module from tensors to tensors.
+    """Wraps a network from dict to dict as a module from tensors to detached tensors.
 
-    ``inputs`` and ``outputs`` name the entries that vary and that are returned; ``fixed`` are constant entries,
-    ``options`` further arguments of the network.  The network runs with gradients enabled, and results are detached.
+    ``inputs`` and ``outputs`` name varying and returned entries, ``fixed`` are constant entries, ``options`` further
+    arguments.
 
     >>> class Energy(nn.Module):
     ...     def forward(self, data, scale):

@@ -1,4 +1,4 @@
-"""Compilation and run of a deployed folder's C++ example."""
+"""A deployed folder's C++ example."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIBRARIES = ("-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-lc10", "-ldl")
 
 
 def build_example(source: Path, program: Path) -> list[str]:
-    """Compile a program against this torch's libraries; return the command.  Raises `DeployError` on failure."""
+    """Compile a program against this torch; return the command.  Raises `DeployError` on failure."""
     home = Path(torch.__file__).parent
     include = home / "include"
     command = [*need_compiler().program, "-std=c++20", str(source), "-o", str(program)]
@@ -32,7 +32,7 @@ def run_example(program: Path, *arguments: str | Path) -> list[Tensor]:
 
 
 def run_command(command: list[str]) -> str:
-    """Run a command and return its output.  Raises `DeployError` with its errors on failure."""
+    """Run a command and return its output.  Raises `DeployError` on failure."""
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=600, check=False)
     if done.returncode:
         raise DeployError(f"this failed: {' '.join(command)}\n{done.stderr.strip()}")

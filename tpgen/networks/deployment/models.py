@@ -1,7 +1,7 @@
 """MACE, NequIP and SevenNet models as networks of the same five tensors.
 
-A structure is positions, edges, element index of each atom, cell, and cell shifts of edges, named as LAMMPS's
-``pair_nequip`` does.  Floating tensors are float64, in eV and Å, for models of any dtype.
+A structure is positions, edges, element indices, cell, and cell shifts, named as in ``pair_nequip``, in float64, eV
+and Å.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Model:
         }
 
     def example(self) -> list[Tensor]:
-        """Return the tensors of eight atoms in a perturbed cube, with all edges below the cutoff."""
+        """Return a perturbed cube of eight atoms, with all edges below the cutoff."""
         generator = torch.Generator().manual_seed(0)
         places = torch.cartesian_prod(*3 * [torch.arange(2)]).double()
         shaken = places + 0.05 * torch.randn(places.shape, generator=generator, dtype=torch.float64)
@@ -77,7 +77,7 @@ class Model:
         return [positions, edges, types, cell[None], torch.zeros(edges.shape[1], 3).double()][: len(self.inputs)]
 
     def with_ghosts(self, network: nn.Module) -> Model:
-        """Return the model on a rank's atoms and ghosts, without a cell; `DeployError` unless the model is Allegro."""
+        """Return the model on a rank's atoms and ghosts, without a cell; `DeployError` unless Allegro."""
         if "allegro" not in packages_in(network):
             raise DeployError(
                 f"{type(network).__name__} passes messages between atoms, so ghosts would need those of their own "
@@ -88,7 +88,7 @@ class Model:
 
 
 class OfStructures(nn.Module):
-    """A module from the tensors of a structure, in the order of ``inputs``, to ``outputs``."""
+    """A module from the tensors of a structure to a model's outputs."""
 
     def __init__(self, network: nn.Module, model: Model) -> None:
         super().__init__()
@@ -123,7 +123,7 @@ def model_of(network: nn.Module) -> Model:
 
 
 def read_file(project: str, source: Path) -> nn.Module:
-    """Read a network from a project's file: a MACE model, a NequIP checkpoint or package, or a SevenNet checkpoint."""
+    """Read a network from a MACE, NequIP or SevenNet file."""
     return _PROJECTS[project][0](source).eval()
 
 

@@ -14,7 +14,7 @@ def portable(network: nn.Module) -> nn.Module:
     """Copy a network into one of PyTorch operators only, with equal parameters and state_dict.
 
     Products and layers use strategy ``grouped``, polynomials ``einsum``; modules swapped by `tpgen.convert` are
-    restored.  The copy is slower on a CPU, and can be compiled and exported without tpgen.
+    restored.
 
     >>> import tpgen
     >>> network = nn.Sequential(tpgen.TensorSquare("2x1o", strategy="kernel"))

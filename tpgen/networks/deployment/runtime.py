@@ -1,4 +1,4 @@
-"""The kernels that a deployed program calls, and the library that dispatches the calls without tpgen."""
+"""The kernels of a deployed program, and the library that calls them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LENGTH = "sve="  # of SVE's vectors in bytes: code for one length does not run 
 
 @dataclass(frozen=True)
 class Needed:
-    """A kernel for a dtype and row rules, which computes a call or a part of it."""
+    """A kernel of a dtype and row rules, for a call or a part of one."""
 
     description: str
     dtype: torch.dtype
@@ -64,7 +64,7 @@ class Needed:
 
 
 def kernels_in(program: ExportedProgram) -> list[Needed]:
-    """Return the distinct kernels of a program, in order of first call.
+    """Return a program's distinct kernels in order of call.
 
     Raises `DeployError` for a call without a kernel.
     """
@@ -74,7 +74,7 @@ def kernels_in(program: ExportedProgram) -> list[Needed]:
 def with_kernels(
     program: ExportedProgram, write: Callable[[], ExportedProgram]
 ) -> tuple[ExportedProgram, list[Needed]]:
-    """Build the kernels of a program; if one fails, ``write`` the program again with a graph instead."""
+    """Build a program's kernels; if one fails, ``write`` the program again with a graph instead."""
     while True:
         failures, kernels = failures_seen(), kernels_in(program)
         try:
@@ -95,7 +95,6 @@ def _kernels_of_node(node: Any) -> Iterator[Needed]:
 
 
 def _kernels_of_call(call: FormCall) -> Iterator[Needed]:
-    """Yield a kernel for each sweep of a call."""
     kernels, dtype, rules = kernels_of(call.description), call.tensors[0].dtype, call.rules
     description = kernels.description
     widens = kernels.widens(call.slots, dtype, rules, "cpu")
@@ -109,7 +108,7 @@ def _kernels_of_call(call: FormCall) -> Iterator[Needed]:
 
 
 def write_runtime(kernels: Sequence[Needed], folder: Path) -> None:
-    """Write the library and the kernels into a folder.  Raises `DeployError` if the compiler fails."""
+    """Write library and kernels into a folder.  Raises `DeployError` if the compiler fails."""
     (folder / "kernels").mkdir()
     files = [f"{number}.so" for number in range(len(kernels))]
     for needed, file in zip(kernels, files, strict=True):

@@ -59,7 +59,7 @@ def load(folder=Path(__file__).parent):
 
 
 def _lacking(features, cpuinfo=Path("/proc/cpuinfo")):
-    """Name the features that the package may use and this processor lacks; "" if unknown."""
+    """Name the features that the package may use and this processor lacks."""
     found = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
     return " and ".join(sorted(set(features) - {*found[1].split(), *_vector_length(features)})) if found else ""
 
@@ -70,7 +70,6 @@ def _vector_length(features):
 
 
 def _operators(folder):
-    """Load the operators that the package calls: tpgen's if imported, else this folder's."""
     library = str((folder / "libtpgen.so").resolve())
     if sys.modules.get("tpgen"):
         import tpgen.kernels.runtime.ops  # noqa: F401
