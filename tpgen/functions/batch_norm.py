@@ -27,7 +27,7 @@ _ROWS, _PARTS = 64, 64  # as batch_norm.h has them
 
 
 class NormTable(NamedTuple):
-    """Columns, copies and scalars of a row, as the batch-norm kernel reads them; see `make_norm_table`."""
+    """Columns, copies and scalars of a row, for the batch-norm kernel."""
 
     copy: Tensor  # of each column: the copy of an irrep that it is a component of
     scalars: Tensor  # the columns of scalars
@@ -36,7 +36,7 @@ class NormTable(NamedTuple):
 
 
 def make_norm_table(copies: list[tuple[int, bool]], normalization: str) -> NormTable:
-    """Make the table from the dimension of each copy and whether the copy is a scalar; e3nn names the normalizations.
+    """Make the table from each copy's dimension and whether the copy is a scalar; normalizations are e3nn's.
 
     >>> table = make_norm_table([(1, True), (3, False)], "component")
     >>> table.copy, table.scalars, table.divisor

@@ -48,7 +48,7 @@ class GateRun(NamedTuple):
     out: int  # where their results begin
 
     def follows(self, before: GateRun) -> bool:
-        """Test whether this run continues the run ``before`` in the input and the output row.
+        """Test whether this run continues ``before`` in input and output.
 
         >>> first = GateRun("silu", 1.0, 2, 0, 4, 3, 0)
         >>> GateRun("silu", 1.0, 1, 2, 10, 3, 6).follows(first), GateRun("silu", 1.0, 1, 2, 10, 3, 7).follows(first)
@@ -60,7 +60,7 @@ class GateRun(NamedTuple):
 
 
 class GateTable(NamedTuple):
-    """Lengths of a gate's input and output rows, and its runs in the order of the output."""
+    """Lengths of a gate's input and output rows, and its runs in output order."""
 
     dim_in: int
     dim_out: int

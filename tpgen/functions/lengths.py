@@ -1,4 +1,4 @@
-"""A registry from rows of edges to the edge lengths that determine the rows."""
+"""A registry of the edge lengths that determine edge rows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Lengths:
 
 
 def note_lengths(rows: Tensor, lengths: Lengths) -> None:
-    """Register the lengths of rows, until the rows are freed or written to."""
+    """Register the lengths of rows, until a write to the rows."""
     if lengths.column.dtype != rows.dtype:
         lengths = replace(lengths, column=lengths.column.to(rows.dtype))
     _noted[rows] = lengths, writes_to(rows)

@@ -89,7 +89,7 @@ def build(network: nn.Module, evaluate: Evaluate, args: tuple, options: dict[str
     return Program.of(type(network).__name__, evaluate, slots, signature, tensors)
 
 
-def _main(folder: Path) -> None:
+def _build_from_folder(folder: Path) -> None:
     with contextlib.suppress(OSError, AttributeError):
         os.nice(10)
     here = torch.load(folder / "here.pt", weights_only=False)
@@ -103,4 +103,4 @@ def _main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]))
+    _build_from_folder(Path(sys.argv[1]))

@@ -1,7 +1,6 @@
 """Data-dependent operations of a network, such as `nonzero` and ``item``, as findings.
 
-A call computes these operations outside the program, which takes the results as inputs.  A number that is no count
-must equal the example's.
+A program takes their results as inputs.  A number that is no count must equal the example's.
 """
 
 from __future__ import annotations

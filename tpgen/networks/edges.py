@@ -1,7 +1,4 @@
-"""Fusion of gathers and sums into product kernels.
-
-``product(x[src], y, w)`` summed to rows ``dst``, and gradients alike, become one kernel call on x.
-"""
+"""Fusion of gathers and sums into product kernels: ``product(x[src], y, w)`` summed by ``dst`` becomes one call."""
 
 from __future__ import annotations
 
@@ -174,7 +171,7 @@ def _gather_by_embedding(node: fx.Node) -> _RowTransfer | None:
 
 
 def _sum_into_zeros(node: fx.Node, zeros: Any, index: Any, rows: Any) -> _RowTransfer | None:
-    count = _count_of_zero_rows(zeros)
+    count = _rows_of_zeros_node(zeros)
     return None if count is None or index is None else _RowTransfer(rows, node, index, count)
 
 
@@ -225,7 +222,7 @@ def _index_of_columns(index: Any, rows: Any) -> Any:
     return None
 
 
-def _count_of_zero_rows(node: Any) -> Any:
+def _rows_of_zeros_node(node: Any) -> Any:
     # how many rows zeros have, as a number or a node; None where a tensor is something else
     if node.target is _aten.zeros.default:
         return node.args[0][0]

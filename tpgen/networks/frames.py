@@ -1,4 +1,4 @@
-"""Removal of reshapes and broadcasts that hide common operands of inlined products."""
+"""Removal of reshapes and broadcasts around inlined products."""
 
 from __future__ import annotations
 

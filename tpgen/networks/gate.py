@@ -1,4 +1,4 @@
-"""A lock between calls of a network and a trace, which swaps its parameters."""
+"""A lock between calls and traces of a network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from threading import Condition, get_ident
 
 
 class Gate:
-    """Blocks calls during a trace; a trace waits up to a second for running calls."""
+    """Blocks calls of a network during a trace; a trace waits up to a second for running calls."""
 
     def __init__(self) -> None:
         self._changed = Condition()

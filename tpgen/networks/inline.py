@@ -1,4 +1,4 @@
-"""Inline the programs of products into a network's graph, and share common subexpressions.
+"""Inline products' programs into a network's graph.
 
 >>> import torch, tpgen
 >>> from tpgen.networks.tracer import trace_network

@@ -31,19 +31,19 @@ from tpgen.base.errors import InverseError
 Inverse = Callable[..., Any]
 
 
-def _unary(function: Callable[[Any], Any]) -> Inverse:
+def _invert_unary(function: Callable[[Any], Any]) -> Inverse:
     return lambda y, place: function(y)
 
 
-def _subtracted(y: Any, place: int, constant: Any) -> Any:
+def _invert_subtraction(y: Any, place: int, constant: Any) -> Any:
     return y + constant if place == 0 else constant - y
 
 
-def _divided(y: Any, place: int, constant: Any) -> Any:
+def _invert_division(y: Any, place: int, constant: Any) -> Any:
     return y * constant if place == 0 else constant / y
 
 
-def _power(y: Any, place: int, constant: Any) -> Any:
+def _invert_power(y: Any, place: int, constant: Any) -> Any:
     if place == 0:
         return y ** (1.0 / constant)
     return torch.log(y) / (math.log(constant) if isinstance(constant, (int, float)) else torch.log(constant))
@@ -52,29 +52,29 @@ def _power(y: Any, place: int, constant: Any) -> Any:
 # What undoes a step of torch or Python, by its name; square and powers are undone on positive numbers.
 INVERSES: dict[str, Inverse] = {
     "add": lambda y, place, constant: y - constant,
-    "sub": _subtracted,
+    "sub": _invert_subtraction,
     "mul": lambda y, place, constant: y / constant,
-    "truediv": _divided,
-    "neg": _unary(torch.neg),
-    "reciprocal": _unary(torch.reciprocal),
-    "exp": _unary(torch.log),
-    "log": _unary(torch.exp),
-    "exp2": _unary(torch.log2),
-    "log2": _unary(torch.exp2),
-    "expm1": _unary(torch.log1p),
-    "log1p": _unary(torch.expm1),
-    "log10": _unary(lambda y: 10.0**y),
-    "tanh": _unary(torch.atanh),
-    "atanh": _unary(torch.tanh),
-    "sinh": _unary(torch.asinh),
-    "asinh": _unary(torch.sinh),
-    "sigmoid": _unary(torch.logit),
-    "logit": _unary(torch.sigmoid),
-    "sqrt": _unary(torch.square),
-    "rsqrt": _unary(lambda y: torch.reciprocal(torch.square(y))),
-    "square": _unary(torch.sqrt),
-    "identity": _unary(lambda y: y),
-    "pow": _power,
+    "truediv": _invert_division,
+    "neg": _invert_unary(torch.neg),
+    "reciprocal": _invert_unary(torch.reciprocal),
+    "exp": _invert_unary(torch.log),
+    "log": _invert_unary(torch.exp),
+    "exp2": _invert_unary(torch.log2),
+    "log2": _invert_unary(torch.exp2),
+    "expm1": _invert_unary(torch.log1p),
+    "log1p": _invert_unary(torch.expm1),
+    "log10": _invert_unary(lambda y: 10.0**y),
+    "tanh": _invert_unary(torch.atanh),
+    "atanh": _invert_unary(torch.tanh),
+    "sinh": _invert_unary(torch.asinh),
+    "asinh": _invert_unary(torch.sinh),
+    "sigmoid": _invert_unary(torch.logit),
+    "logit": _invert_unary(torch.sigmoid),
+    "sqrt": _invert_unary(torch.square),
+    "rsqrt": _invert_unary(lambda y: torch.reciprocal(torch.square(y))),
+    "square": _invert_unary(torch.sqrt),
+    "identity": _invert_unary(lambda y: y),
+    "pow": _invert_power,
 }
 
 # Other names of the same steps.
@@ -118,10 +118,10 @@ def invert(graph_module: fx.GraphModule, inverses: Mapping[Any, Inverse] | None 
             f"invert reads the graph of a traced function, got {type(graph_module).__name__}: give it "
             "trace_network(module), or torch.fx.symbolic_trace(function)"
         )
-    return _Inversion(graph_module, inverses or {}).run()
+    return _GraphInverter(graph_module, inverses or {}).run()
 
 
-class _Inversion:
+class _GraphInverter:
     def __init__(self, original: fx.GraphModule, given: Mapping[Any, Inverse]) -> None:
         self.original = original
         self.given = given
@@ -130,7 +130,7 @@ class _Inversion:
         self.constants: dict[fx.Node, fx.Node] = {}
 
     def run(self) -> fx.GraphModule:
-        steps = [(node, place, self._inverse_of(node)) for node, place in self._chain()]
+        steps = [(node, place, self._find_inverse(node)) for node, place in self._steps_from_output()]
         current: Any = fx.Proxy(self.graph.placeholder("y"), self.tracer)
         for node, place, inverse in steps:
             written = len(self.graph.nodes)
@@ -143,7 +143,7 @@ class _Inversion:
         self.graph.lint()
         return fx.GraphModule(self.original, self.graph, class_name=f"{type(self.original).__name__}_inverse")
 
-    def _chain(self) -> list[tuple[fx.Node, int]]:
+    def _steps_from_output(self) -> list[tuple[fx.Node, int]]:
         # the steps from the output back to the input, the last first, each with the place of what it is applied to
         inputs = [node for node in self.original.graph.nodes if node.op == "placeholder"]
         if len(inputs) != 1:
@@ -175,7 +175,7 @@ class _Inversion:
             current = current.args[places[0]]
         return chain
 
-    def _inverse_of(self, node: fx.Node) -> Inverse:
+    def _find_inverse(self, node: fx.Node) -> Inverse:
         name, keys = _step_name(node, self.original)
         if node.kwargs and set(node.kwargs) - _HARMLESS:
             raise InverseError(

@@ -31,11 +31,11 @@ def call_by_name(graph: fx.Graph) -> None:
     """
     for node in list(graph.nodes):
         if node.target is torch.ops.tpgen.form.default:
-            _name_call(graph, node, FormCall.read(*node.args, **node.kwargs))
+            _replace_by_named_calls(graph, node, FormCall.read(*node.args, **node.kwargs))
     graph.eliminate_dead_code()
 
 
-def _name_call(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
+def _replace_by_named_calls(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
     signature, names = _build_kernels(call)
     found, values = list[fx.Node](), dict(zip(signature.call.opened, node.meta["val"], strict=True))
     indices = [index.tensor for index in call.indices if index.tensor is not None]

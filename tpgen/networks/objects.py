@@ -1,4 +1,4 @@
-"""Objects among arguments, such as `torch_geometric.data.Data`, as pytrees of their attributes."""
+"""Objects among arguments, such as `torch_geometric.data.Data`, as pytrees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outcomes of calls: results, and side effects on arguments, which a program must reproduce."""
+"""Outcomes of calls: results, and side effects on arguments."""
 
 from __future__ import annotations
 

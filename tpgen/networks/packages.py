@@ -71,10 +71,10 @@ def _patched_inductor() -> Iterator[None]:
         try:
             yield
         finally:
-            _forget_sizes()
+            _clear_shape_caches()
 
 
-def _forget_sizes() -> None:
+def _clear_shape_caches() -> None:
     _torch.FakeTensorMode.cache_clear()
     for method in vars(ShapeEnv).values():
         if hasattr(method, "cache_clear"):
@@ -104,7 +104,7 @@ def _with_size_checks(checks: Callable[[Any], None]) -> Callable[[Any], None]:
         graph = _torch.inductor_graph.graph
         self.prefix.splice("#define __check_inputs_outputs check_each_input")
         with _torch.instead(
-            graph, "graph_inputs", lambda inputs: {name: _WithoutStrides(x) for name, x in inputs.items()}
+            graph, "graph_inputs", lambda inputs: {name: _BufferWithoutStrides(x) for name, x in inputs.items()}
         ):
             checks(self)
         self.prefix.splice("#undef __check_inputs_outputs")
@@ -113,7 +113,7 @@ def _with_size_checks(checks: Callable[[Any], None]) -> Callable[[Any], None]:
     return write
 
 
-class _WithoutStrides:
+class _BufferWithoutStrides:
     def __init__(self, held: Any) -> None:
         self._held = held
 

@@ -1,6 +1,6 @@
 """Matrix products of a program as kernels of linear layers.
 
-With ``W`` of constant sizes, ``x W`` is a linear layer of scalars, and ``g Wᵀ`` and ``xᵀ g`` are its gradients.
+``x W`` is a linear layer of scalars; ``g Wᵀ`` and ``xᵀ g`` are its gradients.
 """
 
 from __future__ import annotations

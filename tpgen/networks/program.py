@@ -120,10 +120,10 @@ def _fake_constants(graph: fx.GraphModule, mode: Any) -> None:
 
 def _fake_inputs(mode: Any, leaves: Sequence[Any]) -> list[Any]:
     # inputs without numbers: their sizes from 2 on are open, and the same where they are equal
-    return [_fake(mode, x, n) if isinstance(x, Tensor) else x for n, x in enumerate(leaves)]
+    return [_fake_input(mode, x, n) if isinstance(x, Tensor) else x for n, x in enumerate(leaves)]
 
 
-def _fake(mode: Any, x: Tensor, number: int) -> Tensor:
+def _fake_input(mode: Any, x: Tensor, number: int) -> Tensor:
     opened: Any = [DimDynamic.DUCK if n > 1 else DimDynamic.STATIC for n in x.shape]
     sizes: Any = StatelessSymbolicContext(dynamic_sizes=opened)
     return mode.from_tensor(x.detach().clone(), symbolic_context=sizes, source=ConstantSource(f"input{number}"))

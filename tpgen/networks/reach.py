@@ -1,4 +1,4 @@
-"""Values that executed code reaches beside its arguments: globals, classes, functions and objects."""
+"""Values that executed code reaches beside its arguments."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Records of module attributes that a network's code reads during a trace.
-
-A program is valid while all values that the code has read, except parameters and buffers, are unchanged.
-"""
+"""Records of values that a network's code reads during a trace; a program is valid while these are unchanged."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Data-dependent inputs ("findings") of a program, such as edge pairs and species of rows.
 
-During a trace, modules ask the active `Recording` for a finding and name its source tensors.  Each call of the program
-computes the finding, or reuses a confirmed one.
+During a trace, modules ask the active `Recording` for a finding and name its source tensors; each call of the program
+then finds anew.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def species_groups(species: Tensor) -> list[Tensor] | None:
     [3, 7]
     [1, 0, 1]
     """
-    return list(_groups(species.numpy().tobytes())) if len(species) > 1 else None
+    return list(_species_groups_of_bytes(species.numpy().tobytes())) if len(species) > 1 else None
 
 
 @remembered("species of systems, with their rows", entries=64)  # dynamics asks for one again and again
-def _groups(numbers: bytes) -> tuple[Tensor, ...]:
+def _species_groups_of_bytes(numbers: bytes) -> tuple[Tensor, ...]:
     species = torch.frombuffer(bytearray(numbers), dtype=torch.int64)
     there, group = species.unique(return_inverse=True)
     there = there if len(there) > 1 else there.repeat(2)  # the second of them has no rows

@@ -1,7 +1,4 @@
-"""Calls of a converted network, served by compiled programs once available.
-
-A kind of calls gets a program unless its results are differentiated.
-"""
+"""Calls of a converted network, served by compiled programs once available."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ _log = getLogger("tpgen")
 
 
 class Calls:
-    """A network's replacement for ``nn.Module.__call__``, in ``_compiled_call_impl``."""
+    """A network's replacement for ``nn.Module.__call__``: runs, counts and times calls, and builds programs."""
 
     def __init__(self, network: nn.Module, when: When) -> None:
         self.__setstate__({"network": network, "when": when})
@@ -146,7 +143,7 @@ class Calls:
     def _parallel_compilation(self, network: nn.Module, kind: Kind) -> AbstractContextManager[Any]:
         if kind.count or is_hooked(network) or torch.is_autocast_enabled("cpu"):
             return nullcontext()
-        return rehearsed_by(partial(_rehearse, network, kind), cores() + 1)
+        return rehearsed_by(partial(_rehearse_call, network, kind), cores() + 1)
 
     def _build_if_due(self, network: nn.Module, kind: Kind, valued: bool) -> None:
         if kind.builder is not None:
@@ -182,9 +179,9 @@ class Calls:
         elif self.when is True:
             self._build(network, kind)
         else:
-            self._build_beside(network, kind)
+            self._build_in_background(network, kind)
 
-    def _build_beside(self, network: nn.Module, kind: Kind) -> None:
+    def _build_in_background(self, network: nn.Module, kind: Kind) -> None:
         args, options, _ = kind.example()
         try:
             kind.builder = ProgramBuilder(network, {"args": args, "options": options, "grad": kind.grad})
@@ -206,7 +203,7 @@ class Calls:
             if not free or kind.program is not None:
                 return
             try:
-                graphs = self._graphs(network, kind)
+                graphs = self._graphs_of_example(network, kind)
                 args, options, _ = kind.example()
                 with how():
                     program = build(network, evaluation(network, kind.grad), args, options)
@@ -217,7 +214,7 @@ class Calls:
                 return
         _log.info("a program serves calls of %s", type(network).__name__)
 
-    def _graphs(self, network: nn.Module, kind: Kind) -> Graphs:
+    def _graphs_of_example(self, network: nn.Module, kind: Kind) -> Graphs:
         args, options, tensors = kind.example()
         flags, numbers = [x.requires_grad for x in tensors], torch.get_rng_state()
         with by_networks(), torch.set_grad_enabled(kind.grad):
@@ -238,8 +235,8 @@ class Calls:
             announce(what)
 
 
-def _rehearse(network: nn.Module, kind: Kind) -> None:
-    """Call copies of network and arguments, keeping the random state."""
+def _rehearse_call(network: nn.Module, kind: Kind) -> None:
+    """Run the call on copies, which collects its kernels for parallel compilation; the random state is kept."""
     args, options, _ = deepcopy(kind.example())
     numbers = torch.get_rng_state()
     try:

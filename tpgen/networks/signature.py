@@ -247,13 +247,13 @@ class ParameterSlots:
     def holding(self, tensors: Sequence[Tensor]) -> Iterator[None]:
         """Put other tensors into the slots during the context."""
         before = self.tensors()
-        self._put(tensors)
+        self._fill_slots(tensors)
         try:
             yield
         finally:
-            self._put(before)
+            self._fill_slots(before)
 
-    def _put(self, tensors: Sequence[Tensor]) -> None:
+    def _fill_slots(self, tensors: Sequence[Tensor]) -> None:
         for places, x in zip(self._places, tensors, strict=True):
             for held, name in places:
                 held[name] = x

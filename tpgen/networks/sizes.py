@@ -71,7 +71,7 @@ class HeldSizes:
         wanted = [(*like, shape) for shape, like in zip(self.shapes[: self._static_count], self.like, strict=False)]
         like_last: Any = None
 
-        def begun(inputs: Sequence[Tensor]) -> bool:
+        def matches(inputs: Sequence[Tensor]) -> bool:
             nonlocal like_last
             if like_last is not None and like_last.check(*inputs):
                 return True
@@ -80,7 +80,7 @@ class HeldSizes:
             like_last = tensor_guards(inputs)
             return True
 
-        return begun
+        return matches
 
     @cached_property
     def _open_layout(self) -> tuple[list[tuple], list[tuple[int, int]], list[int]]:
@@ -102,7 +102,7 @@ class HeldSizes:
         asks = eval(f"lambda {', '.join(names)}: {' and '.join(f'({text})' for text in texts) or True}", _WORDS)
         last: list[tuple[int, ...]] = []
 
-        def fulfilled(found: tuple[int, ...]) -> bool:
+        def satisfied(found: tuple[int, ...]) -> bool:
             if last and last[0] == found:
                 return True
             if asks(*found):
@@ -110,7 +110,7 @@ class HeldSizes:
                 return True
             return False
 
-        return fulfilled
+        return satisfied
 
 
 def size_guards(values: Sequence[Tensor]) -> list[str]:

@@ -1,4 +1,4 @@
-"""A whole network as one program, for small systems dominated by operator overhead."""
+"""A whole network as one program, for small systems."""
 
 from __future__ import annotations
 

@@ -72,13 +72,13 @@ class Program:
         while True:
             failures = failures_seen()
             try:
-                return Program._of(title, evaluate, slots, signature, tensors)
+                return Program._trace_and_compile(title, evaluate, slots, signature, tensors)
             except KernelError:
                 if failures == failures_seen():
                     raise
 
     @staticmethod
-    def _of(
+    def _trace_and_compile(
         title: str, evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]
     ) -> Program:
         try:

@@ -51,7 +51,7 @@ FACTORIES: tuple[Callable, ...] = (
 
 
 def is_leaf(module: nn.Module, path: str = "") -> bool:
-    """Test whether a module stays one node by default, as modules of torch.nn, tpgen and e3nn do.
+    """Test whether a module stays one node by default, as torch.nn's, tpgen's and e3nn's do.
 
     >>> is_leaf(torch.nn.ReLU()), is_leaf(o3.Linear("1o", "1o")), is_leaf(torch.nn.Sequential())
     (True, True, False)
@@ -174,14 +174,14 @@ def _is_scripted(module: nn.Module) -> bool:
 def _recording_wrapper(function: Callable) -> Callable:
     # the function, which becomes a node where an argument is a proxy
     @functools.wraps(function)
-    def record(*args: Any, **kwargs: Any) -> Any:
+    def call_or_record(*args: Any, **kwargs: Any) -> Any:
         tracers: list[Any] = []
         map_aggregate((args, kwargs), lambda a: tracers.append(a.tracer) if isinstance(a, fx.Proxy) else a)
         return (
             tracers[0].create_proxy("call_function", function, args, kwargs) if tracers else function(*args, **kwargs)
         )
 
-    return record
+    return call_or_record
 
 
 @contextmanager

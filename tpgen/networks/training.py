@@ -1,4 +1,4 @@
-"""Training steps as one program: the loss of a network and the gradients of all parameters."""
+"""Training steps as one program: loss and gradients."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Training(BuiltOnce, Loss):
         title = f"the training of {type(self.network).__name__}"
         self._scripted = [p for p in self.network.parameters() if all(p is not x for x in slots.tensors())]
         try:
-            self._program = Program.of(title, self._with_gradients, slots, signature, tensors)
+            self._program = Program.of(title, self._loss_and_gradients, slots, signature, tensors)
         except _NoGradientsError as error:
             warnings.warn(f"{title} has no gradients ({error}): the network itself serves calls", stacklevel=2)
             self._program = _EagerCalls(signature, slots)
@@ -80,7 +80,7 @@ class Training(BuiltOnce, Loss):
     def forward(self, *args: Any, **options: Any) -> Any:
         """Return the values of ``loss``."""
         if not torch.is_grad_enabled():
-            return self._evaluate_step(*args, **options)
+            return self._evaluate_without_gradients(*args, **options)
         signature, tensors = Signature.of(args, options)
         recorded, found = is_recorded(tensors), None
         with torch.no_grad():
@@ -92,7 +92,7 @@ class Training(BuiltOnce, Loss):
             found = super().forward(*args, **options)
         return found if recorded else _detach_all_but_loss(found, [*tensors, *program.slots.tensors()])
 
-    def _evaluate_step(self, *args: Any, **options: Any) -> Any:
+    def _evaluate_without_gradients(self, *args: Any, **options: Any) -> Any:
         step = vars(self).get("_step")
         if step is None or step.network is not self.network or step.loss is not self.loss:
             step = Step(Loss(self.network, self.loss), None)
@@ -110,7 +110,7 @@ class Training(BuiltOnce, Loss):
     def _state(self, slots: ParameterSlots, scripted: Sequence[Tensor]) -> Any:
         return self.network.training, list(map(attrgetter("requires_grad"), (*slots.tensors(), *scripted)))
 
-    def _with_gradients(self, *args: Any, **options: Any) -> tuple[Any, Sequence[Tensor | None]]:
+    def _loss_and_gradients(self, *args: Any, **options: Any) -> tuple[Any, Sequence[Tensor | None]]:
         found = self.loss(self.network, *args, **options)
         first = _loss_of(found)
         parameters = [x for x in ParameterSlots(self.network, gradients=True).tensors() if x.requires_grad]

@@ -1,4 +1,4 @@
-"""Checks that recorded places and objects are unchanged: first a stricter C++ check, else Python."""
+"""Fast C++ and exact Python checks that recorded places and objects are unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Channels of a linear layer merged into the copies of its irreps, and split again."""
+"""Channels of a linear layer merged into copies, and split again."""
 
 # annotations are objects, not strings: TorchScript reads them
 

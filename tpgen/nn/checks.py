@@ -1,4 +1,4 @@
-"""Checks of the operands of a product; each error states the rule and a remedy."""
+"""Checks of a product's operands."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_plan(plan: object, makers: Mapping[Maker, str]) -> None:
 
 
 def check_size(name: str, value: object) -> None:
-    """Raise `InputError` unless a number of rows or nodes is an integer from 0 on."""
+    """Raise `InputError` unless a number of rows or nodes is a nonnegative integer."""
     if not isinstance(value, SupportsIndex) or isinstance(value, bool) or value.__index__() < 0:
         raise InputError(f"{name} must be a whole number, 0 or more, got {value!r}")
 
@@ -109,7 +109,7 @@ def check_range(name: str, index: Tensor, count: int, what: str = "", of: str = 
 
 
 def check_count(num_elements: Any) -> None:
-    """Raise `PlanError` unless a number of elements is an integer from 1 on."""
+    """Raise `PlanError` unless a number of elements is a positive integer."""
     if not isinstance(num_elements, int) or isinstance(num_elements, bool) or num_elements < 1:
         raise PlanError(
             f"num_elements must be 1 or more, or None for weights that all rows share, got {num_elements!r}"
@@ -148,7 +148,7 @@ def elements_of(name: str, y: Any, count: int, rows: int, of: str) -> Tensor:
 
 
 def check_batches(operands: Sequence[Tensor]) -> None:
-    """Raise `InputError` unless the batch dimensions of (x,) y and weight broadcast together."""
+    """Raise `InputError` unless batch dimensions of (x,) y and weight broadcast."""
     batches = [x.shape[:-1] for x in operands]
     if all(not batch or batch == batches[0] for batch in batches):  # no batch: shared by all rows
         return

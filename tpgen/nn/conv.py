@@ -1,4 +1,4 @@
-"""`TensorProductConv`: products on the edges of a graph, summed over each receiving node's edges."""
+"""`TensorProductConv`: tensor products on the edges of a graph, summed into nodes."""
 
 # annotations are objects, not strings: TorchScript reads them
 
@@ -190,7 +190,7 @@ class TensorProductConv(TensorProduct):
 
     def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
         x = self._without_values(rows if nodes is None else nodes, self._in1_dim)
-        weights = self._weights_of(rows) or [None]  # type: ignore[list-item]
+        weights = self._weight_operands(rows) or [None]  # type: ignore[list-item]
         index = torch.empty(rows, dtype=torch.int64, device="meta")
         return [x, self._without_values(rows, self._in2_dim), *weights, index, index]
 

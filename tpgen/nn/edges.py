@@ -1,4 +1,4 @@
-"""`EdgeOrder`: the edges of a graph, sorted once for all layers of a network."""
+"""`EdgeOrder`: the edges of a graph, sorted once for all layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tpgen.nn.checks import check_edge_index, check_range, values_at_hand
 
 @dataclass(frozen=True, eq=False)
 class EdgeOrder:
-    """Edges sorted by receiver, stably, once for all layers.
+    """Edges sorted by receiver, stably.
 
     A convolution reads sorted edges from front to back in memory, much faster on large graphs.  Compute edge attributes
     from `senders` and `receivers`, or `sort` existing ones, and pass the `EdgeOrder` to every convolution.
@@ -27,7 +27,7 @@ class EdgeOrder:
     >>> edges.sort(torch.tensor([10.0, 11.0, 12.0]))
     tensor([11., 10., 12.])
 
-    A convolution takes an `EdgeOrder` instead of both ends and the number of nodes:
+    An `EdgeOrder` replaces both ends and the number of nodes:
 
     >>> from tpgen.nn.conv import TensorProductConv
     >>> from tpgen.planner.presets import channelwise

@@ -25,7 +25,7 @@ from tpgen.planner.plan import Plan
 
 
 class FormModule(PlannedModule):
-    """A module whose strategy writes a plan's form and whose backend runs it, with all weights in one tensor."""
+    """A module that runs a planned bilinear form (product or linear layer), with all weights in one tensor."""
 
     output_mask: Tensor
     layout: tuple[str, ...]
@@ -36,7 +36,7 @@ class FormModule(PlannedModule):
     _place: ClassVar[str] = "output_mask"
     _graph: ClassVar[str] = "grouped"
 
-    def _missing_weights(self) -> str:
+    def _missing_weights_message(self) -> str:
         raise NotImplementedError
 
     def _weight_of_call(self, weight: Tensor | Sequence[Tensor] | None) -> Tensor:
@@ -131,12 +131,12 @@ class FormModule(PlannedModule):
 
     def _value_or_own(self, value: Tensor | None, own: Tensor, numel: int) -> Tensor:
         if value is None and numel > 0 and not self.internal_weights:
-            raise InputError(self._missing_weights())
+            raise InputError(self._missing_weights_message())
         if value is not None and not isinstance(value, Tensor):
             raise InputError(f"weight and bias must be tensors, got {type(value).__name__}")
         return own if value is None else value
 
-    def _scripted_given(self, value: Optional[Tensor], own: Tensor, numel: int) -> Tensor:  # noqa: UP045 (TorchScript reads it)
+    def _scripted_value_or_own(self, value: Optional[Tensor], own: Tensor, numel: int) -> Tensor:  # noqa: UP045 (TorchScript reads it)
         if value is None:
             if numel > 0 and not self.internal_weights:
                 raise RuntimeError("this module has no weights of its own: give weight, and bias where it has biases")

@@ -1,4 +1,4 @@
-"""`Linear`: a planned equivariant linear layer, a drop-in for `e3nn.o3.Linear`."""
+"""`Linear`: a planned equivariant linear layer."""
 
 # annotations are objects, not strings: TorchScript reads them
 
@@ -41,7 +41,7 @@ from tpgen.planner.plan import ELEMENT, Plan, segments
 
 @compile_mode("script")
 class Linear(FormModule):
-    r"""Equivariant linear layer, :math:`z_{w,i} = \sum_p \alpha_p \sum_u W_p[u, w]\, x_{u,i} + b_w`.
+    r"""Equivariant linear layer, :math:`z_{w,i} = \sum_p \alpha_p \sum_u W_p[u, w]\, x_{u,i} + b_w`, as e3nn's.
 
     Each instruction maps an input segment to an output segment of the same irrep, by a matrix over copies.
 
@@ -54,9 +54,9 @@ class Linear(FormModule):
     internal_weights
         whether the module owns weights and biases; by default, if shared.
     shared_weights
-        whether all rows use the same weights (the default), or each has its own.
+        whether all rows use the same weights (the default).
     num_elements
-        number of elements, each with weights and biases of its own; a call gives every row's element.
+        number of elements, each with its own weights and biases; a call gives every row's element.
     instructions
         tuples ``(i_in, i_out)``; by default all pairs of equal irreps.
     biases
@@ -234,8 +234,8 @@ class Linear(FormModule):
         except in TorchScript, one-hot ``(rows, elements)``.
         """
         if torch.jit.is_scripting():
-            own_w = self._scripted_given(weight, self.weight, self.weight_numel)
-            own_b = self._scripted_given(bias, self.bias, self.bias_numel)
+            own_w = self._scripted_value_or_own(weight, self.weight, self.weight_numel)
+            own_b = self._scripted_value_or_own(bias, self.bias, self.bias_numel)
             x, w = self._merge_operands(features, own_w)
             if self._by_element:  # alone, so that TorchScript can rule it out
                 assert index is not None, "index: say the element of every row"
@@ -354,7 +354,7 @@ class Linear(FormModule):
 
     # --- weights ------------------------------------------------------------------------------------------------
 
-    def _missing_weights(self) -> str:
+    def _missing_weights_message(self) -> str:
         biases = f" and bias with {self.bias_numel}" if self.bias_numel else ""
         return (
             "this layer has no weights and biases of its own (internal_weights=False): "

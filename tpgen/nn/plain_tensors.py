@@ -44,7 +44,7 @@ def is_usual(*tensors: Tensor) -> bool:
 
 
 def is_traced(x: Tensor) -> bool:
-    """Test whether a dispatch mode, as of `make_fx`, `torch.export` or flop counters, sees a CPU tensor's operators."""
+    """Test whether a dispatch mode (`make_fx`, `torch.export`, flop counters) sees a CPU tensor's operators."""
     return (
         isinstance(x, Tensor)
         and x.is_cpu
@@ -56,7 +56,7 @@ def is_traced(x: Tensor) -> bool:
 
 
 def writes_to(x: Tensor) -> int:
-    """Count the writes to a tensor; -1 for a tensor of `torch.inference_mode`, whose writes PyTorch does not count.
+    """Count the writes to a tensor; -1 for an uncounted tensor of `torch.inference_mode`.
 
     >>> writes_to(torch.zeros(1).add_(1))
     1

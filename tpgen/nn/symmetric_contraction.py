@@ -1,4 +1,4 @@
-"""`SymmetricContraction`: MACE's products of node features with themselves, weighted by element."""
+"""`SymmetricContraction`, as in MACE."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def contraction_couplings(irreps_in: Irreps, output: Irrep, degree: int) -> Tens
 
 
 def coupling_signs(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
-    """Return each checkpoint path's sign relative to ours, as Wigner 3j signs vary between e3nn versions."""
+    """Return each checkpoint path's sign relative to ours; signs vary between e3nn versions."""
     ours = contraction_couplings(irreps_in, output, degree)
     if ours.shape[-1] == 0:
         return torch.ones(1, dtype=torch.float64)

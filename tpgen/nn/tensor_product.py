@@ -1,4 +1,4 @@
-"""`TensorProduct`: a planned and compiled tensor product, a drop-in for `e3nn.o3.TensorProduct`."""
+"""`TensorProduct`: a planned and compiled equivariant tensor product."""
 
 # annotations are objects, not strings: TorchScript reads them
 
@@ -35,7 +35,7 @@ class _MissingProgram(nn.Module):
 
 @compile_mode("script")
 class TensorProduct(FormModule):
-    r"""Equivariant tensor product with parametrised paths, :math:`z = \sum_p \alpha_p\, w_p\, (x \otimes y)_p`.
+    r"""Equivariant tensor product of weighted paths, :math:`z = \sum_p \alpha_p\, w_p\, (x \otimes y)_p`, as e3nn's.
 
     Each instruction couples segments of both inputs to an output segment by a real Wigner 3j symbol; its mode pairs the
     copies (see docs/concepts.md).
@@ -56,7 +56,7 @@ class TensorProduct(FormModule):
     internal_weights
         whether the module owns its weights; by default, if shared.
     shared_weights
-        whether all rows use the same weights (the default), or each has its own.
+        whether all rows use the same weights (the default).
     compile_left_right
         accepted as by e3nn, without effect.
     compile_right
@@ -64,13 +64,13 @@ class TensorProduct(FormModule):
     layout
         ``mul_ir`` (e3nn's: copies outside) or ``ir_mul`` (components outside), one for all or one for each operand.
     strategy
-        ``einsum``, ``grouped``, ``unrolled``, ``kernel`` or ``auto``; `choice` names the result and why.
+        ``einsum``, ``grouped``, ``unrolled``, ``kernel`` or ``auto``; see `choice`.
     backend
         ``eager``, ``script``, ``inductor``, ``aot_eager`` or ``cudagraphs``; compiled at the first call.
     streams
         number of CUDA streams for independent paths (0: none).
     dynamic, fullgraph, mode
-        passed to `torch.compile` by the backends that use it.
+        passed to `torch.compile` by some backends.
     max_bytes
         limit of a graph's memory beyond operands and results, kept by batches of rows (None: no limit).
 
@@ -83,7 +83,7 @@ class TensorProduct(FormModule):
 
     Example
     -------
-    Sixteen vectors with one, as a MACE layer does:
+    Sixteen vectors with one, as in MACE:
 
     >>> product = TensorProduct("16x1o", "1x1o", "16x0e + 16x1e",
     ...                         [(0, 0, 0, "uvu", True), (0, 0, 1, "uvu", True)], shared_weights=False)
@@ -228,7 +228,7 @@ class TensorProduct(FormModule):
         return self._run("right", y, w)
 
     def takes_rows(self, x: Tensor, y: Tensor, w: Tensor) -> bool:
-        """Test whether operands need no further check or conversion: equal rows, dtype and device."""
+        """Test whether operands need no further check or conversion."""
         like = self.output_mask
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() == 2) or self.streams:
             return False
@@ -270,7 +270,7 @@ class TensorProduct(FormModule):
 
     # --- weights ------------------------------------------------------------------------------------------------
 
-    def _missing_weights(self) -> str:
+    def _missing_weights_message(self) -> str:
         rows = "" if self.shared_weights else " for each row"
         return (
             "this product has no weights of its own (internal_weights=False): "
@@ -290,7 +290,7 @@ class TensorProduct(FormModule):
             assert weight.dim() == 1, "weights are shared by all rows: give one axis"
         elif weight is not None:
             assert weight.dim() > 1, "weights are not shared: give a batch dimension"
-        return self._scripted_given(weight, self.weight, self.weight_numel)
+        return self._scripted_value_or_own(weight, self.weight, self.weight_numel)
 
     # --- a well-behaved module ------------------------------------------------------------------------------------
 
@@ -312,9 +312,9 @@ class TensorProduct(FormModule):
 
     def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
         self._no_nodes(nodes)
-        return [self._without_values(rows, n) for n in (self._in1_dim, self._in2_dim)] + self._weights_of(rows)
+        return [self._without_values(rows, n) for n in (self._in1_dim, self._in2_dim)] + self._weight_operands(rows)
 
-    def _weights_of(self, rows: int) -> list[Tensor]:
+    def _weight_operands(self, rows: int) -> list[Tensor]:
         if self.internal_weights or not self.weight_numel:
             return []
         return [self._without_values(*(() if self.shared_weights else (rows,)), self.weight_numel)]

@@ -1,7 +1,4 @@
-"""Load this folder's network into Python: ``network = load(folder)``, then ``network(*inputs)``.
-
-Needs torch only.  Run as a program, computes the example inputs.
-"""
+"""Load this folder's network into Python: ``network = load(folder)``, then ``network(*inputs)``.  Needs torch only."""
 
 import ctypes
 import hashlib
