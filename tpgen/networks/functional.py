@@ -53,8 +53,8 @@ def functional(graph: fx.Graph) -> bool:
             plain: Any = _functional_counterpart(node)
             if plain is None or any(order[user] > order[node] for view in _views(node) for user in view.users):
                 return False
-            recompile_and_tie_text: Any = node.args[0]
-            recompile_and_tie_text.replace_all_uses_with(node, lambda user, after=order[node]: order[user] > after)
+            written: Any = node.args[0]
+            written.replace_all_uses_with(node, lambda user, after=order[node]: order[user] > after)
             node.target = plain
     return True
 
@@ -62,16 +62,16 @@ def functional(graph: fx.Graph) -> bool:
 def _functional_counterpart(node: fx.Node) -> Any:
     space, _, name = node.target.name().partition("::")  # type: ignore[union-attr]
     operation, _, overload = name.partition(".")
-    recompile_and_tie_text: Any = node.args[0] if node.args else None
-    if space != "aten" or not operation.endswith("_") or not isinstance(recompile_and_tie_text, fx.Node):
+    written: Any = node.args[0] if node.args else None
+    if space != "aten" or not operation.endswith("_") or not isinstance(written, fx.Node):
         return None
     if (
-        recompile_and_tie_text.op != "call_function"
-        or _schema(recompile_and_tie_text) is None
-        or aliases(recompile_and_tie_text)
+        written.op != "call_function"
+        or _schema(written) is None
+        or aliases(written)
     ):
         return None
-    dtype = recompile_and_tie_text.meta["val"].dtype
+    dtype = written.meta["val"].dtype
     for operand in node.all_input_nodes:
         x = operand.meta["val"]
         if isinstance(x, Tensor) and x.dtype != dtype and (x.is_floating_point() or not dtype.is_floating_point):
@@ -81,9 +81,9 @@ def _functional_counterpart(node: fx.Node) -> Any:
 
 def _views(node: fx.Node) -> set[fx.Node]:
     """Return all views of the tensor that a node writes."""
-    recompile_and_tie_text: Any = node.args[0]
+    written: Any = node.args[0]
     found: set[fx.Node] = set()
-    pending = [user for user in recompile_and_tie_text.users if user is not node]
+    pending = [user for user in written.users if user is not node]
     while pending:
         view = pending.pop()
         if view not in found and aliases(view):
