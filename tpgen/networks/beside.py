@@ -25,10 +25,9 @@ _NAMES = ("call.pt", "said.txt")
 
 
 class ProgramBuilder:
-    """A background process that builds a program into the kernel cache."""
+    """A background process that builds a program into the kernel cache; fails for a network that pickle refuses."""
 
     def __init__(self, network: nn.Module, held: dict[str, Any]) -> None:
-        """Start the process; raise the pickling error of a network."""
         self._folder = Path(tempfile.mkdtemp(prefix="tpgen-"))
         self._owner = os.getpid()
         try:

@@ -93,7 +93,6 @@ def _module_name(node: fx.Node) -> str:
 
 
 def _is_foreign(home: str) -> bool:
-    """Test whether a module name is outside torch, e3nn and tpgen, or TorchScript."""
     return home.split(".")[0] not in _PURE_HOMES or home.startswith("torch.jit")
 
 

@@ -42,7 +42,6 @@ class Dependent(DispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run an operation, or return its finding."""
         options, rule = kwargs or {}, _RULES.get(function) or (_find_results if _is_dependent(function) else None)
         if rule is None or not caller_location():
             return function(*args, **options)

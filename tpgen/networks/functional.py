@@ -65,11 +65,7 @@ def _functional_counterpart(node: fx.Node) -> Any:
     written: Any = node.args[0] if node.args else None
     if space != "aten" or not operation.endswith("_") or not isinstance(written, fx.Node):
         return None
-    if (
-        written.op != "call_function"
-        or _schema(written) is None
-        or aliases(written)
-    ):
+    if written.op != "call_function" or _schema(written) is None or aliases(written):
         return None
     dtype = written.meta["val"].dtype
     for operand in node.all_input_nodes:
@@ -80,7 +76,6 @@ def _functional_counterpart(node: fx.Node) -> Any:
 
 
 def _views(node: fx.Node) -> set[fx.Node]:
-    """Return all views of the tensor that a node writes."""
     written: Any = node.args[0]
     found: set[fx.Node] = set()
     pending = [user for user in written.users if user is not node]

@@ -1,7 +1,7 @@
 """Data-dependent inputs ("findings") of a program, such as edge pairs and species of rows.
 
 During a trace, modules ask the active `Recording` for a finding and name its source tensors; each call of the program
-then finds anew.
+then finds anew, or reuses a confirmed finding.
 """
 
 from __future__ import annotations

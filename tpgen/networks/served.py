@@ -65,7 +65,6 @@ class Calls:
         self._gate = Gate()
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Run the program of the call's kind, or the network."""
         network = self._network
         if must_run_eagerly():
             return network._call_impl(*args, **options)

@@ -81,7 +81,6 @@ class Step(BuiltOnce, nn.Module):
         self._program = Program.of(type(self._network).__name__, self._evaluate, slots, signature, tensors)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Run the program, or the network outside the program's range."""
         signature, tensors = Signature.of(args, options)
         recorded, found = is_recorded(tensors), None
         if not (recorded and self._program is None):

@@ -172,7 +172,6 @@ class BuiltOnce:
     _of_program: tuple[str, ...] = ("_program",)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the program."""
         return {name: value for name, value in vars(self).items() if name not in self._of_program}
 
     def build(self, *args: Any, **options: Any) -> None:

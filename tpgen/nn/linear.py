@@ -51,10 +51,6 @@ class Linear(FormModule):
         irreps of input and output.
     f_in, f_out
         numbers of channels, fully mixed: operands are ``(…, f_in, in)`` and ``(…, f_out, out)`` then.
-    internal_weights
-        whether the module owns weights and biases; by default, if shared.
-    shared_weights
-        whether all rows use the same weights (the default).
     num_elements
         number of elements, each with its own weights and biases; a call gives every row's element.
     instructions
@@ -63,8 +59,8 @@ class Linear(FormModule):
         whether scalar outputs (0e) have biases: one flag, or one for each entry of ``irreps_out``.
     path_normalization
         ``element`` or ``path``.
-    layout, strategy, backend, dynamic, fullgraph, mode
-        as for `TensorProduct`.
+    internal_weights, shared_weights, layout, strategy, backend, dynamic, fullgraph, mode
+        as for `TensorProduct`, also for biases.
 
     Raises
     ------

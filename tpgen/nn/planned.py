@@ -177,7 +177,6 @@ class PlannedModule(Constants):
                 program._settle(anchor)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return plan, options and tensors, without programs."""
         state = super().__getstate__()  # without what `Module.compile` has left, which runs the module it was made of
         for name in ("_runners", "_choice", "_failures"):  # of this process
             state.pop(name, None)

@@ -208,7 +208,6 @@ class PolynomialModule(PlannedModule):
         raise InputError(f"{name}: must have shape ({first}, {shape[0]}, {shape[1]}), {rule}, got {tuple(w.shape)}")
 
     def __prepare_scriptable__(self) -> nn.Module:
-        """Return the module that `torch.jit.script` compiles instead."""
         names = {id(p): name for name, p in self.named_parameters()}
         own = [names[id(w)] for w in self._own_weights()] if self.internal_weights else None
         return scripted_call(self, "_forward_program", self.plan, self._index if self._indexed else "", self._ends, own)

@@ -327,7 +327,6 @@ class TensorProduct(FormModule):
         return sum(prod(i.path_shape) for i in self.instructions)
 
     def __prepare_scriptable__(self) -> "TensorProduct":
-        """Write every program before `torch.jit.script` compiles the module."""
         self._write_right()
         return self
 
