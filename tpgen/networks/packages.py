@@ -180,7 +180,7 @@ def _parallel_builds() -> Iterator[None]:
         here = get_ident()  # what other threads compile meanwhile is theirs
 
         def change(build: Callable[[Any], None]) -> Callable[[Any], None]:
-            def begin(self: Any) -> None:
+            def build_or_submit(self: Any) -> None:
                 made = self.get_target_file_path()
                 if get_ident() != here:
                     return build(self)
@@ -191,7 +191,7 @@ def _parallel_builds() -> Iterator[None]:
                         unit.result()
                 return build(self)
 
-            return begin
+            return build_or_submit
 
         with _torch.instead(_torch.CppBuilder, "build", change):
             yield

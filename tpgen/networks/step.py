@@ -85,7 +85,7 @@ class Step(BuiltOnce, nn.Module):
         recorded, found = is_recorded(tensors), None
         if not (recorded and self._program is None):
             with torch.no_grad():
-                found = self._current(*args, **options).run(signature, tensors, recorded)
+                found = self._current_program(*args, **options).run(signature, tensors, recorded)
         if found is not None:
             return found
         with WRITING.lock, torch.enable_grad():  # else stand-ins of another thread are in the places of parameters

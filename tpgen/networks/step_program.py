@@ -181,7 +181,7 @@ class BuiltOnce:
     def _is_current(self) -> bool:
         return self._program is not None and self._program.is_unchanged()
 
-    def _current(self, *args: Any, **options: Any) -> Program:
+    def _current_program(self, *args: Any, **options: Any) -> Program:
         if not self._is_current():
             with WRITING.lock:  # of several threads, one builds it
                 if not self._is_current():

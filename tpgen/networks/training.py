@@ -84,7 +84,7 @@ class Training(BuiltOnce, Loss):
         signature, tensors = Signature.of(args, options)
         recorded, found = is_recorded(tensors), None
         with torch.no_grad():
-            program = self._current(*args, **options)
+            program = self._current_program(*args, **options)
             found = program.run(signature, tensors, recorded)
         if found is not None:
             return self._attach_gradients(program, *found)
