@@ -70,7 +70,7 @@ def test_a_program_that_another_process_compiled_is_found(tmp_path: Path, monkey
     def refuse(*_: Any) -> None:
         raise AssertionError("compiled here")
 
-    monkeypatch.setattr(step_program, "_compiled", refuse)
+    monkeypatch.setattr(step_program, "_compile_graph", refuse)
     tpgen.ready(own)
     calls: Calls = vars(own)["_tpgen_calls"]
     ((kind,),) = calls._kinds.values()
@@ -99,7 +99,7 @@ class Net(torch.nn.Module):
 def refuse(*_):
     raise AssertionError("compiled here")
 
-step_program._compiled = refuse
+step_program._compile_graph = refuse
 network, x = Net(), torch.linspace(0, 1, 5)
 served.serve(network, "auto")
 for _ in range(10):

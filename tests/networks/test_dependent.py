@@ -100,7 +100,7 @@ def test_a_program_holds_for_any_edges(interpreted: list[int], finder: Any) -> N
     for sizes in ((41, 3), (23, 2), (30, 5)):
         data = given(*sizes)
         torch.testing.assert_close(step(*data), network(*data), rtol=1e-12, atol=1e-12)
-        assert step._program.made(list(data)) is not None, "the network serves"
+        assert step._program.run_tensors(list(data)) is not None, "the network serves"
 
 
 @needs_compiler
@@ -109,7 +109,7 @@ def test_a_compiled_program_is_given_what_was_found() -> None:
     step = tpgen.compile_step(network, *given(30, 3))
     data = given(23, 2)
     torch.testing.assert_close(step(*data), network(*data), rtol=1e-12, atol=1e-12)
-    assert step._program.made(list(data)) is not None
+    assert step._program.run_tensors(list(data)) is not None
 
 
 class Written(nn.Module):
@@ -129,7 +129,7 @@ def test_a_mask_that_was_written_to_is_another(interpreted: list[int]) -> None: 
         x = torch.rand(rows, 3)
         for made, wanted in zip(step(x), network(x), strict=True):
             assert torch.equal(made, wanted)
-        assert step._program.made([x]) is not None, "the network serves"
+        assert step._program.run_tensors([x]) is not None, "the network serves"
 
 
 class Shifted(nn.Module):
@@ -148,7 +148,7 @@ def test_what_was_found_may_be_written_to(interpreted: list[int]) -> None:  # no
         x = torch.rand(rows, 3) * 3
         for made, wanted in zip(step(x), network(x), strict=True):
             assert torch.equal(made, wanted)
-        assert step._program.made([x]) is not None, "the network serves"
+        assert step._program.run_tensors([x]) is not None, "the network serves"
 
 
 class Scaled(nn.Module):
@@ -166,12 +166,12 @@ def test_other_numbers_are_those_of_the_example_or_the_network_serves(interprete
     network, x = Scaled(), torch.rand(5) + 1
     with torch.no_grad():
         step = tpgen.compile_step(network, x)
-        assert step._program.made([x[:4]]) is not None
+        assert step._program.run_tensors([x[:4]]) is not None
         for other in (-x, x):
             torch.testing.assert_close(step(other), network(other))
             network.scale.mul_(2)  # type: ignore[operator]
             torch.testing.assert_close(step(other), network(other))
-        assert step._program.made([x]) is None
+        assert step._program.run_tensors([x]) is None
 
 
 class Normed(nn.Module):
@@ -214,4 +214,4 @@ def test_a_network_of_e3nn_finds_its_edges() -> None:
         made, wanted = step(case.batch), stock(case.batch)
         for name, x in wanted.items():
             torch.testing.assert_close(made[name], x.detach(), rtol=1e-10, atol=1e-10)
-        assert step._program.made(Signature.of((case.batch,), {})[1]) is not None, "the network serves"
+        assert step._program.run_tensors(Signature.of((case.batch,), {})[1]) is not None, "the network serves"

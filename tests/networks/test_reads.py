@@ -147,11 +147,11 @@ def test_what_code_writes_itself_is_not_asked_for() -> None:
         network(rows())
     assert isinstance(reads, Reads)
     reads.follow(Reach({}, [network]), [network])
-    assert reads.stand()
+    assert reads.is_unchanged()
     network.seen = None
-    assert reads.stand()
+    assert reads.is_unchanged()
     network.scale = 4.0
-    assert not reads.stand()
+    assert not reads.is_unchanged()
 
 
 @pytest.mark.parametrize("kind", ["forward", "forward_pre", "full_backward"])
@@ -213,4 +213,4 @@ def test_other_threads_are_not_listened_to() -> None:
         network(rows())
     reads.follow(Reach({}, [network]), [network])
     other.scale = 4.0
-    assert reads.stand()
+    assert reads.is_unchanged()

@@ -17,7 +17,7 @@ from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tpgen.base._e3nn import default_dtype
 from tpgen.base._torch import pytree
 from tpgen.base.errors import DeployError, InputError
-from tpgen.networks.signature import _flat
+from tpgen.networks.signature import _flatten_arguments
 
 
 class Slope(nn.Module):
@@ -54,11 +54,11 @@ def test_arguments_are_taken_apart_as_torch_does() -> None:
     draw = random.Random(0)
     for _ in range(300):
         args, options = (nested(draw), torch.ones(1)), {"more": nested(draw), "a": 1}
-        leaves, structure = _flat(args, options)
+        leaves, structure = _flatten_arguments(args, options)
         wanted, like = pytree.tree_flatten((args, options))
         assert list(map(id, leaves)) == list(map(id, wanted))
         assert structure == like
-        assert structure == _flat(args, options)[1]
+        assert structure == _flatten_arguments(args, options)[1]
 
 
 def twice() -> dict[str, Tensor]:

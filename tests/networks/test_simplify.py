@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tpgen.networks.named import _as_memory
+from tpgen.networks.named import _strided_row
 from tpgen.networks.simplify import rewrite, simplify_graph
-from tpgen.networks.step_trace import _own, _shorten
+from tpgen.networks.step_trace import _clone_input_views, _shorten_group_sources
 
 aten = torch.ops.aten
 
@@ -121,7 +121,7 @@ def test_species_that_the_graph_looks_up_itself_are_not_compared(changed: float,
         return [table * 2, rows + changed if changed else rows, table, numbers]
 
     made = make_fx(sources)(torch.randn(4, 3), torch.tensor([2, 0]))
-    assert _shorten(made.graph, 1, 3) == left
+    assert _shorten_group_sources(made.graph, 1, 3) == left
     assert len(made.graph.output_node().args[0]) == 1 + left
 
 
@@ -130,7 +130,7 @@ def test_rows_that_a_kernel_takes_as_one_are_computed_as_rows(rows: Callable[[Te
     made = make_fx(lambda x: rows(x).view(1, -1), tracing_mode="symbolic")(torch.randn(5, 3))
     output: Any = made.graph.output_node()
     with made.graph.inserting_before(output):
-        memory = _as_memory(made.graph, output.args[0])
+        memory = _strided_row(made.graph, output.args[0])
     assert (memory.target is aten.as_strided.default) == seen
     output.args = (memory,)
     made.recompile()
@@ -145,7 +145,7 @@ def test_results_that_stand_in_memory_of_inputs_are_copied() -> None:
 
     made, x = make_fx(strained_sources)(torch.randn(5, 3)), torch.randn(5, 3)
     simplify_graph(made.graph)
-    _own(made.graph, 2)
+    _clone_input_views(made.graph, 2)
     made.recompile()
     first, _, source = made(x)
     assert source is x

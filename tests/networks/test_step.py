@@ -84,7 +84,7 @@ def test_one_program_computes_all_sizes_with_the_parameters_of_the_network(
     def refuse(*_: Any) -> None:
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr(step_program, "_compiled", refuse)
+    monkeypatch.setattr(step_program, "_compile_graph", refuse)
     again = tpgen.compile_step(network, data(5), scale=0.5, outputs=["energy", "forces"])
     torch.testing.assert_close(again(data(6), scale=0.5)["forces"], network(data(6), scale=0.5)["forces"])
 

@@ -344,10 +344,10 @@ def test_both_ways_agree_on_any_changes(monkeypatch: pytest.MonkeyPatch) -> None
                 only.setattr(identity, "_method", lambda: None)
                 watches.append(_watch(of))
         chosen.choice(MOVES)(of, chosen.choice([0.0, 1.0, 2.0, float("1.5")]))
-        stand = watches[0].stands()
+        stand = watches[0].is_unchanged()
         with monkeypatch.context() as only:
             only.setattr(identity, "_method", lambda: None)
-            assert stand == watches[1].stands()
+            assert stand == watches[1].is_unchanged()
         said.append(stand)
         watches = watches if stand else []
     assert 200 < sum(said) < 1800
@@ -357,28 +357,28 @@ def test_parameters_in_their_places(way: str) -> None:  # noqa: F811
     network = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     network[1].weight = network[0].weight
     slots = ParameterSlots(network, gradients=False)
-    assert slots.stand()
-    assert slots.stand()
+    assert slots.is_unchanged()
+    assert slots.is_unchanged()
     with torch.no_grad():
         network[0].weight.mul_(2)
     network[0].bias = nn.Parameter(torch.ones(3))
-    assert slots.stand()
+    assert slots.is_unchanged()
     assert slots.tensors()[1] is network[0].bias
     network[1].weight = nn.Parameter(torch.ones(3, 3))
-    assert not slots.stand(), "one of two that are one"
+    assert not slots.is_unchanged(), "one of two that are one"
     network[0].weight = network[1].weight
-    assert slots.stand()
+    assert slots.is_unchanged()
     network[0].bias = None
-    assert not slots.stand()
+    assert not slots.is_unchanged()
     network[0].bias = network[1].bias
-    assert slots.stand()
+    assert slots.is_unchanged()
 
 
 @needs_compiler
 def test_a_program_of_a_usual_network_asks_python_for_nothing(interpreted: list[int]) -> None:  # noqa: F811
     network = Holding([2.0], lambda n, x: n.inner(x) * n.held[0])
     step = tpgen.compile_step(network, rows())
-    assert step._program.stands()
+    assert step._program.is_unchanged()
     unmoved, unseen = step._program.written.reads._watch._unmoved
     assert unmoved is not None
     assert unmoved()

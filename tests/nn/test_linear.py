@@ -370,6 +370,6 @@ def test_a_usual_call_goes_to_the_kernel_at_once(monkeypatch: pytest.MonkeyPatch
 def test_calls_that_need_more_than_a_kernel(options: dict) -> None:
     layer = tpgen.Linear("8x0e", "4x0e", **{"strategy": "kernel", **options})
     x = torch.randn(*(5, 2, 8) if "f_in" in options else (5, 8))
-    assert layer._quick(x, None, None) is None
-    assert tpgen.Linear("8x0e", "4x0e", strategy="kernel")._quick(x.view(-1, 8), None, torch.ones(4)) is None
+    assert layer._try_layer_kernel(x, None, None) is None
+    assert tpgen.Linear("8x0e", "4x0e", strategy="kernel")._try_layer_kernel(x.view(-1, 8), None, torch.ones(4)) is None
     assert layer(x).shape[0] == 5

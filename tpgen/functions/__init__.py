@@ -1,1 +1,1 @@
-"""Functions between linear layers: SiLU, gates, Bessel functions; a kernel for each, and its derivatives beside it."""
+"""Functions between linear layers, with kernels: SiLU, gates, Bessel bases."""

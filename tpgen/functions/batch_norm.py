@@ -1,10 +1,10 @@
-r"""Batch norms of rows of irreps in training, by one kernel, `batch_norm.h`.
+r"""Batch norm of rows of irreps in training, by the kernel `batch_norm.h`.
 
 .. math:: z = \frac{w}{\sqrt{v + \epsilon}}\,(x - m) + b, \qquad
     v = \left\langle \lVert x - m \rVert^2 \right\rangle, \qquad
     m = \begin{cases} \langle x \rangle & \text{of scalars} \\ 0 & \text{else} \end{cases}
 
-Means are over rows, the norm is over the components of a copy.  Second derivatives are torch's operations.
+Means run over rows, the norm over the components of a copy.  PyTorch operations compute second derivatives.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ROWS, _PARTS = 64, 64  # as batch_norm.h has them
 
 
 class NormTable(NamedTuple):
-    """What the columns of rows are to a batch norm; `make_norm_table` makes one."""
+    """Columns, copies and scalars of a row, for the batch-norm kernel."""
 
     copy: Tensor  # of each column: the copy of an irrep that it is a component of
     scalars: Tensor  # the columns of scalars
@@ -36,7 +36,7 @@ class NormTable(NamedTuple):
 
 
 def make_norm_table(copies: list[tuple[int, bool]], normalization: str) -> NormTable:
-    """The table of copies: the dimension of each, and whether the copy is a scalar; normalizations are e3nn's.
+    """Make the table from each copy's dimension and whether the copy is a scalar; normalizations are e3nn's.
 
     >>> table = make_norm_table([(1, True), (3, False)], "component")
     >>> table.copy, table.scalars, table.divisor
@@ -51,7 +51,7 @@ def make_norm_table(copies: list[tuple[int, bool]], normalization: str) -> NormT
 
 
 class Normed(NamedTuple):
-    """Rows of their norm, and the statistics of the rows that were given."""
+    """Normalized rows, with the mean and variance of the input rows."""
 
     rows: Tensor
     mean: Tensor  # of each scalar
@@ -59,10 +59,10 @@ class Normed(NamedTuple):
 
 
 def batch_norm(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Normed:
-    """Rows ``(rows, columns)`` over their norms, differentiable to any order; statistics have no gradients.
+    """Normalize rows ``(rows, columns)``, differentiable to any order except through the statistics.
 
-    Tensors are float32 or float64, on the CPU; weights belong to copies, biases to scalars.  Raises `InputError` for
-    other shapes, other dtypes and no rows, `BackendError` where there is no compiler.
+    ``weight`` has an entry for each copy, ``bias`` for each scalar; all are float32 or float64, on the CPU.  Raises
+    `InputError` for other operands or zero rows, `BackendError` without a compiler.
 
     >>> table = make_norm_table([(1, True), (2, False)], "norm")
     >>> x = torch.tensor([[1.0, 2.0, 0.0], [3.0, 0.0, 2.0]])
@@ -75,11 +75,11 @@ def batch_norm(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: f
             raise InputError(
                 f"{name}: the norm takes shape {shape} of {x.dtype}, got {tuple(given.shape)} of {given.dtype}"
             )
-    return Normed(*_Normed.apply(table, x.contiguous(), weight.contiguous(), bias.contiguous(), eps))
+    return Normed(*_BatchNorm.apply(table, x.contiguous(), weight.contiguous(), bias.contiguous(), eps))
 
 
 def can_batch_norm(dtype: torch.dtype) -> bool:
-    """Whether the kernel of a dtype can be built here."""
+    """Test whether this machine can build the kernel for a dtype."""
     return can_build(_kernel, dtype)
 
 
@@ -88,12 +88,12 @@ def _kernel(dtype: torch.dtype) -> Callable[..., int]:
     return load_kernel(text_of("batch_norm", dtype), addresses=11, numbers=1)
 
 
-class _Normed(torch.autograd.Function):
+class _BatchNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, ...]:
         columns, copies = len(table.copy), len(table.divisor)
         out, moments = empty(tuple(x.shape), x.dtype), x.new_empty(columns + 2 * copies)
-        given = x, None, weight, bias, table.numbers, constants(x.dtype, eps), moments, out, None, None, _room(x)
+        given = x, None, weight, bias, table.numbers, constants(x.dtype, eps), moments, out, None, None, _scratch(x)
         run_kernel(_kernel(x.dtype), given, len(x))
         ctx.save_for_backward(x, weight, bias, moments)
         ctx.table, ctx.eps = table, eps
@@ -106,28 +106,30 @@ class _Normed(torch.autograd.Function):
         x, weight, bias, moments = ctx.saved_tensors
         table: NormTable = ctx.table
         if torch.is_grad_enabled() or not is_usual(g):  # derivatives of these are to follow, or many cotangents come
-            return None, *_gradients(table, x, weight, bias, g, ctx.eps), None
+            return None, *_torch_gradients(table, x, weight, bias, g, ctx.eps), None
         by_x, by_weight, by_bias = empty(tuple(x.shape), x.dtype), torch.empty_like(weight), torch.empty_like(bias)
         g = g.contiguous()
-        given = x, g, weight, bias, table.numbers, None, moments, by_x, by_weight, by_bias, _room(x)
+        given = x, g, weight, bias, table.numbers, None, moments, by_x, by_weight, by_bias, _scratch(x)
         run_kernel(_kernel(x.dtype), given, len(x))
         return None, by_x, by_weight, by_bias, None
 
 
-def _room(x: Tensor) -> Tensor:
+def _scratch(x: Tensor) -> Tensor:
     parts = min(-(-len(x) // _ROWS), _PARTS)
     return torch.empty(4 * (parts + 1) * (x.shape[1] + target(x.dtype).lanes), dtype=torch.float64)
 
 
-def _gradients(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, g: Tensor, eps: float) -> tuple[Tensor, ...]:
+def _torch_gradients(
+    table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, g: Tensor, eps: float
+) -> tuple[Tensor, ...]:
     recorded = torch.is_grad_enabled()
     with torch.enable_grad():
         given = [each if each.requires_grad else each.detach().requires_grad_() for each in (x, weight, bias)]
-        out = _by_torch(table, given[0], given[1], given[2], eps)
+        out = _torch_batch_norm(table, given[0], given[1], given[2], eps)
         return torch.autograd.grad(out, given, g, create_graph=recorded)
 
 
-def _by_torch(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+def _torch_batch_norm(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     mean = torch.zeros_like(x[0]).index_copy(0, table.scalars, x.mean(0)[table.scalars])
     y = x - mean
     squares = x.new_zeros(len(weight)).index_add(0, table.copy, y.square().mean(0)) / table.divisor

@@ -1,11 +1,9 @@
-r"""Bessel functions of the lengths of edges times a polynomial cutoff, by a kernel, `bessel.h`.
+r"""Bessel basis of edge lengths times a polynomial cutoff, by the kernel `bessel.h`.
 
 .. math:: f_n(r) = a\, \frac{\sin(w_n r)}{r}\, u(r / c), \quad
     u(x) = 1 - \tfrac{(p + 1)(p + 2)}{2} x^p + p (p + 2) x^{p + 1} - \tfrac{p (p + 1)}{2} x^{p + 2}
 
-torch takes some thirty operations for it, and twenty for its gradient, each with a tensor of its own; the kernel takes
-one pass for each.  Derivatives from the second on are those of the definition in torch's operations, as is all that is
-transformed or traced.
+PyTorch operations compute derivatives from order 2 on, and calls under a transform or trace.
 """
 
 from __future__ import annotations
@@ -32,16 +30,16 @@ _START = 1e-4  # of the cutoff: where an interval of lengths begins
 
 
 def now_cut_bessel() -> str:
-    """Name what computes Bessel functions times a cutoff, for reports."""
+    """Name the implementation that computes Bessel functions with a cutoff, for reports."""
     if not find_compiler():
         return f"its own code (kernels need a C++ compiler, and {why_no_compiler()})"
     return "tpgen kernel (Bessel functions and cutoff in one pass)"
 
 
 def cut_bessel(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
-    """The functions ``(lengths, frequencies)`` and the cutoff alone, in the shape of ``r``: see `CutBessel`.
+    """Compute the functions ``(lengths, frequencies)``, and the cutoff in the shape of ``r``; see `CutBessel`.
 
-    Differentiable to any order in the lengths ``r``, ``(lengths,)`` or ``(lengths, 1)``, and in the frequencies ``w``.
+    Differentiable to any order in lengths ``r``, ``(lengths,)`` or ``(lengths, 1)``, and frequencies ``w``.
 
     >>> rows, cutoff = cut_bessel(torch.tensor([1.0, 5.0]), torch.ones(3), CutBessel(1.0, 4.0, 6))
     >>> rows.shape, cutoff[1].abs().item()
@@ -65,7 +63,7 @@ def _lengths(r: Tensor, w: Tensor, shape: CutBessel) -> Lengths:
 
 
 def takes(r: Tensor, w: Tensor) -> bool:
-    """Whether a kernel computes Bessel functions of the lengths ``r`` with frequencies ``w``."""
+    """Test whether a kernel computes Bessel functions of the lengths ``r`` with frequencies ``w``."""
     usual = not torch.compiler.is_compiling() and _are_usual(r, w) and not autocasting(r.device)
     return usual and can_build(kernel_of, "bessel", r.dtype)
 
@@ -75,7 +73,7 @@ def _are_usual(*tensors: Tensor) -> bool:
 
 
 def by_definition(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
-    """Compute the waves ``(edges, n)`` times the cutoff, and the cutoff, shaped as ``r``, in torch's operations."""
+    """Compute `cut_bessel` by PyTorch operations."""
     u = _envelope(r, shape)
     return _waves(r.reshape(-1, 1), w, shape) * u.reshape(-1, 1), u
 
@@ -104,10 +102,10 @@ class _CutBessel(torch.autograd.Function):
         r, w = ctx.saved_tensors
         by_r, by_w = asked_for(ctx.needs_input_grad[:2], ctx.next_functions)
         there = [x for x in (g, h) if x is not None]
-        slope = _slope if torch.is_grad_enabled() or not _are_usual(r, *there) else bessel_slope
+        slope = _torch_slope if torch.is_grad_enabled() or not _are_usual(r, *there) else bessel_slope
         return (
             slope(r, w, ctx.shape, g, h) if there and by_r else None,
-            _by_frequencies(r, w, ctx.shape, g) if g is not None and by_w else None,
+            _torch_frequency_gradient(r, w, ctx.shape, g) if g is not None and by_w else None,
             None,
         )
 
@@ -115,7 +113,7 @@ class _CutBessel(torch.autograd.Function):
 _recorded = apply_of(_CutBessel)
 
 
-def _slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Tensor | None) -> Tensor:
+def _torch_slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Tensor | None) -> Tensor:
     fall = _envelope_slope(r, shape)
     by_alone = fall * (0 if h is None else h)
     if g is None:
@@ -135,7 +133,7 @@ def _envelope_slope(r: Tensor, shape: CutBessel) -> Tensor:
     return fall * (r < shape.cutoff) if shape.ends else fall
 
 
-def _by_frequencies(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor) -> Tensor:
+def _torch_frequency_gradient(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor) -> Tensor:
     column = r.reshape(-1, 1)
     one = 1 if shape.limit else column / column  # no number of no length
     rows = torch.cos(w.reshape(1, -1) * column) * (shape.prefactor * _envelope(column, shape) * one)
@@ -149,11 +147,11 @@ class CutBessel:
     Parameters
     ----------
     prefactor, cutoff, power
-        a, c and p; p is at least 1.
+        a, c and p of the formula; p is at least 1.
     ends
-        whether all is zero from the cutoff on; else the polynomial goes on.
+        zero the functions from the cutoff on.
     limit
-        whether functions have their limit at length 0; else they are NaN there, as 0 / 0 is.
+        take the limit at length 0, instead of NaN.
     """
 
     prefactor: float
@@ -164,24 +162,20 @@ class CutBessel:
 
 
 def bessel_values(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
-    """The functions ``(lengths, frequencies)``, and the cutoff alone, in the shape of ``r``.
-
-    ``r`` is lengths, ``w`` frequencies, of one dtype, float32 or float64, on the CPU.
-    """
+    """Compute `cut_bessel` by the kernel, without a graph; float32 or float64, on the CPU."""
     r, w = r.contiguous(), w.contiguous()
     rows, alone = empty((r.numel(), w.numel()), r.dtype), torch.empty(r.shape, dtype=r.dtype)
-    return (rows, alone) if _call(r, w, shape, None, None, rows, alone) else by_definition(r, w, shape)
+    return (rows, alone) if _run_bessel_kernel(r, w, shape, None, None, rows, alone) else by_definition(r, w, shape)
 
 
 def bessel_slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Tensor | None) -> Tensor:
-    """The gradient by ``r``, in its shape, for cotangents of the functions and of the cutoff alone, or one of them."""
+    """Compute the gradient with respect to ``r``, for cotangents ``g`` of the functions and ``h`` of the cutoff."""
     r, w, found = r.contiguous(), w.contiguous(), torch.empty(r.shape, dtype=r.dtype)
     given = [None if x is None else x.contiguous() for x in (g, h)]
-    return found if _call(r, w, shape, *given, None, None, found) else _slope(r, w, shape, g, h)
+    return found if _run_bessel_kernel(r, w, shape, *given, None, None, found) else _torch_slope(r, w, shape, g, h)
 
 
-def _call(r: Tensor, w: Tensor, shape: CutBessel, *others: Tensor | None) -> bool:
-    """Run the kernel; False where some length is too large for its series, and its results are of no use."""
+def _run_bessel_kernel(r: Tensor, w: Tensor, shape: CutBessel, *others: Tensor | None) -> bool:
     operands = (r, w, _constants(shape, w.numel(), r.dtype), *others)
     return run_kernel(kernel_of("bessel", r.dtype), operands, r.numel()) == 0
 

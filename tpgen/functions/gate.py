@@ -1,10 +1,9 @@
-r"""Gates of whole rows, as `GateTable` tells them, by one kernel, `gate.h`.
+r"""Gates of whole rows, described by a `GateTable`, by the kernel `gate.h`.
 
 .. math:: y_u = k\, f(s_u), \qquad y_{um} = k\, f(s_u)\, v_{um}
 
-A row holds scalars s, of which some are results by themselves and each of the others is the factor of a copy v.
-Values, gradients, and the gradients of these are one pass each; derivatives from the third on are torch's operations,
-as is all that is transformed, traced or compiled.
+A row holds scalars s, each activated alone or the factor of a gated copy v.  PyTorch operations compute derivatives
+from order 3 on, and calls under a transform, trace or compilation.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ TORCH: dict[str, Callable[[Tensor], Tensor]] = {  # the functions of tables: str
 
 
 class GateRun(NamedTuple):
-    """Copies that stand side by side wherever they are, and go through one function."""
+    """Adjacent copies that share one activation function and scale."""
 
     function: str
     scale: float
@@ -49,7 +48,7 @@ class GateRun(NamedTuple):
     out: int  # where their results begin
 
     def follows(self, before: GateRun) -> bool:
-        """Whether this one goes on where another ends.
+        """Test whether this run continues ``before`` in input and output.
 
         >>> first = GateRun("silu", 1.0, 2, 0, 4, 3, 0)
         >>> GateRun("silu", 1.0, 1, 2, 10, 3, 6).follows(first), GateRun("silu", 1.0, 1, 2, 10, 3, 7).follows(first)
@@ -61,7 +60,7 @@ class GateRun(NamedTuple):
 
 
 class GateTable(NamedTuple):
-    """A gate: how long its rows and its results are, and its runs in the order of results."""
+    """Lengths of a gate's input and output rows, and its runs in output order."""
 
     dim_in: int
     dim_out: int
@@ -69,7 +68,7 @@ class GateTable(NamedTuple):
 
 
 def make_gate_table(copies: Sequence[tuple[str, float, int, int, int]]) -> GateTable:
-    """The table of single copies in the order of results: function, scale, scalar, gated and width of each.
+    """Make the table of copies in output order, each with its function, scale, scalar, gated and width.
 
     >>> make_gate_table([("silu", 1.0, 0, 0, 0), ("tanh", 2.0, 1, 3, 3), ("tanh", 2.0, 2, 6, 3)]).runs
     (GateRun(function='silu', scale=1.0, copies=1, scalar=0, gated=0, width=0, out=0), \
@@ -88,7 +87,7 @@ GateRun(function='tanh', scale=2.0, copies=2, scalar=1, gated=3, width=3, out=1)
 
 
 def gate_text(table: GateTable, dtype: torch.dtype) -> str:
-    """The source of a gate's kernel, in float32 or float64."""
+    """Write the C++ source of a gate's kernel, in float32 or float64."""
     at = target(dtype)
     tiles = [
         "template <int D> struct Tile;  // W items of D numbers each <-> D vectors of W items",
@@ -109,34 +108,34 @@ def _kernel(table: GateTable, dtype: torch.dtype) -> Callable[..., int]:
 
 
 def gate_value(table: GateTable, x: Tensor) -> tuple[Tensor]:
-    """The results ``(..., dim_out)`` for rows ``(..., dim_in)``, float32 or float64 on the CPU."""
+    """Compute `gate` by the kernel, without a graph; float32 or float64, on the CPU."""
     out = empty((*x.shape[:-1], table.dim_out), x.dtype)
-    _call(table, (x,), (out, None, None))
+    _run_gate_kernel(table, (x,), (out, None, None))
     return (out,)
 
 
 def gate_first(table: GateTable, g: Tensor, x: Tensor) -> tuple[Tensor]:
-    """The gradient by x, for a cotangent g of the results."""
+    """Compute the gradient with respect to x, for a cotangent g of the output."""
     by_x = empty(tuple(x.shape), x.dtype)
-    _call(table, (x, g), (None, None, by_x))
+    _run_gate_kernel(table, (x, g), (None, None, by_x))
     return (by_x,)
 
 
 def gate_second(table: GateTable, c: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of `gate_first` by g and x, for a cotangent c of it."""
+    """Compute the gradients of `gate_first` with respect to g and x, for a cotangent c."""
     by_g, by_x = empty(tuple(g.shape), x.dtype), empty(tuple(x.shape), x.dtype)
-    _call(table, (x, g, c), (None, by_g, by_x))
+    _run_gate_kernel(table, (x, g, c), (None, by_g, by_x))
     return by_g, by_x
 
 
-def _call(table: GateTable, given: Sequence[Tensor], made: Sequence[Tensor | None]) -> None:
+def _run_gate_kernel(table: GateTable, given: Sequence[Tensor], made: Sequence[Tensor | None]) -> None:
     held = [x.contiguous() for x in given]  # as long as the kernel reads them
     operands = (*held, *[None] * (4 - len(held)), *made)
     run_kernel(_kernel(table, given[0].dtype), operands, given[0].shape[:-1].numel())
 
 
 def gate(table: GateTable, x: Tensor, kernels: bool = True) -> Tensor:
-    """The results ``(..., dim_out)`` of a gate for rows ``(..., dim_in)``, differentiable to any order.
+    """Apply a gate to rows ``(..., dim_in)``; returns ``(..., dim_out)``, differentiable to any order.
 
     Raises `InputError` for rows of another length.
 
@@ -156,7 +155,7 @@ def gate(table: GateTable, x: Tensor, kernels: bool = True) -> Tensor:
 
 
 def gate_by_torch(table: GateTable, x: Tensor) -> Tensor:
-    """Compute a gate of rows ``(..., in)`` in torch's operations: the definition, and what traces and scripts hold."""
+    """Compute `gate` by PyTorch operations, which traces record."""
     places = sorted({table.dim_in, *(place for run in table.runs for place in (run.scalar, run.gated))})
     split = x.split([end - begin for begin, end in pairwise(places)], -1)
     parts = {place: split[n] for n, place in enumerate(places[:-1])}  # a proxy has no length to go through

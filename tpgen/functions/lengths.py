@@ -1,4 +1,4 @@
-"""Rows of edges that are functions of the lengths of edges alone, and what functions these are."""
+"""A registry of the edge lengths that determine edge rows."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _noted: Any = WeakTensorKeyDictionary()  # beside the tensors: an attribute woul
 
 @dataclass(frozen=True, eq=False)
 class Lengths:
-    """Lengths of edges, and rows as a function of them.
+    """Edge lengths, and edge rows as a function of the lengths.
 
     Parameters
     ----------
     column
-        the lengths, ``(edges, 1)``, as autograd knows them.
+        the lengths, ``(edges, 1)``, with their graph.
     rows
-        computes rows ``(n, functions)`` of lengths ``(n, 1)``, in any dtype and for any derivative.
+        maps lengths ``(n, 1)`` to rows ``(n, functions)``, in any dtype, differentiable to any order.
     start, end
-        the interval of lengths that rows are for.
+        interval of lengths in which ``rows`` is valid.
     ends
-        whether rows are zero from ``end`` on; else their functions go on there.
+        whether rows vanish from ``end`` on.
     constants
-        tensors that rows are computed with besides.
+        further tensors that ``rows`` reads.
     shape
-        all else that says what the functions are; it can be compared.
+        comparable identity of the functions.
     """
 
     column: Tensor
@@ -43,19 +43,19 @@ class Lengths:
     shape: tuple[Any, ...]
 
     def times(self, factor: float) -> Lengths:
-        """Return lengths whose rows are multiplied by a number."""
+        """Return lengths whose rows are multiplied by a factor."""
         rows = self.rows
         return replace(self, rows=lambda r: rows(r) * factor, shape=(*self.shape, factor))
 
 
 def note_lengths(rows: Tensor, lengths: Lengths) -> None:
-    """Remember of what lengths rows are, as long as they live and nobody writes to them."""
+    """Register the lengths of rows, until a write to the rows."""
     if lengths.column.dtype != rows.dtype:
         lengths = replace(lengths, column=lengths.column.to(rows.dtype))
     _noted[rows] = lengths, writes_to(rows)
 
 
 def lengths_of(rows: Tensor) -> Lengths | None:
-    """The lengths that rows were computed from, where that is known."""
+    """Return the registered lengths of rows; None for unknown rows."""
     lengths, version = _noted.get(rows, (None, 0))
     return lengths if version == writes_to(rows) else None

@@ -1,4 +1,4 @@
-"""Kernels that go over many numbers once: their text (`numbers.h` and a header beside it), and derivatives by them."""
+"""Sources, launches and autograd of elementwise kernels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEEDS = {"silu": ("functions",), "gate": ("functions",)}  # headers beside this
 
 
 def text_of(name: str, dtype: torch.dtype, tables: Sequence[str] = ()) -> str:
-    """The source of the kernel of a header for a dtype, float32 or float64; tables stand before it.
+    """Write the source of the kernel of header ``name``, float32 or float64, after C++ ``tables``.
 
     >>> "tpgen_kernel" in text_of("silu", torch.float32)
     True
@@ -36,23 +36,20 @@ def text_of(name: str, dtype: torch.dtype, tables: Sequence[str] = ()) -> str:
 
 
 def can_build(kernel: Callable[..., Any] | None = None, *of: Any) -> bool:
-    """Whether kernels can be built here; with a function that returns one, and its arguments, whether that one can.
-
-    A kernel that the compiler refuses is said once.
-    """
+    """Test whether a compiler exists and ``kernel(*of)`` compiles; warn once of a failure."""
     if find_compiler() is None:
         return False
     try:
         if kernel is not None:
             kernel(*of)
     except KernelError as error:
-        _say(error.reason)
+        _warn_not_built(error.reason)
         return False
     return True
 
 
 @remembered("functions whose kernels cannot be built")
-def _say(reason: str) -> None:
+def _warn_not_built(reason: str) -> None:
     warn_caller(
         f"the kernel of a function cannot be built: {reason}\n"
         "PyTorch's operations compute the function from here on, which is right and slower; TPGEN_CXX names another "
@@ -62,20 +59,20 @@ def _say(reason: str) -> None:
 
 @remembered("kernels of activations")
 def kernel_of(name: str, dtype: torch.dtype) -> Callable[..., int]:
-    """The kernel, built at its first call: eight addresses and a number.
+    """Build the kernel of header ``name`` once: a function of eight addresses and a count.
 
-    Raises `BackendError` where there is no compiler, its `KernelError` where that fails.
+    Raises `BackendError` without a compiler, `KernelError` if compilation fails.
     """
     return load_kernel(text_of(name, dtype), addresses=8, numbers=1)
 
 
 def constants(dtype: torch.dtype, *values: float) -> ctypes.Array:
-    """Constants as a kernel of a dtype, float32 or float64, reads them."""
+    """Pack values as a C array, in float32 or float64."""
     return ((ctypes.c_float if dtype == torch.float32 else ctypes.c_double) * len(values))(*values)
 
 
 def run_kernel(kernel: Callable[..., int], operands: Sequence[Tensor | ctypes.Array | None], count: int) -> int:
-    """Run a kernel over so many numbers or rows; operands are contiguous, None and those left out of eight nowhere."""
+    """Run a kernel over ``count`` numbers or rows of contiguous operands; None is a null address."""
     torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
     addresses = [0] * max(8, len(operands))
     for n, x in enumerate(operands):
@@ -85,18 +82,17 @@ def run_kernel(kernel: Callable[..., int], operands: Sequence[Tensor | ctypes.Ar
 
 
 class KernelFunction(NamedTuple):
-    """A function of a tensor x, and of a table that does not change, with a kernel for each order of derivatives.
+    """A function of a constant table and a tensor x, with a kernel for each order of derivative.
 
-    The kernels compute the value at x, the gradient at (g, x) for a cotangent g, the gradients of that by g and x at
-    (c, g, x), and so on.  Further derivatives are those of the ``definition`` in torch's operations, as is all that is
-    transformed.
+    Kernel 0 computes the value at x, kernel 1 the gradient at (g, x) for a cotangent g, kernel 2 the gradients of
+    kernel 1 at (c, g, x), and so on.  PyTorch differentiates the ``definition`` for higher orders and transforms.
     """
 
     definition: Callable[[Any, Tensor], Tensor]
     kernels: tuple[Callable[..., tuple[Tensor, ...]], ...]
 
     def by_torch(self, table: Any, order: int, *point: Tensor) -> tuple[Tensor, ...]:
-        """Compute the function (order 0) or its derivative of an order, in torch's operations."""
+        """Compute the function (order 0) or a derivative by PyTorch operations."""
         if order == 0:
             return (self.definition(table, *point),)
         return self.pulled_back(table, order - 1, point[1:], point[:1])
@@ -104,13 +100,13 @@ class KernelFunction(NamedTuple):
     def pulled_back(
         self, table: Any, order: int, point: Sequence[Tensor], cotangents: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
-        """The gradients of an order at a point, in any transform, and with a graph where one is wanted of them."""
+        """Pull cotangents back through the derivative of an order, by PyTorch operations."""
         pull = torch.func.vjp(partial(self.by_torch, table, order), *point)[1]
         return pull(tuple(cotangents))
 
 
 class _Derivative(torch.autograd.Function):
-    """A function (order 0, at x), its gradient (order 1, at g, x), or the gradients of that (order 2, at c, g, x)."""
+    """Autograd node of a function (order 0, at x), its gradient (1, at g, x) or second derivative (2, at c, g, x)."""
 
     @staticmethod
     def forward(ctx: Any, function: KernelFunction, table: Any, order: int, *point: Tensor) -> tuple[Tensor, ...]:

@@ -1,10 +1,8 @@
-r"""SiLU on many numbers, :math:`f(x) = x\, s(x)` with the sigmoid s: on memory that was used before.
+r"""SiLU of large tensors, :math:`f(x) = x\, s(x)` with the sigmoid s, into reused memory.
 
 .. math:: f' = s\,(1 + x (1 - s)), \quad f'' = s (1 - s) (2 + x (1 - 2 s))
 
-torch has kernels of f and f'.  Of the gradients of f' it makes some fifteen operations, each with a tensor of its own,
-and a kernel, `silu.h`, one pass.  Derivatives from the third on are torch's operations, as is all that is transformed
-or traced.
+The kernel `silu.h` computes second derivatives; PyTorch operations compute higher ones.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ WORTH_SILU = 2**15  # numbers: below, what Python adds to a call is noticed
 
 
 def silu(x: Tensor) -> Tensor:
-    """``x * sigmoid(x)``, differentiable to any order.
+    """Compute ``x * sigmoid(x)``, differentiable to any order.
 
     >>> silu(torch.zeros(2))
     tensor([0., 0.])
@@ -42,9 +40,9 @@ def _slope(g: Tensor, x: Tensor) -> Tensor:
 
 
 def silu_second(c: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """``c f'(x)`` and ``c g f''(x)``: the gradients of ``g f'(x)`` by g and x, for a cotangent c.
+    """Compute ``c f'(x)`` and ``c g f''(x)``: the gradients of ``g f'(x)`` with respect to g and x.
 
-    Tensors of float32 or float64 on the CPU, of one shape; by PyTorch's operations where no kernel can be built.
+    Tensors are float32 or float64 on the CPU, of one shape.
 
     >>> x = torch.zeros(1)
     >>> silu_second(x + 1, x + 1, x)

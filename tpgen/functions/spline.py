@@ -1,12 +1,12 @@
-r"""Cubic splines of many functions of one number, such as the weights of edges as functions of their lengths.
+r"""Cubic splines of many functions of one number, such as edge weights as functions of edge lengths.
 
 On a step of length h, with t = (r - r_i) / h, the polynomial
 
 .. math:: f(r) = f_i + t\, h f'_i + t^2 (3 d_i - e_i) + t^3 (e_i - 2 d_i), \quad
     d_i = f_{i+1} - f_i - h f'_i, \quad e_i = h (f'_{i+1} - f'_i)
 
-has the values and slopes of the function at both ends.  Between, values err by :math:`h^4 |f''''| / 384` at most,
-slopes by :math:`\sqrt3\, h^3 |f''''| / 216`.  A kernel computes values, another call of it the gradient by r.
+matches values and slopes at both ends.  Errors of values are at most :math:`h^4 |f''''| / 384`, of slopes
+:math:`\sqrt3\, h^3 |f''''| / 216`.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _WORST = 0.5 - 1 / 12**0.5  # the part of a step where slopes err most
 
 @dataclass(frozen=True, eq=False)
 class Spline:
-    """Cubic splines of functions on an interval; outside of it they stay what they are at its ends.
+    """Cubic splines of functions on an interval, constant outside.
 
     Parameters
     ----------
     start, step
-        where the first step begins, and how long each is.
+        start of the first step, and length of each.
     table
         ``(steps, 4, functions)``: the coefficients of 1, t, t^2 and t^3.
     values_error, slopes_error
-        the largest errors that were measured between nodes, each relative to the largest of its kind.
+        largest measured error, relative to the largest value or slope.
     """
 
     start: float
@@ -51,7 +51,7 @@ class Spline:
     slopes_error: float
 
     def to(self, dtype: torch.dtype) -> Spline:
-        """Convert the table, which is made in float64."""
+        """Convert the float64 table to a dtype."""
         return replace(self, table=self.table.to(dtype))
 
     def __str__(self) -> str:
@@ -62,43 +62,43 @@ class Spline:
 
 
 def make_spline(function: Callable[[Tensor], Tensor], start: float, end: float) -> Spline:
-    """Make splines of functions, with so many steps that slopes err by no more than `SLOPE_ERROR`, or with the most.
+    """Fit splines with the fewest steps whose slope error is at most `SLOPE_ERROR`, or with 4096.
 
-    ``function`` takes places ``(n, 1)`` in float64, each row by itself, and returns ``(n, functions)``; it is
-    differentiated twice.
+    ``function`` maps ``(n, 1)`` in float64, row by row, to ``(n, functions)``, twice differentiable.
 
     >>> spline = make_spline(lambda r: torch.cat([r.sin(), r.cos()], 1), 0.0, 3.0)
     >>> spline.table.shape, spline.slopes_error < 1e-6
     (torch.Size([256, 4, 2]), True)
     """
     for steps in _STEPS:
-        spline = _with_steps(function, start, end, steps)
+        spline = _fit_spline(function, start, end, steps)
         if spline.slopes_error <= SLOPE_ERROR:
             break
     return spline
 
 
-def _with_steps(function: Callable[[Tensor], Tensor], start: float, end: float, steps: int) -> Spline:
+def _fit_spline(function: Callable[[Tensor], Tensor], start: float, end: float, steps: int) -> Spline:
     step = (end - start) / steps
     ends = start + step * torch.arange(steps + 1, dtype=torch.float64).unsqueeze(1)
-    f, slopes = _differentiated(function, ends)
+    f, slopes = _values_and_slopes(function, ends)
     m = slopes * step
     d, e = f.diff(dim=0) - m[:-1], m.diff(dim=0)
     spline = Spline(start, step, torch.stack([f[:-1], m[:-1], 3 * d - e, e - 2 * d], 1), 0.0, 0.0)
     return replace(
-        spline, values_error=_error(function, spline, 0.5, 0), slopes_error=_error(function, spline, _WORST, 1)
+        spline,
+        values_error=_largest_error(function, spline, 0.5, 0),
+        slopes_error=_largest_error(function, spline, _WORST, 1),
     )
 
 
-def _error(function: Callable[[Tensor], Tensor], spline: Spline, part: float, order: int) -> float:
+def _largest_error(function: Callable[[Tensor], Tensor], spline: Spline, part: float, order: int) -> float:
     # the largest error of values (order 0) or slopes (1) a part of the way into each step, relative to the largest
     between = spline.start + spline.step * (torch.arange(len(spline.table), dtype=torch.float64).unsqueeze(1) + part)
-    wanted, found = (_differentiated(f, between)[order] for f in (function, spline_rows(spline)))
+    wanted, found = (_values_and_slopes(f, between)[order] for f in (function, spline_rows(spline)))
     return float((wanted - found).abs().max() / wanted.abs().max().clamp_min(torch.finfo(torch.float64).tiny))
 
 
-def _differentiated(function: Callable[[Tensor], Tensor], r: Tensor) -> tuple[Tensor, Tensor]:
-    """Values, and slopes by two passes backwards: levels of forward mode are those of all threads."""
+def _values_and_slopes(function: Callable[[Tensor], Tensor], r: Tensor) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
         r = r.detach().requires_grad_()
         values = function(r)
@@ -109,7 +109,7 @@ def _differentiated(function: Callable[[Tensor], Tensor], r: Tensor) -> tuple[Te
 
 
 def spline_rows(spline: Spline) -> Callable[[Tensor], Tensor]:
-    """Functions of places ``(n, 1)`` in torch's operations: the definition, differentiable to any order."""
+    """Return the splines as a function of ``(n, 1)`` in PyTorch operations, differentiable to any order."""
 
     def rows(r: Tensor) -> Tensor:
         at = (r.reshape(-1, 1) - spline.start) / spline.step
@@ -123,18 +123,17 @@ def spline_rows(spline: Spline) -> Callable[[Tensor], Tensor]:
 
 
 def evaluate_spline(spline: Spline, r: Tensor, constants: Sequence[Tensor] = ()) -> Tensor:
-    """Values ``(n, functions)`` at places ``r`` of shape ``(n, 1)``, in the dtype of the table.
+    """Compute values ``(n, functions)`` at places ``r`` ``(n, 1)`` by the kernel.
 
-    There is a gradient by ``r``, and no more: one by the ``constants`` that the functions were made with, and a second
-    derivative, are each a `TpgenError` where a backward pass asks for them.
+    Only a first gradient with respect to ``r`` exists; others, also of ``constants``, raise `TpgenError` in backward.
     """
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in (r, *constants)):
-        return _call(spline, r, None)
+        return _run_spline_kernel(spline, r, None)
     return _values(spline, r, *constants)
 
 
 def takes_spline(r: Tensor) -> bool:
-    """Whether a kernel computes splines at the lengths ``r``."""
+    """Test whether a kernel computes splines at the lengths ``r``."""
     usual = not torch.compiler.is_compiling() and is_usual(r) and not autocasting(r.device)
     return usual and can_build(kernel_of, "spline", r.dtype)
 
@@ -150,7 +149,7 @@ class _Values(torch.autograd.Function):
     def forward(ctx: Any, spline: Spline, r: Tensor, *_constants: Tensor) -> Tensor:
         ctx.save_for_backward(r)
         ctx.spline = spline
-        return _call(spline, r, None)
+        return _run_spline_kernel(spline, r, None)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple:
@@ -158,14 +157,14 @@ class _Values(torch.autograd.Function):
         if any(by_constants):
             raise TpgenError(_NO_TRAINING.format("gradients of parameters"))
         (r,) = ctx.saved_tensors
-        slope = _slope if torch.is_grad_enabled() else _call
+        slope = _slope if torch.is_grad_enabled() else _run_spline_kernel
         return (None, slope(ctx.spline, r, g) if by_r else None, *(None for _ in by_constants))
 
 
 class _Slope(torch.autograd.Function):
     @staticmethod
     def forward(_ctx: Any, spline: Spline, r: Tensor, g: Tensor) -> Tensor:
-        return _call(spline, r, g)
+        return _run_spline_kernel(spline, r, g)
 
     @staticmethod
     def backward(_ctx: Any, _cotangent: Tensor) -> tuple:
@@ -175,8 +174,8 @@ class _Slope(torch.autograd.Function):
 _values, _slope = apply_of(_Values), apply_of(_Slope)
 
 
-def _call(spline: Spline, r: Tensor, g: Tensor | None) -> Tensor:
-    """Values ``(n, functions)``; or, for a cotangent of these, the gradient by r, in its shape."""
+def _run_spline_kernel(spline: Spline, r: Tensor, g: Tensor | None) -> Tensor:
+    """Compute values ``(n, functions)``; or the gradient with respect to r, for a cotangent g."""
     functions, dtype = spline.table.shape[2], spline.table.dtype
     r, g = r.contiguous(), None if g is None else g.contiguous()
     out = empty((r.numel(), functions), dtype) if g is None else torch.empty_like(r)

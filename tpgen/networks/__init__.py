@@ -1,1 +1,1 @@
-"""Programs of whole networks: written down as graphs, put together, shared, inverted."""
+"""Programs of whole networks: traced as graphs, inlined, simplified, inverted."""

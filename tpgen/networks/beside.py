@@ -1,8 +1,4 @@
-"""Programs compiled by another process, on cores that nobody needs: this one finds them in the cache of kernels.
-
-Nothing of this process is touched meanwhile: no lock is held, torch is as it was, and Python runs as fast as before.
-What the other process needs is pickled: the network and a call of it.
-"""
+"""Compilation of programs in a background process."""
 
 from __future__ import annotations
 
@@ -29,10 +25,9 @@ _NAMES = ("call.pt", "said.txt")
 
 
 class ProgramBuilder:
-    """Another process that builds a program; it ends with this process at the latest."""
+    """A background process that builds a program into the kernel cache; fails for a network that pickle refuses."""
 
     def __init__(self, network: nn.Module, held: dict[str, Any]) -> None:
-        """Begin.  Raises whatever a network raises that cannot be pickled."""
         self._folder = Path(tempfile.mkdtemp(prefix="tpgen-"))
         self._owner = os.getpid()
         try:
@@ -52,30 +47,30 @@ class ProgramBuilder:
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
-        self._end = finalize(self, _end, self._process, self._folder, self._owner)
+        self._stop = finalize(self, _stop, self._process, self._folder, self._owner)
 
     def works(self) -> bool:
-        """Whether it has not ended yet; a forked process has no part in it."""
+        """Test whether the process is running; False in a fork."""
         return self._owner == os.getpid() and self._process.poll() is None
 
     def wait(self) -> None:
-        """Wait until it has ended."""
+        """Wait for the end of the process."""
         if self._owner == os.getpid():
             self._process.wait()
 
     def failure(self) -> str:
-        """What it said last if it has built nothing; empty if it has."""
+        """Return the last line of a failed process's stderr, else ""."""
         if not self._process.returncode:
             return ""
         lines = (self._folder / _NAMES[1]).read_text(errors="replace").strip().splitlines()
         return next(reversed(lines), f"exit status {self._process.returncode}")
 
     def end(self) -> None:
-        """End it, and forget its files."""
-        self._end()
+        """Kill the process and delete its files."""
+        self._stop()
 
 
-def _end(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
+def _stop(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
     if owner != os.getpid():
         process.returncode = 0  # a forked process has none of its parent's
         return
@@ -87,13 +82,13 @@ def _end(process: subprocess.Popen[bytes], folder: Path, owner: int) -> None:
 
 
 def build(network: nn.Module, evaluate: Evaluate, args: tuple, options: dict[str, Any]) -> Program:
-    """The program of an evaluation of a network, for calls like this one."""
+    """Build the program of a network's evaluation, for calls like this one."""
     signature, tensors = Signature.of(args, options)
     slots = ParameterSlots(network, gradients=False)
     return Program.of(type(network).__name__, evaluate, slots, signature, tensors)
 
 
-def _main(folder: Path) -> None:
+def _build_from_folder(folder: Path) -> None:
     with contextlib.suppress(OSError, AttributeError):
         os.nice(10)
     here = torch.load(folder / "here.pt", weights_only=False)
@@ -107,4 +102,4 @@ def _main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]))
+    _build_from_folder(Path(sys.argv[1]))

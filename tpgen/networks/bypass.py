@@ -1,4 +1,4 @@
-"""Calls of networks as they are, by no program of their own: inside another network, a program or a comparison."""
+"""Conditions under which a converted network runs without its program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _thread = _Thread()
 
 @contextmanager
 def by_networks() -> Iterator[None]:
-    """Let this thread call networks themselves for a while, and count none of these calls."""
+    """Make this thread's calls of networks bypass programs during the context."""
     before, _thread.inside = _thread.inside, True
     try:
         yield
@@ -30,8 +30,8 @@ def by_networks() -> Iterator[None]:
         _thread.inside = before
 
 
-def is_plain_call() -> bool:
-    """Whether a call is the network's own: inside another one, or where somebody watches each operation."""
+def must_run_eagerly() -> bool:
+    """Test whether a call is inside another network, or under a trace, transform, mode or hook."""
     return (
         torch.compiler.is_compiling()
         or _thread.inside

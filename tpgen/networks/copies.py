@@ -1,4 +1,4 @@
-"""Copies of any network, also of one that keeps results of its last call."""
+"""Copies of networks that keep results of a call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Network = TypeVar("_Network", bound=nn.Module)
 
 
 class _Detaching(TorchFunctionMode):
-    """Copy the values of tensors that torch does not copy: those that a call has computed, which have a graph."""
+    """Makes deepcopy copy computed tensors as detached clones."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), keywords: Any = None) -> Any:
         if function is not Tensor.__deepcopy__ or args[0].is_leaf:
@@ -26,9 +26,7 @@ class _Detaching(TorchFunctionMode):
 
 
 def copy_of(network: _Network) -> _Network:
-    """A copy of a network, in which results that it keeps have no graph.
-
-    Scripted functions and modules of Python, which nobody can copy, are the network's own.
+    """Copy a network with detached results, sharing scripted functions and Python modules.
 
     >>> layer = nn.Linear(2, 1)
     >>> layer.last = layer(torch.ones(2))
@@ -41,10 +39,7 @@ def copy_of(network: _Network) -> _Network:
 
 
 def copy_to_call(network: _Network) -> _Network:
-    """A copy of a network that is called and never changed: programs of e3nn's products are the network's own.
-
-    torch copies such a program by tracing it, and meanwhile calls of modules on all threads go to the tracer.
-    """
+    """Copy a network for calls only, sharing the programs of e3nn products."""
     memo: dict[int, Any] = {}
     for module in network.modules():
         if isinstance(module, CodeGenMixin):

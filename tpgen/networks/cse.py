@@ -1,8 +1,4 @@
-"""Common subexpressions of a traced graph computed once (cse), and what nobody reads dropped (dce).
-
-The idea is the `GraphWriter`'s: the same call on the same operands is one node.  A traced network is not all pure
-functions, as what the writer writes is, so this module says which nodes are.
-"""
+"""Common subexpression (cse) and dead code elimination (dce) of a traced graph."""
 
 from __future__ import annotations
 
@@ -22,11 +18,10 @@ _PURE_HOMES = ("torch", "_operator", "math", "builtins", "tpgen", "e3nn")
 
 
 def cse(graph: fx.Graph, module: nn.Module) -> int:
-    """Write every call on the same operands once, in place; returns how many nodes that removed.
+    """Merge equal calls on equal operands, in place; return the number of removed nodes.
 
-    Shared are pure functions and reads of parameters.  Random functions, leaf modules and unknown functions stay as
-    they are.  Nothing is shared across a node that writes into a tensor, and neither is what such a tensor was made of;
-    functions and modules that are neither torch's, e3nn's nor tpgen's count as such nodes.
+    Only pure calls and reads of parameters merge, never across a node that writes into a tensor, or among the ancestors
+    of such a tensor.  Code outside torch, e3nn and tpgen counts as writing.
     """
     writers = {node for node in graph.nodes if _writes(node, module)}
     written = _ancestors({source for node in writers for source in node.all_input_nodes})
@@ -40,7 +35,7 @@ def cse(graph: fx.Graph, module: nn.Module) -> int:
             key = (node.op, node.target, frozen_arguments(node.args), frozen_arguments(node.kwargs))
             first = known.setdefault(key, node)
             if first is not node:
-                _note(first, node)
+                _merge_paths(first, node)
                 node.replace_all_uses_with(first)
                 graph.erase_node(node)
                 removed += 1
@@ -48,20 +43,20 @@ def cse(graph: fx.Graph, module: nn.Module) -> int:
 
 
 def dce(graph: fx.Graph, module: nn.Module) -> None:
-    """Drop what inlining left without a reader; nodes of the network's own code stay."""
+    """Remove unused nodes of inlined programs."""
     for node in reversed(list(graph.nodes)):
         inlined = "tpgen" in node.meta or node.op == "get_attr"
         if inlined and not node.users and _is_pure(node) and not _writes(node, module):
             graph.erase_node(node)
 
 
-def _note(kept: fx.Node, dropped: fx.Node) -> None:
+def _merge_paths(kept: fx.Node, dropped: fx.Node) -> None:
     # the node that stays says whose work it does as well
-    paths = (*_served(kept), *_served(dropped))
+    paths = (*_module_paths(kept), *_module_paths(dropped))
     kept.meta["shared_by"] = tuple(dict.fromkeys(paths))
 
 
-def _served(node: fx.Node) -> tuple[str, ...]:
+def _module_paths(node: fx.Node) -> tuple[str, ...]:
     return node.meta.get("shared_by", (node.meta.get("module_path", ""),))
 
 
@@ -77,7 +72,6 @@ def _ancestors(nodes: set[fx.Node]) -> set[fx.Node]:
 
 
 def _writes(node: fx.Node, module: nn.Module) -> bool:
-    """Whether a node may write into one of its operands; code of nobody knows whom may."""
     if node.op == "call_module":
         called = module.get_submodule(str(node.target))
         return _is_foreign(type(called).__module__) or bool(getattr(called, "inplace", False))
@@ -85,36 +79,34 @@ def _writes(node: fx.Node, module: nn.Module) -> bool:
         return False
     schema = getattr(node.target, "_schema", None)  # of an operator of a library
     mutable = schema is not None and schema.is_mutable
-    if node.op == "call_function" and (mutable or _is_foreign(_home(node))):
+    if node.op == "call_function" and (mutable or _is_foreign(_module_name(node))):
         return True
-    name = _name(node)
+    name = _function_name(node)
     if getattr(node.target, "__module__", None) == "_operator":  # where and_ and not_ write nothing
         return name in _IN_PLACE_OPERATORS
     in_place = (name.endswith("_") and not name.endswith("__")) or name == "__setitem__"
     return in_place or "out" in node.kwargs or bool(node.kwargs.get("inplace", False))
 
 
-def _home(node: fx.Node) -> str:
+def _module_name(node: fx.Node) -> str:
     return getattr(node.target, "__module__", None) or "torch"
 
 
 def _is_foreign(home: str) -> bool:
-    """Whether code may do what this module does not know of: a user's own, also in TorchScript."""
     return home.split(".")[0] not in _PURE_HOMES or home.startswith("torch.jit")
 
 
 def _is_pure(node: fx.Node) -> bool:
-    """Whether a node's result depends on its operands alone, so that it may be computed once or not at all."""
     if node.op == "get_attr":
         return True
     if node.op == "call_method":
         return not _is_random(str(node.target))
     if node.op != "call_function" or "training" in node.kwargs or "dropout_p" in node.kwargs:
         return False
-    return not _is_foreign(_home(node)) and not node.is_impure() and not _is_random(_name(node))
+    return not _is_foreign(_module_name(node)) and not node.is_impure() and not _is_random(_function_name(node))
 
 
-def _name(node: fx.Node) -> str:
+def _function_name(node: fx.Node) -> str:
     return str(node.target) if isinstance(node.target, str) else getattr(node.target, "__name__", "")
 
 

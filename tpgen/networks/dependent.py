@@ -1,7 +1,6 @@
-"""Operations of a network whose results' sizes depend on numbers, such as `nonzero`, and numbers that Python asks for.
+"""Data-dependent operations of a network, such as `nonzero` and ``item``, as findings.
 
-Each call computes them as the network does, of what a part of its graph makes.  Its program is given what was found:
-tensors with sizes of their own.  A number that is no count must be that of the example.
+A program takes their results as inputs.  A number that is no count must equal the example's.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _LEAST = 2  # of sizes that are open
 
 
 class Dependent(DispatchMode):
-    """Take for findings of a program what depends on numbers; but for what tpgen asks, which knows programs."""
+    """Dispatch mode that turns data-dependent operations, except tpgen's, into findings."""
 
     def __init__(self, program: Recording) -> None:
         super().__init__()
@@ -43,41 +42,40 @@ class Dependent(DispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run an operation, or name it and take what is given."""
-        options, rule = kwargs or {}, _RULES.get(function) or (_found if _is_dependent(function) else None)
-        if rule is None or not asked_at():
+        options, rule = kwargs or {}, _RULES.get(function) or (_find_results if _is_dependent(function) else None)
+        if rule is None or not caller_location():
             return function(*args, **options)
         return rule(self, function, *args, **options)
 
     def find(
         self, function: Any, compute: Callable[..., Any], sources: Sequence[Tensor], finding: Callable[[Any], Finding]
     ) -> Any:
-        """What the program is given for an operation; its results, where no program is or an example's call is not."""
-        name, program = f"{function} at {asked_at()}", self._program
+        """Return the finding of an operation; in the example call, compute and register."""
+        name, program = f"{function} at {caller_location()}", self._program
         self._count[name] += 1
         name = f"{name}, {self._count[name]}"
         if name in program.given:
-            program.sources[name] = _copied(sources)
-            return _copied(program.given[name])
+            program.sources[name] = _cloned(sources)
+            return _cloned(program.given[name])
         made = compute(*sources)
         if not program.traced:
-            program.sources[name], program.findings[name] = _copied(sources), finding(made)
+            program.sources[name], program.findings[name] = _cloned(sources), finding(made)
         return made
 
     def columns(self, mask: Tensor) -> Sequence[Tensor]:
-        """Indices where a mask holds, one for each of its axes."""
+        """Return the indices of a mask's true entries along each axis."""
         key = id(mask), mask._version
         if key not in self._columns:
-            self._columns[key] = mask, _found(self, _aten.nonzero.default, mask).unbind(1)
+            self._columns[key] = mask, _find_results(self, _aten.nonzero.default, mask).unbind(1)
         return self._columns[key][1]
 
 
-def _copied(values: Any) -> Any:
+def _cloned(values: Any) -> Any:
     # the network may write into its own
     return pytree.tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, values)
 
 
-def _found(mode: Dependent, function: Any, *args: Any, **options: Any) -> Any:
+def _find_results(mode: Dependent, function: Any, *args: Any, **options: Any) -> Any:
     leaves, spec = pytree.tree_flatten((args, options))
     places = [n for n, x in enumerate(leaves) if isinstance(x, Tensor)]
     rest = [None if isinstance(x, Tensor) else int(x) if isinstance(x, SymInt) else x for x in leaves]
@@ -99,7 +97,7 @@ def _found(mode: Dependent, function: Any, *args: Any, **options: Any) -> Any:
     return mode.find(function, compute, [leaves[n] for n in places], finding)
 
 
-def _by_columns(mode: Dependent, function: Any, x: Tensor, indices: Sequence[Tensor | None], *rest: Any) -> Any:
+def _index_by_mask(mode: Dependent, function: Any, x: Tensor, indices: Sequence[Tensor | None], *rest: Any) -> Any:
     # rows by a mask as rows by indices
     whole: list[Tensor | None] = []
     for index in indices:
@@ -108,34 +106,34 @@ def _by_columns(mode: Dependent, function: Any, x: Tensor, indices: Sequence[Ten
     return function(x, whole, *rest)
 
 
-def _selected(mode: Dependent, _function: Any, x: Tensor, mask: Tensor) -> Tensor:
+def _masked_select(mode: Dependent, _function: Any, x: Tensor, mask: Tensor) -> Tensor:
     x, mask = torch.broadcast_tensors(x, mask)
     return _aten.index.Tensor(x, list(mode.columns(mask)))
 
 
-def _number(mode: Dependent, function: Any, x: Tensor) -> Any:
+def _find_number(mode: Dependent, function: Any, x: Tensor) -> Any:
     # a count as a size of a tensor, any other number as it was
 
     def finding(value: Any) -> Finding:
         if type(value) is int and value >= 0:
-            return Finding(lambda x: _of_size(function(x)), lambda sized: sized.shape[0] - _LEAST)
+            return Finding(lambda x: _tensor_of_size(function(x)), lambda sized: sized.shape[0] - _LEAST)
         fixed = not isinstance(value, int)  # else it hardly ever is that of the example
         return Finding(lambda x: [] if function(x) == value else None, lambda: value, fixed=fixed)
 
     return mode.find(function, function, (x,), finding)
 
 
-def _of_size(count: int) -> list[Tensor] | None:
+def _tensor_of_size(count: int) -> list[Tensor] | None:
     return [torch.zeros((), dtype=torch.uint8).expand(count + _LEAST)] if count >= 0 else None
 
 
 _RULES: dict[Any, Callable[..., Any]] = {
-    _aten.index.Tensor: _by_columns,
-    _aten.index_put.default: _by_columns,
-    _aten.index_put_.default: _by_columns,
-    _aten._index_put_impl_.default: _by_columns,
-    _aten.masked_select.default: _selected,
-    _aten._local_scalar_dense.default: _number,
+    _aten.index.Tensor: _index_by_mask,
+    _aten.index_put.default: _index_by_mask,
+    _aten.index_put_.default: _index_by_mask,
+    _aten._index_put_impl_.default: _index_by_mask,
+    _aten.masked_select.default: _masked_select,
+    _aten._local_scalar_dense.default: _find_number,
 }
 
 
@@ -148,8 +146,8 @@ def _is_dependent(function: Any) -> bool:
     return not any(map(partial(has_kernel, function.name()), _WITHOUT_NUMBERS))
 
 
-def asked_at() -> str:
-    """File and line of the code that asks for an operation of torch; none where it is of this package."""
+def caller_location() -> str:
+    """Return file and line of user code that calls a torch operation; "" for tpgen's."""
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_BETWEEN):
         frame = frame.f_back
@@ -157,8 +155,8 @@ def asked_at() -> str:
     return "" if name.startswith(OWN_CODE) else f"{name}:{frame.f_lineno}"
 
 
-def line_of(error: BaseException) -> str:
-    """The line of the user's code behind an error, to be said after it; empty where there is none."""
+def user_line(error: BaseException) -> str:
+    """Format the last line of user code behind an error; "" without one."""
     found = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

@@ -1,8 +1,4 @@
-"""Drop from an inlined graph what keeps products apart although they read the same rows.
-
-A program broadcasts the batch dimensions of its operands and flattens them into rows: after that, even operands that
-several products have in common are different nodes in each.  An example tells where none of it is needed.
-"""
+"""Removal of reshapes and broadcasts around inlined products."""
 
 from __future__ import annotations
 
@@ -20,22 +16,21 @@ _REARRANGING = ("flatten", "unsqueeze", "squeeze", "reshape", "view", "unflatten
 
 
 def drop_frames(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
-    """Drop reshapes and broadcasts of batch dimensions that change no shape in the example, in place.
+    """Remove reshapes and broadcasts of tpgen programs that change no shape at example inputs, in place.
 
-    Only nodes of tpgen's programs are looked at, and shapes are compared, never values.  Afterwards all operands of a
-    product have one number of rows, and programs ask the operand that is computed first for it.
+    All operands of a product then have one number of rows.
     """
-    seen = _Shapes(module)
+    seen = _ShapeRecorder(module)
     seen.run(*inputs)
     order = {node: n for n, node in enumerate(module.graph.nodes)}
-    rows = _Rows(seen.shapes, order)
+    rows = _RowClasses(seen.shapes, order)
     origin: dict[fx.Node, fx.Node] = {}
     for node in list(module.graph.nodes):
         if "tpgen" not in node.meta:
             continue
         if node.target is torch.broadcast_tensors:
             rows.join([origin.get(n, n) for n in node.args])
-        source = _source(node, seen.shapes)
+        source = _reshaped_operand(node, seen.shapes)
         if source is None:
             continue
         origin[node] = origin.get(source, source)
@@ -48,7 +43,7 @@ def drop_frames(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
 
 @contextmanager
 def undisturbed(module: nn.Module) -> Iterator[None]:
-    """Leave a module as it was after a trial call: without gradients, with the same random numbers ahead."""
+    """Run a context in evaluation, without gradients; restore modes and random state."""
     modes = {m: m.training for m in module.modules()}
     module.eval()  # so that a batch norm keeps its statistics
     try:
@@ -59,15 +54,15 @@ def undisturbed(module: nn.Module) -> Iterator[None]:
             m.training = training
 
 
-class _Shapes(fx.Interpreter):
-    """Runs a graph and notes the shapes of its tensors; the module is as it was afterwards."""
+class _ShapeRecorder(fx.Interpreter):
+    """Interpreter that records the shapes of a graph's tensors."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
         self.shapes: dict[fx.Node, tuple[int, ...]] = {}
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run once in eval mode, without gradients; modes and random state are restored."""
+        """Run once under `undisturbed`."""
         with undisturbed(self.module):
             return super().run(*args, **kwargs)
 
@@ -78,8 +73,8 @@ class _Shapes(fx.Interpreter):
         return result
 
 
-def _source(node: fx.Node, shapes: dict[fx.Node, tuple[int, ...]]) -> fx.Node | None:
-    """The operand that has the same entries in the same order as the node, if there is one."""
+def _reshaped_operand(node: fx.Node, shapes: dict[fx.Node, tuple[int, ...]]) -> fx.Node | None:
+    """Return the operand with the node's entries in the same order, or None."""
     if node not in shapes:
         return None
     source: Any = None
@@ -94,8 +89,8 @@ def _source(node: fx.Node, shapes: dict[fx.Node, tuple[int, ...]]) -> fx.Node | 
     return source if prod(shapes[node]) == prod(shapes[source]) else None
 
 
-class _Rows:
-    """Classes of matrices that have the same number of rows because one product reads them."""
+class _RowClasses:
+    """Union-find of matrices with equal numbers of rows, as operands of one product."""
 
     def __init__(self, shapes: dict[fx.Node, tuple[int, ...]], order: dict[fx.Node, int]) -> None:
         self.shapes = shapes
@@ -111,7 +106,7 @@ class _Rows:
                 self.parent[root] = roots[0]
 
     def first(self, node: Any) -> Any:
-        """The earliest matrix of the class: it is there wherever one of the others is."""
+        """Return the earliest matrix of the class."""
         while node in self.parent:
             node = self.parent[node]
         return node

@@ -1,4 +1,4 @@
-"""Operations in place as others that return a new tensor, so that nodes of a graph can be shared and dropped."""
+"""Traces without in-place operations."""
 
 from __future__ import annotations
 
@@ -16,44 +16,41 @@ from tpgen.emitter.emit import forget_text_with
 
 
 def traced(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
-    """Trace a function at example inputs into a graph without writes; of nested inputs it may take the leaves alone."""
-    graph = _traced(function, inputs)
+    """Trace a function at example inputs into a graph without writes, whose inputs may be flat leaves."""
+    graph = _make_graph(function, inputs)
     if functional(graph.graph):
         return graph
     flat, spec = pytree.tree_flatten(inputs)  # torch does any graph, by tracing it again
-    return _traced(functionalize(lambda *given: graph(*pytree.tree_unflatten(given, spec))), flat)
+    return _make_graph(functionalize(lambda *given: graph(*pytree.tree_unflatten(given, spec))), flat)
 
 
-def _traced(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
+def _make_graph(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
     with without_stack_traces(), texts_as_long_as_graphs():
         return make_fx(function, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
 
 
 @contextmanager
 def texts_as_long_as_graphs() -> Iterator[None]:
-    """Let the text of each graph that is written meanwhile live as long as its code."""
+    """Free source texts of graphs from the context together with their code."""
 
     def change(recompile: Callable[[fx.GraphModule], Any]) -> Callable[[fx.GraphModule], Any]:
-        def written(self: fx.GraphModule) -> Any:
+        def recompile_and_tie_text(self: fx.GraphModule) -> Any:
             made = recompile(self)
             forget_text_with(type(self).forward.__code__)
             return made
 
-        return written
+        return recompile_and_tie_text
 
     with instead(fx.GraphModule, "recompile", change):
         yield
 
 
 def functional(graph: fx.Graph) -> bool:
-    """Let no node of a traced graph write into a tensor; False where some write is to memory that others see.
-
-    A tensor that an operation has made, and that no view of is read after the write, can be another one from there on.
-    """
+    """Replace in-place operations of a graph by functional ones; False if a write reaches other readers."""
     order = {node: n for n, node in enumerate(graph.nodes)}
     for node in order:
         if node.op == "call_function" and _schema(node) is not None and _schema(node).is_mutable:
-            plain: Any = _plain(node)
+            plain: Any = _functional_counterpart(node)
             if plain is None or any(order[user] > order[node] for view in _views(node) for user in view.users):
                 return False
             written: Any = node.args[0]
@@ -62,8 +59,7 @@ def functional(graph: fx.Graph) -> bool:
     return True
 
 
-def _plain(node: fx.Node) -> Any:
-    """The operation that returns what one in place leaves in its operand, where the operand is memory of its own."""
+def _functional_counterpart(node: fx.Node) -> Any:
     space, _, name = node.target.name().partition("::")  # type: ignore[union-attr]
     operation, _, overload = name.partition(".")
     written: Any = node.args[0] if node.args else None
@@ -80,7 +76,6 @@ def _plain(node: fx.Node) -> Any:
 
 
 def _views(node: fx.Node) -> set[fx.Node]:
-    """Views of the tensor that a node writes to, and views of views."""
     written: Any = node.args[0]
     found: set[fx.Node] = set()
     pending = [user for user in written.users if user is not node]
@@ -93,7 +88,7 @@ def _views(node: fx.Node) -> set[fx.Node]:
 
 
 def aliases(node: fx.Node) -> bool:
-    """Whether a node may return memory of an operand."""
+    """Test whether a node may return memory of an operand."""
     schema = _schema(node)
     return node.op == "call_function" and (schema is None or any(x.alias_info is not None for x in schema.returns))
 

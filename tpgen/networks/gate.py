@@ -1,4 +1,4 @@
-"""A gate before a network, in whose places of parameters others stand while it is written down."""
+"""A lock between calls and traces of a network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from threading import Condition, get_ident
 
 
 class Gate:
-    """Calls of a network wait while a program is written down, and the writer waits for running calls for a second."""
+    """Blocks calls of a network during a trace; a trace waits up to a second for running calls."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -28,7 +28,7 @@ class Gate:
 
     @contextmanager
     def writing(self) -> Iterator[bool]:
-        """Whether nobody calls the network meanwhile."""
+        """Yield whether the trace may begin."""
         with self._changed:
             free = self._changed.wait_for(lambda: not (self._calls or self._writer), timeout=1.0)
             self._writer = get_ident() if free else self._writer

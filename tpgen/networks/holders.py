@@ -1,4 +1,4 @@
-"""Networks that lists, dicts and objects such as calculators hold."""
+"""Networks inside lists, dicts and objects such as calculators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 
 def held_networks(holder: Any) -> dict[str, nn.Module]:
-    """Find networks by their places in a holder; those that stand in another one are left out.  A network holds itself.
+    """Find outermost networks by path in a holder; a network holds itself.
 
     >>> held_networks({"energy": nn.ReLU()})
     {"['energy']": ReLU()}

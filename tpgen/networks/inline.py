@@ -1,7 +1,4 @@
-"""Put the programs of products into the graph of the network that calls them: one flat graph.
-
-What several products compute alike, such as their shared spherical harmonics combined with the same couplings, is then
-computed once.
+"""Inline products' programs into a network's graph.
 
 >>> import torch, tpgen
 >>> from tpgen.networks.tracer import trace_network
@@ -34,10 +31,7 @@ from tpgen.nn.tensor_product import TensorProduct
 
 @dataclass(frozen=True)
 class Gain:
-    """Gain of sharing: nodes and FLOPs of the flat graph as it was put together, and as it is.
-
-    FLOPs are those of matrix products, for the inputs given; None where none were given.
-    """
+    """Sizes of a flat graph before and after sharing; FLOPs are of matrix products, None without inputs."""
 
     products: int
     nodes_before: int
@@ -58,7 +52,7 @@ class Gain:
 
 
 class FlatNetwork(EmittedModule):
-    """A network as one graph.  Its parameters are the network's own; couplings are exact constants, as in a product."""
+    """A network as one graph, with the network's parameters and exact coupling constants."""
 
     @property
     def gain(self) -> Gain:
@@ -72,25 +66,21 @@ def inline_products(
     strategy: str | None = None,
     inputs: Sequence[Any] | None = None,
 ) -> FlatNetwork:
-    """Replace the calls of products by their programs, and compute once what is computed alike.
+    """Replace calls of products by their programs, without argument checks or autocast, and share subexpressions.
 
-    The checks that a product makes at a call, and its handling of autocast, are not part of the graph.
-    Raises `TraceError` for a network that is not traced, for inputs that it does not take, and for a call that has no
-    single program, such as one with a list of weights.
+    Raises `TraceError` for an untraced network, failing inputs, and a call with a list of weights.
 
     Parameters
     ----------
     graph_module
-        a traced network, such as `trace_network` returns; it stays as it is.
+        a traced network; stays unchanged.
     predicate
-        ``(product, path) -> bool``: which products to inline.
+        ``(product, path) -> bool``: whether to inline a product.
     strategy
-        write the programs anew with this strategy.  A product's own may be ``kernel``, whose program is a single node
-        that shares nothing; ``einsum`` shares most.
+        strategy of the inlined programs, by default each product's; ``einsum`` shares most, ``kernel`` nothing.
     inputs
-        example inputs with at least two rows.  With them the frame that broadcasts batch dimensions is dropped where
-        the example needs none, and products that read the same rows share what they make of them; the flat network
-        then takes batches of the same form (any number of rows) only.
+        example with at least two rows.  The flat network then shares more, and takes only batches of the example's form
+        with any number of rows.
     """
     _check_runs(graph_module, inputs)
     flat = _Inliner(graph_module, predicate, strategy).run()
@@ -112,7 +102,7 @@ def inline_products(
 
 
 def product_of(module: nn.Module) -> TensorProduct | None:
-    """The product whose program stands for a module: itself, or that which computes for it since `convert`."""
+    """Return the product that computes a module: the module itself or, after `convert`, its substitute; else None."""
     found = getattr(module, PROGRAM, module)
     return found if isinstance(found, PlannedModule) and found.directions else None  # type: ignore[return-value]
 
@@ -150,7 +140,7 @@ class _Inliner:
     def run(self) -> _Inliner:
         copies: dict[fx.Node, Any] = {}
         for node in self.original.graph.nodes:
-            product = self._product(node)
+            product = self._product_to_inline(node)
             if product is None:
                 copies[node] = self.graph.node_copy(node, lambda n: copies[n])
             else:
@@ -159,7 +149,7 @@ class _Inliner:
         return self
 
     def module(self) -> FlatNetwork:
-        """The flat module; built anew after every change of the graph."""
+        """Build the flat module of the current graph."""
         held: dict[str, Any] = {}
         for node in self.graph.nodes:
             if node.op in ("get_attr", "call_module"):
@@ -169,7 +159,7 @@ class _Inliner:
         name = f"{type(self.original).__name__}_flat"
         return FlatNetwork(held, self.graph, class_name=name)._hold(exact)
 
-    def _product(self, node: fx.Node) -> TensorProduct | None:
+    def _product_to_inline(self, node: fx.Node) -> TensorProduct | None:
         if node.op != "call_module":
             return None
         product = product_of(self.original.get_submodule(str(node.target)))
@@ -180,10 +170,10 @@ class _Inliner:
         args = fx.map_arg(call.args, lambda n: copies[n])
         kwargs = fx.map_arg(call.kwargs, lambda n: copies[n])
         first = len(self.graph.nodes)
-        given = _bound(self.original.get_submodule(path), path, args, kwargs)
+        given = _arguments_of_call(self.original.get_submodule(path), path, args, kwargs)
         if given["weight"] is None:
             given["weight"] = self.graph.get_attr(f"{path}.weight")
-        out = self._program(product, self._operands(product, given), path)
+        out = self._copy_program(product, self._operands(product, given), path)
         for node in list(self.graph.nodes)[first:]:
             node.meta = {**call.meta, **node.meta, "module_path": call.meta.get("module_path", path)}
         self.products += 1
@@ -201,7 +191,7 @@ class _Inliner:
             operands += [given["edge_src"], given["edge_dst"], nodes]
         return operands
 
-    def _program(self, product: TensorProduct, operands: list[Any], path: str) -> fx.Node:
+    def _copy_program(self, product: TensorProduct, operands: list[Any], path: str) -> fx.Node:
         strategy = self.strategy or product.choice.strategy
         emission = emit_plan(product.plan, product.directions["forward"], strategy, product.layout)
         copies: dict[fx.Node, Any] = dict(zip(emission.graph.find_nodes(op="placeholder"), operands, strict=True))
@@ -210,7 +200,7 @@ class _Inliner:
             if node.op == "output":
                 return copies[node.args[0]]
             if node.op == "get_attr":
-                copies[node] = self._constant(str(node.target), emission.constants[str(node.target)], product)
+                copies[node] = self._add_constant(str(node.target), emission.constants[str(node.target)], product)
                 copies[node].meta.update(node.meta)
             elif node.op != "placeholder":
                 target_args = fx.map_arg(node.args, lambda n: copies[n])
@@ -221,8 +211,7 @@ class _Inliner:
                 copies[node].meta.update(node.meta)
         raise AssertionError("an emitted graph ends in an output")
 
-    def _constant(self, name: str, values: np.ndarray, product: TensorProduct) -> fx.Node:
-        """A constant of a product as one of the flat module; equal ones are held once."""
+    def _add_constant(self, name: str, values: np.ndarray, product: TensorProduct) -> fx.Node:
         like = product.output_mask
         self.constants_before += 1
         key = (values.tobytes(), values.shape, str(values.dtype), like.dtype, like.device)
@@ -238,7 +227,7 @@ class _Inliner:
         return self.graph.get_attr(self.names[key])
 
 
-def _bound(module: nn.Module, path: str, args: Any, kwargs: Any) -> dict[str, Any]:
+def _arguments_of_call(module: nn.Module, path: str, args: Any, kwargs: Any) -> dict[str, Any]:
     bound = inspect.signature(type(module).forward).bind(module, *args, **kwargs)
     bound.apply_defaults()
     names = [*bound.arguments][1:]

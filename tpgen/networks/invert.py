@@ -1,7 +1,4 @@
-"""The inverse of a function, written by going through its graph in reverse.
-
-For a graph that computes one output from one input by invertible steps, each step is undone in turn, the last first:
-``y = exp(2 x)`` becomes ``x = log(y) / 2``.
+"""Inversion of a traced elementwise function, step by step.
 
 >>> import torch
 >>> from torch import fx
@@ -34,20 +31,19 @@ from tpgen.base.errors import InverseError
 Inverse = Callable[..., Any]
 
 
-def _unary(function: Callable[[Any], Any]) -> Inverse:
+def _invert_unary(function: Callable[[Any], Any]) -> Inverse:
     return lambda y, place: function(y)
 
 
-def _subtracted(y: Any, place: int, constant: Any) -> Any:
+def _invert_subtraction(y: Any, place: int, constant: Any) -> Any:
     return y + constant if place == 0 else constant - y
 
 
-def _divided(y: Any, place: int, constant: Any) -> Any:
+def _invert_division(y: Any, place: int, constant: Any) -> Any:
     return y * constant if place == 0 else constant / y
 
 
-def _power(y: Any, place: int, constant: Any) -> Any:
-    """A root, where the base is open; a logarithm, where the exponent is."""
+def _invert_power(y: Any, place: int, constant: Any) -> Any:
     if place == 0:
         return y ** (1.0 / constant)
     return torch.log(y) / (math.log(constant) if isinstance(constant, (int, float)) else torch.log(constant))
@@ -56,29 +52,29 @@ def _power(y: Any, place: int, constant: Any) -> Any:
 # What undoes a step of torch or Python, by its name; square and powers are undone on positive numbers.
 INVERSES: dict[str, Inverse] = {
     "add": lambda y, place, constant: y - constant,
-    "sub": _subtracted,
+    "sub": _invert_subtraction,
     "mul": lambda y, place, constant: y / constant,
-    "truediv": _divided,
-    "neg": _unary(torch.neg),
-    "reciprocal": _unary(torch.reciprocal),
-    "exp": _unary(torch.log),
-    "log": _unary(torch.exp),
-    "exp2": _unary(torch.log2),
-    "log2": _unary(torch.exp2),
-    "expm1": _unary(torch.log1p),
-    "log1p": _unary(torch.expm1),
-    "log10": _unary(lambda y: 10.0**y),
-    "tanh": _unary(torch.atanh),
-    "atanh": _unary(torch.tanh),
-    "sinh": _unary(torch.asinh),
-    "asinh": _unary(torch.sinh),
-    "sigmoid": _unary(torch.logit),
-    "logit": _unary(torch.sigmoid),
-    "sqrt": _unary(torch.square),
-    "rsqrt": _unary(lambda y: torch.reciprocal(torch.square(y))),
-    "square": _unary(torch.sqrt),
-    "identity": _unary(lambda y: y),
-    "pow": _power,
+    "truediv": _invert_division,
+    "neg": _invert_unary(torch.neg),
+    "reciprocal": _invert_unary(torch.reciprocal),
+    "exp": _invert_unary(torch.log),
+    "log": _invert_unary(torch.exp),
+    "exp2": _invert_unary(torch.log2),
+    "log2": _invert_unary(torch.exp2),
+    "expm1": _invert_unary(torch.log1p),
+    "log1p": _invert_unary(torch.expm1),
+    "log10": _invert_unary(lambda y: 10.0**y),
+    "tanh": _invert_unary(torch.atanh),
+    "atanh": _invert_unary(torch.tanh),
+    "sinh": _invert_unary(torch.asinh),
+    "asinh": _invert_unary(torch.sinh),
+    "sigmoid": _invert_unary(torch.logit),
+    "logit": _invert_unary(torch.sigmoid),
+    "sqrt": _invert_unary(torch.square),
+    "rsqrt": _invert_unary(lambda y: torch.reciprocal(torch.square(y))),
+    "square": _invert_unary(torch.sqrt),
+    "identity": _invert_unary(lambda y: y),
+    "pow": _invert_power,
 }
 
 # Other names of the same steps.
@@ -97,13 +93,12 @@ _HARMLESS = {"inplace"}  # keywords that change no value
 
 
 def invert(graph_module: fx.GraphModule, inverses: Mapping[Any, Inverse] | None = None) -> fx.GraphModule:
-    """The inverse of an invertible elementwise function, as a graph of its own.
+    """Return the inverse of an invertible elementwise function, as a graph.
 
-    The graph must have one placeholder, and each step on the way from it to the output must read it once; everything
-    else that the steps read (numbers, parameters, what is computed from them) is constant and is kept.  Where a step is
-    one-to-one on positive numbers only, as ``square``, the inverse gives the positive one.
+    The graph must be a chain of steps from one placeholder to the output; all other values are constants.  Steps that
+    are one-to-one on positive numbers only, as ``square``, invert to the positive number.
 
-    Raises `InverseError` at a step without an inverse, naming the node, and for what is not traced.
+    Raises `InverseError` for a step without an inverse, by name, and for an untraced function.
 
     >>> import torch
     >>> double = invert(fx.symbolic_trace(lambda x: torch.sin(x) + 1), {torch.sin: lambda y, place: torch.asin(y)})
@@ -113,21 +108,20 @@ def invert(graph_module: fx.GraphModule, inverses: Mapping[Any, Inverse] | None 
     Parameters
     ----------
     graph_module
-        the function, traced.
+        the traced function.
     inverses
-        further inverses, which go before `INVERSES`: by function, by class or path of a module, or by name.  Each is a
-        function ``(y, place, *constants) -> x`` in torch code: ``place`` is the position that the input has among the
-        step's arguments, and ``constants`` are the other arguments.
+        functions ``(y, place, *constants) -> x`` in torch code that precede `INVERSES`, by function, class or path of a
+        module, or name: ``place`` is the input's position among the arguments, ``constants`` are the other arguments.
     """
     if not isinstance(graph_module, fx.GraphModule):
         raise InverseError(
             f"invert reads the graph of a traced function, got {type(graph_module).__name__}: give it "
             "trace_network(module), or torch.fx.symbolic_trace(function)"
         )
-    return _Inversion(graph_module, inverses or {}).run()
+    return _GraphInverter(graph_module, inverses or {}).run()
 
 
-class _Inversion:
+class _GraphInverter:
     def __init__(self, original: fx.GraphModule, given: Mapping[Any, Inverse]) -> None:
         self.original = original
         self.given = given
@@ -136,11 +130,11 @@ class _Inversion:
         self.constants: dict[fx.Node, fx.Node] = {}
 
     def run(self) -> fx.GraphModule:
-        steps = [(node, place, self._inverse_of(node)) for node, place in self._chain()]
+        steps = [(node, place, self._find_inverse(node)) for node, place in self._steps_from_output()]
         current: Any = fx.Proxy(self.graph.placeholder("y"), self.tracer)
         for node, place, inverse in steps:
             written = len(self.graph.nodes)
-            constants = [self._constant(a) for n, a in enumerate(node.args) if n != place]
+            constants = [self._copy_constant(a) for n, a in enumerate(node.args) if n != place]
             self._check_constants(node, inverse, constants)
             current = inverse(current, place, *constants)
             for new in list(self.graph.nodes)[written:]:
@@ -149,7 +143,7 @@ class _Inversion:
         self.graph.lint()
         return fx.GraphModule(self.original, self.graph, class_name=f"{type(self.original).__name__}_inverse")
 
-    def _chain(self) -> list[tuple[fx.Node, int]]:
+    def _steps_from_output(self) -> list[tuple[fx.Node, int]]:
         # the steps from the output back to the input, the last first, each with the place of what it is applied to
         inputs = [node for node in self.original.graph.nodes if node.op == "placeholder"]
         if len(inputs) != 1:
@@ -173,7 +167,7 @@ class _Inversion:
             keywords = [a for a in pytree.tree_leaves(current.kwargs) if isinstance(a, fx.Node)]
             if len(places) != 1 or not depends.isdisjoint(keywords):
                 raise InverseError(
-                    f"{self._called(current)} reads the input in more than one place or in a list or keyword, so it "
+                    f"{self._node_text(current)} reads the input in more than one place or in a list or keyword, so it "
                     "cannot be undone by itself: trace that part as one function (functions=...), and pass its inverse "
                     "(inverses={function: inverse})"
                 )
@@ -181,11 +175,11 @@ class _Inversion:
             current = current.args[places[0]]
         return chain
 
-    def _inverse_of(self, node: fx.Node) -> Inverse:
-        name, keys = _step(node, self.original)
+    def _find_inverse(self, node: fx.Node) -> Inverse:
+        name, keys = _step_name(node, self.original)
         if node.kwargs and set(node.kwargs) - _HARMLESS:
             raise InverseError(
-                f"{self._called(node)} is called with {', '.join(node.kwargs)}, which its inverse would not know: "
+                f"{self._node_text(node)} is called with {', '.join(node.kwargs)}, which its inverse would not know: "
                 "write it without keywords, as steps of their own"
             )
         for key in keys:
@@ -193,40 +187,38 @@ class _Inversion:
                 return self.given[key]
         if name not in INVERSES or not _is_known(node, self.original):
             raise InverseError(
-                f"{self._called(node)} has no inverse here; if it has one, pass it: "
+                f"{self._node_text(node)} has no inverse here; if it has one, pass it: "
                 f"inverses={{{name!r}: lambda y, place, *constants: ...}}; known steps: {', '.join(INVERSES)}"
             )
         return INVERSES[name]
 
     def _check_constants(self, node: fx.Node, inverse: Inverse, constants: list[Any]) -> None:
-        """A step with more arguments than its inverse knows, as ``logit(x, 1e-6)``, is another function."""
         try:
             inspect.signature(inverse).bind(None, 0, *constants)
         except ValueError:  # a function that does not tell its signature
             return
         except TypeError:
             raise InverseError(
-                f"{self._called(node)} is called with {len(constants)} further arguments, which its inverse does not "
-                "take: write it without them, as steps of their own, or pass an inverse that takes them "
-                f"(inverses={{{_step(node, self.original)[0]!r}: lambda y, place, *constants: ...}})"
+                f"{self._node_text(node)} is called with {len(constants)} further arguments, which its inverse does "
+                "not take: write it without them, as steps of their own, or pass an inverse that takes them "
+                f"(inverses={{{_step_name(node, self.original)[0]!r}: lambda y, place, *constants: ...}})"
             ) from None
 
-    def _called(self, node: fx.Node) -> str:
-        return f"node {node.name!r} ({_step(node, self.original)[0]})"
+    def _node_text(self, node: fx.Node) -> str:
+        return f"node {node.name!r} ({_step_name(node, self.original)[0]})"
 
-    def _constant(self, argument: Any) -> Any:
-        """An argument that does not depend on the input, in the new graph; nodes as proxies."""
-        copied = fx.map_arg(argument, self._copied)
+    def _copy_constant(self, argument: Any) -> Any:
+        copied = fx.map_arg(argument, self._copy_node)
         return fx.Proxy(copied, self.tracer) if isinstance(copied, fx.Node) else copied
 
-    def _copied(self, node: fx.Node) -> fx.Node:
+    def _copy_node(self, node: fx.Node) -> fx.Node:
         if node not in self.constants:
-            self.constants[node] = self.graph.node_copy(node, self._copied)
+            self.constants[node] = self.graph.node_copy(node, self._copy_node)
         return self.constants[node]
 
 
-def _step(node: fx.Node, module: nn.Module) -> tuple[str, list[Any]]:
-    """The name of what a node does, and the keys by which a user may have named it."""
+def _step_name(node: fx.Node, module: nn.Module) -> tuple[str, list[Any]]:
+    """Return a step's name, and keys that look up a user's inverse."""
     if node.op == "call_module":
         kind = type(module.get_submodule(str(node.target)))
         return kind.__name__.lower(), [kind, kind.__name__.lower(), str(node.target)]
@@ -236,7 +228,7 @@ def _step(node: fx.Node, module: nn.Module) -> tuple[str, list[Any]]:
 
 
 def _is_known(node: fx.Node, module: nn.Module) -> bool:
-    """Whether a node is torch's or Python's own, so that its name tells what it does."""
+    """Test whether a step belongs to torch or Python."""
     if node.op == "call_module":
         return type(module.get_submodule(str(node.target))).__module__.startswith("torch.nn.")
     home = getattr(node.target, "__module__", None) or "torch"

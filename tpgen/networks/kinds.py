@@ -1,4 +1,4 @@
-"""A kind of calls of a network: the same names, constants and gradients that are required."""
+"""Kinds of calls of a network, each with one program."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch import Tensor
 from tpgen.base._torch import is_functorch_wrapped_tensor
 from tpgen.base.errors import DeployError
 from tpgen.networks.beside import ProgramBuilder
-from tpgen.networks.later import Again, with_graph
-from tpgen.networks.objects import has_attributes, holders, names_held
+from tpgen.networks.later import Recompute, with_recomputed_graph
+from tpgen.networks.objects import has_attributes, holders, nested_dicts
 from tpgen.networks.outcome import Graphs
 from tpgen.networks.results import Given, flatten, unflatten
 from tpgen.networks.signature import Signature
-from tpgen.networks.sizes import alike
+from tpgen.networks.sizes import tensor_guards
 from tpgen.networks.step_program import Program
 
 ENOUGH_CALLS = 10  # that a program is built after
@@ -27,7 +27,7 @@ DIFFERENTIATED = "its results are differentiated"
 
 
 class Kind:
-    """Calls of one kind: their number, their seconds, and their program."""
+    """Calls with equal signature and gradient flags: count, shortest time, example, and program."""
 
     def __init__(self, signature: Signature, tensors: Sequence[Tensor]) -> None:
         _, _, *kinds = signature.beside
@@ -45,52 +45,52 @@ class Kind:
         self._asks: list[bool] = []
 
     def example(self) -> tuple[tuple, dict[str, Any], list[Tensor]]:
-        """Arguments of a call, of which nobody else has the dicts or the tensors, and these tensors."""
+        """Return fresh arguments and keywords of an example, and their tensors."""
         tensors = [x.detach().requires_grad_(x.requires_grad) for x in self.tensors]
         return *self.signature.arguments(tensors), tensors
 
     def watch(self, result: Any) -> bool:
-        """Note when somebody differentiates a result of the network's own; whether some result is a value."""
+        """Refuse programs once a result is differentiated; return whether some floating result is detached."""
         try:
-            leaves, _ = flatten(names_held(result) if has_attributes(result) else result)
+            leaves, _ = flatten(nested_dicts(result) if has_attributes(result) else result)
         except DeployError as error:
             self.refuse(str(error))
             return False
         tensors = [x for x in leaves if isinstance(x, Tensor) and x.is_floating_point()]
         for x in tensors:
             if x.grad_fn is not None:
-                x.grad_fn.register_prehook(self._differentiated)
+                x.grad_fn.register_prehook(self._on_differentiation)
         return not all(x.requires_grad for x in tensors)
 
-    def _differentiated(self, _gradients: Any) -> None:
+    def _on_differentiation(self, _gradients: Any) -> None:
         self.refuse(DIFFERENTIATED)
 
     def refuse(self, why: str) -> None:
-        """Let the network serve such calls from here on."""
+        """Serve these calls by the network from now on."""
         self.refused, self.tensors = why, []
         self.drop()
 
     def drop(self) -> None:
-        """Forget the program, and count calls anew."""
+        """Discard the program and restart the count."""
         if self.builder is not None:
             self.builder.end()
         self.builder = self.program = None
         self.count, self.seconds = 0, inf
 
     def put_off(self) -> None:
-        """Count more calls than before."""
+        """Raise the number of calls before the next build."""
         self.need *= _MORE
         self.drop()
 
     def adopt(self, program: Program, graphs: Graphs) -> None:
-        """Take a program if it returns what the network does."""
+        """Store a program; `DeployError` unless its result has the network's structure."""
         if program.written.result != graphs.spec:
             raise DeployError("its program returns something else")
         self._asks, self._alike = [x.requires_grad for x in program.slots.tensors()], None
         self.program, self._graphs = program, graphs
 
     def holds(self, parameters: list[Tensor]) -> bool:
-        """Whether parameters are what they were, but for numbers: of nobody's graph, and asking for gradients alike."""
+        """Test whether parameters are leaves with unchanged requires_grad flags."""
         if self._alike is not None and self._alike.check(*parameters):
             return True
         if any(x.grad_fn is not None or is_functorch_wrapped_tensor(x) for x in parameters):
@@ -98,19 +98,19 @@ class Kind:
         if [x.requires_grad for x in parameters] != self._asks:
             self.drop()
             return False
-        self._alike = alike(parameters)
+        self._alike = tensor_guards(parameters)
         return True
 
-    def served(self, tensors: list[Tensor], again: Callable[[Program, tuple[int, ...]], Again]) -> Any:
-        """The outcome of a call by the program; None where it does not hold for the call."""
+    def served(self, tensors: list[Tensor], recompute: Callable[[Program, tuple[int, ...]], Recompute]) -> Any:
+        """Compute the outcome of a call by the program; None if the program does not fit."""
         program, graphs = self.program, self._graphs
         assert program is not None
         assert graphs is not None
         with torch.no_grad():
-            if not program.stands():
+            if not program.is_unchanged():
                 return self.put_off()
             parameters = program.slots.tensors()
-            made = program.made(tensors) if self.holds(parameters) else None
+            made = program.run_tensors(tensors) if self.holds(parameters) else None
         if made is None:
             return None
         leaves = [tensors[x.place] if type(x) is Given else x for x in program.written.leaves(made)]
@@ -118,7 +118,7 @@ class Kind:
             x.requires_grad_()
         if graphs.led:
             sources = [x for x in (*parameters, *tensors) if x.requires_grad]
-            found = with_graph([leaves[n] for n in graphs.led], again(program, graphs.led), sources)
+            found = with_recomputed_graph([leaves[n] for n in graphs.led], recompute(program, graphs.led), sources)
             for n, x in zip(graphs.led, found, strict=True):
                 leaves[n] = x
         return unflatten(leaves, program.written.result)

@@ -1,4 +1,4 @@
-"""Results of a program that have a graph: where somebody differentiates them, the network itself is run for it."""
+"""Differentiable program results: a backward pass reruns the network."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Again = Callable[[], Sequence[Tensor | None]]  # the same results, computed by the network of the same tensors
+Recompute = Callable[[], Sequence[Tensor | None]]  # the same results, computed by the network of the same tensors
 
 
-def with_graph(made: Sequence[Tensor], again: Again, sources: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The results as functions of their sources, of any order; a source that is written to meanwhile is an error."""
+def with_recomputed_graph(made: Sequence[Tensor], recompute: Recompute, sources: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Make results ``made`` differentiable to any order: the backward pass calls ``recompute``."""
     with torch.enable_grad():
-        found = _Later.apply(list(made), again, *sources)
+        found = _RecomputedResults.apply(list(made), recompute, *sources)
     return found if isinstance(found, tuple) else (found,)
 
 
-class _Later(torch.autograd.Function):
+class _RecomputedResults(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, made: list[Tensor], again: Again, *sources: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, made: list[Tensor], recompute: Recompute, *sources: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*sources)
-        ctx.again = again
+        ctx.recompute = recompute
         return tuple(made)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple:
         sources = ctx.saved_tensors
         with torch.enable_grad():
-            found = ctx.again()
+            found = ctx.recompute()
         pairs = [
             (x, g) for x, g in zip(found, gradients, strict=True) if g is not None and x is not None and x.requires_grad
         ]

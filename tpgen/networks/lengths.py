@@ -1,4 +1,4 @@
-"""`len` and `int` of tensors while a network is written down: open sizes, where Python's own ask for one number."""
+"""`len` and `int` of tensors during a trace: symbolic sizes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPEN: dict[str, Callable[..., Any]] = {"len": _open_len, "int": _open_int}
 
 @contextmanager
 def open_lengths(codes: Sequence[tuple[CodeType, dict[str, Any]]]) -> Iterator[None]:
-    """Let functions, each with its globals, read open sizes by `len` and `int`, where they do nothing else with these.
+    """Make `len` and `int` return symbolic sizes in functions, given with globals, that only call the names.
 
     >>> def count(x):
     ...     return len(x) if isinstance(x, int) else int(x)

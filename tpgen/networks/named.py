@@ -1,4 +1,4 @@
-"""Calls of kernels in compiled programs: by names, in C++, with no Python between one and the next."""
+"""Kernel calls in compiled programs, without Python."""
 
 from __future__ import annotations
 
@@ -25,23 +25,22 @@ _named: Shelf[int, tuple[Kernels, str, Rules]] = Shelf("calls of programs by nam
 
 
 def call_by_name(graph: fx.Graph) -> None:
-    """Build the kernels of a graph, and let its nodes call them by name.
+    """Build a graph's kernels, and replace form calls by C++ calls of numbered kernels.
 
-    Raises `BackendError` where there is no runtime in C++, and for a call without a kernel of its own.
+    Raises `BackendError` without the C++ runtime or a kernel.
     """
     for node in list(graph.nodes):
         if node.target is torch.ops.tpgen.form.default:
-            _name_call(graph, node, FormCall.read(*node.args, **node.kwargs))
+            _replace_by_named_calls(graph, node, FormCall.read(*node.args, **node.kwargs))
     graph.eliminate_dead_code()
 
 
-def _name_call(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
-    """Write a call as one by name for each of its kernels, whose results stand in order."""
-    signature, names = _built(call)
+def _replace_by_named_calls(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
+    signature, names = _build_kernels(call)
     found, values = list[fx.Node](), dict(zip(signature.call.opened, node.meta["val"], strict=True))
     indices = [index.tensor for index in call.indices if index.tensor is not None]
     with graph.inserting_before(node):
-        given = {slot: _as_memory(graph, x) for slot, x in zip(signature.call.given, call.tensors, strict=True)}
+        given = {slot: _strided_row(graph, x) for slot, x in zip(signature.call.given, call.tensors, strict=True)}
         g = given.get(Slot(OUT)) if index_at(call.indices, OUT) else None
         nodes = call.nodes if g is None else insert(graph, torch.ops.aten.sym_size.int, g, 0)
         for part, name in zip(signature.parts, names, strict=True):
@@ -56,8 +55,8 @@ def _name_call(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
             user.replace_all_uses_with(found[user.args[1]])  # type: ignore[index]
 
 
-def _built(call: FormCall) -> tuple[CallSignature, list[int]]:
-    """Operands and results of a call whose kernels are built, and the names of these."""
+def _build_kernels(call: FormCall) -> tuple[CallSignature, list[int]]:
+    """Return the signature of a call, and numbers of its kernels."""
     kernels, first = kernels_of(call.description), cast(fx.Node, call.tensors[0]).meta["val"]
     if kernels.expands(call._replace(tensors=[first])):
         raise BackendError(
@@ -75,8 +74,7 @@ def _built(call: FormCall) -> tuple[CallSignature, list[int]]:
     return signature, names
 
 
-def _as_memory(graph: fx.Graph, x: Any) -> Any:
-    """Rows seen as one row: Inductor then computes them by loops that it can vectorise."""
+def _strided_row(graph: fx.Graph, x: Any) -> Any:
     if x.target is not torch.ops.aten.view.default or x.meta["val"].dim() != 2 or x.meta["val"].shape[0] != 1:
         return x
     rows = x.args[0]
@@ -96,11 +94,11 @@ def _named_form() -> Any:
             "compiled programs call kernels by the runtime in C++, which is not there: unset TPGEN_NATIVE"
         )
     operator = torch.ops.tpgen_native.form.named
-    torch.library.register_fake(operator, _shapes)
+    torch.library.register_fake(operator, _fake_form)
     return operator
 
 
-def _shapes(tensors: list[Tensor], name: int, nodes: int = 0, _sorted: int = -1, _stream: int = -1) -> list[Tensor]:
+def _fake_form(tensors: list[Tensor], name: int, nodes: int = 0, _sorted: int = -1, _stream: int = -1) -> list[Tensor]:
     kernels, text, rules = _named[name]
     signature = kernels.signature(text, rules)
     count = len(signature.given)

@@ -1,8 +1,4 @@
-"""Objects among the arguments of a call, such as `torch_geometric.data.Data`: what their attributes hold.
-
-An object is its class and its ``__dict__``, as a dict is its names.  A weak reference to an object around is kept as
-the number of objects between them.
-"""
+"""Objects among arguments, such as `torch_geometric.data.Data`, as pytrees."""
 
 from __future__ import annotations
 
@@ -22,8 +18,8 @@ _HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: of classes that are written in Python
 _OF_PYTHON = SimpleNamespace, Namespace
 
 
-class TakenApart:
-    """An object taken apart: its class, and the values of its ``__dict__``."""
+class ObjectParts:
+    """Pytree node of an object: class and ``__dict__``."""
 
     __slots__ = ("kind", "values")
 
@@ -33,9 +29,9 @@ class TakenApart:
 
 
 pytree.register_pytree_node(
-    TakenApart,
+    ObjectParts,
     lambda x: (list(x.values.values()), (x.kind, tuple(x.values))),
-    lambda values, context: TakenApart(context[0], dict(zip(context[1], values, strict=True))),
+    lambda values, context: ObjectParts(context[0], dict(zip(context[1], values, strict=True))),
     flatten_with_keys_fn=lambda x: (
         [(pytree.GetAttrKey(name), value) for name, value in x.values.items()],
         (x.kind, tuple(x.values)),
@@ -44,14 +40,14 @@ pytree.register_pytree_node(
 
 
 @dataclass(frozen=True)
-class Above:
-    """In the place of a weak reference: the object so many levels further out."""
+class EnclosingObject:
+    """Placeholder of a weak reference to the object ``levels`` further out."""
 
     levels: int
 
 
 def has_attributes(x: Any) -> bool:
-    """Whether an object is no more than its class and its ``__dict__``.
+    """Test whether class and ``__dict__`` determine an object.
 
     >>> has_attributes(SimpleNamespace(x=1)), has_attributes(nn.ReLU()), has_attributes([1])
     (True, False, False)
@@ -71,45 +67,45 @@ def _has_attributes(kind: type) -> bool:
     return of_python and makes is object.__new__ and kind.__dictoffset__ != 0 and not slot_names(kind)
 
 
-def above_of(reference: Any, around: tuple[Any, ...]) -> Above | None:
-    """Where a weak reference points to, of the objects around it, the innermost last; None where to none of these."""
+def enclosing_object(reference: Any, around: tuple[Any, ...]) -> EnclosingObject | None:
+    """Convert a weak reference to one of the objects ``around``, innermost last; None for others."""
     found = reference() if type(reference) is weakref.ref else None
-    return next((Above(n) for n, x in enumerate(reversed(around)) if x is found), None)
+    return next((EnclosingObject(n) for n, x in enumerate(reversed(around)) if x is found), None)
 
 
-def taken_apart(x: Any, around: tuple[Any, ...] = ()) -> Any:
-    """Put `TakenApart` for each object in dicts, lists and tuples; one inside itself becomes a reference."""
+def split_objects(x: Any, around: tuple[Any, ...] = ()) -> Any:
+    """Convert objects in nested dicts, lists and tuples into `ObjectParts`."""
     if type(x) is dict:
-        return {name: taken_apart(value, around) for name, value in x.items()}
+        return {name: split_objects(value, around) for name, value in x.items()}
     if type(x) in (list, tuple):
-        return type(x)(taken_apart(value, around) for value in x)
+        return type(x)(split_objects(value, around) for value in x)
     if has_attributes(x) and not any(x is each for each in around):
-        return TakenApart(type(x), {name: taken_apart(value, (*around, x)) for name, value in vars(x).items()})
-    return above_of(x, around) or x
+        return ObjectParts(type(x), {name: split_objects(value, (*around, x)) for name, value in vars(x).items()})
+    return enclosing_object(x, around) or x
 
 
-def put_together(x: Any, around: tuple[Any, ...] = ()) -> Any:
-    """A nested value whose `TakenApart` are objects again."""
-    if type(x) is TakenApart:
+def rebuild_objects(x: Any, around: tuple[Any, ...] = ()) -> Any:
+    """Convert `ObjectParts` in a nested value back into objects."""
+    if type(x) is ObjectParts:
         made: Any = x.kind.__new__(x.kind)
-        vars(made).update({name: put_together(value, (*around, made)) for name, value in x.values.items()})
+        vars(made).update({name: rebuild_objects(value, (*around, made)) for name, value in x.values.items()})
         return made
-    if type(x) is Above:
+    if type(x) is EnclosingObject:
         return weakref.ref(around[-1 - x.levels])
     if type(x) is dict:
-        return {name: put_together(value, around) for name, value in x.items()}
+        return {name: rebuild_objects(value, around) for name, value in x.items()}
     if type(x) in (list, tuple):
-        return type(x)(put_together(value, around) for value in x)
+        return type(x)(rebuild_objects(value, around) for value in x)
     return x
 
 
-def names_held(x: Any) -> list[dict[Any, Any]]:
-    """Names of an object, and of all that it holds."""
+def nested_dicts(x: Any) -> list[dict[Any, Any]]:
+    """Return the attribute dicts of an object and its contents."""
     return [names for _, names in holders((x,), {})]
 
 
 def holders(args: tuple, options: dict[str, Any]) -> list[tuple[Any, dict[Any, Any]]]:
-    """Dicts and objects among the arguments of a call, each once, with the names that it has: its own dict."""
+    """Return distinct dicts and objects among arguments, each with its dict."""
     found: dict[int, tuple[Any, dict]] = {}
     pending: list[Any] = [*args, *options.values()]
     while pending:

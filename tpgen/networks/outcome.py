@@ -1,8 +1,4 @@
-"""What a call of a network does beside its result, so that a program does the same.
-
-Networks write into the dicts and objects that they are given, return one of these, or hand a tensor of the call back;
-they let positions require a gradient.  All that is part of the outcome of a call.
-"""
+"""Outcomes of calls: results, and side effects on arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ from tpgen.networks.step_trace import Evaluate
 
 
 def outcome_of(call: Callable[..., Any], args: tuple, options: dict[str, Any]) -> tuple[Any, tuple]:
-    """The result of a call, and its outcome: a value of tensors and constants that `take_effect` undoes.
+    """Call; return the result and the outcome, a value that `apply_outcome` repeats on other arguments.
 
     >>> def add(data):
     ...     data["y"] = 2 * data["x"]
@@ -50,8 +46,8 @@ def outcome_of(call: Callable[..., Any], args: tuple, options: dict[str, Any]) -
     return found, unflatten(marked, spec)
 
 
-def take_effect(outcome: tuple, args: tuple, options: dict[str, Any]) -> Any:
-    """Change the arguments of a call as its outcome says; returns the result."""
+def apply_outcome(outcome: tuple, args: tuple, options: dict[str, Any]) -> Any:
+    """Apply an outcome to the arguments of a call, and return the result."""
     whole, found, changes, lost = outcome
     if whole is not None or any(changes) or any(lost):
         held = holders(args, options)
@@ -66,7 +62,7 @@ def take_effect(outcome: tuple, args: tuple, options: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Graphs:
-    """Which leaves of an outcome have a graph in the network's own calls, and which tensors of a call require one."""
+    """Leaves of an outcome with autograd graphs, and inputs that the network makes require gradients."""
 
     spec: pytree.TreeSpec
     led: tuple[int, ...]  # leaves that were computed of what requires a gradient
@@ -75,7 +71,7 @@ class Graphs:
 
     @staticmethod
     def of(outcome: tuple, flags: Sequence[bool], tensors: Sequence[Tensor]) -> Graphs:
-        """Those of an outcome; ``flags`` say which tensors required a gradient before."""
+        """Classify an outcome's leaves; ``flags`` are the tensors' requires_grad before the call."""
         leaves, spec = flatten(outcome)
         live = {n: x for n, x in enumerate(leaves) if isinstance(x, Tensor) and x.requires_grad}
         return Graphs(
@@ -87,7 +83,7 @@ class Graphs:
 
 
 def evaluation(network: nn.Module, grad: bool) -> Evaluate:
-    """A call of a network as a function of its arguments to the outcome, with gradients or without."""
+    """Return a function from a network's arguments to the outcome."""
 
     def evaluate(*args: Any, **options: Any) -> tuple:
         with torch.set_grad_enabled(grad), by_networks():

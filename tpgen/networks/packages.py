@@ -1,4 +1,4 @@
-"""Programs as packages of AOTInductor, for any number of rows."""
+"""Programs as AOTInductor packages, for any number of rows."""
 
 from __future__ import annotations
 
@@ -18,33 +18,34 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tpgen.base import _torch
 from tpgen.networks.functional import texts_as_long_as_graphs
-from tpgen.networks.sizes import asked, written
+from tpgen.networks.sizes import python_text, size_guards
 
 _METADATA, _CONDITIONS = "_metadata.json", "tpgen_conditions"  # of a package, what its loader reads, and ours in it
 
 
 def write_package(program: ExportedProgram, file: Any, options: dict[str, Any] | None = None) -> None:
-    """Compile a program into a file, which is a path or takes bytes.
+    """Compile a program into ``file``, a path or binary stream.
 
-    Where the package checks its inputs, it refuses sizes for which its trace or compiler would have decided otherwise.
+    Input checks reject sizes for which trace or compiler would have decided otherwise.
     """
-    checks = _torch.instead(_torch.CppWrapper, "generate_input_output_runtime_checks", _of_conditions)
-    with _changed(), checks, _torch.with_small_sizes():
+    checks = _torch.instead(_torch.CppWrapper, "generate_input_output_runtime_checks", _with_size_checks)
+    with _patched_inductor(), checks, _torch.with_small_sizes():
         _torch.compile_package(program, package_path=file, inductor_configs=options)
 
 
 def write_traced(graph: fx.GraphModule, inputs: Sequence[Tensor], file: Any, options: dict[str, Any]) -> None:
-    """Compile a traced graph into a file, for all sizes that its values leave open; ``inputs`` are an example.
+    """Compile a traced graph into ``file``, for all sizes open in its placeholders; ``inputs`` are an example.
 
-    Such a graph has nothing to export: Inductor reads the open sizes from the values of its placeholders.  Who calls
-    it looks at sizes, dtypes and devices, and gives contiguous tensors, so the package does not look.  It says which
-    conditions of sizes have come with compiling (`conditions_of`).
+    The package checks no inputs: callers check sizes, dtypes and devices, and give contiguous tensors.
     """
     values = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
-    before = set(asked(values))
-    with _changed(), _torch.instead(_torch.CppWrapper, "generate_input_output_runtime_checks", _of_no_input):
+    before = set(size_guards(values))
+    with (
+        _patched_inductor(),
+        _torch.instead(_torch.CppWrapper, "generate_input_output_runtime_checks", _without_input_checks),
+    ):
         files = _torch.compile_files(graph, tuple(inputs), options={**options, "aot_inductor.package": True})
-    conditions = [text for text in asked(values) if text not in before]
+    conditions = [text for text in size_guards(values) if text not in before]
     for each in files:
         if isinstance(each, str) and each.endswith(_METADATA):
             held = json.loads(Path(each).read_text(encoding="utf-8"))
@@ -53,17 +54,16 @@ def write_traced(graph: fx.GraphModule, inputs: Sequence[Tensor], file: Any, opt
 
 
 def conditions_of(metadata: Mapping[str, str]) -> list[str]:
-    """Conditions of sizes that a package of a traced graph says it has, beside those of the trace."""
+    """Read the size conditions added by compilation from a `write_traced` package."""
     return json.loads(metadata[_CONDITIONS])
 
 
 @contextmanager
-def _changed() -> Iterator[None]:
-    """Inductor as packages need it; torch remembers no shape and no text of a program that is gone."""
+def _patched_inductor() -> Iterator[None]:
     with (
         texts_as_long_as_graphs(),
-        _torch.instead(_torch.CppKernel, "need_use_acc_helper", _of_any_length),
-        _side_by_side(),
+        _torch.instead(_torch.CppKernel, "need_use_acc_helper", _sum_any_length),
+        _parallel_builds(),
         _torch.without_stack_traces(),
         warnings.catch_warnings(),
     ):
@@ -71,24 +71,17 @@ def _changed() -> Iterator[None]:
         try:
             yield
         finally:
-            _forget_sizes()
+            _clear_shape_caches()
 
 
-def _forget_sizes() -> None:
-    """Let torch forget shapes of operations and answers about sizes, with which it keeps whole programs."""
+def _clear_shape_caches() -> None:
     _torch.FakeTensorMode.cache_clear()
     for method in vars(ShapeEnv).values():
         if hasattr(method, "cache_clear"):
             method.cache_clear()
 
 
-def _of_any_length(asked: Callable[..., bool]) -> Callable[..., bool]:
-    """Let Inductor sum rows without asking whether they are more than 4,096.
-
-    It asks the example, to sum many in steps, and the package then refuses other answers: a network deployed with eight
-    atoms would refuse 4,097 edges.
-    """
-
+def _sum_any_length(asked: Callable[..., bool]) -> Callable[..., bool]:
     def needs_steps(self: Any, reduction: str, *rest: Any) -> bool:
         is_open = any(not size.is_number for size in self.call_ranges[self.reduction_depth :])
         return not (is_open and reduction == "sum") and asked(self, reduction, *rest)
@@ -96,9 +89,7 @@ def _of_any_length(asked: Callable[..., bool]) -> Callable[..., bool]:
     return needs_steps
 
 
-def _of_no_input(written: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Leave out checks of inputs, a third of a package's text, which run only where a variable of torch's asks."""
-
+def _without_input_checks(written: Callable[[Any], None]) -> Callable[[Any], None]:
     def write(self: Any) -> None:
         with _torch.instead(_torch.inductor_graph.graph, "graph_inputs", lambda _: {}):
             written(self)
@@ -106,24 +97,23 @@ def _of_no_input(written: Callable[[Any], None]) -> Callable[[Any], None]:
     return write
 
 
-def _of_conditions(checks: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Let checks of inputs ask for all that was taken for granted of their sizes; torch's ask each size for itself.
-
-    Of strides torch's ask too much: those of an empty tensor, or of one row, are nobody's matter.
-    """
+def _with_size_checks(checks: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Extend input checks by conditions among sizes, and relax strides."""
 
     def write(self: Any) -> None:
         graph = _torch.inductor_graph.graph
         self.prefix.splice("#define __check_inputs_outputs check_each_input")
-        with _torch.instead(graph, "graph_inputs", lambda inputs: {name: _Sizes(x) for name, x in inputs.items()}):
+        with _torch.instead(
+            graph, "graph_inputs", lambda inputs: {name: _BufferWithoutStrides(x) for name, x in inputs.items()}
+        ):
             checks(self)
         self.prefix.splice("#undef __check_inputs_outputs")
-        self.prefix.splice(_CHECKS.replace("LINES", "\n".join(_checks(graph))))
+        self.prefix.splice(_CHECKS.replace("LINES", "\n".join(_check_lines(graph))))
 
     return write
 
 
-class _Sizes:
+class _BufferWithoutStrides:
     def __init__(self, held: Any) -> None:
         self._held = held
 
@@ -160,8 +150,8 @@ AOTI_NOINLINE static void __check_inputs_outputs(AtenTensorHandle* inputs, AtenT
 """
 
 
-def _checks(graph: Any) -> Iterator[str]:
-    """Lines in C++ that name the open sizes of inputs, and ask what compiling has taken for granted of them."""
+def _check_lines(graph: Any) -> Iterator[str]:
+    """Yield C++ lines that name open input sizes and check guards and strides."""
     env, known, rest = graph.sizevars.shape_env, {}, []
     for n, x in enumerate(graph.graph_inputs.values()):
         for dim, size in enumerate(map(env.replace, x.get_size())):
@@ -170,9 +160,9 @@ def _checks(graph: Any) -> Iterator[str]:
                 known[size] = said
                 yield f"[[maybe_unused]] const int64_t {size} = {here};"
             elif size.free_symbols:
-                rest.append((f"{here} == {_torch.cexpr(size)}", f"{said} == {written(size)}"))
+                rest.append((f"{here} == {_torch.cexpr(size)}", f"{said} == {python_text(size)}"))
     guards = dict.fromkeys(env.replace(guard.expr) for guard in env.guards)
-    rest += [(_torch.cexpr(each), written(each)) for each in guards if each.free_symbols]
+    rest += [(_torch.cexpr(each), python_text(each)) for each in guards if each.free_symbols]
     words = {str(symbol): said for symbol, said in known.items()}
     for condition, text in rest:
         said = re.sub(r"\w+", lambda word: words.get(word[0], word[0]), text)
@@ -184,14 +174,13 @@ def _checks(graph: Any) -> Iterator[str]:
 
 
 @contextmanager
-def _side_by_side() -> Iterator[None]:
-    """Compile the calls of a package beside its loops, which torch does one after the other."""
+def _parallel_builds() -> Iterator[None]:
     with ThreadPoolExecutor(1) as aside:
         begun: list[Future] = []
         here = get_ident()  # what other threads compile meanwhile is theirs
 
         def change(build: Callable[[Any], None]) -> Callable[[Any], None]:
-            def begin(self: Any) -> None:
+            def build_or_submit(self: Any) -> None:
                 made = self.get_target_file_path()
                 if get_ident() != here:
                     return build(self)
@@ -202,7 +191,7 @@ def _side_by_side() -> Iterator[None]:
                         unit.result()
                 return build(self)
 
-            return begin
+            return build_or_submit
 
         with _torch.instead(_torch.CppBuilder, "build", change):
             yield

@@ -1,7 +1,6 @@
-"""Matrix products of a program by kernels of linear layers, which are compiled for the sizes that are known.
+"""Matrix products of a program as kernels of linear layers.
 
-BLAS lays both factors out anew in each call, and is slow on some processors.  With ``W`` of known sizes and open rows,
-``x W`` is a linear layer of scalars, and ``g Wᵀ`` and ``xᵀ g`` are its gradients.
+``x W`` is a linear layer of scalars; ``g Wᵀ`` and ``xᵀ g`` are its gradients.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _FEWEST = 4  # rows and columns of a matrix: products with smaller ones are loop
 
 
 class _Layer(NamedTuple):
-    """Product of a linear layer: the operand that it opens, the sizes of W, the factor with rows, and the other."""
+    """A matrix product as a linear layer or its gradient: opened operand, sizes of W, row factor, other factor."""
 
     opens: str
     sizes: tuple[int, int]
@@ -33,7 +32,7 @@ class _Layer(NamedTuple):
 
 
 def products_by_kernels(graph: fx.Graph) -> None:
-    """Let kernels compute the products of rows with matrices of known sizes, and the gradients of these products."""
+    """Replace products of rows with matrices of constant sizes, and their gradients, by kernel calls."""
     for node in graph.find_nodes(op="call_function", target=_aten.mm.default):
         layer = _layer_of(node)
         plan = None if layer is None else make_matrix_plan(*layer.sizes)
@@ -52,27 +51,27 @@ def _layer_of(node: fx.Node) -> _Layer | None:
         return None
     (left, left_turned), (right, right_turned) = map(_untransposed, (first, second))
     if not isinstance(first.meta["val"].shape[0], int):
-        found = _Layer("x1" if right_turned else "out", _sizes(right), first, right)
+        found = _Layer("x1" if right_turned else "out", _shape_of(right), first, right)
     elif left_turned:
-        found = _Layer("w", _sizes(node), left, second)
+        found = _Layer("w", _shape_of(node), left, second)
     else:
         return None
     return found if all(type(n) is int and n >= _FEWEST for n in found.sizes) else None
 
 
-def _sizes(node: fx.Node) -> tuple[Any, Any]:
+def _shape_of(node: fx.Node) -> tuple[Any, Any]:
     return tuple(node.meta["val"].shape)
 
 
 def _untransposed(node: fx.Node) -> tuple[fx.Node, bool]:
     # the matrix behind transposes, and whether it is transposed
     turned = False
-    while node.op == "call_function" and node.target in _TRANSPOSES and len(_sizes(node)) == 2:
-        node, turned = node.args[0], turned is not _turns(node)  # type: ignore[assignment]
+    while node.op == "call_function" and node.target in _TRANSPOSES and len(_shape_of(node)) == 2:
+        node, turned = node.args[0], turned is not _exchanges_axes(node)  # type: ignore[assignment]
     return node, turned
 
 
-def _turns(node: fx.Node) -> bool:
+def _exchanges_axes(node: fx.Node) -> bool:
     # whether a permutation of a matrix's axes exchanges them
     if node.target is _aten.t.default:
         return True
@@ -81,38 +80,38 @@ def _turns(node: fx.Node) -> bool:
     return bool((first - second) % 2 if exchanges else first % 2)
 
 
-def _product(graph: fx.Graph, layer: _Layer, text: str) -> fx.Node:
+def _layer_call(graph: fx.Graph, layer: _Layer, text: str) -> fx.Node:
     x = layer.rows
-    return _called(graph, [x, _nothing(graph, x), _flat(graph, layer)], text, "out")
+    return _kernel_call(graph, [x, _empty_columns(graph, x), _flat_weights(graph, layer)], text, "out")
 
 
 def _rows_gradient(graph: fx.Graph, layer: _Layer, text: str) -> fx.Node:
     g = layer.rows
     rows = insert(graph, _aten.sym_size.int, g, 0)
     x = insert(graph, _aten.new_empty.default, g, [rows, layer.sizes[0]])  # of which the shape alone is read
-    return _called(graph, [x, _nothing(graph, g), _flat(graph, layer), g], text, "x1")
+    return _kernel_call(graph, [x, _empty_columns(graph, g), _flat_weights(graph, layer), g], text, "x1")
 
 
 def _weights_gradient(graph: fx.Graph, layer: _Layer, text: str) -> fx.Node:
     x, g = layer.rows, layer.other
     w = insert(graph, _aten.new_empty.default, x, [layer.sizes[0] * layer.sizes[1]])  # of which the shape alone is read
-    made = _called(graph, [x, _nothing(graph, x), w, g], text, "w")
+    made = _kernel_call(graph, [x, _empty_columns(graph, x), w, g], text, "w")
     return insert(graph, _aten.view.default, made, list(layer.sizes))
 
 
-def _called(graph: fx.Graph, tensors: list[fx.Node], text: str, opened: str) -> fx.Node:
+def _kernel_call(graph: fx.Graph, tensors: list[fx.Node], text: str, opened: str) -> fx.Node:
     return insert(graph, _getitem, insert(graph, _tpgen.form.default, tensors, [], text, opening_text(opened)), 0)
 
 
-_WRITERS = {"out": _product, "x1": _rows_gradient, "w": _weights_gradient}
+_WRITERS = {"out": _layer_call, "x1": _rows_gradient, "w": _weights_gradient}
 
 
-def _nothing(graph: fx.Graph, rows: fx.Node) -> fx.Node:
+def _empty_columns(graph: fx.Graph, rows: fx.Node) -> fx.Node:
     # rows of the second input, which a linear layer has not
     return insert(graph, _aten.slice.Tensor, rows, 1, 0, 0)
 
 
-def _flat(graph: fx.Graph, layer: _Layer) -> fx.Node:
+def _flat_weights(graph: fx.Graph, layer: _Layer) -> fx.Node:
     w = layer.other
     if not w.meta["val"].is_contiguous():
         w = insert(graph, _aten.clone.default, w, memory_format=torch.contiguous_format)

@@ -1,4 +1,4 @@
-"""A whole network, forces by autograd included, as one program of `torch.export`."""
+"""Export of a whole network, forces included, by `torch.export`."""
 
 from __future__ import annotations
 
@@ -25,15 +25,13 @@ _SQUEEZES = {getattr(torch.ops.aten.squeeze, name) for name in ("default", "dim"
 
 
 def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool = False) -> ExportedProgram:
-    """The program of a network in evaluation, with derivatives that it takes inside written out.
+    """Export a network in evaluation, with the derivatives that the network takes.
 
-    ``inputs`` are the arguments of one call.  Each size from 2 on that is no size of a parameter stays open, for 0 and
-    1 too.  Sizes that are equal in ``inputs`` are taken to be the same size, so give other numbers of atoms than edges.
-    Where the network asks whether a tensor is empty, or squeezes it, its program is for other sizes than 0 or 1, but if
-    it is known to compute ``few_alike``.  A program that calls kernels at all computes products of matrices by kernels.
+    Every size of 2 or more in ``inputs``, the arguments of one call, that is no parameter's stays open.  Equal sizes
+    count as one: give different numbers of atoms and edges.  If the network tests for an empty tensor, or squeezes, the
+    program excludes sizes 0 or 1, unless ``few_alike`` asserts equal results.
 
-    Raises `DeployError` for an `EdgeOrder`, where the network cannot be called with these inputs, and where it decides
-    by values, which a program cannot.
+    Raises `DeployError` for an `EdgeOrder`, failing inputs, and decisions by values.
 
     >>> program = network_program(nn.Linear(3, 2), [torch.randn(5, 3)])
     >>> [len(program.module()(torch.randn(rows, 3))) for rows in (7, 1, 0)]
@@ -59,19 +57,21 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
         mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
         with with_small_sizes(few_alike), texts_as_long_as_graphs():
             with torch.no_grad():
-                graph = traced(lambda *x: frozen(*pytree.tree_unflatten(x, spec)), _faked(mode, given))
+                graph = traced(lambda *x: frozen(*pytree.tree_unflatten(x, spec)), _fake_inputs(mode, given))
             if not few_alike:
-                _ask_of_ones(graph.graph)
+                _guard_squeezes(graph.graph)
             simplify_graph(graph.graph)
             for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mm.default):
                 multiply_column(graph.graph, node)
             if any(getattr(node.target, "namespace", "") == "tpgen" for node in graph.graph.nodes):
-                _know_constants(graph, mode)
+                _fake_constants(graph, mode)
                 find_rows(graph.graph)
                 products_by_kernels(graph.graph)
             graph.recompile()
             return export(
-                _WithSizeConditions(graph), tuple(inputs), dynamic_shapes=(pytree.tree_map(_open, tuple(inputs)),)
+                _WithSizeConditions(graph),
+                tuple(inputs),
+                dynamic_shapes=(pytree.tree_map(_dynamic_sizes, tuple(inputs)),),
             )
     except Exception as error:
         raise DeployError(
@@ -81,7 +81,7 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
 
 
 class _WithSizeConditions(nn.Module):
-    """A traced graph that repeats the conditions of its trace on sizes, so that an export records them."""
+    """A traced graph that asserts its trace's size conditions, so that an export records these."""
 
     def __init__(self, graph: fx.GraphModule) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class _WithSizeConditions(nn.Module):
         return self.traced(*leaves)
 
 
-def _ask_of_ones(graph: fx.Graph) -> None:
+def _guard_squeezes(graph: fx.Graph) -> None:
     # let programs with open sizes that a squeeze would leave out be for others than 1: torch asks no more of it
     for node in graph.nodes:
         if node.target in _SQUEEZES:
@@ -111,23 +111,23 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def _know_constants(graph: fx.GraphModule, mode: Any) -> None:
+def _fake_constants(graph: fx.GraphModule, mode: Any) -> None:
     # give constants values beside those of all other nodes: a trace gives each a mode of its own
     for node in graph.graph.find_nodes(op="get_attr"):
         if isinstance(held := getattr(graph, node.target), Tensor):
             node.meta["val"] = mode.from_tensor(held, static_shapes=True)
 
 
-def _faked(mode: Any, leaves: Sequence[Any]) -> list[Any]:
+def _fake_inputs(mode: Any, leaves: Sequence[Any]) -> list[Any]:
     # inputs without numbers: their sizes from 2 on are open, and the same where they are equal
-    return [_fake(mode, x, n) if isinstance(x, Tensor) else x for n, x in enumerate(leaves)]
+    return [_fake_input(mode, x, n) if isinstance(x, Tensor) else x for n, x in enumerate(leaves)]
 
 
-def _fake(mode: Any, x: Tensor, number: int) -> Tensor:
+def _fake_input(mode: Any, x: Tensor, number: int) -> Tensor:
     opened: Any = [DimDynamic.DUCK if n > 1 else DimDynamic.STATIC for n in x.shape]
     sizes: Any = StatelessSymbolicContext(dynamic_sizes=opened)
     return mode.from_tensor(x.detach().clone(), symbolic_context=sizes, source=ConstantSource(f"input{number}"))
 
 
-def _open(x: Any) -> Any:
+def _dynamic_sizes(x: Any) -> Any:
     return [Dim.AUTO if n > 1 else Dim.STATIC for n in x.shape] if isinstance(x, Tensor) else None

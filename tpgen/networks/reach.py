@@ -1,8 +1,4 @@
-"""What code reaches beside its arguments: globals, classes, functions with their defaults and closures, and objects.
-
-A call is listened to for the functions that it runs.  From these and from what they read of modules, all is followed
-that their code has names for: each name in a table, and each object by its parts.
-"""
+"""Values that executed code reaches beside its arguments."""
 
 from __future__ import annotations
 
@@ -66,7 +62,7 @@ _OPENED = (SimpleNamespace, Namespace, Mapping, MutableSequence, MutableSet, loc
 
 
 class NamedPlace(NamedTuple):
-    """A name in a table, and what stands there, or `ABSENT`."""
+    """A name in a dict, with its value or `ABSENT`."""
 
     table: dict[str, Any]
     name: str
@@ -74,7 +70,7 @@ class NamedPlace(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """An object with what it is made of."""
+    """An object with the value of its parts."""
 
     name: str
     x: Any
@@ -84,15 +80,12 @@ class Whole(NamedTuple):
 
 
 @contextmanager
-def listening() -> Iterator[dict[CodeType, dict[str, Any]]]:
-    """The code of all functions that this thread runs meanwhile, each with its globals.
-
-    No garbage is collected: finalizers, and callbacks of the collector, are no part of what is called.
-    """
+def executed_code() -> Iterator[dict[CodeType, dict[str, Any]]]:
+    """Record the code of all functions that this thread runs during the context, with their globals."""
     codes: dict[CodeType, dict[str, Any]] = {}
 
     def note(frame: FrameType, _event: str, _argument: Any) -> None:  # none of the lines
-        if frame.f_code not in codes and not (is_fixed(frame.f_code) or _builds(frame)):
+        if frame.f_code not in codes and not (is_library_code(frame.f_code) or _is_kernel_build(frame)):
             codes[frame.f_code] = frame.f_globals
 
     before = sys.gettrace()
@@ -104,7 +97,7 @@ def listening() -> Iterator[dict[CodeType, dict[str, Any]]]:
             sys.settrace(before)
 
 
-def _builds(frame: FrameType | None) -> bool:
+def _is_kernel_build(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_code.co_filename.startswith(_BUILDERS):
             return True
@@ -113,11 +106,11 @@ def _builds(frame: FrameType | None) -> bool:
 
 
 class Reach:
-    """Places and objects that functions reach, and tensors that are in neither parameters nor buffers of modules."""
+    """Places and objects that functions reach, and tensors outside the modules' parameters and buffers."""
 
     def __init__(self, codes: Mapping[CodeType, dict[str, Any]], modules: Iterable[nn.Module]) -> None:
         self._codes = {code: names for code, names in codes.items() if not _is_of_library(names)}
-        self._names = {name for code in self._codes for name in _named(code)}
+        self._names = {name for code in self._codes for name in _names_in_code(code)}
         self._own = {id(module) for module in modules}
         self._seen: dict[int, Any] = {}
         self.places: dict[tuple[int, str], NamedPlace] = {}
@@ -125,16 +118,16 @@ class Reach:
         self.tensors: dict[int, tuple[str, Tensor]] = {}
         self._pending: list[tuple[str, Any]] = []
         for code, table in self._codes.items():
-            for name in _globals(code):
-                self._place(f"the global {name}", table, name)
+            for name in _global_names(code):
+                self._add_place(f"the global {name}", table, name)
         self._follow()
 
     def add(self, name: str, x: Any) -> None:
-        """Follow what else is read."""
+        """Follow a further value."""
         self._pending.append((name, x))
         self._follow()
 
-    def _place(self, what: str, table: dict[str, Any], name: str) -> None:
+    def _add_place(self, what: str, table: dict[str, Any], name: str) -> None:
         if (id(table), name) not in self.places:
             self.places[id(table), name] = NamedPlace(table, name, table.get(name, ABSENT))
             self._pending.append((what, table.get(name)))
@@ -150,85 +143,83 @@ class Reach:
             if isinstance(x, Tensor):
                 self.tensors[id(x)] = name, x
             elif isinstance(x, nn.Module):
-                self._module(name, x)
+                self._add_module(name, x)
             elif isinstance(x, type):
-                self._class(x)
+                self._add_class(x)
             elif isinstance(x, ModuleType):
-                self._file(x)
+                self._add_file(x)
             else:
-                self._object(name, x)
+                self._add_object(name, x)
 
-    def _module(self, name: str, module: nn.Module) -> None:
-        """Its class, and tensors of one that the network does not know; what code reads of it is noted elsewhere."""
+    def _add_module(self, name: str, module: nn.Module) -> None:
         if type(module).__module__.startswith("torch.jit"):
             return
         self._pending.append((name, type(module)))
         for table in () if id(module) in self._own else (module._parameters, module._buffers, module._modules):
             for key in table:
-                self._place(f"{name}.{key}", table, key)
+                self._add_place(f"{name}.{key}", table, key)
 
-    def _class(self, kind: type) -> None:
-        """Names of code in a class and its bases, and their absence before the first that has them."""
-        self._parts(kind.__name__, kind, bases_of, id(kind))
+    def _add_class(self, kind: type) -> None:
+        """Record names of code in a class and its bases, and their absence before the defining base."""
+        self._add_parts(kind.__name__, kind, bases_of, id(kind))
         tables = [(of, class_table(of)) for of in kind.__mro__[:-1] if of is not nn.Module]
         for n, (of, table) in enumerate(tables):
-            if _home(of) not in _FIXED:
-                self._parts(of.__name__, of, names_of_class, id(of) + 1)
-            for name in self._names_of(of, table):
+            if _package_of(of) not in _FIXED:
+                self._add_parts(of.__name__, of, names_of_class, id(of) + 1)
+            for name in self._code_names_of(of, table):
                 for _, before in tables[: n + 1]:
-                    self._place(f"{of.__name__}.{name}", before, name)
+                    self._add_place(f"{of.__name__}.{name}", before, name)
 
-    def _names_of(self, kind: type, table: Mapping[str, Any]) -> list[str]:
-        if _home(kind) in _FIXED:
+    def _code_names_of(self, kind: type, table: Mapping[str, Any]) -> list[str]:
+        if _package_of(kind) in _FIXED:
             return ["forward"] if "forward" in table and issubclass(kind, nn.Module) else []
-        return [name for name, x in table.items() if name in self._names or self._runs(x)]
+        return [name for name, x in table.items() if name in self._names or self._is_executed(x)]
 
-    def _runs(self, x: Any) -> bool:
+    def _is_executed(self, x: Any) -> bool:
         return getattr(x, "__code__", None) in self._codes
 
-    def _file(self, module: ModuleType) -> None:
-        """Names of code in a file; of Python's own and torch's what is no function."""
+    def _add_file(self, module: ModuleType) -> None:
+        """Record names of code in a Python module; in library modules, data only."""
         table, fixed = vars(module), module.__name__.split(".")[0] in _FIXED
         for name in sorted(self._names & table.keys()):
             if not (fixed and (callable(table[name]) or isinstance(table[name], (ModuleType, *PLAIN_KINDS)))):
-                self._place(f"{module.__name__}.{name}", table, name)
+                self._add_place(f"{module.__name__}.{name}", table, name)
 
-    def _object(self, name: str, x: Any) -> None:
+    def _add_object(self, name: str, x: Any) -> None:
         kept = entry(KEPT, x)
         if kept:
             self._pending += [(name, part) for part in kept(x)]
         elif isinstance(x, FunctionType):
-            self._function(name, x)
+            self._add_function(name, x)
         elif parts := entry(CHANGED, x):
-            self._whole(name, x, parts)
+            self._add_whole(name, x, parts)
         if "__wrapped__" in getattr(x, "__dict__", {}):
             self._pending.append((name, x.__wrapped__))
         if type(x) not in CHANGED and type(x) not in KEPT:
-            self._instance(name, x, entry(CHANGED, x) or kept)
+            self._add_instance(name, x, entry(CHANGED, x) or kept)
 
-    def _function(self, name: str, x: FunctionType) -> None:
-        """Code, defaults and closure of a function that runs; of others it counts that they stand where they do."""
+    def _add_function(self, name: str, x: FunctionType) -> None:
         if x.__code__ not in self._codes:
             return
-        self._whole(name, x, FUNCTION)
+        self._add_whole(name, x, FUNCTION)
         for key, cell in zip(x.__code__.co_freevars, x.__closure__ or (), strict=True):
             if key != "__class__":
-                self._whole(f"{name}.{key}", cell, content_of)
+                self._add_whole(f"{name}.{key}", cell, content_of)
         if vars(x):
-            self._parts(name, x, body_of, id(x) + 1)
+            self._add_parts(name, x, body_of, id(x) + 1)
         for key in sorted(self._names & vars(x).keys()):
-            self._place(f"{name}.{key}", vars(x), key)
+            self._add_place(f"{name}.{key}", vars(x), key)
 
-    def _instance(self, name: str, x: Any, parts: PartsOf | None) -> None:
+    def _add_instance(self, name: str, x: Any, parts: PartsOf | None) -> None:
         kind = type(x)
         if hasattr(kind, "__next__"):
             raise DeployError(
                 f"{name}: forward reads a {kind.__name__}, which every call moves on: give what it gives as an argument"
             )
-        if _home(kind) in _FIXED and not isinstance(x, _OPENED):
+        if _package_of(kind) in _FIXED and not isinstance(x, _OPENED):
             return
         if hasattr(x, "__dict__") or slot_names(kind):
-            self._attributes(name, x)
+            self._add_attributes(name, x)
         elif parts is None and not callable(x):
             raise DeployError(
                 f"{name}: forward reads an object of class {kind.__name__}, of which nobody sees when it changes: read "
@@ -236,32 +227,32 @@ class Reach:
             )
         self._pending.append((name, kind))
 
-    def _attributes(self, name: str, x: Any) -> None:
-        """Watch all attributes, and follow those that code names; all where code takes them from the object's dict."""
-        value = self._parts(name, x, attributes_of, id(x) + 1)
+    def _add_attributes(self, name: str, x: Any) -> None:
+        """Record all attributes; follow those named by code, or all if code reads the dict."""
+        value = self._add_parts(name, x, attributes_of, id(x) + 1)
         if isinstance(x, _OPENED) or self._names & {"__dict__", "vars"}:
             self._pending += [(name, part) for part in value]
         else:
             named = sorted(self._names & {*getattr(x, "__dict__", ()), *slot_names(type(x))})
             self._pending += [(f"{name}.{key}", getattr(x, key)) for key in named if hasattr(x, key)]
 
-    def _whole(self, name: str, x: Any, parts: PartsOf) -> None:
-        value = self._parts(name, x, parts, id(x))
+    def _add_whole(self, name: str, x: Any, parts: PartsOf) -> None:
+        value = self._add_parts(name, x, parts, id(x))
         names = value[: len(value) // 2] if isinstance(x, dict) else ()
         keys = [f"{name}[{part!r}]" for part in names] * 2 or [name] * len(value)
         self._pending += list(zip(keys, value, strict=True))
 
-    def _parts(self, name: str, x: Any, parts: PartsOf, key: int) -> tuple:
+    def _add_parts(self, name: str, x: Any, parts: PartsOf, key: int) -> tuple:
         self.wholes[key] = Whole(name, x, parts, parts(x), key)
         return self.wholes[key].value
 
 
-def _home(kind: type) -> str:
+def _package_of(kind: type) -> str:
     return kind.__module__.split(".")[0]
 
 
-def is_fixed(code: CodeType) -> bool:
-    """Whether code is torch's, Python's own, or ours."""
+def is_library_code(code: CodeType) -> bool:
+    """Test whether code belongs to torch, Python or tpgen."""
     file = code.co_filename
     if file.startswith((TORCH_CODE, OWN_CODE, "<frozen")):
         return True
@@ -269,16 +260,15 @@ def is_fixed(code: CodeType) -> bool:
 
 
 def _is_of_library(names: Mapping[str, Any]) -> bool:
-    """Whether globals are those of a library, or of a class that Python has written."""
     home = str(names.get("__name__", ""))
     return home.split(".")[0] in _FIXED - {"__main__"} or home.startswith("namedtuple_")
 
 
-def _named(code: CodeType) -> Iterator[str]:
-    """Names that code asks for, with texts of which one may be given to `getattr`."""
+def _names_in_code(code: CodeType) -> Iterator[str]:
+    """Yield names in code, and strings that `getattr` may take."""
     yield from code.co_names
     yield from (x for x in code.co_consts if isinstance(x, str) and x.isidentifier())
 
 
-def _globals(code: CodeType) -> list[str]:
+def _global_names(code: CodeType) -> list[str]:
     return list(dict.fromkeys(x.argval for x in dis.get_instructions(code) if x.opname in ("LOAD_GLOBAL", "LOAD_NAME")))

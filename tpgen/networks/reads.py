@@ -1,8 +1,4 @@
-"""Names that a network is asked for while it is written down: numbers, modes, modules and tensors of a program.
-
-Parameters and buffers are inputs of a program.  All else that code reads is in the program's text, so the program is
-for a network in which it still stands: names that modules are asked for, and what `reach` follows from there.
-"""
+"""Records of values that a network's code reads during a trace; a program is valid while these are unchanged."""
 
 from __future__ import annotations
 
@@ -20,8 +16,8 @@ from torch.utils.hooks import RemovableHandle
 from tpgen.base.errors import DeployError
 from tpgen.kernels.runtime.native.identity import ABSENT
 from tpgen.networks.parts import PartsOf, attribute_names, body_of, items_of
-from tpgen.networks.reach import NamedPlace, Reach, Whole, is_fixed
-from tpgen.networks.watch import Watch, stands
+from tpgen.networks.reach import NamedPlace, Reach, Whole, is_library_code
+from tpgen.networks.watch import Watch, is_unchanged
 
 # modules that decide by nothing but their plan and tensors, or cannot be changed
 _FIXED = ("tpgen.nn.", "tpgen.kernels.", "tpgen.emitter.", "torch.jit")
@@ -32,7 +28,7 @@ _OF_ALL = [x for name, x in vars(torch_modules).items() if name.startswith("_glo
 
 
 class Reads:
-    """Names that modules were asked for, each once, and what is reached from there."""
+    """Module attributes that code has read, and the objects reachable from the attributes."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[int, str], NamedPlace] = {}
@@ -46,39 +42,39 @@ class Reads:
         self._constants: list[tuple[Tensor, int]] = []
 
     def add(self, module: nn.Module, name: str) -> None:
-        """Note a name that a module was asked for."""
+        """Record the read of an attribute of a module."""
         held = object.__getattribute__(module, "__dict__")
         table = held.get("_modules", {})
         if name == "__dict__":
-            self._whole(module, attribute_names)
+            self._add_whole(module, attribute_names)
             for each in held.keys() - _TABLES:
-                self._place(held, each)
+                self._add_place(held, each)
         elif name == "_modules":  # as a sequence does
-            self._whole(table, items_of)
+            self._add_whole(table, items_of)
         elif name in held:
             if name not in _TABLES:
-                self._place(held, name)
+                self._add_place(held, name)
         elif name == "forward" or not hasattr(nn.Module, name):
-            self._place(held, name)
+            self._add_place(held, name)
             if not hasattr(type(module), name):
-                self._place_in_tables(held, name)
+                self._add_place_in_tables(held, name)
 
-    def _place_in_tables(self, held: dict[str, Any], name: str) -> None:
+    def _add_place_in_tables(self, held: dict[str, Any], name: str) -> None:
         # note a name that a module looks up in its tables: where it is absent, and what is no input of a program
         for table in (held.get(of, {}) for of in _HELD):
             if not isinstance(table.get(name), Tensor):
-                self._place(table, name)
+                self._add_place(table, name)
             if name in table:
                 return
 
-    def _place(self, table: dict[str, Any], name: str) -> None:
+    def _add_place(self, table: dict[str, Any], name: str) -> None:
         self._found.setdefault((id(table), name), NamedPlace(table, name, table.get(name, ABSENT)))
 
-    def _whole(self, x: Any, parts: PartsOf) -> None:
+    def _add_whole(self, x: Any, parts: PartsOf) -> None:
         self._wholes.setdefault(id(x), Whole(type(x).__name__, x, parts, parts(x), 0))
 
     def watch(self, modules: Sequence[nn.Module]) -> None:
-        """Note what of modules stands in no code: their hooks, their classes, and the tables that they have."""
+        """Record hooks, class and attribute tables of modules."""
         self._hooks = [Whole(_HOOK, table, items_of, items_of(table), 0) for table in _OF_ALL]
         for module in modules:
             held = object.__getattribute__(module, "__dict__")
@@ -88,17 +84,17 @@ class Reads:
             self._hooks += [Whole(_HOOK, table, items_of, items_of(table), 0) for table in hooks]
 
     def settle(self, before: dict[int, dict[str, Any]] | None = None) -> None:
-        """Forget what the code itself has written since; `DeployError` where it had read what was there ``before``."""
+        """Drop attributes that code has written; `DeployError` if code read the value ``before`` the write."""
         for place in self._found.values() if before else ():
             earlier = (before or {}).get(id(place.table), {}).get(place.name, self)
-            if not stands(place) and place.value is earlier:
+            if not is_unchanged(place) and place.value is earlier:
                 if not isinstance(earlier, Tensor):
                     raise _changing(f"reads {place.name} and changes it")
                 self._replaced.append((place.name, earlier))  # as of a cache, of which only the shape is read
-        self._found = {key: place for key, place in self._found.items() if stands(place)}
+        self._found = {key: place for key, place in self._found.items() if is_unchanged(place)}
 
     def follow(self, reach: Reach, modules: Sequence[nn.Module]) -> None:
-        """Follow what was read, and let this be what `stand` asks for; ``reach`` is of the code that ran."""
+        """Watch all recorded values, and all objects that code reaches from these."""
         for module in modules:
             reach.add(type(module).__name__, module)
         self._reach = reach
@@ -113,7 +109,7 @@ class Reads:
         self._watch = Watch(places, wholes, [x for _, x in reach.tensors.values()])
 
     def keep(self, graph: fx.GraphModule) -> None:
-        """Let nobody write to constants of a graph from here on."""
+        """Watch the tensor constants of a graph for writes."""
         found = [getattr(graph, str(node.target), None) for node in graph.graph.find_nodes(op="get_attr")]
         tensors = {id(x): x for x in found if isinstance(x, Tensor) and not x.is_inference()}
         for name, x in self._replaced:
@@ -122,26 +118,25 @@ class Reads:
         self._constants = [(x, x._version) for x in tensors.values()]
 
     def settle_objects(self, reach: Reach) -> None:
-        """Forget objects that hooks alone have changed since; `DeployError` for others."""
+        """Drop objects changed by hooks; `DeployError` for other changed objects."""
         for name, key in self._watch.changed():
             if not name.startswith(_HOOK):
                 raise _changing(f"changes {name}")
             reach.wholes.pop(key, None)
 
     def tensors(self) -> list[tuple[str, Tensor]]:
-        """Tensors that were reached in neither parameters nor buffers, with their names."""
+        """Return named reachable tensors that are neither parameters nor buffers."""
         return list(self._reach.tensors.values())
 
-    def stand(self) -> bool:
-        """Whether the network is still what was read."""
-        if not (self._watch.stands() and (self._handles == RemovableHandle.next_id or self._no_hook_more())):
+    def is_unchanged(self) -> bool:
+        """Test whether everything recorded is unchanged."""
+        if not (self._watch.is_unchanged() and (self._handles == RemovableHandle.next_id or self._has_no_new_hook())):
             return False
         return not self._constants or not any(x._version != version for x, version in self._constants)
 
-    def _no_hook_more(self) -> bool:
-        """Whether tables without hooks still have none; torch counts the hooks that it is given."""
+    def _has_no_new_hook(self) -> bool:
         handles = RemovableHandle.next_id
-        if self._no_hooks.stands():
+        if self._no_hooks.is_unchanged():
             self._handles = handles
         return self._handles == handles
 
@@ -155,14 +150,14 @@ _TABLES = frozenset(vars(nn.Module())) - {"training"}
 
 @contextmanager
 def reading(modules: Sequence[nn.Module], kept: bool = False) -> Iterator[Reads]:
-    """Note what code reads of its modules; what it writes into attributes of these is ``kept`` or not."""
+    """Record reads of modules' attributes during the context; undo attribute writes unless ``kept``."""
     reads, found = Reads(), object.__getattribute__
     reads.watch(modules)
     writer = get_ident()
     tables = [(found(module, "__dict__"), dict(found(module, "__dict__"))) for module in modules]
 
     def asked(module: nn.Module, name: str) -> Any:
-        plain = not name.startswith("__") or (name == "__dict__" and not is_fixed(_getframe(1).f_code))
+        plain = not name.startswith("__") or (name == "__dict__" and not is_library_code(_getframe(1).f_code))
         if get_ident() == writer and plain and not type(module).__module__.startswith(_FIXED):
             reads.add(module, name)
         return found(module, name)

@@ -1,8 +1,7 @@
-"""Findings that a program is given in the place of those it cannot look for, while it is written down.
+"""Data-dependent inputs ("findings") of a program, such as edge pairs and species of rows.
 
-Pairs of edges and species of rows depend on numbers.  Modules ask the `Recording` for them, and say what they are to be
-found from.  Where a call cannot find them, the program does not hold for it.  What was found for the same list of edges
-is given again, and the program says whether it is still right: in dynamics, lists stay longer than positions.
+During a trace, modules ask the active `Recording` for a finding and name its source tensors; each call of the program
+then finds anew, or reuses a confirmed finding.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _ROUNDING = 64  # units in the last place of the longest vector: other pairs dif
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Species of rows, and groups of one species each: two at least, as sizes are open."""
+    """Species of rows, and row groups of one species, at least two."""
 
     species: Tensor  # (rows,): the species of each row
     there: Tensor  # (groups,): the species of each group, all that occur
@@ -34,9 +33,7 @@ class Groups:
 
 
 def species_groups(species: Tensor) -> list[Tensor] | None:
-    """Species of rows, the distinct ones in ascending order, and the place of each row's among these; read only.
-
-    None for less than two rows, of which a program knows no sizes.
+    """Return species of rows, distinct species, and each row's index into the latter, read-only; None below two rows.
 
     >>> for x in species_groups(torch.tensor([7, 3, 7])):
     ...     print(x.tolist())
@@ -44,11 +41,11 @@ def species_groups(species: Tensor) -> list[Tensor] | None:
     [3, 7]
     [1, 0, 1]
     """
-    return list(_groups(species.numpy().tobytes())) if len(species) > 1 else None
+    return list(_species_groups_of_bytes(species.numpy().tobytes())) if len(species) > 1 else None
 
 
 @remembered("species of systems, with their rows", entries=64)  # dynamics asks for one again and again
-def _groups(numbers: bytes) -> tuple[Tensor, ...]:
+def _species_groups_of_bytes(numbers: bytes) -> tuple[Tensor, ...]:
     species = torch.frombuffer(bytearray(numbers), dtype=torch.int64)
     there, group = species.unique(return_inverse=True)
     there = there if len(there) > 1 else there.repeat(2)  # the second of them has no rows
@@ -56,7 +53,7 @@ def _groups(numbers: bytes) -> tuple[Tensor, ...]:
 
 
 def pairs_among(edge_index: Tensor, vectors: Tensor) -> list[Tensor] | None:
-    """The pairs of edges as a program takes them; None where some edge is in none."""
+    """Pair each edge with its reverse; None unless every edge has one."""
     found = find_pairs(edge_index, vectors, vectors[:, :0])
     if found is None or found.numbers != found.pairs:
         return None
@@ -64,16 +61,13 @@ def pairs_among(edge_index: Tensor, vectors: Tensor) -> list[Tensor] | None:
 
 
 def unlike(found: EdgePairs, _edge_index: Tensor, vectors: Tensor) -> Tensor:
-    """Distance of the vectors of pairs from negatives of each other, less what rounding makes: positive for others."""
+    """Return the deviation of paired vectors from opposites beyond rounding; positive for a mismatch."""
     first, second = (vectors.detach().index_select(0, edges) for edges in (found.first, found.second))
     return (first + second).abs().amax() - _ROUNDING * torch.finfo(vectors.dtype).eps * first.abs().amax()
 
 
 def groups_among(rows: Tensor, *looked_up: Tensor) -> list[Tensor] | None:
-    """The species of one-hot rows, or of rows that were ``looked_up``, of a table and species; None for other rows.
-
-    ``rows`` are the species themselves where the program looks nothing else up.
-    """
+    """Group rows by species: one-hot or integer rows, or rows ``looked_up`` in (table, species); else None."""
     species: Tensor | None
     if rows.dim() == 1:
         species = rows.long()
@@ -90,10 +84,10 @@ def _pairs(order: Tensor, place: Tensor, number: Tensor, first: Tensor, second: 
 
 
 class Finding(NamedTuple):
-    """A kind of what depends on numbers: how a call finds its tensors, and what modules get, made of these.
+    """A kind of finding: how a call finds tensors, and how modules receive these.
 
-    ``wrong`` is a number that a program computes of these and their sources, positive where they are not those of the
-    call: then what was found for the same first source can be given again.  If ``fixed``, parameters alone decide.
+    ``wrong`` of finding and sources is positive if a reused finding is invalid.  ``fixed`` findings depend on
+    parameters alone.
     """
 
     find: Callable[..., list[Tensor] | None]
@@ -106,9 +100,9 @@ FINDINGS = {"pairs": Finding(pairs_among, _pairs, unlike), "groups": Finding(gro
 
 
 class Recording:
-    """A program that is written down: findings that it is ``given``, and the sources that these come from.
+    """Findings ``given`` to a program in a trace, and sources that modules name.
 
-    Modules name sources of `FINDINGS`, and operations those of their own, which are among the ``findings`` then.
+    ``findings`` are the kinds of a trace; None in the example call that discovers findings.
     """
 
     def __init__(self, given: Mapping[str, Sequence[Tensor]], findings: Mapping[str, Finding] | None = None) -> None:
@@ -118,7 +112,7 @@ class Recording:
         self.sources: dict[str, tuple[Tensor, ...]] = {}  # a program has one of each kind, the first
 
     def groups(self, *source: Tensor) -> Groups | None:
-        """Groups of one-hot rows that the program is given; None where it is given none, or those of other rows."""
+        """Return the given groups of one-hot rows; None without any for this source."""
         if not source[0].is_cpu:
             return None
         known = self.sources.setdefault("groups", source)
@@ -131,7 +125,7 @@ _recording: ContextVar[Recording | None] = ContextVar("program that is recorded"
 
 @contextmanager
 def recording(program: Recording) -> Iterator[Recording]:
-    """Let modules ask a program for findings, and say what these come from."""
+    """Make ``program`` the active recording during the context."""
     before = _recording.set(program)
     try:
         yield program
@@ -140,5 +134,5 @@ def recording(program: Recording) -> Iterator[Recording]:
 
 
 def recorded_program() -> Recording | None:
-    """The program that is recorded here, if there is one."""
+    """Return the active recording, or None."""
     return None if torch.compiler.is_compiling() else _recording.get()

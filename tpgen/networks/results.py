@@ -1,4 +1,4 @@
-"""Results of a network taken apart into tensors and constants, and put together of others."""
+"""Results of a network as leaves and structure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from tpgen.base._torch import pytree
 from tpgen.base.errors import DeployError
-from tpgen.networks.objects import Above, TakenApart, has_attributes, put_together, taken_apart
+from tpgen.networks.objects import EnclosingObject, ObjectParts, has_attributes, rebuild_objects, split_objects
 from tpgen.networks.signature import is_plain
 
 
 class Given:
-    """In a result: the n-th tensor of the call, given back as it is."""
+    """Leaf of a result: the call's n-th tensor, unchanged."""
 
     __slots__ = ("place",)
 
@@ -28,7 +28,7 @@ class Given:
 
 
 class _Fields:
-    """A dataclass, which pytree takes for a leaf: its class, the values of its fields, and its other attributes."""
+    """Pytree node of a dataclass: class, field values, and other attributes."""
 
     def __init__(self, kind: type, values: dict[str, Any], beside: tuple[tuple[str, Any], ...]) -> None:
         self.kind, self.values, self.beside = kind, values, beside
@@ -46,31 +46,31 @@ pytree.register_pytree_node(
 
 
 def flatten(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
-    """Leaves and structure of a result: of tuples, lists, dicts, dataclasses and objects, nested in any way."""
+    """Flatten nested tuples, lists, dicts, dataclasses and objects into leaves and structure."""
     return pytree.tree_flatten(pytree.tree_map(_opened_whole, result))
 
 
 def unflatten(leaves: Iterable[Any], spec: pytree.TreeSpec) -> Any:
-    """The result of such leaves."""
+    """Rebuild a result from leaves."""
     whole = pytree.tree_unflatten(leaves, spec)
     if _is_of_containers(spec):  # as most networks return
         return whole
-    return pytree.tree_map(put_together, closed_fields(whole), is_leaf=_is_taken_apart)
+    return pytree.tree_map(rebuild_objects, closed_fields(whole), is_leaf=_is_object_parts)
 
 
 def _is_of_containers(spec: pytree.TreeSpec) -> bool:
-    return spec.type not in (_Fields, TakenApart) and all(map(_is_of_containers, spec.children()))
+    return spec.type not in (_Fields, ObjectParts) and all(map(_is_of_containers, spec.children()))
 
 
 def leaf_constants(leaves: Sequence[Any]) -> dict[int, Any]:
-    """Leaves that are no tensors, and are the same in every call; `DeployError` for others."""
+    """Return constant leaves by position; `DeployError` for leaves that vary or hide tensors."""
     rest = {n: x for n, x in enumerate(leaves) if not isinstance(x, Tensor)}
     for x in rest.values():
         if isinstance(x, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             raise DeployError(
                 "the network returns a size of a tensor as a number, which a program cannot: return tensors"
             )
-        usual = is_plain(x) or isinstance(x, (type, torch.Size, Given, Above))
+        usual = is_plain(x) or isinstance(x, (type, torch.Size, Given, EnclosingObject))
         if not (usual or (callable(x) and not has_attributes(x))):
             raise DeployError(
                 f"the network returns an object of class {type(x).__name__}, whose tensors a program does not see: "
@@ -80,7 +80,7 @@ def leaf_constants(leaves: Sequence[Any]) -> dict[int, Any]:
 
 
 def values(result: Any, owned: Iterable[Tensor]) -> Any:
-    """A result without gradients, on memory of its own, as a program returns it; ``owned`` are tensors of others."""
+    """Detach a result, and copy tensors that share memory with ``owned`` ones."""
     leaves, spec = flatten(result)
     memory = {_memory(x) for x in owned}
     return unflatten([_value(x, memory) if isinstance(x, Tensor) else x for x in leaves], spec)
@@ -95,7 +95,7 @@ def _memory(x: Tensor) -> int:
 
 
 def opened_fields(value: Any) -> Any:
-    """A value whose dataclasses are trees of their fields, for pytree; `closed_fields` is the way back."""
+    """Replace dataclasses by pytree nodes; `closed_fields` inverts."""
     return pytree.tree_map(_opened, value, is_leaf=_is_dataclass)
 
 
@@ -103,8 +103,8 @@ def closed_fields(value: Any) -> Any:
     return pytree.tree_map(_filled, value, is_leaf=lambda x: isinstance(x, _Fields))
 
 
-def _is_taken_apart(x: Any) -> bool:
-    return isinstance(x, TakenApart)
+def _is_object_parts(x: Any) -> bool:
+    return isinstance(x, ObjectParts)
 
 
 def _is_dataclass(x: Any) -> bool:
@@ -122,7 +122,7 @@ def _opened(leaf: Any) -> Any:
 def _opened_whole(leaf: Any) -> Any:
     found = _opened(leaf)
     if found is leaf:
-        return taken_apart(leaf) if has_attributes(leaf) else leaf
+        return split_objects(leaf) if has_attributes(leaf) else leaf
     for each in pytree.tree_leaves(found, is_leaf=lambda x: isinstance(x, _Fields) and bool(x.beside)):
         if isinstance(each, _Fields):
             raise DeployError(

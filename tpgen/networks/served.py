@@ -1,8 +1,4 @@
-"""Calls of a converted network: by a program of its own where there is one, else by the network.
-
-Calls of one kind (the same names, constants and gradients that are required) are counted and timed.  A kind whose
-results nobody differentiates gets a program.  Results are as the network's: what has a graph there has one here.
-"""
+"""Calls of a converted network, served by compiled programs once available."""
 
 from __future__ import annotations
 
@@ -26,12 +22,12 @@ from tpgen.base.progress import announce
 from tpgen.kernels.build.build import cores
 from tpgen.kernels.build.rehearsal import rehearsed_by
 from tpgen.networks.beside import ProgramBuilder, build
-from tpgen.networks.bypass import by_networks, is_plain_call
+from tpgen.networks.bypass import by_networks, must_run_eagerly
 from tpgen.networks.copies import copy_to_call
 from tpgen.networks.gate import Gate
 from tpgen.networks.holders import held_networks
 from tpgen.networks.kinds import DIFFERENTIATED, Kind
-from tpgen.networks.outcome import Graphs, evaluation, outcome_of, take_effect
+from tpgen.networks.outcome import Graphs, apply_outcome, evaluation, outcome_of
 from tpgen.networks.results import flatten
 from tpgen.networks.signature import Signature
 from tpgen.networks.step_program import Program, is_recorded, only_cached
@@ -47,7 +43,7 @@ _log = getLogger("tpgen")
 
 
 class Calls:
-    """What a network is called by, in torch's own place for another way to call a module; copies get one each."""
+    """A network's replacement for ``nn.Module.__call__``: runs, counts and times calls, and builds programs."""
 
     def __init__(self, network: nn.Module, when: When) -> None:
         self.__setstate__({"network": network, "when": when})
@@ -59,46 +55,45 @@ class Calls:
         self.when: When = state["when"]
         self._network: Any = state["network"]
         self._said = self._handed = False
-        self._renew()
+        self._reset()
         _all.add(self)
         ignored = [*getattr(type(self._network), _UNSCRIPTED, ()), *_NAMES]
         vars(self._network).update({_PLACE: self, "_compiled_call_impl": self, _UNSCRIPTED: ignored})
 
-    def _renew(self) -> None:
+    def _reset(self) -> None:
         self._kinds: dict[tuple, list[Kind]] = {}
         self._gate = Gate()
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """As the network."""
         network = self._network
-        if is_plain_call():
+        if must_run_eagerly():
             return network._call_impl(*args, **options)
         try:
             signature, tensors = Signature.of(args, options)
         except InputError:  # an object that nobody sees into
-            self._hand_over(network)
+            self._serve_wrapped(network)
             return network._call_impl(*args, **options)
-        kind = None if is_recorded(tensors) else self._kind(network, signature, tensors)
+        kind = None if is_recorded(tensors) else self._kind_of(network, signature, tensors)
         if kind is None or kind.refused:
             if kind is not None and kind.is_of_objects:
-                self._hand_over(network)
+                self._serve_wrapped(network)
             with self._gate.calling():
                 return network._call_impl(*args, **options)
         if kind.program is not None:
-            outcome = kind.served(tensors, partial(partial, self._again, kind, tensors))
+            outcome = kind.served(tensors, partial(partial, self._recompute, kind, tensors))
             if outcome is not None:
-                return take_effect(outcome, args, options)
-        return self._counted(network, kind, tensors, args, options)
+                return apply_outcome(outcome, args, options)
+        return self._call_counted(network, kind, tensors, args, options)
 
-    def _hand_over(self, network: nn.Module) -> None:
-        """Let calls of the network inside of a wrapper be served, where the wrapper takes objects."""
+    def _serve_wrapped(self, network: nn.Module) -> None:
+        """Serve calls of the network inside a wrapper that takes objects."""
         if not self._handed:
             self._handed, own = True, len(list(network.parameters()))
             for child in network.children():
                 if len(list(child.parameters())) == own and _PLACE not in vars(child):
                     Calls(child, self.when)
 
-    def _kind(self, network: nn.Module, signature: Signature, tensors: Sequence[Tensor]) -> Kind:
+    def _kind_of(self, network: nn.Module, signature: Signature, tensors: Sequence[Tensor]) -> Kind:
         key = signature.constants, signature.beside, torch.is_grad_enabled(), network.training
         for kind in self._kinds.get(key, ()):
             if kind.signature.spec == signature.spec:
@@ -109,11 +104,12 @@ class Calls:
         self._kinds.setdefault(key, []).append(kind)
         return kind
 
-    def _again(self, kind: Kind, tensors: list[Tensor], program: Program, led: Sequence[int]) -> list[Tensor | None]:
-        """The results that have a graph, computed by the network for somebody who differentiates them."""
+    def _recompute(
+        self, kind: Kind, tensors: list[Tensor], program: Program, led: Sequence[int]
+    ) -> list[Tensor | None]:
         kind.refuse(DIFFERENTIATED)
         network = self._network
-        if not program.stands():
+        if not program.is_unchanged():
             raise DeployError(
                 f"{type(network).__name__} has changed since it was called, and a result of that call is "
                 "differentiated now: differentiate before you change it, or convert it with program=False"
@@ -123,10 +119,12 @@ class Calls:
             leaves, _ = flatten(outcome_of(network, args, options)[1])
         return [leaves[n] if isinstance(leaves[n], Tensor) else None for n in led]
 
-    def _counted(self, network: Any, kind: Kind, tensors: list[Tensor], args: tuple, options: dict[str, Any]) -> Any:
-        """A call of the network, which may be the last one that it takes before a program is built."""
+    def _call_counted(
+        self, network: Any, kind: Kind, tensors: list[Tensor], args: tuple, options: dict[str, Any]
+    ) -> Any:
+        """Call the network, count and time the call, and build a due program."""
         versions, begun = [x._version for x in tensors], perf_counter()
-        with self._gate.calling(), by_networks(), self._rehearsed(network, kind):
+        with self._gate.calling(), by_networks(), self._parallel_compilation(network, kind):
             result = network._call_impl(*args, **options)
         if kind.program is not None:  # it does not hold for this call
             return result
@@ -136,32 +134,31 @@ class Calls:
             kind.refuse("the network writes into a tensor that it is given")
         elif kind.busy.acquire(blocking=False):  # of several threads, one builds
             try:
-                self._go_on(network, kind, valued)
+                self._build_if_due(network, kind, valued)
             finally:
                 kind.busy.release()
         return result
 
-    def _rehearsed(self, network: nn.Module, kind: Kind) -> AbstractContextManager[Any]:
-        """Let a first call compile its kernels side by side."""
+    def _parallel_compilation(self, network: nn.Module, kind: Kind) -> AbstractContextManager[Any]:
         if kind.count or is_hooked(network) or torch.is_autocast_enabled("cpu"):
             return nullcontext()
-        return rehearsed_by(partial(_rehearse, network, kind), cores() + 1)
+        return rehearsed_by(partial(_rehearse_call, network, kind), cores() + 1)
 
-    def _go_on(self, network: nn.Module, kind: Kind, valued: bool) -> None:
+    def _build_if_due(self, network: nn.Module, kind: Kind, valued: bool) -> None:
         if kind.builder is not None:
             if not kind.builder.works():
                 self._build(network, kind, only_cached)
         elif kind.program is None and ((self.when is True and valued) or kind.count >= kind.need):
-            self._begin(network, kind)
+            self._begin_build(network, kind)
 
     # -- programs ------------------------------------------------------------------------------------------------------
 
     def serves(self, network: nn.Module) -> bool:
-        """Whether these are calls of this network, and not of one that a shallow copy was made of."""
+        """Test whether these calls belong to this network, no shallow copy's origin."""
         return self._network is network
 
     def ready(self, network: nn.Module) -> None:
-        """Build what calls until now ask for."""
+        """Finish or build the programs of all kinds so far."""
         for kind in [kind for kinds in self._kinds.values() for kind in kinds]:
             with kind.busy:
                 if kind.builder is not None:
@@ -173,7 +170,7 @@ class Calls:
     def _is_wanted(self, network: nn.Module, kind: Kind) -> bool:
         return not is_hooked(network) and (self.when is True or kind.seconds < LONGEST_CALL)
 
-    def _begin(self, network: nn.Module, kind: Kind) -> None:
+    def _begin_build(self, network: nn.Module, kind: Kind) -> None:
         if self.when == "auto" and os.environ.get("TPGEN_PROGRAM") == "0":
             kind.refuse("TPGEN_PROGRAM=0 asks for none")
         elif not self._is_wanted(network, kind):
@@ -181,9 +178,9 @@ class Calls:
         elif self.when is True:
             self._build(network, kind)
         else:
-            self._build_beside(network, kind)
+            self._build_in_background(network, kind)
 
-    def _build_beside(self, network: nn.Module, kind: Kind) -> None:
+    def _build_in_background(self, network: nn.Module, kind: Kind) -> None:
         args, options, _ = kind.example()
         try:
             kind.builder = ProgramBuilder(network, {"args": args, "options": options, "grad": kind.grad})
@@ -191,13 +188,12 @@ class Calls:
             kind.need = inf
             _log.info("no other process can build the program of %s: %s", type(network).__name__, error)
             return
-        self._say(
+        self._announce_once(
             f"builds a program for calls of {type(network).__name__}, beside them: they will be several times as fast "
             "(program=False leaves it)"
         )
 
     def _build(self, network: nn.Module, kind: Kind, how: Callable[[], Any] = nullcontext) -> None:
-        """Write a program down here, and compile it if the cache has not got it."""
         failure = kind.builder.failure() if kind.builder is not None else ""
         if failure:
             self._refuse(network, kind, failure)
@@ -206,7 +202,7 @@ class Calls:
             if not free or kind.program is not None:
                 return
             try:
-                graphs = self._graphs(network, kind)
+                graphs = self._graphs_of_example(network, kind)
                 args, options, _ = kind.example()
                 with how():
                     program = build(network, evaluation(network, kind.grad), args, options)
@@ -217,7 +213,7 @@ class Calls:
                 return
         _log.info("a program serves calls of %s", type(network).__name__)
 
-    def _graphs(self, network: nn.Module, kind: Kind) -> Graphs:
+    def _graphs_of_example(self, network: nn.Module, kind: Kind) -> Graphs:
         args, options, tensors = kind.example()
         flags, numbers = [x.requires_grad for x in tensors], torch.get_rng_state()
         with by_networks(), torch.set_grad_enabled(kind.grad):
@@ -231,15 +227,15 @@ class Calls:
         kind.refuse(why)
         _log.info("the network %s serves its calls itself: %s", type(network).__name__, why)
 
-    def _say(self, what: str) -> None:
+    def _announce_once(self, what: str) -> None:
         _log.info("tpgen %s", what)
         if not self._said:
             self._said = True
             announce(what)
 
 
-def _rehearse(network: nn.Module, kind: Kind) -> None:
-    """Make a call on copies, of which nothing is left but random numbers as they were."""
+def _rehearse_call(network: nn.Module, kind: Kind) -> None:
+    """Run the call on copies, which collects its kernels for parallel compilation; the random state is kept."""
     args, options, _ = deepcopy(kind.example())
     numbers = torch.get_rng_state()
     try:
@@ -249,7 +245,7 @@ def _rehearse(network: nn.Module, kind: Kind) -> None:
 
 
 def is_hooked(network: nn.Module) -> bool:
-    """Whether somebody listens to calls of modules of a network, or of all modules."""
+    """Test whether modules of the network, or all modules, have hooks."""
     return any(HOOKS_OF_ALL) or any(vars(module).get(name) for module in network.modules() for name in _HOOKS)
 
 
@@ -258,29 +254,29 @@ HOOKS_OF_ALL = [x for name, x in vars(torch_modules).items() if name.startswith(
 _all: WeakSet[Calls] = WeakSet()
 
 
-def _renew_all() -> None:
+def _reset_all() -> None:
     for calls in list(_all):
-        calls._renew()
+        calls._reset()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_all)
+    os.register_at_fork(after_in_child=_reset_all)
 
 
 def check_when(when: Any) -> None:
-    """Raise `OptionError` for what says nothing of programs."""
+    """Raise `OptionError` unless ``when`` is "auto", True or False."""
     if when not in ("auto", True, False):
         raise OptionError(f'program: give "auto", True or False, got {when!r}')
 
 
 def serve(network: nn.Module, when: When) -> None:
-    """Let calls of a network take a program of their own where there is one."""
+    """Let programs serve calls of a network, unless ``when`` is False."""
     if when is not False:
         Calls(network, when)
 
 
 def serve_no_more(network: nn.Module) -> None:
-    """Let all modules of a network be called as they are."""
+    """Remove program serving from all modules of a network."""
     for module in network.modules():
         calls = vars(module).get(_PLACE)
         if calls is not None and vars(module).get("_compiled_call_impl") is calls:
@@ -289,9 +285,7 @@ def serve_no_more(network: nn.Module) -> None:
 
 
 def ready(network: Any) -> None:
-    """Wait until programs serve the calls of a converted network, or of a calculator's, that have come until now.
-
-    A program that is being built is waited for; others are built here and now, however seldom or long their calls are.
+    """Build the programs of all calls that a converted network or calculator has had, and wait for all builds.
 
     >>> ready(nn.Linear(1, 1))  # calls of others have no program
     """

@@ -1,4 +1,4 @@
-"""Arguments of a call without the numbers of its tensors, and the places of those that stand in a network."""
+"""Signatures of calls, and the parameter slots of a network."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from torch import Tensor, nn
 from tpgen.base._torch import is_functorch_wrapped_tensor, pytree
 from tpgen.base.errors import DeployError, InputError
 from tpgen.kernels.runtime.native.identity import by_table, compares, names_now, standing
-from tpgen.networks.objects import Above, TakenApart, above_of, has_attributes, put_together
+from tpgen.networks.objects import EnclosingObject, ObjectParts, enclosing_object, has_attributes, rebuild_objects
 from tpgen.nn.plain_tensors import writes_to
 
 _PLAIN = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device}  # nobody can write to
 
 
 def is_plain(x: Any) -> bool:
-    """Whether a value is a constant that nobody can write to."""
+    """Test whether a value is an immutable constant."""
     return type(x) in _PLAIN or isinstance(x, Enum)
 
 
 @dataclass(frozen=True)
 class Signature:
-    """The arguments of a call without the numbers of its tensors."""
+    """Structure and constants of a call's arguments, without tensor values."""
 
     spec: pytree.TreeSpec
     constants: tuple[tuple[int, type, Any], ...]  # leaves that are no tensors, with their places
@@ -39,11 +39,11 @@ class Signature:
 
     @staticmethod
     def of(args: tuple, options: dict[str, Any]) -> tuple[Signature, list[Tensor]]:
-        """The signature of a call, and its tensors, each once."""
-        leaves, spec = _flat(args, options)
+        """Return the signature of a call, and its distinct tensors."""
+        leaves, spec = _flatten_arguments(args, options)
         constants = tuple((n, type(x), x) for n, x in enumerate(leaves) if not isinstance(x, Tensor))
         for _, kind, x in constants:
-            if not (is_plain(x) or isinstance(x, (type, Above))):
+            if not (is_plain(x) or isinstance(x, (type, EnclosingObject))):
                 raise InputError(
                     "a step takes tensors and plain constants, in tuples, lists, dicts and attributes of objects, got "
                     f"{kind.__name__}: give the tensors that it holds, as to_dict() does"
@@ -51,16 +51,16 @@ class Signature:
         tensors = {id(x): x for x in leaves if isinstance(x, Tensor)}
         order = {place: n for n, place in enumerate(tensors)}
         places = tuple(order[id(x)] for x in leaves if isinstance(x, Tensor))
-        return Signature(spec, constants, (places, *_surroundings(tensors.values()))), list(tensors.values())
+        return Signature(spec, constants, (places, *_torch_settings(tensors.values()))), list(tensors.values())
 
     def in_order(self, tensors: list[Tensor], like: Signature) -> tuple[Signature, list[Tensor]]:
-        """The same call with the names of its dicts in the order of another's: names are a set."""
+        """Reorder the keys of dict arguments, and so the tensors, as in ``like``."""
         if self.spec == like.spec:
             return self, tensors
-        return Signature.of(*_in_order(self.arguments(tensors), like.arguments(range(like.spec.num_leaves))))
+        return Signature.of(*_reorder_dicts(self.arguments(tensors), like.arguments(range(like.spec.num_leaves))))
 
     def need(self, like: Signature) -> None:
-        """Raise `InputError` unless a call has the nesting, names and constants of another; constants' types count."""
+        """Raise `InputError` unless nesting, names and constants, with their types, equal those of ``like``."""
         if self != like:
             raise InputError(
                 f"a step is for calls like its example, but this one {_difference(self, like)}: give the same names "
@@ -68,32 +68,30 @@ class Signature:
             )
 
     def asks_otherwise(self, like: Signature) -> bool:
-        """Whether a call differs from another in the gradients that plain tensors require, and in nothing beside."""
+        """Test whether a call differs from ``like`` only in which tensors require gradients."""
         (places, dtype, *kinds), (same_places, same_dtype, *_) = self.beside, like.beside
         return (places, dtype) == (same_places, same_dtype) and not any(any(unusual) for _, *unusual in kinds)
 
     def arguments(self, tensors: Sequence[Any]) -> tuple[tuple, dict[str, Any]]:
-        """Arguments and keywords of a call with other tensors."""
+        """Rebuild arguments and keywords of a call around other tensors."""
         rest, known = iter(self.beside[0]), {n: x for n, _, x in self.constants}
         leaves = [known[n] if n in known else tensors[next(rest)] for n in range(self.spec.num_leaves)]
-        return put_together(pytree.tree_unflatten(leaves, self.spec))
+        return rebuild_objects(pytree.tree_unflatten(leaves, self.spec))
 
 
-def _in_order(x: Any, like: Any) -> Any:
-    """A nested value whose dicts have their names in the order of another's, where these are the same names."""
+def _reorder_dicts(x: Any, like: Any) -> Any:
     kind = type(x)
     if kind is not type(like):
         return x
     if kind in (dict, OrderedDict) and x.keys() == like.keys():
-        return kind((name, _in_order(x[name], of)) for name, of in like.items())
+        return kind((name, _reorder_dicts(x[name], of)) for name, of in like.items())
     if kind in (list, tuple) and len(x) == len(like):
-        return kind(map(_in_order, x, like))
+        return kind(map(_reorder_dicts, x, like))
     return x
 
 
 def _difference(one: Signature, like: Signature) -> str:
-    """What a call has that another has not, and lacks of it: names, kinds of values, constants."""
-    given, wanted = _by_path(one), _by_path(like)
+    given, wanted = _leaves_by_path(one), _leaves_by_path(like)
     lacks, more = ([path for path in of if path not in other] for of, other in ((wanted, given), (given, wanted)))
     said = [f"{word} {', '.join(paths)}" for word, paths in (("lacks", lacks), ("has also", more)) if paths]
     changed = [path for path in given if path in wanted and given[path] != wanted[path]]
@@ -101,37 +99,32 @@ def _difference(one: Signature, like: Signature) -> str:
     return " and ".join(said) or f"has the nesting {one.spec}, not {like.spec}"
 
 
-def _by_path(signature: Signature) -> dict[str, str]:
-    """What stands at each place of a call: a tensor, or which constant."""
+def _leaves_by_path(signature: Signature) -> dict[str, str]:
     known = {n: f"{x!r} ({kind.__name__})" for n, kind, x in signature.constants}
     leaves = [known.get(n, "a tensor") for n in range(signature.spec.num_leaves)]
     pairs, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(leaves, signature.spec))
-    return {_written(path): said for path, said in pairs}
+    return {_path_text(path): said for path, said in pairs}
 
 
-def _written(path: Sequence[Any]) -> str:
-    """A place in the arguments of a call: the number of a positional one, or its keyword, and what follows."""
+def _path_text(path: Sequence[Any]) -> str:
     _, first, *rest = path
     name = f"argument {first.idx}" if isinstance(first, pytree.SequenceKey) else str(first.key)
     return name + pytree.keystr(tuple(rest))
 
 
-def _flat(args: tuple, options: dict[str, Any]) -> tuple[list[Any], pytree.TreeSpec]:
+def _flatten_arguments(args: tuple, options: dict[str, Any]) -> tuple[list[Any], pytree.TreeSpec]:
     # leaves and structure of arguments, as `tree_flatten` finds them in more time
     leaves: list[Any] = []
     nested: list[Any] = []
-    if _gathered((args, options), leaves, nested, set()):
+    if _collect_leaves((args, options), leaves, nested, set()):
         return leaves, _structure(tuple(nested))
     return pytree.tree_flatten((args, options))
 
 
-def _gathered(
+def _collect_leaves(
     values: Iterable[Any], leaves: list[Any], nested: list[Any], seen: set[int], around: tuple[Any, ...] = ()
 ) -> bool:
-    """Gather leaves, and containers as `_structure` takes them; False at an object that only pytree may know.
-
-    So are dicts and objects that stand in two places: what is written into one shows in the other.
-    """
+    """Collect leaves, and containers for `_structure`; False at an unknown object, or a shared dict or object."""
     for x in values:
         kind = type(x)
         if isinstance(x, (Tensor, Enum)) or kind in _PLAIN:
@@ -142,18 +135,18 @@ def _gathered(
         elif kind is dict:
             seen.add(id(x))
             nested.append((kind, tuple(x)))
-            if not _gathered(x.values(), leaves, nested, seen, around):
+            if not _collect_leaves(x.values(), leaves, nested, seen, around):
                 return False
         elif kind is list or kind is tuple:
             nested.append((kind, range(len(x))))
-            if not _gathered(x, leaves, nested, seen, around):
+            if not _collect_leaves(x, leaves, nested, seen, around):
                 return False
         elif has_attributes(x):
             seen.add(id(x))
             nested.append((kind, tuple(vars(x))))
-            if not _gathered(vars(x).values(), leaves, nested, seen, (*around, x)):
+            if not _collect_leaves(vars(x).values(), leaves, nested, seen, (*around, x)):
                 return False
-        elif isinstance(x, type) or (found := above_of(x, around)) is not None:
+        elif isinstance(x, type) or (found := enclosing_object(x, around)) is not None:
             leaves.append(x if isinstance(x, type) else found)
             nested.append(None)
         else:
@@ -163,7 +156,7 @@ def _gathered(
 
 @lru_cache(256)
 def _structure(nested: tuple[tuple[type, Sequence[Any]] | None, ...]) -> pytree.TreeSpec:
-    """The structure of arguments whose containers, each with its names, stand before their items; a leaf is None."""
+    """Build the pytree of arguments from nodes in preorder: a container with its keys, or None for a leaf."""
     rest = iter(nested)
 
     def built() -> Any:
@@ -174,22 +167,21 @@ def _structure(nested: tuple[tuple[type, Sequence[Any]] | None, ...]) -> pytree.
         if kind is list or kind is tuple:
             return kind(built() for _ in names)
         held = {name: built() for name in names}
-        return held if kind is dict else TakenApart(kind, held)
+        return held if kind is dict else ObjectParts(kind, held)
 
     return pytree.tree_structure((built(), built()))
 
 
-def _surroundings(tensors: Any) -> Iterator[Any]:
-    """Settings of torch, and kinds of tensors, by which a network can decide as it can by sizes."""
+def _torch_settings(tensors: Any) -> Iterator[Any]:
     yield torch.get_default_dtype()
     for x in tensors:
         yield x.requires_grad, x.is_neg(), x.is_conj(), is_functorch_wrapped_tensor(x)
 
 
 class ParameterSlots:
-    """Places of the parameters and buffers of a network, each tensor once; those of TorchScript are left out.
+    """Slots of a network's distinct parameters and buffers, except in TorchScript modules.
 
-    ``gradients`` says whether a program differentiates by what requires a gradient among them.
+    ``gradients``: programs differentiate with respect to tensors that require gradients.
     """
 
     def __init__(self, network: nn.Module, gradients: bool) -> None:
@@ -211,37 +203,37 @@ class ParameterSlots:
         self._unmoved: Callable[[], bool] | None = None
         self._last: list[Tensor] = []
 
-    def stand(self) -> bool:
-        """Whether there is a tensor in each place, and the same one where there was."""
+    def is_unchanged(self) -> bool:
+        """Test whether every slot holds a tensor, and tied slots the same one."""
         if self._unmoved is not None and self._unmoved():
             return True
         looked = standing((), names_now(self._tables)) if compares() else None  # before places are compared
-        if not self._stands_slowly():
+        if not self._compare_slots():
             return False
-        last = self._read()
+        last = self._read_slots()
         if looked is not None and looked():
             self._unmoved, self._last = looked, last
         return True
 
-    def _stands_slowly(self) -> bool:
+    def _compare_slots(self) -> bool:
         if not all(map(is_not, map(dict.get, *self._first), repeat(None))):
             return False
         return all(held.get(name) is of[0][0][of[0][1]] for of in self._tied for held, name in of)
 
     def tensors(self) -> list[Tensor]:
-        """Tensors that stand there now."""
-        return list(self._last) if self._unmoved is not None and self._unmoved() else self._read()
+        """Return the current tensors of the slots."""
+        return list(self._last) if self._unmoved is not None and self._unmoved() else self._read_slots()
 
-    def _read(self) -> list[Tensor]:
+    def _read_slots(self) -> list[Tensor]:
         return list(map(getitem, *self._first))
 
-    def asked(self) -> list[bool]:
-        """Whether a program differentiates by each of them."""
+    def gradient_flags(self) -> list[bool]:
+        """Return for each tensor whether programs differentiate with respect to the tensor."""
         return [self.gradients and x.requires_grad for x in self.tensors()]
 
     @contextmanager
     def unwritten(self) -> Iterator[None]:
-        """Raise `DeployError` where one of them is written to or replaced: results of a program are values."""
+        """Raise `DeployError` if the context writes to or replaces a tensor."""
         before = [(x, writes_to(x)) for x in self.tensors()]
         yield
         for name, (x, writes), now in zip(self._names, before, self.tensors(), strict=True):
@@ -253,15 +245,15 @@ class ParameterSlots:
 
     @contextmanager
     def holding(self, tensors: Sequence[Tensor]) -> Iterator[None]:
-        """Other tensors in their places for a while."""
+        """Put other tensors into the slots during the context."""
         before = self.tensors()
-        self._put(tensors)
+        self._fill_slots(tensors)
         try:
             yield
         finally:
-            self._put(before)
+            self._fill_slots(before)
 
-    def _put(self, tensors: Sequence[Tensor]) -> None:
+    def _fill_slots(self, tensors: Sequence[Tensor]) -> None:
         for places, x in zip(self._places, tensors, strict=True):
             for held, name in places:
                 held[name] = x

@@ -1,8 +1,4 @@
-"""Algebra that a traced network leaves undone: zeros that are added, slices of all, products of a few numbers.
-
-A network that differentiates by a strain adds one of zeros to positions and cells, and goes on with the same numbers.
-Results stay the same for finite numbers; those of a determinant and of products of matrices may be rounded otherwise.
-"""
+"""Algebraic simplification of traced graphs."""
 
 from __future__ import annotations
 
@@ -31,19 +27,19 @@ _FEW = 4  # columns of matrices that a product by a row is written for as a sum
 
 
 def simplify_graph(graph: fx.Graph) -> None:
-    """Leave out what changes no number of a traced graph without writes."""
+    """Remove nodes without effect on values, such as added zeros and whole slices, from a graph without writes."""
     zeros: set[fx.Node] = set()
     for node in list(graph.nodes):
         if node.op == "call_function":
             if _is_zero(node, zeros):
                 zeros.add(node)
-            elif (same := _same(node, zeros)) is not None:
+            elif (same := _equal_operand(node, zeros)) is not None:
                 node.replace_all_uses_with(same)
     graph.eliminate_dead_code()
 
 
 def rewrite(graph: fx.Graph) -> None:
-    """Write operations that a compiler would call as loops, which it fuses."""
+    """Expand library calls, such as small matrix products, into operators that Inductor fuses."""
     for node in list(graph.nodes):
         if node.op == "call_function" and node.target in _WRITTEN:
             _WRITTEN[node.target](graph, node)
@@ -61,8 +57,7 @@ def _is_zero(node: fx.Node, zeros: set[fx.Node]) -> bool:
     return (node.target in _LINEAR and first in zeros) or (node.target in _ADDED and {*node.args[:2]} <= zeros)
 
 
-def _same(node: fx.Node, zeros: set[fx.Node]) -> fx.Node | None:
-    """The operand that a result is equal to, if it is known to be."""
+def _equal_operand(node: fx.Node, zeros: set[fx.Node]) -> fx.Node | None:
     first = node.args[0] if node.args else None
     if node.target in _WHOLE and sizes_as_text(node) == sizes_as_text(first):
         return first  # type: ignore[return-value]
@@ -76,12 +71,11 @@ def _same(node: fx.Node, zeros: set[fx.Node]) -> fx.Node | None:
 
 
 def sizes_as_text(node: Any) -> list[str]:
-    """The shape of a node's value, as text."""
+    """Return the shape of a node's value, as text."""
     return [str(n) for n in node.meta["val"].shape]
 
 
 def _broadcasts(operand: Any, node: fx.Node) -> bool:
-    """Whether a sum has the sizes of an operand: equal ones, or 1 as the sum has, and its dtype."""
     if not isinstance(operand, fx.Node) or not isinstance(operand.meta["val"], Tensor):
         return False
     mine, wanted = sizes_as_text(operand), sizes_as_text(node)
@@ -89,8 +83,7 @@ def _broadcasts(operand: Any, node: fx.Node) -> bool:
     return same and operand.meta["val"].dtype == node.meta["val"].dtype
 
 
-def _determinant(graph: fx.Graph, node: fx.Node) -> None:
-    """That of 3 by 3 matrices, where nobody reads the factors, as a product of three rows."""
+def _expand_determinant(graph: fx.Graph, node: fx.Node) -> None:
     matrix: Any = node.args[0]
     if any(user.args[1] != 0 for user in node.users) or sizes_as_text(matrix)[-1] != "3":
         return
@@ -115,8 +108,7 @@ def _determinant(graph: fx.Graph, node: fx.Node) -> None:
         user.replace_all_uses_with(found)
 
 
-def _rows(graph: fx.Graph, node: fx.Node) -> None:
-    """Products of rows by matrices of few columns: many calls of BLAS, each with a dozen numbers, are one sum."""
+def _expand_row_products(graph: fx.Graph, node: fx.Node) -> None:
     *added, rows, matrices = node.args
     one, columns = sizes_as_text(node)[1:]
     if one != "1" or not columns.isdigit() or int(columns) > _FEW or node.kwargs:
@@ -130,19 +122,19 @@ def _rows(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def multiply_column(_graph: fx.Graph, node: fx.Node) -> None:
-    """Write a product of a column and a row as products of numbers: Inductor asks how long such are, and fixes that."""
+    """Replace the matrix product of a column and a row by a broadcast product."""
     if sizes_as_text(node.args[0])[1] == "1":
         node.target = _aten.mul.Tensor
 
 
-def _silu(graph: fx.Graph, node: fx.Node) -> None:
+def _expand_silu(graph: fx.Graph, node: fx.Node) -> None:
     # by its sigmoid, as its derivatives are, so that they share it
     x = node.args[0]
     with graph.inserting_before(node):
         node.replace_all_uses_with(insert(graph, _aten.mul.Tensor, x, insert(graph, _aten.sigmoid.default, x)))
 
 
-def _silu_backward(graph: fx.Graph, node: fx.Node) -> None:
+def _expand_silu_backward(graph: fx.Graph, node: fx.Node) -> None:
     g, x = node.args
     with graph.inserting_before(node):
         s = insert(graph, _aten.sigmoid.default, x)
@@ -152,17 +144,17 @@ def _silu_backward(graph: fx.Graph, node: fx.Node) -> None:
 
 
 _WRITTEN: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
-    _aten.silu.default: _silu,
-    _aten.silu_backward.default: _silu_backward,
-    _aten._linalg_det.default: _determinant,
-    _aten.bmm.default: _rows,
-    _aten.baddbmm.default: _rows,
+    _aten.silu.default: _expand_silu,
+    _aten.silu_backward.default: _expand_silu_backward,
+    _aten._linalg_det.default: _expand_determinant,
+    _aten.bmm.default: _expand_row_products,
+    _aten.baddbmm.default: _expand_row_products,
     _aten.mm.default: multiply_column,
 }
 
 
 def insert(graph: fx.Graph, target: Any, *args: Any, **options: Any) -> fx.Node:
-    """A new node of a graph, with the value that it has where nothing is computed."""
+    """Insert a call node, with its fake value in ``meta["val"]``."""
     node = graph.call_function(target, args, options)
     given = fx.map_arg(args, lambda x: x.meta["val"])
     node.meta["val"] = target(*given, **options)

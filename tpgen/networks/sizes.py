@@ -1,9 +1,4 @@
-"""Sizes that a program holds for: what it takes for granted of those of its example.
-
-A trace decides by the sizes of the example, and so does torch's compiler behind it: by a branch of the network, for
-fewer than 32,767 rows, where two sizes are equal.  Each decision is a guard of the sizes' symbols, which are written
-down as text, as a program is kept longer than its symbols.
-"""
+"""Conditions on input sizes under which a program is valid, as text."""
 
 from __future__ import annotations
 
@@ -26,7 +21,7 @@ _WORDS = {"math": math, "torch": torch}  # of guards of torch's
 
 @dataclass(frozen=True)
 class HeldSizes:
-    """Shapes, dtypes and devices of inputs, and conditions of their sizes."""
+    """Shapes, dtypes, devices and size conditions of a program's inputs."""
 
     shapes: tuple[Shape, ...]
     like: tuple[tuple[torch.dtype, torch.device], ...]
@@ -35,16 +30,16 @@ class HeldSizes:
 
     @staticmethod
     def of(values: Sequence[Tensor], least: int = 2) -> HeldSizes:
-        """The sizes of a trace's inputs, with what has been asked of them until now."""
-        shapes = tuple(tuple(map(_named, x.shape)) for x in values)
-        return HeldSizes(shapes, tuple((x.dtype, x.device) for x in values), tuple(asked(values)), least)
+        """Read shapes and current guards of a trace's inputs."""
+        shapes = tuple(tuple(map(_size_name, x.shape)) for x in values)
+        return HeldSizes(shapes, tuple((x.dtype, x.device) for x in values), tuple(size_guards(values)), least)
 
     def and_also(self, conditions: Iterable[str]) -> HeldSizes:
-        """Sizes under further conditions."""
+        """Add conditions."""
         return replace(self, conditions=tuple(dict.fromkeys((*self.conditions, *conditions))))
 
     def part(self, begin: int, end: int | None) -> HeldSizes:
-        """Sizes of some of the inputs, with the conditions that only need these.
+        """Restrict to some of the inputs, and the conditions on only these.
 
         >>> here = torch.device("cpu")
         >>> HeldSizes((("a",), ("b", 3)), ((torch.float32, here),) * 2, ("a > 5", "a < b")).part(0, 1)
@@ -57,49 +52,47 @@ class HeldSizes:
         return HeldSizes(shapes, self.like[begin:end], tuple(kept), self.least)
 
     def hold(self, inputs: Sequence[Tensor]) -> bool:
-        """Whether inputs have the fixed sizes, and open sizes from 2 on that fulfil the conditions."""
-        begin = self._begin
-        if not self._begun(inputs[:begin]):
+        """Test whether inputs satisfy shapes, dtypes, devices and conditions."""
+        begin = self._static_count
+        if not self._match_static(inputs[:begin]):
             return False
-        rest, (kinds, fixed, opened) = inputs[begin:], self._behind
+        rest, (kinds, fixed, opened) = inputs[begin:], self._open_layout
         if list(map(_KIND, rest)) != kinds:
             return False
         sizes = [n for x in rest for n in x.shape]
-        return all(sizes[n] == size for n, size in fixed) and self._fulfilled(tuple([sizes[n] for n in opened]))
+        return all(sizes[n] == size for n, size in fixed) and self._check_conditions(tuple([sizes[n] for n in opened]))
 
     @cached_property
-    def _begin(self) -> int:
-        """Number of inputs before the first with an open size: parameters, if there are any."""
+    def _static_count(self) -> int:
         return next((n for n, shape in enumerate(self.shapes) if str in map(type, shape)), len(self.shapes))
 
     @cached_property
-    def _begun(self) -> Callable[[Sequence[Tensor]], bool]:
-        """Whether the first inputs have their sizes: at once where they are as before, which torch looks at in C++."""
-        wanted = [(*like, shape) for shape, like in zip(self.shapes[: self._begin], self.like, strict=False)]
+    def _match_static(self) -> Callable[[Sequence[Tensor]], bool]:
+        wanted = [(*like, shape) for shape, like in zip(self.shapes[: self._static_count], self.like, strict=False)]
         like_last: Any = None
 
-        def begun(inputs: Sequence[Tensor]) -> bool:
+        def matches(inputs: Sequence[Tensor]) -> bool:
             nonlocal like_last
             if like_last is not None and like_last.check(*inputs):
                 return True
             if [(x.dtype, x.device, x.shape) for x in inputs] != wanted:
                 return False
-            like_last = alike(inputs)
+            like_last = tensor_guards(inputs)
             return True
 
-        return begun
+        return matches
 
     @cached_property
-    def _behind(self) -> tuple[list[tuple], list[tuple[int, int]], list[int]]:
+    def _open_layout(self) -> tuple[list[tuple], list[tuple[int, int]], list[int]]:
         # kinds of all other inputs; of their sizes in a row, fixed ones with their places, and places of open ones
-        shapes = self.shapes[self._begin :]
+        shapes = self.shapes[self._static_count :]
         sizes = [n for shape in shapes for n in shape]
-        kinds = [(*like, len(shape)) for shape, like in zip(shapes, self.like[self._begin :], strict=True)]
+        kinds = [(*like, len(shape)) for shape, like in zip(shapes, self.like[self._static_count :], strict=True)]
         fixed = [(n, size) for n, size in enumerate(sizes) if isinstance(size, int)]
         return kinds, fixed, [n for n, size in enumerate(sizes) if isinstance(size, str)]
 
     @cached_property
-    def _fulfilled(self) -> Callable[[tuple[int, ...]], bool]:
+    def _check_conditions(self) -> Callable[[tuple[int, ...]], bool]:
         names, equal = [], []
         for n, name in enumerate(name for shape in self.shapes for name in shape if isinstance(name, str)):
             if name in names:
@@ -109,7 +102,7 @@ class HeldSizes:
         asks = eval(f"lambda {', '.join(names)}: {' and '.join(f'({text})' for text in texts) or True}", _WORDS)
         last: list[tuple[int, ...]] = []
 
-        def fulfilled(found: tuple[int, ...]) -> bool:
+        def satisfied(found: tuple[int, ...]) -> bool:
             if last and last[0] == found:
                 return True
             if asks(*found):
@@ -117,23 +110,23 @@ class HeldSizes:
                 return True
             return False
 
-        return fulfilled
+        return satisfied
 
 
-def asked(values: Sequence[Tensor]) -> list[str]:
-    """Conditions in Python that have been asked until now of the sizes of a trace's inputs."""
+def size_guards(values: Sequence[Tensor]) -> list[str]:
+    """Return the current guards on sizes of a trace's inputs, as Python text."""
     sizes: list[Any] = [n for x in values for n in x.shape if not isinstance(n, int)]
     guards = [] if not sizes else sizes[0].node.shape_env.guards
-    return list(dict.fromkeys(written(guard.expr) for guard in guards))
+    return list(dict.fromkeys(python_text(guard.expr) for guard in guards))
 
 
-def written(expression: Any) -> str:
-    """A condition, or a size, in Python."""
+def python_text(expression: Any) -> str:
+    """Print a symbolic expression as Python text."""
     return _torch.PythonPrinter().doprint(expression)
 
 
-def alike(tensors: Sequence[Tensor]) -> Any:
-    """A check in C++ that tensors are like these; none without tensors, or where torch has none."""
+def tensor_guards(tensors: Sequence[Tensor]) -> Any:
+    """Return a C++ check for the dtypes, shapes and strides of tensors, if available."""
     guards = getattr(_torch, "TensorGuards", None) if tensors else None
     if guards is None:
         return None
@@ -141,8 +134,7 @@ def alike(tensors: Sequence[Tensor]) -> Any:
     return guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
 
 
-def _named(n: Any) -> int | str:
-    """A size as it was when the trace began: guards say what it has become."""
+def _size_name(n: Any) -> int | str:
     if isinstance(n, int):
         return n
     expression = n.node._expr

@@ -1,4 +1,4 @@
-"""A whole network as one program: what small systems need, for which calls of operations take longer than they do."""
+"""A whole network as one program, for small systems."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ from tpgen.networks.step_program import WRITING, BuiltOnce, Program, is_recorded
 
 
 def compile_step(network: nn.Module, *args: Any, outputs: Sequence[str] | None = None, **options: Any) -> Step:
-    """The evaluation of a network, with the derivatives that it takes itself, as one program.
+    """Compile the evaluation of a network, with derivatives that the network takes, into one program.
 
-    ``args`` and ``options`` are those of an example of a call; without any, the first call is the example.  What is
-    returned is called like the network, with tensors of any sizes, and returns what it returns, as values; of a dict
-    the ``outputs`` alone, where they are named.  Parameters are the network's: what an optimiser or `load_state_dict`
-    writes is used from then on.
+    ``args`` and ``options`` are an example, by default the first call.  The result is called like the network, with
+    any sizes, and returns detached results; of a dict only the named ``outputs``.  Parameters stay the network's.
 
-    A call with other constants, or other names in a dict, is an `InputError`; one that no program holds for, as with a
-    size below 2, is computed by the network itself.  Raises `DeployError` where the network computes by NumPy.
+    A call with other constants or dict keys raises `InputError`.  The network computes calls beyond the program, such
+    as sizes below 2.  Raises `DeployError` if the network computes by NumPy.
 
     >>> class Energy(nn.Module):
     ...     def forward(self, data):
@@ -44,10 +42,7 @@ def compile_step(network: nn.Module, *args: Any, outputs: Sequence[str] | None =
 
 
 class Step(BuiltOnce, nn.Module):
-    """A network whose calls are one program, which the first of them builds; all else of it is the network's.
-
-    Methods and attributes are those of the network, of which methods that return the network return the step.
-    """
+    """A module that runs a network by one program, and forwards attributes to the network."""
 
     def __init__(self, network: nn.Module, outputs: Sequence[str] | None) -> None:
         vars(self).update(_network=network, _outputs=None if outputs is None else tuple(outputs))
@@ -56,7 +51,7 @@ class Step(BuiltOnce, nn.Module):
         if "_network" not in vars(self) or name.startswith("__"):  # of a copy that is being made; how to copy it
             raise AttributeError(name)
         found = getattr(self._network, name)
-        return self._returning(found) if inspect.ismethod(found) and found.__self__ is self._network else found
+        return self._returning_step(found) if inspect.ismethod(found) and found.__self__ is self._network else found
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _OWN:
@@ -80,29 +75,28 @@ class Step(BuiltOnce, nn.Module):
         return f"Step of {self._network!r}"
 
     def build(self, *args: Any, **options: Any) -> None:
-        """Build the program of calls like an example, in the place of the one that is there."""
+        """Build the program for calls like an example."""
         signature, tensors = Signature.of(args, options)
         slots = ParameterSlots(self._network, gradients=False)
         self._program = Program.of(type(self._network).__name__, self._evaluate, slots, signature, tensors)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """As the network."""
         signature, tensors = Signature.of(args, options)
         recorded, found = is_recorded(tensors), None
         if not (recorded and self._program is None):
             with torch.no_grad():
-                found = self._current(*args, **options).run(signature, tensors, recorded)
+                found = self._current_program(*args, **options).run(signature, tensors, recorded)
         if found is not None:
             return found
         with WRITING.lock, torch.enable_grad():  # else stand-ins of another thread are in the places of parameters
             found = self._evaluate(*args, **options)
-        return found if recorded else values(found, [*tensors, *self._held()])
+        return found if recorded else values(found, [*tensors, *self._slot_tensors()])
 
     def forward(self, *args: Any, **options: Any) -> Any:
-        """As the network."""
+        """Call the step."""
         return self(*args, **options)
 
-    def _held(self) -> list[Tensor]:
+    def _slot_tensors(self) -> list[Tensor]:
         return [] if self._program is None else self._program.slots.tensors()
 
     def _evaluate(self, *args: Any, **options: Any) -> Any:
@@ -115,9 +109,7 @@ class Step(BuiltOnce, nn.Module):
             raise InputError(f"outputs: the network returns no {missing[0]!r}, it returns {', '.join(found)}")
         return {name: found[name] for name in self._outputs}
 
-    def _returning(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """A method of the network that returns the step where it returns the network."""
-
+    def _returning_step(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def call(*args: Any, **options: Any) -> Any:
             found = method(*args, **options)
@@ -130,11 +122,11 @@ _OWN = {"_network", "_outputs", "_program", "_evaluate"}
 _TABLES = tuple(vars(nn.Module()))  # parameters, modules, hooks, the mode: those of the network
 
 
-def _of_network(name: str) -> property:
+def _network_property(name: str) -> property:
     return property(lambda step: step.__getattr__(name))
 
 
 # what every module has, for which Python does not ask `__getattr__`
 for _name, _value in (*vars(nn.Module).items(), *((name, None) for name in _TABLES)):
     if _name not in vars(Step) and not (_name.startswith("__") or hasattr(BuiltOnce, _name)):
-        setattr(Step, _name, _of_network(_name))
+        setattr(Step, _name, _network_property(_name))

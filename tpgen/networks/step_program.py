@@ -1,7 +1,4 @@
-"""A program with the places of its parameters: run where it holds for the tensors of a call.
-
-Its graph is a library: kernels called by C++, all else fused by Inductor, in the cache of kernels.
-"""
+"""Compiled programs of networks: cached libraries of kernel calls and Inductor loops."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from tpgen.kernels.build import cache
 from tpgen.kernels.build.compiler import need_compiler
 from tpgen.kernels.build.processor import cpu_features
 from tpgen.kernels.runtime.failures import failures_seen
-from tpgen.networks.dependent import line_of
+from tpgen.networks.dependent import user_line
 from tpgen.networks.edges import find_rows
 from tpgen.networks.named import call_by_name
 from tpgen.networks.packages import conditions_of, write_traced
@@ -55,7 +52,7 @@ _OPTIONS = {
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Program of an evaluation, and the tensors that it is for."""
+    """A compiled evaluation of a network, with conditions on network and inputs."""
 
     title: str
     evaluate: Evaluate
@@ -71,20 +68,17 @@ class Program:
     def of(
         title: str, evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]
     ) -> Program:
-        """The program of an evaluation, of which errors speak by its title; ``tensors`` are those of an example.
-
-        It is written anew as long as a kernel is met that cannot be built: a graph stands in its place then.
-        """
+        """Build the program of an evaluation from example ``tensors``; errors mention ``title``."""
         while True:
             failures = failures_seen()
             try:
-                return Program._of(title, evaluate, slots, signature, tensors)
+                return Program._trace_and_compile(title, evaluate, slots, signature, tensors)
             except KernelError:
                 if failures == failures_seen():
                     raise
 
     @staticmethod
-    def _of(
+    def _trace_and_compile(
         title: str, evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]
     ) -> Program:
         try:
@@ -95,8 +89,8 @@ class Program:
         except Exception as error:
             why = next(iter(str(error).strip().splitlines()), type(error).__name__)
             raise DeployError(
-                f"{title} cannot be written as one program: {why}{line_of(error)}; take what depends on values out of "
-                "forward, or use the network as it is"
+                f"{title} cannot be written as one program: {why}{user_line(error)}; take what depends on values out "
+                "of forward, or use the network as it is"
             ) from error
         parameters = slots.tensors()
         inputs = written.complete([x.detach().contiguous() for x in (*parameters, *tensors)])
@@ -105,31 +99,31 @@ class Program:
         before, behind = sizes.part(0, len(parameters) + len(tensors)), sizes.part(len(parameters), None)
         return Program(title, evaluate, signature, slots, written, before, behind, function)
 
-    def stands(self) -> bool:
-        """Whether the network is still what was written down, but for numbers in its parameters and buffers."""
+    def is_unchanged(self) -> bool:
+        """Test whether the network is unchanged, except in values of parameters and buffers."""
         with WRITING.lock:
-            return self.written.reads.stand() and self.slots.stand()
+            return self.written.reads.is_unchanged() and self.slots.is_unchanged()
 
     def run(self, signature: Signature, tensors: list[Tensor], recorded: bool) -> Any:
-        """The results; None where the program does not hold for such tensors, or somebody has the call ``recorded``."""
+        """Run a call; None if the program does not fit, or autograd has ``recorded`` the call."""
         signature, tensors = signature.in_order(tensors, self.signature)
         signature.need(self.signature)
         if recorded:
             return None
         if signature.beside != self.signature.beside:
-            other = self._other(signature, tensors) if self._holds(self._inputs(tensors)) else None
+            other = self._program_for_gradients(signature, tensors) if self._holds(self._inputs(tensors)) else None
             return None if other is None else other.run(signature, tensors, recorded)
-        made = self.made(tensors)
+        made = self.run_tensors(tensors)
         return None if made is None else self.written.results(made)
 
-    def made(self, tensors: list[Tensor]) -> list[Tensor] | None:
-        """The tensors of the results for those of a call like the example's, as `run`."""
+    def run_tensors(self, tensors: list[Tensor]) -> list[Tensor] | None:
+        """Run a call and return the result tensors; None if the program does not fit."""
         inputs = self._inputs(tensors)
         if not self._holds(inputs):
             return None
-        made = self._made(inputs, len(tensors), again=False)
+        made = self._run_library(inputs, len(tensors), refresh=False)
         if made is not None and not self.written.right(made):
-            made = self._made(inputs, len(tensors), again=True)
+            made = self._run_library(inputs, len(tensors), refresh=True)
         return made
 
     def _inputs(self, tensors: list[Tensor]) -> list[Tensor]:
@@ -139,13 +133,12 @@ class Program:
     def _holds(self, inputs: list[Tensor]) -> bool:
         return not torch.is_autocast_enabled("cpu") and self.before.hold(inputs)
 
-    def _other(self, signature: Signature, tensors: Sequence[Tensor]) -> Program | None:
-        """The program of calls whose inputs require other gradients; None for calls that differ in more."""
+    def _program_for_gradients(self, signature: Signature, tensors: Sequence[Tensor]) -> Program | None:
         if any(x.grad_fn is not None for x in tensors) or not signature.asks_otherwise(self.signature):
             return None
         with WRITING.lock:
             found = self.others.get(signature.beside)
-            if signature.beside not in self.others or not (found is None or found.stands()):
+            if signature.beside not in self.others or not (found is None or found.is_unchanged()):
                 try:
                     found = Program.of(self.title, self.evaluate, self.slots, signature, tensors)
                 except DeployError:
@@ -153,8 +146,8 @@ class Program:
                 self.others[signature.beside] = found
             return found
 
-    def _made(self, inputs: list[Tensor], count: int, again: bool) -> list[Tensor] | None:
-        complete = self.written.complete(inputs, again)
+    def _run_library(self, inputs: list[Tensor], count: int, refresh: bool) -> list[Tensor] | None:
+        complete = self.written.complete(inputs, refresh)
         if complete is None or not self.behind.hold(complete[len(inputs) - count :]):
             return None
         given = self.written.program.given(complete)
@@ -165,7 +158,7 @@ class Program:
 
 
 def is_recorded(tensors: Iterable[Tensor]) -> bool:
-    """Whether somebody records what becomes of tensors: autograd, `torch.func`, forward mode or a tracer."""
+    """Test whether autograd, `torch.func`, forward mode or a tracer records operations on the tensors."""
     if is_tracing() or has_tangents():
         return True
     asks = torch.is_grad_enabled()
@@ -173,27 +166,25 @@ def is_recorded(tensors: Iterable[Tensor]) -> bool:
 
 
 class BuiltOnce:
-    """Base of what is called like a network and holds its program, which its first call builds by ``build``."""
+    """Base of callables with a program, built at the first call."""
 
     _program: Any = None
     _of_program: tuple[str, ...] = ("_program",)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Attributes of a copy, which builds its own program: the cache has it."""
         return {name: value for name, value in vars(self).items() if name not in self._of_program}
 
     def build(self, *args: Any, **options: Any) -> None:
-        """Build the program of calls like an example, in the place of the one that is there."""
+        """Build the program for calls like an example."""
         raise NotImplementedError
 
-    def _stands(self) -> bool:
-        return self._program is not None and self._program.stands()
+    def _is_current(self) -> bool:
+        return self._program is not None and self._program.is_unchanged()
 
-    def _current(self, *args: Any, **options: Any) -> Program:
-        """The program, built where there is none of the network as it is now."""
-        if not self._stands():
+    def _current_program(self, *args: Any, **options: Any) -> Program:
+        if not self._is_current():
             with WRITING.lock:  # of several threads, one builds it
-                if not self._stands():
+                if not self._is_current():
                     self.build(*args, **options)
         assert self._program is not None
         return self._program
@@ -201,7 +192,7 @@ class BuiltOnce:
 
 @contextmanager
 def only_cached() -> Iterator[None]:
-    """Compile no program meanwhile: one that the cache has not is a `DeployError`."""
+    """Forbid compilation during the context: an uncached program raises `DeployError`."""
     token = _only_cached.set(True)
     try:
         yield
@@ -213,7 +204,7 @@ def only_cached() -> Iterator[None]:
 
 
 def _library_or_none(title: str, written: Written, inputs: list[Tensor]) -> tuple[RunLibrary, HeldSizes]:
-    """As `library_of`; a function that returns nothing, and a warning, where a program does not compile."""
+    """Return `library_of` the program; if compilation fails, warn and return a function that returns None."""
     try:
         with torch.autocast("cpu", enabled=False):
             return library_of(written.program, written.sizes, inputs)
@@ -230,11 +221,7 @@ def _library_or_none(title: str, written: Written, inputs: list[Tensor]) -> tupl
 
 
 def library_of(program: GraphPart, sizes: HeldSizes, inputs: list[Tensor]) -> tuple[RunLibrary, HeldSizes]:
-    """The function of a program, from all tensors of its inputs in a list to those of its results; what it holds for.
-
-    It is compiled where the cache has it not, or has one that is not for the example: ``inputs``, of the whole, of
-    which ``sizes`` are known.  Kernels are called in C++ by names.
-    """
+    """Load or compile the library that is valid for ``inputs``; return its function of tensors and its conditions."""
     graph, key = program.graph, ""
     find_rows(graph.graph)
     products_by_kernels(graph.graph)
@@ -243,7 +230,7 @@ def library_of(program: GraphPart, sizes: HeldSizes, inputs: list[Tensor]) -> tu
     for like in ("", [list(x.shape) for x in inputs]):  # the first is for most, the second for those of such sizes
         key = _key(graph, [key, like, sizes.conditions])
         given = tuple(x.contiguous() for x in program.given(inputs))
-        found = cache.finished(key, cache.PROGRAM) or _made(key, graph, given)
+        found = cache.finished(key, cache.PROGRAM) or _compiled_entry(key, graph, given)
         loader = _torch.PackageLoader(str(found.library), "model", False, 1, -1)
         held = sizes.and_also(conditions_of(loader.get_metadata()))
         if held.hold(inputs):
@@ -251,7 +238,7 @@ def library_of(program: GraphPart, sizes: HeldSizes, inputs: list[Tensor]) -> tu
     return loader.boxed_run, held
 
 
-def _made(key: str, graph: fx.GraphModule, inputs: tuple) -> cache.Entry:
+def _compiled_entry(key: str, graph: fx.GraphModule, inputs: tuple) -> cache.Entry:
     entry = cache.Entry(cache.current_directory(), key, cache.PROGRAM)
     with entry.locked():
         if not entry.intact():
@@ -260,14 +247,14 @@ def _made(key: str, graph: fx.GraphModule, inputs: tuple) -> cache.Entry:
             announce("compiles a network as one program, once for this machine: some half a minute")
             built = entry.new_file(cache.PROGRAM)
             try:
-                built.write_bytes(_compiled(graph, inputs))
+                built.write_bytes(_compile_graph(graph, inputs))
                 entry.publish(built)
             finally:
                 built.unlink(missing_ok=True)
     return entry
 
 
-def _compiled(graph: fx.GraphModule, inputs: tuple) -> bytes:
+def _compile_graph(graph: fx.GraphModule, inputs: tuple) -> bytes:
     held, known = io.BytesIO(), set(_torch.inductor_options())
     options = {name: value for name, value in _OPTIONS.items() if name in known}  # others came with a later torch
     with warnings.catch_warnings(), torch.no_grad():
@@ -282,11 +269,11 @@ def _key(graph: fx.GraphModule, asked: Any) -> str:
         asked,
         graph.code,
         [str((x.meta["val"].shape, x.meta["val"].dtype)) for x in graph.graph.find_nodes(op="placeholder")],
-        [_bytes(getattr(graph, str(x.target))) for x in graph.graph.find_nodes(op="get_attr")],
+        [_hash_of_tensor(getattr(graph, str(x.target))) for x in graph.graph.find_nodes(op="get_attr")],
         [__version__, torch.__version__, need_compiler().identity, cpu_features(), _OPTIONS],
     ]
     return hashlib.sha256(json.dumps(described, default=str).encode()).hexdigest()[:32]
 
 
-def _bytes(x: Any) -> str:
+def _hash_of_tensor(x: Any) -> str:
     return hashlib.sha256(x.detach().contiguous().numpy().tobytes()).hexdigest() if isinstance(x, Tensor) else str(x)

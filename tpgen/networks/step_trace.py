@@ -1,4 +1,4 @@
-"""The evaluation of a network written down: a graph of torch's operations and ours, and what its inputs are made of."""
+"""Traces of a network's evaluation into a program and searches for findings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tpgen.networks.dependent import Dependent
 from tpgen.networks.functional import aliases, traced
 from tpgen.networks.lengths import open_lengths
 from tpgen.networks.objects import holders
-from tpgen.networks.reach import Reach, listening
+from tpgen.networks.reach import Reach, executed_code
 from tpgen.networks.reads import Reads, reading
 from tpgen.networks.recording import Finding, Recording, recording
 from tpgen.networks.results import flatten, leaf_constants, unflatten
@@ -32,35 +32,35 @@ Evaluate = Callable[..., Any]  # from the arguments of a call to results, of whi
 
 @dataclass(frozen=True, eq=False)
 class GraphPart:
-    """A graph, and which of the inputs of the whole it takes."""
+    """A graph, and the indices of its inputs among all inputs."""
 
     graph: fx.GraphModule
     takes: tuple[int, ...]
 
     def given(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Its own inputs."""
+        """Select the graph's inputs."""
         return [inputs[n] for n in self.takes]
 
     def of(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Its results."""
+        """Run the graph on its share of all inputs."""
         return self.graph.forward(*self.given(inputs))
 
 
 @dataclass(eq=False)
 class Search:
-    """A finding of each call: the parts that make its first source and all of them, and what was found last."""
+    """A finding of each call: graphs of its first source and of all, and the last result."""
 
     finding: Finding
     first: GraphPart
     sources: GraphPart
     last: tuple[Tensor, list[Tensor]] | None = None
 
-    def find(self, inputs: list[Tensor], again: bool) -> list[Tensor] | None:
-        """Find it for a call, ``again`` or as it was for the same first source, if the program can tell."""
+    def find(self, inputs: list[Tensor], refresh: bool) -> list[Tensor] | None:
+        """Compute the finding; without ``refresh``, reuse the last one for an equal first source."""
         if self.finding.wrong is None:
             return self.finding.find(*self.sources.of(inputs))
         (first,), last = self.first.of(inputs), self.last
-        if last and not again and first.dtype == last[0].dtype and first.is_cpu and torch.equal(first, last[0]):
+        if last and not refresh and first.dtype == last[0].dtype and first.is_cpu and torch.equal(first, last[0]):
             return last[1]
         found = self.finding.find(*self.sources.of(inputs))
         self.last = None if found is None else (first.clone(), found)
@@ -69,7 +69,7 @@ class Search:
 
 @dataclass
 class Written:
-    """A call as a graph of parameters, tensors and findings, and the searches for these."""
+    """A traced evaluation: program, input conditions, reads, searches and result structure."""
 
     program: GraphPart
     sizes: HeldSizes  # of parameters, tensors and findings
@@ -78,35 +78,32 @@ class Written:
     result: pytree.TreeSpec
     constants: dict[int, Any] = field(default_factory=dict)  # leaves of the result that are no tensors
 
-    def complete(self, inputs: list[Tensor], again: bool = True) -> list[Tensor] | None:
-        """Parameters, tensors and findings, from the first two; None where something is not found.
-
-        What was found last may be taken where it is not to be found ``again``; the program says whether it holds.
-        """
+    def complete(self, inputs: list[Tensor], refresh: bool = True) -> list[Tensor] | None:
+        """Append findings to the inputs; None if a search fails.  Without ``refresh``, searches may reuse findings."""
         for search in self.searches.values():
-            found = search.find(inputs, again)
+            found = search.find(inputs, refresh)
             if found is None:
                 return None
             inputs = inputs + found
         return inputs
 
     def right(self, made: Sequence[Tensor]) -> bool:
-        """Whether what was found is right, as the program says behind its results."""
+        """Test whether the program's outputs confirm all reused findings."""
         count = sum(search.finding.wrong is not None for search in self.searches.values())
         return all(float(x) <= 0 for x in made[len(made) - count :])
 
     def leaves(self, made: Sequence[Tensor]) -> list[Any]:
-        """Leaves of the network's result: tensors that a program made, and its constants."""
+        """Merge the program's tensors and constants into the result's leaves."""
         rest = iter(made)
         return [self.constants[n] if n in self.constants else next(rest) for n in range(self.result.num_leaves)]
 
     def results(self, made: Sequence[Tensor]) -> Any:
-        """Put tensors that a program made into the network's result, with its constants."""
+        """Rebuild the network's result from the program's tensors."""
         return unflatten(self.leaves(made), self.result)
 
 
 def write(evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]) -> Written:
-    """Write down an evaluation, which reads the parameters in the slots; an example of it has such tensors."""
+    """Trace an evaluation that reads parameters in the slots, at example tensors."""
     try:
         return _write(evaluate, slots, signature, tensors, nullcontext)
     except TpgenError:
@@ -118,10 +115,10 @@ def write(evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tenso
 def _write(
     evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor], finds: _Finds
 ) -> Written:
-    asked = slots.asked()
-    held = slots.holding(_fresh(slots.tensors(), asked))  # kernels are built for what is asked alone
-    with held, slots.unwritten(), reading(slots.modules, kept=True) as ahead, listening() as codes:
-        example = _of_example(evaluate, signature, tensors, finds)
+    asked = slots.gradient_flags()
+    held = slots.holding(_detached_leaves(slots.tensors(), asked))  # kernels are built for what is asked alone
+    with held, slots.unwritten(), reading(slots.modules, kept=True) as ahead, executed_code() as codes:
+        example = _run_example(evaluate, signature, tensors, finds)
     reach = Reach(codes, slots.modules)
     for kind in {type(x) for x, _ in holders(*signature.arguments(tensors))} - {dict}:
         reach.add(f"the class {kind.__name__} of an argument", kind)
@@ -129,8 +126,8 @@ def _write(
     seen: dict[str, Any] = {}
 
     def call(parameters: list[Tensor], given: list[Tensor], found: list[list[Tensor]]) -> list[Tensor]:
-        args, options = signature.arguments(_fresh(given, [x.requires_grad for x in tensors]))
-        held = slots.holding(_fresh(parameters, asked))
+        args, options = signature.arguments(_detached_leaves(given, [x.requires_grad for x in tensors]))
+        held = slots.holding(_detached_leaves(parameters, asked))
         program = Recording(dict(zip(names, found, strict=True)), findings)
         with held, recording(program), finds(program), reading(slots.modules) as seen["reads"], torch.enable_grad():
             leaves, seen["spec"] = flatten(evaluate(*args, **options))
@@ -144,16 +141,16 @@ def _write(
 
     findings, known = example
     names = list(known)  # in the order of the call: one may be found from another
-    inputs = _faked([x.detach() for x in slots.tensors()], list(tensors), list(known.values()))
+    inputs = _fake_inputs([x.detach() for x in slots.tensors()], list(tensors), list(known.values()))
     with torch.no_grad(), open_lengths(list(codes.items())):
         graph = traced(call, inputs)
     simplify_graph(graph.graph)
-    _own(graph.graph, seen["results"])
-    inputs = _without(graph.graph, inputs, [name in seen["counts"] for name in names])
+    _clone_input_views(graph.graph, seen["results"])
+    inputs = _drop_unused_findings(graph.graph, inputs, [name in seen["counts"] for name in names])
     searches, begin = {}, seen["results"]
     for name, count in seen["counts"].items():
-        few = _shorten(graph.graph, begin, count) if name == "groups" else count
-        first, sources = (_ending(graph, begin, begin + n) for n in (1, few))
+        few = _shorten_group_sources(graph.graph, begin, count) if name == "groups" else count
+        first, sources = (_subgraph(graph, begin, begin + n) for n in (1, few))
         if findings[name].fixed and any(n >= len(slots.tensors()) for n in sources.takes):
             raise DeployError(f"Python takes a number from what a call is given, by {name}: keep it a tensor")
         searches[name] = Search(findings[name], first, sources)
@@ -163,7 +160,7 @@ def _write(
     seen["reads"].follow(reach, slots.modules)
     _need_parameters(seen["reads"].tensors() if slots.gradients else ())
     seen["reads"].keep(graph)
-    program, sizes = _ending(graph, 0, seen["results"]), HeldSizes.of(pytree.tree_leaves(inputs))
+    program, sizes = _subgraph(graph, 0, seen["results"]), HeldSizes.of(pytree.tree_leaves(inputs))
     return Written(program, sizes, seen["reads"], searches, seen["spec"], seen["constants"])
 
 
@@ -175,7 +172,7 @@ def _need_parameters(tensors: Sequence[tuple[str, Tensor]]) -> None:
             )
 
 
-def _faked(parameters: list[Tensor], tensors: list[Tensor], found: list[list[Tensor]]) -> tuple[Any, Any, Any]:
+def _fake_inputs(parameters: list[Tensor], tensors: list[Tensor], found: list[list[Tensor]]) -> tuple[Any, Any, Any]:
     # stand-ins of tensors, contiguous and without numbers: sizes of parameters are known, others from 2 on open
     mode = FakeTensorMode(shape_env=ShapeEnv(duck_shape=False), allow_non_fake_inputs=True)
 
@@ -188,7 +185,7 @@ def _faked(parameters: list[Tensor], tensors: list[Tensor], found: list[list[Ten
     return known, given, [[opened(x, f"found{m}_{n}") for n, x in enumerate(of)] for m, of in enumerate(found)]
 
 
-def _without(graph: fx.Graph, inputs: tuple[Any, Any, Any], there: Sequence[bool]) -> tuple[Any, Any, Any]:
+def _drop_unused_findings(graph: fx.Graph, inputs: tuple[Any, Any, Any], there: Sequence[bool]) -> tuple[Any, Any, Any]:
     # inputs less those that only the example's call asked for, and which nothing reads
     known, given, found = inputs
     begin, placeholders = len(known) + len(given), graph.find_nodes(op="placeholder")
@@ -199,22 +196,22 @@ def _without(graph: fx.Graph, inputs: tuple[Any, Any, Any], there: Sequence[bool
     return known, given, [of for yes, of in zip(there, found, strict=True) if yes]
 
 
-def _of_example(
+def _run_example(
     evaluate: Evaluate, signature: Signature, tensors: Sequence[Tensor], finds: _Finds
 ) -> tuple[dict[str, Finding], dict[str, list[Tensor]]]:
     # evaluate once, as what is written at a first call must not be traced; findings, and those of this call
-    args, options = signature.arguments(_fresh(tensors, [x.requires_grad for x in tensors]))
+    args, options = signature.arguments(_detached_leaves(tensors, [x.requires_grad for x in tensors]))
     with recording(Recording({})) as program, finds(program), torch.enable_grad():
         evaluate(*args, **options)
     found = {name: program.findings[name].find(*(x.detach() for x in of)) for name, of in program.sources.items()}
     return program.findings, {name: tensors for name, tensors in found.items() if tensors is not None}
 
 
-def _fresh(tensors: Sequence[Tensor], asked: Sequence[bool]) -> list[Tensor]:
+def _detached_leaves(tensors: Sequence[Tensor], asked: Sequence[bool]) -> list[Tensor]:
     return [x.detach().requires_grad_(yes) for x, yes in zip(tensors, asked, strict=True)]
 
 
-def _own(graph: fx.Graph, count: int) -> None:
+def _clone_input_views(graph: fx.Graph, count: int) -> None:
     # copy results that are views of inputs, as positions without a strain would be: results are values
     output: Any = graph.output_node()
     results = list(output.args[0])
@@ -229,11 +226,8 @@ def _own(graph: fx.Graph, count: int) -> None:
     output.args = (results,)
 
 
-def _shorten(graph: fx.Graph, begin: int, count: int) -> int:
-    """Leave the species as the only source of groups, if the graph itself looks the rows up; returns how many are left.
-
-    The sources of groups begin at a place among the results.
-    """
+def _shorten_group_sources(graph: fx.Graph, begin: int, count: int) -> int:
+    """Reduce the sources of groups to the species, if these determine the rows; return the number of sources."""
     output: Any = graph.output_node()
     if count != 3:
         return count
@@ -246,7 +240,7 @@ def _shorten(graph: fx.Graph, begin: int, count: int) -> int:
     return 1
 
 
-def _ending(graph: fx.GraphModule, begin: int, end: int | None) -> GraphPart:
+def _subgraph(graph: fx.GraphModule, begin: int, end: int | None) -> GraphPart:
     made = fx.Graph()
     copied: Any = made.graph_copy(graph.graph, {})
     made.output(copied[begin:end])

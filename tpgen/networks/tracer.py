@@ -1,8 +1,4 @@
-"""Trace a whole network into an fx graph, tpgen's and e3nn's modules in it.
-
-Where `torch.fx.symbolic_trace` stops at a network of this field, `trace_network` goes on: products, e3nn's modules and
-its spherical harmonics stay single nodes, ``len`` of a tensor is recorded, and so is ``torch.zeros`` (ones, arange, …)
-of a size in the graph.  Every node says which module it is of.
+"""Trace a whole network, with products and e3nn's modules, into an fx graph.
 
 >>> import torch, tpgen
 >>> network = torch.nn.Sequential(tpgen.TensorSquare("2x1o"), torch.nn.ReLU())
@@ -55,7 +51,7 @@ FACTORIES: tuple[Callable, ...] = (
 
 
 def is_leaf(module: nn.Module, path: str = "") -> bool:
-    """Whether a module stays one node by default: torch.nn's, tpgen's and e3nn's do, networks and containers do not.
+    """Test whether a module stays one node by default, as torch.nn's, tpgen's and e3nn's do.
 
     >>> is_leaf(torch.nn.ReLU()), is_leaf(o3.Linear("1o", "1o")), is_leaf(torch.nn.Sequential())
     (True, True, False)
@@ -69,7 +65,7 @@ def is_leaf(module: nn.Module, path: str = "") -> bool:
 
 
 def opening(*kinds: type[nn.Module] | str, otherwise: Leaf = is_leaf) -> Leaf:
-    """A leaf predicate that looks into modules of these classes, or at these paths, and keeps the rest as they were.
+    """Return a leaf predicate that traces into modules of given classes or paths.
 
     >>> opening(torch.nn.ReLU)(torch.nn.ReLU(), "act"), opening("act")(torch.nn.ReLU(), "act")
     (False, False)
@@ -79,16 +75,15 @@ def opening(*kinds: type[nn.Module] | str, otherwise: Leaf = is_leaf) -> Leaf:
 
 
 class NetworkTracer(fx.Tracer):
-    """fx's tracer with a predicate for leaves and with attributes on every node.
+    """fx tracer with a leaf predicate and node attributes.
 
     Parameters
     ----------
     leaf
-        ``(module, path) -> bool``: whether a module stays one node.  A product of tpgen's that is no leaf becomes
-        a node all the same (its checks have no answer for a proxy); `trace_network` then puts its program in place.
+        ``(module, path) -> bool``: whether a module stays one node.  `trace_network` inlines a tpgen product that is no
+        leaf.
     attributes
-        what to merge into ``node.meta`` as a node is created: a mapping, or a function of the node.  The function
-        sees ``node.meta["module_path"]``.
+        entries for each node's ``meta``: a mapping, or a function of the node.
     """
 
     def __init__(self, leaf: Leaf = is_leaf, attributes: Attributes | None = None) -> None:
@@ -136,22 +131,19 @@ def trace_network(
     functions: Iterable[Callable] = (),
     concrete_args: dict[str, Any] | None = None,
 ) -> fx.GraphModule:
-    """The graph of a network, as a module that computes the same with the same parameters.
+    """Trace a network into a graph module that shares the network's parameters.
 
-    ``leaf`` and ``attributes`` are those of `NetworkTracer`.  ``functions`` become single calls in the graph, beside
-    `LEAF_FUNCTIONS`: name those whose result depends on values, such as a search for neighbours.  ``concrete_args``
-    gives arguments of ``forward`` that are fixed, as in fx.
+    Products, e3nn's modules, ``functions`` and `LEAF_FUNCTIONS` become single nodes; name functions whose result
+    depends on values, such as a neighbour search.  ``leaf`` and ``attributes`` are those of `NetworkTracer`;
+    ``concrete_args`` fixes arguments of ``forward``.  ``meta["module_path"]`` names each node's module.
 
-    Every node has ``meta["module_path"]``, the module whose code made it (of a leaf: its own path; of the network's
-    own code: the empty text).
-
-    Raises `TraceError` where the code of the network asks for a value that only a call has, and says where.
+    Raises `TraceError` with the source line if code needs a value that only a call has.
     """
     if not isinstance(network, nn.Module):
         raise TraceError(
             f"give an nn.Module to trace, not {type(network).__name__}; wrap a function in a module that calls it"
         )
-    if _globals(type(network)) is None:
+    if _globals_of_forward(type(network)) is None:
         raise TraceError(
             f"{type(network).__name__} has no Python code to trace (it is TorchScript, or its forward is built in): "
             "trace the module that it was made from"
@@ -160,12 +152,12 @@ def trace_network(
         raise traced_root_error(network)
     tracer = NetworkTracer(leaf, attributes)
     try:
-        with _recorded((*LEAF_FUNCTIONS, *FACTORIES, *functions), network):
+        with _patched_functions((*LEAF_FUNCTIONS, *FACTORIES, *functions), network):
             graph = tracer.trace(network, concrete_args)
     except TpgenError:
         raise
     except Exception as error:
-        raise TraceError(_advice(error, tracer)) from error
+        raise TraceError(_error_message(error, tracer)) from error
     traced = fx.GraphModule(network, graph, class_name=type(network).__name__)
     if not tracer.opened:
         return traced
@@ -179,23 +171,23 @@ def _is_scripted(module: nn.Module) -> bool:
 # --- functions as nodes ---------------------------------------------------------------------------------------------
 
 
-def _recording(function: Callable) -> Callable:
+def _recording_wrapper(function: Callable) -> Callable:
     # the function, which becomes a node where an argument is a proxy
     @functools.wraps(function)
-    def record(*args: Any, **kwargs: Any) -> Any:
+    def call_or_record(*args: Any, **kwargs: Any) -> Any:
         tracers: list[Any] = []
         map_aggregate((args, kwargs), lambda a: tracers.append(a.tracer) if isinstance(a, fx.Proxy) else a)
         return (
             tracers[0].create_proxy("call_function", function, args, kwargs) if tracers else function(*args, **kwargs)
         )
 
-    return record
+    return call_or_record
 
 
 @contextmanager
-def _recorded(functions: Iterable[Callable], network: nn.Module) -> Iterator[None]:
-    """Let the network's code find recording functions, ``len`` among them, under the names it calls them by."""
-    wrappers = {id(function): _recording(function) for function in functions}
+def _patched_functions(functions: Iterable[Callable], network: nn.Module) -> Iterator[None]:
+    """Make ``functions`` and ``len`` record nodes in the network's code, during the context."""
+    wrappers = {id(function): _recording_wrapper(function) for function in functions}
     undo: list[tuple[dict[str, Any], str, Any]] = []
     own = {id(names) for names in _own_globals(network)}
     missing = object()
@@ -203,7 +195,7 @@ def _recorded(functions: Iterable[Callable], network: nn.Module) -> Iterator[Non
         for scope in _scopes(network):
             found = {name: wrappers[id(value)] for name, value in scope.items() if id(value) in wrappers}
             if id(scope) in own and "len" not in scope:
-                found["len"] = _recording(len)
+                found["len"] = _recording_wrapper(len)
             for name, wrapper in found.items():
                 undo.append((scope, name, scope.get(name, missing)))
                 scope[name] = wrapper
@@ -217,7 +209,6 @@ def _recorded(functions: Iterable[Callable], network: nn.Module) -> Iterator[Non
 
 
 def _scopes(network: nn.Module) -> list[dict[str, Any]]:
-    """Namespaces that the code of a network reads: torch, its modules' globals, and the packages imported there."""
     scopes: dict[int, dict[str, Any]] = {id(vars(torch)): vars(torch)}
     for names in _own_globals(network):
         scopes[id(names)] = names
@@ -228,17 +219,15 @@ def _scopes(network: nn.Module) -> list[dict[str, Any]]:
 
 
 def _own_globals(network: nn.Module) -> list[dict[str, Any]]:
-    """Globals of the files in which a network's modules are written, torch's and products left out."""
     found: dict[int, dict[str, Any]] = {}
     for kind in dict.fromkeys(type(module) for module in network.modules()):
-        names = _globals(kind)
+        names = _globals_of_forward(kind)
         if names is not None and not names.get("__name__", "torch.fx").startswith(("torch.", "tpgen.nn.")):
             found[id(names)] = names
     return list(found.values())
 
 
-def _globals(kind: type[nn.Module]) -> dict[str, Any] | None:
-    """The globals of a class's forward; None where it is no Python function."""
+def _globals_of_forward(kind: type[nn.Module]) -> dict[str, Any] | None:
     return getattr(inspect.getattr_static(kind, "forward", None), "__globals__", None)
 
 
@@ -266,26 +255,24 @@ _OTHERWISE = (
 )
 
 
-def _advice(error: Exception, tracer: NetworkTracer) -> str:
+def _error_message(error: Exception, tracer: NetworkTracer) -> str:
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     way_out = next((advice for part, advice in _WAYS_OUT if part in str(error)), _OTHERWISE)
-    if helper := _helper(error):
+    if helper := _outermost_function(error):
         way_out = f"keep {helper} as one node of the graph: functions=[{helper}]"
-    return f"cannot trace {_where(error, tracer)}: {reason.rstrip('.')}; {way_out}"
+    return f"cannot trace {_traced_location(error, tracer)}: {reason.rstrip('.')}; {way_out}"
 
 
-def _helper(error: Exception) -> str:
-    """The name of the outermost plain function that the network called on the way to an error; empty for none."""
+def _outermost_function(error: Exception) -> str:
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        found = inspect.unwrap(frame.f_globals.get(frame.f_code.co_name, _helper))
+        found = inspect.unwrap(frame.f_globals.get(frame.f_code.co_name, _outermost_function))
         ours = frame.f_code.co_filename.startswith(TORCH_CODE) or frame.f_globals is globals()
         if not ours and getattr(found, "__code__", None) is frame.f_code:
             return frame.f_code.co_name
     return ""
 
 
-def _where(error: Exception, tracer: NetworkTracer) -> str:
-    """The module that was being traced, and the line of code outside torch and this file that asked too much."""
+def _traced_location(error: Exception, tracer: NetworkTracer) -> str:
     path = next(reversed(tracer.module_stack.values()))[0] if tracer.module_stack else ""
     module = f"module {path!r}" if path else "the network"
     ours = (TORCH_CODE, __file__)

@@ -1,4 +1,4 @@
-"""A step of training as one program: the loss of a network, with the gradients of all parameters beside it."""
+"""Training steps as one program: loss and gradients."""
 
 from __future__ import annotations
 
@@ -22,19 +22,16 @@ from tpgen.networks.step_program import WRITING, BuiltOnce, Program, is_recorded
 
 
 def compile_training(network: nn.Module, loss: Callable[..., Any], *args: Any, **options: Any) -> Training:
-    """The loss of a network and its gradients by all parameters as one program, called like a module.
+    """Compile the loss of a network and its gradients with respect to all parameters into one program.
 
-    ``loss(network, *args, **options)`` returns the loss, one number, or a tuple or dict whose first tensor is the
-    loss; further tensors in it are values to look at.  ``args`` and ``options`` are those of an example of a call;
-    without any, the first call is the example.
+    ``loss(network, *args, **options)`` returns the scalar loss, or a tuple or dict whose first tensor is the loss.
+    ``args`` and ``options`` are an example, by default the first call.
 
-    The result is a module that holds the network, and each call returns what ``loss`` returns.  The gradients are
-    computed with it: ``backward()`` hands them to the parameters as autograd does, so that optimisers, clipping,
-    accumulation, scaling and the hooks of `torch.nn.parallel.DistributedDataParallel` work as ever.
+    The result is a module that returns the values of ``loss``; ``backward()`` passes the computed gradients through
+    autograd, as optimisers and `torch.nn.parallel.DistributedDataParallel` expect.
 
-    A call with other constants, or other names in a dict, is an `InputError`; one that no program holds for, as with a
-    size below 2, is computed by the network itself.  Raises `DeployError` where the network computes by NumPy, and
-    where it writes into its buffers.
+    A call with other constants or dict keys raises `InputError`.  The network computes calls beyond the program, such
+    as sizes below 2.  Raises `DeployError` if the network computes by NumPy or writes into its buffers.
 
     >>> def loss(network, x, y):
     ...     return (network(x) - y).square().mean()
@@ -50,7 +47,7 @@ def compile_training(network: nn.Module, loss: Callable[..., Any], *args: Any, *
 
 
 class Loss(nn.Module):
-    """A loss of a network as a network."""
+    """A module that computes a loss of a network."""
 
     def __init__(self, network: nn.Module, loss: Callable[..., Any]) -> None:
         super().__init__()
@@ -62,61 +59,60 @@ class Loss(nn.Module):
 
 
 class Training(BuiltOnce, Loss):
-    """A loss of a network, whose calls are one program that the first of them builds.
-
-    Without gradients, as in a validation, it is another program: a step of the loss.
-    """
+    """A loss module that runs by one program; without gradients, by a `Step`."""
 
     _of_program = ("_program", "_scripted", "_trained", "_step")
     _step: Step
 
     def build(self, *args: Any, **options: Any) -> None:
-        """Build the program of calls like an example, in the place of the one that is there."""
+        """Build the program for calls like an example."""
         signature, tensors = Signature.of(args, options)
         slots = ParameterSlots(self.network, gradients=True)
         title = f"the training of {type(self.network).__name__}"
         self._scripted = [p for p in self.network.parameters() if all(p is not x for x in slots.tensors())]
         try:
-            self._program = Program.of(title, self._with_gradients, slots, signature, tensors)
+            self._program = Program.of(title, self._loss_and_gradients, slots, signature, tensors)
         except _NoGradientsError as error:
             warnings.warn(f"{title} has no gradients ({error}): the network itself serves calls", stacklevel=2)
-            self._program = _Served(signature, slots)
+            self._program = _EagerCalls(signature, slots)
         self._trained = self._state(slots, self._scripted)
 
     def forward(self, *args: Any, **options: Any) -> Any:
-        """As the loss."""
+        """Return the values of ``loss``."""
         if not torch.is_grad_enabled():
-            return self._evaluated(*args, **options)
+            return self._evaluate_without_gradients(*args, **options)
         signature, tensors = Signature.of(args, options)
         recorded, found = is_recorded(tensors), None
         with torch.no_grad():
-            program = self._current(*args, **options)
+            program = self._current_program(*args, **options)
             found = program.run(signature, tensors, recorded)
         if found is not None:
-            return self._led(program, *found)
+            return self._attach_gradients(program, *found)
         with WRITING.lock:  # while another thread writes, stand-ins are in the places of parameters
             found = super().forward(*args, **options)
-        return found if recorded else _alone(found, [*tensors, *program.slots.tensors()])
+        return found if recorded else _detach_all_but_loss(found, [*tensors, *program.slots.tensors()])
 
-    def _evaluated(self, *args: Any, **options: Any) -> Any:
+    def _evaluate_without_gradients(self, *args: Any, **options: Any) -> Any:
         step = vars(self).get("_step")
         if step is None or step.network is not self.network or step.loss is not self.loss:
             step = Step(Loss(self.network, self.loss), None)
             vars(self)["_step"] = step  # no part of the module: it holds no more
         return step(*args, **options)
 
-    def _stands(self) -> bool:
+    def _is_current(self) -> bool:
         program = self._program
-        return program is not None and program.stands() and self._trained == self._state(program.slots, self._scripted)
+        return (
+            program is not None
+            and program.is_unchanged()
+            and self._trained == self._state(program.slots, self._scripted)
+        )
 
     def _state(self, slots: ParameterSlots, scripted: Sequence[Tensor]) -> Any:
-        """Modes of the network, for each of which a program is another: in training, and what of it is trained."""
         return self.network.training, list(map(attrgetter("requires_grad"), (*slots.tensors(), *scripted)))
 
-    def _with_gradients(self, *args: Any, **options: Any) -> tuple[Any, Sequence[Tensor | None]]:
-        """Results of the loss, and the gradients by all parameters that require one."""
+    def _loss_and_gradients(self, *args: Any, **options: Any) -> tuple[Any, Sequence[Tensor | None]]:
         found = self.loss(self.network, *args, **options)
-        first = _first(found)
+        first = _loss_of(found)
         parameters = [x for x in ParameterSlots(self.network, gradients=True).tensors() if x.requires_grad]
         if len(parameters) < sum(x.requires_grad for x in self.network.parameters()):
             raise InputError("parameters of TorchScript modules are no inputs of a program: freeze these, or use eager")
@@ -129,15 +125,14 @@ class Training(BuiltOnce, Loss):
                 raise _NoGradientsError(_FREED.lower()) from error
             raise
 
-    def _led(self, program: Program, found: Any, gradients: Sequence[Tensor | None]) -> Any:
-        """Results of which the loss leads to the parameters that it depends on."""
+    def _attach_gradients(self, program: Program, found: Any, gradients: Sequence[Tensor | None]) -> Any:
         parameters = (x for x in program.slots.tensors() if x.requires_grad)
         pairs = [(x, g) for x, g in zip(parameters, gradients, strict=True) if g is not None]
         if not pairs:
             return found
         leaves, spec = flatten(found)
         place = next(n for n, x in enumerate(leaves) if isinstance(x, Tensor))
-        leaves[place] = _Led.apply(leaves[place], [g for _, g in pairs], *(x for x, _ in pairs))
+        leaves[place] = _KnownGradients.apply(leaves[place], [g for _, g in pairs], *(x for x, _ in pairs))
         return unflatten(leaves, spec)
 
 
@@ -145,24 +140,24 @@ _FREED = "Trying to backward through the graph a second time"
 
 
 class _NoGradientsError(TpgenError):
-    """A loss whose network has freed the graph that gradients would be taken of."""
+    """Raised if the network has freed its loss's graph."""
 
 
 @dataclass(frozen=True)
-class _Served:
-    """In the place of a program: the network serves all calls, until what it is written for changes."""
+class _EagerCalls:
+    """Placeholder of a program: the network computes all calls."""
 
     signature: Signature
     slots: ParameterSlots
 
-    def stands(self) -> bool:
-        return self.slots.stand()
+    def is_unchanged(self) -> bool:
+        return self.slots.is_unchanged()
 
     def run(self, signature: Signature, tensors: list[Tensor], _recorded: bool) -> None:
         signature.in_order(tensors, self.signature)[0].need(self.signature)
 
 
-def _alone(found: Any, owned: Sequence[Tensor]) -> Any:
+def _detach_all_but_loss(found: Any, owned: Sequence[Tensor]) -> Any:
     # results of which the loss alone, the first, has gradients
     (leaves, _), (beside, spec) = flatten(found), flatten(values(found, owned))
     place = next((n for n, x in enumerate(leaves) if isinstance(x, Tensor)), None)
@@ -171,7 +166,7 @@ def _alone(found: Any, owned: Sequence[Tensor]) -> Any:
     return unflatten(beside, spec)
 
 
-def _first(found: Any) -> Tensor:
+def _loss_of(found: Any) -> Tensor:
     first = next((x for x in flatten(found)[0] if isinstance(x, Tensor)), None)
     if first is None or first.numel() != 1:
         described = type(found).__name__ if first is None else f"a tensor of shape {tuple(first.shape)}"
@@ -179,8 +174,8 @@ def _first(found: Any) -> Tensor:
     return first
 
 
-class _Led(torch.autograd.Function):
-    """A loss whose gradients are known; they are freed as those of autograd are."""
+class _KnownGradients(torch.autograd.Function):
+    """Autograd node of a loss with known parameter gradients."""
 
     @staticmethod
     def forward(ctx: Any, loss: Tensor, gradients: list[Tensor], *_parameters: Tensor) -> Tensor:

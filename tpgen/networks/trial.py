@@ -1,4 +1,4 @@
-"""One training step of any module, and the module left as it was afterwards."""
+"""Trial training steps that leave a module unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def is_floating(value: Any) -> bool:
 
 
 def is_index(value: Any) -> bool:
-    """Whether a tensor may say which rows of others are meant: one of integers."""
+    """Test whether a value is an integer tensor, which may index rows."""
     return isinstance(value, Tensor) and not (
         value.is_floating_point() or value.is_complex() or value.dtype == torch.bool
     )
@@ -26,10 +26,9 @@ def is_index(value: Any) -> bool:
 def step(
     run: Callable[..., Any], inputs: Sequence[Any], parameters: Iterable[Tensor] = ()
 ) -> tuple[list[Tensor], list[Tensor] | None]:
-    """One forward and backward.
+    """Run forward and backward; return floating results, and gradients of parameters and floating inputs.
 
-    Returns the floating results, and the gradients of those parameters that require any and of all floating inputs,
-    also of those within lists and dicts; None where there is nothing to differentiate.
+    Gradients are None without anything to differentiate.
 
     >>> results, gradients = step(nn.Linear(2, 1), [torch.ones(3, 2)])
     >>> gradients[0].shape
@@ -57,7 +56,7 @@ def forward(run: Callable[..., Any], inputs: Sequence[Any]) -> None:
 
 @contextmanager
 def restored(module: nn.Module) -> Iterator[None]:
-    """Leave a module as it was, whatever mode it runs in: its buffers, and the random numbers ahead."""
+    """Restore a module's buffers and the random state after the context."""
     held = [
         (m, name, b, b.detach().clone()) for m in module.modules() for name, b in m._buffers.items() if b is not None
     ]
@@ -74,17 +73,17 @@ def restored(module: nn.Module) -> Iterator[None]:
 
 
 def draws_random_numbers(call: Callable[[], Any]) -> bool:
-    """Whether a call takes random numbers from torch's generators.
+    """Test whether a call uses torch's random generators.
 
     >>> draws_random_numbers(lambda: torch.rand(1)), draws_random_numbers(lambda: torch.ones(1))
     (True, False)
     """
-    before = _generators()
+    before = _random_states()
     call()
     return any(
-        not torch.equal(a, b) for a, b in zip(before, _generators(), strict=False)
+        not torch.equal(a, b) for a, b in zip(before, _random_states(), strict=False)
     )  # a first use of a GPU adds one
 
 
-def _generators() -> list[Tensor]:
+def _random_states() -> list[Tensor]:
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]

@@ -1,8 +1,4 @@
-"""Whether what a program knows of places and objects still stands: in one call of C++, and by a slow definition.
-
-The slow definition decides.  The fast way asks for more, the same objects where equal constants would do, so that what
-it finds unmoved stands; where something has moved, the slow definition says whether it stands all the same.
-"""
+"""Fast C++ and exact Python checks that recorded places and objects are unchanged."""
 
 from __future__ import annotations
 
@@ -48,7 +44,7 @@ _Unmoved = tuple[Callable[[], bool] | None, Sequence[Whole]]
 
 
 class Watch:
-    """What is read of places and objects."""
+    """Recorded places, objects and tensors, checked for changes."""
 
     def __init__(self, places: Sequence[NamedPlace], wholes: Sequence[Whole], tensors: Sequence[Tensor]) -> None:
         self._places, self._wholes = places, wholes
@@ -56,26 +52,26 @@ class Watch:
         self._tensors = [(x, x.detach().clone(), x.requires_grad) for x in tensors]
         self._unmoved: _Unmoved = None, ()
 
-    def stands(self) -> bool:
-        """Whether all is as it was."""
+    def is_unchanged(self) -> bool:
+        """Test whether everything recorded is unchanged."""
         unmoved, unseen = self._unmoved
         if unmoved is not None and unmoved() and not unseen and not self._tensors:
             return True
-        return self._stands_slowly()
+        return self._compare_slowly()
 
-    def _stands_slowly(self) -> bool:
+    def _compare_slowly(self) -> bool:
         unmoved, unseen = self._unmoved
         if self._tensors and not all(map(_is_same_tensor, self._tensors)):
             return False
         if unmoved is not None and unmoved():
             return all(map(_is_whole, unseen))
-        looked = self._looked()  # before the rest is compared: what changes meanwhile has moved, or is compared
-        if not (all(map(stands, self._places)) and all(map(_is_whole, self._wholes))):
+        looked = self._native_check()  # before the rest is compared: what changes meanwhile has moved, or is compared
+        if not (all(map(is_unchanged, self._places)) and all(map(_is_whole, self._wholes))):
             return False
         self._unmoved = looked
         return True
 
-    def _looked(self) -> _Unmoved:
+    def _native_check(self) -> _Unmoved:
         if not compares():
             return None, ()
         words: list[Word] = []
@@ -91,39 +87,38 @@ class Watch:
         return standing(words, tables), unseen
 
     def changed(self) -> list[tuple[str, int]]:
-        """The names of objects that are not as they were, with their numbers in what was reached."""
-        moved = [(place.name, 0) for place in self._places if not stands(place)]
+        """Return names and keys of changed places and objects."""
+        moved = [(place.name, 0) for place in self._places if not is_unchanged(place)]
         return moved + [(whole.name, whole.key) for whole in self._wholes if not _is_whole(whole)]
 
 
-def stands(place: NamedPlace) -> bool:
-    """Whether a value stands there still."""
-    return _same(place.table.get(place.name, ABSENT), place.value)
+def is_unchanged(place: NamedPlace) -> bool:
+    """Test whether a place still has its recorded value."""
+    return _same_parts(place.table.get(place.name, ABSENT), place.value)
 
 
 def _is_whole(whole: Whole) -> bool:
-    return _same(whole.parts(whole.x), whole.value)
+    return _same_parts(whole.parts(whole.x), whole.value)
 
 
 def _is_same_tensor(of: tuple[Tensor, Tensor, bool]) -> bool:
-    """Whether a tensor has its numbers, bit by bit: writes by ``data`` are counted by nobody."""
     x, before, asks = of
     if x.requires_grad is not asks or x.dtype != before.dtype or x.shape != before.shape:
         return False
-    return torch.equal(x, before) or torch.equal(_bits(x), _bits(before))
+    return torch.equal(x, before) or torch.equal(_bytes_of(x), _bytes_of(before))
 
 
-def _bits(x: Tensor) -> Tensor:
+def _bytes_of(x: Tensor) -> Tensor:
     return x.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same_parts(one: Any, other: Any) -> bool:
     if one is other:
         return True
     if type(one) is not type(other):
         return False
     if type(one) is tuple:
-        return len(one) == len(other) and all(map(_same, one, other))
+        return len(one) == len(other) and all(map(_same_parts, one, other))
     return isinstance(one, PLAIN_KINDS) and one == other
 
 
@@ -132,7 +127,7 @@ def _same(one: Any, other: Any) -> bool:
 
 def _seen_attributes(x: Any) -> _Seen:
     held = getattr(x, "__dict__", None)
-    names, slots = [] if held is None else [_all(held)], slot_names(type(x))
+    names, slots = [] if held is None else [_watch_dict(held)], slot_names(type(x))
     values = [getattr(x, name) for name in slots if hasattr(x, name)]
     own: list[Word | None] = list((slot_words(x, values) or (None,)) if slots else ())
     return (*own, class_word(x), *([] if held is None else [dict_word(x)])), names
@@ -140,11 +135,11 @@ def _seen_attributes(x: Any) -> _Seen:
 
 def _seen_dict(x: dict[Any, Any]) -> _Seen:
     if type(x) is OrderedDict:
-        return order_words(x), [_all(x)]
-    return ((), [_all(x)]) if type(x) is dict else _unseen(x)
+        return order_words(x), [_watch_dict(x)]
+    return ((), [_watch_dict(x)]) if type(x) is dict else _unseen(x)
 
 
-def _all(x: dict[Any, Any]) -> WatchedNames:
+def _watch_dict(x: dict[Any, Any]) -> WatchedNames:
     pairs = list(dict.items(x))  # in the order of a dict, of an ordered one too
     return WatchedNames(x, [name for name, _ in pairs], [value for _, value in pairs], whole=True)
 
@@ -158,7 +153,7 @@ _SEEN: dict[PartsOf, Callable[[Any], _Seen]] = {
     LIST: lambda x: (list_words(x), ()) if type(x) is list else _unseen(x),
     content_of: lambda x: (cell_words(x), ()),
     bases_of: lambda x: ([bases_word(x)], ()),
-    names_of_class: lambda x: ((), [_all(class_table(x))]),
+    names_of_class: lambda x: ((), [_watch_dict(class_table(x))]),
     body_of: lambda x: ([class_word(x), dict_word(x)], ()),
     attribute_names: lambda x: _seen_dict(object.__getattribute__(x, "__dict__")),
     items_of: _seen_dict,

@@ -1,7 +1,6 @@
-"""Channels of a linear layer as copies of its irreps, and back.
+"""Channels of a linear layer merged into copies, and split again."""
 
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# annotations are objects, not strings: TorchScript reads them
 
 from typing import List, Tuple  # noqa: UP035 (TorchScript reads them)
 
@@ -12,7 +11,7 @@ Pieces = List[Tuple[int, int]]  # noqa: UP006  # size of a segment, and of those
 
 
 def merge_channels(x: Tensor, pieces: List[Tuple[int, int]]) -> Tensor:  # noqa: UP006
-    """``(…, f, dim)`` as ``(…, f dim)``: the channels of each piece, as ``(before, f, copies)``.
+    """Reshape ``(…, f, dim)`` into ``(…, f dim)``, where each piece becomes ``(before, f, copies)``.
 
     >>> merge_channels(torch.tensor([[1, 2, 3], [4, 5, 6]]), [(2, 1), (1, 1)]).tolist()
     [1, 2, 4, 5, 3, 6]
@@ -28,7 +27,7 @@ def merge_channels(x: Tensor, pieces: List[Tuple[int, int]]) -> Tensor:  # noqa:
 
 
 def split_channels(x: Tensor, channels: int, pieces: List[Tuple[int, int]]) -> Tensor:  # noqa: UP006
-    """The inverse: ``(…, f dim)`` as ``(…, f, dim)``.
+    """Invert `merge_channels`: reshape ``(…, f dim)`` into ``(…, f, dim)``.
 
     >>> split_channels(torch.tensor([1, 2, 4, 5, 3, 6]), 2, [(2, 1), (1, 1)]).tolist()
     [[1, 2, 3], [4, 5, 6]]

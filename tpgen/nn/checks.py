@@ -1,4 +1,4 @@
-"""Checks of the tensors a product is called with: each error states the rule and the way out."""
+"""Checks of a product's operands."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ MODULE_OPTIONS = ("internal_weights", "compile_right", *MODULE_FIELDS)
 
 
 def check_options(options: Iterable[str], known: Iterable[str] = MODULE_OPTIONS) -> None:
-    """Raise `OptionError` for keywords that are left over once the known ones are taken."""
+    """Raise `OptionError` for an option that is not ``known``."""
     for name in options:
         raise OptionError(unknown("option", name, known))
 
 
 def check_plan(plan: object, makers: Mapping[Maker, str]) -> None:
-    """Raise `PlanError` for what is no plan of the ``makers``, by the names of their functions."""
+    """Raise `PlanError` unless ``plan`` is a `Plan` of one of the ``makers``, which map to function names."""
     if not isinstance(plan, Plan) or plan.maker not in makers:
         got = plan.maker.format if isinstance(plan, Plan) else type(plan).__name__
         raise PlanError(f"from_plan takes a Plan as {' or '.join(makers.values())} makes it, got {got}")
 
 
 def check_size(name: str, value: object) -> None:
-    """Raise `InputError` for a number of rows or nodes that is none."""
+    """Raise `InputError` unless a number of rows or nodes is a nonnegative integer."""
     if not isinstance(value, SupportsIndex) or isinstance(value, bool) or value.__index__() < 0:
         raise InputError(f"{name} must be a whole number, 0 or more, got {value!r}")
 
@@ -47,7 +47,7 @@ def check_operand(
     device: torch.device,
     module: str = "product",
 ) -> None:
-    """Type, last dimension, dtype and device of one operand of a ``module``."""
+    """Raise `InputError` unless an operand is a tensor of given last dimension, dtype and device."""
     if not isinstance(x, Tensor):
         raise InputError(f"{name}: must be a tensor, got {type(x).__name__}")
     check_strided(name, x)
@@ -62,7 +62,9 @@ def check_operand(
         convert = f"{name}.to({dtype})"
         if x.dtype.is_floating_point:
             convert = f"{module}.to({x.dtype}), or {convert}"
-        raise InputError(f"{name}: the {module} is {_short(dtype)} but {name} is {_short(x.dtype)}; convert: {convert}")
+        raise InputError(
+            f"{name}: the {module} is {_dtype_name(dtype)} but {name} is {_dtype_name(x.dtype)}; convert: {convert}"
+        )
     if x.device != device:
         raise InputError(
             f"{name}: the {module} is on {device} but {name} is on {x.device}; move one of them with .to(device)"
@@ -70,14 +72,14 @@ def check_operand(
 
 
 def check_strided(name: str, x: Tensor) -> None:
-    """Products read numbers at strides, which sparse tensors have not."""
+    """Raise `InputError` for a sparse tensor."""
     if x.layout != torch.strided:
         kind = str(x.layout).removeprefix("torch.")
         raise InputError(f"{name}: must be a dense tensor, got one of layout {kind}; give {name}.to_dense()")
 
 
 def check_edge_index(name: str, index: object) -> None:
-    """Raise `InputError` where one end of the edges is no tensor of integers, as kernels read them."""
+    """Raise `InputError` unless an edge index is a dense int64 or int32 tensor."""
     if not isinstance(index, Tensor):
         raise InputError(
             f"{name}: must be a tensor of int64 or int32, got {type(index).__name__}; make one with "
@@ -89,7 +91,7 @@ def check_edge_index(name: str, index: object) -> None:
 
 
 def check_end(name: str, index: Tensor, like: Tensor, edges: int, limit: int, what: str, look: bool) -> None:
-    """Raise `InputError` where one end of the edges has a wrong device or shape, or, with ``look``, wrong numbers."""
+    """Raise `InputError` for an edge index of wrong device or shape or, with ``look``, a value not below ``limit``."""
     if index.device != like.device:
         raise InputError(f"{name}: must be on {like.device} as x is, got {index.device}; move one of them with .to()")
     if index.shape != (edges,):
@@ -99,7 +101,7 @@ def check_end(name: str, index: Tensor, like: Tensor, edges: int, limit: int, wh
 
 
 def check_range(name: str, index: Tensor, count: int, what: str = "", of: str = "indices") -> None:
-    """Raise `InputError` where an index points to none of so many, if its numbers can be looked at."""
+    """Raise `InputError` if a readable index is outside ``range(count)``."""
     if index.numel() and values_at_hand(index):
         low, high = (int(v) for v in torch.aminmax(index))
         if low < 0 or high >= count:
@@ -107,7 +109,7 @@ def check_range(name: str, index: Tensor, count: int, what: str = "", of: str = 
 
 
 def check_count(num_elements: Any) -> None:
-    """Raise `PlanError` where a number of elements is none."""
+    """Raise `PlanError` unless a number of elements is a positive integer."""
     if not isinstance(num_elements, int) or isinstance(num_elements, bool) or num_elements < 1:
         raise PlanError(
             f"num_elements must be 1 or more, or None for weights that all rows share, got {num_elements!r}"
@@ -115,9 +117,9 @@ def check_count(num_elements: Any) -> None:
 
 
 def elements_of(name: str, y: Any, count: int, rows: int, of: str) -> Tensor:
-    """The element of every row of ``of``, from int64 indices or one-hot rows; ``name`` is what the caller calls them.
+    """Return the int64 element of every row of ``of``, from int64 indices or one-hot rows ``y``, the argument ``name``.
 
-    Raises `InputError` where rows are no one-hot vectors of that many elements.
+    Raises `InputError` unless ``y`` has ``rows`` rows of ``count`` elements.
     """
     if not isinstance(y, Tensor):
         raise InputError(f"{name}: must be a tensor, got {type(y).__name__}; make one with torch.as_tensor")
@@ -146,7 +148,7 @@ def elements_of(name: str, y: Any, count: int, rows: int, of: str) -> Tensor:
 
 
 def check_batches(operands: Sequence[Tensor]) -> None:
-    """Batch dimensions of (x,) y and weight that broadcast together; equal ones, the usual case, are only compared."""
+    """Raise `InputError` unless batch dimensions of (x,) y and weight broadcast."""
     batches = [x.shape[:-1] for x in operands]
     if all(not batch or batch == batches[0] for batch in batches):  # no batch: shared by all rows
         return
@@ -155,7 +157,7 @@ def check_batches(operands: Sequence[Tensor]) -> None:
 
 
 def check_broadcast(named: Mapping[str, Tensor], batches: Sequence[torch.Size]) -> None:
-    """Raise `InputError` where the batch dimensions of some tensors do not broadcast."""
+    """Raise `InputError` unless the batch dimensions of the named tensors broadcast."""
     try:
         torch.broadcast_shapes(*batches)
     except RuntimeError:
@@ -164,7 +166,7 @@ def check_broadcast(named: Mapping[str, Tensor], batches: Sequence[torch.Size]) 
 
 
 def check_weight(weight: Tensor, numel: int, shared: bool, internal: bool) -> None:
-    """Shape of the weights of a call."""
+    """Raise `InputError` unless the weights of a call have the right shape."""
     own = "; it also has weights of its own, leave weight out to use them" if internal else ""
     if numel == 0 and weight.numel() > 0:
         raise InputError(
@@ -185,10 +187,7 @@ def check_weight(weight: Tensor, numel: int, shared: bool, internal: bool) -> No
 def check_parameter(
     name: str, value: Tensor, shape: tuple[int, ...], shared: bool | str, dtype: torch.dtype, device: torch.device
 ) -> None:
-    """Weights or biases of a linear layer: ``shape``, or that of each row where they are not shared.
-
-    Where rows of one ``element`` share them, the number of elements stands first in ``shape``.
-    """
+    """Raise `InputError` unless weights or biases of a linear layer have ``shape``; if not shared, after batch axes."""
     check_operand(name, value, shape[-1], None, dtype, device, "layer")
     entries = ", ".join(map(str, shape))
     if shared == ELEMENT and value.shape != shape:
@@ -210,7 +209,7 @@ def check_parameter(
 
 
 def flat_weight(weights: Sequence[Tensor], plan: Plan) -> Tensor:
-    """Weights given as one tensor for each weighted instruction, flattened and joined."""
+    """Join one tensor for each weighted instruction into a flat weight."""
     if not isinstance(weights, (list, tuple)) or not all(isinstance(w, Tensor) for w in weights):
         raise InputError(f"weight: must be a tensor, or a list of tensors, got {type(weights).__name__}")
     shapes = [i.path_shape for i in plan.instructions if i.has_weight]
@@ -229,11 +228,11 @@ def flat_weight(weights: Sequence[Tensor], plan: Plan) -> Tensor:
     return torch.cat(flat, dim=-1)
 
 
-def _short(dtype: torch.dtype) -> str:
+def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
 def values_at_hand(index: Tensor) -> bool:
-    """Whether a tensor's numbers may be looked at: not while torch traces it, batches it, or has none of it."""
+    """Test whether Python may read a tensor's values: not traced, batched or on "meta"."""
     wrapped = torch.compiler.is_compiling() or is_functorch_wrapped_tensor(index)
     return type(index) is Tensor and index.device.type != "meta" and not wrapped

@@ -1,7 +1,6 @@
-"""`TensorProductConv`: a product on every edge of a graph, summed over the nodes that edges point to.
+"""`TensorProductConv`: tensor products on the edges of a graph, summed into nodes."""
 
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# annotations are objects, not strings: TorchScript reads them
 
 from typing import Any, ClassVar, Optional
 
@@ -23,13 +22,12 @@ from tpgen.nn.tensor_product import TensorProduct
 
 @compile_mode("script")
 class TensorProductConv(TensorProduct):
-    r"""Gather, product, scatter as one form: :math:`z_n = \sum_{e:\, dst(e) = n} x_{src(e)} \otimes_{w_e} y_e`.
+    r"""Gather, product and scatter in one form: :math:`z_n = \sum_{e:\, dst(e) = n} x_{src(e)} \otimes_{w_e} y_e`.
 
-    With a generated kernel (``strategy`` ``kernel``, or ``auto`` on a CPU) no edge's product is ever stored, nor in
-    derivatives of any order; sums run over a node's edges in their order, so results do not depend on the number of
-    threads.  Other strategies gather, multiply and `index_add`.
+    A kernel (``strategy`` ``kernel``, or ``auto`` on a CPU) stores no product of an edge, not even in derivatives, and
+    sums edges in order, independent of threads.  Other strategies gather, multiply and `index_add`.
 
-    Parameters are those of `TensorProduct`; build one from a preset with `from_plan`.
+    Parameters are those of `TensorProduct`; build from a preset with `from_plan`.
 
     >>> from tpgen.planner.presets import channelwise
     >>> conv = TensorProductConv.from_plan(channelwise("8x0e+8x1o", "0e+1o", "0e+1o"), strategy="grouped")
@@ -53,7 +51,7 @@ class TensorProductConv(TensorProduct):
         num_nodes: Optional[int] = None,  # noqa: UP045
         check_index: bool = True,
     ) -> Tensor:
-        """Sum the products of all edges into the nodes they point to.
+        """Sum the products of all edges into their receiving nodes.
 
         Returns ``(num_nodes, out)``; nodes without edges are zero.
 
@@ -64,26 +62,25 @@ class TensorProductConv(TensorProduct):
         y
             edge attributes ``(edges, in2)``.
         weight
-            ``(edges, numel)``, ``(numel,)`` where weights are shared, or None where they are internal.
+            ``(edges, numel)``, ``(numel,)`` if shared, None if internal.
         edge_src, edge_dst
-            row of ``x`` each edge reads, and row of the result it is added to: int64 or int32 ``(edges,)``, in any
-            order, with repetitions and self-loops as they come.  Kernels on a CPU read int32 as it is; on a GPU, and
-            for graphs, it is copied.  An `EdgeOrder` stands for both of them and the number of nodes; rows of ``y``
-            and ``weight`` are in its order then.
+            row of ``x`` that each edge reads, and result row that the edge is added to: int64 or int32 ``(edges,)``, in
+            any order (GPUs and graphs copy int32).  An `EdgeOrder` as ``edge_src`` replaces both and ``num_nodes``, and
+            orders ``y`` and ``weight``.
         num_nodes
-            rows of the result; as many as ``x`` has where it is left out.
+            rows of the result, by default those of ``x``.
         check_index
-            check that indices are in range, on each call and in each derivative.  Give False only for edges that are
-            known to be right: an index out of range is undefined behaviour then.
+            check the range of indices, in each call and derivative.  With False, an index out of range is undefined
+            behaviour.
         """
         if not torch.jit.is_scripting():
             if isinstance(edge_src, EdgeOrder):
-                return self._ordered(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
+                return self._convolve_ordered(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
             text = self._checked if check_index else self._trusting
-            made = self._quick_call(text, x, y, weight, edge_src, edge_dst, num_nodes)
+            made = self._try_kernel(text, x, y, weight, edge_src, edge_dst, num_nodes)
             if made is not None:
                 return made
-            return self._by_ends(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
+            return self._convolve(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
         assert edge_dst is not None
         return self._scripted(x, y, self._scripted_weight(weight), edge_src, edge_dst, num_nodes, check_index)
 
@@ -96,11 +93,10 @@ class TensorProductConv(TensorProduct):
         edge_dst: Optional[Tensor] = None,  # noqa: UP045
         num_nodes: Optional[int] = None,  # noqa: UP045
     ) -> Tensor:
-        """Sum the products of all edges into the nodes they point to, where two edges may share a row of weights.
+        """Sum the products of all edges into their receiving nodes, where two edges may share a row of weights.
 
-        As `forward`, with weights ``(rows, numel)`` of at least half as many rows as there are edges: edge e takes row
-        e, or row e - rows where there is none.  So both directions of an edge, one in each part of the list, share what
-        a net makes of their length.  Kernels on a CPU read such a row once for both, and add its gradients up.
+        As `forward`, with weights ``(rows, numel)``: edge e reads row ``e % rows``.  Both directions of an edge, listed
+        in two halves, thus share weights.  At least half as many rows as edges are needed.
 
         >>> from tpgen.planner.presets import channelwise
         >>> conv = TensorProductConv.from_plan(channelwise("8x0e", "0e+1o", "8x0e+8x1o"), strategy="kernel")
@@ -110,21 +106,21 @@ class TensorProductConv(TensorProduct):
         torch.Size([5, 32])
         """
         text = self._checked if self._takes_pairs else ""
-        made = self._quick_call(text, x, y, weight, edge_src, edge_dst, num_nodes, (*EDGES, EDGE_PAIRS))
+        made = self._try_kernel(text, x, y, weight, edge_src, edge_dst, num_nodes, (*EDGES, EDGE_PAIRS))
         if made is not None:
             return made
-        self._look_again()
-        weight = self._given_weight(weight)
+        self._update_choice()
+        weight = self._weight_of_call(weight)
         if self.shared_weights or not self.weight_numel:  # no rows that edges could share
             return self.forward(x, y, weight, edge_src, edge_dst, num_nodes)
         here = isinstance(x, Tensor) and x.device.type == "cpu" and not torch.jit.is_tracing()
         if self._takes_pairs and here and isinstance(edge_src, Tensor) and isinstance(edge_dst, Tensor):
             nodes = x.shape[0] if num_nodes is None else num_nodes
-            x, y, weight = self._fit({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, weight)
+            x, y, weight = self._check_operands({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, weight)
             return kernel_conv(x, y, weight, edge_src, edge_dst, nodes, self._checked, paired=True)
         return self.forward(x, y, rows_of_edges(weight, y.shape[0]), edge_src, edge_dst, num_nodes)
 
-    def _by_ends(
+    def _convolve(
         self, x: Tensor, y: Tensor, weight: Tensor | None, src: Tensor, dst: Any, num_nodes: int | None, check: bool
     ) -> Tensor:
         # the sum over edges with both ends given, where the call is no usual one: left to a tracer, or looked at
@@ -136,11 +132,11 @@ class TensorProductConv(TensorProduct):
                 return node
         check_edge_index("edge_src", src)
         check_edge_index("edge_dst", dst)
-        self._look_again()
+        self._update_choice()
         if not self._by_kernel:  # graphs are written for int64; kernels read either
             src, dst = src.long(), dst.long()
-        w = self._given_weight(weight)
-        x, y, w = self._fit({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
+        w = self._weight_of_call(weight)
+        x, y, w = self._check_operands({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
         nodes = x.shape[0] if num_nodes is None else num_nodes
         self._check_edges(x, y, w, src, dst, nodes, check)
         if self.choice.strategy == "kernel" and torch.jit.is_tracing():
@@ -149,14 +145,14 @@ class TensorProductConv(TensorProduct):
             return kernel_conv(x, y, w, src, dst, nodes, self._checked if check else self._trusting)
         return self._evaluate("forward", x, y, w, src, dst, nodes)
 
-    def _ordered(
+    def _convolve_ordered(
         self, x: Tensor, y: Tensor, weight: Any, edges: EdgeOrder, edge_dst: Any, num_nodes: int | None, check: bool
     ) -> Tensor:
         src, dst, nodes = edges.ends(edge_dst, num_nodes)
         if isinstance(x, Tensor) and x.dim() and x.shape[0] != edges.num_nodes:
             raise InputError(f"x: must have a row for each of the {edges.num_nodes} nodes, got {tuple(x.shape)}")
-        made = self._quick_call(self._checked if check else self._trusting, x, y, weight, src, dst, nodes)
-        return self._by_ends(x, y, weight, src, dst, nodes, check) if made is None else made
+        made = self._try_kernel(self._checked if check else self._trusting, x, y, weight, src, dst, nodes)
+        return self._convolve(x, y, weight, src, dst, nodes, check) if made is None else made
 
     def _write_programs(self) -> None:
         super()._write_programs()
@@ -170,7 +166,7 @@ class TensorProductConv(TensorProduct):
         return self  # without `right`, which a convolution has not
 
     def _traced(self, x: Tensor, y: Tensor, w: Tensor, src: Tensor, dst: Tensor, nodes: int) -> Tensor:
-        """For `torch.jit.trace`, which would record the number of nodes that it saw as an operator's argument."""
+        # a trace records `nodes` as a constant argument of the convolution's operator, and keeps new_zeros symbolic
         messages = run_product(x.index_select(0, src), y, w, [], self._checked)
         return messages.new_zeros(nodes, messages.shape[1]).index_add(0, dst, messages)
 
@@ -194,12 +190,12 @@ class TensorProductConv(TensorProduct):
 
     def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
         x = self._without_values(rows if nodes is None else nodes, self._in1_dim)
-        weights = self._weights_of(rows) or [None]  # type: ignore[list-item]
+        weights = self._weight_operands(rows) or [None]  # type: ignore[list-item]
         index = torch.empty(rows, dtype=torch.int64, device="meta")
         return [x, self._without_values(rows, self._in2_dim), *weights, index, index]
 
     def right(self, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """A convolution is no matrix on one row: use `TensorProduct.right` of the same plan on the edges."""
+        """Raise `InputError`: use `TensorProduct.right` on the edges."""
         raise InputError(
             "right is not defined for a convolution: "
             "build TensorProduct.from_plan(conv.plan) and use its right on the edges"

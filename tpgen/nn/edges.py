@@ -1,4 +1,4 @@
-"""`EdgeOrder`: the edges of a graph, sorted once for all layers of a network."""
+"""`EdgeOrder`: the edges of a graph, sorted once for all layers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from tpgen.nn.checks import check_edge_index, check_range, values_at_hand
 
 @dataclass(frozen=True, eq=False)
 class EdgeOrder:
-    r"""Edges in the order of the nodes that they point to; those of one node stay as they stood.
+    """Edges sorted by receiver, stably.
 
-    A convolution sums over the edges of a node.  In this order their rows stand side by side in memory, so it reads
-    every operand from front to back: on graphs that fill more than the caches, that is most of its time.  Sort a graph
-    once, give `senders` and `receivers` to whatever computes its edges' attributes, and the value itself to every
-    convolution.  Tensors with a row for each edge that are at hand already go through `sort`.
+    A convolution reads sorted edges from front to back in memory, much faster on large graphs.  Compute edge attributes
+    from `senders` and `receivers`, or `sort` existing ones, and pass the `EdgeOrder` to every convolution.
 
     >>> edges = EdgeOrder.of(torch.tensor([0, 1, 2]), torch.tensor([2, 0, 2]), num_nodes=4)
     >>> edges.senders, edges.receivers, edges.first
@@ -29,7 +27,7 @@ class EdgeOrder:
     >>> edges.sort(torch.tensor([10.0, 11.0, 12.0]))
     tensor([11., 10., 12.])
 
-    A convolution takes it in the place of both ends and the number of nodes:
+    An `EdgeOrder` replaces both ends and the number of nodes:
 
     >>> from tpgen.nn.conv import TensorProductConv
     >>> from tpgen.planner.presets import channelwise
@@ -38,8 +36,7 @@ class EdgeOrder:
     >>> conv(x, edges.sort(y), edges.sort(w), edges).shape
     torch.Size([4, 64])
 
-    Indices are checked here, and by a convolution at each call, unless it is told not to: tensors can be written to in
-    ways that nobody notices.  A value can be compiled, exported, pickled and moved by `to`.
+    Values can be compiled, exported, pickled and moved by `to`.
     """
 
     senders: Tensor  # node that each edge comes from
@@ -50,7 +47,7 @@ class EdgeOrder:
 
     @staticmethod
     def of(senders: Tensor, receivers: Tensor, num_nodes: int) -> EdgeOrder:
-        """Sort edges.  Raises `InputError` where an index is no integer, or points to no node.
+        """Sort edges.  Raises `InputError` unless indices are integers of existing nodes.
 
         >>> EdgeOrder.of(torch.tensor([0, 5]), torch.tensor([1, 0]), num_nodes=2)
         Traceback (most recent call last):
@@ -64,32 +61,32 @@ class EdgeOrder:
             check_range(name, index, num_nodes, " (num_nodes)")
         found, order = torch.sort(receivers.long(), stable=True)
         first = torch.searchsorted(found, torch.arange(num_nodes + 1, device=found.device))
-        return _known(EdgeOrder(senders.long()[order], found, order, first, num_nodes))
+        return _note_order(EdgeOrder(senders.long()[order], found, order, first, num_nodes))
 
     @property
     def num_edges(self) -> int:
         return self.senders.shape[0]
 
     def ends(self, edge_dst: Tensor | None = None, num_nodes: int | None = None) -> tuple[Tensor, Tensor, int]:
-        """Both ends and the number of nodes, for a call that was given this value in their place, and nothing else."""
+        """Return senders, receivers and number of nodes; `InputError` if a call gives one of the latter two as well."""
         if edge_dst is not None or num_nodes not in (None, self.num_nodes):
             raise InputError("an EdgeOrder stands for edge_src, edge_dst and num_nodes: give neither of the others")
         return self.senders, self.receivers, self.num_nodes
 
     def sort(self, x: Tensor) -> Tensor:
-        """A tensor with a row for each edge given, in this order."""
+        """Permute a tensor's rows from the original edge order into sorted order."""
         self._check_rows(x)
         return x[self.order]
 
     def unsort(self, x: Tensor) -> Tensor:
-        """A tensor with a row for each edge of this order, as they were given."""
+        """Permute a tensor's rows from sorted order back into the original edge order."""
         self._check_rows(x)
         return torch.empty_like(x).index_copy(0, self.order, x)
 
     def to(self, device: torch.device | str) -> EdgeOrder:
         """Move the edges to a device."""
         senders, receivers, order, first = (getattr(self, name).to(device) for name in _TENSORS)
-        return _known(EdgeOrder(senders, receivers, order, first, self.num_nodes))
+        return _note_order(EdgeOrder(senders, receivers, order, first, self.num_nodes))
 
     def _check_rows(self, x: Tensor) -> None:
         if not x.dim() or x.shape[0] != self.num_edges:
@@ -114,7 +111,7 @@ def _check_ends(ends: dict[str, Tensor], num_nodes: int) -> None:
         raise InputError(f"num_nodes: must be a number of nodes, got {num_nodes!r}")
 
 
-def _known(edges: EdgeOrder) -> EdgeOrder:
+def _note_order(edges: EdgeOrder) -> EdgeOrder:
     # kernels on a GPU walk over edges by either end: by receiver as they stand, by sender in an order that is made
     if edges.senders.device.type == _GPU and values_at_hand(edges.senders):
         note_ascending(edges.receivers)

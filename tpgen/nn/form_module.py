@@ -1,7 +1,6 @@
-"""Modules of a planned form: programs of each direction, what runs them, and weights side by side in one tensor.
+"""Base class of modules that run a planned bilinear form."""
 
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# annotations are objects, not strings: TorchScript reads them
 
 from collections.abc import Callable, Iterator, Sequence
 from inspect import signature
@@ -26,10 +25,7 @@ from tpgen.planner.plan import Plan
 
 
 class FormModule(PlannedModule):
-    """A plan whose form is written by a strategy and run by a backend, with its weights in one tensor.
-
-    Subclasses say what a call lacks that gives no weights (`_lack`), and make flat what it gives (`_given_weight`).
-    """
+    """A module that runs a planned bilinear form (product or linear layer), with all weights in one tensor."""
 
     output_mask: Tensor
     layout: tuple[str, ...]
@@ -40,16 +36,15 @@ class FormModule(PlannedModule):
     _place: ClassVar[str] = "output_mask"
     _graph: ClassVar[str] = "grouped"
 
-    def _lack(self) -> str:
+    def _missing_weights_message(self) -> str:
         raise NotImplementedError
 
-    def _given_weight(self, weight: Tensor | Sequence[Tensor] | None) -> Tensor:
+    def _weight_of_call(self, weight: Tensor | Sequence[Tensor] | None) -> Tensor:
         raise NotImplementedError
 
     # --- construction -------------------------------------------------------------------------------------------
 
-    def _hold_plan(self, plan: Plan, internal_weights: bool, layout: str | tuple[str, ...]) -> None:
-        """Take a plan, how operands stand in memory, and who owns the weights."""
+    def _set_plan(self, plan: Plan, internal_weights: bool, layout: str | tuple[str, ...]) -> None:
         if internal_weights and not plan.shared_weights:
             raise PlanError(
                 "internal weights are the same for every row: set shared_weights=True, or internal_weights=False"
@@ -58,15 +53,13 @@ class FormModule(PlannedModule):
         self.weight_numel, self.layout = plan.weight_numel, layouts_of(plan, layout)
         self.internal_weights, self.shared_weights = internal_weights, plan.shared_weights
 
-    def _own(self, name: str, make: Callable[..., Tensor], *shape: int) -> None:
-        """A parameter where weights are internal, else an empty buffer: TorchScript wants something to be there."""
+    def _add_parameter(self, name: str, make: Callable[..., Tensor], *shape: int) -> None:
         if self.internal_weights and shape[-1] > 0:
             self.register_parameter(name, nn.Parameter(make(*shape)))
-        else:
+        else:  # TorchScript needs a tensor
             self._hold({name: np.zeros(0)}, persistent=True)
 
     def _configure(self, config: Config) -> None:
-        """Take the options, once plan, layout and weights are set, and write the programs."""
         self._set_config(config)
         reached = np.array(self.plan.reached, dtype=float)  # by some path
         mask = np.repeat(reached, [mul_ir.dim for mul_ir in self.plan.out.irreps])
@@ -80,11 +73,11 @@ class FormModule(PlannedModule):
         written = self.directions.get(direction, direction)
         return emit_plan(self.plan, written, self.choice.strategy, self.layout, self.streams)
 
-    def _run_by(self, direction: str, program: nn.Module, config: Config) -> Runner:
+    def _make_runner(self, direction: str, program: nn.Module, config: Config) -> Runner:
         form = DIRECTIONS[self.directions.get(direction, direction)](self.plan, self.layout)
         return run_form(form, program, config, self.output_mask)
 
-    def _quick_call(
+    def _try_kernel(
         self,
         text: str,
         x: Any,
@@ -95,7 +88,7 @@ class FormModule(PlannedModule):
         nodes: Any = 0,
         rules: Rules = EDGES,
     ) -> Tensor | None:
-        """The result of a usual call by the kernel of a description; None for any other, and where it does not fit."""
+        """Run the kernel of a description; None if operands need checks or conversion, or on failure."""
         if not torch.compiler.is_compiling():  # whose graphs hold in both modes
             forms.training = self.training
         if weight is not None:
@@ -119,8 +112,8 @@ class FormModule(PlannedModule):
 
     # --- inspection ---------------------------------------------------------------------------------------------
 
-    def asked(self) -> dict[str, Any]:
-        return {"layout": self.layout, **super().asked()}
+    def inspection_options(self) -> dict[str, Any]:
+        return {"layout": self.layout, **super().inspection_options()}
 
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
         given = signature(type(self).forward).bind(self, *args, **kwargs).arguments
@@ -136,14 +129,14 @@ class FormModule(PlannedModule):
 
     # --- weights ------------------------------------------------------------------------------------------------
 
-    def _given(self, value: Tensor | None, own: Tensor, numel: int) -> Tensor:
+    def _value_or_own(self, value: Tensor | None, own: Tensor, numel: int) -> Tensor:
         if value is None and numel > 0 and not self.internal_weights:
-            raise InputError(self._lack())
+            raise InputError(self._missing_weights_message())
         if value is not None and not isinstance(value, Tensor):
             raise InputError(f"weight and bias must be tensors, got {type(value).__name__}")
         return own if value is None else value
 
-    def _scripted_given(self, value: Optional[Tensor], own: Tensor, numel: int) -> Tensor:  # noqa: UP045 (TorchScript reads it)
+    def _scripted_value_or_own(self, value: Optional[Tensor], own: Tensor, numel: int) -> Tensor:  # noqa: UP045 (TorchScript reads it)
         if value is None:
             if numel > 0 and not self.internal_weights:
                 raise RuntimeError("this module has no weights of its own: give weight, and bias where it has biases")
@@ -152,9 +145,9 @@ class FormModule(PlannedModule):
         return value
 
     def weight_view_for_instruction(self, instruction: int, weight: Tensor | None = None) -> Tensor:
-        """View of the weights of one instruction, in its ``path_shape`` after batch dimensions and channels.
+        """View one instruction's weights in its ``path_shape``, after batch dimensions and channels.
 
-        Raises `InputError` where the instruction has no weights.
+        Raises `InputError` if the instruction has no weights.
         """
         count, slices = len(self.instructions), self.plan.weight_slices
         if not -count <= instruction < count:
@@ -165,14 +158,11 @@ class FormModule(PlannedModule):
         where = slices[index]
         if where is None:
             raise InputError(f"instruction {index} {self.instructions[index]} has no weights to view")
-        flat = self._given_weight(weight)
+        flat = self._weight_of_call(weight)
         return flat[..., where.start : where.stop].view(flat.shape[:-1] + where.shape)
 
     def weight_views(self, weight: Tensor | None = None, yield_instruction: bool = False) -> Iterator[Any]:
-        """Views of the weights of every weighted instruction, in order.
-
-        With ``yield_instruction`` yields ``(index, instruction, view)``.
-        """
+        """Yield the weights of each weighted instruction as a view or, if asked, ``(index, instruction, view)``."""
         for index, where in enumerate(self.plan.weight_slices):
             if where is not None:
                 view = self.weight_view_for_instruction(index, weight)
@@ -180,6 +170,6 @@ class FormModule(PlannedModule):
 
 
 def without_programs(module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any) -> None:
-    """Keep constants out of a state_dict.  e3nn's scripting puts a copy in a program's place whose buffers persist."""
+    """Delete constants of scripted programs from a state_dict, as e3nn's scripting makes buffers persistent."""
     for key in [k for k in state_dict if k.startswith((f"{prefix}_forward_program.", f"{prefix}_right_program."))]:
         del state_dict[key]

@@ -1,4 +1,4 @@
-"""Take one of e3nn's products over into tpgen."""
+"""Conversion of an e3nn product into a tpgen product."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tpgen.planner.product import make_plan
 
 
 def from_e3nn(product: nn.Module, **options: Unpack[ProductOptions]) -> TensorProduct:
-    """The tpgen product that computes what an e3nn product does, with the same weights: the parameter, not a copy.
+    """Return the tpgen product that computes an e3nn product and shares its weight parameter.
 
-    ``options`` are the module options of `TensorProduct` (layout, strategy, backend, …).
-    Raises `TpgenError` where ``product`` is no e3nn product.
+    ``options`` are module options of `TensorProduct` (layout, strategy, backend, …).
+    Raises `TpgenError` unless ``product`` is an e3nn product.
 
     >>> from e3nn import o3
     >>> theirs = o3.FullyConnectedTensorProduct("2x0e+1o", "0e+1o", "1o")
@@ -42,7 +42,7 @@ def from_e3nn(product: nn.Module, **options: Unpack[ProductOptions]) -> TensorPr
 
 
 def plan_of(product: Any) -> Plan:
-    """The plan of a built e3nn product.  Its instructions hold final coefficients, so nothing is normalised again."""
+    """Return the plan of an e3nn product, with the product's final path coefficients."""
     instructions = [(*instruction[:5], instruction[5] ** 2) for instruction in product.instructions]
     return make_plan(
         product.irreps_in1,

@@ -1,7 +1,6 @@
-"""`Linear`: a planned, emitted and compiled equivariant linear layer, a drop-in for `e3nn.o3.Linear`.
+"""`Linear`: a planned equivariant linear layer."""
 
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# annotations are objects, not strings: TorchScript reads them
 
 from collections.abc import Sequence
 from math import prod
@@ -42,44 +41,33 @@ from tpgen.planner.plan import ELEMENT, Plan, segments
 
 @compile_mode("script")
 class Linear(FormModule):
-    r"""Equivariant linear layer, :math:`z_{w,i} = \sum_p \alpha_p \sum_u W_p[u, w]\, x_{u,i} + b_w`.
+    r"""Equivariant linear layer, :math:`z_{w,i} = \sum_p \alpha_p \sum_u W_p[u, w]\, x_{u,i} + b_w`, as e3nn's.
 
-    Each instruction joins a segment of the input to one of the output with the same irrep, by a matrix over copies.
+    Each instruction maps an input segment to an output segment of the same irrep, by a matrix over copies.
 
     Parameters
     ----------
     irreps_in, irreps_out
-        how input and output turn: ``"16x0e + 16x1o"``, or any other value that `e3nn.o3.Irreps` takes.
+        irreps of input and output.
     f_in, f_out
-        numbers of channels: operands are ``(…, f_in, in)`` and ``(…, f_out, out)`` then, and weights join every
-        channel with every one.
-    internal_weights
-        whether the module owns its weights and biases: where left out, it does if they are shared.
-    shared_weights
-        whether all rows use the same weights (the default), or each has its own.
+        numbers of channels, fully mixed: operands are ``(…, f_in, in)`` and ``(…, f_out, out)`` then.
     num_elements
-        how many elements there are, where each has weights and biases of its own: a call says the element of every row.
+        number of elements, each with its own weights and biases; a call gives every row's element.
     instructions
-        tuples ``(i_in, i_out)``; all that join equal irreps where left out.
+        tuples ``(i_in, i_out)``; by default all pairs of equal irreps.
     biases
-        whether scalar outputs (0e) have biases: one flag for all, or one for each entry of ``irreps_out``.
+        whether scalar outputs (0e) have biases: one flag, or one for each entry of ``irreps_out``.
     path_normalization
         ``element`` or ``path``.
-    layout
-        ``mul_ir`` (e3nn's: copies outside) or ``ir_mul`` (components outside), one name or one for each end.
-    strategy
-        ``einsum``, ``grouped``, ``unrolled``, ``kernel`` or ``auto``; `choice` says what was taken and why.
-    backend
-        ``eager``, ``script``, ``inductor``, ``aot_eager`` or ``cudagraphs``; compiled at the first call.
-    dynamic, fullgraph, mode
-        passed to `torch.compile` by the backends that use it.
+    internal_weights, shared_weights, layout, strategy, backend, dynamic, fullgraph, mode
+        as for `TensorProduct`, also for biases.
 
     Raises
     ------
     PlanError
         names the instruction that breaks a rule.
     InputError
-        at a call, where a tensor does not fit.
+        at a call, for a tensor that does not fit.
 
     Example
     -------
@@ -140,7 +128,7 @@ class Linear(FormModule):
         num_elements: int | None = None,
         **options: Unpack[LinearOptions],
     ) -> "Linear":
-        """The module of a plan; where it has weights of elements and owns them, of so many elements.
+        """Build the module of a plan; internal weights of elements need ``num_elements``.
 
         >>> Linear.from_plan(make_linear_plan("2x0e", "3x0e"))
         Linear(2x0e -> 3x0e | 6 weights)
@@ -170,33 +158,35 @@ class Linear(FormModule):
         if (told and not by_element) or (by_element and own and not told):
             raise PlanError("num_elements: give it for a plan with weights of elements that the layer is to own")
         self.num_elements = num_elements
-        self._hold_plan(plan, own, config.layout)
+        self._set_plan(plan, own, config.layout)
         self.irreps_in, self.bias_numel = plan.irreps_in, plan.bias_numel
-        self._shapes(plan)
-        self._parameters_of(plan)
+        self._set_shapes(plan)
+        self._add_parameters(plan)
         self._configure(config)
 
-    def _shapes(self, plan: Plan) -> None:
+    def _set_shapes(self, plan: Plan) -> None:
         self._in_dim, self._out_dim = plan.irreps_in.dim, plan.irreps_out.dim
         self._channels = plan.f_in is not None
         self._f_out = plan.f_out or 1
-        before = [[ir.dim if layout == "ir_mul" else 1 for _, ir in irreps] for irreps, layout in self._ends()]
+        before = [
+            [ir.dim if layout == "ir_mul" else 1 for _, ir in irreps] for irreps, layout in self._irreps_and_layouts()
+        ]
         self._in_pieces, self._out_pieces = (
             [(mul_ir.dim, n) for mul_ir, n in zip(irreps, found, strict=True)]
-            for (irreps, _), found in zip(self._ends(), before, strict=True)
+            for (irreps, _), found in zip(self._irreps_and_layouts(), before, strict=True)
         )
         live = [path.weight.shape for path in plan.paths if path.weight]
         self._weight_pieces = [(u * w, u) for u, w in live]
         self._merged_weight_pieces = [(u * w * self._f_out, 1) for u, w in live]
 
-    def _ends(self) -> tuple[tuple[Any, str], tuple[Any, str]]:
+    def _irreps_and_layouts(self) -> tuple[tuple[Any, str], tuple[Any, str]]:
         return (self.irreps_in, self.layout[0]), (self.irreps_out, self.layout[1])
 
-    def _parameters_of(self, plan: Plan) -> None:
+    def _add_parameters(self, plan: Plan) -> None:
         pair = () if plan.f_in is None else (plan.f_in, plan.f_out)
         elements = (self.num_elements,) if self._by_element else ()
-        self._own("weight", torch.randn, *elements, *pair, self.weight_numel)
-        self._own("bias", torch.zeros, *elements, *pair[1:], self.bias_numel)
+        self._add_parameter("weight", torch.randn, *elements, *pair, self.weight_numel)
+        self._add_parameter("bias", torch.zeros, *elements, *pair[1:], self.bias_numel)
         biased = [np.arange(s.start, s.stop) for s in segments(plan.irreps_out) if plan.biases[s.index]]
         self._hold({"_bias_index": np.concatenate([np.zeros(0, dtype=np.int64), *biased])})
 
@@ -217,8 +207,8 @@ class Linear(FormModule):
         index = [torch.empty(rows, dtype=torch.int64, device="meta")] * self._by_element
         return [*(self._without_values(*shape) for shape in shapes), *index]
 
-    def asked(self) -> dict[str, Any]:
-        return {**super().asked(), **({"elements": self.num_elements or 1} if self._by_element else {})}
+    def inspection_options(self) -> dict[str, Any]:
+        return {**super().inspection_options(), **({"elements": self.num_elements or 1} if self._by_element else {})}
 
     def called(self, *operands: Tensor) -> Tensor:
         return self(*operands[:-1], index=operands[-1]) if self._by_element else self(*operands)
@@ -232,40 +222,41 @@ class Linear(FormModule):
         bias: Optional[Tensor] = None,  # noqa: UP045
         index: Optional[Tensor] = None,  # noqa: UP045
     ) -> Tensor:
-        """The layer at ``features (…, in)``, or ``(…, f_in, in)`` where there are channels; returns ``(…, out)``.
+        """Apply the layer to ``features (…, in)``, or ``(…, f_in, in)`` with channels; returns ``(…, out)``.
 
-        ``weight`` is ``(numel,)``, or ``(…, numel)`` where weights are not shared; with channels ``(f_in, f_out)``
-        stand before ``numel``.  ``bias`` is ``(bias_numel,)`` in the same way, with ``f_out`` before.  Both may be left
-        out where weights are internal; where they are given they take their place for this call.  Weights and biases of
-        elements have the number of elements in front, and ``index`` is the element of every row, int64 ``(…,)`` or
-        one-hot ``(rows, elements)``, in TorchScript int64 alone.
+        ``weight`` is ``(numel,)``, or ``(…, numel)`` if not shared, with ``(f_in, f_out)`` before ``numel`` for
+        channels.  ``bias`` is ``(bias_numel,)`` alike, with ``f_out`` before.  Both replace internal weights.  With
+        elements, the number of elements comes first in both, and ``index`` is every row's element, int64 ``(…,)`` or,
+        except in TorchScript, one-hot ``(rows, elements)``.
         """
         if torch.jit.is_scripting():
-            own_w = self._scripted_given(weight, self.weight, self.weight_numel)
-            own_b = self._scripted_given(bias, self.bias, self.bias_numel)
-            x, w = self._together(features, own_w)
+            own_w = self._scripted_value_or_own(weight, self.weight, self.weight_numel)
+            own_b = self._scripted_value_or_own(bias, self.bias, self.bias_numel)
+            x, w = self._merge_operands(features, own_w)
             if self._by_element:  # alone, so that TorchScript can rule it out
                 assert index is not None, "index: say the element of every row"
                 assert index.dtype == torch.int64 and index.shape == x.shape[:-1], "index: must be int64, one a row"  # noqa: PT018
                 rows = self._forward_program(x.reshape(-1, x.size(-1)), w, index.reshape(-1))
-                return self._biased(self._apart(rows.reshape(list(index.shape) + [rows.size(-1)])), own_b, index)
+                return self._add_bias(
+                    self._split_output(rows.reshape(list(index.shape) + [rows.size(-1)])), own_b, index
+                )
             else:  # noqa: RET505
                 assert index is None, "index: this layer has no elements"
-                return self._biased(self._apart(self._forward_program(x, w)), own_b)
-        made = self._quick(features, weight, bias, index)
+                return self._add_bias(self._split_output(self._forward_program(x, w)), own_b)
+        made = self._try_layer_kernel(features, weight, bias, index)
         if made is not None:
             return made
         if not (isinstance(features, Tensor) and (weight is None or isinstance(weight, Tensor))):
             node = leaf_call(self, features, weight, bias, index)
             if node is not None:
                 return node
-        w, b = self._given_weight(weight), self._given(bias, self.bias, self.bias_numel)
-        x, w, b = self._fit(features, w, b)
-        elements = self._elements(x, w, b, index)
-        x, w = self._together(x, w)
+        w, b = self._weight_of_call(weight), self._value_or_own(bias, self.bias, self.bias_numel)
+        x, w, b = self._check_operands(features, w, b)
+        elements = self._element_index(x, w, b, index)
+        x, w = self._merge_operands(x, w)
         return unrounded(self._evaluate, x, w, b, *elements)
 
-    def _quick(self, features: Tensor, weight: Any, bias: Any, index: Any = None) -> Optional[Tensor]:  # noqa: UP045
+    def _try_layer_kernel(self, features: Tensor, weight: Any, bias: Any, index: Any = None) -> Optional[Tensor]:  # noqa: UP045
         if torch.compiler.is_compiling() or not self.kernel_text:
             return None
         biased = bias is not None and not (isinstance(bias, Tensor) and bias.numel() == 0)
@@ -273,7 +264,7 @@ class Linear(FormModule):
             return None
         none = features.new_empty(len(features), 0)
         if not self._by_element:
-            return None if index is not None else self._quick_call(self.kernel_text, features, none, weight)
+            return None if index is not None else self._try_kernel(self.kernel_text, features, none, weight)
         own = self._parameters.get("weight")
         if weight is not None or own is None or not (isinstance(index, Tensor) and index.dim() == 1):
             return None
@@ -283,22 +274,21 @@ class Linear(FormModule):
 
     def _evaluate(self, x: Tensor, w: Tensor, b: Tensor, *index: Tensor) -> Tensor:
         if not index:
-            return self._biased(self._apart(self._runner("forward")(x, w)), b)
+            return self._add_bias(self._split_output(self._runner("forward")(x, w)), b)
         batch = x.shape[:-1]
         rows = self._runner("forward")(x.reshape(-1, x.shape[-1]), w, *index)
-        return self._biased(self._apart(rows.reshape(*batch, rows.shape[-1])), b, index[0].reshape(batch))
+        return self._add_bias(self._split_output(rows.reshape(*batch, rows.shape[-1])), b, index[0].reshape(batch))
 
-    def _sets(self, w: Tensor, b: Tensor) -> int:
-        """Count the elements: as the layer was told, else of what a call gives."""
+    def _element_count(self, w: Tensor, b: Tensor) -> int:
         return self.num_elements or max([x.shape[0] for x in (w, b) if x.dim() > 1], default=1)
 
-    def _elements(self, x: Tensor, w: Tensor, b: Tensor, index: Any) -> tuple[Tensor, ...]:
+    def _element_index(self, x: Tensor, w: Tensor, b: Tensor, index: Any) -> tuple[Tensor, ...]:
         # the element of every row, on one axis, where there are elements
         if not self._by_element:
             if index is not None:
                 raise InputError("index: this layer has no elements: leave it out, or construct it with num_elements")
             return ()
-        count, batch = self._sets(w, b), x.shape[: x.dim() - 1 - self._channels]
+        count, batch = self._element_count(w, b), x.shape[: x.dim() - 1 - self._channels]
         if index is None:
             raise InputError(f"index: weights of {count} elements need the element of every row")
         if isinstance(index, Tensor) and index.dtype == torch.int64 and index.shape == batch:
@@ -308,8 +298,7 @@ class Linear(FormModule):
             check_range("index", index, count, of="elements")
         return (index,)
 
-    def _together(self, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        """Channels of x and of the weights as copies; no index looks for weights where there are none."""
+    def _merge_operands(self, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         if self._by_element and w.size(-1) == 0:
             w = w.new_empty([0])
         if self._channels:
@@ -320,10 +309,10 @@ class Linear(FormModule):
                 w = w.new_empty(w.shape[:-3] + (0,))
         return x, w
 
-    def _apart(self, out: Tensor) -> Tensor:
+    def _split_output(self, out: Tensor) -> Tensor:
         return split_channels(out, self._f_out, self._out_pieces) if self._channels else out
 
-    def _biased(self, out: Tensor, bias: Tensor, index: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+    def _add_bias(self, out: Tensor, bias: Tensor, index: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         if self.bias_numel == 0:
             return out
         if index is not None:
@@ -331,8 +320,7 @@ class Linear(FormModule):
         everywhere = torch.zeros(bias.shape[:-1] + (self._out_dim,), dtype=bias.dtype, device=bias.device)
         return out + everywhere.index_add(-1, self._bias_index, bias)
 
-    def _fit(self, x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Check the tensors of a call; under autocast bring them to one dtype."""
+    def _check_operands(self, x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         like, plan = self.output_mask, self.plan
         named = {"features": x, "weight": w, "bias": b}
         x, w, b = (given_numbers(name, value, like.dtype) for name, value in named.items())
@@ -349,7 +337,7 @@ class Linear(FormModule):
             ("bias", b, (*pair[1:], self.bias_numel)),
         ):
             if value.numel() or shape[-1]:
-                sets = (self._sets(w, b),) if self._by_element else ()
+                sets = (self._element_count(w, b),) if self._by_element else ()
                 check_parameter(name, value, (*sets, *shape), self.shared_weights, dtype, like.device)
         if not self.shared_weights and not torch.compiler.is_compiling():
             axes = 1 + len(pair)
@@ -362,15 +350,15 @@ class Linear(FormModule):
 
     # --- weights ------------------------------------------------------------------------------------------------
 
-    def _lack(self) -> str:
+    def _missing_weights_message(self) -> str:
         biases = f" and bias with {self.bias_numel}" if self.bias_numel else ""
         return (
             "this layer has no weights and biases of its own (internal_weights=False): "
             f"give weight with {self.weight_numel} entries{biases}"
         )
 
-    def _given_weight(self, weight: Any) -> Tensor:
-        return self._given(weight, self.weight, self.weight_numel)
+    def _weight_of_call(self, weight: Any) -> Tensor:
+        return self._value_or_own(weight, self.weight, self.weight_numel)
 
     def __repr__(self) -> str:
         elements = f", {self.num_elements} elements" if self.num_elements else ""

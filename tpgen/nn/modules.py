@@ -1,4 +1,4 @@
-"""The module of a plan, whatever it plans."""
+"""Construction of the module that runs any plan."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MODULES: dict[Maker, Any] = {PRODUCT: TensorProduct, LINEAR: Linear, POLYNOMIAL:
 
 
 def module_of(plan: Plan, *, edges: bool = False, **options: Any) -> PlannedModule:
-    """The module that runs a plan, without weights of its own; of a product on ``edges``, a convolution.
+    """Build the module that runs a plan, without internal weights; with ``edges``, a product's convolution.
 
-    ``options`` are those of its class, and `sizes_of` the plan.
+    ``options`` are those of the class, and `sizes_of` the plan.
 
     >>> from tpgen.planner.harmonics import make_harmonics_plan
     >>> plan = make_harmonics_plan("1o", [1], "norm")
@@ -32,6 +32,6 @@ def module_of(plan: Plan, *, edges: bool = False, **options: Any) -> PlannedModu
 
 
 def sizes_of(plan: Plan, channels: int = 3, elements: int = 1) -> dict[str, Any]:
-    """Keywords of the module of a plan for sizes that the plan leaves open, by default few: they show what many do."""
+    """Return keywords for the sizes that a plan leaves open, such as channels and elements."""
     keywords = {"channels": ("channels", channels), "elements": ("num_elements", elements if elements > 1 else None)}
     return dict(keywords[size] for size in plan.maker.sizes)

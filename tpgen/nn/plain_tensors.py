@@ -1,4 +1,4 @@
-"""Tensors that a kernel may be called with at once: numbers at hand, which nothing traces or transforms."""
+"""Tests for tensors that a kernel can read directly."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _DTYPES = (torch.float32, torch.float64)
 
 
 class PlainTensor(Tensor):
-    """Base of classes that are to torch's functions what a `Tensor` is."""
+    """Base of tensor subclasses that PyTorch functions treat as a `Tensor`."""
 
     __torch_function__ = plain_function
 
 
 def has_plain_numbers(x: Tensor) -> bool:
-    """Whether a tensor is numbers at hand that a kernel takes: nothing is traced, transformed or compiled."""
+    """Test whether a kernel can read a tensor: float32 or float64 on the CPU, not traced or transformed."""
     return (
         (type(x) in (Tensor, nn.Parameter) or isinstance(x, PlainTensor))
         and x.is_cpu
@@ -39,12 +39,12 @@ def has_plain_numbers(x: Tensor) -> bool:
 
 
 def is_usual(*tensors: Tensor) -> bool:
-    """Whether a call may be one of ours that has no forward mode: tangents may come to its backward alone."""
+    """Test whether all tensors have plain numbers and no forward-mode tangent is active."""
     return not has_tangents() and all(map(has_plain_numbers, tensors))
 
 
 def is_traced(x: Tensor) -> bool:
-    """Whether a dispatch mode sees operators on a CPU tensor, as `make_fx`, `torch.export` and flop counters do."""
+    """Test whether a dispatch mode (`make_fx`, `torch.export`, flop counters) sees a CPU tensor's operators."""
     return (
         isinstance(x, Tensor)
         and x.is_cpu
@@ -56,7 +56,7 @@ def is_traced(x: Tensor) -> bool:
 
 
 def writes_to(x: Tensor) -> int:
-    """Count the writes to a tensor; torch does not count those to one made in `torch.inference_mode`: -1.
+    """Count the writes to a tensor; -1 for an uncounted tensor of `torch.inference_mode`.
 
     >>> writes_to(torch.zeros(1).add_(1))
     1

@@ -1,4 +1,4 @@
-"""Modules of plans: they write programs for the place they are at, again where it changes, and can be inspected."""
+"""Base class of modules that run a plan by programs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ PROGRAM = "_tpgen"  # the name of a module that computes for another, in this ot
 
 
 class PlannedModule(Constants):
-    """A plan, options, and programs that the module writes itself; these are no part of its state.
+    """A module that runs a plan by programs for its strategy, dtype and device, which are no part of its state.
 
-    Subclasses emit programs (`_emission`) for the strategy that is chosen, and say what runs them (`_run_by`).
-    Where tensors of a state took the place of others, programs are written for where these are: its own, or those of
-    the module that it computes for.
+    Subclasses emit programs (`_emission`) and runners (`_make_runner`).
     """
 
     plan: Plan
@@ -76,11 +74,11 @@ class PlannedModule(Constants):
 
     @property
     def choice(self) -> Choice:
-        """The strategy that programs are written with, and why: another one where its kernels could not be built."""
-        self._look_again()
+        """The current strategy and the reason; changes if kernels cannot be built."""
+        self._update_choice()
         return self._choice
 
-    def _look_again(self) -> None:
+    def _update_choice(self) -> None:
         # choose again where a kernel could not be built since
         if torch.compiler.is_compiling() or self._failures == failures_seen():
             return
@@ -94,44 +92,44 @@ class PlannedModule(Constants):
         self._failures, self._choice = failures_seen(), self._choose()
         self._write_programs()
 
-    def _run_by(self, direction: str, program: nn.Module, config: Config) -> Runner:
+    def _make_runner(self, direction: str, program: nn.Module, config: Config) -> Runner:
         raise NotImplementedError
 
     def _runner(self, direction: str = "forward") -> Runner:
-        self._look_again()
+        self._update_choice()
         program = getattr(self, f"_{direction}_program")
         limited = self._config.max_bytes is not None and not torch.compiler.is_compiling()
         if self.backend == "eager" and not limited:  # no wrapper, no bookkeeping in the way of torch.compile around us
             return program.forward  # nor hooks that somebody puts on all modules
         if direction not in self._runners:
             config = replace(self._config, strategy=self._choice.strategy)
-            self._runners[direction] = self._run_by(direction, program, config)
+            self._runners[direction] = self._make_runner(direction, program, config)
         return self._runners[direction]
 
     def write_as_graph(self) -> None:
-        """Write the programs of torch's operators alone."""
+        """Rewrite the programs with PyTorch operators only."""
         self.backend = "eager"
         self._config = Config(layout=self._config.layout, strategy=self._graph)
         self._rewrite()
 
     # --- inspection -----------------------------------------------------------------------------------------------
 
-    def asked(self) -> dict[str, Any]:
-        """Options of an inspection that say how the module is written and run."""
+    def inspection_options(self) -> dict[str, Any]:
+        """Return strategy, backend, dtype and device, as keywords of an inspection."""
         like = self.get_buffer(self._place)
         where = {"dtype": like.dtype, "device": str(like.device)}
         return {"strategy": self.choice.strategy, "backend": self.backend, **where}
 
     def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Operands of a call of so many rows, without values; those that the module owns are none of them."""
+        """Return operands of a call with that many rows, on the meta device, without internal weights."""
         raise NotImplementedError
 
     def called(self, *operands: Tensor) -> Tensor:
-        """The result of a call with the operands of `operands_of`, in their order."""
+        """Call the module with the operands of `operands_of`, in order."""
         return self(*operands)
 
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
-        """The rows of a call; of a convolution they are its edges, and it has nodes as well."""
+        """Return the number of rows of a call, and of nodes for a convolution, else None."""
         raise NotImplementedError
 
     def _without_values(self, *shape: int) -> Tensor:
@@ -142,13 +140,13 @@ class PlannedModule(Constants):
             raise TpgenError(f"nodes={nodes} is for a TensorProductConv, whose rows are edges; leave it out")
 
     def explain(self, **options: Any) -> Any:
-        """Each path's costs, its scale and how it is written: `tpgen.explain` of this module."""
+        """Report each path's costs, scale and code: `tpgen.explain` of this module."""
         return public("explain")(self, **options)
 
     def memory(self, rows: int, nodes: int | None = None) -> Any:
-        """The most memory that a call of so many rows takes: `tpgen.estimate_memory` of this module.
+        """Estimate the peak memory of a call: `tpgen.estimate_memory` of this module.
 
-        Rows of a convolution are edges, between ``nodes`` nodes (as many as edges where left out).
+        Rows of a convolution are edges, by default with as many ``nodes``.
         """
         check_size("rows", rows)
         if nodes is not None:
@@ -158,7 +156,7 @@ class PlannedModule(Constants):
     # --- places and states ----------------------------------------------------------------------------------------
 
     def compute_for(self, holder: nn.Module) -> Self:
-        """Be where another module is, which holds this one and what a state has of it; hold nothing of a state."""
+        """Follow dtype, device and mode of ``holder``, the module that owns this module's state."""
         self._holder = (holder,)
         self._non_persistent_buffers_set.update(self._buffers)
         mask = holder.get_buffer("output_mask")
@@ -179,7 +177,6 @@ class PlannedModule(Constants):
                 program._settle(anchor)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Plan, options and tensors; programs are written again where the state is restored."""
         state = super().__getstate__()  # without what `Module.compile` has left, which runs the module it was made of
         for name in ("_runners", "_choice", "_failures"):  # of this process
             state.pop(name, None)
@@ -201,5 +198,5 @@ class _Called(nn.Module):
 
 
 def follow(module: PlannedModule, _keys: Any = None) -> None:
-    """Let a module go where the tensors of a state are, after it and all that it holds have loaded theirs."""
+    """Rewrite a module's programs after a load of another dtype or device; a load_state_dict post-hook."""
     module._settle(module._anchor())

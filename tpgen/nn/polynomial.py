@@ -1,4 +1,4 @@
-"""`Polynomial`: an equivariant polynomial that the user writes down, as a module."""
+"""`Polynomial`: a module for an equivariant polynomial that the user writes down."""
 
 from __future__ import annotations
 
@@ -42,58 +42,55 @@ class Polynomial(PolynomialModule):
     Parameters
     ----------
     tensors
-        name and irreps of each input: as many copies of every irrep as there are channels, or one copy that all
-        channels share, such as spherical harmonics.
+        name and irreps of each input, with a copy of every irrep for each channel, or one for all channels.
     irreps_out
-        irreps of the output, with as many copies as there are channels.
+        irreps of the output, with a copy for each channel.
     terms
-        each a tuple of names, the same one as often as you like: all couplings of their product to the output; or
-        ``(names, table)`` with a constant of your own, ``{(k, i, ..., j): value}``, k a component of the output and
-        i, ..., j those of the tensors, in one channel.
+        each a tuple of names, repeated for powers: all couplings of their product to the output; or ``(names, table)``
+        with constants ``{(k, i, ..., j): value}``, k a component of the output and i, ..., j of the tensors.
     weights
         ``shared`` by all rows, by ``element``, ``given`` to each call, or ``none``.
     num_elements
-        how many elements there are, for weights by element.
+        number of elements, for weights by element.
     layout
-        how tensors stand in memory: ``mul_ir``, ``ir_mul`` or ``channel`` ``(rows, channels, components)``; one name,
-        or a mapping from names (also ``out``).
+        ``mul_ir``, ``ir_mul`` or ``channel`` ``(rows, channels, components)``, or a mapping from names (also ``out``).
     edges
-        makes it a convolution, each row an edge: maps names of tensors to the end of an edge, ``src`` or ``dst``, where
-        they are read, and ``out`` to that where results are summed.  The others have a row for each edge.
+        makes a convolution, whose rows are edges: maps names of tensors to the end, ``src`` or ``dst``, that selects
+        their rows, and ``out`` to the end that sums results.
     strategy
-        ``kernel``, ``einsum``, ``unrolled`` or ``auto``; `choice` says what was taken and why.
+        ``kernel``, ``einsum``, ``unrolled`` or ``auto``; see `choice`.
     backend, dynamic, fullgraph, mode
-        what runs a graph, as of `TensorProduct`.
+        as for `TensorProduct`.
     max_bytes
-        the most that a graph, or a convolution, takes beside operands and results (None: no limit).
+        limit of memory beyond operands and results, for a graph or a convolution (None: no limit).
 
     Raises
     ------
     PlanError
-        where a term names no tensor, has no equivariant map, or a table is not equivariant (with the size of the
+        for a term that names no tensor or has no equivariant map, or a table that is not equivariant (with the
         violation).
     OptionError
-        for an option that is not there.
+        for an unknown option.
     InputError
-        at a call, where a tensor does not fit.
+        at a call, for a tensor that does not fit.
 
     Example
     -------
-    Features squared and turned by the harmonics of a direction, which no preset covers:
+    Features squared and coupled with harmonics:
 
     >>> tensors = {"x": "8x0e+8x1o", "y": "0e+1o"}
     >>> product = Polynomial(tensors, "8x0e+8x1o", [("x", "x", "y"), ("x",)], strategy="einsum")
     >>> product(torch.randn(5, 32), torch.randn(5, 4)).shape
     torch.Size([5, 32])
 
-    A table of your own, the dot product:
+    A table, the dot product:
 
     >>> dot = Polynomial({"a": "4x1o", "b": "4x1o"}, "4x0e", [(("a", "b"), {(0, i, i): 1.0 for i in range(3)})],
     ...                  weights="none", strategy="einsum")
     >>> dot(torch.ones(1, 12), torch.ones(1, 12))
     tensor([[3., 3., 3., 3.]])
 
-    A convolution: on every edge features of its source, squared, meet its direction, and sum at its target:
+    A convolution of the source's squared features with the edge's harmonics:
 
     >>> conv = Polynomial(tensors, "8x0e+8x1o", [("x", "x", "y")], edges={"x": "src", "out": "dst"}, strategy="einsum")
     >>> src, dst = torch.randint(5, (2, 12))
@@ -120,17 +117,17 @@ class Polynomial(PolynomialModule):
             raise OptionError(
                 "num_elements is the number of weights by element: give it with weights='element', and there alone"
             )
-        _check_kinds(tensors, terms, layout)
+        _check_argument_types(tensors, terms, layout)
         irreps = {name: parse_irreps(text, name) for name, text in tensors.items()}
         irreps[OUT] = parse_irreps(irreps_out, OUT)
-        channels = _channels(irreps[OUT])
-        operands = [_operand(name, value, channels, layout) for name, value in irreps.items()]
+        channels = _channel_count(irreps[OUT])
+        operands = [_make_operand(name, value, channels, layout) for name, value in irreps.items()]
         if weights == "none" and not any(o.channels for o in operands if o.name != OUT):
             raise PlanError(
                 f"out: nothing tells its {channels} channels apart, as every tensor is one copy that all share: "
                 "give a tensor with as many copies, weights, or an output with one copy of every irrep"
             )
-        written = [t for n, term in enumerate(terms) for t in _terms(n, term, operands, weights != "none")]
+        written = [t for n, term in enumerate(terms) for t in _parse_term(n, term, operands, weights != "none")]
         plan = make_polynomial_plan(operands, written)
         if weights == "element" and not plan.weights:
             raise PlanError("weights: by element, and no term has any: give terms weights, or weights='none'")
@@ -147,7 +144,7 @@ class Polynomial(PolynomialModule):
         edges: Mapping[str, str] | None = None,
         **options: Unpack[RunOptions],
     ) -> Polynomial:
-        """The module of a plan, with so many channels; weights that are not internal are given to each call.
+        """Build the module of a plan; without internal weights, each call gives the weights.
 
         >>> from tpgen.planner.contraction import make_contraction_plan
         >>> plan = make_contraction_plan(Irreps("0e+1o"), Irreps("0e"), [2])
@@ -172,8 +169,8 @@ class Polynomial(PolynomialModule):
         **options: Unpack[RunOptions],
     ) -> None:
         super().__init__(plan, channels, num_elements, not given, check_ends(edges or {}, plan), **options)
-        self.irreps_in = {o.name: _copied(o, channels) for o in plan.inputs}
-        self.irreps_out = _copied(plan.out, channels)
+        self.irreps_in = {o.name: _irreps_of_channels(o, channels) for o in plan.inputs}
+        self.irreps_out = _irreps_of_channels(plan.out, channels)
         self.weights = nn.ParameterDict()
         if not given:
             for o in plan.weights:
@@ -190,16 +187,13 @@ class Polynomial(PolynomialModule):
         check_index: bool = True,
         **named: Tensor,
     ) -> Tensor:
-        """The polynomial of ``tensors``, each ``(rows, dim)``; returns ``(rows, out)``.
+        """Evaluate the polynomial of ``tensors (rows, dim)``, in order or by name; returns ``(rows, out)``.
 
-        They are given in the order of construction, or by name: ``layer(x, y)`` or ``layer(x=x, y=y)``.
-        ``index`` is the element of every row, int64 ``(rows,)`` or one-hot.  ``weights``, which take the place of the
-        module's own where it has some, are `weight_shapes` with elements, 1 (shared by all rows) or rows in front.
-
-        Rows of a convolution are edges; ``edge_src``, ``edge_dst``, ``num_nodes`` and ``check_index`` are those of
+        ``index`` is every row's element, int64 ``(rows,)`` or one-hot.  ``weights`` replace internal ones:
+        `weight_shapes` preceded by the number of elements, 1 (shared by all rows) or rows.  Edge arguments are those of
         `TensorProductConv`.
         """
-        tensors = self._in_order(tensors, named) if named else tensors
+        tensors = self._tensors_in_order(tensors, named) if named else tensors
         if len(tensors) != len(self.irreps_in):
             raise InputError(
                 f"a call takes {len(self.irreps_in)} tensors ({', '.join(self.irreps_in)}), got {len(tensors)}"
@@ -209,9 +203,9 @@ class Polynomial(PolynomialModule):
             node = leaf_call(self, *tensors, index=index, weights=weights, **said)
             if node is not None:
                 return node
-        return self._of_tensors(tensors, index, weights, edge_src, edge_dst, num_nodes, check_index)
+        return self._check_and_run(tensors, index, weights, edge_src, edge_dst, num_nodes, check_index)
 
-    def _in_order(self, tensors: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    def _tensors_in_order(self, tensors: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         rest = [*self.irreps_in][len(tensors) :]
         if sorted(rest) != sorted(named):
             raise InputError(
@@ -233,7 +227,7 @@ class Polynomial(PolynomialModule):
         return f"{inputs} -> {self.irreps_out}, {len(self.plan.terms)} terms, {self.choice}"
 
 
-def _check_kinds(tensors: Any, terms: Any, layout: Any) -> None:
+def _check_argument_types(tensors: Any, terms: Any, layout: Any) -> None:
     if not isinstance(tensors, Mapping) or not tensors or OUT in tensors:
         raise PlanError(
             f"tensors: must map the names of one tensor or more to irreps, such as {{'x': '8x0e'}}, and {OUT!r} is "
@@ -248,14 +242,14 @@ def _check_kinds(tensors: Any, terms: Any, layout: Any) -> None:
             raise PlanError(f"layout: {unknown('tensor', name, (*tensors, OUT))}")
 
 
-def _channels(irreps: Irreps) -> int:
+def _channel_count(irreps: Irreps) -> int:
     copies = {mul for mul, _ in irreps}
     if len(copies) != 1 or 0 in copies:
         raise PlanError(f"out: must have one multiplicity throughout, the number of channels, got {irreps}")
     return copies.pop()
 
 
-def _operand(name: str, irreps: Irreps, channels: int, layout: str | Mapping[str, str]) -> Operand:
+def _make_operand(name: str, irreps: Irreps, channels: int, layout: str | Mapping[str, str]) -> Operand:
     copies = {mul for mul, _ in irreps}
     if copies not in ({channels}, {1}):
         raise PlanError(
@@ -268,11 +262,11 @@ def _operand(name: str, irreps: Irreps, channels: int, layout: str | Mapping[str
     return Operand(name, one, kind, channels=copies == {channels})
 
 
-def _copied(o: Operand, channels: int) -> Irreps:
+def _irreps_of_channels(o: Operand, channels: int) -> Irreps:
     return Irreps([(channels if o.channels else 1, ir) for _, ir in o.irreps])
 
 
-def _terms(n: int, term: Any, operands: Sequence[Operand], weighted: bool) -> list[PolynomialTerm]:
+def _parse_term(n: int, term: Any, operands: Sequence[Operand], weighted: bool) -> list[PolynomialTerm]:
     # a term as its user wrote it: as it is, with a table, or coupled to every segment of the output it reaches
     if isinstance(term, PolynomialTerm):
         if term.weight and not weighted:

@@ -1,4 +1,4 @@
-"""Modules of polynomials: the program, weights of elements, ends of edges, the stages to look at."""
+"""Base class of modules that evaluate a planned polynomial."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ from tpgen.planner.plan import OUT, Operand, Plan
 
 
 class PolynomialModule(PlannedModule):
-    """A planned polynomial with a program that runs it; subclasses hold the weights and read the inputs.
+    """A planned polynomial with the program that runs it; subclasses own weights and parse inputs.
 
-    Every stage can be looked at: ``plan``, `form`, `sweep`, `placement`, `graph`, `code`; `explain` says what it costs,
-    `tpgen.verify` whether it is right.  `choice` says which strategy was taken, and why.
+    Stages of compilation: ``plan``, `form`, `sweep`, `placement`, `graph`, `code`.
     """
 
     _programs: ClassVar[tuple[str, ...]] = ("_forward_program",)
@@ -78,26 +77,26 @@ class PolynomialModule(PlannedModule):
         return describe_polynomial(self.plan).form
 
     def sweep(self, call: str = "forward") -> PolynomialSweep:
-        """The straight-line program of one row: of the ``forward`` call, its ``backward``, or any call in full."""
+        """Return the straight-line program of one row, for ``forward``, ``backward`` or a call's text."""
         return describe_polynomial(self.plan).sweep(named_call(self.plan, call))
 
     def placement(self, call: str = "forward", dtype: torch.dtype = torch.float32) -> PolynomialPlacement:
-        """The placement of a call's kernel: rows and channels of a task, what is transposed, scratch."""
+        """Return the kernel's placement for a call: rows and channels of a task, transposes, scratch."""
         return describe_polynomial(self.plan).placement(named_call(self.plan, call), dtype)
 
     @property
     def graph(self) -> Emission:
-        """The fx graph of the strategy in use."""
+        """The fx graph of the current strategy."""
         return emit_polynomial(self.plan, self.choice.strategy, self._indexed, self._ends)
 
     def code(self, call: str = "forward", dtype: torch.dtype = torch.float32) -> GeneratedSource:
-        """The generated C++ of a call."""
+        """Return the generated C++ of a call."""
         return describe_polynomial(self.plan).source(named_call(self.plan, call), dtype)
 
     # -- inspection --
 
-    def asked(self) -> dict[str, Any]:
-        return {"channels": self.channels, "elements": self.num_elements or 1, **super().asked()}
+    def inspection_options(self) -> dict[str, Any]:
+        return {"channels": self.channels, "elements": self.num_elements or 1, **super().inspection_options()}
 
     def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
         ends = dict(self._ends)
@@ -108,12 +107,12 @@ class PolynomialModule(PlannedModule):
         ]
         if not self.internal_weights:
             shapes += [(self.num_elements or 1, *shape) for shape in self.weight_shapes]
-        indices = bool(self.num_elements) + len(self._arguments)
+        indices = bool(self.num_elements) + len(self._edge_arguments)
         index = [torch.empty(rows, dtype=torch.int64, device="meta") for _ in range(indices)]
         return [*(self._without_values(*shape) for shape in shapes), *index]
 
     @property
-    def _arguments(self) -> list[str]:
+    def _edge_arguments(self) -> list[str]:
         return [name for end, name in EDGE_ARGUMENTS.items() if end in dict(self._ends).values()]
 
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
@@ -121,7 +120,7 @@ class PolynomialModule(PlannedModule):
 
     def called(self, *operands: Tensor) -> Tensor:
         given, inputs = list(operands), len(self.plan.inputs)
-        keywords: dict[str, Any] = {name: given.pop() for name in reversed(self._arguments)}
+        keywords: dict[str, Any] = {name: given.pop() for name in reversed(self._edge_arguments)}
         if self.num_elements:
             keywords[self._index] = given.pop()
         if given[inputs:]:
@@ -133,20 +132,20 @@ class PolynomialModule(PlannedModule):
     def _emission(self, direction: str) -> Emission:
         return self.graph
 
-    def _run_by(self, direction: str, program: nn.Module, config: Config) -> Runner:
+    def _make_runner(self, direction: str, program: nn.Module, config: Config) -> Runner:
         ends = dict(self._ends)
         if config.strategy == "kernel" and not ends:  # it keeps nothing
             config = replace(config, max_bytes=None)
         inputs = [None if name in ends else len(shape) for name, shape in self._shapes.items()]
         weights = [None if self._indexed else 2 for _ in self.plan.weights]
-        indices = [0] * (self._indexed + len(self._arguments))
+        indices = [0] * (self._indexed + len(self._edge_arguments))
         return run_rows(program, config, self._like, [*inputs, *weights, *indices], None if OUT in ends else 1)
 
     # -- evaluation --
 
-    def _of_tensors(self, tensors: Sequence[Tensor], index: Any, weights: Any, *edges: Any) -> Tensor:
-        """The polynomial of the inputs in their order; ``edges`` are both ends, the number of nodes, and the check."""
-        given = {name: self._fit(name, x) for name, x in zip(self._shapes, tensors, strict=True)}
+    def _check_and_run(self, tensors: Sequence[Tensor], index: Any, weights: Any, *edges: Any) -> Tensor:
+        """Check inputs in order and evaluate; ``edges`` are both ends, number of nodes and check flag."""
+        given = {name: self._check_dtype(name, x) for name, x in zip(self._shapes, tensors, strict=True)}
         ends = ends_of_call(self._ends, given, *edges) if edges else []
         first = next(iter(given))
         rows, of = (ends[0].shape[0], "edges") if self._ends else (given[first].shape[0], first)
@@ -163,7 +162,7 @@ class PolynomialModule(PlannedModule):
                 f"{self._index}: this module has no elements: leave it out, or construct it with num_elements (and a "
                 "Polynomial with weights='element')"
             )
-        return self._run([*given.values(), *self._weights(weights, rows)], index, ends)
+        return self._run([*given.values(), *self._weights_of_call(weights, rows)], index, ends)
 
     def _check_tensor(self, name: str, shape: tuple[int, ...], x: Tensor, rows: int, of: str) -> None:
         if x.dim() != len(shape) + 1 or x.shape[1:] != shape:
@@ -187,13 +186,12 @@ class PolynomialModule(PlannedModule):
         assert self.num_elements is not None
         check_range(self._index, index, self.num_elements, of="elements")
 
-    def _fit_weights(self, given: Any, rows: int) -> list[Tensor]:
-        """Check weights of a call, each (elements, paths, channels); without elements (1 or rows, paths, channels)."""
+    def _check_call_weights(self, given: Any, rows: int) -> list[Tensor]:
         shapes = self.weight_shapes
         if not isinstance(given, (list, tuple)) or len(given) != len(shapes):
             got = len(given) if isinstance(given, (list, tuple)) else type(given).__name__
             raise InputError(f"weights: give {len(shapes)} tensors, one for each of weight_shapes, got {got}")
-        fitted = [self._fit(f"weights[{n}]", w) for n, w in enumerate(given)]
+        fitted = [self._check_dtype(f"weights[{n}]", w) for n, w in enumerate(given)]
         for n, (w, shape) in enumerate(zip(fitted, shapes, strict=True)):
             self._check_weights(f"weights[{n}]", w, shape, rows)
         if any(w.shape[0] != fitted[0].shape[0] for w in fitted):  # some are of all rows, some of each
@@ -210,21 +208,17 @@ class PolynomialModule(PlannedModule):
         raise InputError(f"{name}: must have shape ({first}, {shape[0]}, {shape[1]}), {rule}, got {tuple(w.shape)}")
 
     def __prepare_scriptable__(self) -> nn.Module:
-        """Called by `torch.jit.script`, for any network that holds the module."""
         names = {id(p): name for name, p in self.named_parameters()}
         own = [names[id(w)] for w in self._own_weights()] if self.internal_weights else None
         return scripted_call(self, "_forward_program", self.plan, self._index if self._indexed else "", self._ends, own)
 
     def _own_weights(self) -> list[Tensor]:
-        """The module's own weights that terms read, in the order of the plan."""
         raise NotImplementedError
 
-    def _weights(self, given: Any, rows: int) -> list[Tensor]:
-        """The weights of a call: the module's own where it has some and none are given."""
-        return self._own_weights() if given is None and self.internal_weights else self._fit_weights(given, rows)
+    def _weights_of_call(self, given: Any, rows: int) -> list[Tensor]:
+        return self._own_weights() if given is None and self.internal_weights else self._check_call_weights(given, rows)
 
-    def _fit(self, name: str, x: Any) -> Tensor:
-        """A tensor of a call, of the module's dtype; under autocast what is narrower is widened to it."""
+    def _check_dtype(self, name: str, x: Any) -> Tensor:
         x = given_numbers(name, x, self._like.dtype)
         if self._like.is_meta and not x.is_meta and not any(True for _ in self.parameters()):
             self._settle(x)  # left there by a load, as no state says anything of it
@@ -241,7 +235,7 @@ class PolynomialModule(PlannedModule):
 
 
 def row_shape(o: Operand, channels: int) -> tuple[int, ...]:
-    """The shape of a row of an operand."""
+    """Return the shape of one row of an operand."""
     if not o.channels:
         return (o.dim,)
     return (channels, o.dim) if o.layout == "channel" else (channels * o.dim,)
@@ -252,12 +246,12 @@ def _row_shapes(plan: Plan, channels: int) -> dict[str, tuple[int, ...]]:
 
 
 def check_own_options(given: Iterable[str], *others: str) -> None:
-    """Raise `OptionError` for keywords that are neither how any module runs nor ``others`` of its own."""
+    """Raise `OptionError` for a keyword that is no run option and none of ``others``."""
     check_options((name for name in given if name not in RUN_FIELDS), (*others, *RUN_FIELDS))
 
 
 def check_stored(key: str, theirs: Any, ours: Tensor) -> None:
-    """Raise `InputError` where weights of a checkpoint have another shape."""
+    """Raise `InputError` if a checkpoint's weights have another shape."""
     if isinstance(theirs, Tensor) and theirs.shape != ours.shape:
         raise InputError(
             f"{key}: the checkpoint has shape (elements, paths, channels) = {tuple(theirs.shape)}, and this module "
@@ -267,7 +261,7 @@ def check_stored(key: str, theirs: Any, ours: Tensor) -> None:
 
 
 def check_ends(edges: Any, plan: Plan) -> Ends:
-    """The ends of edges by operand.  Raises `PlanError` for what is no tensor or no end, and for names that clash."""
+    """Convert ``edges`` into pairs of operand and end; `PlanError` for unknown names or ends, and name clashes."""
     names = [o.name for o in plan.operands if not o.weights]
     if not isinstance(edges, Mapping):
         raise PlanError(f"edges: must map names of tensors to ends, such as {{'x': 'src'}}, got {str(edges)[:60]}")
@@ -285,9 +279,9 @@ def check_ends(edges: Any, plan: Plan) -> Ends:
 def ends_of_call(
     ends: Ends, given: Mapping[str, Tensor], src: Any, dst: Any, num_nodes: int | None, check_index: bool
 ) -> list[Any]:
-    """The ends of edges as a program takes them, and behind them how many rows results are summed into.
+    """Return the edge indices that a program takes, then the number of result rows if results are summed.
 
-    Raises `InputError` for edges of what has none, and for those that do not fit the tensors that are given.
+    Raises `InputError` for edges of a polynomial without edges, and edges that do not fit.
     """
     if not ends:
         if src is not None or dst is not None or num_nodes is not None:

@@ -1,4 +1,4 @@
-"""The four products with a rule for their instructions: drop-ins for e3nn's classes of the same names."""
+"""Products that derive their instructions: drop-ins for e3nn's classes of the same names."""
 
 # `TensorSquare.forward` takes one operand less than its base; said here, as TorchScript reads type comments inside it
 # mypy: disable-error-code=override
@@ -23,7 +23,7 @@ _E3NN_FLAGS = ("compile_left_right", "_specialized_code", "_optimize_einsums")
 
 
 class PresetOptions(ProductOptions, total=False):
-    """Keywords of a product with a rule for its instructions: e3nn's, and those of a module."""
+    """Keywords of a product that derives its instructions."""
 
     in1_var: Sequence[float] | None
     in2_var: Sequence[float] | None
@@ -36,12 +36,14 @@ class PresetOptions(ProductOptions, total=False):
 
 
 class WeightlessOptions(PresetOptions, total=False):
-    """Keywords of a product whose class has no argument for the normalisation of paths."""
+    """Keywords of a product without argument ``path_normalization``."""
 
     path_normalization: str | None
 
 
-def _split(options: Mapping[str, Any], irrep_normalization: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split_options(
+    options: Mapping[str, Any], irrep_normalization: str | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
     options = {name: value for name, value in options.items() if name not in _E3NN_FLAGS}
     planning = {name: options.pop(name) for name in _TO_PLAN if name in options}
     planning["irrep_normalization"] = irrep_normalization
@@ -57,7 +59,7 @@ class _Preset(TensorProduct):
     def from_plan(
         cls, plan: Plan, internal_weights: bool | None = None, **options: Unpack[ProductOptions]
     ) -> TensorProduct:
-        """A plain `TensorProduct` of the plan, whose instructions need not be those of a preset."""
+        """Build a plain `TensorProduct`, as a plan need not follow the preset's rule."""
         return TensorProduct.from_plan(plan, internal_weights, **options)
 
 
@@ -65,7 +67,7 @@ class _Preset(TensorProduct):
 class FullyConnectedTensorProduct(_Preset):
     r"""Every allowed path, every copy with every copy: :math:`z_w = \sum_{uv} w_{uvw}\, x_u \otimes y_v + \dots`
 
-    Parameters are those of `TensorProduct` without the instructions.
+    Parameters are those of `TensorProduct` without ``instructions``.
 
     >>> FullyConnectedTensorProduct("2x0e+1o", "0e+1o", "1o")
     FullyConnectedTensorProduct(2x0e+1x1o x 1x0e+1x1o -> 1x1o | 3 paths | 3 weights)
@@ -80,7 +82,7 @@ class FullyConnectedTensorProduct(_Preset):
         path_normalization: str | None = None,
         **options: Unpack[PresetOptions],
     ) -> None:
-        planning, told = _split({**options, "path_normalization": path_normalization}, irrep_normalization)
+        planning, told = _split_options({**options, "path_normalization": path_normalization}, irrep_normalization)
         self._setup(fully_connected(irreps_in1, irreps_in2, irreps_out, **planning), **told)
 
 
@@ -95,7 +97,7 @@ class _Filtered(_Preset):
         irrep_normalization: str | None = None,
         **options: Unpack[WeightlessOptions],
     ) -> None:
-        planning, told = _split(options, irrep_normalization)
+        planning, told = _split_options(options, irrep_normalization)
         self._setup(self._preset(irreps_in1, irreps_in2, filter_ir_out, **planning), **told)
 
 
@@ -123,9 +125,9 @@ class FullTensorProduct(_Filtered):
 
 @compile_mode("script")
 class TensorSquare(_Preset):
-    r"""The product of a tensor with itself, each symmetric pair once.
+    """The product of a tensor with itself, each symmetric pair once.
 
-    Without ``irreps_out`` it has no weights and keeps every output apart; with it, it is fully connected and weighted.
+    Without ``irreps_out``, outputs stay separate and unweighted; with ``irreps_out``, the square is fully connected.
 
     >>> TensorSquare("1o")
     TensorSquare(1x1o -> 1x0e+1x2e | 2 paths | 0 weights)
@@ -139,7 +141,7 @@ class TensorSquare(_Preset):
         irrep_normalization: str | None = None,
         **options: Unpack[WeightlessOptions],
     ) -> None:
-        planning, told = _split(options, irrep_normalization)
+        planning, told = _split_options(options, irrep_normalization)
         self._setup(tensor_square(irreps_in, irreps_out, filter_ir_out, **planning), **told)
 
     def _setup(self, plan: Plan, internal_weights: bool | None, **options: Any) -> None:
@@ -147,7 +149,7 @@ class TensorSquare(_Preset):
         self.irreps_in = plan.irreps_in1
 
     def forward(self, x: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """The square of ``x (…, in)``; weights as in `TensorProduct.forward`."""
+        """Return the square of ``x (…, in)``; weights as in `TensorProduct.forward`."""
         if torch.jit.is_scripting():  # which knows no super()
             return self._forward_program(x, x, self._scripted_weight(weight))
         return super().forward(x, x, weight)

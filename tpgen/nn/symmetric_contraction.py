@@ -1,4 +1,4 @@
-"""`SymmetricContraction`: products of a node's features with themselves, weighted by its element, as in MACE."""
+"""`SymmetricContraction`, as in MACE."""
 
 from __future__ import annotations
 
@@ -24,44 +24,39 @@ Correlation = int | Mapping[Any, int]
 
 
 class SymmetricContraction(PolynomialModule):
-    r"""MACE's symmetric contraction: products of the features of a node with themselves, weighted by its element.
+    r"""MACE's symmetric contraction: products of node features with themselves, weighted by element.
 
     .. math:: z_k = \sum_\nu \sum_p w^{\nu}_{e,p} \sum_{i \ldots j} U^{\nu p}_{k, i \ldots j}\; x_i \cdots x_j
 
     for every row, of element e, and every channel, with degrees :math:`\nu` from 1 to ``correlation``.
 
-    Couplings U are chained Wigner 3j symbols in float64, in MACE's order and normalisation; parameters have MACE's
-    names and shapes, so its checkpoints load.
+    Couplings U are chained Wigner 3j symbols in MACE's order and normalisation.  MACE checkpoints load.
 
     Parameters
     ----------
-    irreps_in
-        such as ``128x0e+128x1o``: as many copies of every irrep as there are channels.
-    irreps_out
-        irreps of the output, with as many copies.
+    irreps_in, irreps_out
+        such as ``128x0e+128x1o``, with a copy of every irrep for each channel.
     correlation
         the highest degree, 1 to 4; or a mapping from output irreps to degrees.
-    irrep_normalization, path_normalization
-        accepted as by MACE, and like there without effect.
+    irrep_normalization, path_normalization, shared_weights
+        accepted as by MACE, without effect.
     use_reduced_cg
-        must be False: MACE's other basis comes out of another library.
+        must be False: cuequivariance defines MACE's reduced basis.
     internal_weights
-        whether the module owns its weights (the default); else `forward` takes them.
-    shared_weights
-        accepted as by MACE; without ``num_elements`` all rows share their weights.
+        whether the module owns its weights (the default).
     num_elements
-        how many elements there are.
+        number of elements; None shares weights among all rows.
     strategy, backend, dynamic, fullgraph, mode, max_bytes
-        how it is written and run, as of `Polynomial`.
+        as for `Polynomial`.
 
     Raises
     ------
     PlanError
         for irreps of unequal multiplicities, or degrees other than 1 to 4.
     OptionError
-        for an option that is not there.
+        for an unknown option.
     InputError
-        at a call, where a tensor does not fit.
+        at a call, for a tensor that does not fit.
 
     Example
     -------
@@ -95,7 +90,7 @@ class SymmetricContraction(PolynomialModule):
                 "use_reduced_cg=False, and train or load weights of the full basis"
             )
         irreps_in, irreps_out = parse_irreps(irreps_in, "irreps_in"), parse_irreps(irreps_out, "irreps_out")
-        channels = _channels(irreps_in, irreps_out)
+        channels = _channel_count(irreps_in, irreps_out)
         degrees = _degrees(irreps_out, correlation)
         plan = make_contraction_plan(irreps_in, irreps_out, degrees)  # highest degree first for each output irrep
         super().__init__(plan, channels, num_elements, internal_weights is None or internal_weights, **options)
@@ -108,17 +103,17 @@ class SymmetricContraction(PolynomialModule):
             )
 
     def forward(self, x: Tensor, y: Tensor | None = None, weights: list[Tensor] | None = None) -> Tensor:
-        """The contraction of ``x (rows, channels, components)``; returns ``(rows, irreps_out.dim)``.
+        """Contract ``x (rows, channels, components)``; returns ``(rows, irreps_out.dim)``.
 
-        ``y`` is the element of every row: one-hot ``(rows, elements)`` or int64 ``(rows,)``; None where all rows share
-        weights.  ``weights``, which take the place of the module's own where it has some, are `weight_shapes` with the
-        number of elements in front; where there are no elements, with 1 (shared by all rows) or rows.
+        ``y`` is every row's element: one-hot ``(rows, elements)`` or int64 ``(rows,)``; None without elements.
+        ``weights`` replace internal ones: `weight_shapes` preceded by the number of elements, or without elements by 1
+        or rows.
         """
         if not isinstance(x, Tensor):
             node = leaf_call(self, x, y, weights)
             if node is not None:
                 return node
-        return self._of_tensors((x,), y, weights)
+        return self._check_and_run((x,), y, weights)
 
     def _own_weights(self) -> list[Tensor]:
         return [w for c in self.contractions for w in c.used()]  # type: ignore[operator]
@@ -131,7 +126,7 @@ class SymmetricContraction(PolynomialModule):
         )
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
-        """Load as usual; MACE keeps its couplings beside the weights, which say the sign that each weight goes with."""
+        # MACE stores couplings beside the weights; a coupling fixes the sign of its weight
         for n, (mul_ir, degree) in enumerate(zip(self.irreps_out, self.degrees, strict=True)):
             at = f"{prefix}contractions.{n}."
             for nu in range(1, degree + 1):
@@ -149,12 +144,12 @@ class SymmetricContraction(PolynomialModule):
 
 
 class _Weights(nn.Module):
-    """The weights into one output irrep, under MACE's names and in its shapes; nothing reads those of dead degrees."""
+    """Weights into one output irrep, under MACE's names and shapes."""
 
     def __init__(self, paths: list[list[Entries]], elements: int, channels: int) -> None:
         super().__init__()
         self._live = [any(found) for found in paths]
-        made = [_made(elements, found, channels) for found in paths]
+        made = [_make_weights(elements, found, channels) for found in paths]
         self.weights = nn.ParameterList(made[:-1][::-1])
         self.weights_max = made[-1]
 
@@ -165,14 +160,14 @@ class _Weights(nn.Module):
                 yield parameter
 
 
-def _made(elements: int, paths: list[Entries], channels: int) -> nn.Parameter:
+def _make_weights(elements: int, paths: list[Entries], channels: int) -> nn.Parameter:
     # MACE has a weight for every chain, also where all of them vanish between equal tensors, and one where none is
     if not any(paths):
         return nn.Parameter(torch.zeros(elements, max(1, len(paths)), channels), requires_grad=False)
     return nn.Parameter(torch.randn(elements, len(paths), channels) / len(paths))
 
 
-def _channels(irreps_in: Irreps, irreps_out: Irreps) -> int:
+def _channel_count(irreps_in: Irreps, irreps_out: Irreps) -> int:
     copies = {mul for mul, _ in (*irreps_in, *irreps_out)}
     if len(copies) != 1 or 0 in copies:
         raise PlanError(
@@ -184,15 +179,16 @@ def _channels(irreps_in: Irreps, irreps_out: Irreps) -> int:
 
 def _degrees(irreps_out: Irreps, correlation: Correlation) -> list[int]:
     names = [str(ir) for _, ir in irreps_out]
-    by_irrep = _by_irrep(correlation, names) if isinstance(correlation, Mapping) else dict.fromkeys(names, correlation)
+    by_irrep = (
+        _degree_by_irrep(correlation, names) if isinstance(correlation, Mapping) else dict.fromkeys(names, correlation)
+    )
     for degree in by_irrep.values():
         if not isinstance(degree, int) or isinstance(degree, bool) or not 1 <= degree <= MAX_DEGREE:
             raise PlanError(f"correlation must be a whole number from 1 to {MAX_DEGREE}, got {degree!r}")
     return [by_irrep[name] for name in names]
 
 
-def _by_irrep(correlation: Mapping[Any, int], outputs: list[str]) -> dict[str, int]:
-    """The degree of every output irrep, as its user or MACE writes them."""
+def _degree_by_irrep(correlation: Mapping[Any, int], outputs: list[str]) -> dict[str, int]:
     by_irrep: dict[str, int] = {}
     for key, degree in correlation.items():
         name = _irrep_name(key)
@@ -222,9 +218,9 @@ def _check_names(irrep_normalization: str | None, path_normalization: str | None
 
 
 def coupling_basis(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
-    """Each path of a checkpoint as a sum of ours, ``(theirs, ours)``: between equal tensors only sums count.
+    """Express checkpoint paths in our paths, as a matrix ``(theirs, ours)``, up to permutations of inputs.
 
-    Raises `PlanError` where they are none: cuequivariance's reduced basis is one.
+    Raises `PlanError` for couplings outside our span.
     """
     ours = contraction_couplings(irreps_in, output, degree)
     theirs = theirs.to("cpu", torch.float64)
@@ -239,20 +235,20 @@ def coupling_basis(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, d
 
 
 def mean_over_orders(couplings: Tensor) -> Tensor:
-    """The mean over all orders of the inputs: ``[component, i_1, ..., i_nu, path]``."""
+    """Average couplings ``[component, i_1, ..., i_nu, path]`` over all permutations of the inputs."""
     inputs = range(1, couplings.dim() - 1)
     turned = [couplings.permute(0, *order, couplings.dim() - 1) for order in permutations(inputs)]
     return torch.stack(turned).mean(0)
 
 
 def contraction_couplings(irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
-    """All paths to an output, ``[component, i_1, ..., i_nu, path]``, in float64."""
+    """Compute the float64 couplings of all paths to an output, ``[component, i_1, ..., i_nu, path]``."""
     one = [one_channel(irreps_in)] * degree
     return torch.from_numpy(generalized_couplings(one, output, natural=degree == MAX_DEGREE))
 
 
 def coupling_signs(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
-    """The sign of each path in a checkpoint: versions of e3nn differ in those of some Wigner 3j symbols."""
+    """Return each checkpoint path's sign relative to ours; signs vary between e3nn versions."""
     ours = contraction_couplings(irreps_in, output, degree)
     if ours.shape[-1] == 0:
         return torch.ones(1, dtype=torch.float64)

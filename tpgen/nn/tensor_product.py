@@ -1,7 +1,6 @@
-"""`TensorProduct`: a planned, emitted and compiled product as a module, a drop-in for `e3nn.o3.TensorProduct`.
+"""`TensorProduct`: a planned and compiled equivariant tensor product."""
 
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# annotations are objects, not strings: TorchScript reads them
 
 import warnings
 from collections.abc import Sequence
@@ -29,64 +28,62 @@ from tpgen.planner.plan import Plan
 from tpgen.planner.product import PRODUCT, make_plan
 
 
-class _Unwritten(nn.Module):
+class _MissingProgram(nn.Module):
     def forward(self, y: Tensor, w: Tensor) -> Tensor:
         raise RuntimeError("this program was not written: construct the product with compile_right=True")
 
 
 @compile_mode("script")
 class TensorProduct(FormModule):
-    r"""Equivariant tensor product with parametrised paths, :math:`z = \sum_p \alpha_p\, w_p\, (x \otimes y)_p`.
+    r"""Equivariant tensor product of weighted paths, :math:`z = \sum_p \alpha_p\, w_p\, (x \otimes y)_p`, as e3nn's.
 
-    Each instruction couples a segment of both inputs to one of the output with a real Wigner 3j symbol; its mode
-    says how the copies meet (see docs/concepts.md).  The product is planned once, written as an fx graph and run by
-    ``backend``.
+    Each instruction couples segments of both inputs to an output segment by a real Wigner 3j symbol; its mode pairs the
+    copies (see docs/concepts.md).
 
     Parameters
     ----------
     irreps_in1, irreps_in2, irreps_out
-        how inputs and output turn: ``"16x0e + 16x1o"``, or any other value that `e3nn.o3.Irreps` takes.
+        irreps of inputs and output: any value that `e3nn.o3.Irreps` takes.
     instructions
         tuples ``(i_in1, i_in2, i_out, mode, has_weight[, path_weight])``, with the mode one of ``uvw, uvu, uvv,
         uuw, uuu, uvuv, uvu<v, u<vw``.
     in1_var, in2_var, out_var
         variance of each entry of the irreps, 1 by default.
     irrep_normalization
-        what has variance 1: each ``component`` (the default), the ``norm``, or ``none``.
+        unit of variance 1: ``component`` (the default), ``norm`` or ``none``.
     path_normalization
-        what counts alike in a sum: each ``element`` (the default), each ``path``, or ``none``.
+        unit of equal weight in a sum: ``element`` (the default), ``path`` or ``none``.
     internal_weights
-        whether the module owns its weights: where left out, it does if they are shared.
+        whether the module owns its weights; by default, if shared.
     shared_weights
-        whether all rows use the same weights (the default), or each has its own.
+        whether all rows use the same weights (the default).
     compile_left_right
-        accepted as by e3nn: the program of `forward` is always written.
+        accepted as by e3nn, without effect.
     compile_right
         write the program of `right` at construction, else at its first use.
     layout
-        ``mul_ir`` (e3nn's: copies outside) or ``ir_mul`` (components outside), one name or one for each of in1,
-        in2, out.
+        ``mul_ir`` (e3nn's: copies outside) or ``ir_mul`` (components outside), one for all or one for each operand.
     strategy
-        ``einsum``, ``grouped``, ``unrolled``, ``kernel`` or ``auto``; `choice` says what was taken and why.
+        ``einsum``, ``grouped``, ``unrolled``, ``kernel`` or ``auto``; see `choice`.
     backend
         ``eager``, ``script``, ``inductor``, ``aot_eager`` or ``cudagraphs``; compiled at the first call.
     streams
-        put independent paths on this many CUDA streams (0: none).
+        number of CUDA streams for independent paths (0: none).
     dynamic, fullgraph, mode
-        passed to `torch.compile` by the backends that use it.
+        passed to `torch.compile` by some backends.
     max_bytes
-        the most that a graph takes beside operands and results: it computes some rows at a time (None: no limit).
+        limit of a graph's memory beyond operands and results, kept by batches of rows (None: no limit).
 
     Raises
     ------
     PlanError
         names the instruction that breaks a rule.
     InputError
-        at a call, where a tensor does not fit.
+        at a call, for a tensor that does not fit.
 
     Example
     -------
-    Sixteen vectors with one, as a MACE layer does:
+    Sixteen vectors with one, as in MACE:
 
     >>> product = TensorProduct("16x1o", "1x1o", "16x0e + 16x1e",
     ...                         [(0, 0, 0, "uvu", True), (0, 0, 1, "uvu", True)], shared_weights=False)
@@ -140,7 +137,7 @@ class TensorProduct(FormModule):
 
     @classmethod
     def from_plan(cls, plan: Plan, internal_weights: bool | None = None, **options: Unpack[ProductOptions]) -> Self:
-        """The module of a plan, such as a preset's.
+        """Build the module of a plan, such as a preset's.
 
         >>> from tpgen.planner.presets import channelwise
         >>> TensorProduct.from_plan(channelwise("8x0e+8x1o", "0e+1o", "0e+1o"))
@@ -164,8 +161,8 @@ class TensorProduct(FormModule):
         config = Config(**options)
         if internal_weights is None:
             internal_weights = plan.shared_weights and any(i.has_weight for i in plan.instructions)
-        self._hold_plan(plan, internal_weights, config.layout)
-        self._own("weight", torch.randn, self.weight_numel)
+        self._set_plan(plan, internal_weights, config.layout)
+        self._add_parameter("weight", torch.randn, self.weight_numel)
         self.irreps_in1, self.irreps_in2 = plan.irreps_in1, plan.irreps_in2
         self._in1_dim, self._in2_dim = plan.irreps_in1.dim, plan.irreps_in2.dim
         self.streams = config.streams
@@ -179,11 +176,11 @@ class TensorProduct(FormModule):
         super()._write_programs()
         kernel = self.choice.strategy == "kernel" and self.backend != "script" and not self.streams
         self.kernel_text = describe(self.plan, self.layout) if kernel else ""
-        right = self._modules.get("_right_program") or _Unwritten()
-        self._right_program = right if isinstance(right, _Unwritten) else self._program("right")
+        right = self._modules.get("_right_program") or _MissingProgram()
+        self._right_program = right if isinstance(right, _MissingProgram) else self._program("right")
 
     def _write_right(self) -> None:
-        if isinstance(self._right_program, _Unwritten):
+        if isinstance(self._right_program, _MissingProgram):
             if torch.compiler.is_compiling():  # writing is no tensor code: torch.compile cannot trace it
                 raise InputError(
                     "the program of right is not written yet, and torch.compile cannot trace the writing: "
@@ -194,45 +191,44 @@ class TensorProduct(FormModule):
     # --- evaluation ---------------------------------------------------------------------------------------------
 
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045 (TorchScript reads it)
-        """The product of ``x (…, in1)`` and ``y (…, in2)``; batch dimensions broadcast.
+        """Multiply ``x (…, in1)`` and ``y (…, in2)``, with broadcast; returns ``(…, out)``.
 
-        ``weight`` is ``(numel,)``, or ``(…, numel)`` where weights are not shared, or a list with one tensor for
-        each weighted instruction.  It may be left out where weights are internal; where it is given it takes their
-        place for this call. Returns ``(…, out)``.
+        ``weight`` is ``(numel,)``, or ``(…, numel)`` if not shared, or a list with a tensor for each weighted
+        instruction, and replaces internal weights.
         """
         # Five routes, the narrowest first.  TorchScript must see no other.  The usual call is tried before anything is
         # looked at, since small products are overhead.  What an fx trace sees is one node.  Plain rows go to the
         # program unchecked; all else is checked and brought to one dtype first.
         if torch.jit.is_scripting():
             return self._forward_program(x, y, self._scripted_weight(weight))
-        made = self._quick_call(self.kernel_text, x, y, weight)
+        made = self._try_kernel(self.kernel_text, x, y, weight)
         if made is not None:
             return made
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and (weight is None or isinstance(weight, Tensor))):
             node = leaf_call(self, x, y, weight)
             if node is not None:
                 return node
-        w = self._given_weight(weight)
+        w = self._weight_of_call(weight)
         if not torch.compiler.is_compiling() and self.takes_rows(x, y, w):
             return self._runner("forward")(x, y, w)
-        x, y, w = self._fit({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
+        x, y, w = self._check_operands({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
         return self._run("forward", x, y, w)
 
     @torch.jit.export
     def right(self, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """The product as a matrix that acts on x: ``out = einsum("…i,…ik->…k", x, right(y))``.
+        """Return the product as a matrix on x: ``out = einsum("…i,…ik->…k", x, right(y))``.
 
-        Takes ``y (…, in2)`` and weights as `forward` does; returns ``(…, in1, out)``.  All eight modes have it.
+        Takes ``y (…, in2)`` and weights as `forward` does; returns ``(…, in1, out)``.
         """
         if torch.jit.is_scripting():
             return self._right_program(y, self._scripted_weight(weight))
         self._write_right()
-        w = self._given_weight(weight)
-        y, w = self._fit({"y": (y, self._in2_dim)}, w)
+        w = self._weight_of_call(weight)
+        y, w = self._check_operands({"y": (y, self._in2_dim)}, w)
         return self._run("right", y, w)
 
     def takes_rows(self, x: Tensor, y: Tensor, w: Tensor) -> bool:
-        """Whether a call needs none of the thorough checks: rows alike, nothing to convert, nothing to complain of."""
+        """Test whether operands need no further check or conversion."""
         like = self.output_mask
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() == 2) or self.streams:
             return False
@@ -258,8 +254,7 @@ class TensorProduct(FormModule):
                 return self._runner(direction)(*operands)
         return unrounded(self._runner(direction), *operands)
 
-    def _fit(self, named: dict[str, tuple[Tensor, int]], w: Tensor) -> list[Tensor]:
-        """Check the operands of a call; under autocast bring them to one dtype."""
+    def _check_operands(self, named: dict[str, tuple[Tensor, int]], w: Tensor) -> list[Tensor]:
         like = self.output_mask
         named = {name: (given_numbers(name, x, like.dtype), dim) for name, (x, dim) in named.items()}
         w = given_numbers("weight", w, like.dtype)
@@ -275,16 +270,16 @@ class TensorProduct(FormModule):
 
     # --- weights ------------------------------------------------------------------------------------------------
 
-    def _lack(self) -> str:
+    def _missing_weights_message(self) -> str:
         rows = "" if self.shared_weights else " for each row"
         return (
             "this product has no weights of its own (internal_weights=False): "
             f"give weight with {self.weight_numel} entries{rows}"
         )
 
-    def _given_weight(self, weight: Tensor | Sequence[Tensor] | None) -> Tensor:
+    def _weight_of_call(self, weight: Tensor | Sequence[Tensor] | None) -> Tensor:
         if weight is None:
-            return self._given(None, self.weight, self.weight_numel)
+            return self._value_or_own(None, self.weight, self.weight_numel)
         if not isinstance(weight, Tensor):
             weight = flat_weight(weight, self.plan)
         check_weight(weight, self.weight_numel, self.shared_weights, self.internal_weights)
@@ -295,17 +290,16 @@ class TensorProduct(FormModule):
             assert weight.dim() == 1, "weights are shared by all rows: give one axis"
         elif weight is not None:
             assert weight.dim() > 1, "weights are not shared: give a batch dimension"
-        return self._scripted_given(weight, self.weight, self.weight_numel)
+        return self._scripted_value_or_own(weight, self.weight, self.weight_numel)
 
     # --- a well-behaved module ------------------------------------------------------------------------------------
 
     def visualize(
         self, weight: Tensor | None = None, plot_weight: bool = True, aspect_ratio: float | str = 1, ax: Any = None
     ) -> tuple[Any, Any]:
-        """Draw the paths with matplotlib, as e3nn does: inputs on the upper sides of a hexagon, the output below.
+        """Draw the paths with matplotlib, as e3nn does; return ``(figure, axes)``.
 
-        Paths are coloured by the size of their weights where ``plot_weight`` is set and weights are there.
-        Returns ``(figure, axes)``.
+        With ``plot_weight``, available weights colour the paths.
         """
         if aspect_ratio != "auto" and not isinstance(aspect_ratio, (int, float)):
             raise TpgenError(f"aspect_ratio must be a number or 'auto', got {aspect_ratio!r}")
@@ -318,9 +312,9 @@ class TensorProduct(FormModule):
 
     def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
         self._no_nodes(nodes)
-        return [self._without_values(rows, n) for n in (self._in1_dim, self._in2_dim)] + self._weights_of(rows)
+        return [self._without_values(rows, n) for n in (self._in1_dim, self._in2_dim)] + self._weight_operands(rows)
 
-    def _weights_of(self, rows: int) -> list[Tensor]:
+    def _weight_operands(self, rows: int) -> list[Tensor]:
         if self.internal_weights or not self.weight_numel:
             return []
         return [self._without_values(*(() if self.shared_weights else (rows,)), self.weight_numel)]
@@ -333,12 +327,11 @@ class TensorProduct(FormModule):
         return sum(prod(i.path_shape) for i in self.instructions)
 
     def __prepare_scriptable__(self) -> "TensorProduct":
-        """Called by `torch.jit.script`: a scripted module must have every program it may be asked for."""
         self._write_right()
         return self
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
-        """Load as usual; e3nn keeps couplings in its state_dict, which are constants here."""
+        # e3nn stores couplings, which are constants here
         for key in [k for k in state_dict if k.startswith(prefix + "_compiled_main_")]:
             del state_dict[key]
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -62,6 +62,8 @@ def test_no_law_accuses_a_network_with_splines() -> None:
 
 
 def test_wrong_slopes_of_splines_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    call = spline._call
-    monkeypatch.setattr(spline, "_call", lambda s, r, g: call(s, r, g) if g is None else 1.0001 * call(s, r, g))
+    call = spline._run_spline_kernel
+    monkeypatch.setattr(
+        spline, "_run_spline_kernel", lambda s, r, g: call(s, r, g) if g is None else 1.0001 * call(s, r, g)
+    )
     assert verified("forces", "stress").failed == ("forces", "stress")

@@ -1,1 +1,1 @@
-"""Networks for programs without tpgen: packages with their kernels, and modules of torch's operators alone."""
+"""Networks for use without tpgen."""

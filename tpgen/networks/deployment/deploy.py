@@ -1,4 +1,4 @@
-"""A folder from which a program without tpgen computes a network: package, operators, kernels, and how to load them."""
+"""Deployment of a network into a folder for use without tpgen."""
 
 from __future__ import annotations
 
@@ -40,16 +40,15 @@ def deploy(
     ghosts: bool = False,
     progress: Told = None,
 ) -> Path:
-    """Write a network and its kernels into a new folder; returns the folder.
+    """Write a network and its kernels into a new folder; return the folder, which appears only when complete.
 
-    ``inputs`` are the tensors of one call: `network_program` says which of their sizes stay open.  A model of MACE's,
-    NequIP's or SevenNet's needs none: it is deployed as a network of the tensors of a structure, see docs/deploy.md.
-    ``metadata`` stands in the package, where a program reads it.  With ``ghosts``, an Allegro takes the atoms of a rank
-    and their ghosts, and no cell, as ``pair_allegro`` gives them.  ``progress`` is True for a bar, on stderr or in the
-    cell of a notebook, or a function that is told each step.  The folder appears when it is whole.
+    ``inputs`` are the tensors of one call, with open sizes as in `network_program`.  A MACE, NequIP or SevenNet model
+    needs none, and takes the tensors of a structure, see docs/deploy.md.  The package contains ``metadata``.  With
+    ``ghosts``, an Allegro takes a rank's atoms and ghosts, without a cell, for ``pair_allegro``.  ``progress`` is True
+    for a bar, or a function that receives each step.
 
-    Raises `DeployError` where ``out`` exists, where the network cannot be written as one program, for a product
-    without a kernel here, and with ``ghosts`` for any but an Allegro.
+    Raises `DeployError` if ``out`` exists, if the network cannot be one program, for a product without a kernel, and
+    with ``ghosts`` for any model but Allegro.
     """
     folder = Path(out).absolute()
     if folder.exists():
@@ -72,25 +71,24 @@ def deploy(
         few_alike = model is not None and model.few_alike
         write = partial(network_program, network, inputs, few_alike=few_alike)
         program = write()
-        with _made_whole(folder) as made:
+        with _atomic_folder(folder) as made:
             begin("compile its kernels")
             program, kernels = with_kernels(program, write)
             write_runtime(kernels, made)
             begin("compile what lies between them")
             options = {"aot_inductor.metadata": dict(metadata)} if metadata else None
             write_package(program, str(made / "model.pt2"), options)
-            _let_go(program)
+            _release_inputs(program)
             torch.save(inputs, made / "inputs.pt")
             if model is not None:
                 (made / "model.nequip.pt2").symlink_to("model.pt2")  # the name that pair_nequip asks for
             shown = {"title": title, "inputs": described_input(program, names_of(network, len(inputs)))}
             shown["results"] = "" if model is None else f" {model.said()}"
-            _write_rest(made, shown, {} if model is None else {"model": model.described()})
+            _write_support_files(made, shown, {} if model is None else {"model": model.described()})
     return folder
 
 
-def _let_go(program: ExportedProgram) -> None:
-    """Empty the list of inputs that a program's sizes have: inputs hold sizes in C++, where no collector looks."""
+def _release_inputs(program: ExportedProgram) -> None:
     for node in program.graph.find_nodes(op="placeholder"):
         mode = getattr(node.meta.get("val"), "fake_mode", None)
         if mode is not None and mode.shape_env is not None:
@@ -98,7 +96,7 @@ def _let_go(program: ExportedProgram) -> None:
 
 
 @contextmanager
-def _made_whole(folder: Path) -> Iterator[Path]:
+def _atomic_folder(folder: Path) -> Iterator[Path]:
     # a folder beside it, which takes its name when all is written
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -110,7 +108,7 @@ def _made_whole(folder: Path) -> Iterator[Path]:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _write_rest(folder: Path, shown: Mapping[str, str], more: Mapping[str, Any]) -> None:
+def _write_support_files(folder: Path, shown: Mapping[str, str], more: Mapping[str, Any]) -> None:
     for name in ("load.py", "example.cpp"):
         shutil.copyfile(_FILES / name, folder / name)
     version = torch.__version__.split("+")[0]
@@ -137,7 +135,7 @@ _AXES = {
 
 
 def names_of(network: nn.Module, count: int) -> list[str]:
-    """Names of so many inputs: those that a network of a dict lists, or those in its forward.
+    """Return names of ``count`` inputs: a network's own list, or forward's arguments.
 
     >>> names_of(nn.Bilinear(2, 3, 4), 2)
     ['input1', 'input2']
@@ -153,7 +151,7 @@ def names_of(network: nn.Module, count: int) -> list[str]:
 
 
 def described_input(program: ExportedProgram, names: Sequence[str]) -> str:
-    """A table of a program's inputs; sizes that are open have words or letters, and their least if it is not 0."""
+    """Write a Markdown table of a program's inputs, with open sizes as words or letters."""
     user = set(program.graph_signature.user_inputs)
     values = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in user]
     axes = [(x.shape, *_AXES.get(name, (0, ""))) for name, x in zip(names, values, strict=True)]

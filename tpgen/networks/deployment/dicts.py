@@ -1,4 +1,4 @@
-"""Networks of dicts, as the field's are, as networks of tensors, which is what a program takes."""
+"""Networks of dicts as networks of tensors."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from torch import Tensor, nn
 
 
 class OfTensors(nn.Module):
-    """A network that takes a dict and returns one, as a module that takes tensors and returns tensors.
+    """Wraps a network from dict to dict as a module from tensors to detached tensors.
 
-    ``inputs`` are the names of what changes from call to call, ``outputs`` those of what is returned, ``fixed`` what
-    stays as it is in every call, and ``options`` the further arguments of the network.  Derivatives that the network
-    takes itself are in the results, which are values: it is called with gradients enabled.
+    ``inputs`` and ``outputs`` name varying and returned entries, ``fixed`` are constant entries, ``options`` further
+    arguments.
 
     >>> class Energy(nn.Module):
     ...     def forward(self, data, scale):
@@ -41,7 +40,7 @@ class OfTensors(nn.Module):
             self.register_buffer(f"fixed_{name}", (fixed or {})[name].detach())
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """The outputs for tensors in the order of the inputs."""
+        """Return the outputs for tensors in the order of ``inputs``."""
         given = {name: x.detach() for name, x in zip(self.inputs, tensors, strict=True)}
         given |= {name: getattr(self, f"fixed_{name}") for name in self.fixed}
         with torch.enable_grad():

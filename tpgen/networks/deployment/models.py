@@ -1,7 +1,6 @@
-"""Models of MACE, NequIP and SevenNet as networks of the same five tensors, so that all are deployed and called alike.
+"""MACE, NequIP and SevenNet models as networks of the same five tensors.
 
-A structure is positions, edges, the number of each atom's element, a cell, and by how many cells an edge is shifted;
-they have the names that ``pair_nequip`` of LAMMPS gives them.  All are float64, whatever the model computes in, in eV
+A structure is positions, edges, element indices, cell, and cell shifts, named as in ``pair_nequip``, in float64, eV
 and Å.
 """
 
@@ -29,7 +28,7 @@ _VOIGT = (0, 3, 5, 3, 1, 4, 5, 4, 2)  # of xx yy zz xy yz zx
 
 @dataclass(frozen=True)
 class Model:
-    """A model of a project: its elements in the order of their numbers, and how a structure is computed."""
+    """Elements, cutoff, inputs, outputs and evaluation function of a project's model."""
 
     elements: tuple[str, ...]
     cutoff: float
@@ -40,13 +39,13 @@ class Model:
     few_alike: bool = False  # whether branches and squeezes for 0 or 1 edges change no number
 
     def described(self) -> dict[str, Any]:
-        """Entries of a manifest."""
+        """Return the model's entries of a manifest."""
         units = {"energy": "eV", "forces": "eV/Å", "stress": "eV/Å³", "length": "Å"}
         named = {"elements": list(self.elements), "cutoff": self.cutoff, "units": units}
         return {**named, "inputs": list(self.inputs), "outputs": list(self.outputs)}
 
     def said(self) -> str:
-        """Results of a structure, for who reads its folder."""
+        """Describe inputs and results for the README."""
         shift, ends = ("", " of local atoms i") if "cell" not in self.inputs else (" + edge_cell_shift @ cell", "")
         return (
             f"You get {', '.join(f'`{name}`' for name in self.outputs)}, in eV and Å.\n\n`atom_types` counts from 0 in "
@@ -55,7 +54,7 @@ class Model:
         )
 
     def package(self) -> dict[str, str]:
-        """Metadata of the package, as ``pair_nequip`` reads it."""
+        """Return package metadata for ``pair_nequip``."""
         return {
             **self.metadata,
             "r_max": repr(self.cutoff),
@@ -68,7 +67,7 @@ class Model:
         }
 
     def example(self) -> list[Tensor]:
-        """Eight atoms of a shaken cube, and all pairs below the cutoff."""
+        """Return a perturbed cube of eight atoms, with all edges below the cutoff."""
         generator = torch.Generator().manual_seed(0)
         places = torch.cartesian_prod(*3 * [torch.arange(2)]).double()
         shaken = places + 0.05 * torch.randn(places.shape, generator=generator, dtype=torch.float64)
@@ -78,7 +77,7 @@ class Model:
         return [positions, edges, types, cell[None], torch.zeros(edges.shape[1], 3).double()][: len(self.inputs)]
 
     def with_ghosts(self, network: nn.Module) -> Model:
-        """This model of the atoms of a rank and their ghosts, without a cell: its energies must be local."""
+        """Return the model on a rank's atoms and ghosts, without a cell; `DeployError` unless Allegro."""
         if "allegro" not in packages_in(network):
             raise DeployError(
                 f"{type(network).__name__} passes messages between atoms, so ghosts would need those of their own "
@@ -89,7 +88,7 @@ class Model:
 
 
 class OfStructures(nn.Module):
-    """A model of the tensors of a structure, in the order of its inputs; returns its outputs."""
+    """A module from the tensors of a structure to a model's outputs."""
 
     def __init__(self, network: nn.Module, model: Model) -> None:
         super().__init__()
@@ -112,7 +111,7 @@ class OfStructures(nn.Module):
 
 
 def model_of(network: nn.Module) -> Model:
-    """The model that a network is; raises `DeployError` for one of no known project."""
+    """Return the `Model` of a network; `DeployError` for an unknown project."""
     packages = packages_of(network)
     for project, (_, make) in _PROJECTS.items():
         if project in packages:
@@ -124,11 +123,11 @@ def model_of(network: nn.Module) -> Model:
 
 
 def read_file(project: str, source: Path) -> nn.Module:
-    """The network in a file of a project's: a model of MACE's, a checkpoint or package of NequIP's, or SevenNet's."""
+    """Read a network from a MACE, NequIP or SevenNet file."""
     return _PROJECTS[project][0](source).eval()
 
 
-def _of_mace(network: nn.Module, given: Structure) -> Sequence[Tensor]:
+def _run_mace(network: nn.Module, given: Structure) -> Sequence[Tensor]:
     positions, edges, types, cell, shifts = (given[name] for name in INPUTS)
     elements = len(network.atomic_numbers)  # type: ignore[arg-type]
     batch = torch.zeros_like(types)
@@ -142,25 +141,25 @@ def _of_mace(network: nn.Module, given: Structure) -> Sequence[Tensor]:
     return energies, energy, found["forces"], found["stress"], found["virials"]
 
 
-def _nequip(network: Any) -> Model:
+def _make_nequip_model(network: Any) -> Model:
     held = network if hasattr(network, "metadata") else next(iter(network.values()))
     known = dict(held.metadata)
-    return Model(tuple(known["type_names"].split()), float(known["r_max"]), _of_nequip, known, few_alike=True)
+    return Model(tuple(known["type_names"].split()), float(known["r_max"]), _run_nequip, known, few_alike=True)
 
 
-def _of_nequip(network: nn.Module, given: Structure) -> Sequence[Tensor]:
+def _run_nequip(network: nn.Module, given: Structure) -> Sequence[Tensor]:
     found = network(dict(given))
     return [found[name] for name in OUTPUTS]
 
 
-def _sevenn(network: Any) -> Model:
+def _make_sevennet_model(network: Any) -> Model:
     network.set_is_batch_data(False)
     numbers = {place: number for number, place in network.type_map.items()}
     elements = _symbols([numbers[n] for n in range(len(numbers))])
-    return Model(elements, float(network.cutoff), _of_sevenn, few_alike=True)  # its kernels take no empty tensors
+    return Model(elements, float(network.cutoff), _run_sevennet, few_alike=True)  # its kernels take no empty tensors
 
 
-def _of_sevenn(network: Any, given: Structure) -> Sequence[Tensor]:
+def _run_sevennet(network: Any, given: Structure) -> Sequence[Tensor]:
     positions, (src, dst), types, cell, shifts = (given[name] for name in INPUTS)
     vectors = (positions[dst] - positions[src] + shifts @ cell[0]).requires_grad_()
     places = torch.tensor([number for number, _ in sorted(network.type_map.items(), key=lambda item: item[1])])
@@ -184,11 +183,11 @@ def _symbols(numbers: Sequence[int]) -> tuple[str, ...]:
 _PROJECTS: dict[str, tuple[Callable[[Path], nn.Module], Callable[[Any], Model]]] = {
     "mace": (
         read_model,
-        lambda network: Model(_symbols(network.atomic_numbers.tolist()), float(network.r_max), _of_mace),
+        lambda network: Model(_symbols(network.atomic_numbers.tolist()), float(network.r_max), _run_mace),
     ),
     "nequip": (
         lambda source: import_module("nequip.model.saved_models.load_utils").load_saved_model(str(source)),
-        _nequip,
+        _make_nequip_model,
     ),
-    "sevenn": (lambda source: import_module("sevenn.util").model_from_checkpoint(str(source))[0], _sevenn),
+    "sevenn": (lambda source: import_module("sevenn.util").model_from_checkpoint(str(source))[0], _make_sevennet_model),
 }

@@ -1,4 +1,4 @@
-"""Networks without any operator of tpgen's: what runs wherever torch runs."""
+"""Networks without tpgen operators."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tpgen.nn.planned import PlannedModule
 
 
 def portable(network: nn.Module) -> nn.Module:
-    """Return a copy of a network that calls torch's operators alone, with equal parameters and state_dict.
+    """Copy a network into one of PyTorch operators only, with equal parameters and state_dict.
 
-    Products and layers run as graphs (strategy ``grouped``), polynomials as ``einsum``, and what `tpgen.convert`
-    swapped is what it was before.  It is slower on a CPU, and can be compiled and exported where tpgen is not.
+    Products and layers use strategy ``grouped``, polynomials ``einsum``; modules swapped by `tpgen.convert` are
+    restored.
 
     >>> import tpgen
     >>> network = nn.Sequential(tpgen.TensorSquare("2x1o", strategy="kernel"))

@@ -1,4 +1,4 @@
-"""The kernels that a program calls, and the library that it loads without tpgen: which file serves which call."""
+"""The kernels of a deployed program, and the library that calls them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _LENGTH = "sve="  # of SVE's vectors in bytes: code for one length does not run 
 
 @dataclass(frozen=True)
 class Needed:
-    """A kernel for a dtype, by rules of rows: it computes a part of a call, or all of it."""
+    """A kernel of a dtype and row rules, for a call or a part of one."""
 
     description: str
     dtype: torch.dtype
@@ -52,11 +52,11 @@ class Needed:
     rows: str
 
     def build(self) -> None:
-        """Build it if it is not in the cache.  Raises `KernelError` where that cannot be."""
+        """Build the kernel unless cached.  Raises `KernelError` on failure."""
         kernels_of(self.description).need(self.part, self.dtype, rules_of(self.rows))
 
     def library(self) -> Path:
-        """The file of its compiled library."""
+        """Return the file of the compiled kernel."""
         spec = KernelSpec(
             kernels_of(self.description).description, Call.parse(self.part), self.dtype, rules_of(self.rows)
         )
@@ -64,17 +64,17 @@ class Needed:
 
 
 def kernels_in(program: ExportedProgram) -> list[Needed]:
-    """The kernels of a program, each once, in the order of their first call.
+    """Return a program's distinct kernels in order of call.
 
-    Raises `DeployError` for a call that has none.
+    Raises `DeployError` for a call without a kernel.
     """
-    return list(dict.fromkeys(needed for node in program.graph.nodes for needed in _of(node)))
+    return list(dict.fromkeys(needed for node in program.graph.nodes for needed in _kernels_of_node(node)))
 
 
 def with_kernels(
     program: ExportedProgram, write: Callable[[], ExportedProgram]
 ) -> tuple[ExportedProgram, list[Needed]]:
-    """A program and its kernels, which are built; written again where one cannot be, for which a graph stands then."""
+    """Build a program's kernels; if one fails, ``write`` the program again with a graph instead."""
     while True:
         failures, kernels = failures_seen(), kernels_in(program)
         try:
@@ -88,14 +88,13 @@ def with_kernels(
             return program, kernels
 
 
-def _of(node: Any) -> Iterator[Needed]:
+def _kernels_of_node(node: Any) -> Iterator[Needed]:
     if node.target is torch.ops.tpgen.form.default:
         given = pytree.tree_map(lambda x: x.meta["val"] if hasattr(x, "meta") else x, tuple(node.args))
-        yield from _parts(FormCall.read(*given))
+        yield from _kernels_of_call(FormCall.read(*given))
 
 
-def _parts(call: FormCall) -> Iterator[Needed]:
-    """A kernel for each sweep of a call: both ends of a gather are two."""
+def _kernels_of_call(call: FormCall) -> Iterator[Needed]:
     kernels, dtype, rules = kernels_of(call.description), call.tensors[0].dtype, call.rules
     description = kernels.description
     widens = kernels.widens(call.slots, dtype, rules, "cpu")
@@ -109,7 +108,7 @@ def _parts(call: FormCall) -> Iterator[Needed]:
 
 
 def write_runtime(kernels: Sequence[Needed], folder: Path) -> None:
-    """Write the library, and beside it the kernels.  Raises `DeployError` where the compiler fails."""
+    """Write library and kernels into a folder.  Raises `DeployError` if the compiler fails."""
     (folder / "kernels").mkdir()
     files = [f"{number}.so" for number in range(len(kernels))]
     for needed, file in zip(kernels, files, strict=True):
@@ -125,7 +124,7 @@ def write_runtime(kernels: Sequence[Needed], folder: Path) -> None:
 
 
 def features() -> list[str]:
-    """List the features that compiled kernels may use and this processor has."""
+    """List the features of this processor that compiled kernels may use."""
     here = cpu_features().split()
     return [name for name in (*_X86, *_ARM) if name in here] + [name for name in here if name.startswith(_LENGTH)]
 
@@ -137,9 +136,9 @@ _STRUCTS = ("Given", "Opened", "Rule")  # in the order of `NativeFields`
 
 
 def kernel_table(kernels: Sequence[Needed], files: Sequence[File], features: Sequence[str]) -> str:
-    """Write the table of kernels, which stands between the headers of `tpgen.kernels.runtime.native` in a source."""
+    """Write the C++ table of kernels for the library's source."""
     major, minor = torch.__version__.split(".")[:2]
-    arguments = (_strings(rule.name, rule.argument) for rule in RULES.values())
+    arguments = (_string_list(rule.name, rule.argument) for rule in RULES.values())
     return "\n".join(
         [
             *_forms(kernels, files),
@@ -160,7 +159,7 @@ def _forms(kernels: Sequence[Needed], files: Sequence[File]) -> Iterator[str]:
         fields = NativeFields.of(signature, form.description.check_index)
         for name, parts in zip(_STRUCTS, fields, strict=True):
             # a list of none has room for one that nobody reads
-            yield f"static const {name} {name.lower()}_{number}[] = {{{', '.join(map(_list, parts)) or '{}'}}};"
+            yield f"static const {name} {name.lower()}_{number}[] = {{{', '.join(map(_int_list, parts)) or '{}'}}};"
         texts = ", ".join(map(json.dumps, (needed.description, needed.call, needed.rows)))
         counts = ", ".join(map(str, (list(DTYPES).index(needed.dtype), *map(len, fields))))
         tables = ", ".join(f"{name.lower()}_{number}" for name in _STRUCTS)
@@ -170,9 +169,9 @@ def _forms(kernels: Sequence[Needed], files: Sequence[File]) -> Iterator[str]:
     yield "\n".join(["static Form FORMS[] = {", *rows, "};"])
 
 
-def _strings(*texts: str) -> str:
+def _string_list(*texts: str) -> str:
     return f"{{{', '.join(map(json.dumps, texts))}}}"
 
 
-def _list(numbers: Sequence[int]) -> str:
+def _int_list(numbers: Sequence[int]) -> str:
     return f"{{{', '.join(str(int(n)) for n in numbers)}}}"

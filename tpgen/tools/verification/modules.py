@@ -223,7 +223,7 @@ def _weight_names(module: PolynomialModule) -> list[str]:
     names = {id(p): name for name, p in module.named_parameters()}
     if not names:
         return [""] * len(module.plan.weights)
-    return [names[id(p)] for p in module._weights(None, 0)]
+    return [names[id(p)] for p in module._weights_of_call(None, 0)]
 
 
 def _polynomial_frame(o: Operand) -> Frame:

@@ -1,7 +1,4 @@
-"""Load this folder's network into Python: ``network = load(folder)``, then ``network(*inputs)``.
-
-It needs torch and nothing else.  Run as a program it computes the example inputs.
-"""
+"""Load this folder's network into Python: ``network = load(folder)``, then ``network(*inputs)``.  Needs torch only."""
 
 import ctypes
 import hashlib
@@ -22,7 +19,7 @@ REMEDIES = {
 
 
 def load(folder=Path(__file__).parent):
-    """The network, once every file is what was written.  Raises RuntimeError that says what to do."""
+    """Verify the folder's files and return the network.  Raises RuntimeError with a remedy."""
     folder = Path(folder)
     manifest = json.loads((folder / "manifest.json").read_text())
     for name, wanted in manifest["files"].items():
@@ -59,19 +56,17 @@ def load(folder=Path(__file__).parent):
 
 
 def _lacking(features, cpuinfo=Path("/proc/cpuinfo")):
-    """Name the features that the package may use and this processor lacks, where the system says what it has."""
+    """Name the features that the package may use and this processor lacks."""
     found = re.search(r"^(?:flags|Features)\s*:(.*)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
     return " and ".join(sorted(set(features) - {*found[1].split(), *_vector_length(features)})) if found else ""
 
 
 def _vector_length(features):
-    """The length of SVE's vectors on Arm, where the package is for one: the system may set another."""
     asked = any(name.startswith("sve=") for name in features)
     return [f"sve={ctypes.CDLL(None).prctl(51) & 0xFFFF}"] if asked else []
 
 
 def _operators(folder):
-    """The operators that the package calls: those of tpgen where it is imported, else of this folder."""
     library = str((folder / "libtpgen.so").resolve())
     if sys.modules.get("tpgen"):
         import tpgen.kernels.runtime.ops  # noqa: F401

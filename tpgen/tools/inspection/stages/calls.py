@@ -228,7 +228,7 @@ def request_of(subject: Inspected, **options: Unpack[DirectionOptions]) -> Reque
     plan = plan_in(subject)
     if plan is None:
         raise refused("give a tpgen TensorProduct, a Linear, a polynomial, or the plan of one", subject)
-    own = subject.asked() if isinstance(subject, PlannedModule) else {}
+    own = subject.inspection_options() if isinstance(subject, PlannedModule) else {}
     request = request_for(plan, **{**own, **options})
     return replace(request, strategy=request.choice.strategy)
 
