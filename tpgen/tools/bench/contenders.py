@@ -34,7 +34,7 @@ Builder = Callable[[Plan, torch.dtype, torch.device], TimedProduct]
 
 
 @contextmanager
-def _e3nn_scripts(scripted: bool) -> Iterator[None]:
+def _e3nn_script_mode(scripted: bool) -> Iterator[None]:
     """e3nn decides by a process-wide default whether a product is scripted: set it, and put it back."""
     before = e3nn.get_optimization_defaults()
     # "inductor" is a jit_mode too, but one that compiles nothing: an eager module is compiled from outside instead
@@ -48,7 +48,7 @@ def _e3nn_scripts(scripted: bool) -> Iterator[None]:
 
 def e3nn_module(plan: Plan, scripted: bool = False) -> nn.Module:
     """e3nn's product of a plan, with weights from outside."""
-    with _e3nn_scripts(scripted):
+    with _e3nn_script_mode(scripted):
         return e3nn_product(plan)
 
 
@@ -63,7 +63,7 @@ def with_weights(plan: Plan, product: Any) -> TimedProduct:
     return product if plan.weight_numel else lambda x1, x2, w: product(x1, x2)
 
 
-class _Step(NamedTuple):
+class _LoopStep(NamedTuple):
     """One instruction of the loop, in plain numbers and strings, which Dynamo can guard."""
 
     equation: str
@@ -75,7 +75,7 @@ class _Step(NamedTuple):
     paired: bool
 
 
-def _step(plan: Plan, path: Path) -> _Step:
+def _loop_step(plan: Plan, path: Path) -> _LoopStep:
     in1, in2 = ((s.start, s.stop, s.mul, s.ir.dim) for s in (path.in1, path.in2))
     letters = ["z" + path.mode.in1 + "i", "z" + path.mode.in2 + "j", "ijk"]
     if path.weight is not None:
@@ -83,7 +83,7 @@ def _step(plan: Plan, path: Path) -> _Step:
     where = (path.weight.start, path.weight.stop) if path.weight else None
     shape = path.weight.shape if path.weight else ()
     equation = f"{','.join(letters)}->z{path.mode.out}k"
-    return _Step(equation, in1, in2, path.out.index, where, shape, path.mode.paired)
+    return _LoopStep(equation, in1, in2, path.out.index, where, shape, path.mode.paired)
 
 
 class Loop(nn.Module):
@@ -91,7 +91,7 @@ class Loop(nn.Module):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
-        self.steps = [_step(plan, path) for path in plan.paths]
+        self.steps = [_loop_step(plan, path) for path in plan.paths]
         self.out_dims = [mul * ir.dim for mul, ir in plan.irreps_out]
         for n, path in enumerate(plan.paths):
             self.register_buffer(f"coupling_{n}", torch.tensor(coupling(*path.ls) * path.coefficient))
@@ -113,7 +113,7 @@ class Loop(nn.Module):
     def result(self, n: int, x1: Tensor, x2: Tensor, w: Tensor) -> Tensor:
         """One instruction: cut the segments out, contract them with the coupling and the weights."""
         step = self.steps[n]
-        a, b = _cut(x1, step.in1), _cut(x2, step.in2)
+        a, b = _cut_segment(x1, step.in1), _cut_segment(x2, step.in2)
         if step.paired:
             first, second = getattr(self, f"pairs_{n}")
             a, b = a[:, first], b[:, second]
@@ -124,8 +124,8 @@ class Loop(nn.Module):
         return torch.einsum(step.equation, *operands).flatten(1)
 
 
-def _cut(x: Tensor, where: tuple[int, int, int, int]) -> Tensor:
-    start, stop, mul, dim = where
+def _cut_segment(x: Tensor, segment: tuple[int, int, int, int]) -> Tensor:
+    start, stop, mul, dim = segment
     return x[:, start:stop].reshape(-1, mul, dim)
 
 
@@ -254,7 +254,7 @@ def build_tpgen(plan: Plan, dtype: torch.dtype, device: torch.device, **options:
     return with_weights(plan, module.to(dtype=dtype, device=device))
 
 
-def _row(family: str, backend: str, build: Callable[..., TimedProduct]) -> Contender:
+def _contender(family: str, backend: str, build: Callable[..., TimedProduct]) -> Contender:
     return Contender(
         f"{family}/{backend}",
         partial(build, backend=backend),
@@ -263,21 +263,21 @@ def _row(family: str, backend: str, build: Callable[..., TimedProduct]) -> Conte
     )
 
 
-def _tpgen_row(strategy: str, backend: str, layout: Layout = "mul_ir", streams: int = 0) -> Contender:
+def _tpgen_contender(strategy: str, backend: str, layout: Layout = "mul_ir", streams: int = 0) -> Contender:
     suffix = f"-{layout}" if layout != "mul_ir" else "-streams" if streams else ""
     build = partial(build_tpgen, strategy=strategy, layout=layout, streams=streams)
-    row = _row(f"tpgen-{strategy}{suffix}", backend, build)
+    row = _contender(f"tpgen-{strategy}{suffix}", backend, build)
     return replace(row, layout=layout, cuda_only=row.cuda_only or streams > 0, lacks={})
 
 
 _STRATEGIES = (*STRATEGIES, "auto")
 _ALL = (
-    *(_row("e3nn", backend, build_e3nn) for backend in _BACKENDS),
-    *(_row("loop", backend, build_loop) for backend in _BACKENDS if backend != "script"),
+    *(_contender("e3nn", backend, build_e3nn) for backend in _BACKENDS),
+    *(_contender("loop", backend, build_loop) for backend in _BACKENDS if backend != "script"),
     Contender("loop-streams/eager", build_streamed_loop, cuda_only=True),
-    *(_tpgen_row(strategy, backend) for strategy in _STRATEGIES for backend in _BACKENDS),
-    *(_tpgen_row(strategy, backend, "ir_mul") for strategy in _STRATEGIES for backend in ("eager", "inductor")),
-    _tpgen_row("einsum", "eager", streams=4),
+    *(_tpgen_contender(strategy, backend) for strategy in _STRATEGIES for backend in _BACKENDS),
+    *(_tpgen_contender(strategy, backend, "ir_mul") for strategy in _STRATEGIES for backend in ("eager", "inductor")),
+    _tpgen_contender("einsum", "eager", streams=4),
     Contender("cuequivariance/eager", build_cuequivariance),
     Contender("cuequivariance-ir_mul/eager", partial(build_cuequivariance, layout="ir_mul"), layout="ir_mul"),
     Contender("openequivariance/eager", build_openequivariance, cuda_only=True),

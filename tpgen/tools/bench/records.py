@@ -43,8 +43,8 @@ def environment() -> Environment:
     return Environment(
         tpgen=__version__,
         torch=torch.__version__,
-        e3nn=_version("e3nn"),
-        cuequivariance=_version("cuequivariance-torch"),
+        e3nn=_package_version("e3nn"),
+        cuequivariance=_package_version("cuequivariance-torch"),
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
         cpu=_cpu_model(),
@@ -56,7 +56,7 @@ def environment() -> Environment:
     )
 
 
-def _version(package: str) -> str:
+def _package_version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:

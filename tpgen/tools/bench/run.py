@@ -88,7 +88,7 @@ def run_benchmarks(
     with default_dtype(dtype), with_threads(threads), warnings.catch_warnings(), shown as show:
         warnings.simplefilter("ignore")
         for problem in problems:
-            stage = _Stage(problem, rows or problem.rows, dtype, device, seconds, repeats, show)
+            stage = _ProblemRun(problem, rows or problem.rows, dtype, device, seconds, repeats, show)
             records += stage.run(contenders, chosen)
             # e3nn's products share one code object, of which Dynamo keeps eight compilations at most
             if "torch._dynamo" in sys.modules:  # importing it takes a second, and nothing was compiled without
@@ -97,7 +97,7 @@ def run_benchmarks(
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _BuiltContender:
     contender: Contender
     product: TimedProduct
     operands: Operands
@@ -109,14 +109,14 @@ class _Entry:
 
 
 @dataclass(frozen=True)
-class _Absent:
+class _AbsentContender:
     contender: Contender
     status: str
     reason: str
 
 
 @dataclass(frozen=True)
-class _Stage:
+class _ProblemRun:
     problem: Problem
     rows: int
     dtype: torch.dtype
@@ -127,24 +127,28 @@ class _Stage:
 
     def run(self, contenders: Sequence[Contender], tasks: Sequence[Task]) -> list[Record]:
         operands = make_operands(self.problem.plan, self.rows, self.dtype, self.device)
-        built = [self._build(contender, operands, tasks) for contender in contenders]
+        built = [self._build_contender(contender, operands, tasks) for contender in contenders]
         return [record for task in tasks for record in self._run_task(task, operands, built)]
 
-    def _build(self, contender: Contender, operands: Operands, tasks: Sequence[Task]) -> _Entry | _Absent:
+    def _build_contender(
+        self, contender: Contender, operands: Operands, tasks: Sequence[Task]
+    ) -> _BuiltContender | _AbsentContender:
         plan, device = self.problem.plan, self.device
         self.show.say(f"{self.problem.name}: build {contender.name}")
         obstacles = [contender.obstacle(task.name, device) for task in tasks]
         if all(obstacles):  # do not build what takes part in nothing
-            return _Absent(contender, "unavailable", obstacles[0] or "")
+            return _AbsentContender(contender, "unavailable", obstacles[0] or "")
         start = now(device)
         try:
             product = contender.build(plan, self.dtype, device)
             build = now(device) - start
         except Exception as error:
-            return _Absent(contender, *_outcome(error))
-        return _Entry(contender, product, in_layout(plan, contender.layout, operands), build)
+            return _AbsentContender(contender, *_status_of_error(error))
+        return _BuiltContender(contender, product, in_layout(plan, contender.layout, operands), build)
 
-    def _run_task(self, task: Task, operands: Operands, built: Sequence[_Entry | _Absent]) -> list[Record]:
+    def _run_task(
+        self, task: Task, operands: Operands, built: Sequence[_BuiltContender | _AbsentContender]
+    ) -> list[Record]:
         where = f"{self.problem.name}, {task.name}"
         self.show.say(f"{where}: compute the right results")
         expected = expected_results(self.problem.plan, task, operands)
@@ -152,8 +156,8 @@ class _Stage:
         for entry in built:
             name = entry.contender.name
             self.show.say(f"{where}: first calls of {name}")
-            records[name] = self._admit(task, entry, expected)
-            if records[name].status == "ok" and isinstance(entry, _Entry):
+            records[name] = self._check_contender(task, entry, expected)
+            if records[name].status == "ok" and isinstance(entry, _BuiltContender):
                 ready[name] = entry.call(task)
         self.show.say(f"{where}: time {len(ready)} in turn")
         timings = time_in_turns(ready, self.device, self.seconds, self.repeats, tick=self.show.within)
@@ -163,11 +167,13 @@ class _Stage:
         self.show.step()
         return list(records.values())
 
-    def _admit(self, task: Task, entry: _Entry | _Absent, expected: Sequence[Tensor]) -> Record:
+    def _check_contender(
+        self, task: Task, entry: _BuiltContender | _AbsentContender, expected: Sequence[Tensor]
+    ) -> Record:
         contender = entry.contender
         layout = contender.layout if isinstance(contender.layout, str) else ",".join(contender.layout)
         record = Record(self.problem.name, task.name, contender.name, "ok", self.rows, layout)
-        if isinstance(entry, _Absent):
+        if isinstance(entry, _AbsentContender):
             return replace(record, status=entry.status, reason=entry.reason)
         record = replace(record, build=entry.build)
         obstacle = contender.obstacle(task.name, self.device)
@@ -176,10 +182,10 @@ class _Stage:
         try:
             return self._first_calls(record, task, entry, expected)
         except Exception as error:
-            status, reason = _outcome(error)
+            status, reason = _status_of_error(error)
             return replace(record, status=status, reason=reason)
 
-    def _first_calls(self, record: Record, task: Task, entry: _Entry, expected: Sequence[Tensor]) -> Record:
+    def _first_calls(self, record: Record, task: Task, entry: _BuiltContender, expected: Sequence[Tensor]) -> Record:
         device, call = self.device, entry.call(task)
         first = seconds_of(call, device)
         for _ in range(_WARM_CALLS):
@@ -193,7 +199,7 @@ class _Stage:
         return replace(record, peak_bytes=peak_bytes(call, device))
 
 
-def _outcome(error: Exception) -> tuple[str, str]:
+def _status_of_error(error: Exception) -> tuple[str, str]:
     """Status and reason of a contender that raised; these two errors say that something is not to be had here."""
     lines = str(error).strip().splitlines() or [""]
     if isinstance(error, BackendError | EmitError):
@@ -216,10 +222,10 @@ def peak_bytes(call: TimedCall, device: torch.device) -> int:
         torch.cuda.synchronize(device)
         del kept
         return torch.cuda.max_memory_allocated(device) - before
-    return max(accumulate(_allocations(call), initial=0))
+    return max(accumulate(_allocation_sizes(call), initial=0))
 
 
-def _allocations(call: TimedCall) -> list[int]:
+def _allocation_sizes(call: TimedCall) -> list[int]:
     with (
         no_collection(),
         _quiet_stderr(),

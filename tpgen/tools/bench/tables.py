@@ -78,10 +78,10 @@ def task_cells(report: Report, problem: str, task: str, columns: Sequence[str] =
         return None
     rows = tuple(tuple(_COLUMNS[c](report, r) for c in columns) for r in records)
     marks = tuple("wrong" if r.status == "wrong" else "best" if r is records[0] else "" for r in records)
-    return Cells(f"{problem}, {_label(task)} ({records[0].rows} rows)", tuple(columns), rows, marks)
+    return Cells(f"{problem}, {_task_label(task)} ({records[0].rows} rows)", tuple(columns), rows, marks)
 
 
-def _label(task: str) -> str:
+def _task_label(task: str) -> str:
     return TASKS[task].label if task in TASKS else task
 
 
@@ -111,7 +111,7 @@ def mean_cells(report: Report, task: str) -> Cells | None:
         )
         for best, same, contender in sorted(found, key=lambda row: -row[0].mean)
     )
-    return Cells(f"{_label(task)}: geometric means over the problems", _MEAN_HEADINGS, rows)
+    return Cells(f"{_task_label(task)}: geometric means over the problems", _MEAN_HEADINGS, rows)
 
 
 def reason_cells(report: Report) -> Cells | None:
@@ -122,12 +122,14 @@ def reason_cells(report: Report) -> Cells | None:
             reasons.setdefault((r.contender, r.status, r.reason), []).append(r)
     if not reasons:
         return None
-    rows = tuple((name, status, _where(report, rs), reason) for (name, status, reason), rs in reasons.items())
+    rows = tuple(
+        (name, status, _problems_and_tasks_text(report, rs), reason) for (name, status, reason), rs in reasons.items()
+    )
     marks = tuple("wrong" if status == "wrong" else "" for _, status, _ in reasons)
     return Cells("not timed", ("contender", "status", "where", "reason"), rows, marks)
 
 
-def _where(report: Report, records: Sequence[Record]) -> str:
+def _problems_and_tasks_text(report: Report, records: Sequence[Record]) -> str:
     problems = list(dict.fromkeys(r.problem for r in records))
     tasks = list(dict.fromkeys(r.task for r in records))
     names = "all problems" if len(problems) == len(report.problems) else ", ".join(problems)

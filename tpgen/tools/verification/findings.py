@@ -82,15 +82,15 @@ def judge(law: str, part: str, outcome: Outcome, tolerance: float, floor: float 
         return LawFinding(law, part, FAILED, tolerance=tolerance, why=why)
     if not got.numel():
         return LawFinding(law, part, NOT_COMPARED, why=f"the shape is {tuple(got.shape)}: there is nothing in it")
-    absolute = _largest(got - expected)
-    scale = _largest(expected)
+    absolute = _largest_entry(got - expected)
+    scale = _largest_entry(expected)
     relative = absolute / scale if scale > 0.0 else absolute
     # written so that an error which is not a number fails
     holds = relative <= tolerance or absolute <= floor
     return LawFinding(law, part, PASSED if holds else FAILED, absolute, relative, tolerance)
 
 
-def _largest(x: Tensor) -> float:
+def _largest_entry(x: Tensor) -> float:
     return float(x.detach().abs().max())
 
 
@@ -108,13 +108,15 @@ def findings_html(findings: Sequence[LawFinding]) -> str:
     """Findings for a notebook, with their errors on an axis: a bar says how much of its tolerance an error takes."""
     rows = [COLUMNS, *map(finding_cells, findings)]
     errors = [(" ".join(filter(None, (f.law, f.part))), f.relative, f.tolerance) for f in findings]
-    return html_table(rows, left=(0, 1, 2, 6), bars={"relative": [*map(_used, findings)]}) + error_scale(errors)
+    return html_table(
+        rows, left=(0, 1, 2, 6), bars={"relative": [*map(_log_share_of_tolerance, findings)]}
+    ) + error_scale(errors)
 
 
 _POWERS = 16  # below a tolerance by so many powers of ten, an error has no bar
 
 
-def _used(finding: LawFinding) -> float:
+def _log_share_of_tolerance(finding: LawFinding) -> float:
     if not finding.relative or not finding.tolerance or finding.relative <= 0 or finding.tolerance <= 0:
         return 0.0
     return min(max(_POWERS + log10(finding.relative / finding.tolerance), 0.0), _POWERS)

@@ -62,7 +62,7 @@ def with_edges(graph: AtomGraph, kept: Tensor) -> AtomGraph:
     return replace(graph, ends=graph.ends[:, kept], counts=counts, **rows)
 
 
-def crowded(graph: AtomGraph) -> AtomGraph:
+def with_doubled_edges(graph: AtomGraph) -> AtomGraph:
     """As many edges, which are those of the first atoms twice."""
     assert graph.ends is not None
     number = graph.ends.shape[1]
@@ -70,7 +70,7 @@ def crowded(graph: AtomGraph) -> AtomGraph:
     return with_edges(graph, torch.cat([order, order])[:number])
 
 
-def by_first_end(graph: AtomGraph) -> AtomGraph:
+def sorted_by_first_end(graph: AtomGraph) -> AtomGraph:
     """Edges in the order of the atoms that they begin at."""
     assert graph.ends is not None
     return with_edges(graph, torch.argsort(graph.ends[0], stable=True))
@@ -87,13 +87,13 @@ def with_atoms(graph: AtomGraph, index: Tensor) -> AtomGraph:
     return replace(kept, ends=place[kept.ends], **moved)
 
 
-def backwards(graph: AtomGraph) -> AtomGraph:
+def reversed_edges(graph: AtomGraph) -> AtomGraph:
     """Every edge from its other end."""
     assert graph.ends is not None
     return replace(graph, ends=graph.ends.flip(0), counts=None if graph.counts is None else -graph.counts)
 
 
-def exchanged(graph: AtomGraph, axes: list[int]) -> AtomGraph:
+def first_atom_in_next_cell(graph: AtomGraph, axes: list[int]) -> AtomGraph:
     """The first point moved by vectors of its cell, and its edges with it."""
     assert graph.cells is not None
     step, points = torch.zeros(3, dtype=graph.points.dtype), graph.points.clone()
@@ -124,7 +124,7 @@ def repeated_graph(graph: AtomGraph, axis: int) -> AtomGraph:
     step = graph.cells[graph.batch, axis]
     counts = graph.counts
     along = None if graph.ends is None else torch.zeros(graph.ends.shape[1]) if counts is None else counts[:, axis]
-    twice = _twice(graph, step, along)
+    twice = _with_second_copy(graph, step, along)
     if counts is None or along is None:
         return replace(twice, cells=cells)
     copies = [counts.clone(), counts.clone()]
@@ -133,42 +133,42 @@ def repeated_graph(graph: AtomGraph, axis: int) -> AtomGraph:
     return replace(twice, cells=cells, counts=torch.cat(copies))
 
 
-def apart(graph: AtomGraph, distance: float) -> AtomGraph:
+def two_distant_copies(graph: AtomGraph, distance: float) -> AtomGraph:
     """Everything twice, so far from each other, without an edge between."""
     assert graph.ends is not None
     step = distance * torch.tensor([0.6, 0.0, 0.8], dtype=graph.points.dtype).expand_as(graph.points)
-    twice = _twice(graph, step, torch.zeros(graph.ends.shape[1]))
+    twice = _with_second_copy(graph, step, torch.zeros(graph.ends.shape[1]))
     return twice if graph.counts is None else replace(twice, counts=torch.cat([graph.counts] * 2))
 
 
-def _twice(graph: AtomGraph, step: Tensor, along: Tensor | None) -> AtomGraph:
+def _with_second_copy(graph: AtomGraph, shift: Tensor, copies_crossed: Tensor | None) -> AtomGraph:
     # atoms and a copy of each, the first those of a graph; ``along`` counts the copies that an edge goes over
     number = len(graph.points)
     order = torch.argsort(torch.cat([graph.batch, graph.batch]), stable=True)
     place = torch.argsort(order)
     moved = {
-        "points": torch.cat([graph.points, graph.points + step])[order],
+        "points": torch.cat([graph.points, graph.points + shift])[order],
         "batch": torch.cat([graph.batch, graph.batch])[order],
         "atoms": torch.cat([graph.atoms, graph.atoms])[order],
         "twins": torch.cat([graph.twins, graph.twins + graph.copies])[order],
     }
-    if graph.ends is None or along is None or graph.edges is None or graph.edge_twins is None:
+    if graph.ends is None or copies_crossed is None or graph.edges is None or graph.edge_twins is None:
         return replace(graph, **moved)
     source, target = graph.ends
-    ends = [torch.stack([source + n * number, target + number * ((along.long() + n) % 2)]) for n in (0, 1)]
+    ends = [torch.stack([source + n * number, target + number * ((copies_crossed.long() + n) % 2)]) for n in (0, 1)]
     rows = {"edges": torch.cat([graph.edges] * 2)}
     rows["edge_twins"] = torch.cat([graph.edge_twins, graph.edge_twins + graph.copies])
     return replace(graph, ends=place[torch.cat(ends, 1)], **rows, **moved)
 
 
-def alone(graph: AtomGraph, number: int) -> AtomGraph:
+def single_graph(graph: AtomGraph, number: int) -> AtomGraph:
     """One graph of several."""
     found = with_atoms(graph, (graph.batch == number).nonzero().flatten())
     cells = None if graph.cells is None else graph.cells[number : number + 1]
     return replace(found, batch=found.batch * 0, graphs=graph.graphs[number : number + 1], cells=cells)
 
 
-def joined(one: AtomGraph, two: AtomGraph) -> AtomGraph:
+def joined_graphs(one: AtomGraph, two: AtomGraph) -> AtomGraph:
     """Graphs beside each other, without edges between."""
 
     def both(name: str, more: int = 0) -> Tensor | None:

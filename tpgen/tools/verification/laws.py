@@ -15,7 +15,7 @@ from tpgen.base._e3nn import default_dtype
 from tpgen.planner.equivariance import rotation_of
 from tpgen.planner.plan import Plan
 from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
-from tpgen.tools.verification.subject import STILL, Named, Subject, change_layout
+from tpgen.tools.verification.subject import STILL, NamedTensors, Subject, change_layout
 
 Outcomes = Mapping[str, Outcome]
 Of = TypeVar("Of")
@@ -40,20 +40,20 @@ class Law:
     floored: bool = True
 
 
-def pairs(got: Named, expected: Named) -> dict[str, Pair]:
+def pairs(got: NamedTensors, expected: NamedTensors) -> dict[str, Pair]:
     """Results by name, beside what they must be; the one of a module with one result has no name."""
     return {"" if name == "out" else name: (got[name], expected[name]) for name in expected}
 
 
-def named(part: str, found: Mapping[str, Of]) -> dict[str, Of]:
+def prefixed_parts(part: str, outcomes: Mapping[str, Of]) -> dict[str, Of]:
     """Pairs of a part of a law, which its name stands before."""
-    return {f"{part}{', ' + name if name else ''}": pair for name, pair in found.items()}
+    return {f"{part}{', ' + name if name else ''}": pair for name, pair in outcomes.items()}
 
 
-def tried(part: str, compare: Callable[[], Mapping[str, Outcome]]) -> dict[str, Outcome]:
+def compared_if_accepted(part: str, compare: Callable[[], Mapping[str, Outcome]]) -> dict[str, Outcome]:
     """Pairs of a part of a law, of inputs that a network need not take; or why it was not compared."""
     try:
-        return named(part, compare())
+        return prefixed_parts(part, compare())
     except NotCompared as why:
         return {part: str(why)}
 
@@ -77,15 +77,15 @@ def linear(subject: Subject) -> Outcomes:
 
 def degree(subject: Subject) -> Outcomes:
     """Along a line of an operand's values, a polynomial of its degree through a few results meets another one."""
-    return {name: _along_a_line(subject, name, degree) for name, degree in subject.degrees.items()}
+    return {name: _compare_with_interpolation(subject, name, degree) for name, degree in subject.degrees.items()}
 
 
-def _along_a_line(subject: Subject, name: str, degree: int) -> Pair:
-    x, other, at = subject.given[name], subject.others[name], 0.4
+def _compare_with_interpolation(subject: Subject, operand: str, degree: int) -> Pair:
+    x, other, at = subject.given[operand], subject.others[operand], 0.4
     nodes = torch.linspace(-1, 1, degree + 1, dtype=torch.float64).tolist()
 
     def result(place: float) -> Tensor:
-        return subject({**subject.given, name: 0.5 * (x + place * other)})["out"]
+        return subject({**subject.given, operand: 0.5 * (x + place * other)})["out"]
 
     factors = [prod((at - m) / (n - m) for m in nodes if m != n) for n in nodes]  # Lagrange's
     expected = torch.stack([f * result(n) for f, n in zip(factors, nodes, strict=True)]).sum(0)
@@ -103,18 +103,18 @@ def equivariant(subject: Subject) -> Outcomes:
     turns = [rotation_of(torch.randn(3, 3, dtype=torch.float64, generator=generator)) for _ in range(3)]
     straight = subject(subject.given)
     improper = [-torch.eye(3, dtype=torch.float64), -turns[2]]
-    rotations = named("rotations", _turned(subject, straight, turns[:2]))
-    return {**rotations, **named("parity", _turned(subject, straight, improper))}
+    rotations = prefixed_parts("rotations", _compare_turned(subject, straight, turns[:2]))
+    return {**rotations, **prefixed_parts("parity", _compare_turned(subject, straight, improper))}
 
 
-def _turned(subject: Subject, straight: Named, matrices: list[Tensor]) -> dict[str, Pair]:
-    got: dict[str, list[Tensor]] = {name: [] for name in straight}
-    expected: dict[str, list[Tensor]] = {name: [] for name in straight}
+def _compare_turned(subject: Subject, results: NamedTensors, matrices: list[Tensor]) -> dict[str, Pair]:
+    got: dict[str, list[Tensor]] = {name: [] for name in results}
+    expected: dict[str, list[Tensor]] = {name: [] for name in results}
     for matrix in matrices:
         turned = {name: subject.turns.get(name, STILL).turn(x, matrix) for name, x in subject.given.items()}
         for name, value in subject(turned).items():
             got[name].append(value)
-            expected[name].append(subject.result_frame(name).turn(straight[name], matrix))
+            expected[name].append(subject.result_frame(name).turn(results[name], matrix))
     return pairs(*({name: torch.stack(values) for name, values in found.items()} for found in (got, expected)))
 
 
@@ -162,10 +162,10 @@ def e3nn_product(plan: Plan, compile_right: bool = False) -> o3.TensorProduct:
 
 def e3nn(subject: Subject) -> Outcomes:
     """e3nn's product, and its `right` where it has one."""
-    return {"": _forward_of_e3nn(subject), "right": _right_of_e3nn(subject)}
+    return {"": _compare_forward_with_e3nn(subject), "right": _compare_right_with_e3nn(subject)}
 
 
-def _forward_of_e3nn(subject: Subject) -> Pair:
+def _compare_forward_with_e3nn(subject: Subject) -> Pair:
     plan, layouts = _plan(subject), _layouts(subject)
     x1 = change_layout(subject.given["x1"], plan.irreps_in1, layouts[0], "mul_ir")
     x2 = change_layout(subject.given["x2"], plan.irreps_in2, layouts[1], "mul_ir")
@@ -174,31 +174,31 @@ def _forward_of_e3nn(subject: Subject) -> Pair:
     return change_layout(subject(subject.given)["out"], plan.irreps_out, layouts[2], "mul_ir"), expected
 
 
-def _right_of_e3nn(subject: Subject) -> Pair | str:
-    plan, layouts, given = _plan(subject), _layouts(subject), _narrow(subject)
+def _compare_right_with_e3nn(subject: Subject) -> Pair | str:
+    plan, layouts, given = _plan(subject), _layouts(subject), _first_rows(subject)
     lacking = [mode for mode in E3NN_LACKS_RIGHT if any(i.connection_mode == mode for i in plan.instructions)]
     if lacking:
         return f"e3nn has no right for mode {' and '.join(map(repr, lacking))}"
     x2 = change_layout(given["x2"], plan.irreps_in2, layouts[1], "mul_ir")
     with default_dtype(torch.float64):
         expected = e3nn_product(plan, compile_right=True).right(x2, *_weight(given))
-    got = change_layout(_right(subject, given), plan.irreps_out, layouts[2], "mul_ir")
+    got = change_layout(_right_matrices(subject, given), plan.irreps_out, layouts[2], "mul_ir")
     return change_layout(got.transpose(1, 2), plan.irreps_in1, layouts[0], "mul_ir").transpose(1, 2), expected
 
 
 def right(subject: Subject) -> Outcomes:
     """`right`, the product as a matrix, on input 1."""
-    given = _narrow(subject)
-    return {"": (torch.einsum("zi,zik->zk", given["x1"], _right(subject, given)), subject(given)["out"])}
+    given = _first_rows(subject)
+    return {"": (torch.einsum("zi,zik->zk", given["x1"], _right_matrices(subject, given)), subject(given)["out"])}
 
 
-def _right(subject: Subject, given: Named) -> Tensor:
+def _right_matrices(subject: Subject, operands: NamedTensors) -> Tensor:
     module: Any = subject.module
-    own = subject.own(given)
+    own = subject.module_operands(operands)
     return module.right(own["x2"], *_weight(own)).to("cpu", torch.float64)
 
 
-def _narrow(subject: Subject) -> Named:
+def _first_rows(subject: Subject) -> NamedTensors:
     # as many of the rows as `right` has room for: its result is a matrix for each row, which can be large
     plan = _plan(subject)
     rows = max(1, MAX_RIGHT // max(1, plan.irreps_in1.dim * plan.irreps_out.dim))
@@ -206,7 +206,7 @@ def _narrow(subject: Subject) -> Named:
     return {name: x if name in whole else x[:rows] for name, x in subject.given.items()}
 
 
-def _weight(given: Named) -> list[Tensor]:
+def _weight(given: NamedTensors) -> list[Tensor]:
     return [given["w"]] if "w" in given else []
 
 

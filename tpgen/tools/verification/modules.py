@@ -21,16 +21,16 @@ from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.equivariance import representation
 from tpgen.planner.plan import OUT, Operand
 from tpgen.tools.verification.moments import linear_moments, product_moments
-from tpgen.tools.verification.subject import Frame, Named, Run, Subject, another_order, frame, prefix_of
+from tpgen.tools.verification.subject import Frame, NamedTensors, Run, Subject, derangement, frame, prefix_of
 
 _NODES = 5
 
 
-def _draw(dtype: torch.dtype, generator: torch.Generator, *shape: int) -> Tensor:
+def _normal_in_dtype(dtype: torch.dtype, generator: torch.Generator, *shape: int) -> Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).double()
 
 
-def _of_any(module: Any, like: Tensor) -> dict[str, Any]:
+def _common_fields(module: Any, like: Tensor) -> dict[str, Any]:
     """Facts of any module: where it is, in which dtype, and how it is written."""
     layouts = tuple(getattr(module, "layout", ()))
     layout = layouts[0] if len(set(layouts)) == 1 else ",".join(layouts)
@@ -46,27 +46,27 @@ def product_subject(product: TensorProduct, rows: int) -> Subject:
     names = ("x1", "x2", "w") if product.weight_numel else ("x1", "x2")
     by_row = [n for n in names if not (n == "x1" and product.edges) and not (n == "w" and plan.shared_weights)]
 
-    def operands() -> Named:
+    def operands() -> NamedTensors:
         found = random_operands(plan, rows, names, generator=generator, dtype=like.dtype)
-        nodes = {"x1": _draw(like.dtype, generator, _NODES, plan.irreps_in1.dim)} if product.edges else {}
+        nodes = {"x1": _normal_in_dtype(like.dtype, generator, _NODES, plan.irreps_in1.dim)} if product.edges else {}
         return {**{name: x.double() for name, x in found.items()}, **nodes}
 
-    def called(ends: Tensor | None) -> Callable[[Run, Named], Named]:
+    def called(ends: Tensor | None) -> Callable[[Run, NamedTensors], NamedTensors]:
         if ends is None:
             return lambda run, x: {"out": run(*x.values())}
         on = ends.to(like.device)
         return lambda run, x: {"out": run(x["x1"], x["x2"], x.get("w"), *on)}
 
-    def reference(x: Named) -> Named:
+    def reference(x: NamedTensors) -> NamedTensors:
         x1 = x["x1"] if ends is None else x["x1"][ends[0]]
         found = reference_product(plan, x1, x["x2"], x.get("w"), layout=product.layout)
         nodes = found if ends is None else found.new_zeros(_NODES, found.shape[1]).index_add(0, ends[1], found)
         return {"out": nodes}
 
-    def relabelled(subject: Subject) -> tuple[Named, Named]:
+    def relabelled(subject: Subject) -> tuple[NamedTensors, NamedTensors]:
         """Nodes and edges in another order."""
         assert ends is not None
-        nodes, edges = another_order(_NODES), another_order(rows)
+        nodes, edges = derangement(_NODES), derangement(rows)
         number = torch.argsort(nodes)  # the new number of each node
         moved = {name: x[edges] if name in by_row else x for name, x in subject.given.items()}
         got = replace(subject, call=called(number[ends[:, edges]]))({**moved, "x1": subject.given["x1"][nodes]})
@@ -85,18 +85,18 @@ def product_subject(product: TensorProduct, rows: int) -> Subject:
         linear={name: (name,) for name in names if name != "w" or not constant},
         affine={"w": ("w",)} if constant else {},
         reference=reference,
-        relabel=relabelled if product.edges else partial(_rows_in_order, by_row),
+        relabel=relabelled if product.edges else partial(_results_of_permuted_rows, by_row),
         moments=None if product.edges else partial(product_moments, product),
-        **_of_any(product, like),
+        **_common_fields(product, like),
     )
 
 
-def _rows_in_order(
+def _results_of_permuted_rows(
     by_row: Sequence[str], subject: Subject, called: Callable[[Tensor], Callable] | None = None
-) -> tuple[Named, Named]:
+) -> tuple[NamedTensors, NamedTensors]:
     """Rows are independent: the rows in another order give the results in that order."""
     rows = subject.given[by_row[0]].shape[0]
-    order = another_order(rows)
+    order = derangement(rows)
     moved = replace(subject, call=called(order)) if called else subject
     got = moved({name: x[order] if name in by_row else x for name, x in subject.given.items()})
     return got, {name: y[order] for name, y in subject(subject.given).items()}
@@ -114,10 +114,10 @@ def linear_subject(layer: Linear, rows: int) -> Subject:
     if plan.bias_numel:
         shapes["b"] = (*each, *pair[1:], plan.bias_numel)
 
-    def operands() -> Named:
-        return {name: _draw(like.dtype, generator, *shape) for name, shape in shapes.items()}
+    def operands() -> NamedTensors:
+        return {name: _normal_in_dtype(like.dtype, generator, *shape) for name, shape in shapes.items()}
 
-    def called(order: Tensor | slice) -> Callable[[Run, Named], Named]:
+    def called(order: Tensor | slice) -> Callable[[Run, NamedTensors], NamedTensors]:
         """The call with its rows in some order."""
         at = {} if index is None else {"index": index[order].to(like.device)}
         return lambda run, x: {"out": run(*x.values(), **at)}
@@ -133,12 +133,12 @@ def linear_subject(layer: Linear, rows: int) -> Subject:
         linear={"x, b": ("x", "b"), "w, b": ("w", "b")} if plan.bias_numel else {"x": ("x",), "w": ("w",)},
         reference=partial(_linear_reference, layer, index),
         moments=partial(linear_moments, layer),
-        relabel=partial(_rows_in_order, ("x",) if plan.shared_weights else tuple(shapes), called=called),
-        **_of_any(layer, like),
+        relabel=partial(_results_of_permuted_rows, ("x",) if plan.shared_weights else tuple(shapes), called=called),
+        **_common_fields(layer, like),
     )
 
 
-def _linear_reference(layer: Linear, index: Tensor | None, x: Named) -> Named:
+def _linear_reference(layer: Linear, index: Tensor | None, x: NamedTensors) -> NamedTensors:
     """Every channel to every channel, as layers without any; weights of elements as those of each row."""
     plan = layer.plan
     if index is not None:
@@ -167,31 +167,34 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
     names, at = _weight_names(module), dict(module._ends)
     ends = dict(zip(EDGE_ARGUMENTS, torch.randint(_NODES, (2, rows), generator=generator), strict=True)) if at else {}
 
-    def operands(own: bool) -> Named:
+    def operands(own: bool) -> NamedTensors:
         counts = {o.name: _NODES if o.name in at else rows for o in plan.inputs}
-        found = {o.name: _draw(like.dtype, generator, counts[o.name], *row_shape(o, channels)) for o in plan.inputs}
+        found = {
+            o.name: _normal_in_dtype(like.dtype, generator, counts[o.name], *row_shape(o, channels))
+            for o in plan.inputs
+        }
         for o, name in zip(plan.weights, names, strict=True):
             parameter = module.get_parameter(name) if name else None
             shape = (elements or 1, o.dim, channels) if parameter is None else tuple(parameter.shape)
             stored = None if parameter is None or not own else parameter.detach().to("cpu", torch.float64)
-            found[o.name] = _draw(like.dtype, generator, *shape) if stored is None else stored
+            found[o.name] = _normal_in_dtype(like.dtype, generator, *shape) if stored is None else stored
         return found
 
-    def reference(x: Named) -> Named:
+    def reference(x: NamedTensors) -> NamedTensors:
         found = {o.name: x[o.name] if index is None else x[o.name][index] for o in plan.weights}
         found |= {name: x[name][ends[end]] for name, end in at.items() if name != OUT}
         out = _polynomial_reference(module, {**x, **found})
         return {"out": out.new_zeros(_NODES, out.shape[1]).index_add(0, ends[at[OUT]], out) if OUT in at else out}
 
-    def called(order: Tensor | slice) -> Callable[[Run, Named], Named]:
+    def called(order: Tensor | slice) -> Callable[[Run, NamedTensors], NamedTensors]:
         """The call with its rows in some order."""
         used = {name: ends[end][order].to(like.device) for end, name in EDGE_ARGUMENTS.items() if end in at.values()}
         if OUT in at:
             used["num_nodes"] = _NODES
         return partial(_call_polynomial, module, names, None if index is None else index[order].to(like.device), used)
 
-    def relabelled(subject: Subject) -> tuple[Named, Named]:
-        order = another_order(rows)
+    def relabelled(subject: Subject) -> tuple[NamedTensors, NamedTensors]:
+        order = derangement(rows)
         moved = {o.name: subject.given[o.name][order] for o in plan.inputs if o.name not in at}
         got = replace(subject, call=called(order))({**subject.given, **moved})
         return got, {name: y if OUT in at else y[order] for name, y in subject(subject.given).items()}
@@ -214,7 +217,7 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
         reference=reference,
         relabel=relabelled,
         slack=2.0,  # more factors than a product has
-        **_of_any(module, like),
+        **_common_fields(module, like),
     )
 
 
@@ -235,8 +238,8 @@ def _polynomial_frame(o: Operand) -> Frame:
 
 
 def _call_polynomial(
-    module: PolynomialModule, names: list[str], index: Tensor | None, ends: Mapping[str, Any], run: Run, x: Named
-) -> Named:
+    module: PolynomialModule, names: list[str], index: Tensor | None, ends: Mapping[str, Any], run: Run, x: NamedTensors
+) -> NamedTensors:
     inputs = [x[o.name] for o in module.plan.inputs]
     weights = [x[o.name] for o in module.plan.weights]
     keywords: dict[str, Any] = {**ends, **({"weights": weights} if weights and not any(names) else {})}
@@ -248,7 +251,7 @@ def _call_polynomial(
     return {"out": functional_call(run, held, tuple(inputs), keywords)}  # type: ignore[arg-type]
 
 
-def _polynomial_reference(module: PolynomialModule, x: Named) -> Tensor:
+def _polynomial_reference(module: PolynomialModule, x: NamedTensors) -> Tensor:
     plan = module.plan
     values = {o.name: read_operand(o, x[o.name]).movedim(-1, 0) for o in plan.operands if o.name != OUT}
     gradient = polynomial_of(plan).gradient(OUT)

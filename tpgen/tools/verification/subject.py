@@ -21,7 +21,7 @@ from tpgen.planner.instruction import parse_irreps
 from tpgen.tools.verification.findings import NotCompared
 from tpgen.tools.verification.precision import double_of, in_double
 
-Named = dict[str, Tensor]
+NamedTensors = dict[str, Tensor]
 Turn = Callable[[Tensor, Tensor], Tensor]  # a tensor and an orthogonal matrix of three rows
 Run = Callable[..., Any]  # the module, or what stands in for it
 Moments = Callable[[], Mapping[str, tuple[Tensor, Tensor] | str]]
@@ -37,13 +37,13 @@ class Frame:
     axes: int = 0
 
 
-def _vectors(x: Tensor, matrix: Tensor) -> Tensor:
+def _turn_vectors(x: Tensor, matrix: Tensor) -> Tensor:
     if x.shape[-1:] != (3,):
         raise InputError(f"the last axis of {tuple(x.shape)} must have 3 entries to be points or vectors")
     return x @ matrix.T
 
 
-def _tensors(x: Tensor, matrix: Tensor) -> Tensor:
+def _turn_tensors(x: Tensor, matrix: Tensor) -> Tensor:
     if x.shape[-2:] != (3, 3):
         raise InputError(
             f"the last axes of {tuple(x.shape)} must be (3, 3) to be a tensor of rank two: give six numbers of a "
@@ -53,36 +53,36 @@ def _tensors(x: Tensor, matrix: Tensor) -> Tensor:
 
 
 FRAMES: dict[str, Frame] = {
-    "cartesian_points": Frame("points", _vectors, moves=True, axes=1),
-    "cartesian_vectors": Frame("vectors", _vectors, axes=1),
-    "cartesian_tensors": Frame("tensors of rank two", _tensors, axes=2),
+    "cartesian_points": Frame("points", _turn_vectors, moves=True, axes=1),
+    "cartesian_vectors": Frame("vectors", _turn_vectors, axes=1),
+    "cartesian_tensors": Frame("tensors of rank two", _turn_tensors, axes=2),
 }
 STILL = Frame("stays", lambda x, matrix: x)
 
 
-def frame(given: Any, layout: str = "mul_ir") -> Frame:
+def frame(declared: Any, layout: str = "mul_ir") -> Frame:
     """A name of `FRAMES`, irreps of the last axis, or None for what does not turn.
 
     >>> frame("2x0e+1o").said, frame(None).said, frame("cartesian_points").moves
     ('2x0e+1x1o', 'stays', True)
     """
-    if given is None:
+    if declared is None:
         return STILL
-    if isinstance(given, str) and given in FRAMES:
-        return FRAMES[given]
-    irreps = parse_irreps(given, "irreps")
+    if isinstance(declared, str) and declared in FRAMES:
+        return FRAMES[declared]
+    irreps = parse_irreps(declared, "irreps")
     axes = 0 if irreps.dim == 1 else 1  # a scalar may be one number for each entry
-    return Frame(str(irreps), lambda x, matrix: _transformed(x, irreps, layout, matrix), axes=axes)
+    return Frame(str(irreps), lambda x, matrix: _turn_irreps(x, irreps, layout, matrix), axes=axes)
 
 
-def _transformed(x: Tensor, irreps: Any, layout: str, matrix: Tensor) -> Tensor:
+def _turn_irreps(x: Tensor, irreps: Any, layout: str, matrix: Tensor) -> Tensor:
     if x.dim() == 0 and irreps.dim == 1:
-        return _transformed(x.reshape(1), irreps, layout, matrix).reshape(())
+        return _turn_irreps(x.reshape(1), irreps, layout, matrix).reshape(())
     if irreps.dim == 1 and (x.shape[-1] != 1 or x.dim() == 1):  # one scalar for each entry
-        return _transformed(x.unsqueeze(-1), irreps, layout, matrix).squeeze(-1)
+        return _turn_irreps(x.unsqueeze(-1), irreps, layout, matrix).squeeze(-1)
     if x.shape[-1] != irreps.dim:
         raise InputError(f"the last axis of {tuple(x.shape)} must have {irreps.dim} entries to be {irreps}")
-    return _by_segment(x, irreps, layout, layout, matrix)
+    return _turn_by_segment(x, irreps, layout, layout, matrix)
 
 
 def change_layout(x: Tensor, irreps: Irreps, layout: str, to: str) -> Tensor:
@@ -91,10 +91,10 @@ def change_layout(x: Tensor, irreps: Irreps, layout: str, to: str) -> Tensor:
     >>> change_layout(torch.arange(6.0), Irreps("2x1o"), "mul_ir", "ir_mul")
     tensor([0., 3., 1., 4., 2., 5.])
     """
-    return _by_segment(x, irreps, layout, to, None)
+    return _turn_by_segment(x, irreps, layout, to, None)
 
 
-def _by_segment(x: Tensor, irreps: Irreps, layout: str, to: str, matrix: Tensor | None) -> Tensor:
+def _turn_by_segment(x: Tensor, irreps: Irreps, layout: str, target_layout: str, matrix: Tensor | None) -> Tensor:
     """A tensor turned, where there is a matrix, segment by segment: the whole matrix would be large."""
     pieces = []
     for (mul, ir), where in zip(irreps, irreps.slices(), strict=True):
@@ -103,12 +103,12 @@ def _by_segment(x: Tensor, irreps: Irreps, layout: str, to: str, matrix: Tensor 
         piece = piece.transpose(-1, -2) if transposed else piece
         if matrix is not None:
             piece = piece @ representation(Irreps([(1, ir)]), matrix).T
-        piece = piece if to == "mul_ir" else piece.transpose(-1, -2)
+        piece = piece if target_layout == "mul_ir" else piece.transpose(-1, -2)
         pieces.append(piece.flatten(-2))
     return torch.cat(pieces, dim=-1) if pieces else x
 
 
-def keys(path: Sequence[Any]) -> str:
+def leaf_name(path: Sequence[Any]) -> str:
     """The name of a leaf of a tree; fields of a tuple or dataclass are called like entries of a dict.
 
     >>> keys([pytree.SequenceKey(1), pytree.GetAttrKey("energy")])
@@ -117,7 +117,7 @@ def keys(path: Sequence[Any]) -> str:
     return "".join(f"[{key.name!r}]" if isinstance(key, pytree.GetAttrKey) else str(key) for key in path)
 
 
-def short(name: str) -> str:
+def last_dict_key(name: str) -> str:
     """The last key of a name in a dict, which a tensor is known by.
 
     >>> short("data['positions']"), short("positions")
@@ -126,17 +126,17 @@ def short(name: str) -> str:
     return name.rpartition("['")[2].removesuffix("']") if name.endswith("']") else name
 
 
-def cloned(found: Named) -> Named:
-    return {name: x.clone() for name, x in found.items()}
+def cloned_tensors(tensors: NamedTensors) -> NamedTensors:
+    return {name: x.clone() for name, x in tensors.items()}
 
 
-def another_order(number: int) -> Tensor:
+def derangement(size: int) -> Tensor:
     """A permutation that leaves nothing in its place.
 
     >>> another_order(3)
     tensor([1, 2, 0])
     """
-    order = torch.randperm(number, generator=torch.Generator().manual_seed(2))
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(2))
     return torch.empty_like(order).scatter_(0, order, order.roll(1))
 
 
@@ -155,9 +155,9 @@ class Subject:
     kind: str
     title: str
     module: nn.Module
-    call: Callable[[Run, Named], Named]
-    given: Named
-    others: Named = field(default_factory=dict)  # a second draw, where a law needs two
+    call: Callable[[Run, NamedTensors], NamedTensors]
+    given: NamedTensors
+    others: NamedTensors = field(default_factory=dict)  # a second draw, where a law needs two
     dtype: torch.dtype
     device: torch.device
     turns: Mapping[str, Frame] = field(default_factory=dict)  # operands and results that turn; the others stay
@@ -165,9 +165,11 @@ class Subject:
     linear: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # operands that it is linear in together
     affine: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the same but for a constant
     degrees: Mapping[str, int] = field(default_factory=dict)  # operands in which it is a polynomial, and how high
-    reference: Callable[[Named], Named] | None = None
+    reference: Callable[[NamedTensors], NamedTensors] | None = None
     moments: Moments | None = None
-    relabel: Callable[[Subject], tuple[Named, Named]] | None = None  # of rows in another order: results, and expected
+    relabel: Callable[[Subject], tuple[NamedTensors, NamedTensors]] | None = (
+        None  # of rows in another order: results, and expected
+    )
     points: str | None = None  # where a potential has its positions, energy, forces, cell and stress
     energy: str | None = None
     forces: str | None = None
@@ -175,7 +177,7 @@ class Subject:
     stress: str | None = None
     is_virial: bool = False  # it is no stress, but this times the volume, of the other sign
     unsaid: str = ""  # why forces cannot be told among the results
-    fixed: Named = field(default_factory=dict)  # integer arguments of a network, as which atoms an edge joins
+    fixed: NamedTensors = field(default_factory=dict)  # integer arguments of a network, as which atoms an edge joins
     undeclared: bool = False  # nothing was said of how it turns
     fresh: nn.Module | None = None  # a copy from before the first call
     settings: str = ""
@@ -185,17 +187,19 @@ class Subject:
     inexact: str = ""  # why that does not run
     narrow: bool = False  # the module's code names narrower dtypes, which are float64 in that copy
     reading: Any = ""  # a `Reading` of a network's arguments, or why there is none
-    handed: Callable[[Named], Any] | None = None  # the arguments of a network's call, in their tuples and dicts
+    handed: Callable[[NamedTensors], Any] | None = None  # the arguments of a network's call, in their tuples and dicts
     outcomes: tuple[str, ...] = ()  # the names of a network's results
-    drawing: Callable[[Run, Named], Named] | None = None  # the call that goes on with random numbers, if it draws some
+    drawing: Callable[[Run, NamedTensors], NamedTensors] | None = (
+        None  # the call that goes on with random numbers, if it draws some
+    )
     floors: Mapping[str, float] = field(default_factory=dict)  # of results: errors that rounding makes in any case
 
-    def __call__(self, operands: Named, run: Run | None = None) -> Named:
+    def __call__(self, operands: NamedTensors, run: Run | None = None) -> NamedTensors:
         """The results of a call in float64, in memory of their own: a network may write into its own again."""
-        found = self.call(self.module if run is None else run, self.own(operands))
+        found = self.call(self.module if run is None else run, self.module_operands(operands))
         return {name: y.to("cpu", torch.float64, copy=True) for name, y in found.items()}
 
-    def copied(self) -> nn.Module:
+    def fresh_copy(self) -> nn.Module:
         """A copy of the module from before its first call.  Raises `NotCompared` where it cannot be copied."""
         if self.fresh is None:
             raise NotCompared("the network cannot be copied")
@@ -211,27 +215,27 @@ class Subject:
         call = in_double(self.call) if self.narrow else self.call
         return replace(self, module=copy, dtype=torch.float64, exact=None, call=call, narrow=False)
 
-    def going_on(self) -> Subject:
+    def with_advancing_randomness(self) -> Subject:
         """The subject whose calls go on with random numbers, where others draw the same again."""
         return self if self.drawing is None else replace(self, call=self.drawing, drawing=None)
 
-    def evaluated(self) -> Subject:
+    def in_evaluation(self) -> Subject:
         """The subject in evaluation."""
-        module, fresh = copy_of(self.module).eval(), self.copied().eval()
+        module, fresh = copy_of(self.module).eval(), self.fresh_copy().eval()
         return replace(self, module=module, fresh=fresh, exact=lambda: double_of(fresh))
 
-    def own(self, operands: Named) -> Named:
+    def module_operands(self, operands: NamedTensors) -> NamedTensors:
         """Copies of operands for one call, which may write to them: on the module's device, numbers in its dtype."""
         own = {n: x.to(self.device, self.dtype if x.is_floating_point() else x.dtype) for n, x in operands.items()}
         return {name: x if x.requires_grad else x.detach().clone() for name, x in own.items()}
 
-    def arguments(self) -> Named:
+    def arguments(self) -> NamedTensors:
         """Copies of all tensors of a call: operands as the module takes them, and integers."""
-        return {**self.own(self.given), **cloned(self.fixed)}
+        return {**self.module_operands(self.given), **cloned_tensors(self.fixed)}
 
-    def called(self, module: Run, given: Named) -> Named:
+    def detached_results(self, module: Run, operands: NamedTensors) -> NamedTensors:
         """The results of a call with a module's own operands, in float64, without a graph."""
-        return {name: y.detach().to("cpu", torch.float64, copy=True) for name, y in self.call(module, given).items()}
+        return {name: y.detach().to("cpu", torch.float64, copy=True) for name, y in self.call(module, operands).items()}
 
     def result_frame(self, name: str) -> Frame:
         return self.results.get(name, STILL)

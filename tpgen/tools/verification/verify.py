@@ -24,7 +24,7 @@ from tpgen.networks.conversion.operations.splines import is_splined, spline_erro
 from tpgen.networks.conversion.proof import LIMIT as PROVEN
 from tpgen.nn.modules import module_of, sizes_of
 from tpgen.planner.plan import Plan
-from tpgen.tools.verification.derivatives import DERIVATIVE_LIMIT, FREED, OF_TORCH, frees, with_own_norms
+from tpgen.tools.verification.derivatives import DERIVATIVE_LIMIT, FREED, OF_TORCH, is_freed_graph, with_own_norms
 from tpgen.tools.verification.findings import (
     COLUMNS,
     FAILED,
@@ -89,10 +89,14 @@ class Verification(Shown):
     @property
     def passed(self) -> bool:
         """Whether something was compared, all that was asked for by name among it, and no comparison failed."""
-        return not self.failed and not self._lacking and any(finding.status == PASSED for finding in self.findings)
+        return (
+            not self.failed
+            and not self._asked_not_compared
+            and any(finding.status == PASSED for finding in self.findings)
+        )
 
     @property
-    def _lacking(self) -> tuple[str, ...]:
+    def _asked_not_compared(self) -> tuple[str, ...]:
         return tuple(name for name in self.not_compared if name in self.asked)
 
     @property
@@ -114,8 +118,8 @@ class Verification(Shown):
         if not any(finding.status == PASSED for finding in self.findings):
             return "nothing was compared"
         if self.not_compared:
-            rest = [name for name in self.not_compared if name not in self._lacking]
-            parts = (("; not compared, and so not passed: ", self._lacking), ("; not compared: ", rest))
+            rest = [name for name in self.not_compared if name not in self._asked_not_compared]
+            parts = (("; not compared, and so not passed: ", self._asked_not_compared), ("; not compared: ", rest))
             return "every law that was compared holds" + "".join(f"{said}{', '.join(n)}" for said, n in parts if n)
         return "every law holds"
 
@@ -126,7 +130,7 @@ class Verification(Shown):
         """The finding of each law that is nearest to its tolerance, or beyond it."""
         found: dict[str, LawFinding] = {}
         for finding in self.findings:
-            if finding.law not in found or _share(finding) > _share(found[finding.law]):
+            if finding.law not in found or _share_of_tolerance(finding) > _share_of_tolerance(found[finding.law]):
                 found[finding.law] = finding
         return tuple(found.values())
 
@@ -147,25 +151,25 @@ class Verification(Shown):
 
     def __str__(self) -> str:
         rows = [COLUMNS, *(finding_cells(finding) for finding in self.shown())]
-        return "\n".join([*self._head(), "", table(rows), "", self._foot()])
+        return "\n".join([*self._heading_lines(), "", table(rows), "", self._summary_line()])
 
     def _repr_html_(self) -> str:
-        return lines(*self._head()) + findings_html(self.shown()) + lines(self._foot())
+        return lines(*self._heading_lines()) + findings_html(self.shown()) + lines(self._summary_line())
 
-    def _head(self) -> tuple[str, str, str]:
+    def _heading_lines(self) -> tuple[str, str, str]:
         return (
             f"{self.kind} {self.title}: {self.said}",
             self.settings,
             f"{self.dtype} on {self.device}, {self.seconds:.1f} s",
         )
 
-    def _foot(self) -> str:
+    def _summary_line(self) -> str:
         unseen = UNSEEN.get(self.kind, "").format(mode=self.mode)
         cause = f"\n{REMEMBERS}" * ("history" in self.failed and len(self.failed) > 1)
         return f"largest error of each law; of all comparisons {counted(self.findings)}{cause}{unseen}"
 
 
-def _share(finding: LawFinding) -> float:
+def _share_of_tolerance(finding: LawFinding) -> float:
     """Share of its tolerance that a finding takes; failures first, what was not compared last."""
     if finding.relative is None or finding.tolerance is None:
         return float("inf") if finding.status == FAILED else -1.0
@@ -220,11 +224,11 @@ def verify(
     >>> report.passed, report.finding("equivariant", "parity").status
     (True, 'passed')
     """
-    chosen = _chosen(only, without)
-    made = _subject(subject, inputs, irreps_in, irreps_out, rows, backend)
+    chosen = _chosen_law_names(only, without)
+    made = _build_subject(subject, inputs, irreps_in, irreps_out, rows, backend)
     tolerance_of(made.dtype)  # or nothing could be judged
     start = time.perf_counter()
-    findings = _found(chosen, made, inputs or (), progress)
+    findings = _run_laws(chosen, made, inputs or (), progress)
     # laws without which nothing has passed
     asked: tuple[str, ...] = ("equivariant",) * made.undeclared + ("forces",) * bool(
         made.unsaid or (made.inexact and made.forces)
@@ -237,7 +241,7 @@ def verify(
     return Verification(made.kind, made.title, made.settings, dtype, where, took, tuple(findings), mode, asked)
 
 
-def _chosen(only: str | Iterable[str] | None, without: str | Iterable[str]) -> list[str]:
+def _chosen_law_names(only: str | Iterable[str] | None, without: str | Iterable[str]) -> list[str]:
     chosen, left_out = ([n] if isinstance(n, str) else list(n) for n in (LAW_NAMES if only is None else only, without))
     check_known("law", [*chosen, *left_out], LAW_NAMES, InputError)
     return [name for name in chosen if name not in left_out]
@@ -249,7 +253,7 @@ def _applies(name: str, subject: Subject) -> bool:
     return LAWS[name].applies(subject)
 
 
-def _subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, rows: int, backend: str) -> Subject:
+def _build_subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, rows: int, backend: str) -> Subject:
     if rows < 1:
         raise InputError(f"rows: a verification needs one row at least, got {rows}")
     check_known("backend", [backend], [name for name in BACKENDS if name not in ("eager", "script")], InputError)
@@ -274,17 +278,19 @@ def _subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, rows: i
 
 
 @by_networks()
-def _found(names: Sequence[str], subject: Subject, inputs: Sequence[Any], progress: Told) -> list[LawFinding]:
+def _run_laws(law_names: Sequence[str], subject: Subject, inputs: Sequence[Any], progress: Told) -> list[LawFinding]:
     findings: list[LawFinding] = []
-    there = [name for name in names if _applies(name, subject)]
+    there = [name for name in law_names if _applies(name, subject)]
     with told(progress, len(there)) as begin:
         for name in there:
             begin(name)
-            findings += _proof(subject, inputs) if name == STOCK else _findings(name, LAWS[name], subject)
+            findings += (
+                _compare_with_stock(subject, inputs) if name == STOCK else _findings_of_law(name, LAWS[name], subject)
+            )
     return findings
 
 
-def _findings(name: str, law: Law, subject: Subject, own_norms: bool = False) -> list[LawFinding]:
+def _findings_of_law(name: str, law: Law, subject: Subject, own_norms: bool = False) -> list[LawFinding]:
     """Findings of a law; a module that breaks down under it breaks it, and the others go on."""
     tolerance = law.slack * subject.slack * tolerance_of(subject.dtype) if law.limit is None else law.limit
     if name in BY_DIFFERENCES and subject.reference is None:
@@ -295,36 +301,40 @@ def _findings(name: str, law: Law, subject: Subject, own_norms: bool = False) ->
     if why := law.lacks(subject):
         return [LawFinding(name, "", NOT_COMPARED, why=why)]
     if name in BY_PLACE and is_random_in_training_alone(subject):
-        return [replace(f, why=f.why or IN_EVALUATION) for f in _findings(name, law, subject.evaluated())]
+        return [replace(f, why=f.why or IN_EVALUATION) for f in _findings_of_law(name, law, subject.in_evaluation())]
     try:
         with without_splines(subject.module) if by_nets else nullcontext():
-            outcomes: Mapping[str, Any] = law.compare(_of_nets(subject) if by_nets else subject)
+            outcomes: Mapping[str, Any] = law.compare(_copying_current_module(subject) if by_nets else subject)
     except Exception as error:
-        outcomes = {"": FREED if frees(error) else error}
-    found = [judge(name, part, outcome, tolerance, _floor(law, part, subject)) for part, outcome in outcomes.items()]
+        outcomes = {"": FREED if is_freed_graph(error) else error}
+    found = [
+        judge(name, part, outcome, tolerance, _rounding_floor(law, part, subject)) for part, outcome in outcomes.items()
+    ]
     if name == "equivariant" and subject.dtype == torch.float64:
-        found = [replace(f, why=f.why or COUPLINGS) if f.status == FAILED and _is_rounded(f) else f for f in found]
+        found = [
+            replace(f, why=f.why or COUPLINGS) if f.status == FAILED and _is_float32_rounding(f) else f for f in found
+        ]
     if not any(f.status == FAILED for f in found):
         return [replace(f, why=f.why or WITHOUT_SPLINES) for f in found] if by_nets else found
     if name in BY_PLACE and is_random(subject):
         return [LawFinding(name, "", NOT_COMPARED, why=ELSEWHERE)]
     if name in OF_HIGHER_ORDER and not own_norms and is_network(subject):
         with with_own_norms():
-            again = _findings(name, law, subject, own_norms=True)
+            again = _findings_of_law(name, law, subject, own_norms=True)
         return found if any(f.status == FAILED for f in again) else [replace(f, why=OF_TORCH) for f in again]
     return [replace(f, why=f.why or WITHOUT_SPLINES) for f in found] if by_nets else found
 
 
-def _is_rounded(finding: LawFinding) -> bool:
+def _is_float32_rounding(finding: LawFinding) -> bool:
     return finding.relative is not None and finding.relative < torch.finfo(torch.float32).eps * 10
 
 
-def _of_nets(subject: Subject) -> Subject:
+def _copying_current_module(subject: Subject) -> Subject:
     """The subject whose copies are made of the module as it is now, without its splines."""
     return replace(subject, exact=lambda: double_of(subject.module))
 
 
-def _floor(law: Law, part: str, subject: Subject) -> float:
+def _rounding_floor(law: Law, part: str, subject: Subject) -> float:
     if not law.floored:
         return 0.0
     if law.slopes:
@@ -333,7 +343,7 @@ def _floor(law: Law, part: str, subject: Subject) -> float:
     return exact * subject.floors.get(part.rpartition(", ")[2], 0.0)
 
 
-def _proof(subject: Subject, inputs: Sequence[Any]) -> list[LawFinding]:
+def _compare_with_stock(subject: Subject, inputs: Sequence[Any]) -> list[LawFinding]:
     """A converted network against the stock one that it came from, in float64."""
     proof = conversion_report(subject.module, prove=copies_of(inputs)).proof
     assert proof is not None
