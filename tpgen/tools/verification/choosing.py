@@ -1,4 +1,4 @@
-"""The reading of a call that its network obeys: what integers index is seen by what they do, and by names before."""
+"""Choose the reading of a network call: names suggest kinds of indices, permutations of atoms and edges decide."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ UNREAD = (
 def choose_reading(
     subject: Subject, values: NamedTensors, declared_kinds: Mapping[str, str], graph_count: int
 ) -> Reading | str:
-    """The likeliest reading under which the network lets atoms and edges stand in another order.
+    """Return the likeliest reading of a call under which permuted atoms and edges permute results.
 
-    Where there is none, the likeliest of all: the network breaks a law then, unless integers are left that no reading
-    takes for an index.  Those that reach to the last edge are taken for indices of edges.  ``said`` is what its caller
-    says that integers index; ``graphs`` have an energy each.
+    If the network obeys no reading, return the likeliest, marked unreadable if an integer tensor may be an index of
+    unknown kind.  A text says why a call has no reading.  ``declared_kinds`` are kinds of indices that the caller
+    declares; ``graph_count`` is the number of graph energies.
     """
     points = subject.points or ""
     kinds = _index_kind_candidates(values, declared_kinds, len(values[points]) if values[points].dim() else 0)

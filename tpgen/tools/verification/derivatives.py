@@ -1,11 +1,11 @@
 r"""The laws of derivatives: first to third order, and the symmetry of the Hessian.
 
-With a cotangent c and directions v, the orders are gradients of one another:
+With a cotangent c and directions v, each order is a gradient of the order below:
 
 .. math:: s_0 = \sum c\, f(x), \qquad g_k = \nabla s_{k-1}, \qquad s_k = \sum v_k\, g_k
 
-Where there is a slow definition, they are compared with those of it, operand by operand; where there is none, with
-differences of :math:`s_{k-1}` in float64.
+A subject with a slow definition is compared with gradients of the definition, operand by operand; any other subject
+with central differences of :math:`s_{k-1}` in float64.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NOT_DIFFERENTIABLE = "nothing of the results can be differentiated"
 
 @contextmanager
 def with_own_norms() -> Iterator[None]:
-    """Layer norms, and batch norms in training, by their formula."""
+    """Replace torch's layer norms, and batch norms in training, by their formula inside the context."""
 
     def layer_norm(x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
         return _normalized(x, tuple(range(-len(shape), 0)), (), weight, bias, eps)
@@ -69,12 +69,12 @@ def _normalized(
 
 
 def is_freed_graph(error: Exception) -> bool:
-    """Whether a network gave its graph back before its results were differentiated."""
+    """Whether a backward failed because the network had freed its graph."""
     return isinstance(error, RuntimeError) and "a second time" in str(error)
 
 
 def derivative(order: int, subject: Subject) -> Outcomes:
-    """The gradients of an order."""
+    """Compare gradients of an order with the slow definition, or with differences if there is no definition."""
     return _compare_with_definition(order, subject) if subject.reference else _compare_with_differences(order, subject)
 
 
@@ -98,7 +98,10 @@ def _contract_results(function: NamedFunction, leaves: NamedTensors, cotangents:
 def gradients(
     order: int, scalar: Callable[[NamedTensors, NamedTensors], Tensor], given: NamedTensors, cotangents: NamedTensors
 ) -> NamedTensors:
-    """The gradients of an order with respect to every operand; zeros where there is none."""
+    """Return the gradient of ``order`` of ``scalar(operands, cotangents)`` by every operand; zeros if independent.
+
+    Between orders, gradients are contracted with random directions.
+    """
     leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
     found = scalar(leaves, cotangents)
     for level in range(1, order + 1):
@@ -117,13 +120,13 @@ def _gradient(
 
 
 def contracted(tensors: NamedTensors, weights: NamedTensors) -> Tensor:
-    """The sum of all entries of tensors, each times one along a direction, or a cotangent."""
+    """Sum the entries of all tensors, each times its weight, to one number."""
     terms = [(g * weights[name]).sum() for name, g in tensors.items()]
     return torch.stack(terms).sum() if terms else torch.zeros((), dtype=torch.float64)
 
 
 def normal_draws(like: NamedTensors, seed: int) -> NamedTensors:
-    """Normally distributed numbers for each tensor, the same for the same names and shapes."""
+    """Draw normally distributed float64 numbers for each tensor; equal seeds and shapes give equal numbers."""
     generator = torch.Generator().manual_seed(seed)
     return {name: torch.randn(x.shape, generator=generator, dtype=torch.float64) for name, x in like.items()}
 
@@ -139,7 +142,7 @@ def _compare_with_differences(order: int, subject: Subject) -> Outcomes:
         return contracted(function(given), c)
 
     def lower_order_scalar(given: NamedTensors) -> Tensor:
-        """Value of s one order lower, as a number."""
+        """Return :math:`s_{k-1}`, the scalar of the order below, without a graph."""
         if order == 1:
             return scalar(given, cotangents).detach()
         found = gradients(order - 1, scalar, given, cotangents)
@@ -165,10 +168,7 @@ def _compare_with_differences(order: int, subject: Subject) -> Outcomes:
 
 
 def _detached_inputs(subject: Subject, function: NamedFunction, leaves: NamedTensors) -> list[str]:
-    """Inputs in space that move the energy, which has no gradient by them, where forces or stress are returned.
-
-    The network takes these by tensors of its own: it is no fault that its caller cannot.
-    """
+    # no fault: the network takes forces or stress by tensors of its own, not by its caller's
     slopes = {subject.points: subject.forces}
     names = [n for n in _inputs_and_parameters(leaves).get("inputs", []) if subject.turns.get(n, STILL) is not STILL]
     names = [name for name in names if slopes.get(name, subject.stress or subject.forces) is not None]
@@ -190,7 +190,7 @@ def _input_moves_result(function: NamedFunction, leaves: NamedTensors, operand: 
 def _compare_detached_input(
     order: int, subject: Subject, function: NamedFunction, leaves: NamedTensors, name: str
 ) -> Outcome:
-    """Forces beside differences of the energy; of second order, differences of forces, which are symmetric."""
+    # forces with differences of the energy; in second order differences of forces, which are symmetric
     why = DETACHED.format(name=name)
     if name != subject.points or order > 2:
         return f"{why}: {'its law compares the stress' if name != subject.points else 'there are no such derivatives'}"
@@ -220,7 +220,7 @@ def _largest_difference(pair: Pair) -> float:
 
 
 def _perturbed_leaves(subject: Subject, leaves: NamedTensors) -> Iterator[NamedTensors]:
-    """Operands that are moved a little: what turns, as points and cells, or all that are not parameters."""
+    # moves turning inputs, as points and cells, or else all that are not parameters
     inputs = _inputs_and_parameters(leaves).get("inputs", [])
     moved = [name for name in inputs if subject.turns.get(name, STILL) is not STILL] or inputs
     for seed in range(ASIDE):
@@ -248,7 +248,7 @@ def _step_along(leaves: NamedTensors, along: NamedTensors, step: float) -> Named
 
 
 def difference(function: Callable[[float], Tensor], step: float = STEPS[0]) -> Tensor:
-    """The slope of a function at zero, by a central difference of fourth order."""
+    """Return the derivative of a function at zero by a central difference of fourth order."""
     at = [function(n * step) for n in (-2, -1, 1, 2)]
     return (8 * (at[2] - at[1]) - (at[3] - at[0])) / (12 * step)
 
@@ -260,7 +260,7 @@ def _inputs_and_parameters(leaves: NamedTensors) -> dict[str, list[str]]:
 
 
 def with_parameters(subject: Subject) -> tuple[NamedFunction, NamedTensors]:
-    """A copy in float64 as a function of its operands and parameters, and these."""
+    """Return a float64 copy of the module as a function of operands and parameters, and their values."""
     exact = subject.in_float64()
     parameters = {name: p.detach() for name, p in exact.module.named_parameters() if p.requires_grad}
     places = _parameter_owners(exact.module)
@@ -276,10 +276,7 @@ def with_parameters(subject: Subject) -> tuple[NamedFunction, NamedTensors]:
 
 
 def _parameter_owners(module: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
-    """Owners of each parameter, under every name that it has there.
-
-    They keep it after a call, as `functional_call` does not: a checkpoint runs once more in the backward.
-    """
+    # parameters stay replaced after a call, unlike in `functional_call`: a checkpoint runs again in the backward
     names = {id(p): name for name, p in module.named_parameters()}
     found: dict[str, list[tuple[nn.Module, str]]] = {name: [] for name in names.values()}
     for owner in module.modules():
@@ -290,13 +287,13 @@ def _parameter_owners(module: nn.Module) -> dict[str, list[tuple[nn.Module, str]
 
 
 def tracked_results(function: NamedFunction, leaves: NamedTensors) -> list[str]:
-    """The results that derivatives can be taken of: forces made without a graph are none of them."""
+    """Names of results that have a graph if all leaves require gradients."""
     tracked = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
     return [name for name, y in function(tracked).items() if y.requires_grad]
 
 
 def differentiable(function: NamedFunction, leaves: NamedTensors) -> NamedFunction | None:
-    """A function whose results are those that derivatives can be taken of; None where there are none."""
+    """Restrict a function to results that have a graph; None if no result has a graph."""
     kept = tracked_results(function, leaves)
     if not kept:
         return None
@@ -304,7 +301,7 @@ def differentiable(function: NamedFunction, leaves: NamedTensors) -> NamedFuncti
 
 
 def hessian(subject: Subject) -> Outcomes:
-    """Symmetric: u·Hv is v·Hu, for the results with a cotangent as one number."""
+    """Compare u·Hv with v·Hu, where H is the Hessian of the results contracted with a cotangent."""
     function: NamedFunction | None = subject
     leaves = subject.given
     if subject.reference is None:

@@ -1,7 +1,6 @@
-"""Findings of laws: two tensors that must be equal are judged, and the finding says how far they are apart.
+"""Findings of laws: whether two tensors are equal, and how far apart their entries are.
 
-All comparisons are made in float64 on the CPU, of inputs that the dtype under test can hold, so an error is one that
-the module made.  What cannot be compared says why.
+Laws compare in float64 on the CPU, from inputs that the dtype under test holds exactly, so every error is the module's.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ TOLERANCES: dict[torch.dtype, float] = {
 
 
 def tolerance_of(dtype: torch.dtype) -> float:
-    """The tolerance of one product; raises `InputError` for a dtype that has none."""
+    """Return the tolerance of one product in a dtype; raises `InputError` for a dtype without a tolerance."""
     if dtype not in TOLERANCES:
         raise InputError(unknown("dtype", str(dtype), map(str, TOLERANCES)))
     return TOLERANCES[dtype]
@@ -40,7 +39,7 @@ Pair = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Noted:
-    """A comparison, and what the report says beside it."""
+    """A pair of tensors to compare, with a remark for the report."""
 
     pair: Pair
     why: str
@@ -50,12 +49,12 @@ Outcome = Pair | Noted | str | Exception  # got and expected, or why it was not 
 
 
 class NotCompared(Exception):
-    """A law that says nothing of a module, and why."""
+    """Raised if a law cannot be compared for a module; the message says why."""
 
 
 @dataclass(frozen=True)
 class LawFinding:
-    """Verdict of one law on one part of a module: its largest errors, or why it says nothing."""
+    """Verdict of one law on one part of a module: its largest errors, or why nothing was compared."""
 
     law: str
     part: str
@@ -67,7 +66,7 @@ class LawFinding:
 
 
 def judge(law: str, part: str, outcome: Outcome, tolerance: float, floor: float = 0.0) -> LawFinding:
-    """The finding of a comparison; an error that is no larger than the floor is rounding."""
+    """Judge an outcome of a law as passed, failed or not compared; an absolute error up to ``floor`` passes."""
     if isinstance(outcome, (str, NotCompared)):
         return LawFinding(law, part, NOT_COMPARED, why=str(outcome))
     if isinstance(outcome, Noted):
@@ -98,14 +97,14 @@ COLUMNS = ("law", "of", "status", "absolute", "relative", "tolerance", "why")
 
 
 def finding_cells(finding: LawFinding) -> tuple[str, ...]:
-    """The cells of a finding's row: law, part, status, errors, tolerance, reason."""
+    """Return the table row of a finding: law, part, status, errors, tolerance, reason."""
     numbers = (finding.absolute, finding.relative, finding.tolerance)
     errors = ("-" if n is None else f"{n:.1e}" for n in numbers)
     return (finding.law, finding.part, finding.status, *errors, finding.why)
 
 
 def findings_html(findings: Sequence[LawFinding]) -> str:
-    """Findings for a notebook, with their errors on an axis: a bar says how much of its tolerance an error takes."""
+    """Render findings as an HTML table with bars of error over tolerance, and a chart of the errors."""
     rows = [COLUMNS, *map(finding_cells, findings)]
     errors = [(" ".join(filter(None, (f.law, f.part))), f.relative, f.tolerance) for f in findings]
     return html_table(
@@ -123,7 +122,7 @@ def _log_share_of_tolerance(finding: LawFinding) -> float:
 
 
 def counted(findings: Sequence[LawFinding]) -> str:
-    """Number of findings of each status.
+    """Count the findings of each status, as text.
 
     >>> counted([LawFinding("linear", "x1", PASSED)])
     '1 passed, 0 failed'

@@ -1,8 +1,8 @@
-"""`AtomGraph`: atoms, cells and edges of a call, apart from how a network names them, and the changes that laws make.
+"""`AtomGraph`: atoms, cells and edges of a network call, without names of arguments, and changes of such graphs.
 
-An edge goes from ``x[ends[0]]`` to ``x[ends[1]] + counts @ cell``.  ``atoms``, ``edges`` and ``graphs`` say which row
-of the arguments each was, so that all that a network is given besides can follow; ``twins`` and ``edge_twins``, of
-which copy, where a graph holds several of the arguments' graph.
+An edge goes from ``x[ends[0]]`` to ``x[ends[1]] + counts @ cell``.  ``atoms``, ``edges`` and ``graphs`` hold the row of
+the arguments that each atom, edge or graph came from, to gather further arguments by; ``twins`` and ``edge_twins`` hold
+the copy of the arguments' graph that an atom or edge belongs to.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class AtomGraph:
-    """Points with a graph for each, cells of graphs or none, ends of edges or none and the cells between them."""
+    """Positions of atoms and the graph of each atom; optional cells of graphs, ends of edges and cells crossed."""
 
     points: Tensor
     batch: Tensor
@@ -40,20 +40,20 @@ class AtomGraph:
 
     @property
     def vectors(self) -> Tensor:
-        """Edges in space."""
+        """Vectors from the first to the second end of each edge, across cells."""
         assert self.ends is not None
         found = self.points[self.ends[1]] - self.points[self.ends[0]]
         return found if self.counts is None else found + self.shifts(self.counts)
 
     def shifts(self, counts: Tensor) -> Tensor:
-        """Cells between the ends of edges, in space."""
+        """Convert numbers of cells that edges cross to displacements in space."""
         assert self.ends is not None
         assert self.cells is not None
         return torch.einsum("ei,eij->ej", counts, self.cells[self.batch[self.ends[0]]])
 
 
 def with_edges(graph: AtomGraph, kept: Tensor) -> AtomGraph:
-    """The edges of an index or a mask alone, in its order."""
+    """Keep the edges that an index or a mask selects, in the order of the index."""
     assert graph.ends is not None
     assert graph.edges is not None
     assert graph.edge_twins is not None
@@ -63,7 +63,7 @@ def with_edges(graph: AtomGraph, kept: Tensor) -> AtomGraph:
 
 
 def with_doubled_edges(graph: AtomGraph) -> AtomGraph:
-    """As many edges, which are those of the first atoms twice."""
+    """Keep half of the edges, sorted by first atom, and repeat the kept half up to the same number."""
     assert graph.ends is not None
     number = graph.ends.shape[1]
     order = torch.argsort(graph.ends[0], stable=True)[: (number + 1) // 2]
@@ -71,13 +71,13 @@ def with_doubled_edges(graph: AtomGraph) -> AtomGraph:
 
 
 def sorted_by_first_end(graph: AtomGraph) -> AtomGraph:
-    """Edges in the order of the atoms that they begin at."""
+    """Sort edges by their first atom."""
     assert graph.ends is not None
     return with_edges(graph, torch.argsort(graph.ends[0], stable=True))
 
 
 def with_atoms(graph: AtomGraph, index: Tensor) -> AtomGraph:
-    """Some of the atoms, in the order of an index, and the edges between them."""
+    """Keep the atoms of an index, in its order, and the edges between kept atoms."""
     place = torch.full((len(graph.points),), -1).scatter(0, index, torch.arange(len(index)))
     moved = {name: getattr(graph, name)[index] for name in ("points", "batch", "atoms", "twins")}
     if graph.ends is None:
@@ -88,13 +88,13 @@ def with_atoms(graph: AtomGraph, index: Tensor) -> AtomGraph:
 
 
 def reversed_edges(graph: AtomGraph) -> AtomGraph:
-    """Every edge from its other end."""
+    """Reverse the direction of every edge."""
     assert graph.ends is not None
     return replace(graph, ends=graph.ends.flip(0), counts=None if graph.counts is None else -graph.counts)
 
 
 def first_atom_in_next_cell(graph: AtomGraph, axes: list[int]) -> AtomGraph:
-    """The first point moved by vectors of its cell, and its edges with it."""
+    """Move the first atom by the lattice vectors ``axes``, and adapt the cells that its edges cross."""
     assert graph.cells is not None
     step, points = torch.zeros(3, dtype=graph.points.dtype), graph.points.clone()
     step[axes] = 1.0
@@ -106,7 +106,7 @@ def first_atom_in_next_cell(graph: AtomGraph, axes: list[int]) -> AtomGraph:
 
 
 def sheared(graph: AtomGraph, axis: int, other: int) -> AtomGraph:
-    """Lattice by other vectors: one of a cell is its sum with another."""
+    """Describe the same lattice by other vectors: lattice vector ``other`` is added to lattice vector ``axis``."""
     assert graph.cells is not None
     cells = graph.cells.clone()
     cells[:, axis] += cells[:, other]
@@ -117,7 +117,7 @@ def sheared(graph: AtomGraph, axis: int, other: int) -> AtomGraph:
 
 
 def repeated_graph(graph: AtomGraph, axis: int) -> AtomGraph:
-    """Cells twice as long, with everything in them twice."""
+    """Double every cell along an axis, with a second copy of its atoms and edges."""
     assert graph.cells is not None
     cells = graph.cells.clone()
     cells[:, axis] *= 2
@@ -134,7 +134,7 @@ def repeated_graph(graph: AtomGraph, axis: int) -> AtomGraph:
 
 
 def two_distant_copies(graph: AtomGraph, distance: float) -> AtomGraph:
-    """Everything twice, so far from each other, without an edge between."""
+    """Return the graph and a second copy at a distance, without edges between the copies."""
     assert graph.ends is not None
     step = distance * torch.tensor([0.6, 0.0, 0.8], dtype=graph.points.dtype).expand_as(graph.points)
     twice = _with_second_copy(graph, step, torch.zeros(graph.ends.shape[1]))
@@ -162,14 +162,14 @@ def _with_second_copy(graph: AtomGraph, shift: Tensor, copies_crossed: Tensor | 
 
 
 def single_graph(graph: AtomGraph, number: int) -> AtomGraph:
-    """One graph of several."""
+    """Return one graph of a batch by itself."""
     found = with_atoms(graph, (graph.batch == number).nonzero().flatten())
     cells = None if graph.cells is None else graph.cells[number : number + 1]
     return replace(found, batch=found.batch * 0, graphs=graph.graphs[number : number + 1], cells=cells)
 
 
 def joined_graphs(one: AtomGraph, two: AtomGraph) -> AtomGraph:
-    """Graphs beside each other, without edges between."""
+    """Join two graphs to a batch, without edges between the graphs."""
 
     def both(name: str, more: int = 0) -> Tensor | None:
         a, b = getattr(one, name), getattr(two, name)
@@ -182,7 +182,7 @@ def joined_graphs(one: AtomGraph, two: AtomGraph) -> AtomGraph:
 
 
 def on_a_line(graph: AtomGraph, axis: int, spacing: float) -> AtomGraph:
-    """All points at equal distances along an axis, and of the edges those within a cell."""
+    """Place all atoms at equal distances along an axis; drop edges that cross a cell or join an atom to itself."""
     points = torch.zeros_like(graph.points)
     points[:, axis] = spacing * torch.arange(len(points), dtype=points.dtype)
     if graph.ends is None:
@@ -194,9 +194,9 @@ def on_a_line(graph: AtomGraph, axis: int, spacing: float) -> AtomGraph:
 
 
 def spacing(graph: AtomGraph) -> float:
-    """The length of the shortest edge, or the distance of the nearest points of a graph; one where there is neither.
+    """Return the length of the shortest edge, or else the smallest distance of two atoms of a graph, or else one.
 
-    Points in one place, as those that fill a batch up, are no nearest.
+    Zero distances, as between padding atoms, do not count.
     """
     edges = graph.ends is not None and graph.ends.shape[1] > 0
     if edges:

@@ -1,4 +1,4 @@
-"""The law of history: results do not depend on calls before, and what a caller keeps of these stays as it is."""
+"""The law of history: results do not depend on earlier calls, and kept results and inputs stay unchanged."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ WALK, _STEPS = 0.08, 40  # a step of a walk, by the distance of the nearest poin
 
 
 def forgets(subject: Subject) -> Outcomes:
-    """Compare a network that was called often with a fresh copy: it remembers nothing that changes a result.
+    """Compare a network after many calls with a fresh copy, for other inputs, edges and weights.
 
-    Inputs vary, also in the same memory, and weights are renewed.  Calls leave inputs and kept results as they were.
+    Inputs also change within the same memory.  Calls must leave inputs and kept results unchanged.
     """
     first, found = subject.arguments(), dict[str, Outcome]()
     others = _other_inputs(subject, first)
@@ -172,10 +172,7 @@ def _float64_copies(tensors: NamedTensors) -> NamedTensors:
 
 
 def _other_inputs(subject: Subject, inputs: NamedTensors) -> dict[str, tuple[NamedTensors, NamedTensors]]:
-    """Inputs of the same shapes, the second after the first.
-
-    Numbers moved a little, points that come from further apart, other integers, and other edges.
-    """
+    # for each part, inputs of the first and second call: moved numbers, stretched points, other integers, other edges
     floating = {name: x for name, x in inputs.items() if x.is_floating_point() and x.numel()}
     draw = normal_draws(floating, seed=21)
     moved = {name: x + (MOVE * x.abs().max() * draw[name]).to(x) for name, x in floating.items()}

@@ -1,6 +1,6 @@
-"""Tensors that a network holds beside its parameters and buffers: in attributes, lists, dicts, objects and modules.
+"""Tensors that a network holds outside parameters and buffers: in attributes, lists, dicts, objects and modules.
 
-``parameters()``, a state_dict and ``.to()`` reach none of these.
+``parameters()``, a state_dict and ``.to()`` do not reach these tensors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
 def entries_of(value: Any) -> dict[Any, Any]:
-    """Entries of a list or dict, attributes of a plain object; of a module its parameters, buffers and modules too."""
+    """Return entries of a list or dict, or attributes of an object; of a module also registered tensors and modules."""
     if isinstance(value, (list, tuple)):
         return dict(enumerate(value))
     if isinstance(value, dict):
@@ -33,7 +33,7 @@ def unregistered_attributes(module: nn.Module) -> dict[str, Any]:
 
 
 def plain_tensors(network: nn.Module) -> list[tuple[Place, Tensor]]:
-    """Floating tensors that no module of the network has registered, those of modules in lists among them."""
+    """Return floating tensors that no module of the network registers, with the path of attributes to each."""
     held = {x.data_ptr() for x in (*network.parameters(), *network.buffers()) if x.numel()}
     seen = {id(module) for module in network.modules()}
     found: dict[int, tuple[Place, Tensor]] = {}

@@ -1,4 +1,4 @@
-"""What integers of a call may index, and the edges that some of them say: as pairs, vectors, or neighbours in rows."""
+"""Rows that integer arguments may index, and the edges that indices encode: as pairs, vectors or neighbour lists."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _CANDIDATES = 64  # readings that are tried
 
 
 def may_index_rows(x: Tensor, row_count: int) -> bool:
-    """Whether integers may index so many rows: all but those that stand in places without one, which are alike."""
+    """Whether integers may index ``row_count`` rows; entries out of range must all be equal, as padding is."""
     within = (x >= 0) & (x < row_count)
     without = x[~within]
     return bool(within.any()) and (not len(without) or (x.dim() > 0 and bool((without == without[0]).all())))
 
 
 def index_kinds_of(name: str, x: Tensor, atom_count: int) -> tuple[str, ...]:
-    """What an integer tensor may index, the likeliest first."""
+    """Return the kinds of rows that an integer tensor may index, the likeliest first."""
     named, known = last_dict_key(name).lower(), may_index_rows(x, atom_count)
     if named in _LABEL_NAMES or not x.numel():
         return (LABELS,)
@@ -58,7 +58,7 @@ def index_kinds_of(name: str, x: Tensor, atom_count: int) -> tuple[str, ...]:
 
 
 def kind_assignments(candidates: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, str]]:
-    """Kinds of all integers, the likeliest together first."""
+    """Yield choices of one kind for each index tensor, the likeliest choice first."""
     places = product(*(range(len(kinds)) for kinds in candidates.values()))
     for chosen in sorted(islice(places, 4096), key=lambda places: (sum(map(bool, places)), places))[:_CANDIDATES]:
         yield {name: kinds[n] for (name, kinds), n in zip(candidates.items(), chosen, strict=True)}
@@ -66,10 +66,11 @@ def kind_assignments(candidates: Mapping[str, tuple[str, ...]]) -> Iterator[dict
 
 @dataclass(frozen=True)
 class EdgeEnds:
-    """Ends of edges, and how arguments hold a row for each edge.
+    """Ends of edges, and the layout of edge rows in the arguments.
 
-    Without ``slots`` they hold one for each; else so many axes, in which the slots of edges are, as of neighbours of
-    each atom, and ``empty`` is a slot without an edge.  ``in_order`` are edges that follow their first ends.
+    Without ``slots`` an argument has one row for each edge.  Otherwise its first ``axes`` axes are slots, as for the
+    neighbours of each atom: ``slots`` is the slot of each edge, ``empty`` a slot without an edge.  ``in_order`` says
+    that edges are sorted by first end.
     """
 
     ends: Tensor
@@ -85,12 +86,12 @@ class EdgeEnds:
         return tuple(x.shape[: self.axes]) == self.shape
 
     def rows_of_edges(self, x: Tensor) -> Tensor:
-        """The rows of a tensor, one for each edge."""
+        """Return the rows of a tensor, one for each edge."""
         return x if self.slots is None else x.flatten(0, self.axes - 1)[self.slots]
 
 
 def edges_of(values: NamedTensors, kinds: Mapping[str, str], atom_count: int) -> EdgeEnds | None:
-    """The edges that indices of atoms say; None where there are none, or nobody can tell which they are."""
+    """Return the edges that indices of atoms encode; None if no layout fits."""
     names = [name for name in kinds if kinds[name] == ATOMS and is_index(values[name])]
     names.sort(key=lambda name: last_dict_key(name) != EDGE_INDEX)
     for find in (
@@ -142,7 +143,7 @@ def _edges_without_padding(ends: Tensor, roles: Mapping[str, str], atom_count: i
 
 
 def _edges_from_neighbour_matrix(values: NamedTensors, index_names: list[str], atom_count: int) -> EdgeEnds | None:
-    """Neighbours of each atom in a row, with places that are empty: of no index, or of a mask."""
+    # a row of neighbours for each atom; a slot without an index, or masked, is empty
     for name in index_names:
         x = values[name]
         if x.dim() == 2 and len(x) == atom_count:
@@ -161,7 +162,7 @@ def _edges_from_neighbour_matrix(values: NamedTensors, index_names: list[str], a
 
 
 def _edges_from_flat_neighbour_list(values: NamedTensors, index_names: list[str], atom_count: int) -> EdgeEnds | None:
-    """A vector of neighbours, and how many are each atom's, or where they begin."""
+    # a vector of neighbours, with the count or the offset of each atom
     for name in (name for name in index_names if values[name].dim() == 1):
         x = values[name].long()
         for other, held in ((n, v.long()) for n, v in values.items() if is_index(v) and v.dim() == 1 and n != name):

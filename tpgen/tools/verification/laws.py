@@ -1,4 +1,4 @@
-"""The laws of values: each a function ``subject -> {part: (got, expected)}``, or a text that says why not."""
+"""The laws of values: each maps a subject to pairs (got, expected) by part, or to a text that says why not."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Of = TypeVar("Of")
 
 @dataclass(frozen=True)
 class Law:
-    """A statement of what must be equal, for which modules, and how nearly.
+    """A law: its comparison, the subjects that it applies to, and the allowed error.
 
-    ``slack`` times the tolerance of the dtype is allowed, or ``limit`` whatever the dtype.  ``lacks`` says why a module
-    of the kind cannot be compared.  Laws with ``slopes`` take differences of energies; those that are not ``floored``
-    know what rounding does.
+    The allowed error is ``slack`` times the tolerance of the dtype, or ``limit`` for every dtype.  ``lacks`` returns
+    why a subject cannot be compared.  A law with ``slopes`` takes differences of energies; ``floored`` allows rounding
+    errors.
     """
 
     about: str
@@ -41,17 +41,17 @@ class Law:
 
 
 def pairs(got: NamedTensors, expected: NamedTensors) -> dict[str, Pair]:
-    """Results by name, beside what they must be; the one of a module with one result has no name."""
+    """Pair results with expected results by name; the result ``out`` gets an empty name."""
     return {"" if name == "out" else name: (got[name], expected[name]) for name in expected}
 
 
 def prefixed_parts(part: str, outcomes: Mapping[str, Of]) -> dict[str, Of]:
-    """Pairs of a part of a law, which its name stands before."""
+    """Put the name of a part before the names of outcomes."""
     return {f"{part}{', ' + name if name else ''}": pair for name, pair in outcomes.items()}
 
 
 def compared_if_accepted(part: str, compare: Callable[[], Mapping[str, Outcome]]) -> dict[str, Outcome]:
-    """Pairs of a part of a law, of inputs that a network need not take; or why it was not compared."""
+    """Run a comparison whose inputs a network may reject; the outcome of a rejection is its reason."""
     try:
         return prefixed_parts(part, compare())
     except NotCompared as why:
@@ -59,12 +59,16 @@ def compared_if_accepted(part: str, compare: Callable[[], Mapping[str, Outcome]]
 
 
 def definition(subject: Subject) -> Outcomes:
+    """Compare results with the slow definition."""
     assert subject.reference is not None
     return pairs(subject(subject.given), subject.reference(subject.given))
 
 
 def linear(subject: Subject) -> Outcomes:
-    """A combination of inputs gives the same of results; coefficients have sum 1 where a constant is added."""
+    """Compare results of a combination of operands with the combination of results.
+
+    Coefficients have sum 1 if the results contain a constant.
+    """
     outcomes: dict[str, Pair | str] = {}
     for groups, (a, b) in ((subject.linear, (0.7, -1.3)), (subject.affine, (0.7, 0.3))):
         for part, names in groups.items():
@@ -76,7 +80,7 @@ def linear(subject: Subject) -> Outcomes:
 
 
 def degree(subject: Subject) -> Outcomes:
-    """Along a line of an operand's values, a polynomial of its degree through a few results meets another one."""
+    """Compare a result along a line of one operand with the polynomial of its degree through other results."""
     return {name: _compare_with_interpolation(subject, name, degree) for name, degree in subject.degrees.items()}
 
 
@@ -96,7 +100,7 @@ UNDECLARED = "inputs undeclared: say how they turn, irreps_in={'x': '1o'} (--tur
 
 
 def equivariant(subject: Subject) -> Outcomes:
-    """Turned inputs give turned results, of proper rotations and of those with an inversion."""
+    """Compare results of turned inputs with turned results, for rotations and for rotations with inversion."""
     if subject.undeclared:
         return {"": UNDECLARED}
     generator = torch.Generator().manual_seed(1)
@@ -119,7 +123,7 @@ def _compare_turned(subject: Subject, results: NamedTensors, matrices: list[Tens
 
 
 def translation(subject: Subject) -> Outcomes:
-    """Places that are shifted together change nothing; a result that is a place is shifted with them."""
+    """Compare results of shifted positions: positions among the results shift too, other results stay."""
     shift = torch.tensor([0.3, -0.7, 0.45], dtype=torch.float64)
     moved = {name: x + shift if subject.turns.get(name, STILL).moves else x for name, x in subject.given.items()}
     straight = subject(subject.given)
@@ -128,11 +132,13 @@ def translation(subject: Subject) -> Outcomes:
 
 
 def permutation(subject: Subject) -> Outcomes:
+    """Compare results of permuted rows or atoms with permuted results."""
     assert subject.relabel is not None
     return pairs(*subject.relabel(subject))
 
 
 def normalisation(subject: Subject) -> Outcomes:
+    """Compare measured mean squares of results with the mean squares that the plan promises."""
     assert subject.moments is not None
     return subject.moments()
 
@@ -143,7 +149,7 @@ E3NN_LACKS_RIGHT = ("uvu<v", "u<vw")
 
 
 def e3nn_product(plan: Plan, compile_right: bool = False) -> o3.TensorProduct:
-    """e3nn's product of a plan, in the default dtype."""
+    """Build e3nn's product of a plan in the default dtype, with external weights."""
     return o3.TensorProduct(
         plan.irreps_in1,
         plan.irreps_in2,
@@ -161,7 +167,7 @@ def e3nn_product(plan: Plan, compile_right: bool = False) -> o3.TensorProduct:
 
 
 def e3nn(subject: Subject) -> Outcomes:
-    """e3nn's product, and its `right` where it has one."""
+    """Compare a product, and its `right`, with e3nn's; e3nn lacks `right` for some modes."""
     return {"": _compare_forward_with_e3nn(subject), "right": _compare_right_with_e3nn(subject)}
 
 
@@ -187,7 +193,7 @@ def _compare_right_with_e3nn(subject: Subject) -> Pair | str:
 
 
 def right(subject: Subject) -> Outcomes:
-    """`right`, the product as a matrix, on input 1."""
+    """Compare the matrix that `right` returns, applied to input 1, with the product."""
     given = _first_rows(subject)
     return {"": (torch.einsum("zi,zik->zk", given["x1"], _right_matrices(subject, given)), subject(given)["out"])}
 

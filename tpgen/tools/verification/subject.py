@@ -1,6 +1,6 @@
-"""The subject of a verification: a module, operands by name, and how each of them turns with space.
+"""The subject of a verification: a module, its operands by name, and how each operand turns under rotation.
 
-Laws are written in float64 on the CPU; a subject runs its module in the module's own dtype and on its device.
+Laws compare float64 tensors on the CPU; a subject runs its module in the module's own dtype and on its device.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Moments = Callable[[], Mapping[str, tuple[Tensor, Tensor] | str]]
 
 @dataclass(frozen=True)
 class Frame:
-    """Irreps by which the last ``axes`` of a tensor turn; one that ``moves`` holds places, which translations shift."""
+    """How the last ``axes`` of a tensor turn under a rotation; if ``moves``, translations shift the entries."""
 
     said: str
     turn: Turn
@@ -61,7 +61,7 @@ STILL = Frame("stays", lambda x, matrix: x)
 
 
 def frame(declared: Any, layout: str = "mul_ir") -> Frame:
-    """A name of `FRAMES`, irreps of the last axis, or None for what does not turn.
+    """Return the frame of a name of `FRAMES`, of irreps of the last axis, or of None for an invariant tensor.
 
     >>> frame("2x0e+1o").said, frame(None).said, frame("cartesian_points").moves
     ('2x0e+1x1o', 'stays', True)
@@ -86,7 +86,7 @@ def _turn_irreps(x: Tensor, irreps: Any, layout: str, matrix: Tensor) -> Tensor:
 
 
 def change_layout(x: Tensor, irreps: Irreps, layout: str, to: str) -> Tensor:
-    """Returns the tensor with its last axis in another layout.
+    """Rearrange the last axis of a tensor of irreps from ``layout`` to layout ``to``.
 
     >>> change_layout(torch.arange(6.0), Irreps("2x1o"), "mul_ir", "ir_mul")
     tensor([0., 3., 1., 4., 2., 5.])
@@ -95,7 +95,7 @@ def change_layout(x: Tensor, irreps: Irreps, layout: str, to: str) -> Tensor:
 
 
 def _turn_by_segment(x: Tensor, irreps: Irreps, layout: str, target_layout: str, matrix: Tensor | None) -> Tensor:
-    """A tensor turned, where there is a matrix, segment by segment: the whole matrix would be large."""
+    # segment by segment: the matrix of all irreps would be large
     pieces = []
     for (mul, ir), where in zip(irreps, irreps.slices(), strict=True):
         shape, transposed = ((mul, ir.dim), False) if layout == "mul_ir" else ((ir.dim, mul), True)
@@ -109,18 +109,18 @@ def _turn_by_segment(x: Tensor, irreps: Irreps, layout: str, target_layout: str,
 
 
 def leaf_name(path: Sequence[Any]) -> str:
-    """The name of a leaf of a tree; fields of a tuple or dataclass are called like entries of a dict.
+    """Name a leaf of a pytree by its path; fields of tuples and dataclasses are named like dict keys.
 
-    >>> keys([pytree.SequenceKey(1), pytree.GetAttrKey("energy")])
+    >>> leaf_name([pytree.SequenceKey(1), pytree.GetAttrKey("energy")])
     "[1]['energy']"
     """
     return "".join(f"[{key.name!r}]" if isinstance(key, pytree.GetAttrKey) else str(key) for key in path)
 
 
 def last_dict_key(name: str) -> str:
-    """The last key of a name in a dict, which a tensor is known by.
+    """Return the last dict key in the name of a leaf; a name without keys stays unchanged.
 
-    >>> short("data['positions']"), short("positions")
+    >>> last_dict_key("data['positions']"), last_dict_key("positions")
     ('positions', 'positions')
     """
     return name.rpartition("['")[2].removesuffix("']") if name.endswith("']") else name
@@ -131,9 +131,9 @@ def cloned_tensors(tensors: NamedTensors) -> NamedTensors:
 
 
 def derangement(size: int) -> Tensor:
-    """A permutation that leaves nothing in its place.
+    """Return a permutation of ``size`` indices that leaves no index in place.
 
-    >>> another_order(3)
+    >>> derangement(3)
     tensor([1, 2, 0])
     """
     order = torch.randperm(size, generator=torch.Generator().manual_seed(2))
@@ -141,15 +141,16 @@ def derangement(size: int) -> Tensor:
 
 
 def prefix_of(run: Run) -> str:
-    """Prefix that `torch.compile` puts before the names of a module's parameters."""
+    """Return the prefix that `torch.compile` puts before parameter names of a compiled module; else nothing."""
     return "_orig_mod." if hasattr(run, "_orig_mod") else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A module with operands: tensors in float64 on the CPU, of values that its dtype can hold.
+    """A module under verification, its operands in float64 on the CPU, and the facts that laws need.
 
-    `call` runs a module, or what stands in for it, with operands of the module's dtype.
+    The module's dtype holds the operands exactly.  ``call`` runs the module, or a substitute such as the compiled
+    module, on operands of that dtype.
     """
 
     kind: str
@@ -195,18 +196,18 @@ class Subject:
     floors: Mapping[str, float] = field(default_factory=dict)  # of results: errors that rounding makes in any case
 
     def __call__(self, operands: NamedTensors, run: Run | None = None) -> NamedTensors:
-        """The results of a call in float64, in memory of their own: a network may write into its own again."""
+        """Call the module, or ``run`` in its place; return float64 copies of the results on the CPU."""
         found = self.call(self.module if run is None else run, self.module_operands(operands))
         return {name: y.to("cpu", torch.float64, copy=True) for name, y in found.items()}
 
     def fresh_copy(self) -> nn.Module:
-        """A copy of the module from before its first call.  Raises `NotCompared` where it cannot be copied."""
+        """Copy the module as before its first call.  Raises `NotCompared` if the module cannot be copied."""
         if self.fresh is None:
             raise NotCompared("the network cannot be copied")
         return copy_of(self.fresh)
 
     def in_float64(self) -> Subject:
-        """Returns the subject of a copy in float64."""
+        """Return the subject of a float64 copy.  Raises `NotCompared` if the copy does not run."""
         if self.dtype == torch.float64 and self.exact is None:
             return self
         if self.inexact:
@@ -216,25 +217,25 @@ class Subject:
         return replace(self, module=copy, dtype=torch.float64, exact=None, call=call, narrow=False)
 
     def with_advancing_randomness(self) -> Subject:
-        """The subject whose calls go on with random numbers, where others draw the same again."""
+        """Return the subject whose calls advance random number states; other subjects restore the states."""
         return self if self.drawing is None else replace(self, call=self.drawing, drawing=None)
 
     def in_evaluation(self) -> Subject:
-        """The subject in evaluation."""
+        """Return the subject of a copy of the module in evaluation mode."""
         module, fresh = copy_of(self.module).eval(), self.fresh_copy().eval()
         return replace(self, module=module, fresh=fresh, exact=lambda: double_of(fresh))
 
     def module_operands(self, operands: NamedTensors) -> NamedTensors:
-        """Copies of operands for one call, which may write to them: on the module's device, numbers in its dtype."""
+        """Copy operands for one call: to the module's device, floating operands also to its dtype."""
         own = {n: x.to(self.device, self.dtype if x.is_floating_point() else x.dtype) for n, x in operands.items()}
         return {name: x if x.requires_grad else x.detach().clone() for name, x in own.items()}
 
     def arguments(self) -> NamedTensors:
-        """Copies of all tensors of a call: operands as the module takes them, and integers."""
+        """Copy all tensor arguments of a call: operands in the module's dtype, and integer tensors."""
         return {**self.module_operands(self.given), **cloned_tensors(self.fixed)}
 
     def detached_results(self, module: Run, operands: NamedTensors) -> NamedTensors:
-        """The results of a call with a module's own operands, in float64, without a graph."""
+        """Call ``module`` on operands of its own dtype; return detached float64 results on the CPU."""
         return {name: y.detach().to("cpu", torch.float64, copy=True) for name, y in self.call(module, operands).items()}
 
     def result_frame(self, name: str) -> Frame:

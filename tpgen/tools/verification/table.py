@@ -1,4 +1,4 @@
-"""The table of laws: of which modules each is, what it needs to be compared, and how nearly it must hold."""
+"""The table of laws: to which modules each law applies, which data a comparison needs, and the allowed error."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ def _by_points_or_rows(
 
 
 def _lacking_results(*names: str) -> Callable[[Subject], str]:
-    """Say why a network is no potential: which result or points it lacks."""
     said = {"points": "no input is said to be points", "cell": "there is no cell among the inputs"}
 
     def lacks(subject: Subject) -> str:
@@ -72,7 +71,7 @@ def _graph_law(about: str, compare: Callable[[Subject], Any], part: str) -> Law:
 
 
 def _slope_law(about: str, compare: Callable[[Subject], Any], *names: str) -> Law:
-    """A law of differences of energies that needs some points or results, by name."""
+    # differences of energies; needs the points or results in ``names``
     return Law(about, compare, is_network, limit=5e-8, lacks=_lacking_results(*names), slopes=True)
 
 

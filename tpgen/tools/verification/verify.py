@@ -1,4 +1,4 @@
-"""`verify`: every law that a module must obey, on its device and in its dtype, as a report with an exit status."""
+"""`verify`: check every law that a module must obey, on its own device and in its own dtype, and report."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ WITHOUT_SPLINES = "of the network without splines, which are for inference"
 
 @dataclass(frozen=True)
 class Verification(Shown):
-    """Verdicts of all laws on one module: the largest errors, or why it says nothing."""
+    """Report of a verification: the findings of all laws on one module."""
 
     kind: str
     title: str
@@ -88,7 +88,7 @@ class Verification(Shown):
 
     @property
     def passed(self) -> bool:
-        """Whether something was compared, all that was asked for by name among it, and no comparison failed."""
+        """Whether some comparison passed, none failed, and every law asked for by name was compared."""
         return (
             not self.failed
             and not self._asked_not_compared
@@ -101,12 +101,12 @@ class Verification(Shown):
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """The laws that are broken."""
+        """Names of broken laws."""
         return tuple(dict.fromkeys(f.law for f in self.findings if f.status == FAILED))
 
     @property
     def not_compared(self) -> tuple[str, ...]:
-        """The laws of which nothing could be compared."""
+        """Names of laws without any comparison."""
         compared = {f.law for f in self.findings if f.status != NOT_COMPARED}
         return tuple(dict.fromkeys(f.law for f in self.findings if f.law not in compared))
 
@@ -127,7 +127,7 @@ class Verification(Shown):
         return next(f for f in self.findings if (f.law, f.part) == (law, part))
 
     def worst(self) -> tuple[LawFinding, ...]:
-        """The finding of each law that is nearest to its tolerance, or beyond it."""
+        """Return for each law the finding nearest to its tolerance, or furthest beyond."""
         found: dict[str, LawFinding] = {}
         for finding in self.findings:
             if finding.law not in found or _share_of_tolerance(finding) > _share_of_tolerance(found[finding.law]):
@@ -135,7 +135,7 @@ class Verification(Shown):
         return tuple(found.values())
 
     def to_json(self) -> str:
-        """All findings as strict JSON; an error that is not a number is written as text."""
+        """Return all findings as strict JSON; errors that are infinite or NaN become text."""
         fields = {**asdict(self), "passed": self.passed, "failed": self.failed}
         for finding in fields["findings"]:
             for name in ("absolute", "relative"):
@@ -144,7 +144,7 @@ class Verification(Shown):
         return json.dumps(fields, allow_nan=False)
 
     def shown(self) -> tuple[LawFinding, ...]:
-        """The worst finding of each law, followed by what the law could not compare."""
+        """Return for each law its worst finding, then its parts that were not compared."""
         worst = self.worst()
         left = [f for f in self.findings if f.status == NOT_COMPARED and f not in worst]
         return tuple(f for one in worst for f in (one, *(also for also in left if also.law == one.law)))
@@ -170,7 +170,7 @@ class Verification(Shown):
 
 
 def _share_of_tolerance(finding: LawFinding) -> float:
-    """Share of its tolerance that a finding takes; failures first, what was not compared last."""
+    # failures without an error come first, findings that were not compared last
     if finding.relative is None or finding.tolerance is None:
         return float("inf") if finding.status == FAILED else -1.0
     share = finding.relative / finding.tolerance if finding.tolerance else finding.relative
@@ -189,34 +189,32 @@ def verify(
     backend: str = "aot_eager",
     progress: Told = None,
 ) -> Verification:
-    """Whether a module obeys every law that it must obey, on its own device and in its own dtype.
+    """Check whether a module obeys every law that it must obey, on its own device and in its own dtype.
 
     Parameters
     ----------
     subject
-        a product, convolution, linear layer, polynomial or symmetric contraction of tpgen's, the plan of one, or any
-        network.
+        a product, convolution, linear layer, polynomial or symmetric contraction of tpgen, a plan, or any network.
     inputs
-        of a network: the arguments of a call, as a tuple.
+        arguments of one call of a network, as a tuple.
     irreps_in, irreps_out
-        of a network: how its floating inputs and results turn.  One for each, or a mapping from names: irreps,
-        ``cartesian_points`` (which a translation moves), ``cartesian_vectors``, ``cartesian_tensors`` or None.  Tensors
-        of known names, such as ``positions`` and ``forces``, need no word.  A network of which nothing is said to turn
-        has not passed, unless ``only`` names other laws.
+        how floating inputs and results of a network turn: one entry for each, or a mapping from names.  An entry is
+        irreps, ``cartesian_points`` (which a translation moves), ``cartesian_vectors``, ``cartesian_tensors`` or None.
+        Known names, such as ``positions`` and ``forces``, need no entry.  A network without a turning tensor has not
+        passed, unless ``only`` names other laws.
     only
-        names of `LAWS`, or "stock"; all of them where it is left out.  What is asked for by name and cannot be compared
-        has not passed.
+        names of `LAWS`, or "stock"; default: all.  A law named here has not passed if it cannot be compared.
     without
-        names of laws that are left out, as "compiled", which takes longest.
+        names of laws to leave out, such as "compiled", which takes longest.
     rows
-        of random operands, for tpgen's modules.
+        number of random rows, for modules of tpgen.
     backend
-        of `torch.compile`, which the compiled module is run with.
+        backend of `torch.compile` for the compiled module.
     progress
         True for a bar, on stderr or in the cell of a notebook; or a function, called with the name of each law.
 
-    Raises `InputError` for what cannot be verified as asked.  A law that is broken is no error but a finding; where
-    nothing could be compared, nothing has passed.
+    Raises `InputError` for a subject or inputs that cannot be verified.  A broken law raises no error: the report has a
+    failed finding.  A report without a comparison has not passed.
 
     >>> from tpgen.nn.tensor_product import TensorProduct
     >>> product = TensorProduct("4x1o", "1o", "4x1e", [(0, 0, 0, "uvu", True)], strategy="einsum")
@@ -291,7 +289,7 @@ def _run_laws(law_names: Sequence[str], subject: Subject, inputs: Sequence[Any],
 
 
 def _findings_of_law(name: str, law: Law, subject: Subject, own_norms: bool = False) -> list[LawFinding]:
-    """Findings of a law; a module that breaks down under it breaks it, and the others go on."""
+    # an error that the module raises breaks this law alone
     tolerance = law.slack * subject.slack * tolerance_of(subject.dtype) if law.limit is None else law.limit
     if name in BY_DIFFERENCES and subject.reference is None:
         tolerance = DERIVATIVE_LIMIT
@@ -330,7 +328,6 @@ def _is_float32_rounding(finding: LawFinding) -> bool:
 
 
 def _copying_current_module(subject: Subject) -> Subject:
-    """The subject whose copies are made of the module as it is now, without its splines."""
     return replace(subject, exact=lambda: double_of(subject.module))
 
 
@@ -344,7 +341,6 @@ def _rounding_floor(law: Law, part: str, subject: Subject) -> float:
 
 
 def _compare_with_stock(subject: Subject, inputs: Sequence[Any]) -> list[LawFinding]:
-    """A converted network against the stock one that it came from, in float64."""
     proof = conversion_report(subject.module, prove=copies_of(inputs)).proof
     assert proof is not None
     found, how = [], WITHOUT_SPLINES if is_splined(subject.module) else ""
