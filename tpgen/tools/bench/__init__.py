@@ -1,4 +1,4 @@
-"""HOW FAST it is: named problems, contenders and tasks, measured in turn after a check that the results are right.
+"""Benchmarks: measure contenders on named problems and tasks, after a check of their results.
 
-`run.run_benchmarks` measures, `records.Report` keeps, `tables` and `plots` show.
+`run.run_benchmarks` measures, `records.Report` keeps figures, `tables` shows reports.
 """

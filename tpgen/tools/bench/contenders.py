@@ -1,7 +1,6 @@
-"""Contenders: who takes part, and the products that tpgen is compared with.
+"""Contenders of benchmarks: tpgen, e3nn, a loop over instructions, cuEquivariance and OpenEquivariance.
 
-Those are e3nn's, a loop over instructions, cuEquivariance's and OpenEquivariance's.  A new contender is one row of
-`CONTENDERS`; strategies and backends bring theirs along.
+A new contender is one row of `CONTENDERS`; strategies and backends of tpgen get rows automatically.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Builder = Callable[[Plan, torch.dtype, torch.device], TimedProduct]
 
 @contextmanager
 def _e3nn_script_mode(scripted: bool) -> Iterator[None]:
-    """e3nn decides by a process-wide default whether a product is scripted: set it, and put it back."""
+    # a process-wide default of e3nn decides whether products are scripted
     before = e3nn.get_optimization_defaults()
     # "inductor" is a jit_mode too, but one that compiles nothing: an eager module is compiled from outside instead
     chosen = {"jit_mode": "script" if scripted else "eager"} if "jit_mode" in before else {"jit_script_fx": scripted}
@@ -47,24 +46,24 @@ def _e3nn_script_mode(scripted: bool) -> Iterator[None]:
 
 
 def e3nn_module(plan: Plan, scripted: bool = False) -> nn.Module:
-    """e3nn's product of a plan, with weights from outside."""
+    """Build e3nn's product of a plan, with external weights."""
     with _e3nn_script_mode(scripted):
         return e3nn_product(plan)
 
 
 def build_e3nn(plan: Plan, dtype: torch.dtype, device: torch.device, backend: str) -> TimedProduct:
-    """e3nn's product under one of tpgen's backends; ``script`` is e3nn's default."""
+    """Build e3nn's product under one of tpgen's backends; ``script`` is e3nn's default."""
     module = e3nn_module(plan, scripted=backend == "script").to(dtype=dtype, device=device)
     return with_weights(plan, module if backend == "script" else compile_program(module, Config(backend=backend)))
 
 
 def with_weights(plan: Plan, product: Any) -> TimedProduct:
-    """A product that is called with weights also where it has none."""
+    """Wrap a product so that calls pass weights even if the product has none."""
     return product if plan.weight_numel else lambda x1, x2, w: product(x1, x2)
 
 
 class _LoopStep(NamedTuple):
-    """One instruction of the loop, in plain numbers and strings, which Dynamo can guard."""
+    """One instruction of `Loop` as plain numbers and strings, which Dynamo can guard."""
 
     equation: str
     in1: tuple[int, int, int, int]  # start, stop, multiplicity, dimension
@@ -87,7 +86,7 @@ def _loop_step(plan: Plan, path: Path) -> _LoopStep:
 
 
 class Loop(nn.Module):
-    """A product as one writes it by hand: for every instruction one einsum with its dense coupling."""
+    """A product as written by hand: one einsum with a dense coupling for every instruction."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
@@ -107,11 +106,11 @@ class Loop(nn.Module):
         return torch.cat(blocks, dim=1)
 
     def results(self, x1: Tensor, x2: Tensor, w: Tensor) -> list[Tensor]:
-        """The result of every instruction, flat."""
+        """Return the flat result of every instruction."""
         return [self.result(n, x1, x2, w) for n in range(len(self.steps))]
 
     def result(self, n: int, x1: Tensor, x2: Tensor, w: Tensor) -> Tensor:
-        """One instruction: cut the segments out, contract them with the coupling and the weights."""
+        """Contract the segments of one instruction with its coupling and weights."""
         step = self.steps[n]
         a, b = _cut_segment(x1, step.in1), _cut_segment(x2, step.in2)
         if step.paired:
@@ -130,7 +129,7 @@ def _cut_segment(x: Tensor, segment: tuple[int, int, int, int]) -> Tensor:
 
 
 class StreamedLoop(Loop):
-    """The loop with its instructions dealt out to CUDA streams."""
+    """`Loop` with its instructions distributed over CUDA streams."""
 
     def __init__(self, plan: Plan, streams: int = 4) -> None:
         super().__init__(plan)
@@ -152,19 +151,19 @@ class StreamedLoop(Loop):
 
 
 def build_loop(plan: Plan, dtype: torch.dtype, device: torch.device, backend: str) -> TimedProduct:
-    """The loop over instructions under a backend."""
+    """Build the loop over instructions under a backend."""
     return compile_program(Loop(plan).to(dtype=dtype, device=device), Config(backend=backend))
 
 
 def build_streamed_loop(plan: Plan, dtype: torch.dtype, device: torch.device) -> TimedProduct:
-    """The loop over instructions on CUDA streams."""
+    """Build the loop over instructions on CUDA streams."""
     return StreamedLoop(plan).to(dtype=dtype, device=device)
 
 
 def build_cuequivariance(
     plan: Plan, dtype: torch.dtype, device: torch.device, layout: Literal["mul_ir", "ir_mul"] = "mul_ir"
 ) -> TimedProduct:
-    """cuEquivariance's product, for plans that are one of its two kinds."""
+    """Build cuEquivariance's product; raises `BackendError` for other plans than weighted uvu and uvw."""
     if find_spec("cuequivariance_torch") is None:
         raise BackendError("not installed: pip install cuequivariance-torch (and its kernels for CUDA)")
     import cuequivariance as cue
@@ -192,7 +191,7 @@ _CUE_KINDS = {("uvu", True): "ChannelWiseTensorProduct", ("uvw", True): "FullyCo
 
 
 def build_openequivariance(plan: Plan, dtype: torch.dtype, device: torch.device) -> TimedProduct:
-    """OpenEquivariance's product, for plans whose weights it orders as e3nn does."""
+    """Build OpenEquivariance's product, for plans whose weights it orders as e3nn does."""
     problem = openequivariance_problem(plan, dtype)
     import openequivariance as oeq
 
@@ -200,7 +199,10 @@ def build_openequivariance(plan: Plan, dtype: torch.dtype, device: torch.device)
 
 
 def openequivariance_problem(plan: Plan, dtype: torch.dtype) -> Any:
-    """A product as OpenEquivariance describes it.  Raises `BackendError` where it has none, or is not there."""
+    """Describe a product to OpenEquivariance.
+
+    Raises `BackendError` for plans and dtypes that OpenEquivariance lacks, or if the package is missing.
+    """
     if find_spec("openequivariance") is None:
         raise BackendError("not installed: pip install openequivariance")
     if dtype not in (torch.float32, torch.float64):
@@ -231,8 +233,8 @@ _LACKS: dict[str, dict[str, str]] = {"inductor": _NO_DOUBLE, "cudagraphs": _NO_D
 class Contender:
     """One way to compute a product.
 
-    ``name`` is ``family/backend``.  ``build`` returns ``(x1, x2, w) -> out``; it raises a `TpgenError` that says why
-    where it cannot be had for a plan or on a machine.  ``lacks`` says why a task is left out.
+    ``name`` is ``family/backend``.  ``build`` returns ``(x1, x2, w) -> out``, or raises a `TpgenError` that says why it
+    cannot.  ``lacks`` maps the name of a task to the reason to leave the task out.
     """
 
     name: str
@@ -242,14 +244,14 @@ class Contender:
     lacks: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def obstacle(self, task: str, device: torch.device) -> str | None:
-        """Why it does not take part in a task on a device; None where it does."""
+        """Return why the contender cannot run a task on a device; None if it can."""
         if self.cuda_only and device.type != "cuda":
             return "needs a CUDA device"
         return self.lacks.get(task)
 
 
 def build_tpgen(plan: Plan, dtype: torch.dtype, device: torch.device, **options: Any) -> TimedProduct:
-    """tpgen's module of a plan, with weights from outside."""
+    """Build tpgen's module of a plan, with external weights."""
     module = TensorProduct.from_plan(plan, internal_weights=False, **options)
     return with_weights(plan, module.to(dtype=dtype, device=device))
 
@@ -289,9 +291,9 @@ DEFAULT_CONTENDERS = ("e3nn/script", "e3nn/eager", "e3nn/inductor", "loop/eager"
 
 
 def select_contenders(patterns: Iterable[str] = ()) -> tuple[Contender, ...]:
-    """The contenders whose names match one of the patterns; `DEFAULT_CONTENDERS` for none.
+    """Return the contenders whose names match one of the patterns; `DEFAULT_CONTENDERS` without patterns.
 
-    A `TpgenError` lists the names where a pattern matches nobody.
+    Raises a `TpgenError` that lists the names if a pattern matches none.
 
     >>> [contender.name for contender in select_contenders(["e3nn/[es]*"])]
     ['e3nn/eager', 'e3nn/script']

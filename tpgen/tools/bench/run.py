@@ -1,4 +1,4 @@
-"""Run benchmarks: build every contender, check its results, then time all of them in turn."""
+"""Run benchmarks: build every contender, check its results, then time all contenders in turn."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _WARM_CALLS = 2  # after the first: TorchScript rewrites its graph once more at 
 
 
 def select_problems(names: Iterable[str] = (), suites: Iterable[str] = ()) -> tuple[Problem, ...]:
-    """Select the problems with given names and those of given suites, in the order of `PROBLEMS`; all for neither.
+    """Select problems by name and by suite, in the order of `PROBLEMS`; all without names and suites.
 
     >>> [problem.name for problem in select_problems(["mace-large"], ["small"])]
     ['article', 'mace-large', 'tetris-1']
@@ -63,13 +63,12 @@ def run_benchmarks(
     threads: int | None = 1,
     progress: bool | Progress = False,
 ) -> Report:
-    """Measure contenders on problems and return what was found.
+    """Measure contenders on problems.
 
-    ``seconds`` is the time for one task of one problem, shared by all contenders and without what it takes to build and
-    compile them; ``repeats`` asks for an exact number of rounds instead.  ``rows`` replaces the batch of the problems.
-    One thread is timed in processor time, to which other programs add nothing; more ``threads`` (None: as many as torch
-    uses now) on the wall's clock.
-    ``progress`` shows a bar, on stderr or in the cell of a notebook; where it is a `Progress`, that is told instead.
+    ``seconds`` is the time for one task of one problem, shared by all contenders, without building and compiling;
+    ``repeats`` sets the number of rounds instead.  ``rows`` replaces the batch of the problems.  One thread is timed in
+    processor time, which excludes other programs; more ``threads`` (None: as many as torch uses now) in wall time.
+    ``progress`` shows a bar, on stderr or in the cell of a notebook, or receives the progress as a `Progress`.
 
     >>> from tpgen.tools.bench.contenders import select_contenders
     >>> report = run_benchmarks(select_problems(["article"]), select_contenders(["loop/eager"]), ["forward"], seconds=0)
@@ -104,7 +103,7 @@ class _BuiltContender:
     build: float
 
     def call(self, task: Task) -> Callable[[], tuple[Tensor, ...]]:
-        """Returns what is timed: a run of the task."""
+        """Return the function to time: one run of the task."""
         return lambda: task.run(self.product, self.operands)
 
 
@@ -200,7 +199,7 @@ class _ProblemRun:
 
 
 def _status_of_error(error: Exception) -> tuple[str, str]:
-    """Status and reason of a contender that raised; these two errors say that something is not to be had here."""
+    # these two errors say that something is not available here
     lines = str(error).strip().splitlines() or [""]
     if isinstance(error, BackendError | EmitError):
         return "unavailable", lines[0]
@@ -208,11 +207,10 @@ def _status_of_error(error: Exception) -> tuple[str, str]:
 
 
 def peak_bytes(call: TimedCall, device: torch.device) -> int:
-    """The most that was held during a call above what was held before: intermediates and results.
+    """Return the peak memory of a call above memory held before: intermediates and results, in bytes.
 
-    On CUDA the allocator's own figure; on a CPU the running sum of all allocations that torch's profiler saw.  Large
-    results of kernels are torch's for this one call: what they stand in otherwise, no profiler sees.  Memory of a
-    compiler or of a BLAS library's workspace is in neither.
+    CUDA memory is read from torch's allocator, CPU memory from torch's profiler.  Memory of compilers and of BLAS
+    workspaces is not counted.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -241,7 +239,7 @@ def _allocation_sizes(call: TimedCall) -> list[int]:
 
 @contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """The profiler's native library writes a line at each start and stop, past Python's streams."""
+    # the profiler's native library writes lines past Python's streams
     saved = os.dup(2)
     silent = os.open(os.devnull, os.O_WRONLY)
     try:

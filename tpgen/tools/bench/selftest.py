@@ -1,4 +1,4 @@
-"""`selftest`: whether tpgen works on this machine, as a report that goes into a bug report whole."""
+"""`selftest`: whether tpgen works on this machine, as a report to copy into a bug report."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Checked:
-    """One product: whether its laws hold, the largest error over its tolerance, and why it failed."""
+    """Whether one product obeys its laws, its largest error over the tolerance, and why it failed."""
 
     name: str
     dtype: str
@@ -57,7 +57,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds that one product takes forward and backward on one thread."""
+    """Seconds of one product, forward and backward on one thread."""
 
     name: str
     rows: int
@@ -67,7 +67,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Selftest(Shown):
-    """What a machine has, and what of tpgen works there."""
+    """Report of a selftest: the machine, the checks of products, and one timing."""
 
     environment: Environment
     libc: str
@@ -87,7 +87,7 @@ class Selftest(Shown):
         return all(check.passed for check in self.checks)
 
     def to_json(self) -> str:
-        """All of it as JSON."""
+        """Return the report as JSON text."""
         return json.dumps({**asdict(self), "passed": self.passed}, allow_nan=False)
 
     def __str__(self) -> str:
@@ -128,10 +128,10 @@ def _ratio_text(error: float | None) -> str:
 
 
 def selftest(progress: Told = None) -> Selftest:
-    """Check ten products, layers and polynomials against their definitions, and time one beside e3nn.
+    """Check ten products, layers and polynomials against their definitions, and time one product beside e3nn.
 
-    Results, derivatives of both orders, and the bits on one thread and on more; with kernels where there is a compiler,
-    and else with graphs.  It takes a minute where nothing is compiled yet.  Whatever fails is told in the report.
+    Checks cover results, first and second derivatives, and bits on one and more threads; with kernels if a compiler
+    exists, and else with graphs.  Failures are part of the report.  A first run compiles for a minute.
     """
     start = time.perf_counter()
     with told(progress, len(CHECKED) + 1) as begin:

@@ -1,4 +1,4 @@
-"""A report as text (tables for a terminal and for Markdown, made of the same cells, and its page) and as a picture."""
+"""A benchmark report as tables, for a terminal and for Markdown, and as a plot."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SHOWN = ("ok", "wrong")  # others have a reason instead of figures
 
 @dataclass(frozen=True)
 class Cells:
-    """A table before it is drawn: title, headings, rows; ``marks`` names rows to stress (``best``, ``wrong``)."""
+    """A table before drawing: title, headings, rows; ``marks`` names the style of rows (``best``, ``wrong``)."""
 
     title: str
     headings: tuple[str, ...]
@@ -55,7 +55,7 @@ class Cells:
         return table
 
     def record(self) -> dict[str, Any]:
-        """Return the table as JSON keeps it: its title, and rows as mappings from headings."""
+        """Return the table for JSON: its title, and rows as mappings from headings."""
         return {"title": self.title, "rows": [dict(zip(self.headings, row, strict=True)) for row in self.rows]}
 
     def markdown(self) -> str:
@@ -71,7 +71,7 @@ _STYLES = {"": "", "best": "bold green", "wrong": "bold red"}
 
 
 def task_cells(report: Report, problem: str, task: str, columns: Sequence[str] = tuple(_COLUMNS)) -> Cells | None:
-    """The table of one problem and task; None where nobody ran."""
+    """Return the table of one problem and task, fastest first; None if no contender ran."""
     shown = [r for r in report.of(problem, task) if r.status in _SHOWN]
     records = sorted(shown, key=lambda r: r.median or float("inf"))
     if not records:
@@ -91,7 +91,7 @@ _MEAN_HEADINGS = (
 
 
 def mean_cells(report: Report, task: str) -> Cells | None:
-    """Geometric means of the speed-ups of every contender at a task, the fastest first; None without e3nn."""
+    """Return the geometric means of every contender's speed-ups at a task, fastest first; None without e3nn."""
     found = []
     for contender in report.contenders:
         best, same = (report.geometric_mean(contender, task, same_backend) for same_backend in (False, True))
@@ -115,7 +115,7 @@ def mean_cells(report: Report, task: str) -> Cells | None:
 
 
 def reason_cells(report: Report) -> Cells | None:
-    """Who was not timed where, and why."""
+    """Return the table of contenders that were not timed, by problem and task, with reasons; None if empty."""
     reasons: dict[tuple[str, str, str], list[Record]] = {}
     for r in report.records:
         if r.status != "ok":
@@ -137,12 +137,12 @@ def _problems_and_tasks_text(report: Report, records: Sequence[Record]) -> str:
 
 
 def environment_line(report: Report) -> str:
-    """Name dtype, machine and versions of a report, in a line."""
+    """Return dtype, machine and versions of a report in one line."""
     return f"{report.settings.dtype} on {machine_line(report.environment, report.settings.device)}"
 
 
 def busy_line(report: Report) -> str:
-    """Name the times that no ratio is made of, and the way to better ones; empty where there is none."""
+    """Return a line that names times too doubtful for ratios, and advice; empty if none."""
     doubted = [r for r in report.records if r.doubt]
     if not doubted:
         return ""
@@ -155,7 +155,7 @@ def busy_line(report: Report) -> str:
 
 
 def machine_line(e: Environment, device: str = "cpu") -> str:
-    """A machine and the versions on it."""
+    """Return the machine and its versions in one line."""
     where = (
         e.gpu
         if device == "cuda"
@@ -167,9 +167,9 @@ def machine_line(e: Environment, device: str = "cpu") -> str:
 
 @dataclass(frozen=True)
 class ReportTables:
-    """Everything for the terminal: a table for each problem and task, means where there are several problems.
+    """A report for the terminal: a table for each problem and task, and means if there are several problems.
 
-    A narrow terminal gets fewer columns rather than cut ones.
+    A narrow terminal shows fewer columns.
     """
 
     report: Report
@@ -195,9 +195,9 @@ _DETAIL = tuple(name for name in _COLUMNS if name != "error")
 
 
 def markdown_report(report: Report, image: str | None = None, details: bool = True) -> str:
-    """One report as a section of Markdown; ``image`` is the plot's address as seen from the page.
+    """Return a report as a section of Markdown; ``image`` is the address of its plot.
 
-    Without ``details`` the tables of single problems are left out: `detail_cells` has them.
+    Without ``details``, tables of single problems are left out; `detail_cells` returns these tables.
     """
     parts = [f"Measured: {environment_line(report)}."]
     if busy := busy_line(report):
@@ -215,7 +215,7 @@ def markdown_report(report: Report, image: str | None = None, details: bool = Tr
 
 
 def detail_cells(report: Report) -> list[Cells]:
-    """The table of every problem and task."""
+    """Return the tables of every problem and task."""
     found = (task_cells(report, problem, task, _DETAIL) for problem in report.problems for task in report.tasks)
     return [cells for cells in found if cells]
 
@@ -237,7 +237,7 @@ _MARKERS = {"eager": "o", "script": "s", "inductor": "^", "cudagraphs": "D"}
 
 
 def plot_report(report: Report, path: str | Path) -> None:
-    """Draw one panel per task: a row for each problem, a mark for each contender, e3nn's best at the line."""
+    """Draw one panel per task: a row for each problem, a mark for each contender, a line for the best of e3nn."""
     names = [name for name in report.contenders if any(r.contender == name and r.median for r in report.records)]
     figure = new_figure(4.2 * len(report.tasks) + 2.5, 0.34 * len(report.problems) + 2.0)
     panels = figure.subplots(1, len(report.tasks), sharey=True, squeeze=False)[0] if report.tasks else []

@@ -1,4 +1,4 @@
-"""tpgen's own modules as subjects: operands, how they turn, and the slow definition of each."""
+"""Subjects of tpgen's own modules: random operands, how operands turn, and the slow definition."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ def _normal_in_dtype(dtype: torch.dtype, generator: torch.Generator, *shape: int
 
 
 def _common_fields(module: Any, like: Tensor) -> dict[str, Any]:
-    """Facts of any module: where it is, in which dtype, and how it is written."""
     layouts = tuple(getattr(module, "layout", ()))
     layout = layouts[0] if len(set(layouts)) == 1 else ",".join(layouts)
     settings = ", ".join(filter(None, (module.choice.strategy, getattr(module, "backend", ""), layout)))
@@ -39,7 +38,10 @@ def _common_fields(module: Any, like: Tensor) -> dict[str, Any]:
 
 
 def product_subject(product: TensorProduct, rows: int) -> Subject:
-    """A product of rows, or a convolution: nodes without edges, and edges that come twice, are in its random graph."""
+    """Build the subject of a product of rows, or of a convolution on a random graph.
+
+    The graph has nodes without edges, and repeated edges.
+    """
     plan, like, (first, second, out) = product.plan, product.output_mask, product.layout
     generator = torch.Generator().manual_seed(0)
     ends = torch.randint(_NODES, (2, rows), generator=generator) if product.edges else None
@@ -64,7 +66,7 @@ def product_subject(product: TensorProduct, rows: int) -> Subject:
         return {"out": nodes}
 
     def relabelled(subject: Subject) -> tuple[NamedTensors, NamedTensors]:
-        """Nodes and edges in another order."""
+        """Permute nodes and edges; return the results, and the expected results."""
         assert ends is not None
         nodes, edges = derangement(_NODES), derangement(rows)
         number = torch.argsort(nodes)  # the new number of each node
@@ -94,7 +96,7 @@ def product_subject(product: TensorProduct, rows: int) -> Subject:
 def _results_of_permuted_rows(
     by_row: Sequence[str], subject: Subject, called: Callable[[Tensor], Callable] | None = None
 ) -> tuple[NamedTensors, NamedTensors]:
-    """Rows are independent: the rows in another order give the results in that order."""
+    # rows are independent: permuted rows give permuted results
     rows = subject.given[by_row[0]].shape[0]
     order = derangement(rows)
     moved = replace(subject, call=called(order)) if called else subject
@@ -103,6 +105,7 @@ def _results_of_permuted_rows(
 
 
 def linear_subject(layer: Linear, rows: int) -> Subject:
+    """Build the subject of a linear layer."""
     plan, like = layer.plan, layer.output_mask
     generator = torch.Generator().manual_seed(0)
     channels = () if plan.f_in is None else (plan.f_in,)
@@ -118,7 +121,7 @@ def linear_subject(layer: Linear, rows: int) -> Subject:
         return {name: _normal_in_dtype(like.dtype, generator, *shape) for name, shape in shapes.items()}
 
     def called(order: Tensor | slice) -> Callable[[Run, NamedTensors], NamedTensors]:
-        """The call with its rows in some order."""
+        """Return the call of the layer with elements of rows in an order."""
         at = {} if index is None else {"index": index[order].to(like.device)}
         return lambda run, x: {"out": run(*x.values(), **at)}
 
@@ -139,7 +142,7 @@ def linear_subject(layer: Linear, rows: int) -> Subject:
 
 
 def _linear_reference(layer: Linear, index: Tensor | None, x: NamedTensors) -> NamedTensors:
-    """Every channel to every channel, as layers without any; weights of elements as those of each row."""
+    # every channel to every channel, as layers without channels; weights of elements as those of each row
     plan = layer.plan
     if index is not None:
         plan, x = plan.remade(shared_weights=False), {n: y if n == "x" else y[index] for n, y in x.items()}
@@ -159,7 +162,10 @@ def _linear_reference(layer: Linear, index: Tensor | None, x: NamedTensors) -> N
 
 
 def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
-    """A polynomial or a symmetric contraction, with its own weights, or random ones where they are given to calls."""
+    """Build the subject of a polynomial or symmetric contraction.
+
+    Weights are the module's own, or random if calls take weights as arguments.
+    """
     plan, like = module.plan, module._like
     generator = torch.Generator().manual_seed(0)
     channels, elements = module.channels, module.num_elements
@@ -187,7 +193,7 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
         return {"out": out.new_zeros(_NODES, out.shape[1]).index_add(0, ends[at[OUT]], out) if OUT in at else out}
 
     def called(order: Tensor | slice) -> Callable[[Run, NamedTensors], NamedTensors]:
-        """The call with its rows in some order."""
+        """Return the call of the module with elements and edges of rows in an order."""
         used = {name: ends[end][order].to(like.device) for end, name in EDGE_ARGUMENTS.items() if end in at.values()}
         if OUT in at:
             used["num_nodes"] = _NODES
@@ -222,7 +228,7 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
 
 
 def _weight_names(module: PolynomialModule) -> list[str]:
-    """The parameter of each tensor of weights in the plan; no name for weights that are given to calls."""
+    # no name for weights that calls take as arguments
     names = {id(p): name for name, p in module.named_parameters()}
     if not names:
         return [""] * len(module.plan.weights)
@@ -269,7 +275,7 @@ SUBJECTS: dict[type[nn.Module], Callable[[Any, int], Subject]] = {
 
 
 def module_subject(module: nn.Module, rows: int) -> Subject | None:
-    """One of tpgen's own modules as a subject; None for any other."""
+    """Build the subject of a tpgen module; None for any other module."""
     for cls, made in SUBJECTS.items():
         if isinstance(module, cls):
             return made(module, rows)

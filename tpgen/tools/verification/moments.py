@@ -1,12 +1,12 @@
-r"""Normalisation, measured: random inputs and weights of products and linear layers, and mean squares of results.
+r"""The law of normalisation: measured mean squares of results of products and linear layers.
 
-Operands are signs scaled to the variances that the plan was made for: a second moment depends on nothing else, and
-signs scatter it least.  With :math:`n_p` the number of summed elements of a path and :math:`w_p` its path weight,
+Operands are random signs, scaled to the variances of the plan.  With :math:`n_p` the number of summed elements of a
+path and :math:`w_p` its path weight, the expected mean square of each component is
 
 .. math:: \mathrm{var}_{out}\; \frac{\sum_p w_p n_p}{\sum_p n_p} \quad\text{(element)}, \qquad
     \mathrm{var}_{out}\; \frac1P \sum_p w_p \quad\text{(path)}
 
-is expected of each component, and of the squared norm of each copy where irreps are normalised by norm.
+For irreps normalised by norm, the same holds for the squared norm of each copy.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ MOMENT_LIMIT = 0.05  # what may be wrong with a mean of that error, five times o
 
 
 def product_moments(product: TensorProduct) -> _Moments:
+    """Compare mean squares of each output segment of a product with their expectation."""
     plan = product.plan
     if "none" in (plan.irrep_normalization, plan.path_normalization):
         return {"": "the product was asked not to be normalised"}
@@ -53,6 +54,7 @@ def product_moments(product: TensorProduct) -> _Moments:
 
 
 def linear_moments(layer: Linear) -> _Moments:
+    """Compare mean squares of each output segment of a linear layer with one."""
     plan, generator = layer.plan, torch.Generator().manual_seed(3)
     pair = () if plan.f_in is None else (plan.f_in, plan.f_out)
     elements = (layer.num_elements or ROWS) if plan.by_element else 0
@@ -76,11 +78,12 @@ def linear_moments(layer: Linear) -> _Moments:
 
 
 def _random_signs(generator: torch.Generator, *shape: int) -> Tensor:
+    # a second moment depends on variances alone, and signs scatter it least
     return 2.0 * torch.randint(2, shape, generator=generator).double() - 1.0
 
 
 def _standard_deviations(irreps: Irreps, variances: Sequence[float], norm: bool) -> Tensor:
-    """The standard deviation of every entry; in both layouts a segment's entries are alike."""
+    # of every entry; in both layouts entries of a segment are alike
     parts = [
         torch.full((mul * ir.dim,), (var / (ir.dim if norm else 1)) ** 0.5, dtype=torch.float64)
         for (mul, ir), var in zip(irreps, variances, strict=True)
@@ -89,7 +92,7 @@ def _standard_deviations(irreps: Irreps, variances: Sequence[float], norm: bool)
 
 
 def _expected_mean_square(plan: Plan, paths: list[Path]) -> float | str:
-    """The mean square of a segment's components, or why there is no rule for it."""
+    # a text says why there is no rule
     plain = [(path.in1.index, path.in2.index) for path in paths if path.weight is None]
     if len(set(plain)) < len(plain):
         return "paths without weights add up"
@@ -103,7 +106,7 @@ def _expected_mean_square(plan: Plan, paths: list[Path]) -> float | str:
 
 
 def _mean_squares(draw: Callable[[], Tensor], irreps: Irreps, segments: list[int]) -> dict[int, list[float]]:
-    """The mean square of each segment in each draw, of as many draws as it takes."""
+    # of each segment in each draw, of as many draws as the standard error takes
     found: dict[int, list[float]] = {i: [] for i in segments}
     slices = irreps.slices()
     for number in range(MOST):

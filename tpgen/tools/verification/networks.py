@@ -1,4 +1,4 @@
-"""Any network as a subject: its floating inputs and results by name, and how each turns."""
+"""Any network as a subject: its floating inputs and results by name, and how each tensor turns."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ NO_POINTS = "no input is said to be points"
 def network_subject(
     network: nn.Module, inputs: Sequence[Any], irreps_in: Any = None, irreps_out: Any = None
 ) -> Subject:
-    """A network with the arguments of a call.
+    """Build the subject of a network from the arguments of one call.
 
-    ``irreps_in`` and ``irreps_out`` say how inputs and results turn: one for each argument (of results: of a tuple),
-    or a mapping from names.  Tensors that they leave out turn as `KNOWN` says of their names.
+    ``irreps_in`` and ``irreps_out`` give the frame of each argument or result, as a list or as a mapping from names.
+    `KNOWN` gives the frames of other names.  Raises `InputError` for arguments or results without floating tensors.
     """
     if not isinstance(inputs, (tuple, list)):
         raise InputError(f"inputs: give the arguments of a call as a tuple, got {a_kind(inputs)}")
@@ -145,7 +145,7 @@ def _python_integers(names: Sequence[str], leaves: Sequence[Any]) -> NamedTensor
 
 
 def copies_of(inputs: Any) -> Any:
-    """Arguments whose tensors are copies: a call may write into them, and its caller's stay as they are."""
+    """Copy the tensors in the arguments of a call, so that the call cannot write to its caller's tensors."""
     return closed_fields(
         pytree.tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, opened_fields(inputs))
     )

@@ -1,7 +1,7 @@
-"""The law of parameters: every result has the gradient by each of them that differences say it has.
+"""The law of parameters: the gradient of each result by each parameter agrees with differences.
 
-Steps in opposite directions tell whether a parameter moves a result, and about how much.  One that has no slope, as the
-side of a ReLU that is off or a square at zero, need have no gradient.
+Steps in opposite directions tell whether a parameter changes a result.  A parameter without a slope, such as behind an
+inactive ReLU or a square at zero, needs no gradient.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ MEANT = "{result} has no graph in train(), as numbers that are only looked at"
 
 
 class MissingGradient(Exception):
-    """A result without a gradient by a parameter where it should have one."""
+    """A result depends on a parameter, but has no gradient by the parameter."""
 
 
 @dataclass(frozen=True)
 class _ParameterStep:
-    """How much results change along a direction of a parameter, each with a cotangent, and what may be rounding."""
+    """Changes of results between opposite steps of a parameter, contracted with cotangents, and their noise."""
 
     along: Tensor
     change: Mapping[str, Tensor]
@@ -57,7 +57,7 @@ class _ParameterStep:
 
 
 def by_parameters(subject: Subject) -> Outcomes:
-    """The gradient of each result along a direction of each parameter, and differences along it."""
+    """Compare the gradient of each result along a direction of each parameter with differences."""
     function, leaves = with_parameters(subject)
     names = [name for name in leaves if name.startswith(PARAMETER)]
     if not names:

@@ -1,6 +1,6 @@
-"""The laws of potentials: slopes of the energy, a trajectory that keeps it, no steps; and what rounding may do.
+"""The laws of potentials: forces and stress are slopes of the energy, trajectories keep it, and curves have no jumps.
 
-Of forces that vanish no share says anything: `floors` bounds what rounding alone makes of a result.
+`rounding_floors` bounds the rounding error of results, for which relative errors mean nothing if forces vanish.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SLOPE = "slope"
 
 
 def forces(subject: Subject) -> Outcomes:
-    """The forces along a direction, and how much the energy falls along it: as given, and with two atoms close."""
+    """Compare forces along directions with slopes of the energy, for the given points and with two atoms close."""
     exact = subject.in_float64()
     found = {"": _compare_forces_with_slopes(exact)}
     if (pair := shortest_edge_of(exact)) is not None:
@@ -68,7 +68,10 @@ def _compare_forces_with_slopes(subject: Subject) -> Pair:
 
 
 def shortest_edge_of(subject: Subject) -> tuple[int, Tensor] | None:
-    """An atom, and the shortest edge to it from another, in space."""
+    """Return the second atom of the shortest edge and the vector of the edge; None without an edge.
+
+    If edges are no inputs, all pairs of atoms are edges.
+    """
     if not isinstance(subject.reading, Reading) or len(subject.reading.graph.points) < 2:
         return None
     graph = subject.reading.graph
@@ -85,19 +88,17 @@ def shortest_edge_of(subject: Subject) -> tuple[int, Tensor] | None:
 
 
 def with_moved_atom(subject: Subject, atom: int, step: Tensor) -> NamedTensors:
-    """The operands with one atom moved."""
+    """Return the operands with one atom moved by ``step``."""
     points = subject.given[subject.points or ""].clone()
     points[atom] += step
     return {**subject.given, subject.points or "": points}
 
 
 def slope(function: Callable[[float], Tensor], scale: Tensor, claimed: Tensor | None = None) -> Tensor:
-    """The derivative of a function of one number at 0, which is ``about`` so large.
+    """Return the derivative of a function at 0; ``scale`` is the expected size of the derivative.
 
-    A step is as short as rounding of the function's values lets it be: where it goes over a cutoff, at which higher
-    derivatives jump, a longer one sees more of that.  Where it is not the derivative that is claimed, shorter steps are
-    tried, and the nearest to the claim is taken: of a large energy the first step is long, and rounding of the others
-    is less than `rounding.floors` allows.
+    The step is as short as rounding of the function allows, because a cutoff within a step falsifies the slope.  If the
+    slope misses ``claimed``, shorter steps are tried, and the slope nearest to ``claimed`` is returned.
 
     >>> found = slope(lambda t: torch.tensor(2.0 + t, dtype=torch.float64).exp(), torch.tensor(7.0))
     >>> round(found.item(), 6) == round(torch.tensor(2.0, dtype=torch.float64).exp().item(), 6)
@@ -121,11 +122,11 @@ def _total_energy(subject: Subject, results: NamedTensors) -> Tensor:
 
 
 def conservation(subject: Subject) -> Outcomes:
-    """Kinetic energy gains what potential energy loses, in the limit of short steps.
+    """Compare the kinetic energy that a trajectory gains with the potential energy that it loses.
 
-    Points of mass one, moved by the velocity Verlet rule, whose error is even in the step: two trajectories, one of
-    half the step, give the limit.  A drift that comes of the step is less in that of shorter ones; and where points
-    fall into each other, for which no step is short enough, what is compared ends before.
+    The velocity Verlet rule moves points of mass one; two step lengths are extrapolated to the limit of short steps.  A
+    drift that falls with the step length is retried with shorter steps.  The comparison ends before points fall into
+    each other.
     """
     exact, before = subject.in_float64(), float("inf")
     for finer in FINER:
@@ -142,7 +143,7 @@ def conservation(subject: Subject) -> Outcomes:
 
 
 def _extrapolated_trajectory(subject: Subject, step_divisor: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Gains and losses of a trajectory in the limit of short steps, and the larger of its forces."""
+    """Extrapolate kinetic gains, potential losses and largest forces of a trajectory to short steps."""
     (gain, loss, push), (gained, lost, pushed) = (
         _verlet_trajectory(subject, 2 * step_divisor),
         _verlet_trajectory(subject, step_divisor),
@@ -151,7 +152,7 @@ def _extrapolated_trajectory(subject: Subject, step_divisor: int) -> tuple[Tenso
 
 
 def _verlet_trajectory(subject: Subject, step_divisor: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Gains of a trajectory in kinetic energy, losses in potential energy, and largest forces, at `STEPS` times."""
+    """Return kinetic gains, potential losses and largest forces of a velocity Verlet trajectory, at `STEPS` times."""
     x = subject.given[subject.points or ""].clone()
     energy, force = _energy_and_forces_at_points(subject, x)
     if float(force.abs().max()) <= subject.floors.get(subject.forces or "", 0.0):  # there is no way down from here
@@ -178,7 +179,7 @@ def _energy_and_forces_at_points(subject: Subject, points: Tensor) -> tuple[Tens
 
 
 def energy_and_forces(subject: Subject, given: NamedTensors) -> tuple[Tensor, Tensor]:
-    """Compute energy and forces of the potential for ``given``; forces by autograd where it returns none."""
+    """Compute the total energy and the forces for operands; by autograd if the network returns no forces."""
     name = subject.points or ""
     if subject.forces is not None:
         found = subject(given)
@@ -190,7 +191,7 @@ def energy_and_forces(subject: Subject, given: NamedTensors) -> tuple[Tensor, Te
 
 
 def strained_operands(subject: Subject, strain: Tensor) -> NamedTensors:
-    """The operands in a space that is strained: points, cells, and images of edges; a field is none of them."""
+    """Strain points, cells and edge vectors of the operands; other vectors stay."""
     by = torch.eye(3, dtype=torch.float64) + strain
     roles = subject.reading.roles if isinstance(subject.reading, Reading) else {}
     bent = [n for n, how in subject.turns.items() if how in STRAINED and (how.moves or roles.get(n) in SPACE)]
@@ -198,7 +199,7 @@ def strained_operands(subject: Subject, strain: Tensor) -> NamedTensors:
 
 
 def stress(subject: Subject) -> Outcomes:
-    """Stress times volume, and how much the energy grows under strain; of a virial, how much it falls."""
+    """Compare stress times volume with the derivative of the energy by strain; a virial has the opposite sign."""
     exact = subject.in_float64()
     name, cell = exact.stress or "", exact.given.get(exact.cell or "")
     found = exact(exact.given)[name].detach()
@@ -217,7 +218,7 @@ def stress(subject: Subject) -> Outcomes:
 
 
 def strain_derivative(subject: Subject, claimed: Tensor) -> Tensor:
-    """The derivative of the energy by symmetric strain, beside what it is claimed to be."""
+    """Return the derivative of the energy by symmetric strain; ``claimed`` is the expected derivative."""
     found = torch.zeros(3, 3, dtype=torch.float64)
     for i in range(3):
         for j in range(i + 1):
@@ -231,15 +232,15 @@ def strain_derivative(subject: Subject, claimed: Tensor) -> Tensor:
 
 
 def strained_energy(subject: Subject, direction: Tensor, amount: float) -> Tensor:
-    """The energy of all graphs in a space that is strained so much along a tensor."""
+    """Return the energy of all graphs, strained by ``amount`` along ``direction``."""
     return _total_energy(subject, subject(strained_operands(subject, amount * direction)))
 
 
 def smooth(subject: Subject) -> Outcomes:
-    """Look for jumps of energy and forces while all lengths are doubled, and while one atom leaves another.
+    """Look for jumps of energy and forces while all lengths double, and while one atom leaves another.
 
-    Each interval of a grid in which a curve bends most is halved again and again, towards its larger difference: what
-    is left of it is the jump, and goes to zero where the function has none.
+    The grid intervals in which a curve bends most are halved repeatedly, towards the larger difference.  The last
+    difference is the jump, near zero for a continuous curve.
     """
     exact = subject.in_float64()
     found = _jumps_along_path(
@@ -265,18 +266,18 @@ def _jumps_along_path(subject: Subject, path: Callable[[float], NamedTensors], g
 
 
 def stretched_operands(subject: Subject, factor: float) -> NamedTensors:
-    """The operands with all lengths so much larger."""
+    """Scale all lengths of the operands by a factor."""
     return strained_operands(subject, (factor - 1.0) * torch.eye(3, dtype=torch.float64))
 
 
 def _with_atom_on_path(subject: Subject, atom: int, edge: Tensor, fraction: float) -> NamedTensors:
-    """The operands with one atom on a straight way, from close to its neighbour to another place."""
+    # on a straight line, from close to its neighbour to another place
     aside = edge.norm() * torch.tensor([0.48, 0.64, 0.6], dtype=torch.float64)
     return with_moved_atom(subject, atom, (1 - fraction) * (APPROACH - 1.0) * edge + fraction * aside)
 
 
 def _compare_jumps(function: Callable[[float], Tensor], grid: list[float], values: Tensor) -> Pair:
-    """The steps that are left where a function bends most, beside how much it changes in all."""
+    # the range of values plus the largest jump, beside the range
     bends = values.diff(n=2, dim=0).abs().amax(-1)
     range_ = (values.amax(0) - values.amin(0)).max()
     left = []
@@ -301,9 +302,10 @@ def _bisected_jump(
 
 
 def rounding_floors(subject: Subject, results: NamedTensors) -> dict[str, float]:
-    """Errors that are rounding: of forces the energy's over the shortest edge, of a stress over the volume.
+    """Return the absolute error that rounding alone may cause in each result.
 
-    That of slopes by differences comes of the whole energy.
+    The floor of forces is the rounding of the energy over the shortest edge, of a stress over the volume, of slopes by
+    differences over the step.
     """
     if subject.energy is None or not isinstance(subject.reading, Reading):
         return {}
@@ -322,7 +324,7 @@ def rounding_floors(subject: Subject, results: NamedTensors) -> dict[str, float]
 
 
 def _floors_of_other_results(subject: Subject, results: NamedTensors) -> dict[str, float]:
-    """Rounding of further results, which may vanish by symmetry, by what they are where points are moved."""
+    # results may vanish by symmetry: their size is taken at moved points
     name = subject.points or ""
     x = subject.given[name]
     try:

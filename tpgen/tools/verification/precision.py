@@ -1,7 +1,7 @@
-"""Networks in float64: copies whose every number is of that dtype, also where their code names another.
+"""Float64 copies of networks, also of networks whose code names narrower dtypes.
 
-Derivatives by differences need it.  A float32 network that makes one-hot rows by ``.float()``, or ends in
-``.to(torch.float32)``, is right; its copy computes the same function with float64 in the place of these.
+Differences need float64.  A float32 network may call ``.float()`` or ``.to(torch.float32)``: its copy uses float64
+there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CASTS = {Tensor.float: torch.float32, Tensor.half: torch.float16, Tensor.bfloat
 
 
 class Casts(TorchFunctionMode):
-    """Note the narrow dtypes that calls name, and by which function; `Doubled` has float64 in their place."""
+    """Record the narrow dtypes that calls name, with the function of each call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,6 +45,8 @@ class Casts(TorchFunctionMode):
 
 
 class Doubled(Casts):
+    """Replace the narrow dtypes that calls name by float64."""
+
     def changed(
         self, function: Any, given: list[Any], further: dict[str, Any]
     ) -> tuple[Any, list[Any], dict[str, Any]]:
@@ -57,7 +59,7 @@ def _doubled(x: Any) -> Any:
 
 
 def in_double(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call with float64 where its code names a narrower dtype, or none."""
+    """Wrap a call: float64 is the default dtype and replaces narrower dtypes that its code names."""
 
     def called(*given: Any) -> Any:
         with default_dtype(torch.float64), Doubled():
@@ -67,7 +69,7 @@ def in_double(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def double_of(network: nn.Module) -> nn.Module:
-    """A copy in float64, with the tensors that it holds unregistered."""
+    """Copy a network in float64, with its unregistered tensors."""
     copy = copy_of(network)
     plain = plain_tensors(copy)
     copy.double()

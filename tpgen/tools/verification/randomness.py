@@ -1,4 +1,4 @@
-"""Random numbers that a call draws: those of the process, and those of generators that a network holds or names."""
+"""States of random numbers that a call uses: of the process, and of generators that a network holds or names."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _DEEP = 3  # how far within attributes a generator is looked for
 
 
 def shared_states() -> dict[str, str]:
-    """The state of each kind of random numbers that a process shares."""
+    """Return the state of each random number generator of the process, as text."""
     return {name: _state_text(read()) for name, (read, _, _) in RANDOM.items()}
 
 
 def held_states(network: nn.Module) -> dict[str, str]:
-    """The state of each generator that a network holds, or that functions of its classes name."""
+    """Return the state of each generator that a network holds or that its methods name, as text."""
     return {name: _state_text(_state_functions(one)[0](one)) for name, one in _generators_of(network).items()}
 
 
@@ -46,7 +46,7 @@ def is_torch_generator(network: nn.Module, name: str) -> bool:
 
 
 def advanced_random_states(network: nn.Module, call: Callable[[], Any]) -> list[str]:
-    """Names of the random numbers, of any kind, with which a call goes on."""
+    """Return the names of random number states that a call changes."""
     before = shared_states() | held_states(network)
     call()
     after = shared_states() | held_states(network)
@@ -65,7 +65,7 @@ def _state_functions(generator: Any) -> tuple[Callable[[Any], Any], Callable[[An
 
 
 def with_restored_randomness(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """A call after which all random numbers are as before, so that the next one draws the same."""
+    """Wrap a call so that it restores all random number states: the next call draws equal numbers."""
 
     def call_and_restore(run: Any, named: Any) -> Any:
         shared = [(put_back, read()) for read, put_back, _ in RANDOM.values()]

@@ -1,4 +1,4 @@
-"""`Reading`: which tensors of a call are points, cells, edges and images, and a call's tensors of another graph."""
+"""`Reading`: the role of each tensor of a network call, and the arguments of a call with another graph."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _SIZES = ("num", "n_", "natom", "nnode", "nedge", "size", "count", "len", "total
 
 @dataclass(frozen=True)
 class Reading:
-    """Role of each tensor of a call, and the graph that they say together.
+    """Role of each argument of a call, and the graph that the arguments encode.
 
-    ``sign`` is -1 where images belong to the first end of an edge.  ``unclear`` says why edges, cells and copies of
-    atoms cannot be changed, ``unreadable`` why the order of atoms cannot.
+    ``sign`` is -1 if images belong to the first end of an edge.  ``unclear`` says why edges, cells and copies of atoms
+    cannot be changed, ``unreadable`` why atoms cannot be permuted.
     """
 
     values: NamedTensors
@@ -48,17 +48,17 @@ class Reading:
 
     @property
     def indices(self) -> list[str]:
-        """Names of integers that index atoms or edges, and are no ends of edges."""
+        """Names of integer arguments that index atoms or edges, without the ends of edges."""
         return [n for n, role in self.roles.items() if " by " in role and role.split()[0] in (ATOMS, EDGES)]
 
     @property
     def ends(self) -> list[str]:
-        """Names of integers that say which atoms edges join."""
+        """Names of integer arguments that hold the ends of edges."""
         return [] if self.edges is None else list(self.edges.roles)
 
     @property
     def whole(self) -> list[str]:
-        """Names of floating tensors of whole numbers, which nobody can differentiate by."""
+        """Names of floating arguments that count or label, and so have no derivative."""
         counted = [
             n for n, role in self.roles.items() if role.startswith("numbers of") or role in ("batch", "pointers")
         ]
@@ -71,28 +71,31 @@ class Reading:
 
     @property
     def unread(self) -> list[str]:
-        """Names of integers that are rows of nothing known, and may be an index that nobody can read."""
+        """Names of integer arguments without a known role, which may be indices."""
         free = [
             n for n, role in self.roles.items() if not role and last_dict_key(n) not in (*BATCHES, POINTERS, PERIODIC)
         ]
         return [name for name in free if is_index(self.values[name]) and self.values[name].numel() > 1]
 
     def written(self, graph: AtomGraph) -> NamedTensors:
-        """The arguments of a call of another graph."""
+        """Return the arguments of a call with another graph."""
         return write_graph(
             self, sorted_by_first_end(graph) if self.edges is not None and self.edges.in_order else graph
         )
 
 
 def tensor_row_count(x: Tensor, frame: Frame) -> int | None:
-    """The number of rows of a tensor that turns so; None where it has no other axis than those that turn."""
+    """Return the number of rows of a tensor; None if all its axes turn."""
     return x.shape[0] if x.dim() > frame.axes else None
 
 
 def read_call(
     points: str, values: NamedTensors, turns: Mapping[str, Frame], kinds: Mapping[str, str], graph_count: int = 0
 ) -> Reading | str:
-    """The reading of a call by what its integers index, or why there is none; ``graphs`` have an energy each."""
+    """Return the reading of a call, given the kind of row that each index tensor indexes; or why there is none.
+
+    ``graph_count`` is the number of graph energies.
+    """
     x = values[points].to(torch.float64)
     if x.dim() != 2 or x.shape[1] != 3:
         return f"{points} has shape {tuple(x.shape)}, where one row of three for each atom is read"
@@ -208,7 +211,7 @@ def _are_whole_numbers(x: Tensor) -> bool:
 
 
 def are_cell_counts(name: str, values: NamedTensors) -> bool:
-    """Whether images of edges, of which nobody said so, are whole numbers of cells and not vectors in space."""
+    """Whether undeclared images of edges are whole numbers of cells, not vectors in space."""
     x = values[name].double()
     if last_dict_key(name) not in VECTORS or x.shape[-1:] != (3,) or not _are_whole_numbers(x):
         return False
@@ -219,7 +222,6 @@ def are_cell_counts(name: str, values: NamedTensors) -> bool:
 
 
 def _why_axes_unclear(values: NamedTensors, roles: Mapping[str, str], graph: AtomGraph, edges: EdgeEnds | None) -> str:
-    """Why it cannot be told which axis of the arguments is of what; empty where it can."""
     rows, atoms = 0 if edges is None or edges.axes > 1 else edges.shape[0], len(graph.points)
     loose = [n for n, x in values.items() if roles[n] in (ATOMS, EDGES, GRAPHS) and x.is_floating_point()]
     if rows and rows in (atoms, graph.number):
@@ -230,7 +232,7 @@ def _why_axes_unclear(values: NamedTensors, roles: Mapping[str, str], graph: Ato
 
 
 def _with_edge_images(reading: Reading) -> Reading:
-    """With the cells between the ends of edges, and which end they belong to."""
+    # cells between the ends of edges, and the end that images belong to
     graph, counts, vectors = reading.graph, reading.named("counts"), reading.named("vectors")
     if graph.ends is None or reading.edges is None or not (counts or vectors):
         return reading if graph.ends is not None else replace(reading, periodic=_periodic_axes(reading, None))
@@ -251,7 +253,6 @@ def _with_edge_images(reading: Reading) -> Reading:
 
 
 def _periodic_axes(reading: Reading, cell_counts: Tensor | None) -> tuple[int, ...]:
-    """The axes of the cell along which it repeats, as far as the arguments say."""
     if reading.graph.cells is None:
         return ()
     said = next((x for n, x in reading.values.items() if last_dict_key(n) == PERIODIC and x.numel() % 3 == 0), None)

@@ -1,6 +1,6 @@
-"""Which results of a potential are its energy, its forces and its stress: as said, by their names, by what they do.
+"""Roles of results of a potential as energy, forces and stress: as declared, by name, or by behaviour.
 
-Forces are what differences of an energy are, but for a factor: so a wrong sign is seen where results have no names.
+Forces are recognised as proportional to differences of an energy, so a wrong sign in unnamed results is found too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ ASK = (
 
 
 def split_roles(irreps_out: Any, result_names: Sequence[str]) -> tuple[Any, dict[str, str]]:
-    """How results turn, without the words of `TURNS`, and the result of each of these words."""
+    """Split ``irreps_out`` into how results turn, and the result of each role word of `TURNS`.
+
+    Raises `InputError` if two results have one role.
+    """
     if not isinstance(irreps_out, (Mapping, list, tuple, str)):
         return irreps_out, {}
     listed = [irreps_out] if isinstance(irreps_out, str) else irreps_out
@@ -60,7 +63,7 @@ def split_roles(irreps_out: Any, result_names: Sequence[str]) -> tuple[Any, dict
 
 
 def with_roles(subject: Subject, results: NamedTensors, roles: Mapping[str, str]) -> Subject:
-    """The subject with the results that are its energy, forces and stress by word or name."""
+    """Return the subject with energy, forces and stress set, by declared roles or by names of results."""
     by_name = {role: next((n for n in names if n in results), None) for role, names in _NAMES.items()}
     found = dict(roles) if roles else {role: name for role, name in by_name.items() if name is not None}
     alone = next(iter(results))
@@ -72,7 +75,7 @@ def with_roles(subject: Subject, results: NamedTensors, roles: Mapping[str, str]
 
 
 def with_detected_forces(subject: Subject, results: NamedTensors) -> Subject:
-    """The subject with forces, and the energy that they are the slope of, as they are seen to be."""
+    """Return the subject with the forces and energy that differences of energies reveal among its results."""
     if subject.points is None or subject.forces is not None or subject.given[subject.points].dim() != 2:
         return subject
     x = subject.given[subject.points]
@@ -125,7 +128,7 @@ def _line_cosine(one: Tensor, other: Tensor) -> float:
 
 
 def with_detected_stress(subject: Subject, results: NamedTensors) -> Subject:
-    """The subject with a stress, or a virial, as a result without a name is seen to be."""
+    """Return the subject with the stress or virial that strain derivatives reveal among unnamed results."""
     tensors = [
         name
         for name, y in results.items()

@@ -1,6 +1,6 @@
-"""The law of precision: a network's results are as near to those of its float64 copy as rounding lets them be.
+"""The law of precision: results of a network are as near to those of its float64 copy as rounding allows.
 
-No law that runs in float64 sees a narrower cast, which that copy has none of.
+The float64 copy has no narrower casts, so laws in float64 cannot find a cast.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UNNAMED_CAST = "no call names a narrower dtype: a tensor has it, or a kernel"
 
 
 class Rounded(DispatchMode):
-    """Round whatever a float64 network computes to a dtype, as a network in that dtype does."""
+    """Round the float64 results of all operators to a dtype, as a network in the dtype does."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Rounded(DispatchMode):
 
 
 class Narrowing(Casts):
-    """Note the narrow dtypes of autocast, too."""
+    """Record the narrow dtypes of calls, and of autocast."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), keywords: Any = None) -> Any:
         for device in {x.device.type for x in args if isinstance(x, Tensor)}:
@@ -60,9 +60,9 @@ class Narrowing(Casts):
 
 
 def precise(subject: Subject) -> Outcomes:
-    """Results in the network's own dtype, and those of its float64 copy with float64 for every narrower cast.
+    """Compare results in the network's dtype with results of its float64 copy without narrower casts.
 
-    Rounding of large numbers may hide a small result that they add up to; a result is told, then, and not accused.
+    A small result may be the sum of large numbers: a difference that rounding explains is reported, not failed.
     """
     held = {name: x.to(subject.dtype).double() for name, x in subject.given.items()}
     exact = subject.in_float64()

@@ -1,4 +1,4 @@
-"""The laws of rows, of networks without points: each row has its own results, and vectors that vanish have numbers."""
+"""The laws of rows, for networks without points: rows are independent, and vanishing vectors give finite results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OWN = 1e-6  # of results: what a row changes more in another, it knows of it
 
 
 def shared_row_count(subject: Subject) -> int | None:
-    """The length that all inputs and a result begin with, if no whole numbers may mean rows."""
+    """Return the common number of rows of all inputs; None if numbers differ, or integers may mean rows."""
     if subject.fixed or any(last_dict_key(name) in CELLS for name in subject.given):
         return None
     found = {tensor_row_count(x, subject.turns.get(name, STILL)) for name, x in subject.given.items()}
@@ -40,14 +40,14 @@ def shared_row_count(subject: Subject) -> int | None:
 
 
 def why_no_rows(subject: Subject) -> str:
-    """Why rows of a network cannot be told; empty where they can."""
+    """Return why rows of a network cannot be compared; empty if rows can be."""
     return NO_ROWS if shared_row_count(subject) is None else ""
 
 
 def permuted_rows(subject: Subject) -> Outcomes:
-    """Rows in another order; some of them, and one, alone: the results of each.
+    """Compare permuted rows, some rows, and one row alone with the same rows of all results.
 
-    Where rows know of each other, results still come in their order, and one row still has a row of results.
+    If rows influence each other, order and shapes are compared.
     """
     number = shared_row_count(subject) or 0
     found = subject(subject.given)
@@ -92,13 +92,13 @@ def _results_of_selected_rows(subject: Subject, index: Tensor) -> NamedTensors:
 
 
 def finite_rows(subject: Subject) -> Outcomes:
-    """Results and gradients are numbers where vectors vanish, as by symmetry; and a call without rows is taken."""
+    """Check that results and gradients are finite for vanishing vectors, and that a call without rows runs."""
     with _uninitialized_memory_as_nan():
         return _compare_vanishing(subject, list(subject.turns)) | _compare_empty_batch(subject) or {"": NO_ROWS}
 
 
 def finite_points(subject: Subject) -> Outcomes:
-    """The same of vectors that are given beside points, and of atoms without edges or on a line."""
+    """Check that results are finite without edges, on a line, and for vanishing vectors beside points."""
     roles = subject.reading.roles if isinstance(subject.reading, Reading) else {}
     others = [name for name in subject.turns if roles.get(name) not in SPACE]
     with _uninitialized_memory_as_nan():

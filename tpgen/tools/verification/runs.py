@@ -1,4 +1,4 @@
-"""The laws of programs: compiled as eager, the same at every call and on any number of threads, and after a save."""
+"""The laws of programs: compiled equals eager; repeated calls, threads and saved copies agree."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NUMBERS = (2, 3, 5)  # of threads: work that is cut into equal parts may lose wh
 
 
 def compiled(subject: Subject) -> Outcomes:
-    """The module under `torch.compile`, and its gradients."""
+    """Compare the module under `torch.compile`, and its gradients, with the eager module."""
     torch.compiler.reset()  # beyond its limit of compilations torch would run eager code
     run = compile_program(subject.module, Config(backend=subject.backend))
     within = _takes_gradients(subject)
@@ -123,11 +123,8 @@ def _results_and_gradients(subject: Subject, run: Run | None = None) -> NamedTen
 
 
 def _result_function(subject: Subject) -> Callable[[Subject], NamedTensors]:
-    """Results with gradients; without them where forces are results, and splines have no second derivatives.
-
-    Some of torch's gradients, as that of a determinant, fail in another dtype than the default: then in a default that
-    fits.
-    """
+    # with gradients, except where forces are results and splines have no second derivatives; some of torch's gradients,
+    # as that of a determinant, fail if the default dtype is another
     compared = _detached_results if is_splined(subject.module) and _takes_gradients(subject) else _results_and_gradients
     if _needs_matching_default_dtype(subject, compared):
         return default_dtype(subject.dtype)(compared)
@@ -145,7 +142,7 @@ def _needs_matching_default_dtype(subject: Subject, result_function: Callable[[S
 
 
 def repeated(subject: Subject) -> Outcomes:
-    """Calls give equal bits, a few times over, also of inputs that were moved a little."""
+    """Compare the bits of repeated calls, on the inputs and on inputs moved slightly."""
     if is_random_in_training_alone(subject):
         return {**repeated(subject.in_evaluation()), "training": RANDOM_LAWS}
     subject = subject.with_advancing_randomness()
@@ -164,7 +161,7 @@ RANDOM_LAWS = (
 
 
 def is_random_in_training_alone(subject: Subject) -> bool:
-    """Whether calls draw random numbers of torch's in training, as dropout does, and none in evaluation."""
+    """Whether calls draw random numbers of torch in training, as dropout does, and none in evaluation."""
     if subject.drawing is None or not subject.module.training:
         return False
     calm, drawn = subject.in_evaluation().with_advancing_randomness(), subject.with_advancing_randomness()
@@ -176,7 +173,7 @@ def is_random_in_training_alone(subject: Subject) -> bool:
 
 
 def is_random(subject: Subject) -> bool:
-    """Whether two calls with the same inputs give other results, as they draw random numbers."""
+    """Whether two calls with equal inputs give different results because of random numbers."""
     if subject.drawing is None:
         return False
     one, other = (_detached_results(subject.with_advancing_randomness()) for _ in range(2))
@@ -231,7 +228,7 @@ def _mode_remark(subject: Subject) -> dict[str, str]:
 
 
 def threads(subject: Subject) -> Outcomes:
-    """One thread and several give equal numbers."""
+    """Compare results on one thread with results on several threads."""
     found, compared = [], _result_function(subject)
     for number in (1, *sorted({*NUMBERS, max(2, torch.get_num_threads())})):
         with _running_on_threads(number):
@@ -250,7 +247,7 @@ def _running_on_threads(number: int) -> Iterator[None]:
 
 
 def saved(subject: Subject) -> Outcomes:
-    """A copy that loads the state, and the module out of a file: the same bits."""
+    """Compare the bits of the module with those of a copy that loads its state, and of the module from a file."""
     found: dict = {}
     expected = _detached_results(subject)
     for part, again in (("state_dict", _copy_from_state_dict), ("file", from_file)):
@@ -268,7 +265,7 @@ def saved(subject: Subject) -> Outcomes:
 
 
 class Unregistered(Exception):
-    """Parameters that no module of a network has registered."""
+    """A network holds parameters that none of its modules registers."""
 
 
 def _unregistered_outcomes(subject: Subject) -> dict[str, Outcome]:
@@ -297,7 +294,7 @@ def _copy_from_state_dict(module: nn.Module) -> nn.Module:
 
 
 def from_file(saved: Any, weights_only: bool = False) -> Any:
-    """Save a module or a state into memory as a file, and load it anew."""
+    """Save a module or a state to a file in memory, and return the loaded copy."""
     held = io.BytesIO()
     torch.save(saved, held)
     held.seek(0)

@@ -1,4 +1,4 @@
-"""The laws of calls: results follow from inputs, wherever these lie and whether gradients are taken; all else stays."""
+"""The laws of calls: results ignore memory layout and gradient mode, and a call leaves all other state as it was."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ UNTRACKED = ("does not require grad", "nference tensor")
 
 
 class Touched(Exception):
-    """State outside of a module that a call changed."""
+    """A call changes state outside its module."""
 
 
 def untouched(subject: Subject) -> Outcomes:
-    """Parameters, their gradients, the state of random numbers, and what a process shares, after a call and before."""
+    """Check that a call leaves parameters, gradients, inputs, random numbers and process settings unchanged."""
     subject = subject.with_advancing_randomness()
     module, given = subject.fresh_copy(), subject.arguments()
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
@@ -78,10 +78,7 @@ def untouched(subject: Subject) -> Outcomes:
 
 
 def _seeded_and_advanced(subject: Subject, module: Any, tracked: bool) -> tuple[list[str], list[str]]:
-    """Random numbers whose seed a call sets, and those with which it goes on.
-
-    A seed was set where their state after a call does not depend on where they began.
-    """
+    # a seed was set if the state after a call does not depend on the state before
     began, after, held = [], [], []
     with _restored_process_state():
         for seed in SEEDS:
@@ -179,7 +176,7 @@ MEMORY: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def memory(subject: Subject) -> Outcomes:
-    """Inputs that lie otherwise in memory, and the same results."""
+    """Compare results for inputs with other strides and offsets in memory with the results for given inputs."""
     found: dict = {}
     expected = subject.detached_results(subject.module, subject.arguments())
     for part, laid in MEMORY.items():
@@ -198,7 +195,7 @@ def _arguments_requiring_gradients(subject: Subject) -> NamedTensors:
 
 
 def same_values(subject: Subject) -> Outcomes:
-    """Whether gradients are taken, and of what, changes no value."""
+    """Compare results under no_grad, inference_mode, inputs with gradients, and frozen parameters."""
     expected = subject.detached_results(subject.module, subject.arguments())
     frozen = None if subject.fresh is None else subject.fresh_copy().requires_grad_(False)
     cases: dict[str, Callable[[], NamedTensors]] = {
@@ -223,7 +220,7 @@ def same_values(subject: Subject) -> Outcomes:
 
 
 def also_untracked(compare: Callable[[Subject], Outcomes]) -> Callable[[Subject], Outcomes]:
-    """A law of values, of calls with gradients; and without them, of what another value comes of."""
+    """Wrap a law: compare under no_grad too, and add the outcomes that differ."""
 
     def compare_both(subject: Subject) -> Outcomes:
         found = dict(compare(subject))

@@ -1,4 +1,4 @@
-"""The laws of systems: the same atoms, cells and edges said otherwise give what they must."""
+"""The laws of systems: other descriptions of the same atoms, cells and edges give equal results."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _HAVE: dict[str, tuple[Callable[[Reading], bool], str]] = {
 
 
 def needs(*parts: str) -> Callable[[Subject], str]:
-    """Why a law that needs so much of a call's arguments cannot be compared; empty where it can."""
+    """Return a function that says which of the named parts of a call a subject lacks; empty if none."""
 
     def lacking(subject: Subject) -> str:
         if subject.points is None:
@@ -74,7 +74,7 @@ def reading_of(subject: Subject) -> Reading:
 
 
 def network_results(subject: Subject, arguments: NamedTensors) -> NamedTensors:
-    """Call a network: its results, detached.  Raise `NotCompared` where it does not take the values."""
+    """Call a network; return detached results.  Raises `NotCompared` if the network rejects the arguments."""
     try:
         return {name: y.detach() for name, y in subject(arguments).items()}
     except NotCompared:
@@ -90,7 +90,7 @@ def _reordered_rows(subject: Subject, result: str, y: Tensor, row_count: int, or
 
 
 def permuted_atoms(subject: Subject) -> tuple[NamedTensors, NamedTensors]:
-    """Results of the atoms of each graph in another order, and the results in it."""
+    """Permute the atoms of each graph; return the results, and the expected results."""
     reading = reading_of(subject)
     order = _isolated_atoms_last(reading.graph, derangement(len(reading.graph.points)))
     order = order[torch.argsort(reading.graph.batch[order], stable=True)]
@@ -99,7 +99,7 @@ def permuted_atoms(subject: Subject) -> tuple[NamedTensors, NamedTensors]:
 
 
 def permuted_systems(subject: Subject) -> Outcomes:
-    """Rows, or the atoms of each graph, in another order; and an atom without edges behind all others."""
+    """Compare results of permuted rows or atoms with permuted results, also with an isolated atom last."""
     found = dict(laws.permutation(subject))
     graph = subject.reading.graph if isinstance(subject.reading, Reading) else None
     if graph is None:
@@ -134,7 +134,7 @@ def _compare_permuted_dense(subject: Subject, graph: AtomGraph) -> dict[str, Pai
 
 
 def dense_graph(reading: Reading) -> AtomGraph | None:
-    """The first graph of a network that finds its edges, with the same atoms again and again within its room."""
+    """Return the first graph with its atoms repeated in the same space; None unless the network finds edges."""
     if reading.graph.ends is not None or reading.indices or reading.unread or reading.unclear:
         return None
     one = single_graph(reading.graph, 0)
@@ -169,7 +169,7 @@ def _largest_difference(one: Tensor, other: Tensor) -> float:
 
 
 def edges(subject: Subject) -> Outcomes:
-    """Edges in another order give results in it."""
+    """Compare results of permuted edges with permuted results."""
     reading = reading_of(subject)
     assert reading.graph.edges is not None
     order = derangement(len(reading.graph.edges))
@@ -178,7 +178,7 @@ def edges(subject: Subject) -> Outcomes:
 
 
 def images(subject: Subject) -> Outcomes:
-    """A point exchanged for its image in another cell, with the images of its edges: the same results."""
+    """Compare results after a point moves to its image in another cell with the results before."""
     reading = reading_of(subject)
     found: Outcomes = pairs(
         subject(reading.written(first_atom_in_next_cell(reading.graph, list(reading.periodic)))),
@@ -208,7 +208,7 @@ def _compare_open_side(subject: Subject, periodic_name: str) -> dict[str, Pair]:
 
 
 def basis(subject: Subject) -> Outcomes:
-    """A lattice by another of its cells, with the same results."""
+    """Compare results for other basis vectors of a lattice with the results for the given vectors."""
     reading = reading_of(subject)
     axis, other = reading.periodic[:2]
     found: Outcomes = pairs(subject(reading.written(sheared(reading.graph, axis, other))), subject(subject.given))
@@ -221,7 +221,7 @@ def basis(subject: Subject) -> Outcomes:
 
 
 def one_atom_crystal(reading: Reading) -> AtomGraph | None:
-    """A cubic crystal of one atom, which sees its own images alone; None where a network does not find its edges."""
+    """Return a cubic crystal of one atom; None unless a periodic network finds its own edges."""
     graph = reading.graph
     if graph.ends is not None or len(reading.periodic) < 3 or graph.number > 1:
         return None
@@ -240,7 +240,7 @@ def _compare_sheared_crystal(subject: Subject, crystal: AtomGraph) -> dict[str, 
 
 
 def altered_graph(graph: AtomGraph) -> AtomGraph:
-    """A graph of other numbers: a cell of another shape, an atom less, and the shorter half of the edges."""
+    """Return a graph with a strained cell, one atom less, and the shorter half of the edges."""
     strain = torch.eye(3, dtype=graph.points.dtype)
     strain += STRAIN * torch.tensor([[1.0, 0.3, 0.0], [0.0, 0.2, 0.1], [0.0, 0.0, -0.5]]).to(strain)
     cells = None if graph.cells is None else graph.cells @ strain
@@ -251,13 +251,13 @@ def altered_graph(graph: AtomGraph) -> AtomGraph:
 
 
 def with_shorter_edges(graph: AtomGraph) -> AtomGraph:
-    """The shorter half of the edges, of which an edge and its way back are one."""
+    """Keep the edges up to the median length."""
     lengths = graph.vectors.norm(dim=-1)
     return with_edges(graph, lengths <= lengths.median() * (1 + 1e-6)) if len(lengths) else graph
 
 
 def finite_systems(subject: Subject) -> Outcomes:
-    """Results are numbers for atoms without edges, and for points on a line."""
+    """Check that results are finite for isolated atoms, for close points, and for points on a line."""
     graph = reading_of(subject).graph
     cases: dict[str, AtomGraph] = {}
     if graph.ends is not None:
@@ -321,12 +321,12 @@ def _check_finite_results(subject: Subject, graph: AtomGraph) -> dict[str, Pair]
 
 
 def finite_entries(results: NamedTensors) -> dict[str, Pair]:
-    """Whether each entry of results is a number, beside that it must be."""
+    """Pair a mask of finite entries of each result with ones."""
     return {name: (y.isfinite().double(), torch.ones(y.shape).double()) for name, y in results.items() if y.numel()}
 
 
 def summed_systems(subject: Subject) -> Outcomes:
-    """Energies of atoms add up to the energy of their graph."""
+    """Compare the sum of atomic energies with the energy of each graph."""
     found = subject(subject.given)
     graph, energy = reading_of(subject).graph, found[subject.energy or ""]
     outcomes: dict[str, Pair | str] = {}
@@ -341,5 +341,5 @@ def summed_systems(subject: Subject) -> Outcomes:
 
 
 def node_energies(subject: Subject) -> list[str]:
-    """Results that are the energies of atoms."""
+    """Return the names of results that are energies of atoms."""
     return [name for name in subject.outcomes if name in NODE_ENERGIES]

@@ -1,4 +1,4 @@
-"""The arguments of a call of another graph: each tensor written by its role."""
+"""Arguments of a network call for another graph: each tensor is written by its role."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FULL = "no place among the neighbours of an atom is empty: give a call in which 
 
 
 def _fill_edge_slots(reading: Any, graph: AtomGraph, original: Tensor, rows: Tensor) -> Tensor:
-    """Rows of edges in the places of an argument, and what stood in an empty one in all others."""
+    """Write rows of edges to the slots of an argument; other slots get the argument's padding."""
     edges = reading.edges
     if edges is None or edges.slots is None:
         return rows
@@ -46,7 +46,7 @@ def _neighbour_slots(graph: AtomGraph, width: int) -> tuple[tuple[int, int], Ten
 
 
 def _shift_padding_indices(reading: Any, graph: AtomGraph, indices: Tensor) -> Tensor:
-    """Indices with those beyond the last atom, which stand in empty places, as far beyond."""
+    # indices beyond the last atom fill empty places: as far beyond the new last atom
     if indices.is_floating_point() or indices.dtype == torch.bool:
         return indices
     before, after = len(reading.graph.points), len(graph.points)
@@ -54,14 +54,13 @@ def _shift_padding_indices(reading: Any, graph: AtomGraph, indices: Tensor) -> T
 
 
 def _number_table(ids: Tensor, copy_of_row: Tensor, copy_count: int, number: int) -> Tensor:
-    """The new number of each copy of what had a number; -1 where it is no more there."""
+    """Return a table from copy and old number to new number; -1 for a removed row."""
     table = torch.full((copy_count, max(number, 1)), -1)
     table[copy_of_row, ids] = torch.arange(len(ids))
     return table
 
 
 def _renumber(reading: Any, graph: AtomGraph, kind: str, indices: Tensor, copy_of_row: Tensor) -> Tensor:
-    """Indices of atoms or edges with their new numbers, in copies of the graph that rows are of."""
     if kind == ATOMS:
         table = _number_table(graph.atoms, graph.twins, graph.copies, len(reading.graph.points))
     else:
@@ -77,7 +76,6 @@ def _renumber(reading: Any, graph: AtomGraph, kind: str, indices: Tensor, copy_o
 
 
 def _write_indices(reading: Any, graph: AtomGraph, original: Tensor, kind: str, rows: str) -> Tensor:
-    """Indices that stand in rows of atoms, edges, graphs, or rows of their own."""
     if rows == "tuples":
         return _write_tuples(reading, graph, original, kind)
     if kind == GRAPHS:
@@ -107,16 +105,16 @@ def _renumber_all(reading: Any, graph: AtomGraph, kind: str, indices: Tensor, co
 
 
 def tuple_axis(tuples: Tensor) -> int:
-    """The axis of a tensor of tuples along which these stand: the longer of two, where one has two to four entries.
+    """Return the axis that lists index tuples: the longer of two axes, if one has 2 to 4 entries.
 
-    >>> axis_of(torch.ones(3, 8)), axis_of(torch.ones(8, 3))
+    >>> tuple_axis(torch.ones(3, 8)), tuple_axis(torch.ones(8, 3))
     (1, 0)
     """
     return int(tuples.dim() == 2 and tuples.shape[0] in (2, 3, 4) and tuples.shape[1] > tuples.shape[0])
 
 
 def _write_tuples(reading: Any, graph: AtomGraph, original: Tensor, kind: str) -> Tensor:
-    """Tuples of which all indices are there, in each copy of the graph."""
+    # tuples whose indices are all left, in each copy of the graph
     axis = tuple_axis(original)
     kept, twins = _complete_tuples(reading, graph, original.shape[axis])
     rows = original.movedim(axis, 0)[kept]
@@ -124,7 +122,7 @@ def _write_tuples(reading: Any, graph: AtomGraph, original: Tensor, kind: str) -
 
 
 def _complete_tuples(reading: Any, graph: AtomGraph, number: int) -> tuple[Tensor, Tensor]:
-    """Which of so many tuples are there, and in which copy of the graph."""
+    """Return which of ``number`` tuples keep all their indices, and the copy of the graph of each."""
     rows, copies = [], []
     for copy in range(graph.copies):
         there = torch.ones(number, dtype=torch.bool)
@@ -140,7 +138,7 @@ def _complete_tuples(reading: Any, graph: AtomGraph, number: int) -> tuple[Tenso
 
 
 def _write_square(reading: Any, graph: AtomGraph, original: Tensor) -> Tensor:
-    """A row and a column for each atom: between copies of the graph, zeros, which only flags have."""
+    # a row and a column for each atom: zeros between copies of the graph, which only flags have
     found = original[graph.atoms][:, graph.atoms]
     apart = graph.twins[:, None] != graph.twins[None]
     if not bool(apart.any()):
@@ -216,7 +214,7 @@ WRITE: dict[str, Callable[[Any, AtomGraph, Tensor], Tensor]] = {
 
 
 def write_graph(reading: Any, graph: AtomGraph) -> NamedTensors:
-    """The arguments of a call of another graph, by the roles of a reading."""
+    """Return the arguments of a call with another graph, by the roles of a reading."""
     found = {}
     for name, x in reading.values.items():
         kind, _, rows = reading.roles[name].partition(" by ")
