@@ -1,4 +1,1 @@
-"""Benchmarks: measure contenders on named problems and tasks, after a check of their results.
-
-`run.run_benchmarks` measures, `records.Report` keeps figures, `tables` shows reports.
-"""
+"""Benchmarks of named problems."""

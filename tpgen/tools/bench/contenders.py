@@ -1,7 +1,4 @@
-"""Contenders of benchmarks: tpgen, e3nn, a loop over instructions, cuEquivariance and OpenEquivariance.
-
-A new contender is one row of `CONTENDERS`; strategies and backends of tpgen get rows automatically.
-"""
+"""`CONTENDERS`: tpgen, and libraries to compare."""
 
 from __future__ import annotations
 
@@ -46,24 +43,24 @@ def _e3nn_script_mode(scripted: bool) -> Iterator[None]:
 
 
 def e3nn_module(plan: Plan, scripted: bool = False) -> nn.Module:
-    """Build e3nn's product of a plan, with external weights."""
+    """Build e3nn's product, with external weights."""
     with _e3nn_script_mode(scripted):
         return e3nn_product(plan)
 
 
 def build_e3nn(plan: Plan, dtype: torch.dtype, device: torch.device, backend: str) -> TimedProduct:
-    """Build e3nn's product under one of tpgen's backends; ``script`` is e3nn's default."""
+    """Build e3nn's product under a backend; ``script`` is e3nn's default."""
     module = e3nn_module(plan, scripted=backend == "script").to(dtype=dtype, device=device)
     return with_weights(plan, module if backend == "script" else compile_program(module, Config(backend=backend)))
 
 
 def with_weights(plan: Plan, product: Any) -> TimedProduct:
-    """Wrap a product so that calls pass weights even if the product has none."""
+    """Make a product accept weights even without having any."""
     return product if plan.weight_numel else lambda x1, x2, w: product(x1, x2)
 
 
 class _LoopStep(NamedTuple):
-    """One instruction of `Loop` as plain numbers and strings, which Dynamo can guard."""
+    """One instruction of `Loop`, in types that Dynamo can guard."""
 
     equation: str
     in1: tuple[int, int, int, int]  # start, stop, multiplicity, dimension
@@ -86,7 +83,7 @@ def _loop_step(plan: Plan, path: Path) -> _LoopStep:
 
 
 class Loop(nn.Module):
-    """A product as written by hand: one einsum with a dense coupling for every instruction."""
+    """A product as written by hand: an einsum per instruction."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
@@ -106,11 +103,11 @@ class Loop(nn.Module):
         return torch.cat(blocks, dim=1)
 
     def results(self, x1: Tensor, x2: Tensor, w: Tensor) -> list[Tensor]:
-        """Return the flat result of every instruction."""
+        """Return each instruction's flat result."""
         return [self.result(n, x1, x2, w) for n in range(len(self.steps))]
 
     def result(self, n: int, x1: Tensor, x2: Tensor, w: Tensor) -> Tensor:
-        """Contract the segments of one instruction with its coupling and weights."""
+        """Contract one instruction's segments, coupling and weights."""
         step = self.steps[n]
         a, b = _cut_segment(x1, step.in1), _cut_segment(x2, step.in2)
         if step.paired:
@@ -129,7 +126,7 @@ def _cut_segment(x: Tensor, segment: tuple[int, int, int, int]) -> Tensor:
 
 
 class StreamedLoop(Loop):
-    """`Loop` with its instructions distributed over CUDA streams."""
+    """`Loop` with instructions distributed over CUDA streams."""
 
     def __init__(self, plan: Plan, streams: int = 4) -> None:
         super().__init__(plan)
@@ -163,7 +160,7 @@ def build_streamed_loop(plan: Plan, dtype: torch.dtype, device: torch.device) ->
 def build_cuequivariance(
     plan: Plan, dtype: torch.dtype, device: torch.device, layout: Literal["mul_ir", "ir_mul"] = "mul_ir"
 ) -> TimedProduct:
-    """Build cuEquivariance's product; raises `BackendError` for other plans than weighted uvu and uvw."""
+    """Build cuEquivariance's product; raises `BackendError` except for weighted uvu and uvw."""
     if find_spec("cuequivariance_torch") is None:
         raise BackendError("not installed: pip install cuequivariance-torch (and its kernels for CUDA)")
     import cuequivariance as cue
@@ -191,7 +188,7 @@ _CUE_KINDS = {("uvu", True): "ChannelWiseTensorProduct", ("uvw", True): "FullyCo
 
 
 def build_openequivariance(plan: Plan, dtype: torch.dtype, device: torch.device) -> TimedProduct:
-    """Build OpenEquivariance's product, for plans whose weights it orders as e3nn does."""
+    """Build OpenEquivariance's product, if weights have e3nn's order."""
     problem = openequivariance_problem(plan, dtype)
     import openequivariance as oeq
 
@@ -199,10 +196,7 @@ def build_openequivariance(plan: Plan, dtype: torch.dtype, device: torch.device)
 
 
 def openequivariance_problem(plan: Plan, dtype: torch.dtype) -> Any:
-    """Describe a product to OpenEquivariance.
-
-    Raises `BackendError` for plans and dtypes that OpenEquivariance lacks, or if the package is missing.
-    """
+    """Describe a product to OpenEquivariance; raises `BackendError` if unsupported."""
     if find_spec("openequivariance") is None:
         raise BackendError("not installed: pip install openequivariance")
     if dtype not in (torch.float32, torch.float64):
@@ -233,18 +227,18 @@ _LACKS: dict[str, dict[str, str]] = {"inductor": _NO_DOUBLE, "cudagraphs": _NO_D
 class Contender:
     """One way to compute a product.
 
-    ``name`` is ``family/backend``.  ``build`` returns ``(x1, x2, w) -> out``, or raises a `TpgenError` that says why it
-    cannot.  ``lacks`` maps the name of a task to the reason to leave the task out.
+    ``name`` is ``family/backend``.  ``build`` returns ``(x1, x2, w) -> out``, or raises a `TpgenError` with a reason.
+    ``lacks`` says why tasks are left out.
     """
 
     name: str
-    build: Builder = field(repr=False)
+    build: Builder = field(repr=False)  # returns ``(x1, x2, w) -> out``, or raises a `TpgenError` that says why not
     layout: Layout = "mul_ir"
     cuda_only: bool = False
-    lacks: Mapping[str, str] = field(default_factory=dict, repr=False)
+    lacks: Mapping[str, str] = field(default_factory=dict, repr=False)  # why a task is left out
 
     def obstacle(self, task: str, device: torch.device) -> str | None:
-        """Return why the contender cannot run a task on a device; None if it can."""
+        """Return why a task cannot run on a device, or None."""
         if self.cuda_only and device.type != "cuda":
             return "needs a CUDA device"
         return self.lacks.get(task)
@@ -291,9 +285,9 @@ DEFAULT_CONTENDERS = ("e3nn/script", "e3nn/eager", "e3nn/inductor", "loop/eager"
 
 
 def select_contenders(patterns: Iterable[str] = ()) -> tuple[Contender, ...]:
-    """Return the contenders whose names match one of the patterns; `DEFAULT_CONTENDERS` without patterns.
+    """Select contenders by name patterns; default: `DEFAULT_CONTENDERS`.
 
-    Raises a `TpgenError` that lists the names if a pattern matches none.
+    Raises a `TpgenError` for a pattern without match.
 
     >>> [contender.name for contender in select_contenders(["e3nn/[es]*"])]
     ['e3nn/eager', 'e3nn/script']

@@ -1,4 +1,4 @@
-"""Benchmark measurements as frozen records, with machine and versions; written as JSON and read back."""
+"""Frozen records of measurements, and their JSON files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Environment:
-    """The machine and the versions of packages of a measurement."""
+    """Machine and package versions of a measurement."""
 
     tpgen: str
     torch: str
@@ -39,7 +39,7 @@ class Environment:
 
 
 def environment() -> Environment:
-    """Return the environment of this process."""
+    """Return this process's environment."""
     return Environment(
         tpgen=__version__,
         torch=torch.__version__,
@@ -74,7 +74,7 @@ def _cpu_model() -> str:
 
 @dataclass(frozen=True)
 class Record:
-    """Measurement of one contender at one task of one problem, in seconds and bytes; None if not measured."""
+    """Measurement of a contender at one task of one problem, in seconds and bytes."""
 
     problem: str
     task: str
@@ -105,7 +105,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a measurement: dtype, device, and the seconds for each task of each problem."""
+    """Dtype, device, and seconds for each task of each problem."""
 
     dtype: str
     device: str
@@ -143,9 +143,9 @@ class Report:
         return tuple(r for r in self.records if (r.problem, r.task) == (problem, task))
 
     def speedup(self, record: Record, same_backend: bool = False) -> float | None:
-        """Return the median time of the best of e3nn, or of e3nn under the same backend, over that of a record.
+        """Return e3nn's best median, or e3nn's under the same backend, over the record's.
 
-        None if one of both times is missing or in doubt.
+        None if missing or in doubt.
         """
         rivals = [
             r
@@ -158,7 +158,7 @@ class Report:
         return best.median / record.median
 
     def geometric_mean(self, contender: str, task: str, same_backend: bool = False) -> Mean | None:
-        """Return the mean of a contender's speed-ups at a task over the problems that have one."""
+        """Average a contender's speed-ups at a task over all problems."""
         found = [
             (ratio, r.problem)
             for r in self.records
@@ -170,7 +170,7 @@ class Report:
         return Mean(mean, len(found), *min(found))
 
     def save_json(self, path: str | Path) -> None:
-        """Write the report to a file for `load_report`."""
+        """Write the report for `load_report`."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(self.to_json() + "\n")
 
@@ -181,7 +181,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Mean:
-    """A geometric mean of speed-ups, the number of problems, and the least speed-up with its problem."""
+    """Geometric mean of speed-ups, problem count, and smallest speed-up."""
 
     mean: float
     problems: int
@@ -190,7 +190,7 @@ class Mean:
 
 
 def load_report(path: str | Path) -> Report:
-    """Read a report that `Report.save_json` wrote; raises a `TpgenError` for any other file."""
+    """Read a report of `Report.save_json`; raises a `TpgenError` for other files."""
     try:
         data = json.loads(Path(path).read_text())
         if data["schema"] != SCHEMA:
@@ -205,7 +205,7 @@ def load_report(path: str | Path) -> Report:
 
 
 def read_record(kind: type, data: dict[str, Any]) -> Any:
-    """Build a dataclass from its JSON entries; raises `TypeError` for unknown entries."""
+    """Build a dataclass from JSON; raises `TypeError` for unknown entries."""
     unknown = sorted(set(data) - {f.name for f in fields(kind)})
     if unknown:
         raise TypeError(f"unknown entries {', '.join(unknown)}")

@@ -1,4 +1,4 @@
-"""Run benchmarks: build every contender, check its results, then time all contenders in turn."""
+"""Run benchmarks: build, check, then time contenders in turn."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _WARM_CALLS = 2  # after the first: TorchScript rewrites its graph once more at 
 
 
 def select_problems(names: Iterable[str] = (), suites: Iterable[str] = ()) -> tuple[Problem, ...]:
-    """Select problems by name and by suite, in the order of `PROBLEMS`; all without names and suites.
+    """Select problems by name and suite, in the order of `PROBLEMS`; default: all.
 
     >>> [problem.name for problem in select_problems(["mace-large"], ["small"])]
     ['article', 'mace-large', 'tetris-1']
@@ -65,10 +65,9 @@ def run_benchmarks(
 ) -> Report:
     """Measure contenders on problems.
 
-    ``seconds`` is the time for one task of one problem, shared by all contenders, without building and compiling;
-    ``repeats`` sets the number of rounds instead.  ``rows`` replaces the batch of the problems.  One thread is timed in
-    processor time, which excludes other programs; more ``threads`` (None: as many as torch uses now) in wall time.
-    ``progress`` shows a bar, on stderr or in the cell of a notebook, or receives the progress as a `Progress`.
+    ``seconds`` is the time for each task of each problem, shared by contenders, without compilation; ``repeats`` sets
+    rounds instead.  ``rows`` replaces the batch.  One thread is timed in processor time, more ``threads`` (None:
+    torch's number) in wall time.  ``progress`` shows a bar, or is a `Progress`.
 
     >>> from tpgen.tools.bench.contenders import select_contenders
     >>> report = run_benchmarks(select_problems(["article"]), select_contenders(["loop/eager"]), ["forward"], seconds=0)
@@ -103,7 +102,7 @@ class _BuiltContender:
     build: float
 
     def call(self, task: Task) -> Callable[[], tuple[Tensor, ...]]:
-        """Return the function to time: one run of the task."""
+        """Return the task to time."""
         return lambda: task.run(self.product, self.operands)
 
 
@@ -207,10 +206,9 @@ def _status_of_error(error: Exception) -> tuple[str, str]:
 
 
 def peak_bytes(call: TimedCall, device: torch.device) -> int:
-    """Return the peak memory of a call above memory held before: intermediates and results, in bytes.
+    """Return a call's peak memory above memory held before, in bytes.
 
-    CUDA memory is read from torch's allocator, CPU memory from torch's profiler.  Memory of compilers and of BLAS
-    workspaces is not counted.
+    Sources are torch's CUDA allocator and CPU profiler, which miss compilers and BLAS workspaces.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -1,4 +1,4 @@
-"""`selftest`: whether tpgen works on this machine, as a report to copy into a bug report."""
+"""`selftest`: check tpgen on this machine, for bug reports."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Checked:
-    """Whether one product obeys its laws, its largest error over the tolerance, and why it failed."""
+    """Whether a product obeys its laws, error over tolerance, and reason."""
 
     name: str
     dtype: str
@@ -57,7 +57,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds of one product, forward and backward on one thread."""
+    """Seconds of a product, forward and backward, on one thread."""
 
     name: str
     rows: int
@@ -67,7 +67,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Selftest(Shown):
-    """Report of a selftest: the machine, the checks of products, and one timing."""
+    """Report: machine, checks, timing."""
 
     environment: Environment
     libc: str
@@ -128,10 +128,10 @@ def _ratio_text(error: float | None) -> str:
 
 
 def selftest(progress: Told = None) -> Selftest:
-    """Check ten products, layers and polynomials against their definitions, and time one product beside e3nn.
+    """Check ten products, layers and polynomials against definitions, and time one beside e3nn.
 
-    Checks cover results, first and second derivatives, and bits on one and more threads; with kernels if a compiler
-    exists, and else with graphs.  Failures are part of the report.  A first run compiles for a minute.
+    Checks cover results, first and second derivatives, and bits by threads; with kernels if a compiler exists.
+    Failures are in the report.  Compilation takes a minute.
     """
     start = time.perf_counter()
     with told(progress, len(CHECKED) + 1) as begin:

@@ -1,4 +1,4 @@
-"""A benchmark report as tables, for a terminal and for Markdown, and as a plot."""
+"""Benchmark reports as tables and as a plot."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SHOWN = ("ok", "wrong")  # others have a reason instead of figures
 
 @dataclass(frozen=True)
 class Cells:
-    """A table before drawing: title, headings, rows; ``marks`` names the style of rows (``best``, ``wrong``)."""
+    """A table before drawing; ``marks`` names row styles (``best``, ``wrong``)."""
 
     title: str
     headings: tuple[str, ...]
@@ -55,7 +55,7 @@ class Cells:
         return table
 
     def record(self) -> dict[str, Any]:
-        """Return the table for JSON: its title, and rows as mappings from headings."""
+        """Return the table for JSON: title, and rows as dicts."""
         return {"title": self.title, "rows": [dict(zip(self.headings, row, strict=True)) for row in self.rows]}
 
     def markdown(self) -> str:
@@ -71,7 +71,7 @@ _STYLES = {"": "", "best": "bold green", "wrong": "bold red"}
 
 
 def task_cells(report: Report, problem: str, task: str, columns: Sequence[str] = tuple(_COLUMNS)) -> Cells | None:
-    """Return the table of one problem and task, fastest first; None if no contender ran."""
+    """Table of one problem and task, fastest first; None without results."""
     shown = [r for r in report.of(problem, task) if r.status in _SHOWN]
     records = sorted(shown, key=lambda r: r.median or float("inf"))
     if not records:
@@ -91,7 +91,7 @@ _MEAN_HEADINGS = (
 
 
 def mean_cells(report: Report, task: str) -> Cells | None:
-    """Return the geometric means of every contender's speed-ups at a task, fastest first; None without e3nn."""
+    """Table of mean speed-ups at a task, fastest first; None without e3nn."""
     found = []
     for contender in report.contenders:
         best, same = (report.geometric_mean(contender, task, same_backend) for same_backend in (False, True))
@@ -115,7 +115,7 @@ def mean_cells(report: Report, task: str) -> Cells | None:
 
 
 def reason_cells(report: Report) -> Cells | None:
-    """Return the table of contenders that were not timed, by problem and task, with reasons; None if empty."""
+    """Table of contenders without timing, with reasons; None if empty."""
     reasons: dict[tuple[str, str, str], list[Record]] = {}
     for r in report.records:
         if r.status != "ok":
@@ -137,12 +137,12 @@ def _problems_and_tasks_text(report: Report, records: Sequence[Record]) -> str:
 
 
 def environment_line(report: Report) -> str:
-    """Return dtype, machine and versions of a report in one line."""
+    """Describe dtype, machine and versions in one line."""
     return f"{report.settings.dtype} on {machine_line(report.environment, report.settings.device)}"
 
 
 def busy_line(report: Report) -> str:
-    """Return a line that names times too doubtful for ratios, and advice; empty if none."""
+    """Name doubtful times, and advise to measure again; empty without doubt."""
     doubted = [r for r in report.records if r.doubt]
     if not doubted:
         return ""
@@ -155,7 +155,7 @@ def busy_line(report: Report) -> str:
 
 
 def machine_line(e: Environment, device: str = "cpu") -> str:
-    """Return the machine and its versions in one line."""
+    """Describe a machine and its versions in one line."""
     where = (
         e.gpu
         if device == "cuda"
@@ -167,10 +167,7 @@ def machine_line(e: Environment, device: str = "cpu") -> str:
 
 @dataclass(frozen=True)
 class ReportTables:
-    """A report for the terminal: a table for each problem and task, and means if there are several problems.
-
-    A narrow terminal shows fewer columns.
-    """
+    """All tables of a report for a terminal; narrow terminals show fewer columns."""
 
     report: Report
 
@@ -195,9 +192,9 @@ _DETAIL = tuple(name for name in _COLUMNS if name != "error")
 
 
 def markdown_report(report: Report, image: str | None = None, details: bool = True) -> str:
-    """Return a report as a section of Markdown; ``image`` is the address of its plot.
+    """Write a report in Markdown; ``image`` is its plot's address.
 
-    Without ``details``, tables of single problems are left out; `detail_cells` returns these tables.
+    Without ``details``, omit tables of single problems (`detail_cells`).
     """
     parts = [f"Measured: {environment_line(report)}."]
     if busy := busy_line(report):
@@ -237,7 +234,7 @@ _MARKERS = {"eager": "o", "script": "s", "inductor": "^", "cudagraphs": "D"}
 
 
 def plot_report(report: Report, path: str | Path) -> None:
-    """Draw one panel per task: a row for each problem, a mark for each contender, a line for the best of e3nn."""
+    """Plot speed-ups over e3nn: one panel per task, one row per problem."""
     names = [name for name in report.contenders if any(r.contender == name and r.median for r in report.records)]
     figure = new_figure(4.2 * len(report.tasks) + 2.5, 0.34 * len(report.problems) + 2.0)
     panels = figure.subplots(1, len(report.tasks), sharey=True, squeeze=False)[0] if report.tasks else []

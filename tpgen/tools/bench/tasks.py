@@ -1,7 +1,4 @@
-"""Tasks that are timed: the forward product, its first derivatives, and second ones as in training on forces.
-
-A contender is timed if its results agree with the slow definition in float64, and its gradients with autograd.
-"""
+"""Timed tasks: forward, first derivatives, and training on forces."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ TimedProduct = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Operands:
-    """The tensors of one problem, equal for all contenders."""
+    """Tensors of a problem, equal for all contenders."""
 
     x1: Tensor
     x2: Tensor
@@ -35,11 +32,11 @@ class Operands:
 
     @property
     def leaves(self) -> tuple[Tensor, ...]:
-        """Operands to differentiate by: x1, x2, and w if the product has weights."""
+        """Operands that require gradients."""
         return (self.x1, self.x2, self.w) if self.w.numel() else (self.x1, self.x2)
 
     def map(self, change: Callable[[str, Tensor], Tensor]) -> Operands:
-        """Replace each tensor by ``change(name, tensor)``; x1, x2 and w require gradients again."""
+        """Replace each tensor by ``change(name, tensor)``; x1, x2, w require gradients."""
         changed = {name: change(name, tensor.detach()) for name, tensor in vars(self).items()}
         return Operands(**{name: t.requires_grad_(name in _LEAVES and t.numel() > 0) for name, t in changed.items()})
 
@@ -50,7 +47,7 @@ _LEG = {"x1": 0, "x2": 1, "force": 1, "force_cotangent": 1, "out": 2, "out_cotan
 
 
 def make_operands(plan: Plan, rows: int, dtype: torch.dtype, device: torch.device | str, seed: str = "") -> Operands:
-    """Draw random operands in layout ``mul_ir``; equal plans, sizes and seeds give equal operands.
+    """Draw random operands in layout ``mul_ir``, reproducible by plan, sizes and seed.
 
     >>> from tpgen.planner.problems import find_problem
     >>> make_operands(find_problem("article").plan, 32, torch.float32, "cpu").w.shape
@@ -68,7 +65,7 @@ def make_operands(plan: Plan, rows: int, dtype: torch.dtype, device: torch.devic
 
 @dataclass(frozen=True)
 class Task:
-    """A task to time: ``run`` returns the tensors named in ``results``; without weights no ``w``."""
+    """A task to time: ``run`` returns tensors named in ``results``, without missing ``w``."""
 
     name: str
     about: str
@@ -112,7 +109,7 @@ TASKS: dict[str, Task] = {
 
 
 def select_tasks(names: Iterable[str]) -> tuple[Task, ...]:
-    """Select tasks by name, in the order of `TASKS`; all without names.
+    """Select tasks by name, in the order of `TASKS`; default: all.
 
     >>> [task.name for task in select_tasks(["double", "forward"])]
     ['forward', 'double']
@@ -130,7 +127,7 @@ def in_layout(plan: Plan, layout: Layout, operands: Operands) -> Operands:
 
 
 def reorder(plan: Plan, layout: Layout, name: str, tensor: Tensor) -> Tensor:
-    """Convert the named operand or result from ``mul_ir`` to another layout."""
+    """Convert a named operand or result from ``mul_ir`` to another layout."""
     leg = _LEG.get(name)
     if leg is None or layouts_of(plan, layout)[leg] == "mul_ir":
         return tensor
@@ -138,7 +135,7 @@ def reorder(plan: Plan, layout: Layout, name: str, tensor: Tensor) -> Tensor:
 
 
 def rows_between(operands: Operands, plan: Plan, start: int, stop: int) -> Operands:
-    """Return rows ``start`` to ``stop`` of operands; shared weights stay whole."""
+    """Return rows ``start`` to ``stop``; shared weights stay whole."""
     whole = ("w",) if plan.shared_weights or not plan.weight_numel else ()
     return operands.map(lambda name, tensor: tensor if name in whole else tensor[start:stop])
 
@@ -154,7 +151,7 @@ _CHUNK = 256  # rows; the definition builds dense intermediates
 
 
 def bound(dtype: torch.dtype) -> float:
-    """Return the relative error allowed in a dtype; raises `BackendError` for a dtype without a bound."""
+    """Return the relative error allowed in a dtype; raises `BackendError` if unknown."""
     if dtype not in BOUNDS:
         known = ", ".join(str(d).removeprefix("torch.") for d in BOUNDS)
         raise BackendError(f"benchmarks run in {known}, not in {str(dtype).removeprefix('torch.')}")
@@ -162,10 +159,7 @@ def bound(dtype: torch.dtype) -> float:
 
 
 def expected_results(plan: Plan, task: Task, operands: Operands) -> tuple[Tensor, ...]:
-    """Compute results of a task by the slow definition, in float64 and ``mul_ir``, in chunks of rows.
-
-    Gradients of shared weights are sums over all chunks.
-    """
+    """Compute a task's results by the slow definition in float64 and ``mul_ir``."""
     exact = operands.map(lambda name, tensor: tensor.to(torch.float64, copy=True))
     parts = []
     for start in range(0, len(exact.x1), _CHUNK):
@@ -178,9 +172,9 @@ def expected_results(plan: Plan, task: Task, operands: Operands) -> tuple[Tensor
 def largest_error(
     plan: Plan, task: Task, layout: Layout, results: Sequence[Tensor], expected: Sequence[Tensor]
 ) -> tuple[float, str]:
-    """Return the largest error of results, relative to the largest expected entry, and the result that has it.
+    """Return the largest relative error of results, and its result's name.
 
-    The error is infinite for a wrong shape or a number that is not finite.
+    Infinite for wrong shapes and numbers that are not finite.
     """
     triples = zip(task.results, results, expected, strict=False)
     errors = [(_relative_error(result, reorder(plan, layout, name, right)), name) for name, result, right in triples]

@@ -1,4 +1,4 @@
-"""Choose the reading of a network call: names suggest kinds of indices, permutations of atoms and edges decide."""
+"""Choose the reading of a network call by names and by permutations."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ def choose_reading(
 ) -> Reading | str:
     """Return the likeliest reading of a call under which permuted atoms and edges permute results.
 
-    If the network obeys no reading, return the likeliest, marked unreadable if an integer tensor may be an index of
-    unknown kind.  A text says why a call has no reading.  ``declared_kinds`` are kinds of indices that the caller
-    declares; ``graph_count`` is the number of graph energies.
+    If the network obeys no reading, return the likeliest, marked unreadable for unknown integers; or a reason as text.
+    ``graph_count`` counts energies.
     """
     points = subject.points or ""
     kinds = _index_kind_candidates(values, declared_kinds, len(values[points]) if values[points].dim() else 0)

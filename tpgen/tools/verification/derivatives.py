@@ -1,11 +1,8 @@
-r"""The laws of derivatives: first to third order, and the symmetry of the Hessian.
+r"""The laws of derivatives: first to third order, and the Hessian's symmetry.
 
-With a cotangent c and directions v, each order is a gradient of the order below:
+With a cotangent c and directions v:
 
 .. math:: s_0 = \sum c\, f(x), \qquad g_k = \nabla s_{k-1}, \qquad s_k = \sum v_k\, g_k
-
-A subject with a slow definition is compared with gradients of the definition, operand by operand; any other subject
-with central differences of :math:`s_{k-1}` in float64.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ NOT_DIFFERENTIABLE = "nothing of the results can be differentiated"
 
 @contextmanager
 def with_own_norms() -> Iterator[None]:
-    """Replace torch's layer norms, and batch norms in training, by their formula inside the context."""
+    """Replace torch's layer norms, and batch norms in training, by formulas."""
 
     def layer_norm(x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
         return _normalized(x, tuple(range(-len(shape), 0)), (), weight, bias, eps)
@@ -69,12 +66,12 @@ def _normalized(
 
 
 def is_freed_graph(error: Exception) -> bool:
-    """Whether a backward failed because the network had freed its graph."""
+    """Whether a backward failed because a network had freed its graph."""
     return isinstance(error, RuntimeError) and "a second time" in str(error)
 
 
 def derivative(order: int, subject: Subject) -> Outcomes:
-    """Compare gradients of an order with the slow definition, or with differences if there is no definition."""
+    """Compare gradients of an order with the slow definition, or else with differences."""
     return _compare_with_definition(order, subject) if subject.reference else _compare_with_differences(order, subject)
 
 
@@ -98,9 +95,9 @@ def _contract_results(function: NamedFunction, leaves: NamedTensors, cotangents:
 def gradients(
     order: int, scalar: Callable[[NamedTensors, NamedTensors], Tensor], given: NamedTensors, cotangents: NamedTensors
 ) -> NamedTensors:
-    """Return the gradient of ``order`` of ``scalar(operands, cotangents)`` by every operand; zeros if independent.
+    """Return the ``order``-th gradient of ``scalar`` by every operand; zero if independent.
 
-    Between orders, gradients are contracted with random directions.
+    Random directions contract gradients of lower orders.
     """
     leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
     found = scalar(leaves, cotangents)
@@ -120,13 +117,13 @@ def _gradient(
 
 
 def contracted(tensors: NamedTensors, weights: NamedTensors) -> Tensor:
-    """Sum the entries of all tensors, each times its weight, to one number."""
+    """Sum all entries of tensors, times weights, to one number."""
     terms = [(g * weights[name]).sum() for name, g in tensors.items()]
     return torch.stack(terms).sum() if terms else torch.zeros((), dtype=torch.float64)
 
 
 def normal_draws(like: NamedTensors, seed: int) -> NamedTensors:
-    """Draw normally distributed float64 numbers for each tensor; equal seeds and shapes give equal numbers."""
+    """Draw normal float64 tensors of the given shapes, reproducibly by seed."""
     generator = torch.Generator().manual_seed(seed)
     return {name: torch.randn(x.shape, generator=generator, dtype=torch.float64) for name, x in like.items()}
 
@@ -142,7 +139,6 @@ def _compare_with_differences(order: int, subject: Subject) -> Outcomes:
         return contracted(function(given), c)
 
     def lower_order_scalar(given: NamedTensors) -> Tensor:
-        """Return :math:`s_{k-1}`, the scalar of the order below, without a graph."""
         if order == 1:
             return scalar(given, cotangents).detach()
         found = gradients(order - 1, scalar, given, cotangents)
@@ -248,7 +244,7 @@ def _step_along(leaves: NamedTensors, along: NamedTensors, step: float) -> Named
 
 
 def difference(function: Callable[[float], Tensor], step: float = STEPS[0]) -> Tensor:
-    """Return the derivative of a function at zero by a central difference of fourth order."""
+    """Differentiate a function at zero by a fourth-order central difference."""
     at = [function(n * step) for n in (-2, -1, 1, 2)]
     return (8 * (at[2] - at[1]) - (at[3] - at[0])) / (12 * step)
 
@@ -260,7 +256,7 @@ def _inputs_and_parameters(leaves: NamedTensors) -> dict[str, list[str]]:
 
 
 def with_parameters(subject: Subject) -> tuple[NamedFunction, NamedTensors]:
-    """Return a float64 copy of the module as a function of operands and parameters, and their values."""
+    """Return a float64 copy as a function of operands and parameters, and these leaves."""
     exact = subject.in_float64()
     parameters = {name: p.detach() for name, p in exact.module.named_parameters() if p.requires_grad}
     places = _parameter_owners(exact.module)
@@ -287,13 +283,13 @@ def _parameter_owners(module: nn.Module) -> dict[str, list[tuple[nn.Module, str]
 
 
 def tracked_results(function: NamedFunction, leaves: NamedTensors) -> list[str]:
-    """Names of results that have a graph if all leaves require gradients."""
+    """Name the results that have a graph if all leaves require gradients."""
     tracked = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
     return [name for name, y in function(tracked).items() if y.requires_grad]
 
 
 def differentiable(function: NamedFunction, leaves: NamedTensors) -> NamedFunction | None:
-    """Restrict a function to results that have a graph; None if no result has a graph."""
+    """Restrict a function to results with a graph; None if none has."""
     kept = tracked_results(function, leaves)
     if not kept:
         return None
@@ -301,7 +297,7 @@ def differentiable(function: NamedFunction, leaves: NamedTensors) -> NamedFuncti
 
 
 def hessian(subject: Subject) -> Outcomes:
-    """Compare u·Hv with v·Hu, where H is the Hessian of the results contracted with a cotangent."""
+    """Compare u·Hv with v·Hu for the Hessian H of contracted results."""
     function: NamedFunction | None = subject
     leaves = subject.given
     if subject.reference is None:

@@ -1,7 +1,4 @@
-"""Findings of laws: whether two tensors are equal, and how far apart their entries are.
-
-Laws compare in float64 on the CPU, from inputs that the dtype under test holds exactly, so every error is the module's.
-"""
+"""Findings: whether tensors that a law compares are equal, and how far apart."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ TOLERANCES: dict[torch.dtype, float] = {
 
 
 def tolerance_of(dtype: torch.dtype) -> float:
-    """Return the tolerance of one product in a dtype; raises `InputError` for a dtype without a tolerance."""
+    """Return one product's tolerance in a dtype; raises `InputError` for unknown dtypes."""
     if dtype not in TOLERANCES:
         raise InputError(unknown("dtype", str(dtype), map(str, TOLERANCES)))
     return TOLERANCES[dtype]
@@ -39,7 +36,7 @@ Pair = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Noted:
-    """A pair of tensors to compare, with a remark for the report."""
+    """Tensors to compare, with a remark."""
 
     pair: Pair
     why: str
@@ -49,12 +46,12 @@ Outcome = Pair | Noted | str | Exception  # got and expected, or why it was not 
 
 
 class NotCompared(Exception):
-    """Raised if a law cannot be compared for a module; the message says why."""
+    """Raised if a law cannot be compared; the message says why."""
 
 
 @dataclass(frozen=True)
 class LawFinding:
-    """Verdict of one law on one part of a module: its largest errors, or why nothing was compared."""
+    """Verdict of a law on one part: largest errors, or why nothing was compared."""
 
     law: str
     part: str
@@ -66,7 +63,7 @@ class LawFinding:
 
 
 def judge(law: str, part: str, outcome: Outcome, tolerance: float, floor: float = 0.0) -> LawFinding:
-    """Judge an outcome of a law as passed, failed or not compared; an absolute error up to ``floor`` passes."""
+    """Judge an outcome as passed, failed or not compared; errors up to ``floor`` pass."""
     if isinstance(outcome, (str, NotCompared)):
         return LawFinding(law, part, NOT_COMPARED, why=str(outcome))
     if isinstance(outcome, Noted):
@@ -97,14 +94,14 @@ COLUMNS = ("law", "of", "status", "absolute", "relative", "tolerance", "why")
 
 
 def finding_cells(finding: LawFinding) -> tuple[str, ...]:
-    """Return the table row of a finding: law, part, status, errors, tolerance, reason."""
+    """Return a finding's table row: law, part, status, errors, tolerance, reason."""
     numbers = (finding.absolute, finding.relative, finding.tolerance)
     errors = ("-" if n is None else f"{n:.1e}" for n in numbers)
     return (finding.law, finding.part, finding.status, *errors, finding.why)
 
 
 def findings_html(findings: Sequence[LawFinding]) -> str:
-    """Render findings as an HTML table with bars of error over tolerance, and a chart of the errors."""
+    """Render findings as an HTML table with bars, and a chart of errors."""
     rows = [COLUMNS, *map(finding_cells, findings)]
     errors = [(" ".join(filter(None, (f.law, f.part))), f.relative, f.tolerance) for f in findings]
     return html_table(
@@ -122,7 +119,7 @@ def _log_share_of_tolerance(finding: LawFinding) -> float:
 
 
 def counted(findings: Sequence[LawFinding]) -> str:
-    """Count the findings of each status, as text.
+    """Count findings by status, as text.
 
     >>> counted([LawFinding("linear", "x1", PASSED)])
     '1 passed, 0 failed'

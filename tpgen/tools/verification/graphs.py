@@ -1,9 +1,4 @@
-"""`AtomGraph`: atoms, cells and edges of a network call, without names of arguments, and changes of such graphs.
-
-An edge goes from ``x[ends[0]]`` to ``x[ends[1]] + counts @ cell``.  ``atoms``, ``edges`` and ``graphs`` hold the row of
-the arguments that each atom, edge or graph came from, to gather further arguments by; ``twins`` and ``edge_twins`` hold
-the copy of the arguments' graph that an atom or edge belongs to.
-"""
+"""`AtomGraph` and its transformations, independent of names of arguments."""
 
 from __future__ import annotations
 
@@ -15,22 +10,26 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class AtomGraph:
-    """Positions of atoms and the graph of each atom; optional cells of graphs, ends of edges and cells crossed."""
+    """Atoms, cells and edges of a network call; an edge joins ``x[ends[0]]`` and ``x[ends[1]] + counts @ cell``.
+
+    ``atoms``, ``edges``, ``graphs`` hold rows of the original arguments; ``twins``, ``edge_twins`` the copy of the
+    original graph.
+    """
 
     points: Tensor
-    batch: Tensor
-    atoms: Tensor
-    graphs: Tensor
-    twins: Tensor
+    batch: Tensor  # the graph of each atom
+    atoms: Tensor  # the row of each atom in the arguments, to gather further arguments by
+    graphs: Tensor  # the same of each graph
+    twins: Tensor  # the copy of the arguments' graph that each atom belongs to
     cells: Tensor | None = None
     ends: Tensor | None = None
-    counts: Tensor | None = None
-    edges: Tensor | None = None
-    edge_twins: Tensor | None = None
+    counts: Tensor | None = None  # cells that each edge crosses
+    edges: Tensor | None = None  # the row of each edge in the arguments
+    edge_twins: Tensor | None = None  # the copy of the arguments' graph that each edge belongs to
 
     @property
     def copies(self) -> int:
-        """Number of copies of the arguments' graph."""
+        """Number of copies of the original graph."""
         return int(self.twins.max()) + 1 if len(self.twins) else 1
 
     @property
@@ -40,20 +39,20 @@ class AtomGraph:
 
     @property
     def vectors(self) -> Tensor:
-        """Vectors from the first to the second end of each edge, across cells."""
+        """Edge vectors, across cells."""
         assert self.ends is not None
         found = self.points[self.ends[1]] - self.points[self.ends[0]]
         return found if self.counts is None else found + self.shifts(self.counts)
 
     def shifts(self, counts: Tensor) -> Tensor:
-        """Convert numbers of cells that edges cross to displacements in space."""
+        """Convert counts of crossed cells to displacements."""
         assert self.ends is not None
         assert self.cells is not None
         return torch.einsum("ei,eij->ej", counts, self.cells[self.batch[self.ends[0]]])
 
 
 def with_edges(graph: AtomGraph, kept: Tensor) -> AtomGraph:
-    """Keep the edges that an index or a mask selects, in the order of the index."""
+    """Keep the edges that an index or a mask selects, in its order."""
     assert graph.ends is not None
     assert graph.edges is not None
     assert graph.edge_twins is not None
@@ -63,7 +62,7 @@ def with_edges(graph: AtomGraph, kept: Tensor) -> AtomGraph:
 
 
 def with_doubled_edges(graph: AtomGraph) -> AtomGraph:
-    """Keep half of the edges, sorted by first atom, and repeat the kept half up to the same number."""
+    """Replace half of the edges by duplicates of the first atoms' edges."""
     assert graph.ends is not None
     number = graph.ends.shape[1]
     order = torch.argsort(graph.ends[0], stable=True)[: (number + 1) // 2]
@@ -77,7 +76,7 @@ def sorted_by_first_end(graph: AtomGraph) -> AtomGraph:
 
 
 def with_atoms(graph: AtomGraph, index: Tensor) -> AtomGraph:
-    """Keep the atoms of an index, in its order, and the edges between kept atoms."""
+    """Keep indexed atoms, in that order, and edges between kept atoms."""
     place = torch.full((len(graph.points),), -1).scatter(0, index, torch.arange(len(index)))
     moved = {name: getattr(graph, name)[index] for name in ("points", "batch", "atoms", "twins")}
     if graph.ends is None:
@@ -88,13 +87,13 @@ def with_atoms(graph: AtomGraph, index: Tensor) -> AtomGraph:
 
 
 def reversed_edges(graph: AtomGraph) -> AtomGraph:
-    """Reverse the direction of every edge."""
+    """Reverse every edge."""
     assert graph.ends is not None
     return replace(graph, ends=graph.ends.flip(0), counts=None if graph.counts is None else -graph.counts)
 
 
 def first_atom_in_next_cell(graph: AtomGraph, axes: list[int]) -> AtomGraph:
-    """Move the first atom by the lattice vectors ``axes``, and adapt the cells that its edges cross."""
+    """Move the first atom by the lattice vectors ``axes``; its edges follow."""
     assert graph.cells is not None
     step, points = torch.zeros(3, dtype=graph.points.dtype), graph.points.clone()
     step[axes] = 1.0
@@ -106,7 +105,7 @@ def first_atom_in_next_cell(graph: AtomGraph, axes: list[int]) -> AtomGraph:
 
 
 def sheared(graph: AtomGraph, axis: int, other: int) -> AtomGraph:
-    """Describe the same lattice by other vectors: lattice vector ``other`` is added to lattice vector ``axis``."""
+    """Describe the same lattice with vector ``other`` added to vector ``axis``."""
     assert graph.cells is not None
     cells = graph.cells.clone()
     cells[:, axis] += cells[:, other]
@@ -117,7 +116,7 @@ def sheared(graph: AtomGraph, axis: int, other: int) -> AtomGraph:
 
 
 def repeated_graph(graph: AtomGraph, axis: int) -> AtomGraph:
-    """Double every cell along an axis, with a second copy of its atoms and edges."""
+    """Double every cell along an axis, with its atoms and edges."""
     assert graph.cells is not None
     cells = graph.cells.clone()
     cells[:, axis] *= 2
@@ -134,7 +133,7 @@ def repeated_graph(graph: AtomGraph, axis: int) -> AtomGraph:
 
 
 def two_distant_copies(graph: AtomGraph, distance: float) -> AtomGraph:
-    """Return the graph and a second copy at a distance, without edges between the copies."""
+    """Return the graph with a second copy at a distance, without edges between."""
     assert graph.ends is not None
     step = distance * torch.tensor([0.6, 0.0, 0.8], dtype=graph.points.dtype).expand_as(graph.points)
     twice = _with_second_copy(graph, step, torch.zeros(graph.ends.shape[1]))
@@ -169,7 +168,7 @@ def single_graph(graph: AtomGraph, number: int) -> AtomGraph:
 
 
 def joined_graphs(one: AtomGraph, two: AtomGraph) -> AtomGraph:
-    """Join two graphs to a batch, without edges between the graphs."""
+    """Join two graphs to a batch."""
 
     def both(name: str, more: int = 0) -> Tensor | None:
         a, b = getattr(one, name), getattr(two, name)
@@ -182,7 +181,7 @@ def joined_graphs(one: AtomGraph, two: AtomGraph) -> AtomGraph:
 
 
 def on_a_line(graph: AtomGraph, axis: int, spacing: float) -> AtomGraph:
-    """Place all atoms at equal distances along an axis; drop edges that cross a cell or join an atom to itself."""
+    """Place atoms equidistantly along an axis; drop edges to images."""
     points = torch.zeros_like(graph.points)
     points[:, axis] = spacing * torch.arange(len(points), dtype=points.dtype)
     if graph.ends is None:
@@ -194,10 +193,7 @@ def on_a_line(graph: AtomGraph, axis: int, spacing: float) -> AtomGraph:
 
 
 def spacing(graph: AtomGraph) -> float:
-    """Return the length of the shortest edge, or else the smallest distance of two atoms of a graph, or else one.
-
-    Zero distances, as between padding atoms, do not count.
-    """
+    """Return the shortest positive edge length, else the smallest distance of atoms, else one."""
     edges = graph.ends is not None and graph.ends.shape[1] > 0
     if edges:
         lengths = graph.vectors.norm(dim=-1)

@@ -1,4 +1,4 @@
-"""The law of history: results do not depend on earlier calls, and kept results and inputs stay unchanged."""
+"""The law of history: earlier calls change no result."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ WALK, _STEPS = 0.08, 40  # a step of a walk, by the distance of the nearest poin
 
 
 def forgets(subject: Subject) -> Outcomes:
-    """Compare a network after many calls with a fresh copy, for other inputs, edges and weights.
+    """Compare a network after calls with other inputs, edges and weights with a fresh copy.
 
-    Inputs also change within the same memory.  Calls must leave inputs and kept results unchanged.
+    Calls must leave inputs and kept results unchanged.
     """
     first, found = subject.arguments(), dict[str, Outcome]()
     others = _other_inputs(subject, first)

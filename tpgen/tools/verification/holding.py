@@ -1,7 +1,4 @@
-"""Tensors that a network holds outside parameters and buffers: in attributes, lists, dicts, objects and modules.
-
-``parameters()``, a state_dict and ``.to()`` do not reach these tensors.
-"""
+"""Tensors that a network holds outside parameters and buffers."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
 def entries_of(value: Any) -> dict[Any, Any]:
-    """Return entries of a list or dict, or attributes of an object; of a module also registered tensors and modules."""
+    """Return entries of a list or dict, or attributes of an object or module."""
     if isinstance(value, (list, tuple)):
         return dict(enumerate(value))
     if isinstance(value, dict):
@@ -33,7 +30,7 @@ def unregistered_attributes(module: nn.Module) -> dict[str, Any]:
 
 
 def plain_tensors(network: nn.Module) -> list[tuple[Place, Tensor]]:
-    """Return floating tensors that no module of the network registers, with the path of attributes to each."""
+    """Find floating tensors that no module registers, with the attribute path of each."""
     held = {x.data_ptr() for x in (*network.parameters(), *network.buffers()) if x.numel()}
     seen = {id(module) for module in network.modules()}
     found: dict[int, tuple[Place, Tensor]] = {}

@@ -1,4 +1,4 @@
-"""Rows that integer arguments may index, and the edges that indices encode: as pairs, vectors or neighbour lists."""
+"""Rows that integer arguments index, and edges that they encode."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _CANDIDATES = 64  # readings that are tried
 
 
 def may_index_rows(x: Tensor, row_count: int) -> bool:
-    """Whether integers may index ``row_count`` rows; entries out of range must all be equal, as padding is."""
+    """Whether integers may index ``row_count`` rows; equal entries out of range are padding."""
     within = (x >= 0) & (x < row_count)
     without = x[~within]
     return bool(within.any()) and (not len(without) or (x.dim() > 0 and bool((without == without[0]).all())))
 
 
 def index_kinds_of(name: str, x: Tensor, atom_count: int) -> tuple[str, ...]:
-    """Return the kinds of rows that an integer tensor may index, the likeliest first."""
+    """Return kinds of rows that an integer tensor may index, likeliest first."""
     named, known = last_dict_key(name).lower(), may_index_rows(x, atom_count)
     if named in _LABEL_NAMES or not x.numel():
         return (LABELS,)
@@ -58,7 +58,7 @@ def index_kinds_of(name: str, x: Tensor, atom_count: int) -> tuple[str, ...]:
 
 
 def kind_assignments(candidates: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, str]]:
-    """Yield choices of one kind for each index tensor, the likeliest choice first."""
+    """Yield choices of one kind for each index tensor, likeliest first."""
     places = product(*(range(len(kinds)) for kinds in candidates.values()))
     for chosen in sorted(islice(places, 4096), key=lambda places: (sum(map(bool, places)), places))[:_CANDIDATES]:
         yield {name: kinds[n] for (name, kinds), n in zip(candidates.items(), chosen, strict=True)}
@@ -66,32 +66,31 @@ def kind_assignments(candidates: Mapping[str, tuple[str, ...]]) -> Iterator[dict
 
 @dataclass(frozen=True)
 class EdgeEnds:
-    """Ends of edges, and the layout of edge rows in the arguments.
+    """Ends of edges, and the layout of edge rows in arguments.
 
-    Without ``slots`` an argument has one row for each edge.  Otherwise its first ``axes`` axes are slots, as for the
-    neighbours of each atom: ``slots`` is the slot of each edge, ``empty`` a slot without an edge.  ``in_order`` says
-    that edges are sorted by first end.
+    With ``slots``, the first ``axes`` axes of an argument are slots, such as neighbours of each atom: ``slots`` holds
+    each edge's slot, ``empty`` a slot without edge.  ``in_order``: sorted by first end.
     """
 
     ends: Tensor
     roles: Mapping[str, str]
     shape: tuple[int, ...]
-    slots: Tensor | None = None
-    empty: int | None = None
-    in_order: bool = False
-    axes: int = field(default=1)
+    slots: Tensor | None = None  # of each edge, in the first axes of an argument; None: one row for each edge
+    empty: int | None = None  # a slot without an edge
+    in_order: bool = False  # edges are sorted by first end
+    axes: int = field(default=1)  # first axes of an argument that slots fill: 2 for neighbours of each atom
 
     def has_edge_rows(self, x: Tensor) -> bool:
         """Whether a tensor has a row for each edge."""
         return tuple(x.shape[: self.axes]) == self.shape
 
     def rows_of_edges(self, x: Tensor) -> Tensor:
-        """Return the rows of a tensor, one for each edge."""
+        """Return a tensor's rows, one for each edge."""
         return x if self.slots is None else x.flatten(0, self.axes - 1)[self.slots]
 
 
 def edges_of(values: NamedTensors, kinds: Mapping[str, str], atom_count: int) -> EdgeEnds | None:
-    """Return the edges that indices of atoms encode; None if no layout fits."""
+    """Return the edges that atom indices encode; None if no layout fits."""
     names = [name for name in kinds if kinds[name] == ATOMS and is_index(values[name])]
     names.sort(key=lambda name: last_dict_key(name) != EDGE_INDEX)
     for find in (

@@ -1,4 +1,4 @@
-"""The laws of values: each maps a subject to pairs (got, expected) by part, or to a text that says why not."""
+"""The laws of values: functions from a subject to outcomes by part."""
 
 from __future__ import annotations
 
@@ -23,35 +23,34 @@ Of = TypeVar("Of")
 
 @dataclass(frozen=True)
 class Law:
-    """A law: its comparison, the subjects that it applies to, and the allowed error.
+    """A law: comparison, subjects, and allowed error.
 
-    The allowed error is ``slack`` times the tolerance of the dtype, or ``limit`` for every dtype.  ``lacks`` returns
-    why a subject cannot be compared.  A law with ``slopes`` takes differences of energies; ``floored`` allows rounding
-    errors.
+    The error limit is ``slack`` times the dtype's tolerance, or ``limit``.  ``lacks`` returns why a subject cannot be
+    compared.  ``slopes``: compares differences of energies.  ``floored``: allows rounding errors.
     """
 
     about: str
     compare: Callable[[Subject], Outcomes]
     applies: Callable[[Subject], bool] = lambda subject: True
-    slack: float = 1.0
-    limit: float | None = None
-    lacks: Callable[[Subject], str] = lambda subject: ""
-    slopes: bool = False
-    floored: bool = True
+    slack: float = 1.0  # allowed error, times the tolerance of the dtype
+    limit: float | None = None  # allowed error in every dtype, instead
+    lacks: Callable[[Subject], str] = lambda subject: ""  # why a subject cannot be compared
+    slopes: bool = False  # it takes differences of energies
+    floored: bool = True  # errors that rounding explains are allowed
 
 
 def pairs(got: NamedTensors, expected: NamedTensors) -> dict[str, Pair]:
-    """Pair results with expected results by name; the result ``out`` gets an empty name."""
+    """Pair results with expected results by name; ``out`` becomes an empty name."""
     return {"" if name == "out" else name: (got[name], expected[name]) for name in expected}
 
 
 def prefixed_parts(part: str, outcomes: Mapping[str, Of]) -> dict[str, Of]:
-    """Put the name of a part before the names of outcomes."""
+    """Prefix names of outcomes with a part's name."""
     return {f"{part}{', ' + name if name else ''}": pair for name, pair in outcomes.items()}
 
 
 def compared_if_accepted(part: str, compare: Callable[[], Mapping[str, Outcome]]) -> dict[str, Outcome]:
-    """Run a comparison whose inputs a network may reject; the outcome of a rejection is its reason."""
+    """Run a comparison; if the network rejects its inputs, the outcome is the reason."""
     try:
         return prefixed_parts(part, compare())
     except NotCompared as why:
@@ -65,10 +64,7 @@ def definition(subject: Subject) -> Outcomes:
 
 
 def linear(subject: Subject) -> Outcomes:
-    """Compare results of a combination of operands with the combination of results.
-
-    Coefficients have sum 1 if the results contain a constant.
-    """
+    """Compare results of linear combinations of operands with the combinations of results."""
     outcomes: dict[str, Pair | str] = {}
     for groups, (a, b) in ((subject.linear, (0.7, -1.3)), (subject.affine, (0.7, 0.3))):
         for part, names in groups.items():
@@ -80,7 +76,7 @@ def linear(subject: Subject) -> Outcomes:
 
 
 def degree(subject: Subject) -> Outcomes:
-    """Compare a result along a line of one operand with the polynomial of its degree through other results."""
+    """Compare results along a line of one operand with polynomial interpolation."""
     return {name: _compare_with_interpolation(subject, name, degree) for name, degree in subject.degrees.items()}
 
 
@@ -100,7 +96,7 @@ UNDECLARED = "inputs undeclared: say how they turn, irreps_in={'x': '1o'} (--tur
 
 
 def equivariant(subject: Subject) -> Outcomes:
-    """Compare results of turned inputs with turned results, for rotations and for rotations with inversion."""
+    """Compare results of rotated and inverted inputs with turned results."""
     if subject.undeclared:
         return {"": UNDECLARED}
     generator = torch.Generator().manual_seed(1)
@@ -123,7 +119,7 @@ def _compare_turned(subject: Subject, results: NamedTensors, matrices: list[Tens
 
 
 def translation(subject: Subject) -> Outcomes:
-    """Compare results of shifted positions: positions among the results shift too, other results stay."""
+    """Compare results of shifted positions: only positions may shift."""
     shift = torch.tensor([0.3, -0.7, 0.45], dtype=torch.float64)
     moved = {name: x + shift if subject.turns.get(name, STILL).moves else x for name, x in subject.given.items()}
     straight = subject(subject.given)
@@ -138,7 +134,7 @@ def permutation(subject: Subject) -> Outcomes:
 
 
 def normalisation(subject: Subject) -> Outcomes:
-    """Compare measured mean squares of results with the mean squares that the plan promises."""
+    """Compare measured mean squares of results with the plan's."""
     assert subject.moments is not None
     return subject.moments()
 
@@ -149,7 +145,7 @@ E3NN_LACKS_RIGHT = ("uvu<v", "u<vw")
 
 
 def e3nn_product(plan: Plan, compile_right: bool = False) -> o3.TensorProduct:
-    """Build e3nn's product of a plan in the default dtype, with external weights."""
+    """Build e3nn's product of a plan, with external weights."""
     return o3.TensorProduct(
         plan.irreps_in1,
         plan.irreps_in2,
@@ -167,7 +163,7 @@ def e3nn_product(plan: Plan, compile_right: bool = False) -> o3.TensorProduct:
 
 
 def e3nn(subject: Subject) -> Outcomes:
-    """Compare a product, and its `right`, with e3nn's; e3nn lacks `right` for some modes."""
+    """Compare a product and its `right` with e3nn's."""
     return {"": _compare_forward_with_e3nn(subject), "right": _compare_right_with_e3nn(subject)}
 
 
@@ -193,7 +189,7 @@ def _compare_right_with_e3nn(subject: Subject) -> Pair | str:
 
 
 def right(subject: Subject) -> Outcomes:
-    """Compare the matrix that `right` returns, applied to input 1, with the product."""
+    """Compare the matrix of `right`, applied to input 1, with the product."""
     given = _first_rows(subject)
     return {"": (torch.einsum("zi,zik->zk", given["x1"], _right_matrices(subject, given)), subject(given)["out"])}
 

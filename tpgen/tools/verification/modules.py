@@ -1,4 +1,4 @@
-"""Subjects of tpgen's own modules: random operands, how operands turn, and the slow definition."""
+"""Subjects of tpgen's own modules."""
 
 from __future__ import annotations
 
@@ -38,10 +38,7 @@ def _common_fields(module: Any, like: Tensor) -> dict[str, Any]:
 
 
 def product_subject(product: TensorProduct, rows: int) -> Subject:
-    """Build the subject of a product of rows, or of a convolution on a random graph.
-
-    The graph has nodes without edges, and repeated edges.
-    """
+    """Build the subject of a product, or of a convolution on a random graph."""
     plan, like, (first, second, out) = product.plan, product.output_mask, product.layout
     generator = torch.Generator().manual_seed(0)
     ends = torch.randint(_NODES, (2, rows), generator=generator) if product.edges else None
@@ -66,7 +63,6 @@ def product_subject(product: TensorProduct, rows: int) -> Subject:
         return {"out": nodes}
 
     def relabelled(subject: Subject) -> tuple[NamedTensors, NamedTensors]:
-        """Permute nodes and edges; return the results, and the expected results."""
         assert ends is not None
         nodes, edges = derangement(_NODES), derangement(rows)
         number = torch.argsort(nodes)  # the new number of each node
@@ -121,7 +117,6 @@ def linear_subject(layer: Linear, rows: int) -> Subject:
         return {name: _normal_in_dtype(like.dtype, generator, *shape) for name, shape in shapes.items()}
 
     def called(order: Tensor | slice) -> Callable[[Run, NamedTensors], NamedTensors]:
-        """Return the call of the layer with elements of rows in an order."""
         at = {} if index is None else {"index": index[order].to(like.device)}
         return lambda run, x: {"out": run(*x.values(), **at)}
 
@@ -162,10 +157,7 @@ def _linear_reference(layer: Linear, index: Tensor | None, x: NamedTensors) -> N
 
 
 def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
-    """Build the subject of a polynomial or symmetric contraction.
-
-    Weights are the module's own, or random if calls take weights as arguments.
-    """
+    """Build the subject of a polynomial or symmetric contraction."""
     plan, like = module.plan, module._like
     generator = torch.Generator().manual_seed(0)
     channels, elements = module.channels, module.num_elements
@@ -193,7 +185,6 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
         return {"out": out.new_zeros(_NODES, out.shape[1]).index_add(0, ends[at[OUT]], out) if OUT in at else out}
 
     def called(order: Tensor | slice) -> Callable[[Run, NamedTensors], NamedTensors]:
-        """Return the call of the module with elements and edges of rows in an order."""
         used = {name: ends[end][order].to(like.device) for end, name in EDGE_ARGUMENTS.items() if end in at.values()}
         if OUT in at:
             used["num_nodes"] = _NODES
@@ -275,7 +266,7 @@ SUBJECTS: dict[type[nn.Module], Callable[[Any, int], Subject]] = {
 
 
 def module_subject(module: nn.Module, rows: int) -> Subject | None:
-    """Build the subject of a tpgen module; None for any other module."""
+    """Build the subject of a tpgen module; None for other modules."""
     for cls, made in SUBJECTS.items():
         if isinstance(module, cls):
             return made(module, rows)

@@ -1,12 +1,9 @@
-r"""The law of normalisation: measured mean squares of results of products and linear layers.
+r"""The law of normalisation: mean squares of results for random signs.
 
-Operands are random signs, scaled to the variances of the plan.  With :math:`n_p` the number of summed elements of a
-path and :math:`w_p` its path weight, the expected mean square of each component is
+With :math:`n_p` summed elements and weight :math:`w_p` of a path, a component (or the norm of a copy) has
 
 .. math:: \mathrm{var}_{out}\; \frac{\sum_p w_p n_p}{\sum_p n_p} \quad\text{(element)}, \qquad
     \mathrm{var}_{out}\; \frac1P \sum_p w_p \quad\text{(path)}
-
-For irreps normalised by norm, the same holds for the squared norm of each copy.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ MOMENT_LIMIT = 0.05  # what may be wrong with a mean of that error, five times o
 
 
 def product_moments(product: TensorProduct) -> _Moments:
-    """Compare mean squares of each output segment of a product with their expectation."""
+    """Compare mean squares of a product's output segments with their expectation."""
     plan = product.plan
     if "none" in (plan.irrep_normalization, plan.path_normalization):
         return {"": "the product was asked not to be normalised"}
@@ -54,7 +51,7 @@ def product_moments(product: TensorProduct) -> _Moments:
 
 
 def linear_moments(layer: Linear) -> _Moments:
-    """Compare mean squares of each output segment of a linear layer with one."""
+    """Compare mean squares of a linear layer's output segments with one."""
     plan, generator = layer.plan, torch.Generator().manual_seed(3)
     pair = () if plan.f_in is None else (plan.f_in, plan.f_out)
     elements = (layer.num_elements or ROWS) if plan.by_element else 0

@@ -1,4 +1,4 @@
-"""Any network as a subject: its floating inputs and results by name, and how each tensor turns."""
+"""Any network as a subject, with arguments and results by name."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def network_subject(
 ) -> Subject:
     """Build the subject of a network from the arguments of one call.
 
-    ``irreps_in`` and ``irreps_out`` give the frame of each argument or result, as a list or as a mapping from names.
-    `KNOWN` gives the frames of other names.  Raises `InputError` for arguments or results without floating tensors.
+    ``irreps_in`` and ``irreps_out`` say how arguments and results turn, as lists or mappings; `KNOWN` completes them.
+    Raises `InputError` without floating tensors.
     """
     if not isinstance(inputs, (tuple, list)):
         raise InputError(f"inputs: give the arguments of a call as a tuple, got {a_kind(inputs)}")
@@ -145,7 +145,7 @@ def _python_integers(names: Sequence[str], leaves: Sequence[Any]) -> NamedTensor
 
 
 def copies_of(inputs: Any) -> Any:
-    """Copy the tensors in the arguments of a call, so that the call cannot write to its caller's tensors."""
+    """Copy the tensors in a call's arguments, to protect the caller's."""
     return closed_fields(
         pytree.tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, opened_fields(inputs))
     )

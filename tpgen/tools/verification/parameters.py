@@ -1,8 +1,4 @@
-"""The law of parameters: the gradient of each result by each parameter agrees with differences.
-
-Steps in opposite directions tell whether a parameter changes a result.  A parameter without a slope, such as behind an
-inactive ReLU or a square at zero, needs no gradient.
-"""
+"""The law of parameters: gradients by parameters agree with differences."""
 
 from __future__ import annotations
 
@@ -37,12 +33,12 @@ MEANT = "{result} has no graph in train(), as numbers that are only looked at"
 
 
 class MissingGradient(Exception):
-    """A result depends on a parameter, but has no gradient by the parameter."""
+    """A result depends on a parameter without a gradient by it."""
 
 
 @dataclass(frozen=True)
 class _ParameterStep:
-    """Changes of results between opposite steps of a parameter, contracted with cotangents, and their noise."""
+    """Changes of results between opposite steps of a parameter, and their noise."""
 
     along: Tensor
     change: Mapping[str, Tensor]
@@ -57,7 +53,7 @@ class _ParameterStep:
 
 
 def by_parameters(subject: Subject) -> Outcomes:
-    """Compare the gradient of each result along a direction of each parameter with differences."""
+    """Compare each result's gradient along a direction of each parameter with differences."""
     function, leaves = with_parameters(subject)
     names = [name for name in leaves if name.startswith(PARAMETER)]
     if not names:

@@ -1,7 +1,4 @@
-"""The laws of potentials: forces and stress are slopes of the energy, trajectories keep it, and curves have no jumps.
-
-`rounding_floors` bounds the rounding error of results, for which relative errors mean nothing if forces vanish.
-"""
+"""The laws of potentials: forces, stress, conservation of energy, smoothness."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ SLOPE = "slope"
 
 
 def forces(subject: Subject) -> Outcomes:
-    """Compare forces along directions with slopes of the energy, for the given points and with two atoms close."""
+    """Compare forces along directions with energy slopes, also with two atoms close."""
     exact = subject.in_float64()
     found = {"": _compare_forces_with_slopes(exact)}
     if (pair := shortest_edge_of(exact)) is not None:
@@ -68,10 +65,7 @@ def _compare_forces_with_slopes(subject: Subject) -> Pair:
 
 
 def shortest_edge_of(subject: Subject) -> tuple[int, Tensor] | None:
-    """Return the second atom of the shortest edge and the vector of the edge; None without an edge.
-
-    If edges are no inputs, all pairs of atoms are edges.
-    """
+    """Return the second atom and the vector of the shortest edge, if any."""
     if not isinstance(subject.reading, Reading) or len(subject.reading.graph.points) < 2:
         return None
     graph = subject.reading.graph
@@ -88,17 +82,17 @@ def shortest_edge_of(subject: Subject) -> tuple[int, Tensor] | None:
 
 
 def with_moved_atom(subject: Subject, atom: int, step: Tensor) -> NamedTensors:
-    """Return the operands with one atom moved by ``step``."""
+    """Return operands with one atom moved by ``step``."""
     points = subject.given[subject.points or ""].clone()
     points[atom] += step
     return {**subject.given, subject.points or "": points}
 
 
 def slope(function: Callable[[float], Tensor], scale: Tensor, claimed: Tensor | None = None) -> Tensor:
-    """Return the derivative of a function at 0; ``scale`` is the expected size of the derivative.
+    """Differentiate a function at 0; ``scale`` is the derivative's expected size.
 
-    The step is as short as rounding of the function allows, because a cutoff within a step falsifies the slope.  If the
-    slope misses ``claimed``, shorter steps are tried, and the slope nearest to ``claimed`` is returned.
+    Steps are short, to avoid cutoffs, but long enough for rounding.  If the slope misses ``claimed``, the nearest of
+    shorter steps counts.
 
     >>> found = slope(lambda t: torch.tensor(2.0 + t, dtype=torch.float64).exp(), torch.tensor(7.0))
     >>> round(found.item(), 6) == round(torch.tensor(2.0, dtype=torch.float64).exp().item(), 6)
@@ -122,11 +116,10 @@ def _total_energy(subject: Subject, results: NamedTensors) -> Tensor:
 
 
 def conservation(subject: Subject) -> Outcomes:
-    """Compare the kinetic energy that a trajectory gains with the potential energy that it loses.
+    """Compare the kinetic energy that a trajectory gains with the potential energy lost.
 
-    The velocity Verlet rule moves points of mass one; two step lengths are extrapolated to the limit of short steps.  A
-    drift that falls with the step length is retried with shorter steps.  The comparison ends before points fall into
-    each other.
+    Two velocity Verlet trajectories, masses one, extrapolate to short steps; drift must not fall with shorter steps.
+    Comparison ends before points collapse.
     """
     exact, before = subject.in_float64(), float("inf")
     for finer in FINER:
@@ -143,7 +136,7 @@ def conservation(subject: Subject) -> Outcomes:
 
 
 def _extrapolated_trajectory(subject: Subject, step_divisor: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Extrapolate kinetic gains, potential losses and largest forces of a trajectory to short steps."""
+    """Return kinetic gains, potential losses and largest forces, extrapolated to short steps."""
     (gain, loss, push), (gained, lost, pushed) = (
         _verlet_trajectory(subject, 2 * step_divisor),
         _verlet_trajectory(subject, step_divisor),
@@ -152,7 +145,7 @@ def _extrapolated_trajectory(subject: Subject, step_divisor: int) -> tuple[Tenso
 
 
 def _verlet_trajectory(subject: Subject, step_divisor: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return kinetic gains, potential losses and largest forces of a velocity Verlet trajectory, at `STEPS` times."""
+    """Return kinetic gains, potential losses and largest forces of a velocity Verlet run."""
     x = subject.given[subject.points or ""].clone()
     energy, force = _energy_and_forces_at_points(subject, x)
     if float(force.abs().max()) <= subject.floors.get(subject.forces or "", 0.0):  # there is no way down from here
@@ -179,7 +172,7 @@ def _energy_and_forces_at_points(subject: Subject, points: Tensor) -> tuple[Tens
 
 
 def energy_and_forces(subject: Subject, given: NamedTensors) -> tuple[Tensor, Tensor]:
-    """Compute the total energy and the forces for operands; by autograd if the network returns no forces."""
+    """Compute energy and forces for operands; missing forces by autograd."""
     name = subject.points or ""
     if subject.forces is not None:
         found = subject(given)
@@ -191,7 +184,7 @@ def energy_and_forces(subject: Subject, given: NamedTensors) -> tuple[Tensor, Te
 
 
 def strained_operands(subject: Subject, strain: Tensor) -> NamedTensors:
-    """Strain points, cells and edge vectors of the operands; other vectors stay."""
+    """Strain points, cells and edge vectors among the operands."""
     by = torch.eye(3, dtype=torch.float64) + strain
     roles = subject.reading.roles if isinstance(subject.reading, Reading) else {}
     bent = [n for n, how in subject.turns.items() if how in STRAINED and (how.moves or roles.get(n) in SPACE)]
@@ -199,7 +192,7 @@ def strained_operands(subject: Subject, strain: Tensor) -> NamedTensors:
 
 
 def stress(subject: Subject) -> Outcomes:
-    """Compare stress times volume with the derivative of the energy by strain; a virial has the opposite sign."""
+    """Compare stress times volume, or a negative virial, with energy slopes by strain."""
     exact = subject.in_float64()
     name, cell = exact.stress or "", exact.given.get(exact.cell or "")
     found = exact(exact.given)[name].detach()
@@ -218,7 +211,7 @@ def stress(subject: Subject) -> Outcomes:
 
 
 def strain_derivative(subject: Subject, claimed: Tensor) -> Tensor:
-    """Return the derivative of the energy by symmetric strain; ``claimed`` is the expected derivative."""
+    """Differentiate the energy by symmetric strain; ``claimed`` is the expected derivative."""
     found = torch.zeros(3, 3, dtype=torch.float64)
     for i in range(3):
         for j in range(i + 1):
@@ -232,15 +225,14 @@ def strain_derivative(subject: Subject, claimed: Tensor) -> Tensor:
 
 
 def strained_energy(subject: Subject, direction: Tensor, amount: float) -> Tensor:
-    """Return the energy of all graphs, strained by ``amount`` along ``direction``."""
+    """Return the total energy, strained by ``amount`` along ``direction``."""
     return _total_energy(subject, subject(strained_operands(subject, amount * direction)))
 
 
 def smooth(subject: Subject) -> Outcomes:
-    """Look for jumps of energy and forces while all lengths double, and while one atom leaves another.
+    """Look for jumps of energy and forces under stretching, and along one atom's path.
 
-    The grid intervals in which a curve bends most are halved repeatedly, towards the larger difference.  The last
-    difference is the jump, near zero for a continuous curve.
+    Bisection of the intervals that bend most leaves the jump.
     """
     exact = subject.in_float64()
     found = _jumps_along_path(
@@ -266,7 +258,7 @@ def _jumps_along_path(subject: Subject, path: Callable[[float], NamedTensors], g
 
 
 def stretched_operands(subject: Subject, factor: float) -> NamedTensors:
-    """Scale all lengths of the operands by a factor."""
+    """Scale all lengths of the operands."""
     return strained_operands(subject, (factor - 1.0) * torch.eye(3, dtype=torch.float64))
 
 
@@ -302,10 +294,9 @@ def _bisected_jump(
 
 
 def rounding_floors(subject: Subject, results: NamedTensors) -> dict[str, float]:
-    """Return the absolute error that rounding alone may cause in each result.
+    """Return the error that rounding may cause in each result.
 
-    The floor of forces is the rounding of the energy over the shortest edge, of a stress over the volume, of slopes by
-    differences over the step.
+    Energy rounding is divided by edge length (forces), volume (stress) or step (slopes).
     """
     if subject.energy is None or not isinstance(subject.reading, Reading):
         return {}

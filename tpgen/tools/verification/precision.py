@@ -1,8 +1,4 @@
-"""Float64 copies of networks, also of networks whose code names narrower dtypes.
-
-Differences need float64.  A float32 network may call ``.float()`` or ``.to(torch.float32)``: its copy uses float64
-there.
-"""
+"""Float64 copies of networks, also if their code names narrower dtypes."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ _CASTS = {Tensor.float: torch.float32, Tensor.half: torch.float16, Tensor.bfloat
 
 
 class Casts(TorchFunctionMode):
-    """Record the narrow dtypes that calls name, with the function of each call."""
+    """Record narrow dtypes that calls name, by function."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +41,7 @@ class Casts(TorchFunctionMode):
 
 
 class Doubled(Casts):
-    """Replace the narrow dtypes that calls name by float64."""
+    """Replace narrow dtypes that calls name by float64."""
 
     def changed(
         self, function: Any, given: list[Any], further: dict[str, Any]
@@ -59,7 +55,7 @@ def _doubled(x: Any) -> Any:
 
 
 def in_double(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a call: float64 is the default dtype and replaces narrower dtypes that its code names."""
+    """Wrap a call so that unnamed and narrower dtypes become float64."""
 
     def called(*given: Any) -> Any:
         with default_dtype(torch.float64), Doubled():

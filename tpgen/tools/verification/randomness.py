@@ -1,4 +1,4 @@
-"""States of random numbers that a call uses: of the process, and of generators that a network holds or names."""
+"""Random number states of the process, and of generators in a network."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _DEEP = 3  # how far within attributes a generator is looked for
 
 
 def shared_states() -> dict[str, str]:
-    """Return the state of each random number generator of the process, as text."""
+    """Return the process's random number states as text."""
     return {name: _state_text(read()) for name, (read, _, _) in RANDOM.items()}
 
 
 def held_states(network: nn.Module) -> dict[str, str]:
-    """Return the state of each generator that a network holds or that its methods name, as text."""
+    """Return states of generators in a network or its methods, as text."""
     return {name: _state_text(_state_functions(one)[0](one)) for name, one in _generators_of(network).items()}
 
 
@@ -46,7 +46,7 @@ def is_torch_generator(network: nn.Module, name: str) -> bool:
 
 
 def advanced_random_states(network: nn.Module, call: Callable[[], Any]) -> list[str]:
-    """Return the names of random number states that a call changes."""
+    """Name the random number states that a call changes."""
     before = shared_states() | held_states(network)
     call()
     after = shared_states() | held_states(network)
@@ -65,7 +65,7 @@ def _state_functions(generator: Any) -> tuple[Callable[[Any], Any], Callable[[An
 
 
 def with_restored_randomness(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Wrap a call so that it restores all random number states: the next call draws equal numbers."""
+    """Wrap a call to restore random number states: the next draws equal numbers."""
 
     def call_and_restore(run: Any, named: Any) -> Any:
         shared = [(put_back, read()) for read, put_back, _ in RANDOM.values()]

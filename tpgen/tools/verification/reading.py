@@ -1,4 +1,4 @@
-"""`Reading`: the role of each tensor of a network call, and the arguments of a call with another graph."""
+"""`Reading`: roles of a network call's tensors."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ _SIZES = ("num", "n_", "natom", "nnode", "nedge", "size", "count", "len", "total
 
 @dataclass(frozen=True)
 class Reading:
-    """Role of each argument of a call, and the graph that the arguments encode.
+    """Role of each argument of a call, and the encoded graph.
 
-    ``sign`` is -1 if images belong to the first end of an edge.  ``unclear`` says why edges, cells and copies of atoms
-    cannot be changed, ``unreadable`` why atoms cannot be permuted.
+    ``sign`` is -1 if images belong to first ends.  ``unclear`` says why edges, cells and copies cannot change,
+    ``unreadable`` why atoms cannot be permuted.
     """
 
     values: NamedTensors
     roles: Mapping[str, str]
     graph: AtomGraph
     edges: EdgeEnds | None = None
-    sign: float = 1.0
+    sign: float = 1.0  # -1 if images belong to the first end of an edge
     periodic: tuple[int, ...] = ()
-    unclear: str = ""
-    unreadable: str = ""
+    unclear: str = ""  # why edges, cells and copies of atoms cannot be changed
+    unreadable: str = ""  # why atoms cannot be permuted
 
     def named(self, role: str) -> list[str]:
         return [name for name, found in self.roles.items() if found == role]
 
     @property
     def indices(self) -> list[str]:
-        """Names of integer arguments that index atoms or edges, without the ends of edges."""
+        """Names of integers that index atoms or edges, except edge ends."""
         return [n for n, role in self.roles.items() if " by " in role and role.split()[0] in (ATOMS, EDGES)]
 
     @property
     def ends(self) -> list[str]:
-        """Names of integer arguments that hold the ends of edges."""
+        """Names of integers that hold edge ends."""
         return [] if self.edges is None else list(self.edges.roles)
 
     @property
     def whole(self) -> list[str]:
-        """Names of floating arguments that count or label, and so have no derivative."""
+        """Names of floating arguments that are counts or labels."""
         counted = [
             n for n, role in self.roles.items() if role.startswith("numbers of") or role in ("batch", "pointers")
         ]
@@ -71,7 +71,7 @@ class Reading:
 
     @property
     def unread(self) -> list[str]:
-        """Names of integer arguments without a known role, which may be indices."""
+        """Names of possible indices without a known role."""
         free = [
             n for n, role in self.roles.items() if not role and last_dict_key(n) not in (*BATCHES, POINTERS, PERIODIC)
         ]
@@ -85,16 +85,16 @@ class Reading:
 
 
 def tensor_row_count(x: Tensor, frame: Frame) -> int | None:
-    """Return the number of rows of a tensor; None if all its axes turn."""
+    """Return a tensor's number of rows; None if all axes turn."""
     return x.shape[0] if x.dim() > frame.axes else None
 
 
 def read_call(
     points: str, values: NamedTensors, turns: Mapping[str, Frame], kinds: Mapping[str, str], graph_count: int = 0
 ) -> Reading | str:
-    """Return the reading of a call, given the kind of row that each index tensor indexes; or why there is none.
+    """Read a call by the kinds of rows that integers index; a text says why not.
 
-    ``graph_count`` is the number of graph energies.
+    ``graph_count`` counts energies.
     """
     x = values[points].to(torch.float64)
     if x.dim() != 2 or x.shape[1] != 3:
@@ -211,7 +211,7 @@ def _are_whole_numbers(x: Tensor) -> bool:
 
 
 def are_cell_counts(name: str, values: NamedTensors) -> bool:
-    """Whether undeclared images of edges are whole numbers of cells, not vectors in space."""
+    """Whether undeclared edge images count cells, rather than being vectors."""
     x = values[name].double()
     if last_dict_key(name) not in VECTORS or x.shape[-1:] != (3,) or not _are_whole_numbers(x):
         return False

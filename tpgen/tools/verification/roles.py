@@ -1,7 +1,4 @@
-"""Roles of results of a potential as energy, forces and stress: as declared, by name, or by behaviour.
-
-Forces are recognised as proportional to differences of an energy, so a wrong sign in unnamed results is found too.
-"""
+"""Roles of a potential's results: energy, forces, stress."""
 
 from __future__ import annotations
 
@@ -42,10 +39,7 @@ ASK = (
 
 
 def split_roles(irreps_out: Any, result_names: Sequence[str]) -> tuple[Any, dict[str, str]]:
-    """Split ``irreps_out`` into how results turn, and the result of each role word of `TURNS`.
-
-    Raises `InputError` if two results have one role.
-    """
+    """Split ``irreps_out`` into how results turn, and results by role word of `TURNS`."""
     if not isinstance(irreps_out, (Mapping, list, tuple, str)):
         return irreps_out, {}
     listed = [irreps_out] if isinstance(irreps_out, str) else irreps_out
@@ -63,7 +57,7 @@ def split_roles(irreps_out: Any, result_names: Sequence[str]) -> tuple[Any, dict
 
 
 def with_roles(subject: Subject, results: NamedTensors, roles: Mapping[str, str]) -> Subject:
-    """Return the subject with energy, forces and stress set, by declared roles or by names of results."""
+    """Set the subject's energy, forces and stress by declared roles or names."""
     by_name = {role: next((n for n in names if n in results), None) for role, names in _NAMES.items()}
     found = dict(roles) if roles else {role: name for role, name in by_name.items() if name is not None}
     alone = next(iter(results))
@@ -75,7 +69,7 @@ def with_roles(subject: Subject, results: NamedTensors, roles: Mapping[str, str]
 
 
 def with_detected_forces(subject: Subject, results: NamedTensors) -> Subject:
-    """Return the subject with the forces and energy that differences of energies reveal among its results."""
+    """Set the subject's forces and energy by differences of energies."""
     if subject.points is None or subject.forces is not None or subject.given[subject.points].dim() != 2:
         return subject
     x = subject.given[subject.points]
@@ -128,7 +122,7 @@ def _line_cosine(one: Tensor, other: Tensor) -> float:
 
 
 def with_detected_stress(subject: Subject, results: NamedTensors) -> Subject:
-    """Return the subject with the stress or virial that strain derivatives reveal among unnamed results."""
+    """Set the subject's stress or virial, if unnamed, by strain derivatives."""
     tensors = [
         name
         for name, y in results.items()

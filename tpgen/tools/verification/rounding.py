@@ -1,7 +1,4 @@
-"""The law of precision: results of a network are as near to those of its float64 copy as rounding allows.
-
-The float64 copy has no narrower casts, so laws in float64 cannot find a cast.
-"""
+"""The law of precision: results differ from float64 by rounding alone."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ UNNAMED_CAST = "no call names a narrower dtype: a tensor has it, or a kernel"
 
 
 class Rounded(DispatchMode):
-    """Round the float64 results of all operators to a dtype, as a network in the dtype does."""
+    """Round float64 results of all operators to a dtype."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -50,7 +47,7 @@ class Rounded(DispatchMode):
 
 
 class Narrowing(Casts):
-    """Record the narrow dtypes of calls, and of autocast."""
+    """Record narrow dtypes of calls and autocast."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), keywords: Any = None) -> Any:
         for device in {x.device.type for x in args if isinstance(x, Tensor)}:
@@ -60,9 +57,9 @@ class Narrowing(Casts):
 
 
 def precise(subject: Subject) -> Outcomes:
-    """Compare results in the network's dtype with results of its float64 copy without narrower casts.
+    """Compare results with those of a float64 copy without narrower casts.
 
-    A small result may be the sum of large numbers: a difference that rounding explains is reported, not failed.
+    Differences that rounding of large intermediates explains are reported only.
     """
     held = {name: x.to(subject.dtype).double() for name, x in subject.given.items()}
     exact = subject.in_float64()

@@ -1,4 +1,4 @@
-"""The laws of rows, for networks without points: rows are independent, and vanishing vectors give finite results."""
+"""The laws of rows, for networks without points."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OWN = 1e-6  # of results: what a row changes more in another, it knows of it
 
 
 def shared_row_count(subject: Subject) -> int | None:
-    """Return the common number of rows of all inputs; None if numbers differ, or integers may mean rows."""
+    """Return the inputs' common number of rows; None if unclear."""
     if subject.fixed or any(last_dict_key(name) in CELLS for name in subject.given):
         return None
     found = {tensor_row_count(x, subject.turns.get(name, STILL)) for name, x in subject.given.items()}
@@ -40,15 +40,12 @@ def shared_row_count(subject: Subject) -> int | None:
 
 
 def why_no_rows(subject: Subject) -> str:
-    """Return why rows of a network cannot be compared; empty if rows can be."""
+    """Return why a network's rows cannot be compared, or an empty string."""
     return NO_ROWS if shared_row_count(subject) is None else ""
 
 
 def permuted_rows(subject: Subject) -> Outcomes:
-    """Compare permuted rows, some rows, and one row alone with the same rows of all results.
-
-    If rows influence each other, order and shapes are compared.
-    """
+    """Compare permuted, some and single rows with the same rows of all results."""
     number = shared_row_count(subject) or 0
     found = subject(subject.given)
     straight = _results_with_rows(subject, found, number)
@@ -92,13 +89,13 @@ def _results_of_selected_rows(subject: Subject, index: Tensor) -> NamedTensors:
 
 
 def finite_rows(subject: Subject) -> Outcomes:
-    """Check that results and gradients are finite for vanishing vectors, and that a call without rows runs."""
+    """Check results and gradients for vanishing vectors are finite, and empty batches run."""
     with _uninitialized_memory_as_nan():
         return _compare_vanishing(subject, list(subject.turns)) | _compare_empty_batch(subject) or {"": NO_ROWS}
 
 
 def finite_points(subject: Subject) -> Outcomes:
-    """Check that results are finite without edges, on a line, and for vanishing vectors beside points."""
+    """Check results are finite for degenerate geometries and vanishing vectors."""
     roles = subject.reading.roles if isinstance(subject.reading, Reading) else {}
     others = [name for name in subject.turns if roles.get(name) not in SPACE]
     with _uninitialized_memory_as_nan():

@@ -1,4 +1,4 @@
-"""The laws of programs: compiled equals eager; repeated calls, threads and saved copies agree."""
+"""The laws of programs: compiled, repeated, threaded and saved calls agree."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NUMBERS = (2, 3, 5)  # of threads: work that is cut into equal parts may lose wh
 
 
 def compiled(subject: Subject) -> Outcomes:
-    """Compare the module under `torch.compile`, and its gradients, with the eager module."""
+    """Compare the module and gradients under `torch.compile` with eager."""
     torch.compiler.reset()  # beyond its limit of compilations torch would run eager code
     run = compile_program(subject.module, Config(backend=subject.backend))
     within = _takes_gradients(subject)
@@ -142,7 +142,7 @@ def _needs_matching_default_dtype(subject: Subject, result_function: Callable[[S
 
 
 def repeated(subject: Subject) -> Outcomes:
-    """Compare the bits of repeated calls, on the inputs and on inputs moved slightly."""
+    """Compare bits of repeated calls, also on inputs moved slightly."""
     if is_random_in_training_alone(subject):
         return {**repeated(subject.in_evaluation()), "training": RANDOM_LAWS}
     subject = subject.with_advancing_randomness()
@@ -161,7 +161,7 @@ RANDOM_LAWS = (
 
 
 def is_random_in_training_alone(subject: Subject) -> bool:
-    """Whether calls draw random numbers of torch in training, as dropout does, and none in evaluation."""
+    """Whether calls draw torch's random numbers in training, but not in evaluation."""
     if subject.drawing is None or not subject.module.training:
         return False
     calm, drawn = subject.in_evaluation().with_advancing_randomness(), subject.with_advancing_randomness()
@@ -173,7 +173,7 @@ def is_random_in_training_alone(subject: Subject) -> bool:
 
 
 def is_random(subject: Subject) -> bool:
-    """Whether two calls with equal inputs give different results because of random numbers."""
+    """Whether equal inputs give different results because of random numbers."""
     if subject.drawing is None:
         return False
     one, other = (_detached_results(subject.with_advancing_randomness()) for _ in range(2))
@@ -228,7 +228,7 @@ def _mode_remark(subject: Subject) -> dict[str, str]:
 
 
 def threads(subject: Subject) -> Outcomes:
-    """Compare results on one thread with results on several threads."""
+    """Compare results on one thread with several."""
     found, compared = [], _result_function(subject)
     for number in (1, *sorted({*NUMBERS, max(2, torch.get_num_threads())})):
         with _running_on_threads(number):
@@ -247,7 +247,7 @@ def _running_on_threads(number: int) -> Iterator[None]:
 
 
 def saved(subject: Subject) -> Outcomes:
-    """Compare the bits of the module with those of a copy that loads its state, and of the module from a file."""
+    """Compare bits of the module, reloaded from a state_dict and from a file."""
     found: dict = {}
     expected = _detached_results(subject)
     for part, again in (("state_dict", _copy_from_state_dict), ("file", from_file)):
@@ -265,7 +265,7 @@ def saved(subject: Subject) -> Outcomes:
 
 
 class Unregistered(Exception):
-    """A network holds parameters that none of its modules registers."""
+    """A network holds parameters that no module registers."""
 
 
 def _unregistered_outcomes(subject: Subject) -> dict[str, Outcome]:
@@ -294,7 +294,7 @@ def _copy_from_state_dict(module: nn.Module) -> nn.Module:
 
 
 def from_file(saved: Any, weights_only: bool = False) -> Any:
-    """Save a module or a state to a file in memory, and return the loaded copy."""
+    """Return a module or state, saved to and loaded from memory."""
     held = io.BytesIO()
     torch.save(saved, held)
     held.seek(0)

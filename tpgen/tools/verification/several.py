@@ -1,4 +1,4 @@
-"""The laws of several systems: two copies have twice the energy, and graphs in a batch have results as alone."""
+"""The laws of several systems: copies, and batches of graphs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ APART = "energies do not add up: atoms know of others that no edge joins, which 
 
 
 def copies(subject: Subject) -> Outcomes:
-    """Compare a cell twice as long, or two distant copies, with twice the energy and the forces of each atom."""
+    """Compare a doubled cell, or two distant copies, with twice the energy and equal forces."""
     reading, straight = reading_of(subject), network_results(subject, subject.given)
     if reading.periodic:
         if reading.indices:
@@ -154,11 +154,11 @@ def _expected_of_copies(subject: Subject, results: NamedTensors, doubled: AtomGr
 
 
 class Refused(Exception):
-    """A network accepts two graphs alone, and not in one batch, although it accepts other batches."""
+    """A network rejects a batch of graphs that it accepts alone."""
 
 
 def batch(subject: Subject) -> Outcomes:
-    """Compare graphs in a batch with each graph alone: given graphs, unequal sizes, and a single species."""
+    """Compare graphs in a batch with each alone: given, unequal, and single-species graphs."""
     reading = reading_of(subject)
     cell = next((reading.values[name] for name in reading.named("cell")), None)
     if cell is not None and cell.shape == (3, 3) and not reading.named("pointers"):

@@ -1,7 +1,4 @@
-"""The subject of a verification: a module, its operands by name, and how each operand turns under rotation.
-
-Laws compare float64 tensors on the CPU; a subject runs its module in the module's own dtype and on its device.
-"""
+"""`Subject`: a module under verification, with float64 operands, and how operands turn."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ Moments = Callable[[], Mapping[str, tuple[Tensor, Tensor] | str]]
 
 @dataclass(frozen=True)
 class Frame:
-    """How the last ``axes`` of a tensor turn under a rotation; if ``moves``, translations shift the entries."""
+    """How the last ``axes`` of a tensor turn under rotations; if ``moves``, translations shift it."""
 
     said: str
     turn: Turn
@@ -61,7 +58,7 @@ STILL = Frame("stays", lambda x, matrix: x)
 
 
 def frame(declared: Any, layout: str = "mul_ir") -> Frame:
-    """Return the frame of a name of `FRAMES`, of irreps of the last axis, or of None for an invariant tensor.
+    """Return the frame of a name of `FRAMES`, of irreps, or of None (invariant).
 
     >>> frame("2x0e+1o").said, frame(None).said, frame("cartesian_points").moves
     ('2x0e+1x1o', 'stays', True)
@@ -86,7 +83,7 @@ def _turn_irreps(x: Tensor, irreps: Any, layout: str, matrix: Tensor) -> Tensor:
 
 
 def change_layout(x: Tensor, irreps: Irreps, layout: str, to: str) -> Tensor:
-    """Rearrange the last axis of a tensor of irreps from ``layout`` to layout ``to``.
+    """Rearrange the last axis of a tensor from ``layout`` to layout ``to``.
 
     >>> change_layout(torch.arange(6.0), Irreps("2x1o"), "mul_ir", "ir_mul")
     tensor([0., 3., 1., 4., 2., 5.])
@@ -109,7 +106,7 @@ def _turn_by_segment(x: Tensor, irreps: Irreps, layout: str, target_layout: str,
 
 
 def leaf_name(path: Sequence[Any]) -> str:
-    """Name a leaf of a pytree by its path; fields of tuples and dataclasses are named like dict keys.
+    """Name a pytree leaf by its path; fields are named like dict keys.
 
     >>> leaf_name([pytree.SequenceKey(1), pytree.GetAttrKey("energy")])
     "[1]['energy']"
@@ -118,7 +115,7 @@ def leaf_name(path: Sequence[Any]) -> str:
 
 
 def last_dict_key(name: str) -> str:
-    """Return the last dict key in the name of a leaf; a name without keys stays unchanged.
+    """Return the last dict key in a leaf's name, or else the name.
 
     >>> last_dict_key("data['positions']"), last_dict_key("positions")
     ('positions', 'positions')
@@ -131,7 +128,7 @@ def cloned_tensors(tensors: NamedTensors) -> NamedTensors:
 
 
 def derangement(size: int) -> Tensor:
-    """Return a permutation of ``size`` indices that leaves no index in place.
+    """Return a permutation of ``size`` indices without a fixed point.
 
     >>> derangement(3)
     tensor([1, 2, 0])
@@ -141,16 +138,15 @@ def derangement(size: int) -> Tensor:
 
 
 def prefix_of(run: Run) -> str:
-    """Return the prefix that `torch.compile` puts before parameter names of a compiled module; else nothing."""
+    """Return the prefix that `torch.compile` gives parameter names, or an empty string."""
     return "_orig_mod." if hasattr(run, "_orig_mod") else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A module under verification, its operands in float64 on the CPU, and the facts that laws need.
+    """A module under verification, its float64 operands on the CPU, and facts for laws.
 
-    The module's dtype holds the operands exactly.  ``call`` runs the module, or a substitute such as the compiled
-    module, on operands of that dtype.
+    ``call`` runs the module, or a substitute, on operands in the module's dtype.
     """
 
     kind: str
@@ -196,18 +192,18 @@ class Subject:
     floors: Mapping[str, float] = field(default_factory=dict)  # of results: errors that rounding makes in any case
 
     def __call__(self, operands: NamedTensors, run: Run | None = None) -> NamedTensors:
-        """Call the module, or ``run`` in its place; return float64 copies of the results on the CPU."""
+        """Call the module, or ``run`` instead; return float64 copies of results on the CPU."""
         found = self.call(self.module if run is None else run, self.module_operands(operands))
         return {name: y.to("cpu", torch.float64, copy=True) for name, y in found.items()}
 
     def fresh_copy(self) -> nn.Module:
-        """Copy the module as before its first call.  Raises `NotCompared` if the module cannot be copied."""
+        """Copy the module as before its first call; raises `NotCompared` if it cannot."""
         if self.fresh is None:
             raise NotCompared("the network cannot be copied")
         return copy_of(self.fresh)
 
     def in_float64(self) -> Subject:
-        """Return the subject of a float64 copy.  Raises `NotCompared` if the copy does not run."""
+        """Return the subject of a float64 copy; raises `NotCompared` if the copy fails."""
         if self.dtype == torch.float64 and self.exact is None:
             return self
         if self.inexact:
@@ -217,25 +213,25 @@ class Subject:
         return replace(self, module=copy, dtype=torch.float64, exact=None, call=call, narrow=False)
 
     def with_advancing_randomness(self) -> Subject:
-        """Return the subject whose calls advance random number states; other subjects restore the states."""
+        """Return the subject whose calls draw new random numbers; others repeat numbers."""
         return self if self.drawing is None else replace(self, call=self.drawing, drawing=None)
 
     def in_evaluation(self) -> Subject:
-        """Return the subject of a copy of the module in evaluation mode."""
+        """Return the subject of a copy in evaluation mode."""
         module, fresh = copy_of(self.module).eval(), self.fresh_copy().eval()
         return replace(self, module=module, fresh=fresh, exact=lambda: double_of(fresh))
 
     def module_operands(self, operands: NamedTensors) -> NamedTensors:
-        """Copy operands for one call: to the module's device, floating operands also to its dtype."""
+        """Copy operands to the module's device and dtype, for one call."""
         own = {n: x.to(self.device, self.dtype if x.is_floating_point() else x.dtype) for n, x in operands.items()}
         return {name: x if x.requires_grad else x.detach().clone() for name, x in own.items()}
 
     def arguments(self) -> NamedTensors:
-        """Copy all tensor arguments of a call: operands in the module's dtype, and integer tensors."""
+        """Copy all tensor arguments of a call for the module, including integers."""
         return {**self.module_operands(self.given), **cloned_tensors(self.fixed)}
 
     def detached_results(self, module: Run, operands: NamedTensors) -> NamedTensors:
-        """Call ``module`` on operands of its own dtype; return detached float64 results on the CPU."""
+        """Call ``module`` on prepared operands; return detached float64 results on the CPU."""
         return {name: y.detach().to("cpu", torch.float64, copy=True) for name, y in self.call(module, operands).items()}
 
     def result_frame(self, name: str) -> Frame:

@@ -1,4 +1,4 @@
-"""The laws of systems: other descriptions of the same atoms, cells and edges give equal results."""
+"""The laws of systems: equivalent atoms, cells and edges give equal results."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _HAVE: dict[str, tuple[Callable[[Reading], bool], str]] = {
 
 
 def needs(*parts: str) -> Callable[[Subject], str]:
-    """Return a function that says which of the named parts of a call a subject lacks; empty if none."""
+    """Return a function that says which ``parts`` of a call a subject lacks."""
 
     def lacking(subject: Subject) -> str:
         if subject.points is None:
@@ -74,7 +74,7 @@ def reading_of(subject: Subject) -> Reading:
 
 
 def network_results(subject: Subject, arguments: NamedTensors) -> NamedTensors:
-    """Call a network; return detached results.  Raises `NotCompared` if the network rejects the arguments."""
+    """Call a network, detaching results; raises `NotCompared` if the network fails."""
     try:
         return {name: y.detach() for name, y in subject(arguments).items()}
     except NotCompared:
@@ -90,7 +90,7 @@ def _reordered_rows(subject: Subject, result: str, y: Tensor, row_count: int, or
 
 
 def permuted_atoms(subject: Subject) -> tuple[NamedTensors, NamedTensors]:
-    """Permute the atoms of each graph; return the results, and the expected results."""
+    """Permute each graph's atoms; return results and expected results."""
     reading = reading_of(subject)
     order = _isolated_atoms_last(reading.graph, derangement(len(reading.graph.points)))
     order = order[torch.argsort(reading.graph.batch[order], stable=True)]
@@ -99,7 +99,7 @@ def permuted_atoms(subject: Subject) -> tuple[NamedTensors, NamedTensors]:
 
 
 def permuted_systems(subject: Subject) -> Outcomes:
-    """Compare results of permuted rows or atoms with permuted results, also with an isolated atom last."""
+    """Compare results of permuted rows or atoms, also with an isolated atom last."""
     found = dict(laws.permutation(subject))
     graph = subject.reading.graph if isinstance(subject.reading, Reading) else None
     if graph is None:
@@ -134,7 +134,7 @@ def _compare_permuted_dense(subject: Subject, graph: AtomGraph) -> dict[str, Pai
 
 
 def dense_graph(reading: Reading) -> AtomGraph | None:
-    """Return the first graph with its atoms repeated in the same space; None unless the network finds edges."""
+    """Return the first graph with repeated atoms, for networks that find edges."""
     if reading.graph.ends is not None or reading.indices or reading.unread or reading.unclear:
         return None
     one = single_graph(reading.graph, 0)
@@ -178,7 +178,7 @@ def edges(subject: Subject) -> Outcomes:
 
 
 def images(subject: Subject) -> Outcomes:
-    """Compare results after a point moves to its image in another cell with the results before."""
+    """Compare results after a point moves to its image in another cell."""
     reading = reading_of(subject)
     found: Outcomes = pairs(
         subject(reading.written(first_atom_in_next_cell(reading.graph, list(reading.periodic)))),
@@ -208,7 +208,7 @@ def _compare_open_side(subject: Subject, periodic_name: str) -> dict[str, Pair]:
 
 
 def basis(subject: Subject) -> Outcomes:
-    """Compare results for other basis vectors of a lattice with the results for the given vectors."""
+    """Compare results for other basis vectors of a lattice."""
     reading = reading_of(subject)
     axis, other = reading.periodic[:2]
     found: Outcomes = pairs(subject(reading.written(sheared(reading.graph, axis, other))), subject(subject.given))
@@ -221,7 +221,7 @@ def basis(subject: Subject) -> Outcomes:
 
 
 def one_atom_crystal(reading: Reading) -> AtomGraph | None:
-    """Return a cubic crystal of one atom; None unless a periodic network finds its own edges."""
+    """Return a cubic crystal of one atom, for networks that find edges."""
     graph = reading.graph
     if graph.ends is not None or len(reading.periodic) < 3 or graph.number > 1:
         return None
@@ -240,7 +240,7 @@ def _compare_sheared_crystal(subject: Subject, crystal: AtomGraph) -> dict[str, 
 
 
 def altered_graph(graph: AtomGraph) -> AtomGraph:
-    """Return a graph with a strained cell, one atom less, and the shorter half of the edges."""
+    """Strain the cell, drop one atom, and keep shorter edges."""
     strain = torch.eye(3, dtype=graph.points.dtype)
     strain += STRAIN * torch.tensor([[1.0, 0.3, 0.0], [0.0, 0.2, 0.1], [0.0, 0.0, -0.5]]).to(strain)
     cells = None if graph.cells is None else graph.cells @ strain
@@ -251,13 +251,13 @@ def altered_graph(graph: AtomGraph) -> AtomGraph:
 
 
 def with_shorter_edges(graph: AtomGraph) -> AtomGraph:
-    """Keep the edges up to the median length."""
+    """Keep edges up to the median length."""
     lengths = graph.vectors.norm(dim=-1)
     return with_edges(graph, lengths <= lengths.median() * (1 + 1e-6)) if len(lengths) else graph
 
 
 def finite_systems(subject: Subject) -> Outcomes:
-    """Check that results are finite for isolated atoms, for close points, and for points on a line."""
+    """Check results are finite for isolated, close and collinear atoms."""
     graph = reading_of(subject).graph
     cases: dict[str, AtomGraph] = {}
     if graph.ends is not None:
@@ -321,12 +321,12 @@ def _check_finite_results(subject: Subject, graph: AtomGraph) -> dict[str, Pair]
 
 
 def finite_entries(results: NamedTensors) -> dict[str, Pair]:
-    """Pair a mask of finite entries of each result with ones."""
+    """Pair masks of finite entries with ones."""
     return {name: (y.isfinite().double(), torch.ones(y.shape).double()) for name, y in results.items() if y.numel()}
 
 
 def summed_systems(subject: Subject) -> Outcomes:
-    """Compare the sum of atomic energies with the energy of each graph."""
+    """Compare sums of atomic energies with graph energies."""
     found = subject(subject.given)
     graph, energy = reading_of(subject).graph, found[subject.energy or ""]
     outcomes: dict[str, Pair | str] = {}
@@ -341,5 +341,5 @@ def summed_systems(subject: Subject) -> Outcomes:
 
 
 def node_energies(subject: Subject) -> list[str]:
-    """Return the names of results that are energies of atoms."""
+    """Name the results that are atomic energies."""
     return [name for name in subject.outcomes if name in NODE_ENERGIES]

@@ -1,4 +1,4 @@
-"""The table of laws: to which modules each law applies, which data a comparison needs, and the allowed error."""
+"""`LAWS`: table of all laws, with the modules, data and error limit of each."""
 
 from __future__ import annotations
 

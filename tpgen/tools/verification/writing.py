@@ -1,4 +1,4 @@
-"""Arguments of a network call for another graph: each tensor is written by its role."""
+"""Write arguments of a network call for another graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FULL = "no place among the neighbours of an atom is empty: give a call in which 
 
 
 def _fill_edge_slots(reading: Any, graph: AtomGraph, original: Tensor, rows: Tensor) -> Tensor:
-    """Write rows of edges to the slots of an argument; other slots get the argument's padding."""
+    """Write edge rows to an argument's slots, and padding to other slots."""
     edges = reading.edges
     if edges is None or edges.slots is None:
         return rows
@@ -54,7 +54,7 @@ def _shift_padding_indices(reading: Any, graph: AtomGraph, indices: Tensor) -> T
 
 
 def _number_table(ids: Tensor, copy_of_row: Tensor, copy_count: int, number: int) -> Tensor:
-    """Return a table from copy and old number to new number; -1 for a removed row."""
+    """Return new numbers by copy and old number; -1 for removed rows."""
     table = torch.full((copy_count, max(number, 1)), -1)
     table[copy_of_row, ids] = torch.arange(len(ids))
     return table
@@ -105,7 +105,7 @@ def _renumber_all(reading: Any, graph: AtomGraph, kind: str, indices: Tensor, co
 
 
 def tuple_axis(tuples: Tensor) -> int:
-    """Return the axis that lists index tuples: the longer of two axes, if one has 2 to 4 entries.
+    """Return the axis along which a tensor lists index tuples.
 
     >>> tuple_axis(torch.ones(3, 8)), tuple_axis(torch.ones(8, 3))
     (1, 0)
@@ -122,7 +122,7 @@ def _write_tuples(reading: Any, graph: AtomGraph, original: Tensor, kind: str) -
 
 
 def _complete_tuples(reading: Any, graph: AtomGraph, number: int) -> tuple[Tensor, Tensor]:
-    """Return which of ``number`` tuples keep all their indices, and the copy of the graph of each."""
+    """Return the tuples whose indices all remain, and the graph copy of each."""
     rows, copies = [], []
     for copy in range(graph.copies):
         there = torch.ones(number, dtype=torch.bool)
@@ -214,7 +214,7 @@ WRITE: dict[str, Callable[[Any, AtomGraph, Tensor], Tensor]] = {
 
 
 def write_graph(reading: Any, graph: AtomGraph) -> NamedTensors:
-    """Return the arguments of a call with another graph, by the roles of a reading."""
+    """Return the arguments of a call with another graph, by roles."""
     found = {}
     for name, x in reading.values.items():
         kind, _, rows = reading.roles[name].partition(" by ")
