@@ -225,11 +225,7 @@ _LACKS: dict[str, dict[str, str]] = {"inductor": _NO_DOUBLE, "cudagraphs": _NO_D
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to compute a product.
-
-    ``name`` is ``family/backend``.  ``build`` returns ``(x1, x2, w) -> out``, or raises a `TpgenError` with a reason.
-    ``lacks`` says why tasks are left out.
-    """
+    """One way to compute a product, named ``family/backend``."""
 
     name: str
     build: Builder = field(repr=False)  # returns ``(x1, x2, w) -> out``, or raises a `TpgenError` that says why not

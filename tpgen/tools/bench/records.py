@@ -175,7 +175,6 @@ class Report:
         Path(path).write_text(self.to_json() + "\n")
 
     def to_json(self) -> str:
-        """Return the report as JSON text."""
         return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1)
 
 

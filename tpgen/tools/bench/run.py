@@ -38,7 +38,7 @@ _WARM_CALLS = 2  # after the first: TorchScript rewrites its graph once more at 
 
 
 def select_problems(names: Iterable[str] = (), suites: Iterable[str] = ()) -> tuple[Problem, ...]:
-    """Select problems by name and suite, in the order of `PROBLEMS`; default: all.
+    """Select problems by name or suite; default: all.
 
     >>> [problem.name for problem in select_problems(["mace-large"], ["small"])]
     ['article', 'mace-large', 'tetris-1']
@@ -65,9 +65,9 @@ def run_benchmarks(
 ) -> Report:
     """Measure contenders on problems.
 
-    ``seconds`` is the time for each task of each problem, shared by contenders, without compilation; ``repeats`` sets
-    rounds instead.  ``rows`` replaces the batch.  One thread is timed in processor time, more ``threads`` (None:
-    torch's number) in wall time.  ``progress`` shows a bar, or is a `Progress`.
+    ``seconds`` per task and problem are shared by contenders, without compilation; ``repeats`` sets rounds instead.
+    ``rows`` replaces the batch.  One thread is timed in processor time, more ``threads`` (None: torch's number) in wall
+    time.  ``progress`` shows a bar, or is a `Progress`.
 
     >>> from tpgen.tools.bench.contenders import select_contenders
     >>> report = run_benchmarks(select_problems(["article"]), select_contenders(["loop/eager"]), ["forward"], seconds=0)

@@ -130,8 +130,8 @@ def _ratio_text(error: float | None) -> str:
 def selftest(progress: Told = None) -> Selftest:
     """Check ten products, layers and polynomials against definitions, and time one beside e3nn.
 
-    Checks cover results, first and second derivatives, and bits by threads; with kernels if a compiler exists.
-    Failures are in the report.  Compilation takes a minute.
+    Report results, derivatives, bits by threads, and failures; with kernels if a compiler exists.  Compilation takes a
+    minute.
     """
     start = time.perf_counter()
     with told(progress, len(CHECKED) + 1) as begin:

@@ -1,4 +1,4 @@
-"""Timed tasks: forward, first derivatives, and training on forces."""
+"""Timed tasks: forward, backward, and training on forces."""
 
 from __future__ import annotations
 

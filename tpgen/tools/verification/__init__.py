@@ -1,1 +1,1 @@
-"""Laws that a module must obey, on its own device and in its own dtype."""
+"""Laws that a module must obey."""

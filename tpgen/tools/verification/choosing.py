@@ -25,8 +25,7 @@ def choose_reading(
 ) -> Reading | str:
     """Return the likeliest reading of a call under which permuted atoms and edges permute results.
 
-    If the network obeys no reading, return the likeliest, marked unreadable for unknown integers; or a reason as text.
-    ``graph_count`` counts energies.
+    Failing that, the likeliest, marked unreadable if integers are unknown; a text says why none exists.
     """
     points = subject.points or ""
     kinds = _index_kind_candidates(values, declared_kinds, len(values[points]) if values[points].dim() else 0)

@@ -95,13 +95,10 @@ def _contract_results(function: NamedFunction, leaves: NamedTensors, cotangents:
 def gradients(
     order: int, scalar: Callable[[NamedTensors, NamedTensors], Tensor], given: NamedTensors, cotangents: NamedTensors
 ) -> NamedTensors:
-    """Return the ``order``-th gradient of ``scalar`` by every operand; zero if independent.
-
-    Random directions contract gradients of lower orders.
-    """
+    """Return the ``order``-th gradient of ``scalar`` by every operand; zero if independent."""
     leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
     found = scalar(leaves, cotangents)
-    for level in range(1, order + 1):
+    for level in range(1, order + 1):  # random directions contract gradients of lower orders
         first = _gradient(found, leaves, create_graph=level < order)
         found = contracted(first, normal_draws(given, seed=level))
     return first

@@ -10,11 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class AtomGraph:
-    """Atoms, cells and edges of a network call; an edge joins ``x[ends[0]]`` and ``x[ends[1]] + counts @ cell``.
-
-    ``atoms``, ``edges``, ``graphs`` hold rows of the original arguments; ``twins``, ``edge_twins`` the copy of the
-    original graph.
-    """
+    """Atoms, cells and edges of a network call; an edge joins ``x[ends[0]]`` and ``x[ends[1]] + counts @ cell``."""
 
     points: Tensor
     batch: Tensor  # the graph of each atom

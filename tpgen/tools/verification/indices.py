@@ -66,11 +66,7 @@ def kind_assignments(candidates: Mapping[str, tuple[str, ...]]) -> Iterator[dict
 
 @dataclass(frozen=True)
 class EdgeEnds:
-    """Ends of edges, and the layout of edge rows in arguments.
-
-    With ``slots``, the first ``axes`` axes of an argument are slots, such as neighbours of each atom: ``slots`` holds
-    each edge's slot, ``empty`` a slot without edge.  ``in_order``: sorted by first end.
-    """
+    """Ends of edges, and the layout of edge rows in arguments."""
 
     ends: Tensor
     roles: Mapping[str, str]

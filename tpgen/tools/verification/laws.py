@@ -23,11 +23,7 @@ Of = TypeVar("Of")
 
 @dataclass(frozen=True)
 class Law:
-    """A law: comparison, subjects, and allowed error.
-
-    The error limit is ``slack`` times the dtype's tolerance, or ``limit``.  ``lacks`` returns why a subject cannot be
-    compared.  ``slopes``: compares differences of energies.  ``floored``: allows rounding errors.
-    """
+    """A law: comparison, subjects, and allowed error."""
 
     about: str
     compare: Callable[[Subject], Outcomes]

@@ -1,6 +1,6 @@
 r"""The law of normalisation: mean squares of results for random signs.
 
-With :math:`n_p` summed elements and weight :math:`w_p` of a path, a component (or the norm of a copy) has
+For :math:`n_p` summed elements and weight :math:`w_p` of path p, components (or norms of copies) have mean square
 
 .. math:: \mathrm{var}_{out}\; \frac{\sum_p w_p n_p}{\sum_p n_p} \quad\text{(element)}, \qquad
     \mathrm{var}_{out}\; \frac1P \sum_p w_p \quad\text{(path)}

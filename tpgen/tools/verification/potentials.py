@@ -91,8 +91,7 @@ def with_moved_atom(subject: Subject, atom: int, step: Tensor) -> NamedTensors:
 def slope(function: Callable[[float], Tensor], scale: Tensor, claimed: Tensor | None = None) -> Tensor:
     """Differentiate a function at 0; ``scale`` is the derivative's expected size.
 
-    Steps are short, to avoid cutoffs, but long enough for rounding.  If the slope misses ``claimed``, the nearest of
-    shorter steps counts.
+    Steps are as short as rounding allows.  If the slope misses ``claimed``, shorter steps may come nearer.
 
     >>> found = slope(lambda t: torch.tensor(2.0 + t, dtype=torch.float64).exp(), torch.tensor(7.0))
     >>> round(found.item(), 6) == round(torch.tensor(2.0, dtype=torch.float64).exp().item(), 6)
@@ -116,20 +115,18 @@ def _total_energy(subject: Subject, results: NamedTensors) -> Tensor:
 
 
 def conservation(subject: Subject) -> Outcomes:
-    """Compare the kinetic energy that a trajectory gains with the potential energy lost.
-
-    Two velocity Verlet trajectories, masses one, extrapolate to short steps; drift must not fall with shorter steps.
-    Comparison ends before points collapse.
-    """
+    """Compare the kinetic energy that a velocity Verlet trajectory gains with the potential energy lost."""
     exact, before = subject.in_float64(), float("inf")
     for finer in FINER:
         gained, lost, pushed = _extrapolated_trajectory(exact, finer)
+        # a drift of the steps falls with their length
         drift = float((gained - lost).abs().max())
         if drift <= DRIFT * float(lost.abs().max()):
             return {"": (gained, lost)}
         if drift > FALLS * before:
             break
         before = drift
+    # no step is short enough for points that fall into each other: the comparison ends before
     calm = int(((pushed > COLLAPSE * pushed[0]).cumsum(0) == 0).sum())
     found: dict[str, Outcome] = {"": (gained[:calm], lost[:calm])} if calm >= FEW else {}
     return found | ({"later": FALLING} if calm < STEPS else {})
@@ -230,10 +227,7 @@ def strained_energy(subject: Subject, direction: Tensor, amount: float) -> Tenso
 
 
 def smooth(subject: Subject) -> Outcomes:
-    """Look for jumps of energy and forces under stretching, and along one atom's path.
-
-    Bisection of the intervals that bend most leaves the jump.
-    """
+    """Look for jumps of energy and forces under stretching, and along one atom's path."""
     exact = subject.in_float64()
     found = _jumps_along_path(
         exact, partial(stretched_operands, exact), torch.linspace(1.0, STRETCH, GRID, dtype=torch.float64)
@@ -245,6 +239,7 @@ def smooth(subject: Subject) -> Outcomes:
 
 
 def _jumps_along_path(subject: Subject, path: Callable[[float], NamedTensors], grid_points: Tensor) -> dict[str, Pair]:
+    # bisection of the intervals that bend most leaves the jump, near zero for a continuous curve
     def values_at(place: float) -> tuple[Tensor, ...]:
         return tuple(x.flatten() for x in energy_and_forces(subject, path(place)))
 
@@ -294,10 +289,7 @@ def _bisected_jump(
 
 
 def rounding_floors(subject: Subject, results: NamedTensors) -> dict[str, float]:
-    """Return the error that rounding may cause in each result.
-
-    Energy rounding is divided by edge length (forces), volume (stress) or step (slopes).
-    """
+    """Return the absolute error that rounding may cause in each result."""
     if subject.energy is None or not isinstance(subject.reading, Reading):
         return {}
     graph, energy = subject.reading.graph, results[subject.energy].detach().sum()
@@ -306,6 +298,7 @@ def rounding_floors(subject: Subject, results: NamedTensors) -> dict[str, float]
         bonds = sum(float((each - energy).abs()) for each in energies)
     except Exception:  # a law that needs other lengths says so
         return {}
+    # energy rounding, over the edge length for forces, over the volume for a stress, over the step for slopes
     unit = UNITS * torch.finfo(subject.dtype).eps * bonds
     volume = 1.0 if graph.cells is None else float(torch.linalg.det(graph.cells).abs().min())
     scales = {subject.forces: 1.0 / max(spacing(graph), 1e-3), subject.stress: 1.0 / volume}

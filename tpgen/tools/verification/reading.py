@@ -28,11 +28,7 @@ _SIZES = ("num", "n_", "natom", "nnode", "nedge", "size", "count", "len", "total
 
 @dataclass(frozen=True)
 class Reading:
-    """Role of each argument of a call, and the encoded graph.
-
-    ``sign`` is -1 if images belong to first ends.  ``unclear`` says why edges, cells and copies cannot change,
-    ``unreadable`` why atoms cannot be permuted.
-    """
+    """Role of each argument of a network call, and the encoded graph."""
 
     values: NamedTensors
     roles: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""`LAWS`: table of all laws, with the modules, data and error limit of each."""
+"""`LAWS`: the table of all laws."""
 
 from __future__ import annotations
 
