@@ -239,7 +239,7 @@ def plot_report(report: Report, path: str | Path) -> None:
     figure = new_figure(4.2 * len(report.tasks) + 2.5, 0.34 * len(report.problems) + 2.0)
     panels = figure.subplots(1, len(report.tasks), sharey=True, squeeze=False)[0] if report.tasks else []
     for panel, task in zip(panels, report.tasks, strict=True):
-        _draw_task(panel, report, task, names)
+        _plot_task_panel(panel, report, task, names)
     if len(panels):
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside right center", fontsize=8, frameon=False)
@@ -248,7 +248,7 @@ def plot_report(report: Report, path: str | Path) -> None:
     save_figure(figure, path)
 
 
-def _draw_task(panel: Any, report: Report, task: str, names: list[str]) -> None:
+def _plot_task_panel(panel: Any, report: Report, task: str, names: list[str]) -> None:
     families = [family for family in dict.fromkeys(name.split("/")[0] for name in names) if family != "e3nn"]
     for name in names:
         points = [

@@ -149,7 +149,7 @@ def _compare_with_differences(order: int, subject: Subject) -> Outcomes:
                 break
         return min(found, key=_largest_difference)
 
-    detached = _detached_inputs(subject, function, leaves)
+    detached = _inputs_without_energy_gradient(subject, function, leaves)
     found: dict[str, Outcome] = {}
     for part, names in _inputs_and_parameters({name: x for name, x in leaves.items() if name not in detached}).items():
         pair = compare_at(leaves, names)
@@ -160,7 +160,7 @@ def _compare_with_differences(order: int, subject: Subject) -> Outcomes:
     return found | {name: _compare_detached_input(order, subject, exact, leaves, name) for name in detached}
 
 
-def _detached_inputs(subject: Subject, function: NamedFunction, leaves: NamedTensors) -> list[str]:
+def _inputs_without_energy_gradient(subject: Subject, function: NamedFunction, leaves: NamedTensors) -> list[str]:
     # no fault: the network takes forces or stress by tensors of its own, not by its caller's
     slopes = {subject.points: subject.forces}
     names = [n for n in _inputs_and_parameters(leaves).get("inputs", []) if subject.turns.get(n, STILL) is not STILL]
@@ -258,14 +258,14 @@ def with_parameters(subject: Subject) -> tuple[NamedFunction, NamedTensors]:
     parameters = {name: p.detach() for name, p in exact.module.named_parameters() if p.requires_grad}
     places = _parameter_owners(exact.module)
 
-    def function(leaves: NamedTensors) -> NamedTensors:
+    def float64_function(leaves: NamedTensors) -> NamedTensors:
         for name, p in parameters.items():
             for owner, key in places[name]:
                 owner._parameters[key] = leaves[PARAMETER + name].to(p.device)  # type: ignore[assignment]
         return exact({name: x for name, x in leaves.items() if not name.startswith(PARAMETER)})
 
     given = exact.given | {PARAMETER + name: p.to("cpu", torch.float64) for name, p in parameters.items()}
-    return function, given
+    return float64_function, given
 
 
 def _parameter_owners(module: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:

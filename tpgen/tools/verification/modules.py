@@ -30,7 +30,7 @@ def _normal_in_dtype(dtype: torch.dtype, generator: torch.Generator, *shape: int
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).double()
 
 
-def _common_fields(module: Any, like: Tensor) -> dict[str, Any]:
+def _common_subject_fields(module: Any, like: Tensor) -> dict[str, Any]:
     layouts = tuple(getattr(module, "layout", ()))
     layout = layouts[0] if len(set(layouts)) == 1 else ",".join(layouts)
     settings = ", ".join(filter(None, (module.choice.strategy, getattr(module, "backend", ""), layout)))
@@ -45,29 +45,29 @@ def product_subject(product: TensorProduct, rows: int) -> Subject:
     names = ("x1", "x2", "w") if product.weight_numel else ("x1", "x2")
     by_row = [n for n in names if not (n == "x1" and product.edges) and not (n == "w" and plan.shared_weights)]
 
-    def operands() -> NamedTensors:
+    def draw_operands() -> NamedTensors:
         found = random_operands(plan, rows, names, generator=generator, dtype=like.dtype)
         nodes = {"x1": _normal_in_dtype(like.dtype, generator, _NODES, plan.irreps_in1.dim)} if product.edges else {}
         return {**{name: x.double() for name, x in found.items()}, **nodes}
 
-    def called(ends: Tensor | None) -> Callable[[Run, NamedTensors], NamedTensors]:
+    def call_with_ends(ends: Tensor | None) -> Callable[[Run, NamedTensors], NamedTensors]:
         if ends is None:
             return lambda run, x: {"out": run(*x.values())}
         on = ends.to(like.device)
         return lambda run, x: {"out": run(x["x1"], x["x2"], x.get("w"), *on)}
 
-    def reference(x: NamedTensors) -> NamedTensors:
+    def reference_results(x: NamedTensors) -> NamedTensors:
         x1 = x["x1"] if ends is None else x["x1"][ends[0]]
         found = reference_product(plan, x1, x["x2"], x.get("w"), layout=product.layout)
         nodes = found if ends is None else found.new_zeros(_NODES, found.shape[1]).index_add(0, ends[1], found)
         return {"out": nodes}
 
-    def relabelled(subject: Subject) -> tuple[NamedTensors, NamedTensors]:
+    def results_of_permuted_graph(subject: Subject) -> tuple[NamedTensors, NamedTensors]:
         assert ends is not None
         nodes, edges = derangement(_NODES), derangement(rows)
         number = torch.argsort(nodes)  # the new number of each node
         moved = {name: x[edges] if name in by_row else x for name, x in subject.given.items()}
-        got = replace(subject, call=called(number[ends[:, edges]]))({**moved, "x1": subject.given["x1"][nodes]})
+        got = replace(subject, call=call_with_ends(number[ends[:, edges]]))({**moved, "x1": subject.given["x1"][nodes]})
         return got, {name: y[nodes] for name, y in subject(subject.given).items()}
 
     constant = plan.weight_numel > 0 and not all(i.has_weight for i in plan.instructions)
@@ -75,28 +75,28 @@ def product_subject(product: TensorProduct, rows: int) -> Subject:
     return Subject(
         kind="convolution" if product.edges else "product",
         title=f"{plan.irreps_in1} x {plan.irreps_in2} -> {plan.irreps_out}{on}",
-        call=called(ends),
-        given=operands(),
-        others=operands(),
+        call=call_with_ends(ends),
+        given=draw_operands(),
+        others=draw_operands(),
         turns={"x1": frame(plan.irreps_in1, first), "x2": frame(plan.irreps_in2, second)},
         results={"out": frame(plan.irreps_out, out)},
         linear={name: (name,) for name in names if name != "w" or not constant},
         affine={"w": ("w",)} if constant else {},
-        reference=reference,
-        relabel=relabelled if product.edges else partial(_results_of_permuted_rows, by_row),
+        reference=reference_results,
+        relabel=results_of_permuted_graph if product.edges else partial(_results_of_permuted_rows, by_row),
         moments=None if product.edges else partial(product_moments, product),
-        **_common_fields(product, like),
+        **_common_subject_fields(product, like),
     )
 
 
 def _results_of_permuted_rows(
-    by_row: Sequence[str], subject: Subject, called: Callable[[Tensor], Callable] | None = None
+    row_operands: Sequence[str], subject: Subject, call_in_order: Callable[[Tensor], Callable] | None = None
 ) -> tuple[NamedTensors, NamedTensors]:
     # rows are independent: permuted rows give permuted results
-    rows = subject.given[by_row[0]].shape[0]
+    rows = subject.given[row_operands[0]].shape[0]
     order = derangement(rows)
-    moved = replace(subject, call=called(order)) if called else subject
-    got = moved({name: x[order] if name in by_row else x for name, x in subject.given.items()})
+    moved = replace(subject, call=call_in_order(order)) if call_in_order else subject
+    got = moved({name: x[order] if name in row_operands else x for name, x in subject.given.items()})
     return got, {name: y[order] for name, y in subject(subject.given).items()}
 
 
@@ -113,26 +113,28 @@ def linear_subject(layer: Linear, rows: int) -> Subject:
     if plan.bias_numel:
         shapes["b"] = (*each, *pair[1:], plan.bias_numel)
 
-    def operands() -> NamedTensors:
+    def draw_operands() -> NamedTensors:
         return {name: _normal_in_dtype(like.dtype, generator, *shape) for name, shape in shapes.items()}
 
-    def called(order: Tensor | slice) -> Callable[[Run, NamedTensors], NamedTensors]:
+    def call_in_order(order: Tensor | slice) -> Callable[[Run, NamedTensors], NamedTensors]:
         at = {} if index is None else {"index": index[order].to(like.device)}
         return lambda run, x: {"out": run(*x.values(), **at)}
 
     return Subject(
         kind="linear layer",
         title=f"{plan.irreps_in} -> {plan.irreps_out}",
-        call=called(slice(None)),
-        given=operands(),
-        others=operands(),
+        call=call_in_order(slice(None)),
+        given=draw_operands(),
+        others=draw_operands(),
         turns={"x": frame(plan.irreps_in, layer.layout[0])},
         results={"out": frame(plan.irreps_out, layer.layout[1])},
         linear={"x, b": ("x", "b"), "w, b": ("w", "b")} if plan.bias_numel else {"x": ("x",), "w": ("w",)},
         reference=partial(_linear_reference, layer, index),
         moments=partial(linear_moments, layer),
-        relabel=partial(_results_of_permuted_rows, ("x",) if plan.shared_weights else tuple(shapes), called=called),
-        **_common_fields(layer, like),
+        relabel=partial(
+            _results_of_permuted_rows, ("x",) if plan.shared_weights else tuple(shapes), call_in_order=call_in_order
+        ),
+        **_common_subject_fields(layer, like),
     )
 
 
@@ -162,10 +164,10 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
     generator = torch.Generator().manual_seed(0)
     channels, elements = module.channels, module.num_elements
     index = torch.randint(elements, (rows,), generator=generator) if elements else None
-    names, at = _weight_names(module), dict(module._ends)
+    names, at = _parameter_name_of_each_weight(module), dict(module._ends)
     ends = dict(zip(EDGE_ARGUMENTS, torch.randint(_NODES, (2, rows), generator=generator), strict=True)) if at else {}
 
-    def operands(own: bool) -> NamedTensors:
+    def draw_operands(own: bool) -> NamedTensors:
         counts = {o.name: _NODES if o.name in at else rows for o in plan.inputs}
         found = {
             o.name: _normal_in_dtype(like.dtype, generator, counts[o.name], *row_shape(o, channels))
@@ -178,22 +180,22 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
             found[o.name] = _normal_in_dtype(like.dtype, generator, *shape) if stored is None else stored
         return found
 
-    def reference(x: NamedTensors) -> NamedTensors:
+    def reference_results(x: NamedTensors) -> NamedTensors:
         found = {o.name: x[o.name] if index is None else x[o.name][index] for o in plan.weights}
         found |= {name: x[name][ends[end]] for name, end in at.items() if name != OUT}
         out = _polynomial_reference(module, {**x, **found})
         return {"out": out.new_zeros(_NODES, out.shape[1]).index_add(0, ends[at[OUT]], out) if OUT in at else out}
 
-    def called(order: Tensor | slice) -> Callable[[Run, NamedTensors], NamedTensors]:
+    def call_in_order(order: Tensor | slice) -> Callable[[Run, NamedTensors], NamedTensors]:
         used = {name: ends[end][order].to(like.device) for end, name in EDGE_ARGUMENTS.items() if end in at.values()}
         if OUT in at:
             used["num_nodes"] = _NODES
         return partial(_call_polynomial, module, names, None if index is None else index[order].to(like.device), used)
 
-    def relabelled(subject: Subject) -> tuple[NamedTensors, NamedTensors]:
+    def results_of_permuted_rows(subject: Subject) -> tuple[NamedTensors, NamedTensors]:
         order = derangement(rows)
         moved = {o.name: subject.given[o.name][order] for o in plan.inputs if o.name not in at}
-        got = replace(subject, call=called(order))({**subject.given, **moved})
+        got = replace(subject, call=call_in_order(order))({**subject.given, **moved})
         return got, {name: y if OUT in at else y[order] for name, y in subject(subject.given).items()}
 
     form = polynomial_of(plan)
@@ -203,22 +205,22 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
     return Subject(
         kind="polynomial",
         title=f"{', '.join(f'{o.name}: {o.irreps}' for o in plan.inputs)} -> {plan.out.irreps}, {channels} channels",
-        call=called(slice(None)),
-        given=operands(own=True),
-        others=operands(own=False),
+        call=call_in_order(slice(None)),
+        given=draw_operands(own=True),
+        others=draw_operands(own=False),
         turns={o.name: _polynomial_frame(o) for o in plan.inputs},
         results={"out": _polynomial_frame(plan.out)},
         linear={} if constant else weights,
         affine={**single, **(weights if constant else {})},  # what lacks an input is a constant to it
         degrees={o.name: form.degree(o.name) for o in plan.inputs if form.degree(o.name) > 1},
-        reference=reference,
-        relabel=relabelled,
+        reference=reference_results,
+        relabel=results_of_permuted_rows,
         slack=2.0,  # more factors than a product has
-        **_common_fields(module, like),
+        **_common_subject_fields(module, like),
     )
 
 
-def _weight_names(module: PolynomialModule) -> list[str]:
+def _parameter_name_of_each_weight(module: PolynomialModule) -> list[str]:
     # no name for weights that calls take as arguments
     names = {id(p): name for name, p in module.named_parameters()}
     if not names:

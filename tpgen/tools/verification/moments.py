@@ -36,7 +36,7 @@ def product_moments(product: TensorProduct) -> _Moments:
     scales = [_standard_deviations(irreps, variances, norm) for irreps, variances in ends]
     weights = (plan.weight_numel,) if plan.shared_weights else (ROWS, plan.weight_numel)
 
-    def draw() -> Tensor:
+    def draw_results() -> Tensor:
         like = product.output_mask
         x1, x2 = (scale * _random_signs(generator, ROWS, len(scale)) for scale in scales)
         w = _random_signs(generator, *weights)
@@ -47,7 +47,7 @@ def product_moments(product: TensorProduct) -> _Moments:
         by_output.setdefault(path.out.index, []).append(path)
     expected = {i: _expected_mean_square(plan, paths) for i, paths in by_output.items()}
     dims = {i: plan.irreps_out[i].ir.dim if norm else 1 for i in expected}
-    return _compare_mean_squares(draw, expected, dims, plan.irreps_out)
+    return _compare_mean_squares(draw_results, expected, dims, plan.irreps_out)
 
 
 def linear_moments(layer: Linear) -> _Moments:
@@ -59,7 +59,7 @@ def linear_moments(layer: Linear) -> _Moments:
     weights, biases = (*each, *pair, plan.weight_numel), (*each, *pair[1:], plan.bias_numel)
     at = {"index": torch.randint(elements, (ROWS,), generator=generator)} if elements else {}
 
-    def draw() -> Tensor:
+    def draw_results() -> Tensor:
         like = layer.output_mask
         x = _random_signs(generator, ROWS, *pair[:1], plan.irreps_in.dim)
         out = layer(
@@ -71,7 +71,7 @@ def linear_moments(layer: Linear) -> _Moments:
         return out.detach().to("cpu", torch.float64).reshape(-1, plan.irreps_out.dim)
 
     expected: dict[int, float | str] = dict.fromkeys(sorted({path.out.index for path in plan.paths}), 1.0)
-    return _compare_mean_squares(draw, expected, dict.fromkeys(expected, 1), plan.irreps_out)
+    return _compare_mean_squares(draw_results, expected, dict.fromkeys(expected, 1), plan.irreps_out)
 
 
 def _random_signs(generator: torch.Generator, *shape: int) -> Tensor:

@@ -98,7 +98,7 @@ def network_subject(
         "undeclared": not turns,
         "relabel": None if points is None else permuted_atoms,
         "outcomes": tuple(straight),
-        **_float64_fields(base),
+        **_float64_subject_fields(base),
     }
     named = with_roles(replace(base, **fields), straight, roles)
     named = named if roles else with_detected_forces(named, straight)
@@ -183,7 +183,7 @@ def _input_and_result_frames(
     return turns, results
 
 
-def _float64_fields(subject: Subject) -> dict[str, Any]:
+def _float64_subject_fields(subject: Subject) -> dict[str, Any]:
     # How a network runs in float64: as it is, with float64 where its code names other dtypes, or why not at all.
     why, wide = "", subject.dtype == torch.float64
     for narrow in (False,) if wide else (False, True):
@@ -263,8 +263,8 @@ def _frames(declared: Any, known: dict[str, str | None], tensors: NamedTensors, 
         listed = [declared] if isinstance(declared, str) or not isinstance(declared, (list, tuple)) else list(declared)
         if len(listed) != len(names):
             raise InputError(
-                f"{argument}: give one for each of the floating tensors {', '.join(names)} (None for what does not turn), "
-                f"or a mapping from their names; got {len(listed)}"
+                f"{argument}: give one for each of the floating tensors {', '.join(names)} (None for what does not "
+                f"turn), or a mapping from their names; got {len(listed)}"
             )
         return {name: frame(found) for name, found in zip(names, listed, strict=True)}
     by_short = {last_dict_key(name): name for name in names} | {name: name for name in names}

@@ -31,10 +31,10 @@ class Casts(TorchFunctionMode):
             dtypes.append(_CASTS[function])
         if dtypes:
             self.named |= dict.fromkeys((resolve_name(function) or function.__name__, dtype) for dtype in dtypes)
-            function, given, further = self.changed(function, given, further)
+            function, given, further = self.rewritten_call(function, given, further)
         return function(*given, **further)
 
-    def changed(
+    def rewritten_call(
         self, function: Any, given: list[Any], further: dict[str, Any]
     ) -> tuple[Any, list[Any], dict[str, Any]]:
         return function, given, further
@@ -43,7 +43,7 @@ class Casts(TorchFunctionMode):
 class Doubled(Casts):
     """Replace narrow dtypes that calls name by float64."""
 
-    def changed(
+    def rewritten_call(
         self, function: Any, given: list[Any], further: dict[str, Any]
     ) -> tuple[Any, list[Any], dict[str, Any]]:
         own = Tensor.double if function in _CASTS else function

@@ -75,7 +75,7 @@ def precise(subject: Subject) -> Outcomes:
         rounding = MARGIN * honest.get(name or "out", 0.0)
         told = SMALL.format(dtype=str(subject.dtype).removeprefix("torch."), apart=apart)
         found[name] = told if apart <= rounding else Noted(compared[name], _narrow_casts_text(subject, held))
-    return found | _compare_far_from_origin(subject, exact) | _lost_energy_differences(subject, exact, held)
+    return found | _compare_far_from_origin(subject, exact) | _energy_difference_remark(subject, exact, held)
 
 
 def _compare_far_from_origin(subject: Subject, exact: Subject) -> dict[str, Outcome]:
@@ -110,7 +110,7 @@ def _compare_far_from_origin(subject: Subject, exact: Subject) -> dict[str, Outc
     return told
 
 
-def _lost_energy_differences(subject: Subject, exact: Subject, operands: NamedTensors) -> dict[str, Outcome]:
+def _energy_difference_remark(subject: Subject, exact: Subject, operands: NamedTensors) -> dict[str, Outcome]:
     # Whether energies of geometries can be told apart.
     name, energy = subject.points, subject.energy
     if name is None or energy is None or subject.dtype not in WIDE:

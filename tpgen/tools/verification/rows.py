@@ -62,7 +62,7 @@ def permuted_rows(subject: Subject) -> Outcomes:
     beside = _results_with_rows(subject, network_results(subject, mixed), number)
     know = any(bool((beside[n][:first] - y[:first]).abs().max() > OWN * y.abs().max()) for n, y in straight.items())
 
-    def one() -> Outcomes:
+    def compare_one_row() -> Outcomes:
         got, expected = (
             _results_of_selected_rows(subject, torch.arange(1)),
             {name: y[:1] for name, y in straight.items()},
@@ -72,7 +72,7 @@ def permuted_rows(subject: Subject) -> Outcomes:
     some: dict[str, Outcome] = {"some rows alone": KNOW}
     if not know:
         some = prefixed_parts("some rows alone", pairs(alone, {name: y[:first] for name, y in straight.items()}))
-    return {**moved, **some, **compared_if_accepted("one row alone", one)}
+    return {**moved, **some, **compared_if_accepted("one row alone", compare_one_row)}
 
 
 def _results_with_rows(subject: Subject, results: NamedTensors, row_count: int) -> NamedTensors:

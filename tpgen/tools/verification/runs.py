@@ -122,7 +122,7 @@ def _results_and_gradients(subject: Subject, run: Run | None = None) -> NamedTen
     return found | {f"gradient of {name}": g for name, g in slopes.items()}
 
 
-def _result_function(subject: Subject) -> Callable[[Subject], NamedTensors]:
+def _choose_result_function(subject: Subject) -> Callable[[Subject], NamedTensors]:
     # with gradients, except where forces are results and splines have no second derivatives; some of torch's gradients,
     # as that of a determinant, fail if the default dtype is another
     compared = _detached_results if is_splined(subject.module) and _takes_gradients(subject) else _results_and_gradients
@@ -146,7 +146,7 @@ def repeated(subject: Subject) -> Outcomes:
     if is_random_in_training_alone(subject):
         return {**repeated(subject.in_evaluation()), "training": RANDOM_LAWS}
     subject = subject.with_advancing_randomness()
-    compared = _result_function(subject)
+    compared = _choose_result_function(subject)
     bits: dict[str, Outcome] = dict(_compare_calls([compared(subject) for _ in range(REPEATS)]))
     number = DRAWING if advanced_random_states(subject.module, lambda: _detached_results(subject)) else REPEATS
     for place in range(PLACES if subject.kind == "network" else 0):
@@ -229,7 +229,7 @@ def _mode_remark(subject: Subject) -> dict[str, str]:
 
 def threads(subject: Subject) -> Outcomes:
     """Compare results on one thread with several."""
-    found, compared = [], _result_function(subject)
+    found, compared = [], _choose_result_function(subject)
     for number in (1, *sorted({*NUMBERS, max(2, torch.get_num_threads())})):
         with _running_on_threads(number):
             found.append(compared(subject))
@@ -269,7 +269,7 @@ class Unregistered(Exception):
 
 
 def _unregistered_outcomes(subject: Subject) -> dict[str, Outcome]:
-    plain = _unregistered_dependencies(subject)
+    plain = _unregistered_tensors_in_use(subject)
     lost = [name for name, x in plain.items() if isinstance(x, nn.Parameter) and x.requires_grad]
     rest = [name for name in plain if name not in lost]
     found: dict[str, Outcome] = {}
@@ -301,7 +301,7 @@ def from_file(saved: Any, weights_only: bool = False) -> Any:
     return torch.load(held, weights_only=weights_only)
 
 
-def _unregistered_dependencies(subject: Subject) -> dict[str, Tensor]:
+def _unregistered_tensors_in_use(subject: Subject) -> dict[str, Tensor]:
     # Tensors that results depend on, and that are neither parameters nor buffers, by name.
     plain = {} if subject.fresh is None else dict(plain_tensors(subject.fresh))
     if not plain:

@@ -67,7 +67,7 @@ def _compare_many_copies(subject: Subject, distance: float) -> dict[str, Pair]:
     # the energy of so many copies that they have more edges than a small system has: some branch, or cut into chunks
     graph, energy = reading_of(subject).graph, subject.energy
     edges = 0 if graph.ends is None else graph.ends.shape[1]
-    if energy is None or not edges or graph.number > 1 or _graph_arguments(subject) & subject.given.keys():
+    if energy is None or not edges or graph.number > 1 or _possibly_extensive_arguments(subject) & subject.given.keys():
         return {}
     count = min(_EDGES // edges, _COPIES) | 1  # odd: chunks are powers of two
     places = torch.cartesian_prod(*[torch.arange(_PLACES)] * 3)  # near enough to be exact
@@ -113,7 +113,7 @@ def _differ(one: Tensor, other: Tensor) -> bool:
 def _compare_copies(subject: Subject, results: NamedTensors, doubled: AtomGraph) -> dict[str, Pair]:
     expected = _expected_of_copies(subject, results, doubled)
     once = reading_of(subject).written(doubled)
-    found = [network_results(subject, values) for values in _with_doubled_graph_arguments(subject, once)]
+    found = [network_results(subject, values) for values in _with_and_without_doubled_extensives(subject, once)]
     missing = [name for name in expected if found[0][name].shape != expected[name].shape]
     if missing or not expected:
         return {name: (found[0][name], expected[name]) for name in expected}
@@ -122,15 +122,15 @@ def _compare_copies(subject: Subject, results: NamedTensors, doubled: AtomGraph)
     return pairs({name: best[name] for name in expected}, expected)
 
 
-def _graph_arguments(subject: Subject) -> set[str]:
+def _possibly_extensive_arguments(subject: Subject) -> set[str]:
     # arguments that may be numbers of a whole graph, which grow with it, as a charge does: nobody says which
     roles = reading_of(subject).roles
     return {name for name in subject.given if roles[name] in ("graphs", "") and subject.turns.get(name, STILL) is STILL}
 
 
-def _with_doubled_graph_arguments(subject: Subject, values: NamedTensors) -> list[NamedTensors]:
+def _with_and_without_doubled_extensives(subject: Subject, values: NamedTensors) -> list[NamedTensors]:
     # with the numbers of a whole graph as they are, and as of two
-    whole = _graph_arguments(subject)
+    whole = _possibly_extensive_arguments(subject)
     return [values, {**values, **{name: 2 * values[name] for name in whole}}] if whole else [values]
 
 
@@ -183,7 +183,7 @@ def batch(subject: Subject) -> Outcomes:
             f"{LONE}, which comes first", lambda: _compare_together(subject, [others[LONE], parts[0]])
         )
     found |= compared_if_accepted(MANY_GRAPHS, lambda: _compare_many_graphs(subject, given))
-    return found | _compare_batch_gap(subject, given[:2])
+    return found | _compare_with_empty_graph_between(subject, given[:2])
 
 
 def _compare_many_graphs(subject: Subject, graphs: list[AtomGraph]) -> dict[str, Outcome]:
@@ -194,7 +194,7 @@ def _compare_many_graphs(subject: Subject, graphs: list[AtomGraph]) -> dict[str,
     return _compare_with_each(subject, _results_of_joined(subject, parts), each * (len(parts) // len(graphs)))
 
 
-def _compare_batch_gap(subject: Subject, graphs: list[AtomGraph]) -> dict[str, Outcome]:
+def _compare_with_empty_graph_between(subject: Subject, graphs: list[AtomGraph]) -> dict[str, Outcome]:
     # The same graphs with a number between theirs that no atom has, where nothing but `batch` counts graphs.
     reading, energy = reading_of(subject), subject.energy
     batches = reading.named("batch")

@@ -45,7 +45,7 @@ def _by_points_or_rows(
     )
 
 
-def _lacking_results(*names: str) -> Callable[[Subject], str]:
+def _missing_field_reason(*names: str) -> Callable[[Subject], str]:
     said = {"points": "no input is said to be points", "cell": "there is no cell among the inputs"}
 
     def lacks(subject: Subject) -> str:
@@ -58,11 +58,11 @@ def _lacking_results(*names: str) -> Callable[[Subject], str]:
 
 
 def _why_no_sum(subject: Subject) -> str:
-    found = needs()(subject) or _lacking_results("energy")(subject)
+    found = needs()(subject) or _missing_field_reason("energy")(subject)
     return found or ("" if systems.node_energies(subject) else "no result is known to be the energies of atoms")
 
 
-_POTENTIAL = _lacking_results("points", "energy")
+_POTENTIAL = _missing_field_reason("points", "energy")
 
 
 def _graph_law(about: str, compare: Callable[[Subject], Any], part: str) -> Law:
@@ -72,7 +72,7 @@ def _graph_law(about: str, compare: Callable[[Subject], Any], part: str) -> Law:
 
 def _slope_law(about: str, compare: Callable[[Subject], Any], *names: str) -> Law:
     # differences of energies; needs the points or results in ``names``
-    return Law(about, compare, is_network, limit=5e-8, lacks=_lacking_results(*names), slopes=True)
+    return Law(about, compare, is_network, limit=5e-8, lacks=_missing_field_reason(*names), slopes=True)
 
 
 LAWS: dict[str, Law] = {
@@ -88,7 +88,10 @@ LAWS: dict[str, Law] = {
         slack=5,
     ),
     "translation": Law(
-        "nothing changes where all points are shifted", laws.translation, is_network, lacks=_lacking_results("points")
+        "nothing changes where all points are shifted",
+        laws.translation,
+        is_network,
+        lacks=_missing_field_reason("points"),
     ),
     "permutation": Law(
         "rows or points in another order give results in it",

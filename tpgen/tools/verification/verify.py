@@ -283,7 +283,9 @@ def _run_laws(law_names: Sequence[str], subject: Subject, inputs: Sequence[Any],
         for name in there:
             begin(name)
             findings += (
-                _compare_with_stock(subject, inputs) if name == STOCK else _findings_of_law(name, LAWS[name], subject)
+                _compare_with_unconverted(subject, inputs)
+                if name == STOCK
+                else _findings_of_law(name, LAWS[name], subject)
             )
     return findings
 
@@ -302,7 +304,7 @@ def _findings_of_law(name: str, law: Law, subject: Subject, own_norms: bool = Fa
         return [replace(f, why=f.why or IN_EVALUATION) for f in _findings_of_law(name, law, subject.in_evaluation())]
     try:
         with without_splines(subject.module) if by_nets else nullcontext():
-            outcomes: Mapping[str, Any] = law.compare(_copying_current_module(subject) if by_nets else subject)
+            outcomes: Mapping[str, Any] = law.compare(_with_copies_of_current_module(subject) if by_nets else subject)
     except Exception as error:
         outcomes = {"": FREED if is_freed_graph(error) else error}
     found = [
@@ -327,7 +329,7 @@ def _is_float32_rounding(finding: LawFinding) -> bool:
     return finding.relative is not None and finding.relative < torch.finfo(torch.float32).eps * 10
 
 
-def _copying_current_module(subject: Subject) -> Subject:
+def _with_copies_of_current_module(subject: Subject) -> Subject:
     return replace(subject, exact=lambda: double_of(subject.module))
 
 
@@ -340,7 +342,7 @@ def _rounding_floor(law: Law, part: str, subject: Subject) -> float:
     return exact * subject.floors.get(part.rpartition(", ")[2], 0.0)
 
 
-def _compare_with_stock(subject: Subject, inputs: Sequence[Any]) -> list[LawFinding]:
+def _compare_with_unconverted(subject: Subject, inputs: Sequence[Any]) -> list[LawFinding]:
     proof = conversion_report(subject.module, prove=copies_of(inputs)).proof
     assert proof is not None
     found, how = [], WITHOUT_SPLINES if is_splined(subject.module) else ""

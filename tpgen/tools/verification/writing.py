@@ -26,7 +26,7 @@ def _fill_edge_slots(reading: Any, graph: AtomGraph, original: Tensor, rows: Ten
     shape: tuple[int, ...] = (max(len(original), len(rows)),)
     places = torch.arange(len(rows))
     if edges.axes == 2:
-        shape, places = _neighbour_slots(graph, 0 if edges.empty is None else original.shape[1])
+        shape, places = _neighbour_matrix_shape_and_slots(graph, 0 if edges.empty is None else original.shape[1])
     room = flat[edges.empty or 0].expand(torch.Size(shape).numel(), *flat.shape[1:]).clone()
     if edges.empty is None and len(rows) != len(room):
         raise NotCompared(FULL)
@@ -34,7 +34,7 @@ def _fill_edge_slots(reading: Any, graph: AtomGraph, original: Tensor, rows: Ten
     return room.reshape(*shape, *flat.shape[1:])
 
 
-def _neighbour_slots(graph: AtomGraph, width: int) -> tuple[tuple[int, int], Tensor]:
+def _neighbour_matrix_shape_and_slots(graph: AtomGraph, width: int) -> tuple[tuple[int, int], Tensor]:
     assert graph.ends is not None
     first, number = graph.ends[0], len(graph.points)
     counts = torch.bincount(first, minlength=number)
@@ -60,7 +60,7 @@ def _number_table(ids: Tensor, copy_of_row: Tensor, copy_count: int, number: int
     return table
 
 
-def _renumber(reading: Any, graph: AtomGraph, kind: str, indices: Tensor, copy_of_row: Tensor) -> Tensor:
+def _renumber_indices(reading: Any, graph: AtomGraph, kind: str, indices: Tensor, copy_of_row: Tensor) -> Tensor:
     if kind == ATOMS:
         table = _number_table(graph.atoms, graph.twins, graph.copies, len(reading.graph.points))
     else:
@@ -87,18 +87,20 @@ def _write_indices(reading: Any, graph: AtomGraph, original: Tensor, kind: str, 
             reading,
             graph,
             original,
-            _renumber_all(reading, graph, kind, reading.edges.rows_of_edges(original)[graph.edges], graph.edge_twins),
+            _renumber_all_or_raise(
+                reading, graph, kind, reading.edges.rows_of_edges(original)[graph.edges], graph.edge_twins
+            ),
         )
     elif rows == ATOMS:
-        found = _renumber_all(reading, graph, kind, original[graph.atoms], graph.twins)
+        found = _renumber_all_or_raise(reading, graph, kind, original[graph.atoms], graph.twins)
     else:
         twins = torch.stack([graph.twins[graph.batch == n][0] for n in range(graph.number)])
-        found = _renumber_all(reading, graph, kind, original[graph.graphs], twins)
+        found = _renumber_all_or_raise(reading, graph, kind, original[graph.graphs], twins)
     return found
 
 
-def _renumber_all(reading: Any, graph: AtomGraph, kind: str, indices: Tensor, copy_of_row: Tensor) -> Tensor:
-    found = _renumber(reading, graph, kind, indices, copy_of_row)
+def _renumber_all_or_raise(reading: Any, graph: AtomGraph, kind: str, indices: Tensor, copy_of_row: Tensor) -> Tensor:
+    found = _renumber_indices(reading, graph, kind, indices, copy_of_row)
     if bool(((found == -1) & (indices != -1)).any()):
         raise NotCompared(LOST)
     return found
@@ -118,7 +120,7 @@ def _write_tuples(reading: Any, graph: AtomGraph, original: Tensor, kind: str) -
     axis = tuple_axis(original)
     kept, twins = _complete_tuples(reading, graph, original.shape[axis])
     rows = original.movedim(axis, 0)[kept]
-    return (_renumber(reading, graph, kind, rows, twins) if kind else rows).movedim(0, axis)
+    return (_renumber_indices(reading, graph, kind, rows, twins) if kind else rows).movedim(0, axis)
 
 
 def _complete_tuples(reading: Any, graph: AtomGraph, number: int) -> tuple[Tensor, Tensor]:
@@ -130,7 +132,9 @@ def _complete_tuples(reading: Any, graph: AtomGraph, number: int) -> tuple[Tenso
             x = reading.values[name]
             if reading.roles[name].endswith("by tuples") and x.shape[tuple_axis(x)] == number:
                 x = x.movedim(tuple_axis(x), 0)
-                found = _renumber(reading, graph, reading.roles[name].split()[0], x, torch.full((number,), copy))
+                found = _renumber_indices(
+                    reading, graph, reading.roles[name].split()[0], x, torch.full((number,), copy)
+                )
                 there &= ((found != -1) | (x == -1)).reshape(number, -1).all(1)
         rows.append(there.nonzero().flatten())
         copies.append(torch.full_like(rows[-1], copy))
