@@ -10,7 +10,7 @@ from tpgen.tools.verification import systems
 from tpgen.tools.verification.findings import Pair, tolerance_of
 from tpgen.tools.verification.indices import EDGES, index_kinds_of, kind_assignments
 from tpgen.tools.verification.reading import BATCHES, PERIODIC, POINTERS, Reading, read_call
-from tpgen.tools.verification.subject import NamedTensors, Subject, last_dict_key
+from tpgen.tools.verification.subject import Subject, TensorsByName, last_dict_key
 
 SLACK = 10.0  # times what a network may be wrong by
 OF_ATOMS, OF_EDGES = 2, 1  # what it counts that a network obeys a reading of these
@@ -21,7 +21,7 @@ UNREAD = (
 
 
 def choose_reading(
-    subject: Subject, values: NamedTensors, declared_kinds: Mapping[str, str], graph_count: int
+    subject: Subject, values: TensorsByName, declared_kinds: Mapping[str, str], graph_count: int
 ) -> Reading | str:
     """Return the likeliest reading of a call under which permuted atoms and edges permute results.
 
@@ -66,7 +66,7 @@ def _reads_all_edge_indices(
 
 
 def _index_kind_candidates(
-    values: NamedTensors, declared_kinds: Mapping[str, str], atom_count: int
+    values: TensorsByName, declared_kinds: Mapping[str, str], atom_count: int
 ) -> dict[str, tuple[str, ...]]:
     # What each integer tensor may index, the likeliest first.
     reserved = {*BATCHES, POINTERS, PERIODIC}

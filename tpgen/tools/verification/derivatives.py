@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from tpgen.base._torch import instead
 from tpgen.tools.verification.findings import Noted, Outcome, Pair
 from tpgen.tools.verification.laws import Outcomes
-from tpgen.tools.verification.subject import STILL, NamedTensors, Subject
+from tpgen.tools.verification.subject import STILL, Subject, TensorsByName
 
-NamedFunction = Callable[[NamedTensors], NamedTensors]
+NamedFunction = Callable[[TensorsByName], TensorsByName]
 PARAMETER = "parameter "  # before the names of parameters among operands
 STEPS, DIRECTIONS = (5e-5, 5e-6, 5e-7), 3  # the shorter ones where a function bends within the first
 DERIVATIVE_LIMIT = 1e-6  # of derivatives that are compared with differences in float64
@@ -87,14 +87,17 @@ def _compare_with_definition(order: int, subject: Subject) -> Outcomes:
     return named if order > 1 else {name: pair for name, pair in named.items() if not name.startswith("cotangent")}
 
 
-def _contract_results(function: NamedFunction, leaves: NamedTensors, cotangents: NamedTensors) -> Tensor:
+def _contract_results(function: NamedFunction, leaves: TensorsByName, cotangents: TensorsByName) -> Tensor:
     found = function({name: x for name, x in leaves.items() if not name.startswith("cotangent ")})
     return contracted(found, {name: leaves[f"cotangent {name}"] for name in cotangents})
 
 
 def gradients(
-    order: int, scalar: Callable[[NamedTensors, NamedTensors], Tensor], given: NamedTensors, cotangents: NamedTensors
-) -> NamedTensors:
+    order: int,
+    scalar: Callable[[TensorsByName, TensorsByName], Tensor],
+    given: TensorsByName,
+    cotangents: TensorsByName,
+) -> TensorsByName:
     """Return the ``order``-th gradient of ``scalar`` by every operand; zero if independent."""
     leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
     found = scalar(leaves, cotangents)
@@ -105,21 +108,21 @@ def gradients(
 
 
 def _gradient(
-    scalar: Tensor, leaves: NamedTensors, create_graph: bool = False, retain_graph: bool | None = None
-) -> NamedTensors:
+    scalar: Tensor, leaves: TensorsByName, create_graph: bool = False, retain_graph: bool | None = None
+) -> TensorsByName:
     if not scalar.requires_grad:
         return {name: torch.zeros_like(x) for name, x in leaves.items()}
     found = torch.autograd.grad(scalar, list(leaves.values()), None, retain_graph, create_graph, materialize_grads=True)
     return dict(zip(leaves, found, strict=True))
 
 
-def contracted(tensors: NamedTensors, weights: NamedTensors) -> Tensor:
+def contracted(tensors: TensorsByName, weights: TensorsByName) -> Tensor:
     """Sum all entries of tensors, times weights, to one number."""
     terms = [(g * weights[name]).sum() for name, g in tensors.items()]
     return torch.stack(terms).sum() if terms else torch.zeros((), dtype=torch.float64)
 
 
-def normal_draws(like: NamedTensors, seed: int) -> NamedTensors:
+def normal_draws(like: TensorsByName, seed: int) -> TensorsByName:
     """Draw normal float64 tensors of the given shapes, reproducibly by seed."""
     generator = torch.Generator().manual_seed(seed)
     return {name: torch.randn(x.shape, generator=generator, dtype=torch.float64) for name, x in like.items()}
@@ -132,16 +135,16 @@ def _compare_with_differences(order: int, subject: Subject) -> Outcomes:
         return {"": NOT_DIFFERENTIABLE}
     cotangents = normal_draws(function(leaves), seed=7)
 
-    def scalar(given: NamedTensors, c: NamedTensors) -> Tensor:
+    def scalar(given: TensorsByName, c: TensorsByName) -> Tensor:
         return contracted(function(given), c)
 
-    def lower_order_scalar(given: NamedTensors) -> Tensor:
+    def lower_order_scalar(given: TensorsByName) -> Tensor:
         if order == 1:
             return scalar(given, cotangents).detach()
         found = gradients(order - 1, scalar, given, cotangents)
         return contracted(found, normal_draws(given, seed=order - 1)).detach()
 
-    def compare_at(at: NamedTensors, names: list[str]) -> Pair:
+    def compare_at(at: TensorsByName, names: list[str]) -> Pair:
         gradient, found = gradients(order, scalar, at, cotangents), list[Pair]()
         for step in STEPS:
             found.append(_compare_along_directions(gradient, lower_order_scalar, at, names, step))
@@ -160,7 +163,7 @@ def _compare_with_differences(order: int, subject: Subject) -> Outcomes:
     return found | {name: _compare_detached_input(order, subject, exact, leaves, name) for name in detached}
 
 
-def _inputs_without_energy_gradient(subject: Subject, function: NamedFunction, leaves: NamedTensors) -> list[str]:
+def _inputs_without_energy_gradient(subject: Subject, function: NamedFunction, leaves: TensorsByName) -> list[str]:
     # no fault: the network takes forces or stress by tensors of its own, not by its caller's
     slopes = {subject.points: subject.forces}
     names = [n for n in _inputs_and_parameters(leaves).get("inputs", []) if subject.turns.get(n, STILL) is not STILL]
@@ -174,14 +177,14 @@ def _inputs_without_energy_gradient(subject: Subject, function: NamedFunction, l
     return [name for name in without if _input_moves_result(function, leaves, name, subject.energy or "")]
 
 
-def _input_moves_result(function: NamedFunction, leaves: NamedTensors, operand: str, result: str) -> bool:
+def _input_moves_result(function: NamedFunction, leaves: TensorsByName, operand: str, result: str) -> bool:
     along = normal_draws({operand: leaves[operand]}, seed=100)[operand]
     moved = function({**leaves, operand: leaves[operand] + STEPS[0] * along})[result]
     return not torch.equal(moved, function(leaves)[result])
 
 
 def _compare_detached_input(
-    order: int, subject: Subject, function: NamedFunction, leaves: NamedTensors, name: str
+    order: int, subject: Subject, function: NamedFunction, leaves: TensorsByName, name: str
 ) -> Outcome:
     # forces with differences of the energy; in second order differences of forces, which are symmetric
     why = DETACHED.format(name=name)
@@ -190,7 +193,7 @@ def _compare_detached_input(
 
     directions = [normal_draws({name: leaves[name]}, seed=100 + seed) for seed in range(DIRECTIONS)]
 
-    def slope(result: str, along: NamedTensors) -> Tensor:
+    def slope(result: str, along: TensorsByName) -> Tensor:
         return difference(lambda t: function(_step_along(leaves, along, t))[result].detach())
 
     if order == 1:
@@ -212,7 +215,7 @@ def _largest_difference(pair: Pair) -> float:
     return found if found == found else float("inf")
 
 
-def _perturbed_leaves(subject: Subject, leaves: NamedTensors) -> Iterator[NamedTensors]:
+def _perturbed_leaves(subject: Subject, leaves: TensorsByName) -> Iterator[TensorsByName]:
     # moves turning inputs, as points and cells, or else all that are not parameters
     inputs = _inputs_and_parameters(leaves).get("inputs", [])
     moved = [name for name in inputs if subject.turns.get(name, STILL) is not STILL] or inputs
@@ -222,9 +225,9 @@ def _perturbed_leaves(subject: Subject, leaves: NamedTensors) -> Iterator[NamedT
 
 
 def _compare_along_directions(
-    gradient: NamedTensors,
-    function: Callable[[NamedTensors], Tensor],
-    leaves: NamedTensors,
+    gradient: TensorsByName,
+    function: Callable[[TensorsByName], Tensor],
+    leaves: TensorsByName,
     names: list[str],
     step: float,
 ) -> Pair:
@@ -236,7 +239,7 @@ def _compare_along_directions(
     return torch.stack(got), torch.stack(expected)
 
 
-def _step_along(leaves: NamedTensors, along: NamedTensors, step: float) -> NamedTensors:
+def _step_along(leaves: TensorsByName, along: TensorsByName, step: float) -> TensorsByName:
     return leaves | {name: leaves[name] + step * v for name, v in along.items()}
 
 
@@ -246,19 +249,19 @@ def difference(function: Callable[[float], Tensor], step: float = STEPS[0]) -> T
     return (8 * (at[2] - at[1]) - (at[3] - at[0])) / (12 * step)
 
 
-def _inputs_and_parameters(leaves: NamedTensors) -> dict[str, list[str]]:
+def _inputs_and_parameters(leaves: TensorsByName) -> dict[str, list[str]]:
     parameters = [name for name in leaves if name.startswith(PARAMETER)]
     inputs = [name for name in leaves if not name.startswith(PARAMETER)]
     return {part: names for part, names in (("inputs", inputs), ("parameters", parameters)) if names}
 
 
-def with_parameters(subject: Subject) -> tuple[NamedFunction, NamedTensors]:
+def with_parameters(subject: Subject) -> tuple[NamedFunction, TensorsByName]:
     """Return a float64 copy as a function of operands and parameters, and these leaves."""
     exact = subject.in_float64()
     parameters = {name: p.detach() for name, p in exact.module.named_parameters() if p.requires_grad}
     places = _parameter_owners(exact.module)
 
-    def float64_function(leaves: NamedTensors) -> NamedTensors:
+    def float64_function(leaves: TensorsByName) -> TensorsByName:
         for name, p in parameters.items():
             for owner, key in places[name]:
                 owner._parameters[key] = leaves[PARAMETER + name].to(p.device)  # type: ignore[assignment]
@@ -279,13 +282,13 @@ def _parameter_owners(module: nn.Module) -> dict[str, list[tuple[nn.Module, str]
     return found
 
 
-def tracked_results(function: NamedFunction, leaves: NamedTensors) -> list[str]:
+def tracked_results(function: NamedFunction, leaves: TensorsByName) -> list[str]:
     """Name the results that have a graph if all leaves require gradients."""
     tracked = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
     return [name for name, y in function(tracked).items() if y.requires_grad]
 
 
-def differentiable(function: NamedFunction, leaves: NamedTensors) -> NamedFunction | None:
+def differentiable(function: NamedFunction, leaves: TensorsByName) -> NamedFunction | None:
     """Restrict a function to results with a graph; None if none has."""
     kept = tracked_results(function, leaves)
     if not kept:
@@ -305,7 +308,7 @@ def hessian(subject: Subject) -> Outcomes:
     return {"": _compare_hessian_products(function, leaves)}
 
 
-def _compare_hessian_products(function: NamedFunction, given: NamedTensors) -> Pair:
+def _compare_hessian_products(function: NamedFunction, given: TensorsByName) -> Pair:
     leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
     found = function(leaves)
     first = _gradient(contracted(found, normal_draws(found, seed=7)), leaves, create_graph=True)

@@ -20,7 +20,7 @@ from tpgen.tools.verification.graphs import AtomGraph, reversed_edges, spacing, 
 from tpgen.tools.verification.laws import Outcomes, pairs, prefixed_parts
 from tpgen.tools.verification.potentials import stretched_operands
 from tpgen.tools.verification.reading import Reading
-from tpgen.tools.verification.subject import NamedTensors, Subject, cloned_tensors, leaf_name
+from tpgen.tools.verification.subject import Subject, TensorsByName, cloned_tensors, leaf_name
 from tpgen.tools.verification.surroundings import UNTRACKED
 from tpgen.tools.verification.systems import altered_graph, with_shorter_edges
 
@@ -65,7 +65,7 @@ def forgets(subject: Subject) -> Outcomes:
     return found
 
 
-def _fresh_results(description: str, call: Callable[[], NamedTensors]) -> NamedTensors:
+def _fresh_results(description: str, call: Callable[[], TensorsByName]) -> TensorsByName:
     # Results of a fresh copy.  Raises `NotCompared` where it does not take its inputs, or gives no numbers.
     try:
         found = cloned_tensors(call())
@@ -79,7 +79,7 @@ def _fresh_results(description: str, call: Callable[[], NamedTensors]) -> NamedT
 
 
 def _compare_after_many_calls(
-    subject: Subject, inputs: NamedTensors, other_inputs: NamedTensors, part: str
+    subject: Subject, inputs: TensorsByName, other_inputs: TensorsByName, part: str
 ) -> dict[str, Outcome]:
     # After many calls, of other inputs in the same memory, and back: as a fresh copy.
     wanted = [
@@ -111,7 +111,7 @@ def _compare_after_many_calls(
     return found
 
 
-def _copies_at_new_addresses(inputs: NamedTensors) -> NamedTensors:
+def _copies_at_new_addresses(inputs: TensorsByName) -> TensorsByName:
     # Copies at addresses that no call has seen: a cache by address, which copies of a module share, knows none of them.
     found = {}
     for name, x in inputs.items():
@@ -121,7 +121,7 @@ def _copies_at_new_addresses(inputs: NamedTensors) -> NamedTensors:
     return found
 
 
-def _compare_kept_returns(subject: Subject, inputs: NamedTensors, other_inputs: NamedTensors) -> dict[str, Pair]:
+def _compare_kept_returns(subject: Subject, inputs: TensorsByName, other_inputs: TensorsByName) -> dict[str, Pair]:
     # The numbers in what a call has returned, its tuples and dicts, before another call and after.
     used, seen = subject.fresh_copy(), list[Any]()
     with used.register_forward_hook(lambda _module, _given, result: seen.append(result)):
@@ -132,12 +132,12 @@ def _compare_kept_returns(subject: Subject, inputs: NamedTensors, other_inputs: 
     return {name: (after.get(name, x.new_zeros(0)), x) for name, x in before.items()}
 
 
-def _tensors_of_return(returned: Sequence[Any]) -> NamedTensors:
+def _tensors_of_return(returned: Sequence[Any]) -> TensorsByName:
     leaves = pytree.tree_flatten_with_path(opened_fields(returned[0]))[0] if returned else []
     return _float64_copies({leaf_name(path): x for path, x in leaves if isinstance(x, Tensor)})
 
 
-def _compare_after_untracked_call(subject: Subject, inputs: NamedTensors, part: str) -> dict[str, Outcome]:
+def _compare_after_untracked_call(subject: Subject, inputs: TensorsByName, part: str) -> dict[str, Outcome]:
     # Results and gradients of parameters, after a call without gradients: as a fresh copy.
     wanted = _fresh_results("them", partial(_results_and_parameter_gradients, subject, subject.fresh_copy(), inputs))
     used = subject.fresh_copy()
@@ -150,7 +150,7 @@ def _compare_after_untracked_call(subject: Subject, inputs: NamedTensors, part: 
     return {**prefixed_parts(part, pairs(found, wanted))}
 
 
-def _results_and_parameter_gradients(subject: Subject, module: nn.Module, inputs: NamedTensors) -> NamedTensors:
+def _results_and_parameter_gradients(subject: Subject, module: nn.Module, inputs: TensorsByName) -> TensorsByName:
     found = subject.call(module, {n: x.clone().requires_grad_(x.is_floating_point()) for n, x in inputs.items()})
     weights = {name: p for name, p in module.named_parameters() if p.requires_grad}
     live = {name: y for name, y in found.items() if y.requires_grad}
@@ -167,11 +167,11 @@ def _storage_address(x: Tensor) -> int:
     return x.untyped_storage().data_ptr()
 
 
-def _float64_copies(tensors: NamedTensors) -> NamedTensors:
+def _float64_copies(tensors: TensorsByName) -> TensorsByName:
     return {name: y.detach().to("cpu", torch.float64, copy=True) for name, y in tensors.items()}
 
 
-def _other_inputs(subject: Subject, inputs: NamedTensors) -> dict[str, tuple[NamedTensors, NamedTensors]]:
+def _other_inputs(subject: Subject, inputs: TensorsByName) -> dict[str, tuple[TensorsByName, TensorsByName]]:
     # for each part, inputs of the first and second call: moved numbers, stretched points, other integers, other edges
     floating = {name: x for name, x in inputs.items() if x.is_floating_point() and x.numel()}
     draw = normal_draws(floating, seed=21)
@@ -190,7 +190,7 @@ def _other_inputs(subject: Subject, inputs: NamedTensors) -> dict[str, tuple[Nam
     return found
 
 
-def _inputs_with_doubled_edges(subject: Subject, inputs: NamedTensors) -> NamedTensors:
+def _inputs_with_doubled_edges(subject: Subject, inputs: TensorsByName) -> TensorsByName:
     # As many edges, half of them twice: atoms have other numbers of neighbours.
     reading = subject.reading
     if not isinstance(reading, Reading) or reading.graph.ends is None or reading.unclear:
@@ -203,7 +203,7 @@ def _inputs_with_doubled_edges(subject: Subject, inputs: NamedTensors) -> NamedT
     return {name: found[name] for name in inputs} if same else {}
 
 
-def _other_integers(subject: Subject, inputs: NamedTensors) -> NamedTensors:
+def _other_integers(subject: Subject, inputs: TensorsByName) -> TensorsByName:
     # Other integers; where edges are known, with their images, and each graph keeps its atoms.
     whole = {name: x for name, x in inputs.items() if not x.is_floating_point() and x.numel()}
     reading = subject.reading
@@ -228,7 +228,7 @@ def _other_atom_order(x: Tensor) -> Tensor:
     return found
 
 
-def _trajectory_cases(subject: Subject, inputs: NamedTensors) -> dict[str, Callable[[str], Mapping[str, Outcome]]]:
+def _trajectory_cases(subject: Subject, inputs: TensorsByName) -> dict[str, Callable[[str], Mapping[str, Outcome]]]:
     # Of a network that finds its own edges, after calls of points on their way, and of a larger cell: as a fresh copy.
     reading = subject.reading
     if not isinstance(reading, Reading) or reading.graph.ends is not None or reading.unclear:
@@ -257,7 +257,7 @@ def _trajectory_cases(subject: Subject, inputs: NamedTensors) -> dict[str, Calla
     return {part: partial(compare_trajectory, way) for part, way in ways.items()}
 
 
-def _other_graph_cases(subject: Subject, inputs: NamedTensors) -> dict[str, Callable[[str], Mapping[str, Outcome]]]:
+def _other_graph_cases(subject: Subject, inputs: TensorsByName) -> dict[str, Callable[[str], Mapping[str, Outcome]]]:
     # After a call of another graph, and one with fewer edges: as a fresh copy, of each.
     reading = subject.reading
     if not isinstance(reading, Reading) or reading.graph.ends is None or reading.unclear:
@@ -278,12 +278,12 @@ def _other_graph_cases(subject: Subject, inputs: NamedTensors) -> dict[str, Call
 
 
 def _compare_after_parameter_step(
-    subject: Subject, inputs: NamedTensors, mode: bool | None, part: str
+    subject: Subject, inputs: TensorsByName, mode: bool | None, part: str
 ) -> dict[str, Pair]:
     # After a call and a step of its parameters: as a fresh copy with those, as given or in a mode.
     used, fresh = (copy if mode is None else copy.train(mode) for copy in (subject.fresh_copy(), subject.fresh_copy()))
 
-    def stepped_results() -> NamedTensors:
+    def stepped_results() -> TensorsByName:
         subject.detached_results(used, cloned_tensors(inputs))
         for network in (used, fresh):
             _step_parameters(network)

@@ -13,7 +13,7 @@ _DEEP = 6  # objects within objects
 _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
-def entries_of(value: Any) -> dict[Any, Any]:
+def entries_and_attributes(value: Any) -> dict[Any, Any]:
     """Return entries of a list or dict, or attributes of an object or module."""
     if isinstance(value, (list, tuple)):
         return dict(enumerate(value))
@@ -47,7 +47,7 @@ def _reachable_tensors(place: Place, value: Any, seen: set[int]) -> Iterator[tup
         yield place, value
     elif len(place) <= _DEEP and id(value) not in seen and _is_searched(value):
         seen.add(id(value))
-        for name, one in entries_of(value).items():
+        for name, one in entries_and_attributes(value).items():
             yield from _reachable_tensors((*place, str(name)), one, seen)
 
 

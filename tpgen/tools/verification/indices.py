@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tpgen.networks.trial import is_index
-from tpgen.tools.verification.subject import NamedTensors, last_dict_key
+from tpgen.tools.verification.subject import TensorsByName, last_dict_key
 
 ATOMS, EDGES, GRAPHS, LABELS = "atoms", "edges", "graphs", ""
 INDEX_WORDS: dict[str | None, str] = {  # what `irreps_in` may say of integers
@@ -85,7 +85,7 @@ class EdgeEnds:
         return x if self.slots is None else x.flatten(0, self.axes - 1)[self.slots]
 
 
-def edges_of(values: NamedTensors, kinds: Mapping[str, str], atom_count: int) -> EdgeEnds | None:
+def edges_of(values: TensorsByName, kinds: Mapping[str, str], atom_count: int) -> EdgeEnds | None:
     """Return the edges that atom indices encode; None if no layout fits."""
     names = [name for name in kinds if kinds[name] == ATOMS and is_index(values[name])]
     names.sort(key=lambda name: last_dict_key(name) != EDGE_INDEX)
@@ -101,7 +101,7 @@ def edges_of(values: NamedTensors, kinds: Mapping[str, str], atom_count: int) ->
     return None
 
 
-def _edges_from_pairs(values: NamedTensors, index_names: list[str], atom_count: int) -> EdgeEnds | None:
+def _edges_from_pairs(values: TensorsByName, index_names: list[str], atom_count: int) -> EdgeEnds | None:
     for name in index_names:
         x = values[name]
         if (
@@ -114,7 +114,7 @@ def _edges_from_pairs(values: NamedTensors, index_names: list[str], atom_count: 
     return None
 
 
-def _edges_from_two_vectors(values: NamedTensors, index_names: list[str], atom_count: int) -> EdgeEnds | None:
+def _edges_from_two_vectors(values: TensorsByName, index_names: list[str], atom_count: int) -> EdgeEnds | None:
     vectors = {name: values[name] for name in index_names if values[name].dim() == 1}
     by_name = {last_dict_key(name).lower(): name for name in vectors}
     pairs = [(by_name[a], by_name[b]) for a, b in PAIRS if a in by_name and b in by_name]
@@ -137,7 +137,7 @@ def _edges_without_padding(ends: Tensor, roles: Mapping[str, str], atom_count: i
     return EdgeEnds(ends[:, kept], roles, (ends.shape[1],), kept.nonzero().flatten(), empty)
 
 
-def _edges_from_neighbour_matrix(values: NamedTensors, index_names: list[str], atom_count: int) -> EdgeEnds | None:
+def _edges_from_neighbour_matrix(values: TensorsByName, index_names: list[str], atom_count: int) -> EdgeEnds | None:
     # a row of neighbours for each atom; a slot without an index, or masked, is empty
     for name in index_names:
         x = values[name]
@@ -156,7 +156,7 @@ def _edges_from_neighbour_matrix(values: NamedTensors, index_names: list[str], a
     return None
 
 
-def _edges_from_flat_neighbour_list(values: NamedTensors, index_names: list[str], atom_count: int) -> EdgeEnds | None:
+def _edges_from_flat_neighbour_list(values: TensorsByName, index_names: list[str], atom_count: int) -> EdgeEnds | None:
     # a vector of neighbours, with the count or the offset of each atom
     for name in (name for name in index_names if values[name].dim() == 1):
         x = values[name].long()
@@ -170,7 +170,7 @@ def _edges_from_flat_neighbour_list(values: NamedTensors, index_names: list[str]
     return None
 
 
-def _with_roles_of_repeated_ends(edges: EdgeEnds, values: NamedTensors, index_names: list[str]) -> EdgeEnds:
+def _with_roles_of_repeated_ends(edges: EdgeEnds, values: TensorsByName, index_names: list[str]) -> EdgeEnds:
     roles = dict(edges.roles)
     for name in (
         name for name in index_names if name not in roles and edges.axes == 1 and edges.has_edge_rows(values[name])

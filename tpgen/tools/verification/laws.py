@@ -15,7 +15,7 @@ from tpgen.base._e3nn import default_dtype
 from tpgen.planner.equivariance import rotation_of
 from tpgen.planner.plan import Plan
 from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
-from tpgen.tools.verification.subject import STILL, NamedTensors, Subject, change_layout
+from tpgen.tools.verification.subject import STILL, Subject, TensorsByName, change_layout
 
 Outcomes = Mapping[str, Outcome]
 Of = TypeVar("Of")
@@ -35,7 +35,7 @@ class Law:
     floored: bool = True  # errors that rounding explains are allowed
 
 
-def pairs(got: NamedTensors, expected: NamedTensors) -> dict[str, Pair]:
+def pairs(got: TensorsByName, expected: TensorsByName) -> dict[str, Pair]:
     """Pair results with expected results by name; ``out`` becomes an empty name."""
     return {"" if name == "out" else name: (got[name], expected[name]) for name in expected}
 
@@ -103,7 +103,7 @@ def equivariant(subject: Subject) -> Outcomes:
     return {**rotations, **prefixed_parts("parity", _compare_turned(subject, straight, improper))}
 
 
-def _compare_turned(subject: Subject, results: NamedTensors, matrices: list[Tensor]) -> dict[str, Pair]:
+def _compare_turned(subject: Subject, results: TensorsByName, matrices: list[Tensor]) -> dict[str, Pair]:
     got: dict[str, list[Tensor]] = {name: [] for name in results}
     expected: dict[str, list[Tensor]] = {name: [] for name in results}
     for matrix in matrices:
@@ -190,13 +190,13 @@ def right(subject: Subject) -> Outcomes:
     return {"": (torch.einsum("zi,zik->zk", given["x1"], _right_matrices(subject, given)), subject(given)["out"])}
 
 
-def _right_matrices(subject: Subject, operands: NamedTensors) -> Tensor:
+def _right_matrices(subject: Subject, operands: TensorsByName) -> Tensor:
     module: Any = subject.module
     own = subject.module_operands(operands)
     return module.right(own["x2"], *_weight(own)).to("cpu", torch.float64)
 
 
-def _first_rows(subject: Subject) -> NamedTensors:
+def _first_rows(subject: Subject) -> TensorsByName:
     # as many of the rows as `right` has room for: its result is a matrix for each row, which can be large
     plan = _plan(subject)
     rows = max(1, MAX_RIGHT // max(1, plan.irreps_in1.dim * plan.irreps_out.dim))
@@ -204,7 +204,7 @@ def _first_rows(subject: Subject) -> NamedTensors:
     return {name: x if name in whole else x[:rows] for name, x in subject.given.items()}
 
 
-def _weight(given: NamedTensors) -> list[Tensor]:
+def _weight(given: TensorsByName) -> list[Tensor]:
     return [given["w"]] if "w" in given else []
 
 

@@ -21,7 +21,7 @@ from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.equivariance import representation
 from tpgen.planner.plan import OUT, Operand
 from tpgen.tools.verification.moments import linear_moments, product_moments
-from tpgen.tools.verification.subject import Frame, NamedTensors, Run, Subject, derangement, frame, prefix_of
+from tpgen.tools.verification.subject import Frame, Run, Subject, TensorsByName, derangement, frame, prefix_of
 
 _NODES = 5
 
@@ -45,24 +45,24 @@ def product_subject(product: TensorProduct, rows: int) -> Subject:
     names = ("x1", "x2", "w") if product.weight_numel else ("x1", "x2")
     by_row = [n for n in names if not (n == "x1" and product.edges) and not (n == "w" and plan.shared_weights)]
 
-    def draw_operands() -> NamedTensors:
+    def draw_operands() -> TensorsByName:
         found = random_operands(plan, rows, names, generator=generator, dtype=like.dtype)
         nodes = {"x1": _normal_in_dtype(like.dtype, generator, _NODES, plan.irreps_in1.dim)} if product.edges else {}
         return {**{name: x.double() for name, x in found.items()}, **nodes}
 
-    def call_with_ends(ends: Tensor | None) -> Callable[[Run, NamedTensors], NamedTensors]:
+    def call_with_ends(ends: Tensor | None) -> Callable[[Run, TensorsByName], TensorsByName]:
         if ends is None:
             return lambda run, x: {"out": run(*x.values())}
         on = ends.to(like.device)
         return lambda run, x: {"out": run(x["x1"], x["x2"], x.get("w"), *on)}
 
-    def reference_results(x: NamedTensors) -> NamedTensors:
+    def reference_results(x: TensorsByName) -> TensorsByName:
         x1 = x["x1"] if ends is None else x["x1"][ends[0]]
         found = reference_product(plan, x1, x["x2"], x.get("w"), layout=product.layout)
         nodes = found if ends is None else found.new_zeros(_NODES, found.shape[1]).index_add(0, ends[1], found)
         return {"out": nodes}
 
-    def results_of_permuted_graph(subject: Subject) -> tuple[NamedTensors, NamedTensors]:
+    def results_of_permuted_graph(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
         assert ends is not None
         nodes, edges = derangement(_NODES), derangement(rows)
         number = torch.argsort(nodes)  # the new number of each node
@@ -91,7 +91,7 @@ def product_subject(product: TensorProduct, rows: int) -> Subject:
 
 def _results_of_permuted_rows(
     row_operands: Sequence[str], subject: Subject, call_in_order: Callable[[Tensor], Callable] | None = None
-) -> tuple[NamedTensors, NamedTensors]:
+) -> tuple[TensorsByName, TensorsByName]:
     # rows are independent: permuted rows give permuted results
     rows = subject.given[row_operands[0]].shape[0]
     order = derangement(rows)
@@ -113,10 +113,10 @@ def linear_subject(layer: Linear, rows: int) -> Subject:
     if plan.bias_numel:
         shapes["b"] = (*each, *pair[1:], plan.bias_numel)
 
-    def draw_operands() -> NamedTensors:
+    def draw_operands() -> TensorsByName:
         return {name: _normal_in_dtype(like.dtype, generator, *shape) for name, shape in shapes.items()}
 
-    def call_in_order(order: Tensor | slice) -> Callable[[Run, NamedTensors], NamedTensors]:
+    def call_in_order(order: Tensor | slice) -> Callable[[Run, TensorsByName], TensorsByName]:
         at = {} if index is None else {"index": index[order].to(like.device)}
         return lambda run, x: {"out": run(*x.values(), **at)}
 
@@ -138,7 +138,7 @@ def linear_subject(layer: Linear, rows: int) -> Subject:
     )
 
 
-def _linear_reference(layer: Linear, index: Tensor | None, x: NamedTensors) -> NamedTensors:
+def _linear_reference(layer: Linear, index: Tensor | None, x: TensorsByName) -> TensorsByName:
     # every channel to every channel, as layers without channels; weights of elements as those of each row
     plan = layer.plan
     if index is not None:
@@ -167,7 +167,7 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
     names, at = _parameter_name_of_each_weight(module), dict(module._ends)
     ends = dict(zip(EDGE_ARGUMENTS, torch.randint(_NODES, (2, rows), generator=generator), strict=True)) if at else {}
 
-    def draw_operands(own: bool) -> NamedTensors:
+    def draw_operands(own: bool) -> TensorsByName:
         counts = {o.name: _NODES if o.name in at else rows for o in plan.inputs}
         found = {
             o.name: _normal_in_dtype(like.dtype, generator, counts[o.name], *row_shape(o, channels))
@@ -180,19 +180,19 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
             found[o.name] = _normal_in_dtype(like.dtype, generator, *shape) if stored is None else stored
         return found
 
-    def reference_results(x: NamedTensors) -> NamedTensors:
+    def reference_results(x: TensorsByName) -> TensorsByName:
         found = {o.name: x[o.name] if index is None else x[o.name][index] for o in plan.weights}
         found |= {name: x[name][ends[end]] for name, end in at.items() if name != OUT}
         out = _polynomial_reference(module, {**x, **found})
         return {"out": out.new_zeros(_NODES, out.shape[1]).index_add(0, ends[at[OUT]], out) if OUT in at else out}
 
-    def call_in_order(order: Tensor | slice) -> Callable[[Run, NamedTensors], NamedTensors]:
+    def call_in_order(order: Tensor | slice) -> Callable[[Run, TensorsByName], TensorsByName]:
         used = {name: ends[end][order].to(like.device) for end, name in EDGE_ARGUMENTS.items() if end in at.values()}
         if OUT in at:
             used["num_nodes"] = _NODES
         return partial(_call_polynomial, module, names, None if index is None else index[order].to(like.device), used)
 
-    def results_of_permuted_rows(subject: Subject) -> tuple[NamedTensors, NamedTensors]:
+    def results_of_permuted_rows(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
         order = derangement(rows)
         moved = {o.name: subject.given[o.name][order] for o in plan.inputs if o.name not in at}
         got = replace(subject, call=call_in_order(order))({**subject.given, **moved})
@@ -237,8 +237,13 @@ def _polynomial_frame(o: Operand) -> Frame:
 
 
 def _call_polynomial(
-    module: PolynomialModule, names: list[str], index: Tensor | None, ends: Mapping[str, Any], run: Run, x: NamedTensors
-) -> NamedTensors:
+    module: PolynomialModule,
+    names: list[str],
+    index: Tensor | None,
+    ends: Mapping[str, Any],
+    run: Run,
+    x: TensorsByName,
+) -> TensorsByName:
     inputs = [x[o.name] for o in module.plan.inputs]
     weights = [x[o.name] for o in module.plan.weights]
     keywords: dict[str, Any] = {**ends, **({"weights": weights} if weights and not any(names) else {})}
@@ -250,7 +255,7 @@ def _call_polynomial(
     return {"out": functional_call(run, held, tuple(inputs), keywords)}  # type: ignore[arg-type]
 
 
-def _polynomial_reference(module: PolynomialModule, x: NamedTensors) -> Tensor:
+def _polynomial_reference(module: PolynomialModule, x: TensorsByName) -> Tensor:
     plan = module.plan
     values = {o.name: read_operand(o, x[o.name]).movedim(-1, 0) for o in plan.operands if o.name != OUT}
     gradient = polynomial_of(plan).gradient(OUT)

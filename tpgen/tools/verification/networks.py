@@ -28,9 +28,9 @@ from tpgen.tools.verification.subject import (
     FRAMES,
     STILL,
     Frame,
-    NamedTensors,
     Run,
     Subject,
+    TensorsByName,
     frame,
     last_dict_key,
     leaf_name,
@@ -118,7 +118,7 @@ def _with_reading(subject: Subject, reading: Reading | str) -> Subject:
     return replace(subject, reading=reading, given=given, fixed={**subject.fixed, **own})
 
 
-def _graph_energy_count(subject: Subject, results: NamedTensors) -> int:
+def _graph_energy_count(subject: Subject, results: TensorsByName) -> int:
     # Number of energies of graphs.
     number = 0 if subject.energy is None else results[subject.energy].numel()
     return 0 if number == len(subject.given[subject.points or ""]) > 1 else number
@@ -138,7 +138,7 @@ def _split_index_words(irreps_in: Any, names: Sequence[str], leaves: Sequence[An
     return {name: word for name, word in irreps_in.items() if name not in known}, found
 
 
-def _python_integers(names: Sequence[str], leaves: Sequence[Any]) -> NamedTensors:
+def _python_integers(names: Sequence[str], leaves: Sequence[Any]) -> TensorsByName:
     # Python's whole numbers among arguments, as tensors: they may count atoms or edges.
     whole = {name: x for name, x in zip(names, leaves, strict=True) if type(x) is int}
     return {name: torch.tensor(x) for name, x in whole.items()}
@@ -152,13 +152,13 @@ def copies_of(inputs: Any) -> Any:
 
 
 def _call_with_named(
-    names: list[str], values: list[Any], spec: Any, run: Run, replacements: NamedTensors
-) -> NamedTensors:
+    names: list[str], values: list[Any], spec: Any, run: Run, replacements: TensorsByName
+) -> TensorsByName:
     # Results of a call with some of its arguments by name, and the others as they were given.
     return _floating_results(run(*_call_arguments(names, values, spec, replacements)))
 
 
-def _call_arguments(names: list[str], values: list[Any], spec: Any, replacements: NamedTensors) -> Any:
+def _call_arguments(names: list[str], values: list[Any], spec: Any, replacements: TensorsByName) -> Any:
     given = [
         _like_argument(replacements[n], x) if n in replacements else copies_of(x)
         for n, x in zip(names, values, strict=True)
@@ -171,7 +171,7 @@ def _like_argument(value: Tensor, original: Any) -> Any:
 
 
 def _input_and_result_frames(
-    values: NamedTensors, given: NamedTensors, result_tensors: NamedTensors, irreps_in: Any, irreps_out: Any
+    values: TensorsByName, given: TensorsByName, result_tensors: TensorsByName, irreps_in: Any, irreps_out: Any
 ) -> tuple[dict[str, Frame], dict[str, Frame]]:
     # Turns of inputs and results, as was said or is known of them.
     known = {name: how for name, how in _turns_by_known_name(given).items() if not are_cell_counts(name, values)}
@@ -230,7 +230,7 @@ def _positional_names(forward: Callable) -> list[str]:
         return []
 
 
-def _floating_results(returned: Any) -> NamedTensors:
+def _floating_results(returned: Any) -> TensorsByName:
     leaves = pytree.tree_flatten_with_path(opened_fields(returned))[0]
     named = {last_dict_key(leaf_name(path)) or "out": leaf for path, leaf in leaves if is_floating(leaf)}
     if not named:
@@ -241,11 +241,11 @@ def _floating_results(returned: Any) -> NamedTensors:
     return named
 
 
-def _turns_by_known_name(tensors: NamedTensors) -> dict[str, str | None]:
+def _turns_by_known_name(tensors: TensorsByName) -> dict[str, str | None]:
     return {name: KNOWN[last_dict_key(name)] for name in tensors if last_dict_key(name) in KNOWN}
 
 
-def _check_shapes(frames: Mapping[str, Frame], tensors: NamedTensors) -> None:
+def _check_shapes(frames: Mapping[str, Frame], tensors: TensorsByName) -> None:
     # Raise `InputError` for a tensor whose shape does not turn so.
     for name, how in frames.items():
         try:
@@ -254,7 +254,7 @@ def _check_shapes(frames: Mapping[str, Frame], tensors: NamedTensors) -> None:
             raise InputError(f"{name}: {error}") from error
 
 
-def _frames(declared: Any, known: dict[str, str | None], tensors: NamedTensors, argument: str) -> dict[str, Frame]:
+def _frames(declared: Any, known: dict[str, str | None], tensors: TensorsByName, argument: str) -> dict[str, Frame]:
     # The frame of each name: from a mapping, from a list in the order of the names, or what is known of them.
     names = list(tensors)
     if declared is None:
@@ -276,7 +276,7 @@ def _frames(declared: Any, known: dict[str, str | None], tensors: NamedTensors, 
 
 
 def _check_results_declared(
-    tensors: NamedTensors, input_frames: Mapping[str, Frame], result_frames: Mapping[str, Frame]
+    tensors: TensorsByName, input_frames: Mapping[str, Frame], result_frames: Mapping[str, Frame]
 ) -> None:
     # Raise `InputError` where inputs turn, and of a result nobody said how: a single number can only stay.
     if all(how is STILL for how in input_frames.values()):

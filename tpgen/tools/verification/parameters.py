@@ -20,7 +20,7 @@ from tpgen.tools.verification.derivatives import (
 )
 from tpgen.tools.verification.findings import Outcome, Pair
 from tpgen.tools.verification.laws import Outcomes
-from tpgen.tools.verification.subject import STILL, NamedTensors, Subject
+from tpgen.tools.verification.subject import STILL, Subject, TensorsByName
 
 SLOPE_LIMIT = 1e-3  # of a slope along a parameter: differences of long steps are as near
 STEP = 1e-3  # relative to its largest entry or to one
@@ -94,9 +94,9 @@ def by_parameters(subject: Subject) -> Outcomes:
 
 def _compare_without_input_gradients(
     function: NamedFunction,
-    leaves: NamedTensors,
+    leaves: TensorsByName,
     names: list[str],
-    cotangents: NamedTensors,
+    cotangents: TensorsByName,
     gradients: Mapping[str, _Gradients],
 ) -> dict[str, Pair]:
     # The gradients by all parameters where no input needs one, and where each does, of results that differ so.
@@ -113,7 +113,7 @@ def _compare_without_input_gradients(
     return _differing_pairs(outcomes)
 
 
-def _compare_sum_cotangents(function: NamedFunction, leaves: NamedTensors, results: list[str]) -> dict[str, Pair]:
+def _compare_sum_cotangents(function: NamedFunction, leaves: TensorsByName, results: list[str]) -> dict[str, Pair]:
     # The gradients of a plain sum, whose cotangent is one number in the place of all, and of one with all of them.
     outcomes = {}
     for result in results:
@@ -127,7 +127,7 @@ def _compare_sum_cotangents(function: NamedFunction, leaves: NamedTensors, resul
     return _differing_pairs(outcomes)
 
 
-def _flattened(slopes: _Gradients, leaves: NamedTensors) -> Tensor:
+def _flattened(slopes: _Gradients, leaves: TensorsByName) -> Tensor:
     parts = [torch.zeros_like(leaves[n]) if g is None else g.detach() for n, g in slopes.items()]
     return torch.cat([x.flatten() for x in parts])
 
@@ -156,7 +156,7 @@ def _forward_argument_names(module: nn.Module) -> list[str]:
 
 
 def _step_parameter(
-    function: NamedFunction, leaves: NamedTensors, name: str, cotangents: NamedTensors, floors: Mapping[str, float]
+    function: NamedFunction, leaves: TensorsByName, name: str, cotangents: TensorsByName, floors: Mapping[str, float]
 ) -> _ParameterStep:
     x = leaves[name]
     size, along = STEP * max(1.0, float(x.abs().max())) if x.numel() else 1.0, normal_draws({name: x}, seed=11)[name]
@@ -190,8 +190,8 @@ def _judge_missing_graph(subject: Subject, result: str, parameters: list[str]) -
 
 
 def _compare_parameter_slopes(
-    value: Callable[[NamedTensors], Tensor],
-    leaves: NamedTensors,
+    value: Callable[[TensorsByName], Tensor],
+    leaves: TensorsByName,
     gradients: _Gradients,
     slopes: Mapping[str, tuple[Tensor, Tensor]],
     result: str,

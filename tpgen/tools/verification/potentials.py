@@ -14,7 +14,7 @@ from tpgen.tools.verification.findings import Outcome, Pair
 from tpgen.tools.verification.graphs import spacing
 from tpgen.tools.verification.laws import Outcomes, prefixed_parts
 from tpgen.tools.verification.reading import Reading
-from tpgen.tools.verification.subject import FRAMES, NamedTensors, Subject
+from tpgen.tools.verification.subject import FRAMES, Subject, TensorsByName
 
 _DIRECTIONS = 4
 APPROACH = 1 / 3  # of the shortest edge: how near an atom is brought to another
@@ -81,7 +81,7 @@ def shortest_edge_of(subject: Subject) -> tuple[int, Tensor] | None:
     return int(second[shortest]), edges[shortest]
 
 
-def with_moved_atom(subject: Subject, atom: int, step: Tensor) -> NamedTensors:
+def with_moved_atom(subject: Subject, atom: int, step: Tensor) -> TensorsByName:
     """Return operands with one atom moved by ``step``."""
     points = subject.given[subject.points or ""].clone()
     points[atom] += step
@@ -110,7 +110,7 @@ def _sixth_order_difference(function: Callable[[float], Tensor], step: float) ->
     return torch.stack([w * (function(n * step) - function(-n * step)) for n, w in _WEIGHTS.items()]).sum() / step
 
 
-def _total_energy(subject: Subject, results: NamedTensors) -> Tensor:
+def _total_energy(subject: Subject, results: TensorsByName) -> Tensor:
     return results[subject.energy or ""].sum().detach()
 
 
@@ -168,7 +168,7 @@ def _energy_and_forces_at_points(subject: Subject, points: Tensor) -> tuple[Tens
     return energy_and_forces(subject, {**subject.given, subject.points or "": points})
 
 
-def energy_and_forces(subject: Subject, given: NamedTensors) -> tuple[Tensor, Tensor]:
+def energy_and_forces(subject: Subject, given: TensorsByName) -> tuple[Tensor, Tensor]:
     """Compute energy and forces for operands; missing forces by autograd."""
     name = subject.points or ""
     if subject.forces is not None:
@@ -180,7 +180,7 @@ def energy_and_forces(subject: Subject, given: NamedTensors) -> tuple[Tensor, Te
     return energy.detach(), -slope
 
 
-def strained_operands(subject: Subject, strain: Tensor) -> NamedTensors:
+def strained_operands(subject: Subject, strain: Tensor) -> TensorsByName:
     """Strain points, cells and edge vectors among the operands."""
     by = torch.eye(3, dtype=torch.float64) + strain
     roles = subject.reading.roles if isinstance(subject.reading, Reading) else {}
@@ -238,7 +238,7 @@ def smooth(subject: Subject) -> Outcomes:
     return found | prefixed_parts("one atom", _jumps_along_path(exact, partial(_with_atom_on_path, exact, *pair), way))
 
 
-def _jumps_along_path(subject: Subject, path: Callable[[float], NamedTensors], grid_points: Tensor) -> dict[str, Pair]:
+def _jumps_along_path(subject: Subject, path: Callable[[float], TensorsByName], grid_points: Tensor) -> dict[str, Pair]:
     # bisection of the intervals that bend most leaves the jump, near zero for a continuous curve
     def values_at(place: float) -> tuple[Tensor, ...]:
         return tuple(x.flatten() for x in energy_and_forces(subject, path(place)))
@@ -252,12 +252,12 @@ def _jumps_along_path(subject: Subject, path: Callable[[float], NamedTensors], g
     return found
 
 
-def stretched_operands(subject: Subject, factor: float) -> NamedTensors:
+def stretched_operands(subject: Subject, factor: float) -> TensorsByName:
     """Scale all lengths of the operands."""
     return strained_operands(subject, (factor - 1.0) * torch.eye(3, dtype=torch.float64))
 
 
-def _with_atom_on_path(subject: Subject, atom: int, edge: Tensor, fraction: float) -> NamedTensors:
+def _with_atom_on_path(subject: Subject, atom: int, edge: Tensor, fraction: float) -> TensorsByName:
     # on a straight line, from close to its neighbour to another place
     aside = edge.norm() * torch.tensor([0.48, 0.64, 0.6], dtype=torch.float64)
     return with_moved_atom(subject, atom, (1 - fraction) * (APPROACH - 1.0) * edge + fraction * aside)
@@ -288,7 +288,7 @@ def _bisected_jump(
     return (high - low).abs().max()
 
 
-def rounding_floors(subject: Subject, results: NamedTensors) -> dict[str, float]:
+def rounding_floors(subject: Subject, results: TensorsByName) -> dict[str, float]:
     """Return the absolute error that rounding may cause in each result."""
     if subject.energy is None or not isinstance(subject.reading, Reading):
         return {}
@@ -307,7 +307,7 @@ def rounding_floors(subject: Subject, results: NamedTensors) -> dict[str, float]
     return {SLOPE: slopes, **others, **{name: unit * scale for name, scale in scales.items() if name is not None}}
 
 
-def _floors_of_other_results(subject: Subject, results: NamedTensors) -> dict[str, float]:
+def _floors_of_other_results(subject: Subject, results: TensorsByName) -> dict[str, float]:
     # results may vanish by symmetry: their size is taken at moved points
     name = subject.points or ""
     x = subject.given[name]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tpgen.tools.verification.holding import entries_of, unregistered_attributes
+from tpgen.tools.verification.holding import entries_and_attributes, unregistered_attributes
 
 TORCH, NUMPY, PYTHON = "random numbers", "numpy's random numbers", "Python's random numbers"
 # Random numbers that a whole process shares: how their state is read, put back and begun from a seed.
@@ -105,4 +105,4 @@ def _generators_within(path: str, values: Any, depth: int) -> Iterator[tuple[str
         if isinstance(value, tuple(_STATES)):
             yield at, value
         elif depth > 1 and not isinstance(value, (Tensor, nn.Module, type)):
-            yield from _generators_within(at, entries_of(value), depth - 1)
+            yield from _generators_within(at, entries_and_attributes(value), depth - 1)

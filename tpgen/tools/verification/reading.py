@@ -11,7 +11,7 @@ from torch import Tensor
 from tpgen.networks.trial import is_index
 from tpgen.tools.verification.graphs import AtomGraph, sorted_by_first_end
 from tpgen.tools.verification.indices import ATOMS, EDGES, GRAPHS, LABELS, SPECIES_NAMES, EdgeEnds, edges_of
-from tpgen.tools.verification.subject import STILL, Frame, NamedTensors, last_dict_key
+from tpgen.tools.verification.subject import STILL, Frame, TensorsByName, last_dict_key
 from tpgen.tools.verification.writing import tuple_axis, write_graph
 
 VECTORS = ("shifts", "edge_cell_shift_vectors")  # images of edges, in space
@@ -30,7 +30,7 @@ _SIZES = ("num", "n_", "natom", "nnode", "nedge", "size", "count", "len", "total
 class Reading:
     """Role of each argument of a network call, and the encoded graph."""
 
-    values: NamedTensors
+    values: TensorsByName
     roles: Mapping[str, str]
     graph: AtomGraph
     edges: EdgeEnds | None = None
@@ -73,7 +73,7 @@ class Reading:
         ]
         return [name for name in free if is_index(self.values[name]) and self.values[name].numel() > 1]
 
-    def written(self, graph: AtomGraph) -> NamedTensors:
+    def written(self, graph: AtomGraph) -> TensorsByName:
         """Return the arguments of a call with another graph."""
         return write_graph(
             self, sorted_by_first_end(graph) if self.edges is not None and self.edges.in_order else graph
@@ -86,7 +86,7 @@ def tensor_row_count(x: Tensor, frame: Frame) -> int | None:
 
 
 def read_call(
-    points: str, values: NamedTensors, turns: Mapping[str, Frame], kinds: Mapping[str, str], graph_count: int = 0
+    points: str, values: TensorsByName, turns: Mapping[str, Frame], kinds: Mapping[str, str], graph_count: int = 0
 ) -> Reading | str:
     """Read a call by the kinds of rows that integers index; a text says why not.
 
@@ -124,7 +124,7 @@ def read_call(
 
 
 def _graph_of_each_atom(
-    values: NamedTensors, kinds: Mapping[str, str], atom_count: int, graph_count: int
+    values: TensorsByName, kinds: Mapping[str, str], atom_count: int, graph_count: int
 ) -> tuple[Tensor, dict[str, str]]:
     # the graph of each atom: as said, by its name, as numbers of atoms, or as many as there are energies
     whole = {name: x for name, x in values.items() if is_index(x) and x.dim() == 1}
@@ -191,7 +191,7 @@ def _edge_role(name: str, x: Tensor, frame: Frame, graph: AtomGraph, kind: str) 
     return f"{kind} by {EDGES}" if kind in (ATOMS, EDGES) else EDGES
 
 
-def _tuple_companions(values: NamedTensors, roles: Mapping[str, str]) -> dict[str, str]:
+def _tuple_companions(values: TensorsByName, roles: Mapping[str, str]) -> dict[str, str]:
     lengths = {
         len(values[n].movedim(tuple_axis(values[n]), 0)) for n, role in roles.items() if role.endswith("by tuples")
     }
@@ -206,7 +206,7 @@ def _are_whole_numbers(x: Tensor) -> bool:
     return bool(((x - x.round()).abs() < _WHOLE).all())
 
 
-def are_cell_counts(name: str, values: NamedTensors) -> bool:
+def are_cell_counts(name: str, values: TensorsByName) -> bool:
     """Whether undeclared edge images count cells, rather than being vectors."""
     x = values[name].double()
     if last_dict_key(name) not in VECTORS or x.shape[-1:] != (3,) or not _are_whole_numbers(x):
@@ -217,7 +217,7 @@ def are_cell_counts(name: str, values: NamedTensors) -> bool:
     return not any(_are_whole_numbers(x @ torch.linalg.pinv(cell)) for found in cells for cell in found)
 
 
-def _why_axes_unclear(values: NamedTensors, roles: Mapping[str, str], graph: AtomGraph, edges: EdgeEnds | None) -> str:
+def _why_axes_unclear(values: TensorsByName, roles: Mapping[str, str], graph: AtomGraph, edges: EdgeEnds | None) -> str:
     rows, atoms = 0 if edges is None or edges.axes > 1 else edges.shape[0], len(graph.points)
     loose = [n for n, x in values.items() if roles[n] in (ATOMS, EDGES, GRAPHS) and x.is_floating_point()]
     if rows and rows in (atoms, graph.number):

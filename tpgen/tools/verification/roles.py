@@ -14,7 +14,7 @@ from tpgen.base.errors import InputError
 from tpgen.tools.verification.derivatives import normal_draws
 from tpgen.tools.verification.potentials import strain_derivative
 from tpgen.tools.verification.reading import Reading
-from tpgen.tools.verification.subject import NamedTensors, Subject, last_dict_key
+from tpgen.tools.verification.subject import Subject, TensorsByName, last_dict_key
 
 ENERGY, FORCES, STRESS, VIRIAL = "energy", "forces", "stress", "virial"
 TURNS: dict[str, str | None] = {  # how results of these roles turn
@@ -39,7 +39,7 @@ ASK = (
 
 
 def split_roles(irreps_out: Any, result_names: Sequence[str]) -> tuple[Any, dict[str, str]]:
-    """Split ``irreps_out`` into how results turn, and results by role word of `TURNS`."""
+    """Split ``irreps_out`` into how results turn, and results by role; raises `InputError` for repeated roles."""
     if not isinstance(irreps_out, (Mapping, list, tuple, str)):
         return irreps_out, {}
     listed = [irreps_out] if isinstance(irreps_out, str) else irreps_out
@@ -56,7 +56,7 @@ def split_roles(irreps_out: Any, result_names: Sequence[str]) -> tuple[Any, dict
     return found, {word: known.get(name, name) for word, name in roles.items()}
 
 
-def with_roles(subject: Subject, results: NamedTensors, roles: Mapping[str, str]) -> Subject:
+def with_roles(subject: Subject, results: TensorsByName, roles: Mapping[str, str]) -> Subject:
     """Set the subject's energy, forces and stress by declared roles or names."""
     by_name = {role: next((n for n in names if n in results), None) for role, names in _NAMES.items()}
     found = dict(roles) if roles else {role: name for role, name in by_name.items() if name is not None}
@@ -68,7 +68,7 @@ def with_roles(subject: Subject, results: NamedTensors, roles: Mapping[str, str]
     return replace(subject, energy=found.get(ENERGY), forces=found.get(FORCES), stress=stress, is_virial=virial)
 
 
-def with_detected_forces(subject: Subject, results: NamedTensors) -> Subject:
+def with_detected_forces(subject: Subject, results: TensorsByName) -> Subject:
     """Set the subject's forces and energy by differences of energies."""
     if subject.points is None or subject.forces is not None or subject.given[subject.points].dim() != 2:
         return subject
@@ -99,7 +99,7 @@ def _may_be_energy(result: Tensor, atom_count: int) -> bool:
 
 def _slopes_and_field_components(
     subject: Subject, energies: list[str], fields: list[str]
-) -> tuple[NamedTensors, NamedTensors]:
+) -> tuple[TensorsByName, TensorsByName]:
     # Slopes of energies along directions, and the components of fields along them.
     name = subject.points or ""
     x = subject.given[name]
@@ -121,7 +121,7 @@ def _line_cosine(one: Tensor, other: Tensor) -> float:
     return float((one @ other).abs() / (one.norm() * other.norm()).clamp(min=1e-300))
 
 
-def with_detected_stress(subject: Subject, results: NamedTensors) -> Subject:
+def with_detected_stress(subject: Subject, results: TensorsByName) -> Subject:
     """Set the subject's stress or virial, if unnamed, by strain derivatives."""
     tensors = [
         name

@@ -15,7 +15,7 @@ from tpgen.tools.verification.graphs import spacing
 from tpgen.tools.verification.laws import Outcomes, pairs
 from tpgen.tools.verification.precision import Casts, Doubled
 from tpgen.tools.verification.reading import Reading
-from tpgen.tools.verification.subject import NamedTensors, Subject
+from tpgen.tools.verification.subject import Subject, TensorsByName
 from tpgen.tools.verification.systems import dense_graph, network_results
 
 UNEXPLAINED = 0.2  # of what a network may be wrong by: what is further apart is compared with rounding itself
@@ -110,7 +110,7 @@ def _compare_far_from_origin(subject: Subject, exact: Subject) -> dict[str, Outc
     return told
 
 
-def _energy_difference_remark(subject: Subject, exact: Subject, operands: NamedTensors) -> dict[str, Outcome]:
+def _energy_difference_remark(subject: Subject, exact: Subject, operands: TensorsByName) -> dict[str, Outcome]:
     # Whether energies of geometries can be told apart.
     name, energy = subject.points, subject.energy
     if name is None or energy is None or subject.dtype not in WIDE:
@@ -139,7 +139,7 @@ def _largest_difference(x: Tensor, y: Tensor) -> float:
 
 
 def _rounding_errors(
-    subject: Subject, exact: Subject, operands: NamedTensors, expected: NamedTensors
+    subject: Subject, exact: Subject, operands: TensorsByName, expected: TensorsByName
 ) -> dict[str, float]:
     # How far results of the copy are moved by rounding, of inputs and of whatever it computes.
     unit, found = torch.finfo(subject.dtype).eps, dict.fromkeys(expected, 0.0)
@@ -153,7 +153,7 @@ def _rounding_errors(
     return found
 
 
-def _narrow_casts_text(subject: Subject, operands: NamedTensors) -> str:
+def _narrow_casts_text(subject: Subject, operands: TensorsByName) -> str:
     # What narrows numbers of the network, as far as calls say.
     with Narrowing() as casts:
         subject(operands, subject.fresh_copy())

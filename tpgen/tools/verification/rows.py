@@ -22,7 +22,7 @@ from tpgen.tools.verification.findings import NotCompared, Outcome
 from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pairs, prefixed_parts
 from tpgen.tools.verification.potentials import SPACE
 from tpgen.tools.verification.reading import CELLS, Reading, tensor_row_count
-from tpgen.tools.verification.subject import STILL, Frame, NamedTensors, Subject, derangement, last_dict_key
+from tpgen.tools.verification.subject import STILL, Frame, Subject, TensorsByName, derangement, last_dict_key
 from tpgen.tools.verification.systems import finite_entries, finite_systems, network_results
 
 NO_ROWS = "no input is said to be points, and inputs and results do not share a first length"
@@ -75,7 +75,7 @@ def permuted_rows(subject: Subject) -> Outcomes:
     return {**moved, **some, **compared_if_accepted("one row alone", compare_one_row)}
 
 
-def _results_with_rows(subject: Subject, results: NamedTensors, row_count: int) -> NamedTensors:
+def _results_with_rows(subject: Subject, results: TensorsByName, row_count: int) -> TensorsByName:
     kept = {
         name: y.detach() for name, y in results.items() if tensor_row_count(y, subject.result_frame(name)) == row_count
     }
@@ -84,7 +84,7 @@ def _results_with_rows(subject: Subject, results: NamedTensors, row_count: int) 
     return kept
 
 
-def _results_of_selected_rows(subject: Subject, index: Tensor) -> NamedTensors:
+def _results_of_selected_rows(subject: Subject, index: Tensor) -> TensorsByName:
     return network_results(subject, {name: x[index] for name, x in subject.given.items()})
 
 

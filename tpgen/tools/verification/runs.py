@@ -28,7 +28,7 @@ from tpgen.tools.verification.findings import Outcome, Pair, tolerance_of
 from tpgen.tools.verification.holding import Place, plain_tensors
 from tpgen.tools.verification.laws import Outcomes, pairs, prefixed_parts
 from tpgen.tools.verification.randomness import advanced_random_states, is_torch_generator
-from tpgen.tools.verification.subject import NamedTensors, Run, Subject
+from tpgen.tools.verification.subject import Run, Subject, TensorsByName
 
 REPEATS, DRAWING = 3, 16  # calls, and how many of a network that draws random numbers
 NEAR, PLACES = 1e-2, 4  # how far inputs are moved, relative to the largest entry, and how often: sums round otherwise
@@ -89,7 +89,7 @@ def _takes_gradients(subject: Subject) -> bool:
     return bool(taken)
 
 
-def _detached_results(subject: Subject, run: Run | None = None) -> NamedTensors:
+def _detached_results(subject: Subject, run: Run | None = None) -> TensorsByName:
     return {name: y.detach() for name, y in subject(subject.given, run).items()}
 
 
@@ -106,10 +106,10 @@ def _silenced_warnings() -> Iterator[None]:
         logging.disable(before)
 
 
-def _results_and_gradients(subject: Subject, run: Run | None = None) -> NamedTensors:
+def _results_and_gradients(subject: Subject, run: Run | None = None) -> TensorsByName:
     # Results, and the gradients of their combination with a cotangent, if the network keeps its graph.
 
-    def scalar(leaves: NamedTensors, cotangents: NamedTensors) -> Tensor:
+    def scalar(leaves: TensorsByName, cotangents: TensorsByName) -> Tensor:
         return contracted({name: y for name, y in subject(leaves, run).items() if y.requires_grad}, cotangents)
 
     found = _detached_results(subject, run)
@@ -122,7 +122,7 @@ def _results_and_gradients(subject: Subject, run: Run | None = None) -> NamedTen
     return found | {f"gradient of {name}": g for name, g in slopes.items()}
 
 
-def _choose_result_function(subject: Subject) -> Callable[[Subject], NamedTensors]:
+def _choose_result_function(subject: Subject) -> Callable[[Subject], TensorsByName]:
     # with gradients, except where forces are results and splines have no second derivatives; some of torch's gradients,
     # as that of a determinant, fail if the default dtype is another
     compared = _detached_results if is_splined(subject.module) and _takes_gradients(subject) else _results_and_gradients
@@ -131,7 +131,7 @@ def _choose_result_function(subject: Subject) -> Callable[[Subject], NamedTensor
     return compared
 
 
-def _needs_matching_default_dtype(subject: Subject, result_function: Callable[[Subject], NamedTensors]) -> bool:
+def _needs_matching_default_dtype(subject: Subject, result_function: Callable[[Subject], TensorsByName]) -> bool:
     if torch.get_default_dtype() == subject.dtype:
         return False
     try:
@@ -196,14 +196,14 @@ def _compare_nearby_inputs(subject: Subject, seed: int, call_count: int) -> dict
     return prefixed_parts(f"inputs moved {seed + 1}", _compare_calls(found)) if shapes and numbers else {}
 
 
-def _compare_calls(calls: list[NamedTensors]) -> dict[str, Pair]:
+def _compare_calls(calls: list[TensorsByName]) -> dict[str, Pair]:
     # Results of several calls, each beside those of the first.
     first, *again = calls
     got = {name: torch.stack([one[name] for one in again]) for name in first}
     return pairs(got, {name: torch.stack([x] * len(again)) for name, x in first.items()})
 
 
-def _default_dtype_remark(subject: Subject, result_function: Callable[[Subject], NamedTensors]) -> dict[str, str]:
+def _default_dtype_remark(subject: Subject, result_function: Callable[[Subject], TensorsByName]) -> dict[str, str]:
     # Errors of torch in the default dtype of the process.
     if result_function in (_detached_results, _results_and_gradients):
         return {}

@@ -20,7 +20,7 @@ from tpgen.tools.verification.graphs import (
 from tpgen.tools.verification.indices import GRAPHS
 from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pairs
 from tpgen.tools.verification.reading import Reading, tensor_row_count
-from tpgen.tools.verification.subject import STILL, NamedTensors, Subject
+from tpgen.tools.verification.subject import STILL, Subject, TensorsByName
 from tpgen.tools.verification.systems import CRYSTAL, altered_graph, network_results, one_atom_crystal, reading_of
 
 VIRIALS = ("virial", "virials")
@@ -110,7 +110,7 @@ def _differ(one: Tensor, other: Tensor) -> bool:
     return one.shape != other.shape or bool((one - other).abs().max() > ALIKE * (1.0 + other.abs().max()))
 
 
-def _compare_copies(subject: Subject, results: NamedTensors, doubled: AtomGraph) -> dict[str, Pair]:
+def _compare_copies(subject: Subject, results: TensorsByName, doubled: AtomGraph) -> dict[str, Pair]:
     expected = _expected_of_copies(subject, results, doubled)
     once = reading_of(subject).written(doubled)
     found = [network_results(subject, values) for values in _with_and_without_doubled_extensives(subject, once)]
@@ -128,13 +128,13 @@ def _possibly_extensive_arguments(subject: Subject) -> set[str]:
     return {name for name in subject.given if roles[name] in ("graphs", "") and subject.turns.get(name, STILL) is STILL}
 
 
-def _with_and_without_doubled_extensives(subject: Subject, values: NamedTensors) -> list[NamedTensors]:
+def _with_and_without_doubled_extensives(subject: Subject, values: TensorsByName) -> list[TensorsByName]:
     # with the numbers of a whole graph as they are, and as of two
     whole = _possibly_extensive_arguments(subject)
     return [values, {**values, **{name: 2 * values[name] for name in whole}}] if whole else [values]
 
 
-def _expected_of_copies(subject: Subject, results: NamedTensors, doubled: AtomGraph) -> NamedTensors:
+def _expected_of_copies(subject: Subject, results: TensorsByName, doubled: AtomGraph) -> TensorsByName:
     # The results of a system and its copy, as far as it is known how they grow.
     atoms, points, found = len(doubled.atoms) // 2, reading_of(subject).graph.points, {}
     for name, y in results.items():
@@ -226,12 +226,12 @@ def _compare_together(subject: Subject, graphs: list[AtomGraph]) -> dict[str, Ou
     return _compare_with_each(subject, together, each)
 
 
-def _results_of_joined(subject: Subject, graphs: list[AtomGraph]) -> NamedTensors:
+def _results_of_joined(subject: Subject, graphs: list[AtomGraph]) -> TensorsByName:
     return network_results(subject, reading_of(subject).written(reduce(joined_graphs, graphs)))
 
 
 def _compare_with_each(
-    subject: Subject, joined_results: NamedTensors, single_results: list[NamedTensors]
+    subject: Subject, joined_results: TensorsByName, single_results: list[TensorsByName]
 ) -> dict[str, Outcome]:
     found: dict[str, Outcome] = {}
     for name, y in joined_results.items():

@@ -18,7 +18,7 @@ from tpgen.planner.instruction import parse_irreps
 from tpgen.tools.verification.findings import NotCompared
 from tpgen.tools.verification.precision import double_of, in_double
 
-NamedTensors = dict[str, Tensor]
+TensorsByName = dict[str, Tensor]
 Turn = Callable[[Tensor, Tensor], Tensor]  # a tensor and an orthogonal matrix of three rows
 Run = Callable[..., Any]  # the module, or what stands in for it
 Moments = Callable[[], Mapping[str, tuple[Tensor, Tensor] | str]]
@@ -123,7 +123,7 @@ def last_dict_key(name: str) -> str:
     return name.rpartition("['")[2].removesuffix("']") if name.endswith("']") else name
 
 
-def cloned_tensors(tensors: NamedTensors) -> NamedTensors:
+def cloned_tensors(tensors: TensorsByName) -> TensorsByName:
     return {name: x.clone() for name, x in tensors.items()}
 
 
@@ -152,9 +152,9 @@ class Subject:
     kind: str
     title: str
     module: nn.Module
-    call: Callable[[Run, NamedTensors], NamedTensors]
-    given: NamedTensors
-    others: NamedTensors = field(default_factory=dict)  # a second draw, where a law needs two
+    call: Callable[[Run, TensorsByName], TensorsByName]
+    given: TensorsByName
+    others: TensorsByName = field(default_factory=dict)  # a second draw, where a law needs two
     dtype: torch.dtype
     device: torch.device
     turns: Mapping[str, Frame] = field(default_factory=dict)  # operands and results that turn; the others stay
@@ -162,9 +162,9 @@ class Subject:
     linear: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # operands that it is linear in together
     affine: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the same but for a constant
     degrees: Mapping[str, int] = field(default_factory=dict)  # operands in which it is a polynomial, and how high
-    reference: Callable[[NamedTensors], NamedTensors] | None = None
+    reference: Callable[[TensorsByName], TensorsByName] | None = None
     moments: Moments | None = None
-    relabel: Callable[[Subject], tuple[NamedTensors, NamedTensors]] | None = (
+    relabel: Callable[[Subject], tuple[TensorsByName, TensorsByName]] | None = (
         None  # of rows in another order: results, and expected
     )
     points: str | None = None  # where a potential has its positions, energy, forces, cell and stress
@@ -174,7 +174,7 @@ class Subject:
     stress: str | None = None
     is_virial: bool = False  # it is no stress, but this times the volume, of the other sign
     unsaid: str = ""  # why forces cannot be told among the results
-    fixed: NamedTensors = field(default_factory=dict)  # integer arguments of a network, as which atoms an edge joins
+    fixed: TensorsByName = field(default_factory=dict)  # integer arguments of a network, as which atoms an edge joins
     undeclared: bool = False  # nothing was said of how it turns
     fresh: nn.Module | None = None  # a copy from before the first call
     settings: str = ""
@@ -184,14 +184,14 @@ class Subject:
     inexact: str = ""  # why that does not run
     narrow: bool = False  # the module's code names narrower dtypes, which are float64 in that copy
     reading: Any = ""  # a `Reading` of a network's arguments, or why there is none
-    handed: Callable[[NamedTensors], Any] | None = None  # the arguments of a network's call, in their tuples and dicts
+    handed: Callable[[TensorsByName], Any] | None = None  # the arguments of a network's call, in their tuples and dicts
     outcomes: tuple[str, ...] = ()  # the names of a network's results
-    drawing: Callable[[Run, NamedTensors], NamedTensors] | None = (
+    drawing: Callable[[Run, TensorsByName], TensorsByName] | None = (
         None  # the call that goes on with random numbers, if it draws some
     )
     floors: Mapping[str, float] = field(default_factory=dict)  # of results: errors that rounding makes in any case
 
-    def __call__(self, operands: NamedTensors, run: Run | None = None) -> NamedTensors:
+    def __call__(self, operands: TensorsByName, run: Run | None = None) -> TensorsByName:
         """Call the module, or ``run`` instead; return float64 copies of results on the CPU."""
         found = self.call(self.module if run is None else run, self.module_operands(operands))
         return {name: y.to("cpu", torch.float64, copy=True) for name, y in found.items()}
@@ -221,16 +221,16 @@ class Subject:
         module, fresh = copy_of(self.module).eval(), self.fresh_copy().eval()
         return replace(self, module=module, fresh=fresh, exact=lambda: double_of(fresh))
 
-    def module_operands(self, operands: NamedTensors) -> NamedTensors:
+    def module_operands(self, operands: TensorsByName) -> TensorsByName:
         """Copy operands to the module's device and dtype, for one call."""
         own = {n: x.to(self.device, self.dtype if x.is_floating_point() else x.dtype) for n, x in operands.items()}
         return {name: x if x.requires_grad else x.detach().clone() for name, x in own.items()}
 
-    def arguments(self) -> NamedTensors:
+    def arguments(self) -> TensorsByName:
         """Copy all tensor arguments of a call for the module, including integers."""
         return {**self.module_operands(self.given), **cloned_tensors(self.fixed)}
 
-    def detached_results(self, module: Run, operands: NamedTensors) -> NamedTensors:
+    def detached_results(self, module: Run, operands: TensorsByName) -> TensorsByName:
         """Call ``module`` on prepared operands; return detached float64 results on the CPU."""
         return {name: y.detach().to("cpu", torch.float64, copy=True) for name, y in self.call(module, operands).items()}
 

@@ -15,7 +15,7 @@ from tpgen.tools.inspection.report.values import reason
 from tpgen.tools.verification.findings import NotCompared, Outcome
 from tpgen.tools.verification.laws import Outcomes, pairs, prefixed_parts
 from tpgen.tools.verification.randomness import RANDOM, held_states, is_torch_generator, shared_states
-from tpgen.tools.verification.subject import NamedTensors, Subject, leaf_name
+from tpgen.tools.verification.subject import Subject, TensorsByName, leaf_name
 
 # What a whole process shares: how it is read and set, and two values, of which one call finds the one, one the other.
 SHARED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], tuple[Any, Any]]] = {
@@ -189,7 +189,7 @@ def memory(subject: Subject) -> Outcomes:
     return found
 
 
-def _arguments_requiring_gradients(subject: Subject) -> NamedTensors:
+def _arguments_requiring_gradients(subject: Subject) -> TensorsByName:
     given = subject.arguments()
     return {name: x.requires_grad_() if x.is_floating_point() else x for name, x in given.items()}
 
@@ -198,7 +198,7 @@ def same_values(subject: Subject) -> Outcomes:
     """Compare results under no_grad, inference_mode, with input gradients, with frozen parameters."""
     expected = subject.detached_results(subject.module, subject.arguments())
     frozen = None if subject.fresh is None else subject.fresh_copy().requires_grad_(False)
-    cases: dict[str, Callable[[], NamedTensors]] = {
+    cases: dict[str, Callable[[], TensorsByName]] = {
         "no_grad": lambda: torch.no_grad()(subject.detached_results)(subject.module, subject.arguments()),
         "inference_mode": lambda: torch.inference_mode()(_call_with_copies)(subject),
         "inputs with gradients": lambda: subject.detached_results(
@@ -243,5 +243,5 @@ def _is_other_outcome(untracked: Outcome, tracked: Outcome) -> bool:
     return not torch.allclose(untracked[0], tracked[0], rtol=1e-9, atol=1e-9, equal_nan=True)
 
 
-def _call_with_copies(subject: Subject) -> NamedTensors:
+def _call_with_copies(subject: Subject) -> TensorsByName:
     return subject.detached_results(subject.module, subject.arguments())

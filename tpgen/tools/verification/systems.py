@@ -26,7 +26,7 @@ from tpgen.tools.verification.graphs import (
 from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pairs, prefixed_parts
 from tpgen.tools.verification.potentials import energy_and_forces
 from tpgen.tools.verification.reading import PERIODIC, Reading, tensor_row_count
-from tpgen.tools.verification.subject import NamedTensors, Subject, derangement, last_dict_key
+from tpgen.tools.verification.subject import Subject, TensorsByName, derangement, last_dict_key
 
 NODE_ENERGIES = ("node_energy", "node_energies", "atomic_energy", "atomic_energies", "energies")
 STRAIN = 0.06  # of another graph's cell
@@ -73,7 +73,7 @@ def reading_of(subject: Subject) -> Reading:
     return subject.reading
 
 
-def network_results(subject: Subject, arguments: NamedTensors) -> NamedTensors:
+def network_results(subject: Subject, arguments: TensorsByName) -> TensorsByName:
     """Call a network, detaching results; raises `NotCompared` if the network fails."""
     try:
         return {name: y.detach() for name, y in subject(arguments).items()}
@@ -89,7 +89,7 @@ def _reordered_rows(subject: Subject, result: str, y: Tensor, row_count: int, or
     return y[order] if tensor_row_count(y, subject.result_frame(result)) == row_count else y
 
 
-def permuted_atoms(subject: Subject) -> tuple[NamedTensors, NamedTensors]:
+def permuted_atoms(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
     """Permute each graph's atoms; return results and expected results."""
     reading = reading_of(subject)
     order = _isolated_atoms_last(reading.graph, derangement(len(reading.graph.points)))
@@ -151,7 +151,7 @@ def _isolated_atoms_last(graph: AtomGraph, order: Tensor) -> Tensor:
     return torch.cat([order[joined[order]], order[~joined[order]]]) if joined[-1] else order
 
 
-def _reordered_results(subject: Subject, results: NamedTensors, got: NamedTensors, order: Tensor) -> NamedTensors:
+def _reordered_results(subject: Subject, results: TensorsByName, got: TensorsByName, order: Tensor) -> TensorsByName:
     return {name: _reordered_atoms(subject, name, y, got[name], order) for name, y in results.items()}
 
 
@@ -320,7 +320,7 @@ def _check_finite_results(subject: Subject, graph: AtomGraph) -> dict[str, Pair]
     return {name: pair for name, pair in pairs.items() if pair[1].numel()}
 
 
-def finite_entries(results: NamedTensors) -> dict[str, Pair]:
+def finite_entries(results: TensorsByName) -> dict[str, Pair]:
     """Pair masks of finite entries with ones."""
     return {name: (y.isfinite().double(), torch.ones(y.shape).double()) for name, y in results.items() if y.numel()}
 

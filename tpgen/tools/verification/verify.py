@@ -213,8 +213,8 @@ def verify(
     progress
         True for a bar, on stderr or in a notebook; or a function of each law's name.
 
-    Raises `InputError` for unsuitable arguments.  A broken law is a failed finding, no error.  Nothing compared is not
-    passed.
+    Raises `InputError` for unsuitable arguments.  A broken law is a failed finding, no error.  A report
+    without comparisons has not passed.
 
     >>> from tpgen.nn.tensor_product import TensorProduct
     >>> product = TensorProduct("4x1o", "1o", "4x1e", [(0, 0, 0, "uvu", True)], strategy="einsum")

@@ -11,7 +11,7 @@ from torch import Tensor
 from tpgen.tools.verification.findings import NotCompared
 from tpgen.tools.verification.graphs import AtomGraph
 from tpgen.tools.verification.indices import ATOMS, EDGES, GRAPHS
-from tpgen.tools.verification.subject import NamedTensors
+from tpgen.tools.verification.subject import TensorsByName
 
 LOST = "an index means what another graph has no more"
 FULL = "no place among the neighbours of an atom is empty: give a call in which one is"
@@ -217,7 +217,7 @@ WRITE: dict[str, Callable[[Any, AtomGraph, Tensor], Tensor]] = {
 }
 
 
-def write_graph(reading: Any, graph: AtomGraph) -> NamedTensors:
+def write_graph(reading: Any, graph: AtomGraph) -> TensorsByName:
     """Return the arguments of a call with another graph, by roles."""
     found = {}
     for name, x in reading.values.items():
