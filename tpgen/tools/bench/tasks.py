@@ -84,7 +84,7 @@ def _backward(product: TimedProduct, operands: Operands) -> tuple[Tensor, ...]:
     return out.detach(), *torch.autograd.grad(out, operands.leaves, operands.out_cotangent)
 
 
-def _force_training(product: TimedProduct, operands: Operands) -> tuple[Tensor, ...]:
+def _double_backward(product: TimedProduct, operands: Operands) -> tuple[Tensor, ...]:
     # In a network the cotangent of the product depends on everything, so it gets a gradient as well.
     cotangent = operands.out_cotangent.detach().requires_grad_()
     out = product(operands.x1, operands.x2, operands.w)
@@ -102,7 +102,7 @@ TASKS: dict[str, Task] = {
         "double",
         "forward, gradient of y, and gradients of both (x, y, w, cotangent), as training on forces takes them",
         ("force", "out_cotangent", "x1", "x2", "w"),
-        _force_training,
+        _double_backward,
         "training on forces",
     ),
 }

@@ -144,7 +144,7 @@ def _compare_with_differences(order: int, subject: Subject) -> Outcomes:
         found = gradients(order - 1, scalar, given, cotangents)
         return contracted(found, normal_draws(given, seed=order - 1)).detach()
 
-    def compare_at(at: TensorsByName, names: list[str]) -> Pair:
+    def compare_gradient_with_differences(at: TensorsByName, names: list[str]) -> Pair:
         gradient, found = gradients(order, scalar, at, cotangents), list[Pair]()
         for step in STEPS:
             found.append(_compare_along_directions(gradient, lower_order_scalar, at, names, step))
@@ -155,9 +155,10 @@ def _compare_with_differences(order: int, subject: Subject) -> Outcomes:
     detached = _inputs_without_energy_gradient(subject, function, leaves)
     found: dict[str, Outcome] = {}
     for part, names in _inputs_and_parameters({name: x for name, x in leaves.items() if name not in detached}).items():
-        pair = compare_at(leaves, names)
+        pair = compare_gradient_with_differences(leaves, names)
         kink = _exceeds_limit(pair) and not any(
-            _exceeds_limit(compare_at(near, names)) for near in _perturbed_leaves(subject, leaves)
+            _exceeds_limit(compare_gradient_with_differences(near, names))
+            for near in _perturbed_leaves(subject, leaves)
         )
         found[part] = KINK if kink else pair
     return found | {name: _compare_detached_input(order, subject, exact, leaves, name) for name in detached}

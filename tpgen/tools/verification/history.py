@@ -184,13 +184,13 @@ def _other_inputs(subject: Subject, inputs: TensorsByName) -> dict[str, tuple[Te
         )
     for part, mixed in (
         ("other indices", _other_integers(subject, inputs)),
-        ("other edges", _inputs_with_doubled_edges(subject, inputs)),
+        ("other edges", _doubled_edge_arguments(subject, inputs)),
     ):
         found |= {part: (inputs, {**inputs, **mixed})} if mixed else {}
     return found
 
 
-def _inputs_with_doubled_edges(subject: Subject, inputs: TensorsByName) -> TensorsByName:
+def _doubled_edge_arguments(subject: Subject, inputs: TensorsByName) -> TensorsByName:
     # As many edges, half of them twice: atoms have other numbers of neighbours.
     reading = subject.reading
     if not isinstance(reading, Reading) or reading.graph.ends is None or reading.unclear:

@@ -53,7 +53,9 @@ def copies(subject: Subject) -> Outcomes:
     far, straight = FAR * (1.0 + float((points - points[:1]).norm(dim=-1).max())), network_results(exact, exact.given)
     near, further = (_compare_copies(exact, straight, two_distant_copies(reading.graph, n * far)) for n in (1, 2))
     if any(
-        _differ(*(one[name][0] - one[name][1] for one in (near, further))) for name in near if _same_shape(near[name])
+        _differs_beyond_rounding(*(one[name][0] - one[name][1] for one in (near, further)))
+        for name in near
+        if _same_shape(near[name])
     ):
         raise NotCompared("the network sees points that no edge joins")
     return (
@@ -98,7 +100,11 @@ def _compare_beside_one_species(subject: Subject, distance: float) -> dict[str, 
             separate = sum(network_results(subject, reading.written(one))[energy].sum() for one in parts)
         except NotCompared as why:
             return {part: str(why)}
-        found[part] = APART if _differ(together, torch.as_tensor(separate)) else (together, torch.as_tensor(separate))
+        found[part] = (
+            APART
+            if _differs_beyond_rounding(together, torch.as_tensor(separate))
+            else (together, torch.as_tensor(separate))
+        )
     return found
 
 
@@ -106,7 +112,7 @@ def _same_shape(pair: Pair) -> bool:
     return pair[0].shape == pair[1].shape
 
 
-def _differ(one: Tensor, other: Tensor) -> bool:
+def _differs_beyond_rounding(one: Tensor, other: Tensor) -> bool:
     return one.shape != other.shape or bool((one - other).abs().max() > ALIKE * (1.0 + other.abs().max()))
 
 
@@ -168,19 +174,23 @@ def batch(subject: Subject) -> Outcomes:
         raise NotCompared("the network makes its own edges: give two graphs")
     parts = [single_graph(graph, n) for n in range(graph.number)]
     given = parts if len(parts) > 1 else [graph, altered_graph(graph)]
-    found = _compare_together(subject, given)
+    found = _compare_batch_with_single_graphs(subject, given)
     if len({len(one.points) for one in given}) == 1:
         found |= compared_if_accepted(
-            UNLIKE, lambda: _compare_together(subject, [parts[0], _graph_of_other_size(reading, parts[0])])
+            UNLIKE,
+            lambda: _compare_batch_with_single_graphs(subject, [parts[0], _graph_of_other_size(reading, parts[0])]),
         )
     others = _one_species_graphs(reading, parts[0])
     if len(parts[0].points) > 1:
         others[LONE] = with_atoms(parts[0], torch.zeros(1, dtype=torch.int64))
     for part, other in others.items():
-        found |= compared_if_accepted(part, lambda other=other: _compare_together(subject, [parts[0], other]))  # type: ignore[misc]
+        found |= compared_if_accepted(
+            part,
+            lambda other=other: _compare_batch_with_single_graphs(subject, [parts[0], other]),  # type: ignore[misc]
+        )
     if LONE in others:
         found |= compared_if_accepted(
-            f"{LONE}, which comes first", lambda: _compare_together(subject, [others[LONE], parts[0]])
+            f"{LONE}, which comes first", lambda: _compare_batch_with_single_graphs(subject, [others[LONE], parts[0]])
         )
     found |= compared_if_accepted(MANY_GRAPHS, lambda: _compare_many_graphs(subject, given))
     return found | _compare_with_empty_graph_between(subject, given[:2])
@@ -191,7 +201,9 @@ def _compare_many_graphs(subject: Subject, graphs: list[AtomGraph]) -> dict[str,
     atoms = sum(len(one.points) for one in graphs)
     parts = graphs * (_ATOMS // max(atoms, 1) | 1)
     each = [network_results(subject, reading_of(subject).written(one)) for one in graphs]
-    return _compare_with_each(subject, _results_of_joined(subject, parts), each * (len(parts) // len(graphs)))
+    return _compare_results_with_single_graphs(
+        subject, _results_of_joined(subject, parts), each * (len(parts) // len(graphs))
+    )
 
 
 def _compare_with_empty_graph_between(subject: Subject, graphs: list[AtomGraph]) -> dict[str, Outcome]:
@@ -213,7 +225,7 @@ def _compare_with_empty_graph_between(subject: Subject, graphs: list[AtomGraph])
     return {"a gap": (found[::2], straight)} if found.shape[:1] == (3,) else {}
 
 
-def _compare_together(subject: Subject, graphs: list[AtomGraph]) -> dict[str, Outcome]:
+def _compare_batch_with_single_graphs(subject: Subject, graphs: list[AtomGraph]) -> dict[str, Outcome]:
     each = [network_results(subject, reading_of(subject).written(one)) for one in graphs]
     try:
         together = _results_of_joined(subject, graphs)
@@ -223,14 +235,14 @@ def _compare_together(subject: Subject, graphs: list[AtomGraph]) -> dict[str, Ou
         except NotCompared:
             raise why from None
         return {"": Refused(f"of two graphs each is taken alone, and two that are alike together; {why}")}
-    return _compare_with_each(subject, together, each)
+    return _compare_results_with_single_graphs(subject, together, each)
 
 
 def _results_of_joined(subject: Subject, graphs: list[AtomGraph]) -> TensorsByName:
     return network_results(subject, reading_of(subject).written(reduce(joined_graphs, graphs)))
 
 
-def _compare_with_each(
+def _compare_results_with_single_graphs(
     subject: Subject, joined_results: TensorsByName, single_results: list[TensorsByName]
 ) -> dict[str, Outcome]:
     found: dict[str, Outcome] = {}

@@ -187,10 +187,10 @@ def images(subject: Subject) -> Outcomes:
     said = [name for name, x in reading.values.items() if last_dict_key(name) == PERIODIC and x.numel() % 3 == 0]
     if reading.graph.ends is not None or len(said) != 1:
         return found
-    return {**found, **compared_if_accepted("an open side", lambda: _compare_open_side(subject, said[0]))}
+    return {**found, **compared_if_accepted("an open side", lambda: _compare_longer_open_axis(subject, said[0]))}
 
 
-def _compare_open_side(subject: Subject, periodic_name: str) -> dict[str, Pair]:
+def _compare_longer_open_axis(subject: Subject, periodic_name: str) -> dict[str, Pair]:
     # a vector along which the cell does not repeat may be longer
     reading = reading_of(subject)
     graph, axis = reading.graph, reading.periodic[0]
