@@ -1,8 +1,4 @@
-"""Contenders: who takes part, and the products that tpgen is compared with.
-
-Those are e3nn's, a loop over instructions, cuEquivariance's and OpenEquivariance's.  A new contender is one row of
-`CONTENDERS`; strategies and backends bring theirs along.
-"""
+"""`CONTENDERS`: tpgen, and libraries to compare."""
 
 from __future__ import annotations
 
@@ -34,8 +30,8 @@ Builder = Callable[[Plan, torch.dtype, torch.device], TimedProduct]
 
 
 @contextmanager
-def _e3nn_scripts(scripted: bool) -> Iterator[None]:
-    """e3nn decides by a process-wide default whether a product is scripted: set it, and put it back."""
+def _e3nn_script_mode(scripted: bool) -> Iterator[None]:
+    # a process-wide default of e3nn decides whether products are scripted
     before = e3nn.get_optimization_defaults()
     # "inductor" is a jit_mode too, but one that compiles nothing: an eager module is compiled from outside instead
     chosen = {"jit_mode": "script" if scripted else "eager"} if "jit_mode" in before else {"jit_script_fx": scripted}
@@ -47,24 +43,24 @@ def _e3nn_scripts(scripted: bool) -> Iterator[None]:
 
 
 def e3nn_module(plan: Plan, scripted: bool = False) -> nn.Module:
-    """e3nn's product of a plan, with weights from outside."""
-    with _e3nn_scripts(scripted):
+    """Build e3nn's product, with external weights."""
+    with _e3nn_script_mode(scripted):
         return e3nn_product(plan)
 
 
 def build_e3nn(plan: Plan, dtype: torch.dtype, device: torch.device, backend: str) -> TimedProduct:
-    """e3nn's product under one of tpgen's backends; ``script`` is e3nn's default."""
+    """Build e3nn's product under a backend; ``script`` is e3nn's default."""
     module = e3nn_module(plan, scripted=backend == "script").to(dtype=dtype, device=device)
     return with_weights(plan, module if backend == "script" else compile_program(module, Config(backend=backend)))
 
 
 def with_weights(plan: Plan, product: Any) -> TimedProduct:
-    """A product that is called with weights also where it has none."""
+    """Make a product accept weights even without having any."""
     return product if plan.weight_numel else lambda x1, x2, w: product(x1, x2)
 
 
-class _Step(NamedTuple):
-    """One instruction of the loop, in plain numbers and strings, which Dynamo can guard."""
+class _LoopStep(NamedTuple):
+    """One instruction of `Loop`, in types that Dynamo can guard."""
 
     equation: str
     in1: tuple[int, int, int, int]  # start, stop, multiplicity, dimension
@@ -75,7 +71,7 @@ class _Step(NamedTuple):
     paired: bool
 
 
-def _step(plan: Plan, path: Path) -> _Step:
+def _loop_step(plan: Plan, path: Path) -> _LoopStep:
     in1, in2 = ((s.start, s.stop, s.mul, s.ir.dim) for s in (path.in1, path.in2))
     letters = ["z" + path.mode.in1 + "i", "z" + path.mode.in2 + "j", "ijk"]
     if path.weight is not None:
@@ -83,15 +79,15 @@ def _step(plan: Plan, path: Path) -> _Step:
     where = (path.weight.start, path.weight.stop) if path.weight else None
     shape = path.weight.shape if path.weight else ()
     equation = f"{','.join(letters)}->z{path.mode.out}k"
-    return _Step(equation, in1, in2, path.out.index, where, shape, path.mode.paired)
+    return _LoopStep(equation, in1, in2, path.out.index, where, shape, path.mode.paired)
 
 
 class Loop(nn.Module):
-    """A product as one writes it by hand: for every instruction one einsum with its dense coupling."""
+    """A product as written by hand: an einsum per instruction."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
-        self.steps = [_step(plan, path) for path in plan.paths]
+        self.steps = [_loop_step(plan, path) for path in plan.paths]
         self.out_dims = [mul * ir.dim for mul, ir in plan.irreps_out]
         for n, path in enumerate(plan.paths):
             self.register_buffer(f"coupling_{n}", torch.tensor(coupling(*path.ls) * path.coefficient))
@@ -107,13 +103,13 @@ class Loop(nn.Module):
         return torch.cat(blocks, dim=1)
 
     def results(self, x1: Tensor, x2: Tensor, w: Tensor) -> list[Tensor]:
-        """The result of every instruction, flat."""
+        """Return each instruction's flat result."""
         return [self.result(n, x1, x2, w) for n in range(len(self.steps))]
 
     def result(self, n: int, x1: Tensor, x2: Tensor, w: Tensor) -> Tensor:
-        """One instruction: cut the segments out, contract them with the coupling and the weights."""
+        """Contract one instruction's segments, coupling and weights."""
         step = self.steps[n]
-        a, b = _cut(x1, step.in1), _cut(x2, step.in2)
+        a, b = _cut_segment(x1, step.in1), _cut_segment(x2, step.in2)
         if step.paired:
             first, second = getattr(self, f"pairs_{n}")
             a, b = a[:, first], b[:, second]
@@ -124,13 +120,13 @@ class Loop(nn.Module):
         return torch.einsum(step.equation, *operands).flatten(1)
 
 
-def _cut(x: Tensor, where: tuple[int, int, int, int]) -> Tensor:
-    start, stop, mul, dim = where
+def _cut_segment(x: Tensor, segment: tuple[int, int, int, int]) -> Tensor:
+    start, stop, mul, dim = segment
     return x[:, start:stop].reshape(-1, mul, dim)
 
 
 class StreamedLoop(Loop):
-    """The loop with its instructions dealt out to CUDA streams."""
+    """`Loop` with instructions distributed over CUDA streams."""
 
     def __init__(self, plan: Plan, streams: int = 4) -> None:
         super().__init__(plan)
@@ -152,19 +148,19 @@ class StreamedLoop(Loop):
 
 
 def build_loop(plan: Plan, dtype: torch.dtype, device: torch.device, backend: str) -> TimedProduct:
-    """The loop over instructions under a backend."""
+    """Build the loop over instructions under a backend."""
     return compile_program(Loop(plan).to(dtype=dtype, device=device), Config(backend=backend))
 
 
 def build_streamed_loop(plan: Plan, dtype: torch.dtype, device: torch.device) -> TimedProduct:
-    """The loop over instructions on CUDA streams."""
+    """Build the loop over instructions on CUDA streams."""
     return StreamedLoop(plan).to(dtype=dtype, device=device)
 
 
 def build_cuequivariance(
     plan: Plan, dtype: torch.dtype, device: torch.device, layout: Literal["mul_ir", "ir_mul"] = "mul_ir"
 ) -> TimedProduct:
-    """cuEquivariance's product, for plans that are one of its two kinds."""
+    """Build cuEquivariance's product; raises `BackendError` except for weighted uvu and uvw."""
     if find_spec("cuequivariance_torch") is None:
         raise BackendError("not installed: pip install cuequivariance-torch (and its kernels for CUDA)")
     import cuequivariance as cue
@@ -192,7 +188,7 @@ _CUE_KINDS = {("uvu", True): "ChannelWiseTensorProduct", ("uvw", True): "FullyCo
 
 
 def build_openequivariance(plan: Plan, dtype: torch.dtype, device: torch.device) -> TimedProduct:
-    """OpenEquivariance's product, for plans whose weights it orders as e3nn does."""
+    """Build OpenEquivariance's product, if weights have e3nn's order."""
     problem = openequivariance_problem(plan, dtype)
     import openequivariance as oeq
 
@@ -200,7 +196,7 @@ def build_openequivariance(plan: Plan, dtype: torch.dtype, device: torch.device)
 
 
 def openequivariance_problem(plan: Plan, dtype: torch.dtype) -> Any:
-    """A product as OpenEquivariance describes it.  Raises `BackendError` where it has none, or is not there."""
+    """Describe a product to OpenEquivariance; raises `BackendError` if unsupported."""
     if find_spec("openequivariance") is None:
         raise BackendError("not installed: pip install openequivariance")
     if dtype not in (torch.float32, torch.float64):
@@ -229,32 +225,28 @@ _LACKS: dict[str, dict[str, str]] = {"inductor": _NO_DOUBLE, "cudagraphs": _NO_D
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to compute a product.
-
-    ``name`` is ``family/backend``.  ``build`` returns ``(x1, x2, w) -> out``; it raises a `TpgenError` that says why
-    where it cannot be had for a plan or on a machine.  ``lacks`` says why a task is left out.
-    """
+    """One way to compute a product, named ``family/backend``."""
 
     name: str
-    build: Builder = field(repr=False)
+    build: Builder = field(repr=False)  # returns ``(x1, x2, w) -> out``, or raises a `TpgenError` that says why not
     layout: Layout = "mul_ir"
     cuda_only: bool = False
-    lacks: Mapping[str, str] = field(default_factory=dict, repr=False)
+    lacks: Mapping[str, str] = field(default_factory=dict, repr=False)  # why a task is left out
 
     def obstacle(self, task: str, device: torch.device) -> str | None:
-        """Why it does not take part in a task on a device; None where it does."""
+        """Return why a task cannot run on a device, or None."""
         if self.cuda_only and device.type != "cuda":
             return "needs a CUDA device"
         return self.lacks.get(task)
 
 
 def build_tpgen(plan: Plan, dtype: torch.dtype, device: torch.device, **options: Any) -> TimedProduct:
-    """tpgen's module of a plan, with weights from outside."""
+    """Build tpgen's module of a plan, with external weights."""
     module = TensorProduct.from_plan(plan, internal_weights=False, **options)
     return with_weights(plan, module.to(dtype=dtype, device=device))
 
 
-def _row(family: str, backend: str, build: Callable[..., TimedProduct]) -> Contender:
+def _contender(family: str, backend: str, build: Callable[..., TimedProduct]) -> Contender:
     return Contender(
         f"{family}/{backend}",
         partial(build, backend=backend),
@@ -263,21 +255,21 @@ def _row(family: str, backend: str, build: Callable[..., TimedProduct]) -> Conte
     )
 
 
-def _tpgen_row(strategy: str, backend: str, layout: Layout = "mul_ir", streams: int = 0) -> Contender:
+def _tpgen_contender(strategy: str, backend: str, layout: Layout = "mul_ir", streams: int = 0) -> Contender:
     suffix = f"-{layout}" if layout != "mul_ir" else "-streams" if streams else ""
     build = partial(build_tpgen, strategy=strategy, layout=layout, streams=streams)
-    row = _row(f"tpgen-{strategy}{suffix}", backend, build)
+    row = _contender(f"tpgen-{strategy}{suffix}", backend, build)
     return replace(row, layout=layout, cuda_only=row.cuda_only or streams > 0, lacks={})
 
 
 _STRATEGIES = (*STRATEGIES, "auto")
 _ALL = (
-    *(_row("e3nn", backend, build_e3nn) for backend in _BACKENDS),
-    *(_row("loop", backend, build_loop) for backend in _BACKENDS if backend != "script"),
+    *(_contender("e3nn", backend, build_e3nn) for backend in _BACKENDS),
+    *(_contender("loop", backend, build_loop) for backend in _BACKENDS if backend != "script"),
     Contender("loop-streams/eager", build_streamed_loop, cuda_only=True),
-    *(_tpgen_row(strategy, backend) for strategy in _STRATEGIES for backend in _BACKENDS),
-    *(_tpgen_row(strategy, backend, "ir_mul") for strategy in _STRATEGIES for backend in ("eager", "inductor")),
-    _tpgen_row("einsum", "eager", streams=4),
+    *(_tpgen_contender(strategy, backend) for strategy in _STRATEGIES for backend in _BACKENDS),
+    *(_tpgen_contender(strategy, backend, "ir_mul") for strategy in _STRATEGIES for backend in ("eager", "inductor")),
+    _tpgen_contender("einsum", "eager", streams=4),
     Contender("cuequivariance/eager", build_cuequivariance),
     Contender("cuequivariance-ir_mul/eager", partial(build_cuequivariance, layout="ir_mul"), layout="ir_mul"),
     Contender("openequivariance/eager", build_openequivariance, cuda_only=True),
@@ -289,9 +281,9 @@ DEFAULT_CONTENDERS = ("e3nn/script", "e3nn/eager", "e3nn/inductor", "loop/eager"
 
 
 def select_contenders(patterns: Iterable[str] = ()) -> tuple[Contender, ...]:
-    """The contenders whose names match one of the patterns; `DEFAULT_CONTENDERS` for none.
+    """Select contenders by name patterns; default: `DEFAULT_CONTENDERS`.
 
-    A `TpgenError` lists the names where a pattern matches nobody.
+    Raises a `TpgenError` for a pattern without match.
 
     >>> [contender.name for contender in select_contenders(["e3nn/[es]*"])]
     ['e3nn/eager', 'e3nn/script']

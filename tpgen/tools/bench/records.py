@@ -1,4 +1,4 @@
-"""Measurements as frozen records with the machine and versions they were taken on, to JSON and back."""
+"""Frozen records of measurements, and their JSON files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Environment:
-    """The machine and the versions of packages that a figure depends on besides the code."""
+    """Machine and package versions of a measurement."""
 
     tpgen: str
     torch: str
@@ -39,12 +39,12 @@ class Environment:
 
 
 def environment() -> Environment:
-    """The environment of this process."""
+    """Return this process's environment."""
     return Environment(
         tpgen=__version__,
         torch=torch.__version__,
-        e3nn=_version("e3nn"),
-        cuequivariance=_version("cuequivariance-torch"),
+        e3nn=_package_version("e3nn"),
+        cuequivariance=_package_version("cuequivariance-torch"),
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
         cpu=_cpu_model(),
@@ -56,7 +56,7 @@ def environment() -> Environment:
     )
 
 
-def _version(package: str) -> str:
+def _package_version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
@@ -74,7 +74,7 @@ def _cpu_model() -> str:
 
 @dataclass(frozen=True)
 class Record:
-    """One contender at one task of one problem.  Seconds and bytes; None where it was not measured."""
+    """Measurement of a contender at one task of one problem, in seconds and bytes."""
 
     problem: str
     task: str
@@ -105,7 +105,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a measurement: dtype, device, and the seconds for each task of each problem."""
+    """Dtype, device, and seconds for each task of each problem."""
 
     dtype: str
     device: str
@@ -114,7 +114,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Report:
-    """Records with their settings and environment.  Equal reports hold the same figures."""
+    """Records with their settings and environment."""
 
     environment: Environment
     settings: Settings
@@ -143,9 +143,9 @@ class Report:
         return tuple(r for r in self.records if (r.problem, r.task) == (problem, task))
 
     def speedup(self, record: Record, same_backend: bool = False) -> float | None:
-        """Median time of e3nn's best, or of e3nn under the same backend, over that of a record.
+        """Return e3nn's best median, or e3nn's under the same backend, over the record's.
 
-        None where one of both was not measured, or is in doubt.
+        None if missing or in doubt.
         """
         rivals = [
             r
@@ -158,7 +158,7 @@ class Report:
         return best.median / record.median
 
     def geometric_mean(self, contender: str, task: str, same_backend: bool = False) -> Mean | None:
-        """The mean of a contender's speed-ups at a task over all problems that have one."""
+        """Average a contender's speed-ups at a task over all problems."""
         found = [
             (ratio, r.problem)
             for r in self.records
@@ -170,18 +170,17 @@ class Report:
         return Mean(mean, len(found), *min(found))
 
     def save_json(self, path: str | Path) -> None:
-        """Write the report; `load_report` reads it back."""
+        """Write the report for `load_report`."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(self.to_json() + "\n")
 
     def to_json(self) -> str:
-        """The report as JSON, as `save_json` writes it."""
         return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1)
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A geometric mean of speed-ups, over how many problems, and the least of them."""
+    """Geometric mean of speed-ups, problem count, and smallest speed-up."""
 
     mean: float
     problems: int
@@ -190,7 +189,7 @@ class Mean:
 
 
 def load_report(path: str | Path) -> Report:
-    """Read a report that `Report.save_json` wrote; a `TpgenError` says what is wrong with the file."""
+    """Read a report of `Report.save_json`; raises a `TpgenError` for other files."""
     try:
         data = json.loads(Path(path).read_text())
         if data["schema"] != SCHEMA:
@@ -205,6 +204,7 @@ def load_report(path: str | Path) -> Report:
 
 
 def read_record(kind: type, data: dict[str, Any]) -> Any:
+    """Build a dataclass from JSON; raises `TypeError` for unknown entries."""
     unknown = sorted(set(data) - {f.name for f in fields(kind)})
     if unknown:
         raise TypeError(f"unknown entries {', '.join(unknown)}")

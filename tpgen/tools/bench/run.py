@@ -1,4 +1,4 @@
-"""Run benchmarks: build every contender, check its results, then time all of them in turn."""
+"""Run benchmarks: build, check, then time contenders in turn."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _WARM_CALLS = 2  # after the first: TorchScript rewrites its graph once more at 
 
 
 def select_problems(names: Iterable[str] = (), suites: Iterable[str] = ()) -> tuple[Problem, ...]:
-    """Select the problems with given names and those of given suites, in the order of `PROBLEMS`; all for neither.
+    """Select problems by name or suite; default: all.
 
     >>> [problem.name for problem in select_problems(["mace-large"], ["small"])]
     ['article', 'mace-large', 'tetris-1']
@@ -63,13 +63,11 @@ def run_benchmarks(
     threads: int | None = 1,
     progress: bool | Progress = False,
 ) -> Report:
-    """Measure contenders on problems and return what was found.
+    """Measure contenders on problems.
 
-    ``seconds`` is the time for one task of one problem, shared by all contenders and without what it takes to build and
-    compile them; ``repeats`` asks for an exact number of rounds instead.  ``rows`` replaces the batch of the problems.
-    One thread is timed in processor time, to which other programs add nothing; more ``threads`` (None: as many as torch
-    uses now) on the wall's clock.
-    ``progress`` shows a bar, on stderr or in the cell of a notebook; where it is a `Progress`, that is told instead.
+    ``seconds`` per task and problem are shared by contenders, without compilation; ``repeats`` sets rounds instead.
+    ``rows`` replaces the batch.  One thread is timed in processor time, more ``threads`` (None: torch's number) in wall
+    time.  ``progress`` shows a bar, or is a `Progress`.
 
     >>> from tpgen.tools.bench.contenders import select_contenders
     >>> report = run_benchmarks(select_problems(["article"]), select_contenders(["loop/eager"]), ["forward"], seconds=0)
@@ -88,7 +86,7 @@ def run_benchmarks(
     with default_dtype(dtype), with_threads(threads), warnings.catch_warnings(), shown as show:
         warnings.simplefilter("ignore")
         for problem in problems:
-            stage = _Stage(problem, rows or problem.rows, dtype, device, seconds, repeats, show)
+            stage = _ProblemRun(problem, rows or problem.rows, dtype, device, seconds, repeats, show)
             records += stage.run(contenders, chosen)
             # e3nn's products share one code object, of which Dynamo keeps eight compilations at most
             if "torch._dynamo" in sys.modules:  # importing it takes a second, and nothing was compiled without
@@ -97,26 +95,26 @@ def run_benchmarks(
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _BuiltContender:
     contender: Contender
     product: TimedProduct
     operands: Operands
     build: float
 
     def call(self, task: Task) -> Callable[[], tuple[Tensor, ...]]:
-        """Returns what is timed: a run of the task."""
+        """Return the task to time."""
         return lambda: task.run(self.product, self.operands)
 
 
 @dataclass(frozen=True)
-class _Absent:
+class _AbsentContender:
     contender: Contender
     status: str
     reason: str
 
 
 @dataclass(frozen=True)
-class _Stage:
+class _ProblemRun:
     problem: Problem
     rows: int
     dtype: torch.dtype
@@ -127,24 +125,28 @@ class _Stage:
 
     def run(self, contenders: Sequence[Contender], tasks: Sequence[Task]) -> list[Record]:
         operands = make_operands(self.problem.plan, self.rows, self.dtype, self.device)
-        built = [self._build(contender, operands, tasks) for contender in contenders]
+        built = [self._build_contender(contender, operands, tasks) for contender in contenders]
         return [record for task in tasks for record in self._run_task(task, operands, built)]
 
-    def _build(self, contender: Contender, operands: Operands, tasks: Sequence[Task]) -> _Entry | _Absent:
+    def _build_contender(
+        self, contender: Contender, operands: Operands, tasks: Sequence[Task]
+    ) -> _BuiltContender | _AbsentContender:
         plan, device = self.problem.plan, self.device
         self.show.say(f"{self.problem.name}: build {contender.name}")
         obstacles = [contender.obstacle(task.name, device) for task in tasks]
         if all(obstacles):  # do not build what takes part in nothing
-            return _Absent(contender, "unavailable", obstacles[0] or "")
+            return _AbsentContender(contender, "unavailable", obstacles[0] or "")
         start = now(device)
         try:
             product = contender.build(plan, self.dtype, device)
             build = now(device) - start
         except Exception as error:
-            return _Absent(contender, *_outcome(error))
-        return _Entry(contender, product, in_layout(plan, contender.layout, operands), build)
+            return _AbsentContender(contender, *_status_of_error(error))
+        return _BuiltContender(contender, product, in_layout(plan, contender.layout, operands), build)
 
-    def _run_task(self, task: Task, operands: Operands, built: Sequence[_Entry | _Absent]) -> list[Record]:
+    def _run_task(
+        self, task: Task, operands: Operands, built: Sequence[_BuiltContender | _AbsentContender]
+    ) -> list[Record]:
         where = f"{self.problem.name}, {task.name}"
         self.show.say(f"{where}: compute the right results")
         expected = expected_results(self.problem.plan, task, operands)
@@ -152,8 +154,8 @@ class _Stage:
         for entry in built:
             name = entry.contender.name
             self.show.say(f"{where}: first calls of {name}")
-            records[name] = self._admit(task, entry, expected)
-            if records[name].status == "ok" and isinstance(entry, _Entry):
+            records[name] = self._check_contender(task, entry, expected)
+            if records[name].status == "ok" and isinstance(entry, _BuiltContender):
                 ready[name] = entry.call(task)
         self.show.say(f"{where}: time {len(ready)} in turn")
         timings = time_in_turns(ready, self.device, self.seconds, self.repeats, tick=self.show.within)
@@ -163,11 +165,13 @@ class _Stage:
         self.show.step()
         return list(records.values())
 
-    def _admit(self, task: Task, entry: _Entry | _Absent, expected: Sequence[Tensor]) -> Record:
+    def _check_contender(
+        self, task: Task, entry: _BuiltContender | _AbsentContender, expected: Sequence[Tensor]
+    ) -> Record:
         contender = entry.contender
         layout = contender.layout if isinstance(contender.layout, str) else ",".join(contender.layout)
         record = Record(self.problem.name, task.name, contender.name, "ok", self.rows, layout)
-        if isinstance(entry, _Absent):
+        if isinstance(entry, _AbsentContender):
             return replace(record, status=entry.status, reason=entry.reason)
         record = replace(record, build=entry.build)
         obstacle = contender.obstacle(task.name, self.device)
@@ -176,10 +180,10 @@ class _Stage:
         try:
             return self._first_calls(record, task, entry, expected)
         except Exception as error:
-            status, reason = _outcome(error)
+            status, reason = _status_of_error(error)
             return replace(record, status=status, reason=reason)
 
-    def _first_calls(self, record: Record, task: Task, entry: _Entry, expected: Sequence[Tensor]) -> Record:
+    def _first_calls(self, record: Record, task: Task, entry: _BuiltContender, expected: Sequence[Tensor]) -> Record:
         device, call = self.device, entry.call(task)
         first = seconds_of(call, device)
         for _ in range(_WARM_CALLS):
@@ -193,8 +197,8 @@ class _Stage:
         return replace(record, peak_bytes=peak_bytes(call, device))
 
 
-def _outcome(error: Exception) -> tuple[str, str]:
-    """Status and reason of a contender that raised; these two errors say that something is not to be had here."""
+def _status_of_error(error: Exception) -> tuple[str, str]:
+    # these two errors say that something is not available here
     lines = str(error).strip().splitlines() or [""]
     if isinstance(error, BackendError | EmitError):
         return "unavailable", lines[0]
@@ -202,11 +206,9 @@ def _outcome(error: Exception) -> tuple[str, str]:
 
 
 def peak_bytes(call: TimedCall, device: torch.device) -> int:
-    """The most that was held during a call above what was held before: intermediates and results.
+    """Return a call's peak memory above memory held before, in bytes.
 
-    On CUDA the allocator's own figure; on a CPU the running sum of all allocations that torch's profiler saw.  Large
-    results of kernels are torch's for this one call: what they stand in otherwise, no profiler sees.  Memory of a
-    compiler or of a BLAS library's workspace is in neither.
+    Sources are torch's CUDA allocator and CPU profiler, which miss compilers and BLAS workspaces.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -216,10 +218,10 @@ def peak_bytes(call: TimedCall, device: torch.device) -> int:
         torch.cuda.synchronize(device)
         del kept
         return torch.cuda.max_memory_allocated(device) - before
-    return max(accumulate(_allocations(call), initial=0))
+    return max(accumulate(_allocation_sizes(call), initial=0))
 
 
-def _allocations(call: TimedCall) -> list[int]:
+def _allocation_sizes(call: TimedCall) -> list[int]:
     with (
         no_collection(),
         _quiet_stderr(),
@@ -235,7 +237,7 @@ def _allocations(call: TimedCall) -> list[int]:
 
 @contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """The profiler's native library writes a line at each start and stop, past Python's streams."""
+    # the profiler's native library writes lines past Python's streams
     saved = os.dup(2)
     silent = os.open(os.devnull, os.O_WRONLY)
     try:

@@ -1,4 +1,4 @@
-"""`selftest`: whether tpgen works on this machine, as a report that goes into a bug report whole."""
+"""`selftest`: check tpgen on this machine, for bug reports."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Checked:
-    """One product: whether its laws hold, the largest error over its tolerance, and why it failed."""
+    """Whether a product obeys its laws, error over tolerance, and reason."""
 
     name: str
     dtype: str
@@ -57,7 +57,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds that one product takes forward and backward on one thread."""
+    """Seconds of a product, forward and backward, on one thread."""
 
     name: str
     rows: int
@@ -67,7 +67,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Selftest(Shown):
-    """What a machine has, and what of tpgen works there."""
+    """Report: machine, checks, timing."""
 
     environment: Environment
     libc: str
@@ -87,21 +87,21 @@ class Selftest(Shown):
         return all(check.passed for check in self.checks)
 
     def to_json(self) -> str:
-        """All of it as JSON."""
+        """Return the report as JSON text."""
         return json.dumps({**asdict(self), "passed": self.passed}, allow_nan=False)
 
     def __str__(self) -> str:
         heads = ("product", "dtype", "result", "error / tolerance", "time", "why")
         rows = [
-            (c.name, c.dtype, "passed" if c.passed else "failed", _ratio(c.error), duration(c.seconds), c.why)
+            (c.name, c.dtype, "passed" if c.passed else "failed", _ratio_text(c.error), duration(c.seconds), c.why)
             for c in self.checks
         ]
-        return "\n".join([table(self._machine()), "", table([heads, *rows]), "", *self._foot()])
+        return "\n".join([table(self._machine_rows()), "", table([heads, *rows]), "", *self._summary_lines()])
 
     def _repr_html_(self) -> str:
         return lines(*str(self).splitlines())
 
-    def _machine(self) -> list[tuple[str, str]]:
+    def _machine_rows(self) -> list[tuple[str, str]]:
         at = self.environment
         return [
             ("versions", f"tpgen {at.tpgen}, torch {at.torch}, e3nn {at.e3nn}, Python {at.python}"),
@@ -115,7 +115,7 @@ class Selftest(Shown):
             ("cache", self.cache),
         ]
 
-    def _foot(self) -> list[str]:
+    def _summary_lines(self) -> list[str]:
         t = self.timing
         times = f"{TIMED}, {t.rows} rows, forward and backward: e3nn {duration(t.e3nn)}, tpgen {duration(t.tpgen)}"
         ratio = f", {t.e3nn / t.tpgen:.1f} times" if t.e3nn and t.tpgen else ""
@@ -123,24 +123,24 @@ class Selftest(Shown):
         return [times + ratio, f"{right} of {len(self.checks)} products are right; {self.seconds:.0f} s"]
 
 
-def _ratio(error: float | None) -> str:
+def _ratio_text(error: float | None) -> str:
     return "-" if error is None else f"{error:.2g}"
 
 
 def selftest(progress: Told = None) -> Selftest:
-    """Check ten products, layers and polynomials against their definitions, and time one beside e3nn.
+    """Check ten products, layers and polynomials against definitions, and time one beside e3nn.
 
-    Results, derivatives of both orders, and the bits on one thread and on more; with kernels where there is a compiler,
-    and else with graphs.  It takes a minute where nothing is compiled yet.  Whatever fails is told in the report.
+    Report results, derivatives, bits by threads, and failures; with kernels if a compiler exists.  Compilation takes a
+    minute.
     """
     start = time.perf_counter()
     with told(progress, len(CHECKED) + 1) as begin:
         checks = []
         for name, dtype in CHECKED.items():
             begin(name)
-            checks.append(_check(name, dtype))
+            checks.append(_check_problem(name, dtype))
         begin("timing")
-        timing = _time()
+        timing = _time_product()
     by, at = find_compiler(), instruction_set()
     return Selftest(
         environment(),
@@ -157,7 +157,7 @@ def selftest(progress: Told = None) -> Selftest:
     )
 
 
-def _check(name: str, dtype: torch.dtype) -> Checked:
+def _check_problem(name: str, dtype: torch.dtype) -> Checked:
     problem = {**PROBLEMS, **LINEARS, **POLYNOMIALS}[name]
     sizes = sizes_of(problem.plan, min(problem.channels, 3), min(problem.elements, 2))
     strategy = "kernel" if find_compiler() else "auto"
@@ -176,7 +176,7 @@ def _check(name: str, dtype: torch.dtype) -> Checked:
     return Checked(name, named, found.passed, finite, time.perf_counter() - start, "; ".join([*broken, *told_by_us]))
 
 
-def _time() -> Timed:
+def _time_product() -> Timed:
     (problem,) = select_problems([TIMED])
     contenders = select_contenders(["e3nn/eager", "e3nn/script", "tpgen-auto/eager"])
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""A report as text (tables for a terminal and for Markdown, made of the same cells, and its page) and as a picture."""
+"""Benchmark reports as tables and as a plot."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SHOWN = ("ok", "wrong")  # others have a reason instead of figures
 
 @dataclass(frozen=True)
 class Cells:
-    """A table before it is drawn: title, headings, rows; ``marks`` names rows to stress (``best``, ``wrong``)."""
+    """A table before drawing; ``marks`` names row styles (``best``, ``wrong``)."""
 
     title: str
     headings: tuple[str, ...]
@@ -55,7 +55,7 @@ class Cells:
         return table
 
     def record(self) -> dict[str, Any]:
-        """Return the table as JSON keeps it: its title, and rows as mappings from headings."""
+        """Return the table for JSON: title, and rows as dicts."""
         return {"title": self.title, "rows": [dict(zip(self.headings, row, strict=True)) for row in self.rows]}
 
     def markdown(self) -> str:
@@ -71,17 +71,17 @@ _STYLES = {"": "", "best": "bold green", "wrong": "bold red"}
 
 
 def task_cells(report: Report, problem: str, task: str, columns: Sequence[str] = tuple(_COLUMNS)) -> Cells | None:
-    """The table of one problem and task; None where nobody ran."""
+    """Table of one problem and task, fastest first; None without results."""
     shown = [r for r in report.of(problem, task) if r.status in _SHOWN]
     records = sorted(shown, key=lambda r: r.median or float("inf"))
     if not records:
         return None
     rows = tuple(tuple(_COLUMNS[c](report, r) for c in columns) for r in records)
     marks = tuple("wrong" if r.status == "wrong" else "best" if r is records[0] else "" for r in records)
-    return Cells(f"{problem}, {_label(task)} ({records[0].rows} rows)", tuple(columns), rows, marks)
+    return Cells(f"{problem}, {_task_label(task)} ({records[0].rows} rows)", tuple(columns), rows, marks)
 
 
-def _label(task: str) -> str:
+def _task_label(task: str) -> str:
     return TASKS[task].label if task in TASKS else task
 
 
@@ -91,7 +91,7 @@ _MEAN_HEADINGS = (
 
 
 def mean_cells(report: Report, task: str) -> Cells | None:
-    """Geometric means of the speed-ups of every contender at a task, the fastest first; None without e3nn."""
+    """Table of mean speed-ups at a task, fastest first; None without e3nn."""
     found = []
     for contender in report.contenders:
         best, same = (report.geometric_mean(contender, task, same_backend) for same_backend in (False, True))
@@ -111,23 +111,25 @@ def mean_cells(report: Report, task: str) -> Cells | None:
         )
         for best, same, contender in sorted(found, key=lambda row: -row[0].mean)
     )
-    return Cells(f"{_label(task)}: geometric means over the problems", _MEAN_HEADINGS, rows)
+    return Cells(f"{_task_label(task)}: geometric means over the problems", _MEAN_HEADINGS, rows)
 
 
 def reason_cells(report: Report) -> Cells | None:
-    """Who was not timed where, and why."""
+    """Table of contenders without timing, with reasons; None if empty."""
     reasons: dict[tuple[str, str, str], list[Record]] = {}
     for r in report.records:
         if r.status != "ok":
             reasons.setdefault((r.contender, r.status, r.reason), []).append(r)
     if not reasons:
         return None
-    rows = tuple((name, status, _where(report, rs), reason) for (name, status, reason), rs in reasons.items())
+    rows = tuple(
+        (name, status, _problems_and_tasks_text(report, rs), reason) for (name, status, reason), rs in reasons.items()
+    )
     marks = tuple("wrong" if status == "wrong" else "" for _, status, _ in reasons)
     return Cells("not timed", ("contender", "status", "where", "reason"), rows, marks)
 
 
-def _where(report: Report, records: Sequence[Record]) -> str:
+def _problems_and_tasks_text(report: Report, records: Sequence[Record]) -> str:
     problems = list(dict.fromkeys(r.problem for r in records))
     tasks = list(dict.fromkeys(r.task for r in records))
     names = "all problems" if len(problems) == len(report.problems) else ", ".join(problems)
@@ -135,12 +137,12 @@ def _where(report: Report, records: Sequence[Record]) -> str:
 
 
 def environment_line(report: Report) -> str:
-    """Name dtype, machine and versions of a report, in a line."""
+    """Describe dtype, machine and versions in one line."""
     return f"{report.settings.dtype} on {machine_line(report.environment, report.settings.device)}"
 
 
 def busy_line(report: Report) -> str:
-    """Name the times that no ratio is made of, and the way to better ones; empty where there is none."""
+    """Name doubtful times, and advise to measure again; empty without doubt."""
     doubted = [r for r in report.records if r.doubt]
     if not doubted:
         return ""
@@ -153,7 +155,7 @@ def busy_line(report: Report) -> str:
 
 
 def machine_line(e: Environment, device: str = "cpu") -> str:
-    """A machine and the versions on it."""
+    """Describe a machine and its versions in one line."""
     where = (
         e.gpu
         if device == "cuda"
@@ -165,10 +167,7 @@ def machine_line(e: Environment, device: str = "cpu") -> str:
 
 @dataclass(frozen=True)
 class ReportTables:
-    """Everything for the terminal: a table for each problem and task, means where there are several problems.
-
-    A narrow terminal gets fewer columns rather than cut ones.
-    """
+    """All tables of a report for a terminal; narrow terminals show fewer columns."""
 
     report: Report
 
@@ -193,9 +192,9 @@ _DETAIL = tuple(name for name in _COLUMNS if name != "error")
 
 
 def markdown_report(report: Report, image: str | None = None, details: bool = True) -> str:
-    """One report as a section of Markdown; ``image`` is the plot's address as seen from the page.
+    """Write a report in Markdown; ``image`` is its plot's address.
 
-    Without ``details`` the tables of single problems are left out: `detail_cells` has them.
+    Without ``details``, omit tables of single problems (`detail_cells`).
     """
     parts = [f"Measured: {environment_line(report)}."]
     if busy := busy_line(report):
@@ -213,7 +212,7 @@ def markdown_report(report: Report, image: str | None = None, details: bool = Tr
 
 
 def detail_cells(report: Report) -> list[Cells]:
-    """The table of every problem and task."""
+    """Return the tables of every problem and task."""
     found = (task_cells(report, problem, task, _DETAIL) for problem in report.problems for task in report.tasks)
     return [cells for cells in found if cells]
 
@@ -235,12 +234,12 @@ _MARKERS = {"eager": "o", "script": "s", "inductor": "^", "cudagraphs": "D"}
 
 
 def plot_report(report: Report, path: str | Path) -> None:
-    """Draw one panel per task: a row for each problem, a mark for each contender, e3nn's best at the line."""
+    """Plot speed-ups over e3nn: one panel per task, one row per problem."""
     names = [name for name in report.contenders if any(r.contender == name and r.median for r in report.records)]
     figure = new_figure(4.2 * len(report.tasks) + 2.5, 0.34 * len(report.problems) + 2.0)
     panels = figure.subplots(1, len(report.tasks), sharey=True, squeeze=False)[0] if report.tasks else []
     for panel, task in zip(panels, report.tasks, strict=True):
-        _draw_task(panel, report, task, names)
+        _plot_task_panel(panel, report, task, names)
     if len(panels):
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside right center", fontsize=8, frameon=False)
@@ -249,7 +248,7 @@ def plot_report(report: Report, path: str | Path) -> None:
     save_figure(figure, path)
 
 
-def _draw_task(panel: Any, report: Report, task: str, names: list[str]) -> None:
+def _plot_task_panel(panel: Any, report: Report, task: str, names: list[str]) -> None:
     families = [family for family in dict.fromkeys(name.split("/")[0] for name in names) if family != "e3nn"]
     for name in names:
         points = [

@@ -1,8 +1,4 @@
-"""Tasks that are timed: the forward product, its first derivatives, and second ones as force training takes them.
-
-Before the clock is the gate: a contender whose results are wrong is not timed.  Results are compared with the slow
-definition in float64, gradients with autograd through it.
-"""
+"""Timed tasks: forward, backward, and training on forces."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ TimedProduct = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Operands:
-    """The tensors of one problem; all contenders get the same ones."""
+    """Tensors of a problem, equal for all contenders."""
 
     x1: Tensor
     x2: Tensor
@@ -36,11 +32,11 @@ class Operands:
 
     @property
     def leaves(self) -> tuple[Tensor, ...]:
-        """Operands that gradients are taken with respect to: x1, x2, and w where the product has weights."""
+        """Operands that require gradients."""
         return (self.x1, self.x2, self.w) if self.w.numel() else (self.x1, self.x2)
 
     def map(self, change: Callable[[str, Tensor], Tensor]) -> Operands:
-        """New operands, each tensor changed by ``change(name, tensor)``; leaves are leaves again."""
+        """Replace each tensor by ``change(name, tensor)``; x1, x2, w require gradients."""
         changed = {name: change(name, tensor.detach()) for name, tensor in vars(self).items()}
         return Operands(**{name: t.requires_grad_(name in _LEAVES and t.numel() > 0) for name, t in changed.items()})
 
@@ -51,7 +47,7 @@ _LEG = {"x1": 0, "x2": 1, "force": 1, "force_cotangent": 1, "out": 2, "out_cotan
 
 
 def make_operands(plan: Plan, rows: int, dtype: torch.dtype, device: torch.device | str, seed: str = "") -> Operands:
-    """Random operands in layout ``mul_ir``, the same for the same plan, sizes and seed.
+    """Draw random operands in layout ``mul_ir``, reproducible by plan, sizes and seed.
 
     >>> from tpgen.planner.problems import find_problem
     >>> make_operands(find_problem("article").plan, 32, torch.float32, "cpu").w.shape
@@ -69,7 +65,7 @@ def make_operands(plan: Plan, rows: int, dtype: torch.dtype, device: torch.devic
 
 @dataclass(frozen=True)
 class Task:
-    """Something to time: ``run`` returns the tensors named in ``results`` (no ``w`` where there are no weights)."""
+    """A task to time: ``run`` returns tensors named in ``results``, without missing ``w``."""
 
     name: str
     about: str
@@ -88,7 +84,7 @@ def _backward(product: TimedProduct, operands: Operands) -> tuple[Tensor, ...]:
     return out.detach(), *torch.autograd.grad(out, operands.leaves, operands.out_cotangent)
 
 
-def _double(product: TimedProduct, operands: Operands) -> tuple[Tensor, ...]:
+def _double_backward(product: TimedProduct, operands: Operands) -> tuple[Tensor, ...]:
     # In a network the cotangent of the product depends on everything, so it gets a gradient as well.
     cotangent = operands.out_cotangent.detach().requires_grad_()
     out = product(operands.x1, operands.x2, operands.w)
@@ -106,14 +102,14 @@ TASKS: dict[str, Task] = {
         "double",
         "forward, gradient of y, and gradients of both (x, y, w, cotangent), as training on forces takes them",
         ("force", "out_cotangent", "x1", "x2", "w"),
-        _double,
+        _double_backward,
         "training on forces",
     ),
 }
 
 
 def select_tasks(names: Iterable[str]) -> tuple[Task, ...]:
-    """Select the tasks with given names, in the order of `TASKS`; all for no names.
+    """Select tasks by name, in the order of `TASKS`; default: all.
 
     >>> [task.name for task in select_tasks(["double", "forward"])]
     ['forward', 'double']
@@ -124,14 +120,14 @@ def select_tasks(names: Iterable[str]) -> tuple[Task, ...]:
 
 
 def in_layout(plan: Plan, layout: Layout, operands: Operands) -> Operands:
-    """Operands that are in ``mul_ir`` brought into another layout."""
+    """Convert operands from ``mul_ir`` to another layout."""
     if layout == "mul_ir":
         return operands
     return operands.map(lambda name, tensor: reorder(plan, layout, name, tensor))
 
 
 def reorder(plan: Plan, layout: Layout, name: str, tensor: Tensor) -> Tensor:
-    """Bring the named operand or result from ``mul_ir`` into another layout."""
+    """Convert a named operand or result from ``mul_ir`` to another layout."""
     leg = _LEG.get(name)
     if leg is None or layouts_of(plan, layout)[leg] == "mul_ir":
         return tensor
@@ -139,7 +135,7 @@ def reorder(plan: Plan, layout: Layout, name: str, tensor: Tensor) -> Tensor:
 
 
 def rows_between(operands: Operands, plan: Plan, start: int, stop: int) -> Operands:
-    """Some of the rows; shared weights stay whole."""
+    """Return rows ``start`` to ``stop``; shared weights stay whole."""
     whole = ("w",) if plan.shared_weights or not plan.weight_numel else ()
     return operands.map(lambda name, tensor: tensor if name in whole else tensor[start:stop])
 
@@ -155,7 +151,7 @@ _CHUNK = 256  # rows; the definition builds dense intermediates
 
 
 def bound(dtype: torch.dtype) -> float:
-    """The relative error that results of a dtype may have, or a `BackendError` that lists the dtypes."""
+    """Return the relative error allowed in a dtype; raises `BackendError` if unknown."""
     if dtype not in BOUNDS:
         known = ", ".join(str(d).removeprefix("torch.") for d in BOUNDS)
         raise BackendError(f"benchmarks run in {known}, not in {str(dtype).removeprefix('torch.')}")
@@ -163,10 +159,7 @@ def bound(dtype: torch.dtype) -> float:
 
 
 def expected_results(plan: Plan, task: Task, operands: Operands) -> tuple[Tensor, ...]:
-    """The right results of a task in float64 and ``mul_ir``, computed from the operands as they were rounded.
-
-    Rows are independent, so they are computed in chunks; gradients of shared weights are summed over them.
-    """
+    """Compute a task's results by the slow definition in float64 and ``mul_ir``."""
     exact = operands.map(lambda name, tensor: tensor.to(torch.float64, copy=True))
     parts = []
     for start in range(0, len(exact.x1), _CHUNK):
@@ -179,9 +172,9 @@ def expected_results(plan: Plan, task: Task, operands: Operands) -> tuple[Tensor
 def largest_error(
     plan: Plan, task: Task, layout: Layout, results: Sequence[Tensor], expected: Sequence[Tensor]
 ) -> tuple[float, str]:
-    """The largest error, relative to the largest right entry, and the name of the result that has it.
+    """Return the largest relative error of results, and its result's name.
 
-    Infinite where a shape is wrong or a number is not finite.
+    Infinite for wrong shapes and numbers that are not finite.
     """
     triples = zip(task.results, results, expected, strict=False)
     errors = [(_relative_error(result, reorder(plan, layout, name, right)), name) for name, result, right in triples]

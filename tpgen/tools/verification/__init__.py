@@ -1,1 +1,1 @@
-"""Is it right, here and now?  The laws that a module must obey, on its own device and in its own dtype."""
+"""Laws that a module must obey."""

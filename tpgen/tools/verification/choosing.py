@@ -1,4 +1,4 @@
-"""The reading of a call that its network obeys: what integers index is seen by what they do, and by names before."""
+"""Choose the reading of a network call by names and by permutations."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import replace
 from tpgen.networks.trial import is_index
 from tpgen.tools.verification import systems
 from tpgen.tools.verification.findings import Pair, tolerance_of
-from tpgen.tools.verification.indices import EDGES, kinds_of, readings_of
+from tpgen.tools.verification.indices import EDGES, index_kinds_of, kind_assignments
 from tpgen.tools.verification.reading import BATCHES, PERIODIC, POINTERS, Reading, read_call
-from tpgen.tools.verification.subject import Named, Subject, short
+from tpgen.tools.verification.subject import Subject, TensorsByName, last_dict_key
 
 SLACK = 10.0  # times what a network may be wrong by
 OF_ATOMS, OF_EDGES = 2, 1  # what it counts that a network obeys a reading of these
@@ -20,58 +20,68 @@ UNREAD = (
 )
 
 
-def choose_reading(subject: Subject, values: Named, said: Mapping[str, str], graphs: int) -> Reading | str:
-    """The likeliest reading under which the network lets atoms and edges stand in another order.
+def choose_reading(
+    subject: Subject, values: TensorsByName, declared_kinds: Mapping[str, str], graph_count: int
+) -> Reading | str:
+    """Return the likeliest reading of a call under which permuted atoms and edges permute results.
 
-    Where there is none, the likeliest of all: the network breaks a law then, unless integers are left that no reading
-    takes for an index.  Those that reach to the last edge are taken for indices of edges.  ``said`` is what its caller
-    says that integers index; ``graphs`` have an energy each.
+    Failing that, the likeliest, marked unreadable if integers are unknown; a text says why none exists.
     """
     points = subject.points or ""
-    kinds = _kinds(values, said, len(values[points]) if values[points].dim() else 0)
+    kinds = _index_kind_candidates(values, declared_kinds, len(values[points]) if values[points].dim() else 0)
     chosen: Reading | None = None
     clear: Reading | None = None
     most = -1
-    for one in readings_of(kinds):
-        reading = read_call(points, values, subject.turns, one, graphs)
+    for one in kind_assignments(kinds):
+        reading = read_call(points, values, subject.turns, one, graph_count)
         if isinstance(reading, str) or (all(len(found) == 1 for found in kinds.values()) and not reading.unread):
             return reading
-        clear = clear or (reading if _runs_through_edges(reading, one, kinds) else None)
-        obeyed = _obeyed(subject, reading)
+        clear = clear or (reading if _reads_all_edge_indices(reading, one, kinds) else None)
+        obeyed = _permutation_score(subject, reading)
         if obeyed > most:
             chosen, most = reading, obeyed
         if most == OF_ATOMS + OF_EDGES:
             break
     assert chosen is not None
-    unread = [name for name in chosen.unread if name not in said]
+    unread = [name for name in chosen.unread if name not in declared_kinds]
     if unread and most < OF_ATOMS and clear is not None:
         return clear
-    return replace(chosen, unreadable=UNREAD.format(name=short(unread[0]))) if unread and most < OF_ATOMS else chosen
+    return (
+        replace(chosen, unreadable=UNREAD.format(name=last_dict_key(unread[0])))
+        if unread and most < OF_ATOMS
+        else chosen
+    )
 
 
-def _runs_through_edges(reading: Reading, one: Mapping[str, str], kinds: Mapping[str, tuple[str, ...]]) -> bool:
+def _reads_all_edge_indices(
+    reading: Reading, chosen_kinds: Mapping[str, str], candidates: Mapping[str, tuple[str, ...]]
+) -> bool:
     # Whether no integers are left unread, and all that may be edges, and reach to the last of these, are read so.
     ends = reading.graph.ends
     if ends is None or reading.unread:
         return False
-    may_be = [name for name, found in kinds.items() if EDGES in found]
-    last = [one[name] == EDGES for name in may_be if int(reading.values[name].max()) + 1 == ends.shape[1]]
+    may_be = [name for name, found in candidates.items() if EDGES in found]
+    last = [chosen_kinds[name] == EDGES for name in may_be if int(reading.values[name].max()) + 1 == ends.shape[1]]
     return bool(last) and all(last)
 
 
-def _kinds(values: Named, said: Mapping[str, str], atoms: int) -> dict[str, tuple[str, ...]]:
+def _index_kind_candidates(
+    values: TensorsByName, declared_kinds: Mapping[str, str], atom_count: int
+) -> dict[str, tuple[str, ...]]:
     # What each integer tensor may index, the likeliest first.
     reserved = {*BATCHES, POINTERS, PERIODIC}
-    free = {name: x for name, x in values.items() if is_index(x) and short(name) not in reserved}
-    return {name: kinds_of(name, x, atoms) for name, x in free.items()} | {name: (kind,) for name, kind in said.items()}
+    free = {name: x for name, x in values.items() if is_index(x) and last_dict_key(name) not in reserved}
+    return {name: index_kinds_of(name, x, atom_count) for name, x in free.items()} | {
+        name: (kind,) for name, kind in declared_kinds.items()
+    }
 
 
-def _obeyed(subject: Subject, reading: Reading) -> int:
+def _permutation_score(subject: Subject, reading: Reading) -> int:
     # How much of a reading a network obeys, by copies from before its first call.
     try:
-        trial = replace(subject, reading=reading, module=subject.copied())
+        trial = replace(subject, reading=reading, module=subject.fresh_copy())
         got, expected = systems.permuted_atoms(trial)
-        atoms = _equal(subject, {name: (got[name], expected[name]) for name in expected})
+        atoms = _within_tolerance(subject, {name: (got[name], expected[name]) for name in expected})
     except Exception:  # as of an index beyond the last row
         return 0
     if not atoms:
@@ -79,14 +89,14 @@ def _obeyed(subject: Subject, reading: Reading) -> int:
     if reading.graph.ends is None:
         return OF_ATOMS + OF_EDGES
     try:
-        edges = _equal(subject, systems.edges(replace(trial, module=subject.copied())))  # type: ignore[arg-type]
+        edges = _within_tolerance(subject, systems.edges(replace(trial, module=subject.fresh_copy())))  # type: ignore[arg-type]
     except Exception:
         edges = False
     return OF_ATOMS + OF_EDGES * edges
 
 
-def _equal(subject: Subject, found: dict[str, Pair]) -> bool:
+def _within_tolerance(subject: Subject, comparisons: dict[str, Pair]) -> bool:
     # Whether results are equal, beside the largest of all: forces may vanish.
-    scale = max((float(y.detach().abs().max()) for _, y in found.values() if y.numel()), default=0.0)
+    scale = max((float(y.detach().abs().max()) for _, y in comparisons.values() if y.numel()), default=0.0)
     limit = SLACK * subject.slack * tolerance_of(subject.dtype) * scale
-    return all(x.shape == y.shape and bool(((x - y).abs() <= limit).all()) for x, y in found.values())
+    return all(x.shape == y.shape and bool(((x - y).abs() <= limit).all()) for x, y in comparisons.values())

@@ -1,11 +1,8 @@
-r"""The laws of derivatives: first to third order, and the symmetry of the Hessian.
+r"""The laws of derivatives: first to third order, and the Hessian's symmetry.
 
-With a cotangent c and directions v, the orders are gradients of one another:
+With a cotangent c and directions v:
 
 .. math:: s_0 = \sum c\, f(x), \qquad g_k = \nabla s_{k-1}, \qquad s_k = \sum v_k\, g_k
-
-Where there is a slow definition, they are compared with those of it, operand by operand; where there is none, with
-differences of :math:`s_{k-1}` in float64.
 """
 
 from __future__ import annotations
@@ -21,9 +18,9 @@ from torch import Tensor, nn
 from tpgen.base._torch import instead
 from tpgen.tools.verification.findings import Noted, Outcome, Pair
 from tpgen.tools.verification.laws import Outcomes
-from tpgen.tools.verification.subject import STILL, Named, Subject
+from tpgen.tools.verification.subject import STILL, Subject, TensorsByName
 
-NamedFunction = Callable[[Named], Named]
+NamedFunction = Callable[[TensorsByName], TensorsByName]
 PARAMETER = "parameter "  # before the names of parameters among operands
 STEPS, DIRECTIONS = (5e-5, 5e-6, 5e-7), 3  # the shorter ones where a function bends within the first
 DERIVATIVE_LIMIT = 1e-6  # of derivatives that are compared with differences in float64
@@ -37,131 +34,140 @@ NOT_DIFFERENTIABLE = "nothing of the results can be differentiated"
 
 @contextmanager
 def with_own_norms() -> Iterator[None]:
-    """Layer norms, and batch norms in training, by their formula."""
+    """Replace torch's layer norms, and batch norms in training, by formulas."""
 
     def layer_norm(x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
-        return _normed(x, tuple(range(-len(shape), 0)), (), weight, bias, eps)
+        return _normalized(x, tuple(range(-len(shape), 0)), (), weight, bias, eps)
 
     def batch_norm(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def found(
+        def own_batch_norm(
             x: Tensor, mean: Any, var: Any, weight: Any = None, bias: Any = None, training: bool = False,
             momentum: float = 0.1, eps: float = 1e-5,
         ) -> Tensor:  # fmt: skip
             if not training:
                 return own(x, mean, var, weight, bias, training, momentum, eps)
             axes = (0, *range(2, x.dim()))
-            return _normed(x, axes, (1,) * (x.dim() - 2), weight, bias, eps)
+            return _normalized(x, axes, (1,) * (x.dim() - 2), weight, bias, eps)
 
-        return found
+        return own_batch_norm
 
     functions = nn.functional
     with instead(functions, "layer_norm", lambda own: layer_norm), instead(functions, "batch_norm", batch_norm):
         yield
 
 
-def _normed(x: Tensor, axes: tuple[int, ...], after: tuple[int, ...], weight: Any, bias: Any, eps: float) -> Tensor:
+def _normalized(
+    x: Tensor, axes: tuple[int, ...], trailing_ones: tuple[int, ...], weight: Any, bias: Any, eps: float
+) -> Tensor:
     centred = x - x.mean(axes, keepdim=True)
     found = centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
-    found = found if weight is None else found * weight.reshape(*weight.shape, *after)
-    return found if bias is None else found + bias.reshape(*bias.shape, *after)
+    found = found if weight is None else found * weight.reshape(*weight.shape, *trailing_ones)
+    return found if bias is None else found + bias.reshape(*bias.shape, *trailing_ones)
 
 
-def frees(error: Exception) -> bool:
-    """Whether a network gave its graph back before its results were differentiated."""
+def is_freed_graph(error: Exception) -> bool:
+    """Whether a backward failed because a network had freed its graph."""
     return isinstance(error, RuntimeError) and "a second time" in str(error)
 
 
 def derivative(order: int, subject: Subject) -> Outcomes:
-    """The gradients of an order."""
-    return _by_definition(order, subject) if subject.reference else _by_differences(order, subject)
+    """Compare gradients of an order with the slow definition, or else with differences."""
+    return _compare_with_definition(order, subject) if subject.reference else _compare_with_differences(order, subject)
 
 
-def _by_definition(order: int, subject: Subject) -> Outcomes:
+def _compare_with_definition(order: int, subject: Subject) -> Outcomes:
     assert subject.reference is not None
-    cotangents = draws(subject.reference(subject.given), seed=7)
+    cotangents = normal_draws(subject.reference(subject.given), seed=7)
     leaves = subject.given | {f"cotangent {name}": c for name, c in cotangents.items()}
     got, expected = (
-        gradients(order, partial(_dotted, function), leaves, cotangents) for function in (subject, subject.reference)
+        gradients(order, partial(_contract_results, function), leaves, cotangents)
+        for function in (subject, subject.reference)
     )
     named = {"cotangent" if name == "cotangent out" else name: (got[name], expected[name]) for name in expected}
     return named if order > 1 else {name: pair for name, pair in named.items() if not name.startswith("cotangent")}
 
 
-def _dotted(function: NamedFunction, leaves: Named, cotangents: Named) -> Tensor:
+def _contract_results(function: NamedFunction, leaves: TensorsByName, cotangents: TensorsByName) -> Tensor:
     found = function({name: x for name, x in leaves.items() if not name.startswith("cotangent ")})
     return contracted(found, {name: leaves[f"cotangent {name}"] for name in cotangents})
 
 
-def gradients(order: int, scalar: Callable[[Named, Named], Tensor], given: Named, cotangents: Named) -> Named:
-    """The gradients of an order with respect to every operand; zeros where there is none."""
+def gradients(
+    order: int,
+    scalar: Callable[[TensorsByName, TensorsByName], Tensor],
+    given: TensorsByName,
+    cotangents: TensorsByName,
+) -> TensorsByName:
+    """Return the ``order``-th gradient of ``scalar`` by every operand; zero if independent."""
     leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
     found = scalar(leaves, cotangents)
-    for level in range(1, order + 1):
+    for level in range(1, order + 1):  # random directions contract gradients of lower orders
         first = _gradient(found, leaves, create_graph=level < order)
-        found = contracted(first, draws(given, seed=level))
+        found = contracted(first, normal_draws(given, seed=level))
     return first
 
 
-def _gradient(scalar: Tensor, leaves: Named, create_graph: bool = False, retain_graph: bool | None = None) -> Named:
+def _gradient(
+    scalar: Tensor, leaves: TensorsByName, create_graph: bool = False, retain_graph: bool | None = None
+) -> TensorsByName:
     if not scalar.requires_grad:
         return {name: torch.zeros_like(x) for name, x in leaves.items()}
     found = torch.autograd.grad(scalar, list(leaves.values()), None, retain_graph, create_graph, materialize_grads=True)
     return dict(zip(leaves, found, strict=True))
 
 
-def contracted(gradient: Named, along: Named) -> Tensor:
-    """The sum of all entries of tensors, each times one along a direction, or a cotangent."""
-    terms = [(g * along[name]).sum() for name, g in gradient.items()]
+def contracted(tensors: TensorsByName, weights: TensorsByName) -> Tensor:
+    """Sum all entries of tensors, times weights, to one number."""
+    terms = [(g * weights[name]).sum() for name, g in tensors.items()]
     return torch.stack(terms).sum() if terms else torch.zeros((), dtype=torch.float64)
 
 
-def draws(like: Named, seed: int) -> Named:
-    """Normally distributed numbers for each tensor, the same for the same names and shapes."""
+def normal_draws(like: TensorsByName, seed: int) -> TensorsByName:
+    """Draw normal float64 tensors of the given shapes, reproducibly by seed."""
     generator = torch.Generator().manual_seed(seed)
     return {name: torch.randn(x.shape, generator=generator, dtype=torch.float64) for name, x in like.items()}
 
 
-def _by_differences(order: int, subject: Subject) -> Outcomes:
+def _compare_with_differences(order: int, subject: Subject) -> Outcomes:
     exact, leaves = with_parameters(subject)
     function = differentiable(exact, leaves)
     if function is None:
         return {"": NOT_DIFFERENTIABLE}
-    cotangents = draws(function(leaves), seed=7)
+    cotangents = normal_draws(function(leaves), seed=7)
 
-    def scalar(given: Named, c: Named) -> Tensor:
+    def scalar(given: TensorsByName, c: TensorsByName) -> Tensor:
         return contracted(function(given), c)
 
-    def below(given: Named) -> Tensor:
-        """Value of s one order lower, as a number."""
+    def lower_order_scalar(given: TensorsByName) -> Tensor:
         if order == 1:
             return scalar(given, cotangents).detach()
         found = gradients(order - 1, scalar, given, cotangents)
-        return contracted(found, draws(given, seed=order - 1)).detach()
+        return contracted(found, normal_draws(given, seed=order - 1)).detach()
 
-    def compared(at: Named, names: list[str]) -> Pair:
+    def compare_gradient_with_differences(at: TensorsByName, names: list[str]) -> Pair:
         gradient, found = gradients(order, scalar, at, cotangents), list[Pair]()
         for step in STEPS:
-            found.append(_along(gradient, below, at, names, step))
-            if not _apart(found[-1]):
+            found.append(_compare_along_directions(gradient, lower_order_scalar, at, names, step))
+            if not _exceeds_limit(found[-1]):
                 break
-        return min(found, key=_distance)
+        return min(found, key=_largest_difference)
 
-    detached = _detached(subject, function, leaves)
+    detached = _inputs_without_energy_gradient(subject, function, leaves)
     found: dict[str, Outcome] = {}
-    for part, names in _parts({name: x for name, x in leaves.items() if name not in detached}).items():
-        pair = compared(leaves, names)
-        kink = _apart(pair) and not any(_apart(compared(near, names)) for near in _beside(subject, leaves))
+    for part, names in _inputs_and_parameters({name: x for name, x in leaves.items() if name not in detached}).items():
+        pair = compare_gradient_with_differences(leaves, names)
+        kink = _exceeds_limit(pair) and not any(
+            _exceeds_limit(compare_gradient_with_differences(near, names))
+            for near in _perturbed_leaves(subject, leaves)
+        )
         found[part] = KINK if kink else pair
-    return found | {name: _of_detached(order, subject, exact, leaves, name) for name in detached}
+    return found | {name: _compare_detached_input(order, subject, exact, leaves, name) for name in detached}
 
 
-def _detached(subject: Subject, function: NamedFunction, leaves: Named) -> list[str]:
-    """Inputs in space that move the energy, which has no gradient by them, where forces or stress are returned.
-
-    The network takes these by tensors of its own: it is no fault that its caller cannot.
-    """
+def _inputs_without_energy_gradient(subject: Subject, function: NamedFunction, leaves: TensorsByName) -> list[str]:
+    # no fault: the network takes forces or stress by tensors of its own, not by its caller's
     slopes = {subject.points: subject.forces}
-    names = [n for n in _parts(leaves).get("inputs", []) if subject.turns.get(n, STILL) is not STILL]
+    names = [n for n in _inputs_and_parameters(leaves).get("inputs", []) if subject.turns.get(n, STILL) is not STILL]
     names = [name for name in names if slopes.get(name, subject.stress or subject.forces) is not None]
     given = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
     energy = function(given).get(subject.energy or "")
@@ -169,25 +175,27 @@ def _detached(subject: Subject, function: NamedFunction, leaves: Named) -> list[
         return []
     slope = torch.autograd.grad(energy.sum(), [given[name] for name in names], allow_unused=True)
     without = [name for name, g in zip(names, slope, strict=True) if g is None]
-    return [name for name in without if _moves(function, leaves, name, subject.energy or "")]
+    return [name for name in without if _input_moves_result(function, leaves, name, subject.energy or "")]
 
 
-def _moves(function: NamedFunction, leaves: Named, name: str, result: str) -> bool:
-    along = draws({name: leaves[name]}, seed=100)[name]
-    moved = function({**leaves, name: leaves[name] + STEPS[0] * along})[result]
+def _input_moves_result(function: NamedFunction, leaves: TensorsByName, operand: str, result: str) -> bool:
+    along = normal_draws({operand: leaves[operand]}, seed=100)[operand]
+    moved = function({**leaves, operand: leaves[operand] + STEPS[0] * along})[result]
     return not torch.equal(moved, function(leaves)[result])
 
 
-def _of_detached(order: int, subject: Subject, function: NamedFunction, leaves: Named, name: str) -> Outcome:
-    """Forces beside differences of the energy; of second order, differences of forces, which are symmetric."""
+def _compare_detached_input(
+    order: int, subject: Subject, function: NamedFunction, leaves: TensorsByName, name: str
+) -> Outcome:
+    # forces with differences of the energy; in second order differences of forces, which are symmetric
     why = DETACHED.format(name=name)
     if name != subject.points or order > 2:
         return f"{why}: {'its law compares the stress' if name != subject.points else 'there are no such derivatives'}"
 
-    directions = [draws({name: leaves[name]}, seed=100 + seed) for seed in range(DIRECTIONS)]
+    directions = [normal_draws({name: leaves[name]}, seed=100 + seed) for seed in range(DIRECTIONS)]
 
-    def slope(result: str, along: Named) -> Tensor:
-        return difference(lambda t: function(_moved(leaves, along, t))[result].detach())
+    def slope(result: str, along: TensorsByName) -> Tensor:
+        return difference(lambda t: function(_step_along(leaves, along, t))[result].detach())
 
     if order == 1:
         forces = {name: -function(leaves)[subject.forces or ""].detach()}
@@ -199,70 +207,73 @@ def _of_detached(order: int, subject: Subject, function: NamedFunction, leaves: 
     return Noted((products, products.T), f"{why}: compared are differences of its forces, which are symmetric")
 
 
-def _apart(pair: Pair) -> bool:
-    return not _distance(pair) <= DERIVATIVE_LIMIT * float(pair[1].abs().max())
+def _exceeds_limit(pair: Pair) -> bool:
+    return not _largest_difference(pair) <= DERIVATIVE_LIMIT * float(pair[1].abs().max())
 
 
-def _distance(pair: Pair) -> float:
+def _largest_difference(pair: Pair) -> float:
     found = float((pair[0] - pair[1]).abs().max())
     return found if found == found else float("inf")
 
 
-def _beside(subject: Subject, leaves: Named) -> Iterator[Named]:
-    """Operands that are moved a little: what turns, as points and cells, or all that are not parameters."""
-    inputs = _parts(leaves).get("inputs", [])
+def _perturbed_leaves(subject: Subject, leaves: TensorsByName) -> Iterator[TensorsByName]:
+    # moves turning inputs, as points and cells, or else all that are not parameters
+    inputs = _inputs_and_parameters(leaves).get("inputs", [])
     moved = [name for name in inputs if subject.turns.get(name, STILL) is not STILL] or inputs
     for seed in range(ASIDE):
-        along = draws({name: leaves[name] for name in moved}, seed=500 + seed)
+        along = normal_draws({name: leaves[name] for name in moved}, seed=500 + seed)
         yield {n: x + AWAY * x.abs().max() * along[n] if n in moved and x.numel() else x for n, x in leaves.items()}
 
 
-def _along(gradient: Named, function: Callable[[Named], Tensor], leaves: Named, names: list[str], step: float) -> Pair:
+def _compare_along_directions(
+    gradient: TensorsByName,
+    function: Callable[[TensorsByName], Tensor],
+    leaves: TensorsByName,
+    names: list[str],
+    step: float,
+) -> Pair:
     got, expected = [], []
     for seed in range(DIRECTIONS):
-        along = draws({name: leaves[name] for name in names}, seed=100 + seed)
+        along = normal_draws({name: leaves[name] for name in names}, seed=100 + seed)
         got.append(contracted({name: gradient[name] for name in names}, along))
-        expected.append(difference(lambda t, v=along: function(_moved(leaves, v, t)), step))  # type: ignore[misc]
+        expected.append(difference(lambda t, v=along: function(_step_along(leaves, v, t)), step))  # type: ignore[misc]
     return torch.stack(got), torch.stack(expected)
 
 
-def _moved(leaves: Named, along: Named, step: float) -> Named:
+def _step_along(leaves: TensorsByName, along: TensorsByName, step: float) -> TensorsByName:
     return leaves | {name: leaves[name] + step * v for name, v in along.items()}
 
 
 def difference(function: Callable[[float], Tensor], step: float = STEPS[0]) -> Tensor:
-    """The slope of a function at zero, by a central difference of fourth order."""
+    """Differentiate a function at zero by a fourth-order central difference."""
     at = [function(n * step) for n in (-2, -1, 1, 2)]
     return (8 * (at[2] - at[1]) - (at[3] - at[0])) / (12 * step)
 
 
-def _parts(leaves: Named) -> dict[str, list[str]]:
+def _inputs_and_parameters(leaves: TensorsByName) -> dict[str, list[str]]:
     parameters = [name for name in leaves if name.startswith(PARAMETER)]
     inputs = [name for name in leaves if not name.startswith(PARAMETER)]
     return {part: names for part, names in (("inputs", inputs), ("parameters", parameters)) if names}
 
 
-def with_parameters(subject: Subject) -> tuple[NamedFunction, Named]:
-    """A copy in float64 as a function of its operands and parameters, and these."""
+def with_parameters(subject: Subject) -> tuple[NamedFunction, TensorsByName]:
+    """Return a float64 copy as a function of operands and parameters, and these leaves."""
     exact = subject.in_float64()
     parameters = {name: p.detach() for name, p in exact.module.named_parameters() if p.requires_grad}
-    places = _places(exact.module)
+    places = _parameter_owners(exact.module)
 
-    def function(leaves: Named) -> Named:
+    def float64_function(leaves: TensorsByName) -> TensorsByName:
         for name, p in parameters.items():
             for owner, key in places[name]:
                 owner._parameters[key] = leaves[PARAMETER + name].to(p.device)  # type: ignore[assignment]
         return exact({name: x for name, x in leaves.items() if not name.startswith(PARAMETER)})
 
     given = exact.given | {PARAMETER + name: p.to("cpu", torch.float64) for name, p in parameters.items()}
-    return function, given
+    return float64_function, given
 
 
-def _places(module: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
-    """Owners of each parameter, under every name that it has there.
-
-    They keep it after a call, as `functional_call` does not: a checkpoint runs once more in the backward.
-    """
+def _parameter_owners(module: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
+    # parameters stay replaced after a call, unlike in `functional_call`: a checkpoint runs again in the backward
     names = {id(p): name for name, p in module.named_parameters()}
     found: dict[str, list[tuple[nn.Module, str]]] = {name: [] for name in names.values()}
     for owner in module.modules():
@@ -272,14 +283,14 @@ def _places(module: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
     return found
 
 
-def tracked_results(function: NamedFunction, leaves: Named) -> list[str]:
-    """The results that derivatives can be taken of: forces made without a graph are none of them."""
+def tracked_results(function: NamedFunction, leaves: TensorsByName) -> list[str]:
+    """Name the results that have a graph if all leaves require gradients."""
     tracked = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
     return [name for name, y in function(tracked).items() if y.requires_grad]
 
 
-def differentiable(function: NamedFunction, leaves: Named) -> NamedFunction | None:
-    """A function whose results are those that derivatives can be taken of; None where there are none."""
+def differentiable(function: NamedFunction, leaves: TensorsByName) -> NamedFunction | None:
+    """Restrict a function to results with a graph; None if none has."""
     kept = tracked_results(function, leaves)
     if not kept:
         return None
@@ -287,7 +298,7 @@ def differentiable(function: NamedFunction, leaves: Named) -> NamedFunction | No
 
 
 def hessian(subject: Subject) -> Outcomes:
-    """Symmetric: u·Hv is v·Hu, for the results with a cotangent as one number."""
+    """Compare u·Hv with v·Hu for the Hessian H of contracted results."""
     function: NamedFunction | None = subject
     leaves = subject.given
     if subject.reference is None:
@@ -295,14 +306,14 @@ def hessian(subject: Subject) -> Outcomes:
         function = differentiable(exact, leaves)
     if function is None:
         return {"": NOT_DIFFERENTIABLE}
-    return {"": _crossed(function, leaves)}
+    return {"": _compare_hessian_products(function, leaves)}
 
 
-def _crossed(function: NamedFunction, given: Named) -> Pair:
+def _compare_hessian_products(function: NamedFunction, given: TensorsByName) -> Pair:
     leaves = {name: x.detach().clone().requires_grad_() for name, x in given.items()}
     found = function(leaves)
-    first = _gradient(contracted(found, draws(found, seed=7)), leaves, create_graph=True)
-    directions = [draws(given, seed=200 + n) for n in range(DIRECTIONS)]
+    first = _gradient(contracted(found, normal_draws(found, seed=7)), leaves, create_graph=True)
+    directions = [normal_draws(given, seed=200 + n) for n in range(DIRECTIONS)]
     products = [_gradient(contracted(first, v), leaves, retain_graph=True) for v in directions]
     got, expected = [], []
     for a in range(DIRECTIONS):

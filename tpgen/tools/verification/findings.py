@@ -1,8 +1,4 @@
-"""Findings of laws: two tensors that must be equal are judged, and the finding says how far they are apart.
-
-All comparisons are made in float64 on the CPU, of inputs that the dtype under test can hold, so an error is one that
-the module made.  What cannot be compared says why.
-"""
+"""Findings: whether tensors that a law compares are equal, and how far apart."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ TOLERANCES: dict[torch.dtype, float] = {
 
 
 def tolerance_of(dtype: torch.dtype) -> float:
-    """The tolerance of one product; raises `InputError` for a dtype that has none."""
+    """Return one product's tolerance in a dtype; raises `InputError` for unknown dtypes."""
     if dtype not in TOLERANCES:
         raise InputError(unknown("dtype", str(dtype), map(str, TOLERANCES)))
     return TOLERANCES[dtype]
@@ -40,7 +36,7 @@ Pair = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Noted:
-    """A comparison, and what the report says beside it."""
+    """Tensors to compare, with a remark."""
 
     pair: Pair
     why: str
@@ -50,12 +46,12 @@ Outcome = Pair | Noted | str | Exception  # got and expected, or why it was not 
 
 
 class NotCompared(Exception):
-    """A law that says nothing of a module, and why."""
+    """Raised if a law cannot be compared; the message says why."""
 
 
 @dataclass(frozen=True)
 class LawFinding:
-    """Verdict of one law on one part of a module: its largest errors, or why it says nothing."""
+    """Verdict of a law on one part: largest errors, or why nothing was compared."""
 
     law: str
     part: str
@@ -67,7 +63,7 @@ class LawFinding:
 
 
 def judge(law: str, part: str, outcome: Outcome, tolerance: float, floor: float = 0.0) -> LawFinding:
-    """The finding of a comparison; an error that is no larger than the floor is rounding."""
+    """Judge an outcome as passed, failed or not compared; errors up to ``floor`` pass."""
     if isinstance(outcome, (str, NotCompared)):
         return LawFinding(law, part, NOT_COMPARED, why=str(outcome))
     if isinstance(outcome, Noted):
@@ -82,15 +78,15 @@ def judge(law: str, part: str, outcome: Outcome, tolerance: float, floor: float 
         return LawFinding(law, part, FAILED, tolerance=tolerance, why=why)
     if not got.numel():
         return LawFinding(law, part, NOT_COMPARED, why=f"the shape is {tuple(got.shape)}: there is nothing in it")
-    absolute = _largest(got - expected)
-    scale = _largest(expected)
+    absolute = _largest_entry(got - expected)
+    scale = _largest_entry(expected)
     relative = absolute / scale if scale > 0.0 else absolute
     # written so that an error which is not a number fails
     holds = relative <= tolerance or absolute <= floor
     return LawFinding(law, part, PASSED if holds else FAILED, absolute, relative, tolerance)
 
 
-def _largest(x: Tensor) -> float:
+def _largest_entry(x: Tensor) -> float:
     return float(x.detach().abs().max())
 
 
@@ -98,30 +94,32 @@ COLUMNS = ("law", "of", "status", "absolute", "relative", "tolerance", "why")
 
 
 def finding_cells(finding: LawFinding) -> tuple[str, ...]:
-    """The cells of a finding's row: law, part, status, errors, tolerance, reason."""
+    """Return a finding's table row: law, part, status, errors, tolerance, reason."""
     numbers = (finding.absolute, finding.relative, finding.tolerance)
     errors = ("-" if n is None else f"{n:.1e}" for n in numbers)
     return (finding.law, finding.part, finding.status, *errors, finding.why)
 
 
 def findings_html(findings: Sequence[LawFinding]) -> str:
-    """Findings for a notebook, with their errors on an axis: a bar says how much of its tolerance an error takes."""
+    """Render findings as an HTML table with bars, and a chart of errors."""
     rows = [COLUMNS, *map(finding_cells, findings)]
     errors = [(" ".join(filter(None, (f.law, f.part))), f.relative, f.tolerance) for f in findings]
-    return html_table(rows, left=(0, 1, 2, 6), bars={"relative": [*map(_used, findings)]}) + error_scale(errors)
+    return html_table(
+        rows, left=(0, 1, 2, 6), bars={"relative": [*map(_log_share_of_tolerance, findings)]}
+    ) + error_scale(errors)
 
 
 _POWERS = 16  # below a tolerance by so many powers of ten, an error has no bar
 
 
-def _used(finding: LawFinding) -> float:
+def _log_share_of_tolerance(finding: LawFinding) -> float:
     if not finding.relative or not finding.tolerance or finding.relative <= 0 or finding.tolerance <= 0:
         return 0.0
     return min(max(_POWERS + log10(finding.relative / finding.tolerance), 0.0), _POWERS)
 
 
 def counted(findings: Sequence[LawFinding]) -> str:
-    """Number of findings of each status.
+    """Count findings by status, as text.
 
     >>> counted([LawFinding("linear", "x1", PASSED)])
     '1 passed, 0 failed'

@@ -1,9 +1,4 @@
-"""`AtomGraph`: atoms, cells and edges of a call, apart from how a network names them, and the changes that laws make.
-
-An edge goes from ``x[ends[0]]`` to ``x[ends[1]] + counts @ cell``.  ``atoms``, ``edges`` and ``graphs`` say which row
-of the arguments each was, so that all that a network is given besides can follow; ``twins`` and ``edge_twins``, of
-which copy, where a graph holds several of the arguments' graph.
-"""
+"""`AtomGraph` and its transformations, independent of names of arguments."""
 
 from __future__ import annotations
 
@@ -15,22 +10,22 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class AtomGraph:
-    """Points with a graph for each, cells of graphs or none, ends of edges or none and the cells between them."""
+    """Atoms, cells and edges of a network call; an edge joins ``x[ends[0]]`` and ``x[ends[1]] + counts @ cell``."""
 
     points: Tensor
-    batch: Tensor
-    atoms: Tensor
-    graphs: Tensor
-    twins: Tensor
+    batch: Tensor  # the graph of each atom
+    atoms: Tensor  # the row of each atom in the arguments, to gather further arguments by
+    graphs: Tensor  # the same of each graph
+    twins: Tensor  # the copy of the arguments' graph that each atom belongs to
     cells: Tensor | None = None
     ends: Tensor | None = None
-    counts: Tensor | None = None
-    edges: Tensor | None = None
-    edge_twins: Tensor | None = None
+    counts: Tensor | None = None  # cells that each edge crosses
+    edges: Tensor | None = None  # the row of each edge in the arguments
+    edge_twins: Tensor | None = None  # the copy of the arguments' graph that each edge belongs to
 
     @property
     def copies(self) -> int:
-        """Number of copies of the arguments' graph."""
+        """Number of copies of the original graph."""
         return int(self.twins.max()) + 1 if len(self.twins) else 1
 
     @property
@@ -40,20 +35,20 @@ class AtomGraph:
 
     @property
     def vectors(self) -> Tensor:
-        """Edges in space."""
+        """Edge vectors, across cells."""
         assert self.ends is not None
         found = self.points[self.ends[1]] - self.points[self.ends[0]]
         return found if self.counts is None else found + self.shifts(self.counts)
 
     def shifts(self, counts: Tensor) -> Tensor:
-        """Cells between the ends of edges, in space."""
+        """Convert counts of crossed cells to displacements."""
         assert self.ends is not None
         assert self.cells is not None
         return torch.einsum("ei,eij->ej", counts, self.cells[self.batch[self.ends[0]]])
 
 
 def with_edges(graph: AtomGraph, kept: Tensor) -> AtomGraph:
-    """The edges of an index or a mask alone, in its order."""
+    """Keep the edges that an index or a mask selects, in its order."""
     assert graph.ends is not None
     assert graph.edges is not None
     assert graph.edge_twins is not None
@@ -62,22 +57,22 @@ def with_edges(graph: AtomGraph, kept: Tensor) -> AtomGraph:
     return replace(graph, ends=graph.ends[:, kept], counts=counts, **rows)
 
 
-def crowded(graph: AtomGraph) -> AtomGraph:
-    """As many edges, which are those of the first atoms twice."""
+def with_doubled_edges(graph: AtomGraph) -> AtomGraph:
+    """Replace half of the edges by duplicates of the first atoms' edges."""
     assert graph.ends is not None
     number = graph.ends.shape[1]
     order = torch.argsort(graph.ends[0], stable=True)[: (number + 1) // 2]
     return with_edges(graph, torch.cat([order, order])[:number])
 
 
-def by_first_end(graph: AtomGraph) -> AtomGraph:
-    """Edges in the order of the atoms that they begin at."""
+def sorted_by_first_end(graph: AtomGraph) -> AtomGraph:
+    """Sort edges by their first atom."""
     assert graph.ends is not None
     return with_edges(graph, torch.argsort(graph.ends[0], stable=True))
 
 
 def with_atoms(graph: AtomGraph, index: Tensor) -> AtomGraph:
-    """Some of the atoms, in the order of an index, and the edges between them."""
+    """Keep indexed atoms, in that order, and edges between kept atoms."""
     place = torch.full((len(graph.points),), -1).scatter(0, index, torch.arange(len(index)))
     moved = {name: getattr(graph, name)[index] for name in ("points", "batch", "atoms", "twins")}
     if graph.ends is None:
@@ -87,14 +82,14 @@ def with_atoms(graph: AtomGraph, index: Tensor) -> AtomGraph:
     return replace(kept, ends=place[kept.ends], **moved)
 
 
-def backwards(graph: AtomGraph) -> AtomGraph:
-    """Every edge from its other end."""
+def reversed_edges(graph: AtomGraph) -> AtomGraph:
+    """Reverse every edge."""
     assert graph.ends is not None
     return replace(graph, ends=graph.ends.flip(0), counts=None if graph.counts is None else -graph.counts)
 
 
-def exchanged(graph: AtomGraph, axes: list[int]) -> AtomGraph:
-    """The first point moved by vectors of its cell, and its edges with it."""
+def first_atom_in_next_cell(graph: AtomGraph, axes: list[int]) -> AtomGraph:
+    """Move the first atom by the lattice vectors ``axes``; its edges follow."""
     assert graph.cells is not None
     step, points = torch.zeros(3, dtype=graph.points.dtype), graph.points.clone()
     step[axes] = 1.0
@@ -106,7 +101,7 @@ def exchanged(graph: AtomGraph, axes: list[int]) -> AtomGraph:
 
 
 def sheared(graph: AtomGraph, axis: int, other: int) -> AtomGraph:
-    """Lattice by other vectors: one of a cell is its sum with another."""
+    """Describe the same lattice with vector ``other`` added to vector ``axis``."""
     assert graph.cells is not None
     cells = graph.cells.clone()
     cells[:, axis] += cells[:, other]
@@ -117,14 +112,14 @@ def sheared(graph: AtomGraph, axis: int, other: int) -> AtomGraph:
 
 
 def repeated_graph(graph: AtomGraph, axis: int) -> AtomGraph:
-    """Cells twice as long, with everything in them twice."""
+    """Double every cell along an axis, with its atoms and edges."""
     assert graph.cells is not None
     cells = graph.cells.clone()
     cells[:, axis] *= 2
     step = graph.cells[graph.batch, axis]
     counts = graph.counts
     along = None if graph.ends is None else torch.zeros(graph.ends.shape[1]) if counts is None else counts[:, axis]
-    twice = _twice(graph, step, along)
+    twice = _with_second_copy(graph, step, along)
     if counts is None or along is None:
         return replace(twice, cells=cells)
     copies = [counts.clone(), counts.clone()]
@@ -133,43 +128,43 @@ def repeated_graph(graph: AtomGraph, axis: int) -> AtomGraph:
     return replace(twice, cells=cells, counts=torch.cat(copies))
 
 
-def apart(graph: AtomGraph, distance: float) -> AtomGraph:
-    """Everything twice, so far from each other, without an edge between."""
+def two_distant_copies(graph: AtomGraph, distance: float) -> AtomGraph:
+    """Return the graph with a second copy at a distance, without edges between."""
     assert graph.ends is not None
     step = distance * torch.tensor([0.6, 0.0, 0.8], dtype=graph.points.dtype).expand_as(graph.points)
-    twice = _twice(graph, step, torch.zeros(graph.ends.shape[1]))
+    twice = _with_second_copy(graph, step, torch.zeros(graph.ends.shape[1]))
     return twice if graph.counts is None else replace(twice, counts=torch.cat([graph.counts] * 2))
 
 
-def _twice(graph: AtomGraph, step: Tensor, along: Tensor | None) -> AtomGraph:
+def _with_second_copy(graph: AtomGraph, shift: Tensor, copies_crossed: Tensor | None) -> AtomGraph:
     # atoms and a copy of each, the first those of a graph; ``along`` counts the copies that an edge goes over
     number = len(graph.points)
     order = torch.argsort(torch.cat([graph.batch, graph.batch]), stable=True)
     place = torch.argsort(order)
     moved = {
-        "points": torch.cat([graph.points, graph.points + step])[order],
+        "points": torch.cat([graph.points, graph.points + shift])[order],
         "batch": torch.cat([graph.batch, graph.batch])[order],
         "atoms": torch.cat([graph.atoms, graph.atoms])[order],
         "twins": torch.cat([graph.twins, graph.twins + graph.copies])[order],
     }
-    if graph.ends is None or along is None or graph.edges is None or graph.edge_twins is None:
+    if graph.ends is None or copies_crossed is None or graph.edges is None or graph.edge_twins is None:
         return replace(graph, **moved)
     source, target = graph.ends
-    ends = [torch.stack([source + n * number, target + number * ((along.long() + n) % 2)]) for n in (0, 1)]
+    ends = [torch.stack([source + n * number, target + number * ((copies_crossed.long() + n) % 2)]) for n in (0, 1)]
     rows = {"edges": torch.cat([graph.edges] * 2)}
     rows["edge_twins"] = torch.cat([graph.edge_twins, graph.edge_twins + graph.copies])
     return replace(graph, ends=place[torch.cat(ends, 1)], **rows, **moved)
 
 
-def alone(graph: AtomGraph, number: int) -> AtomGraph:
-    """One graph of several."""
+def single_graph(graph: AtomGraph, number: int) -> AtomGraph:
+    """Return one graph of a batch by itself."""
     found = with_atoms(graph, (graph.batch == number).nonzero().flatten())
     cells = None if graph.cells is None else graph.cells[number : number + 1]
     return replace(found, batch=found.batch * 0, graphs=graph.graphs[number : number + 1], cells=cells)
 
 
-def joined(one: AtomGraph, two: AtomGraph) -> AtomGraph:
-    """Graphs beside each other, without edges between."""
+def joined_graphs(one: AtomGraph, two: AtomGraph) -> AtomGraph:
+    """Join two graphs to a batch."""
 
     def both(name: str, more: int = 0) -> Tensor | None:
         a, b = getattr(one, name), getattr(two, name)
@@ -182,7 +177,7 @@ def joined(one: AtomGraph, two: AtomGraph) -> AtomGraph:
 
 
 def on_a_line(graph: AtomGraph, axis: int, spacing: float) -> AtomGraph:
-    """All points at equal distances along an axis, and of the edges those within a cell."""
+    """Place atoms equidistantly along an axis; drop edges to images."""
     points = torch.zeros_like(graph.points)
     points[:, axis] = spacing * torch.arange(len(points), dtype=points.dtype)
     if graph.ends is None:
@@ -194,10 +189,7 @@ def on_a_line(graph: AtomGraph, axis: int, spacing: float) -> AtomGraph:
 
 
 def spacing(graph: AtomGraph) -> float:
-    """The length of the shortest edge, or the distance of the nearest points of a graph; one where there is neither.
-
-    Points in one place, as those that fill a batch up, are no nearest.
-    """
+    """Return the shortest positive edge length, else the smallest distance of atoms, else one."""
     edges = graph.ends is not None and graph.ends.shape[1] > 0
     if edges:
         lengths = graph.vectors.norm(dim=-1)

@@ -1,4 +1,4 @@
-"""The law of history: results do not depend on calls before, and what a caller keeps of these stays as it is."""
+"""The law of history: earlier calls change no result."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from torch import Tensor, nn
 
 from tpgen.base._torch import pytree
 from tpgen.networks.results import opened_fields
-from tpgen.tools.verification.derivatives import draws
+from tpgen.tools.verification.derivatives import normal_draws
 from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
-from tpgen.tools.verification.graphs import AtomGraph, backwards, crowded, spacing
-from tpgen.tools.verification.laws import Outcomes, named, pairs
-from tpgen.tools.verification.potentials import stretched
+from tpgen.tools.verification.graphs import AtomGraph, reversed_edges, spacing, with_doubled_edges
+from tpgen.tools.verification.laws import Outcomes, pairs, prefixed_parts
+from tpgen.tools.verification.potentials import stretched_operands
 from tpgen.tools.verification.reading import Reading
-from tpgen.tools.verification.subject import Named, Subject, cloned, keys
+from tpgen.tools.verification.subject import Subject, TensorsByName, cloned_tensors, leaf_name
 from tpgen.tools.verification.surroundings import UNTRACKED
-from tpgen.tools.verification.systems import another, shorter
+from tpgen.tools.verification.systems import altered_graph, with_shorter_edges
 
 _CALLS = 12
 _ROOM, _PLACES = 2**22, count(1)  # entries, and places in them
@@ -35,25 +35,25 @@ WALK, _STEPS = 0.08, 40  # a step of a walk, by the distance of the nearest poin
 
 
 def forgets(subject: Subject) -> Outcomes:
-    """Compare a network that was called often with a fresh copy: it remembers nothing that changes a result.
+    """Compare a network after calls with other inputs, edges and weights with a fresh copy.
 
-    Inputs vary, also in the same memory, and weights are renewed.  Calls leave inputs and kept results as they were.
+    Calls must leave inputs and kept results unchanged.
     """
     first, found = subject.arguments(), dict[str, Outcome]()
-    others = _others(subject, first)
+    others = _other_inputs(subject, first)
     cases: dict[str, Callable[[str], Mapping[str, Outcome]]] = {
-        **{part: partial(_often, subject, *given) for part, given in others.items()},
-        "without gradients": partial(torch.no_grad()(_often), subject, *others[OTHER]),
-        **_with_other_edges(subject, first),
-        **_moving(subject, first),
-        "new weights": partial(_with_new_weights, subject, first, None),
+        **{part: partial(_compare_after_many_calls, subject, *given) for part, given in others.items()},
+        "without gradients": partial(torch.no_grad()(_compare_after_many_calls), subject, *others[OTHER]),
+        **_other_graph_cases(subject, first),
+        **_trajectory_cases(subject, first),
+        "new weights": partial(_compare_after_parameter_step, subject, first, None),
     }
     if any(module.training for module in subject.module.modules()):
-        cases["new weights in evaluation"] = partial(_with_new_weights, subject, first, False)
+        cases["new weights in evaluation"] = partial(_compare_after_parameter_step, subject, first, False)
     untracked: dict[str, Callable[[str], Mapping[str, Outcome]]] = {
         f"{part}, without gradients": torch.no_grad()(cases[part]) for part in cases if part.startswith("new weights")
     }
-    untracked["after calls without gradients"] = partial(_tracked_after, subject, first)
+    untracked["after calls without gradients"] = partial(_compare_after_untracked_call, subject, first)
     for part, compared in cases.items():
         try:
             found |= compared(part)
@@ -65,148 +65,162 @@ def forgets(subject: Subject) -> Outcomes:
     return found
 
 
-def _expected(what: str, result: Callable[[], Named]) -> Named:
+def _fresh_results(description: str, call: Callable[[], TensorsByName]) -> TensorsByName:
     # Results of a fresh copy.  Raises `NotCompared` where it does not take its inputs, or gives no numbers.
     try:
-        found = cloned(result())
+        found = cloned_tensors(call())
     except Exception as error:
         own = any(said in str(error) for said in UNTRACKED)
-        why = OWN_GRADIENTS if own else f"the network does not take {what}: {type(error).__name__}"
+        why = OWN_GRADIENTS if own else f"the network does not take {description}: {type(error).__name__}"
         raise NotCompared(why) from error
     if not all(bool(y.isfinite().all()) for y in found.values()):
         raise NotCompared("a fresh copy gives no numbers")
     return found
 
 
-def _often(subject: Subject, first: Named, second: Named, part: str) -> dict[str, Outcome]:
+def _compare_after_many_calls(
+    subject: Subject, inputs: TensorsByName, other_inputs: TensorsByName, part: str
+) -> dict[str, Outcome]:
     # After many calls, of other inputs in the same memory, and back: as a fresh copy.
-    wanted = [_expected("them", partial(subject.called, subject.copied(), _placed(given))) for given in (first, second)]
-    found: dict[str, Outcome] = named(f"{part}, what was returned", _returned(subject, first, second))
-    used, held = subject.copied(), cloned(first)
+    wanted = [
+        _fresh_results("them", partial(subject.detached_results, subject.fresh_copy(), _copies_at_new_addresses(given)))
+        for given in (inputs, other_inputs)
+    ]
+    found: dict[str, Outcome] = prefixed_parts(
+        f"{part}, what was returned", _compare_kept_returns(subject, inputs, other_inputs)
+    )
+    used, held = subject.fresh_copy(), cloned_tensors(inputs)
     for _ in range(_CALLS):
         last = subject.call(used, held)
-    found |= named(f"{part}, {_CALLS} calls", pairs(_numbers(last), wanted[0]))
-    found |= named("inputs after calls", {n: (held[n].double(), x.double()) for n, x in first.items()})
-    for given, expected, when in ((second, wanted[1], "the same memory"), (first, wanted[0], "and back")):
+    found |= prefixed_parts(f"{part}, {_CALLS} calls", pairs(_float64_copies(last), wanted[0]))
+    found |= prefixed_parts("inputs after calls", {n: (held[n].double(), x.double()) for n, x in inputs.items()})
+    for given, expected, when in ((other_inputs, wanted[1], "the same memory"), (inputs, wanted[0], "and back")):
         with torch.no_grad():
             for name, x in given.items():
                 held[name].copy_(x)
-        found |= named(f"{part}, {when}", pairs(subject.called(used, held), expected))
-        if given is second:
+        found |= prefixed_parts(f"{part}, {when}", pairs(subject.detached_results(used, held), expected))
+        if given is other_inputs:
             kept = {
-                name: y for name, y in _numbers(last).items() if _memory(last[name]) not in map(_memory, held.values())
+                name: y
+                for name, y in _float64_copies(last).items()
+                if _storage_address(last[name]) not in map(_storage_address, held.values())
             }
-            found |= named(f"{part}, a result that was kept", pairs(kept, {name: wanted[0][name] for name in kept}))
+            found |= prefixed_parts(
+                f"{part}, a result that was kept", pairs(kept, {name: wanted[0][name] for name in kept})
+            )
     return found
 
 
-def _placed(given: Named) -> Named:
+def _copies_at_new_addresses(inputs: TensorsByName) -> TensorsByName:
     # Copies at addresses that no call has seen: a cache by address, which copies of a module share, knows none of them.
     found = {}
-    for name, x in given.items():
+    for name, x in inputs.items():
         behind = 16 * next(_PLACES)
         room = x.new_empty(_ROOM + behind + x.numel())  # large enough to be mapped; most of it is never touched
         found[name] = room[behind : behind + x.numel()].view(x.shape).copy_(x)
     return found
 
 
-def _returned(subject: Subject, first: Named, second: Named) -> dict[str, Pair]:
+def _compare_kept_returns(subject: Subject, inputs: TensorsByName, other_inputs: TensorsByName) -> dict[str, Pair]:
     # The numbers in what a call has returned, its tuples and dicts, before another call and after.
-    used, seen = subject.copied(), list[Any]()
+    used, seen = subject.fresh_copy(), list[Any]()
     with used.register_forward_hook(lambda _module, _given, result: seen.append(result)):
-        subject.called(used, cloned(first))
-        before = _held(seen)
-        subject.called(used, cloned(second))
-    after = _held(seen)
+        subject.detached_results(used, cloned_tensors(inputs))
+        before = _tensors_of_return(seen)
+        subject.detached_results(used, cloned_tensors(other_inputs))
+    after = _tensors_of_return(seen)
     return {name: (after.get(name, x.new_zeros(0)), x) for name, x in before.items()}
 
 
-def _held(seen: Sequence[Any]) -> Named:
-    leaves = pytree.tree_flatten_with_path(opened_fields(seen[0]))[0] if seen else []
-    return _numbers({keys(path): x for path, x in leaves if isinstance(x, Tensor)})
+def _tensors_of_return(returned: Sequence[Any]) -> TensorsByName:
+    leaves = pytree.tree_flatten_with_path(opened_fields(returned[0]))[0] if returned else []
+    return _float64_copies({leaf_name(path): x for path, x in leaves if isinstance(x, Tensor)})
 
 
-def _tracked_after(subject: Subject, first: Named, part: str) -> dict[str, Outcome]:
+def _compare_after_untracked_call(subject: Subject, inputs: TensorsByName, part: str) -> dict[str, Outcome]:
     # Results and gradients of parameters, after a call without gradients: as a fresh copy.
-    wanted = _expected("them", partial(_with_slopes, subject, subject.copied(), first))
-    used = subject.copied()
+    wanted = _fresh_results("them", partial(_results_and_parameter_gradients, subject, subject.fresh_copy(), inputs))
+    used = subject.fresh_copy()
     with torch.no_grad():
-        _expected("them", partial(subject.called, used, cloned(first)))
+        _fresh_results("them", partial(subject.detached_results, used, cloned_tensors(inputs)))
     try:
-        found = _with_slopes(subject, used, first)
+        found = _results_and_parameter_gradients(subject, used, inputs)
     except Exception as error:
         return {part: error}
-    return {**named(part, pairs(found, wanted))}
+    return {**prefixed_parts(part, pairs(found, wanted))}
 
 
-def _with_slopes(subject: Subject, module: nn.Module, given: Named) -> Named:
-    found = subject.call(module, {n: x.clone().requires_grad_(x.is_floating_point()) for n, x in given.items()})
+def _results_and_parameter_gradients(subject: Subject, module: nn.Module, inputs: TensorsByName) -> TensorsByName:
+    found = subject.call(module, {n: x.clone().requires_grad_(x.is_floating_point()) for n, x in inputs.items()})
     weights = {name: p for name, p in module.named_parameters() if p.requires_grad}
     live = {name: y for name, y in found.items() if y.requires_grad}
     slopes: Sequence[Tensor] = [torch.zeros_like(p) for p in weights.values()]
     if live and weights:
-        cotangents = draws(live, seed=7)
+        cotangents = normal_draws(live, seed=7)
         scalar = torch.stack([(y * cotangents[name].to(y)).sum() for name, y in live.items()]).sum()
         slopes = torch.autograd.grad(scalar, list(weights.values()), allow_unused=True, materialize_grads=True)
-    return _numbers({**found, **{f"gradient of {name}": g for name, g in zip(weights, slopes, strict=True)}})
+    return _float64_copies({**found, **{f"gradient of {name}": g for name, g in zip(weights, slopes, strict=True)}})
 
 
-def _memory(x: Tensor) -> int:
+def _storage_address(x: Tensor) -> int:
     # Where a tensor lies: a result that lies in its caller's own changes with it.
     return x.untyped_storage().data_ptr()
 
 
-def _numbers(found: Named) -> Named:
-    return {name: y.detach().to("cpu", torch.float64, copy=True) for name, y in found.items()}
+def _float64_copies(tensors: TensorsByName) -> TensorsByName:
+    return {name: y.detach().to("cpu", torch.float64, copy=True) for name, y in tensors.items()}
 
 
-def _others(subject: Subject, first: Named) -> dict[str, tuple[Named, Named]]:
-    """Inputs of the same shapes, the second after the first.
-
-    Numbers moved a little, points that come from further apart, other integers, and other edges.
-    """
-    floating = {name: x for name, x in first.items() if x.is_floating_point() and x.numel()}
-    draw = draws(floating, seed=21)
+def _other_inputs(subject: Subject, inputs: TensorsByName) -> dict[str, tuple[TensorsByName, TensorsByName]]:
+    # for each part, inputs of the first and second call: moved numbers, stretched points, other integers, other edges
+    floating = {name: x for name, x in inputs.items() if x.is_floating_point() and x.numel()}
+    draw = normal_draws(floating, seed=21)
     moved = {name: x + (MOVE * x.abs().max() * draw[name]).to(x) for name, x in floating.items()}
-    found = {OTHER: (first, {**first, **moved})}
+    found = {OTHER: (inputs, {**inputs, **moved})}
     if subject.points is not None:
-        found["points from further apart"] = ({**first, **subject.own(stretched(subject, FURTHER))}, first)
-    for part, mixed in (("other indices", _mixed(subject, first)), ("other edges", _crowded(subject, first))):
-        found |= {part: (first, {**first, **mixed})} if mixed else {}
+        found["points from further apart"] = (
+            {**inputs, **subject.module_operands(stretched_operands(subject, FURTHER))},
+            inputs,
+        )
+    for part, mixed in (
+        ("other indices", _other_integers(subject, inputs)),
+        ("other edges", _doubled_edge_arguments(subject, inputs)),
+    ):
+        found |= {part: (inputs, {**inputs, **mixed})} if mixed else {}
     return found
 
 
-def _crowded(subject: Subject, first: Named) -> Named:
+def _doubled_edge_arguments(subject: Subject, inputs: TensorsByName) -> TensorsByName:
     # As many edges, half of them twice: atoms have other numbers of neighbours.
     reading = subject.reading
     if not isinstance(reading, Reading) or reading.graph.ends is None or reading.unclear:
         return {}
     try:
-        found = subject.own(reading.written(crowded(reading.graph)))
+        found = subject.module_operands(reading.written(with_doubled_edges(reading.graph)))
     except NotCompared:
         return {}
-    same = found.keys() >= first.keys() and all(found[name].shape == x.shape for name, x in first.items())
-    return {name: found[name] for name in first} if same else {}
+    same = found.keys() >= inputs.keys() and all(found[name].shape == x.shape for name, x in inputs.items())
+    return {name: found[name] for name in inputs} if same else {}
 
 
-def _mixed(subject: Subject, first: Named) -> Named:
+def _other_integers(subject: Subject, inputs: TensorsByName) -> TensorsByName:
     # Other integers; where edges are known, with their images, and each graph keeps its atoms.
-    whole = {name: x for name, x in first.items() if not x.is_floating_point() and x.numel()}
+    whole = {name: x for name, x in inputs.items() if not x.is_floating_point() and x.numel()}
     reading = subject.reading
     if not isinstance(reading, Reading):
         return {name: x.flip(-1) if x.dim() > 1 else x.min() + x.max() - x for name, x in whole.items()}
-    mixed = {name: _of_other_atoms(x) for name, x in whole.items() if reading.roles[name] == "atoms"}
+    mixed = {name: _other_atom_order(x) for name, x in whole.items() if reading.roles[name] == "atoms"}
     if reading.graph.ends is None or reading.unclear:
         return mixed
     try:
-        turned = subject.own(reading.written(backwards(reading.graph)))
+        turned = subject.module_operands(reading.written(reversed_edges(reading.graph)))
     except NotCompared:  # of neighbours in rows without an empty place
         return mixed
-    moved = {name: turned[name] for name in first if reading.roles[name] not in ("atoms", "points", "cell")}
-    return mixed | moved if all(x.shape == first[name].shape for name, x in moved.items()) else mixed
+    moved = {name: turned[name] for name in inputs if reading.roles[name] not in ("atoms", "points", "cell")}
+    return mixed | moved if all(x.shape == inputs[name].shape for name, x in moved.items()) else mixed
 
 
-def _of_other_atoms(x: Tensor) -> Tensor:
+def _other_atom_order(x: Tensor) -> Tensor:
     # In another order, and one atom of another kind: of numbers that all differ, as names of atoms do, the order alone.
     found = x.flip(0)
     if x.dim() == 1 and 1 < len(x.unique()) < len(x):
@@ -214,12 +228,12 @@ def _of_other_atoms(x: Tensor) -> Tensor:
     return found
 
 
-def _moving(subject: Subject, first: Named) -> dict[str, Callable[[str], Mapping[str, Outcome]]]:
+def _trajectory_cases(subject: Subject, inputs: TensorsByName) -> dict[str, Callable[[str], Mapping[str, Outcome]]]:
     # Of a network that finds its own edges, after calls of points on their way, and of a larger cell: as a fresh copy.
     reading = subject.reading
     if not isinstance(reading, Reading) or reading.graph.ends is not None or reading.unclear:
         return {}
-    graph, axis = reading.graph, draws({"": reading.graph.points}, seed=31)[""]
+    graph, axis = reading.graph, normal_draws({"": reading.graph.points}, seed=31)[""]
     step = WALK * spacing(graph) * axis / axis.norm(dim=1, keepdim=True)
     ways = {"a slow walk": [replace(graph, points=graph.points + n * step) for n in range(_STEPS)]}
     aside = graph.points.clone()
@@ -230,49 +244,56 @@ def _moving(subject: Subject, first: Named) -> dict[str, Callable[[str], Mapping
         small = replace(graph, points=graph.points / 2, cells=graph.cells / 2)
         ways["a cell of half the length"] = [graph, small]
 
-    def compared(way: Sequence[AtomGraph], part: str) -> dict[str, Pair]:
-        given = [{**first, **subject.own(reading.written(one))} for one in way]
-        wanted, used = _expected("it", partial(subject.called, subject.copied(), given[-1])), subject.copied()
+    def compare_trajectory(way: Sequence[AtomGraph], part: str) -> dict[str, Pair]:
+        given = [{**inputs, **subject.module_operands(reading.written(one))} for one in way]
+        wanted, used = (
+            _fresh_results("it", partial(subject.detached_results, subject.fresh_copy(), given[-1])),
+            subject.fresh_copy(),
+        )
         for one in given:
-            last = _expected("points on their way", partial(subject.called, used, one))
-        return named(part, pairs(last, wanted))
+            last = _fresh_results("points on their way", partial(subject.detached_results, used, one))
+        return prefixed_parts(part, pairs(last, wanted))
 
-    return {part: partial(compared, way) for part, way in ways.items()}
+    return {part: partial(compare_trajectory, way) for part, way in ways.items()}
 
 
-def _with_other_edges(subject: Subject, first: Named) -> dict[str, Callable[[str], Mapping[str, Outcome]]]:
+def _other_graph_cases(subject: Subject, inputs: TensorsByName) -> dict[str, Callable[[str], Mapping[str, Outcome]]]:
     # After a call of another graph, and one with fewer edges: as a fresh copy, of each.
     reading = subject.reading
     if not isinstance(reading, Reading) or reading.graph.ends is None or reading.unclear:
         return {}
-    used = subject.copied()
+    used = subject.fresh_copy()
 
-    def compared(graph: AtomGraph, part: str) -> dict[str, Pair]:
-        given = {**first, **subject.own(reading.written(graph))}
-        wanted = _expected("it", partial(subject.called, subject.copied(), given))
-        straight = cloned(subject.called(used, first))
-        found = named(part, pairs(cloned(subject.called(used, given)), wanted))
-        return found | named(f"after {part}", pairs(cloned(subject.called(used, first)), straight))
+    def compare_graph(graph: AtomGraph, part: str) -> dict[str, Pair]:
+        given = {**inputs, **subject.module_operands(reading.written(graph))}
+        wanted = _fresh_results("it", partial(subject.detached_results, subject.fresh_copy(), given))
+        straight = cloned_tensors(subject.detached_results(used, inputs))
+        found = prefixed_parts(part, pairs(cloned_tensors(subject.detached_results(used, given)), wanted))
+        return found | prefixed_parts(
+            f"after {part}", pairs(cloned_tensors(subject.detached_results(used, inputs)), straight)
+        )
 
-    graphs = {"another graph": another(reading.graph), "fewer edges": shorter(reading.graph)}
-    return {part: partial(compared, graph) for part, graph in graphs.items()}
+    graphs = {"another graph": altered_graph(reading.graph), "fewer edges": with_shorter_edges(reading.graph)}
+    return {part: partial(compare_graph, graph) for part, graph in graphs.items()}
 
 
-def _with_new_weights(subject: Subject, first: Named, mode: bool | None, part: str) -> dict[str, Pair]:
+def _compare_after_parameter_step(
+    subject: Subject, inputs: TensorsByName, mode: bool | None, part: str
+) -> dict[str, Pair]:
     # After a call and a step of its parameters: as a fresh copy with those, as given or in a mode.
-    used, fresh = (copy if mode is None else copy.train(mode) for copy in (subject.copied(), subject.copied()))
+    used, fresh = (copy if mode is None else copy.train(mode) for copy in (subject.fresh_copy(), subject.fresh_copy()))
 
-    def stepped() -> Named:
-        subject.called(used, cloned(first))
+    def stepped_results() -> TensorsByName:
+        subject.detached_results(used, cloned_tensors(inputs))
         for network in (used, fresh):
-            _step(network)
-        return subject.called(fresh, cloned(first))
+            _step_parameters(network)
+        return subject.detached_results(fresh, cloned_tensors(inputs))
 
-    wanted = _expected("them", stepped)
-    return named(part, pairs(cloned(subject.called(used, cloned(first))), wanted))
+    wanted = _fresh_results("them", stepped_results)
+    return prefixed_parts(part, pairs(cloned_tensors(subject.detached_results(used, cloned_tensors(inputs))), wanted))
 
 
-def _step(network: nn.Module) -> None:
+def _step_parameters(network: nn.Module) -> None:
     # Change all parameters in their memory, as an optimizer does.
     with torch.no_grad():
         for p in network.parameters():

@@ -1,7 +1,4 @@
-"""Tensors that a network holds beside its parameters and buffers: in attributes, lists, dicts, objects and modules.
-
-``parameters()``, a state_dict and ``.to()`` reach none of these.
-"""
+"""Tensors that a network holds outside parameters and buffers."""
 
 from __future__ import annotations
 
@@ -16,8 +13,8 @@ _DEEP = 6  # objects within objects
 _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
-def held_by(value: Any) -> dict[Any, Any]:
-    """Entries of a list or dict, attributes of a plain object; of a module its parameters, buffers and modules too."""
+def entries_and_attributes(value: Any) -> dict[Any, Any]:
+    """Return entries of a list or dict, or attributes of an object or module."""
     if isinstance(value, (list, tuple)):
         return dict(enumerate(value))
     if isinstance(value, dict):
@@ -33,28 +30,28 @@ def unregistered_attributes(module: nn.Module) -> dict[str, Any]:
 
 
 def plain_tensors(network: nn.Module) -> list[tuple[Place, Tensor]]:
-    """Floating tensors that no module of the network has registered, those of modules in lists among them."""
+    """Find floating tensors that no module registers, with the attribute path of each."""
     held = {x.data_ptr() for x in (*network.parameters(), *network.buffers()) if x.numel()}
     seen = {id(module) for module in network.modules()}
     found: dict[int, tuple[Place, Tensor]] = {}
     for path, module in network.named_modules():
         for name, value in unregistered_attributes(module).items():
-            for place, x in _tensors((path, name), value, seen):
+            for place, x in _reachable_tensors((path, name), value, seen):
                 if x.is_floating_point() and x.numel() and x.data_ptr() not in held:
                     found.setdefault(id(x), (place, x))
     return list(found.values())
 
 
-def _tensors(place: Place, value: Any, seen: set[int]) -> Iterator[tuple[Place, Tensor]]:
+def _reachable_tensors(place: Place, value: Any, seen: set[int]) -> Iterator[tuple[Place, Tensor]]:
     if isinstance(value, Tensor):
         yield place, value
-    elif len(place) <= _DEEP and id(value) not in seen and _may_hold(value):
+    elif len(place) <= _DEEP and id(value) not in seen and _is_searched(value):
         seen.add(id(value))
-        for name, one in held_by(value).items():
-            yield from _tensors((*place, str(name)), one, seen)
+        for name, one in entries_and_attributes(value).items():
+            yield from _reachable_tensors((*place, str(name)), one, seen)
 
 
-def _may_hold(value: Any) -> bool:
+def _is_searched(value: Any) -> bool:
     # Objects of torch's and ours, as graphs, optimizers and programs, hold the network itself.
     own = type(value).__module__.partition(".")[0] in ("torch", "tpgen") and not isinstance(value, nn.Module)
     return not own and not isinstance(value, (type, FunctionType, ModuleType))

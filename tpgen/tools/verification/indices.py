@@ -1,4 +1,4 @@
-"""What integers of a call may index, and the edges that some of them say: as pairs, vectors, or neighbours in rows."""
+"""Rows that integer arguments index, and edges that they encode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tpgen.networks.trial import is_index
-from tpgen.tools.verification.subject import Named, short
+from tpgen.tools.verification.subject import TensorsByName, last_dict_key
 
 ATOMS, EDGES, GRAPHS, LABELS = "atoms", "edges", "graphs", ""
 INDEX_WORDS: dict[str | None, str] = {  # what `irreps_in` may say of integers
@@ -35,109 +35,114 @@ _LABEL_NAMES = {*SPECIES_NAMES, "charges", "charge", "spins", "spin", "node_attr
 _CANDIDATES = 64  # readings that are tried
 
 
-def indexes(x: Tensor, number: int) -> bool:
-    """Whether integers may index so many rows: all but those that stand in places without one, which are alike."""
-    within = (x >= 0) & (x < number)
+def may_index_rows(x: Tensor, row_count: int) -> bool:
+    """Whether integers may index ``row_count`` rows; equal entries out of range are padding."""
+    within = (x >= 0) & (x < row_count)
     without = x[~within]
     return bool(within.any()) and (not len(without) or (x.dim() > 0 and bool((without == without[0]).all())))
 
 
-def kinds_of(name: str, x: Tensor, atoms: int) -> tuple[str, ...]:
-    """What an integer tensor may index, the likeliest first."""
-    named, known = short(name).lower(), indexes(x, atoms)
+def index_kinds_of(name: str, x: Tensor, atom_count: int) -> tuple[str, ...]:
+    """Return kinds of rows that an integer tensor may index, likeliest first."""
+    named, known = last_dict_key(name).lower(), may_index_rows(x, atom_count)
     if named in _LABEL_NAMES or not x.numel():
         return (LABELS,)
     if known and named in _ATOM_NAMES:
         return (ATOMS,)
-    others = (EDGES,) if x.dim() and len(x) != atoms and int(x.min()) >= 0 else ()
+    others = (EDGES,) if x.dim() and len(x) != atom_count and int(x.min()) >= 0 else ()
     if not known:
         return (LABELS, *others)
-    by_atom = x.dim() == 1 and len(x) == atoms
-    few = x.dim() != 2 and 2 * len(x.unique()) <= atoms
+    by_atom = x.dim() == 1 and len(x) == atom_count
+    few = x.dim() != 2 and 2 * len(x.unique()) <= atom_count
     return (LABELS, ATOMS, *others) if by_atom or few or x.numel() == 1 else (ATOMS, LABELS, *others)
 
 
-def readings_of(names: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, str]]:
-    """Kinds of all integers, the likeliest together first."""
-    places = product(*(range(len(kinds)) for kinds in names.values()))
+def kind_assignments(candidates: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, str]]:
+    """Yield choices of one kind for each index tensor, likeliest first."""
+    places = product(*(range(len(kinds)) for kinds in candidates.values()))
     for chosen in sorted(islice(places, 4096), key=lambda places: (sum(map(bool, places)), places))[:_CANDIDATES]:
-        yield {name: kinds[n] for (name, kinds), n in zip(names.items(), chosen, strict=True)}
+        yield {name: kinds[n] for (name, kinds), n in zip(candidates.items(), chosen, strict=True)}
 
 
 @dataclass(frozen=True)
 class EdgeEnds:
-    """Ends of edges, and how arguments hold a row for each edge.
-
-    Without ``slots`` they hold one for each; else so many axes, in which the slots of edges are, as of neighbours of
-    each atom, and ``empty`` is a slot without an edge.  ``in_order`` are edges that follow their first ends.
-    """
+    """Ends of edges, and the layout of edge rows in arguments."""
 
     ends: Tensor
     roles: Mapping[str, str]
     shape: tuple[int, ...]
-    slots: Tensor | None = None
-    empty: int | None = None
-    in_order: bool = False
-    axes: int = field(default=1)
+    slots: Tensor | None = None  # of each edge, in the first axes of an argument; None: one row for each edge
+    empty: int | None = None  # a slot without an edge
+    in_order: bool = False  # edges are sorted by first end
+    axes: int = field(default=1)  # first axes of an argument that slots fill: 2 for neighbours of each atom
 
-    def hold(self, x: Tensor) -> bool:
+    def has_edge_rows(self, x: Tensor) -> bool:
         """Whether a tensor has a row for each edge."""
         return tuple(x.shape[: self.axes]) == self.shape
 
-    def listed(self, x: Tensor) -> Tensor:
-        """The rows of a tensor, one for each edge."""
+    def rows_of_edges(self, x: Tensor) -> Tensor:
+        """Return a tensor's rows, one for each edge."""
         return x if self.slots is None else x.flatten(0, self.axes - 1)[self.slots]
 
 
-def edges_of(values: Named, kinds: Mapping[str, str], atoms: int) -> EdgeEnds | None:
-    """The edges that indices of atoms say; None where there are none, or nobody can tell which they are."""
+def edges_of(values: TensorsByName, kinds: Mapping[str, str], atom_count: int) -> EdgeEnds | None:
+    """Return the edges that atom indices encode; None if no layout fits."""
     names = [name for name in kinds if kinds[name] == ATOMS and is_index(values[name])]
-    names.sort(key=lambda name: short(name) != EDGE_INDEX)
-    for find in (_of_pairs, _of_vectors, _of_neighbours, _of_rows):
-        found = find(values, names, atoms)
+    names.sort(key=lambda name: last_dict_key(name) != EDGE_INDEX)
+    for find in (
+        _edges_from_pairs,
+        _edges_from_two_vectors,
+        _edges_from_neighbour_matrix,
+        _edges_from_flat_neighbour_list,
+    ):
+        found = find(values, names, atom_count)
         if found is not None and found.ends.shape[1]:
-            return _with_doubles(found, values, names)
+            return _with_roles_of_repeated_ends(found, values, names)
     return None
 
 
-def _of_pairs(values: Named, names: list[str], atoms: int) -> EdgeEnds | None:
-    for name in names:
+def _edges_from_pairs(values: TensorsByName, index_names: list[str], atom_count: int) -> EdgeEnds | None:
+    for name in index_names:
         x = values[name]
-        if x.dim() == 2 and 2 in x.shape and (x.shape[0] == 2 or x.shape[0] != atoms or short(name) == EDGE_INDEX):
+        if (
+            x.dim() == 2
+            and 2 in x.shape
+            and (x.shape[0] == 2 or x.shape[0] != atom_count or last_dict_key(name) == EDGE_INDEX)
+        ):
             role = "ends" if x.shape[0] == 2 else "ends by rows"
-            return _padded(x if role == "ends" else x.T, {name: role}, atoms)
+            return _edges_without_padding(x if role == "ends" else x.T, {name: role}, atom_count)
     return None
 
 
-def _of_vectors(values: Named, names: list[str], atoms: int) -> EdgeEnds | None:
-    vectors = {name: values[name] for name in names if values[name].dim() == 1}
-    by_name = {short(name).lower(): name for name in vectors}
+def _edges_from_two_vectors(values: TensorsByName, index_names: list[str], atom_count: int) -> EdgeEnds | None:
+    vectors = {name: values[name] for name in index_names if values[name].dim() == 1}
+    by_name = {last_dict_key(name).lower(): name for name in vectors}
     pairs = [(by_name[a], by_name[b]) for a, b in PAIRS if a in by_name and b in by_name]
-    for length in {len(x) for x in vectors.values()} - {atoms}:
+    for length in {len(x) for x in vectors.values()} - {atom_count}:
         alike = tuple(name for name, x in vectors.items() if len(x) == length)
         pairs += [alike] if len(alike) == 2 else []
     for first, second in pairs:
         if vectors[first].shape == vectors[second].shape:
             roles = {first: "first ends", second: "second ends"}
-            return _padded(torch.stack([vectors[first], vectors[second]]), roles, atoms)
+            return _edges_without_padding(torch.stack([vectors[first], vectors[second]]), roles, atom_count)
     return None
 
 
-def _padded(ends: Tensor, roles: Mapping[str, str], atoms: int) -> EdgeEnds:
+def _edges_without_padding(ends: Tensor, roles: Mapping[str, str], atom_count: int) -> EdgeEnds:
     ends = ends.long()
-    kept = ((ends >= 0) & (ends < atoms)).all(0)
+    kept = ((ends >= 0) & (ends < atom_count)).all(0)
     if bool(kept.all()):
         return EdgeEnds(ends, roles, (ends.shape[1],))
     empty = int((~kept).nonzero()[0])
     return EdgeEnds(ends[:, kept], roles, (ends.shape[1],), kept.nonzero().flatten(), empty)
 
 
-def _of_neighbours(values: Named, names: list[str], atoms: int) -> EdgeEnds | None:
-    """Neighbours of each atom in a row, with places that are empty: of no index, or of a mask."""
-    for name in names:
+def _edges_from_neighbour_matrix(values: TensorsByName, index_names: list[str], atom_count: int) -> EdgeEnds | None:
+    # a row of neighbours for each atom; a slot without an index, or masked, is empty
+    for name in index_names:
         x = values[name]
-        if x.dim() == 2 and len(x) == atoms:
-            kept = (x >= 0) & (x < atoms)
+        if x.dim() == 2 and len(x) == atom_count:
+            kept = (x >= 0) & (x < atom_count)
             for mask in (m for m in values.values() if m.dtype == torch.bool and m.shape == x.shape):
                 left = x[~mask]
                 kept = kept & mask if len(left) and bool((left == left[0]).all()) else kept
@@ -151,24 +156,26 @@ def _of_neighbours(values: Named, names: list[str], atoms: int) -> EdgeEnds | No
     return None
 
 
-def _of_rows(values: Named, names: list[str], atoms: int) -> EdgeEnds | None:
-    """A vector of neighbours, and how many are each atom's, or where they begin."""
-    for name in (name for name in names if values[name].dim() == 1):
+def _edges_from_flat_neighbour_list(values: TensorsByName, index_names: list[str], atom_count: int) -> EdgeEnds | None:
+    # a vector of neighbours, with the count or the offset of each atom
+    for name in (name for name in index_names if values[name].dim() == 1):
         x = values[name].long()
         for other, held in ((n, v.long()) for n, v in values.items() if is_index(v) and v.dim() == 1 and n != name):
-            begins = len(held) == atoms + 1 and int(held[0]) == 0 and bool((held.diff() >= 0).all())
+            begins = len(held) == atom_count + 1 and int(held[0]) == 0 and bool((held.diff() >= 0).all())
             counts = held.diff() if begins else held
-            if len(counts) == atoms and int(counts.min()) >= 0 and int(counts.sum()) == len(x) and len(x) > 1:
-                ends = torch.stack([torch.repeat_interleave(torch.arange(atoms), counts), x])
+            if len(counts) == atom_count and int(counts.min()) >= 0 and int(counts.sum()) == len(x) and len(x) > 1:
+                ends = torch.stack([torch.repeat_interleave(torch.arange(atom_count), counts), x])
                 roles = {name: "second ends", other: "begins of rows" if begins else "lengths of rows"}
                 return EdgeEnds(ends, roles, (len(x),), in_order=True)
     return None
 
 
-def _with_doubles(edges: EdgeEnds, values: Named, names: list[str]) -> EdgeEnds:
+def _with_roles_of_repeated_ends(edges: EdgeEnds, values: TensorsByName, index_names: list[str]) -> EdgeEnds:
     roles = dict(edges.roles)
-    for name in (name for name in names if name not in roles and edges.axes == 1 and edges.hold(values[name])):
+    for name in (
+        name for name in index_names if name not in roles and edges.axes == 1 and edges.has_edge_rows(values[name])
+    ):
         for end, role in zip(edges.ends, ("first ends", "second ends"), strict=True):
-            if torch.equal(edges.listed(values[name]), end):
+            if torch.equal(edges.rows_of_edges(values[name]), end):
                 roles.setdefault(name, role)
     return replace(edges, roles=roles)

@@ -1,4 +1,4 @@
-"""The laws of values: each a function ``subject -> {part: (got, expected)}``, or a text that says why not."""
+"""The laws of values: functions from a subject to outcomes by part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tpgen.base._e3nn import default_dtype
 from tpgen.planner.equivariance import rotation_of
 from tpgen.planner.plan import Plan
 from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
-from tpgen.tools.verification.subject import STILL, Named, Subject, change_layout
+from tpgen.tools.verification.subject import STILL, Subject, TensorsByName, change_layout
 
 Outcomes = Mapping[str, Outcome]
 Of = TypeVar("Of")
@@ -23,48 +23,44 @@ Of = TypeVar("Of")
 
 @dataclass(frozen=True)
 class Law:
-    """A statement of what must be equal, for which modules, and how nearly.
-
-    ``slack`` times the tolerance of the dtype is allowed, or ``limit`` whatever the dtype.  ``lacks`` says why a module
-    of the kind cannot be compared.  Laws with ``slopes`` take differences of energies; those that are not ``floored``
-    know what rounding does.
-    """
+    """A law: comparison, subjects, and allowed error."""
 
     about: str
     compare: Callable[[Subject], Outcomes]
     applies: Callable[[Subject], bool] = lambda subject: True
-    slack: float = 1.0
-    limit: float | None = None
-    lacks: Callable[[Subject], str] = lambda subject: ""
-    slopes: bool = False
-    floored: bool = True
+    slack: float = 1.0  # allowed error, times the tolerance of the dtype
+    limit: float | None = None  # allowed error in every dtype, instead
+    lacks: Callable[[Subject], str] = lambda subject: ""  # why a subject cannot be compared
+    slopes: bool = False  # it takes differences of energies
+    floored: bool = True  # errors that rounding explains are allowed
 
 
-def pairs(got: Named, expected: Named) -> dict[str, Pair]:
-    """Results by name, beside what they must be; the one of a module with one result has no name."""
+def pairs(got: TensorsByName, expected: TensorsByName) -> dict[str, Pair]:
+    """Pair results with expected results by name; ``out`` becomes an empty name."""
     return {"" if name == "out" else name: (got[name], expected[name]) for name in expected}
 
 
-def named(part: str, found: Mapping[str, Of]) -> dict[str, Of]:
-    """Pairs of a part of a law, which its name stands before."""
-    return {f"{part}{', ' + name if name else ''}": pair for name, pair in found.items()}
+def prefixed_parts(part: str, outcomes: Mapping[str, Of]) -> dict[str, Of]:
+    """Prefix names of outcomes with a part's name."""
+    return {f"{part}{', ' + name if name else ''}": pair for name, pair in outcomes.items()}
 
 
-def tried(part: str, compare: Callable[[], Mapping[str, Outcome]]) -> dict[str, Outcome]:
-    """Pairs of a part of a law, of inputs that a network need not take; or why it was not compared."""
+def compared_if_accepted(part: str, compare: Callable[[], Mapping[str, Outcome]]) -> dict[str, Outcome]:
+    """Run a comparison; if the network rejects its inputs, the outcome is the reason."""
     try:
-        return named(part, compare())
+        return prefixed_parts(part, compare())
     except NotCompared as why:
         return {part: str(why)}
 
 
 def definition(subject: Subject) -> Outcomes:
+    """Compare results with the slow definition."""
     assert subject.reference is not None
     return pairs(subject(subject.given), subject.reference(subject.given))
 
 
 def linear(subject: Subject) -> Outcomes:
-    """A combination of inputs gives the same of results; coefficients have sum 1 where a constant is added."""
+    """Compare results of linear combinations of operands with the combinations of results."""
     outcomes: dict[str, Pair | str] = {}
     for groups, (a, b) in ((subject.linear, (0.7, -1.3)), (subject.affine, (0.7, 0.3))):
         for part, names in groups.items():
@@ -76,16 +72,16 @@ def linear(subject: Subject) -> Outcomes:
 
 
 def degree(subject: Subject) -> Outcomes:
-    """Along a line of an operand's values, a polynomial of its degree through a few results meets another one."""
-    return {name: _along_a_line(subject, name, degree) for name, degree in subject.degrees.items()}
+    """Compare results along a line of one operand with polynomial interpolation."""
+    return {name: _compare_with_interpolation(subject, name, degree) for name, degree in subject.degrees.items()}
 
 
-def _along_a_line(subject: Subject, name: str, degree: int) -> Pair:
-    x, other, at = subject.given[name], subject.others[name], 0.4
+def _compare_with_interpolation(subject: Subject, operand: str, degree: int) -> Pair:
+    x, other, at = subject.given[operand], subject.others[operand], 0.4
     nodes = torch.linspace(-1, 1, degree + 1, dtype=torch.float64).tolist()
 
     def result(place: float) -> Tensor:
-        return subject({**subject.given, name: 0.5 * (x + place * other)})["out"]
+        return subject({**subject.given, operand: 0.5 * (x + place * other)})["out"]
 
     factors = [prod((at - m) / (n - m) for m in nodes if m != n) for n in nodes]  # Lagrange's
     expected = torch.stack([f * result(n) for f, n in zip(factors, nodes, strict=True)]).sum(0)
@@ -96,30 +92,30 @@ UNDECLARED = "inputs undeclared: say how they turn, irreps_in={'x': '1o'} (--tur
 
 
 def equivariant(subject: Subject) -> Outcomes:
-    """Turned inputs give turned results, of proper rotations and of those with an inversion."""
+    """Compare results of rotated and inverted inputs with turned results."""
     if subject.undeclared:
         return {"": UNDECLARED}
     generator = torch.Generator().manual_seed(1)
     turns = [rotation_of(torch.randn(3, 3, dtype=torch.float64, generator=generator)) for _ in range(3)]
     straight = subject(subject.given)
     improper = [-torch.eye(3, dtype=torch.float64), -turns[2]]
-    rotations = named("rotations", _turned(subject, straight, turns[:2]))
-    return {**rotations, **named("parity", _turned(subject, straight, improper))}
+    rotations = prefixed_parts("rotations", _compare_turned(subject, straight, turns[:2]))
+    return {**rotations, **prefixed_parts("parity", _compare_turned(subject, straight, improper))}
 
 
-def _turned(subject: Subject, straight: Named, matrices: list[Tensor]) -> dict[str, Pair]:
-    got: dict[str, list[Tensor]] = {name: [] for name in straight}
-    expected: dict[str, list[Tensor]] = {name: [] for name in straight}
+def _compare_turned(subject: Subject, results: TensorsByName, matrices: list[Tensor]) -> dict[str, Pair]:
+    got: dict[str, list[Tensor]] = {name: [] for name in results}
+    expected: dict[str, list[Tensor]] = {name: [] for name in results}
     for matrix in matrices:
         turned = {name: subject.turns.get(name, STILL).turn(x, matrix) for name, x in subject.given.items()}
         for name, value in subject(turned).items():
             got[name].append(value)
-            expected[name].append(subject.result_frame(name).turn(straight[name], matrix))
+            expected[name].append(subject.result_frame(name).turn(results[name], matrix))
     return pairs(*({name: torch.stack(values) for name, values in found.items()} for found in (got, expected)))
 
 
 def translation(subject: Subject) -> Outcomes:
-    """Places that are shifted together change nothing; a result that is a place is shifted with them."""
+    """Compare results of shifted positions: only positions may shift."""
     shift = torch.tensor([0.3, -0.7, 0.45], dtype=torch.float64)
     moved = {name: x + shift if subject.turns.get(name, STILL).moves else x for name, x in subject.given.items()}
     straight = subject(subject.given)
@@ -128,11 +124,13 @@ def translation(subject: Subject) -> Outcomes:
 
 
 def permutation(subject: Subject) -> Outcomes:
+    """Compare results of permuted rows or atoms with permuted results."""
     assert subject.relabel is not None
     return pairs(*subject.relabel(subject))
 
 
 def normalisation(subject: Subject) -> Outcomes:
+    """Compare measured mean squares of results with the plan's."""
     assert subject.moments is not None
     return subject.moments()
 
@@ -143,7 +141,7 @@ E3NN_LACKS_RIGHT = ("uvu<v", "u<vw")
 
 
 def e3nn_product(plan: Plan, compile_right: bool = False) -> o3.TensorProduct:
-    """e3nn's product of a plan, in the default dtype."""
+    """Build e3nn's product of a plan, with external weights."""
     return o3.TensorProduct(
         plan.irreps_in1,
         plan.irreps_in2,
@@ -161,11 +159,11 @@ def e3nn_product(plan: Plan, compile_right: bool = False) -> o3.TensorProduct:
 
 
 def e3nn(subject: Subject) -> Outcomes:
-    """e3nn's product, and its `right` where it has one."""
-    return {"": _forward_of_e3nn(subject), "right": _right_of_e3nn(subject)}
+    """Compare a product and its `right` with e3nn's."""
+    return {"": _compare_forward_with_e3nn(subject), "right": _compare_right_with_e3nn(subject)}
 
 
-def _forward_of_e3nn(subject: Subject) -> Pair:
+def _compare_forward_with_e3nn(subject: Subject) -> Pair:
     plan, layouts = _plan(subject), _layouts(subject)
     x1 = change_layout(subject.given["x1"], plan.irreps_in1, layouts[0], "mul_ir")
     x2 = change_layout(subject.given["x2"], plan.irreps_in2, layouts[1], "mul_ir")
@@ -174,31 +172,31 @@ def _forward_of_e3nn(subject: Subject) -> Pair:
     return change_layout(subject(subject.given)["out"], plan.irreps_out, layouts[2], "mul_ir"), expected
 
 
-def _right_of_e3nn(subject: Subject) -> Pair | str:
-    plan, layouts, given = _plan(subject), _layouts(subject), _narrow(subject)
+def _compare_right_with_e3nn(subject: Subject) -> Pair | str:
+    plan, layouts, given = _plan(subject), _layouts(subject), _first_rows(subject)
     lacking = [mode for mode in E3NN_LACKS_RIGHT if any(i.connection_mode == mode for i in plan.instructions)]
     if lacking:
         return f"e3nn has no right for mode {' and '.join(map(repr, lacking))}"
     x2 = change_layout(given["x2"], plan.irreps_in2, layouts[1], "mul_ir")
     with default_dtype(torch.float64):
         expected = e3nn_product(plan, compile_right=True).right(x2, *_weight(given))
-    got = change_layout(_right(subject, given), plan.irreps_out, layouts[2], "mul_ir")
+    got = change_layout(_right_matrices(subject, given), plan.irreps_out, layouts[2], "mul_ir")
     return change_layout(got.transpose(1, 2), plan.irreps_in1, layouts[0], "mul_ir").transpose(1, 2), expected
 
 
 def right(subject: Subject) -> Outcomes:
-    """`right`, the product as a matrix, on input 1."""
-    given = _narrow(subject)
-    return {"": (torch.einsum("zi,zik->zk", given["x1"], _right(subject, given)), subject(given)["out"])}
+    """Compare the matrix of `right`, applied to input 1, with the product."""
+    given = _first_rows(subject)
+    return {"": (torch.einsum("zi,zik->zk", given["x1"], _right_matrices(subject, given)), subject(given)["out"])}
 
 
-def _right(subject: Subject, given: Named) -> Tensor:
+def _right_matrices(subject: Subject, operands: TensorsByName) -> Tensor:
     module: Any = subject.module
-    own = subject.own(given)
+    own = subject.module_operands(operands)
     return module.right(own["x2"], *_weight(own)).to("cpu", torch.float64)
 
 
-def _narrow(subject: Subject) -> Named:
+def _first_rows(subject: Subject) -> TensorsByName:
     # as many of the rows as `right` has room for: its result is a matrix for each row, which can be large
     plan = _plan(subject)
     rows = max(1, MAX_RIGHT // max(1, plan.irreps_in1.dim * plan.irreps_out.dim))
@@ -206,7 +204,7 @@ def _narrow(subject: Subject) -> Named:
     return {name: x if name in whole else x[:rows] for name, x in subject.given.items()}
 
 
-def _weight(given: Named) -> list[Tensor]:
+def _weight(given: TensorsByName) -> list[Tensor]:
     return [given["w"]] if "w" in given else []
 
 

@@ -1,4 +1,4 @@
-"""tpgen's own modules as subjects: operands, how they turn, and the slow definition of each."""
+"""Subjects of tpgen's own modules."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ from tpgen.nn.tensor_product import TensorProduct
 from tpgen.planner.equivariance import representation
 from tpgen.planner.plan import OUT, Operand
 from tpgen.tools.verification.moments import linear_moments, product_moments
-from tpgen.tools.verification.subject import Frame, Named, Run, Subject, another_order, frame, prefix_of
+from tpgen.tools.verification.subject import Frame, Run, Subject, TensorsByName, derangement, frame, prefix_of
 
 _NODES = 5
 
 
-def _draw(dtype: torch.dtype, generator: torch.Generator, *shape: int) -> Tensor:
+def _normal_in_dtype(dtype: torch.dtype, generator: torch.Generator, *shape: int) -> Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).double()
 
 
-def _of_any(module: Any, like: Tensor) -> dict[str, Any]:
-    """Facts of any module: where it is, in which dtype, and how it is written."""
+def _common_subject_fields(module: Any, like: Tensor) -> dict[str, Any]:
     layouts = tuple(getattr(module, "layout", ()))
     layout = layouts[0] if len(set(layouts)) == 1 else ",".join(layouts)
     settings = ", ".join(filter(None, (module.choice.strategy, getattr(module, "backend", ""), layout)))
@@ -39,37 +38,36 @@ def _of_any(module: Any, like: Tensor) -> dict[str, Any]:
 
 
 def product_subject(product: TensorProduct, rows: int) -> Subject:
-    """A product of rows, or a convolution: nodes without edges, and edges that come twice, are in its random graph."""
+    """Build the subject of a product, or of a convolution on a random graph."""
     plan, like, (first, second, out) = product.plan, product.output_mask, product.layout
     generator = torch.Generator().manual_seed(0)
     ends = torch.randint(_NODES, (2, rows), generator=generator) if product.edges else None
     names = ("x1", "x2", "w") if product.weight_numel else ("x1", "x2")
     by_row = [n for n in names if not (n == "x1" and product.edges) and not (n == "w" and plan.shared_weights)]
 
-    def operands() -> Named:
+    def draw_operands() -> TensorsByName:
         found = random_operands(plan, rows, names, generator=generator, dtype=like.dtype)
-        nodes = {"x1": _draw(like.dtype, generator, _NODES, plan.irreps_in1.dim)} if product.edges else {}
+        nodes = {"x1": _normal_in_dtype(like.dtype, generator, _NODES, plan.irreps_in1.dim)} if product.edges else {}
         return {**{name: x.double() for name, x in found.items()}, **nodes}
 
-    def called(ends: Tensor | None) -> Callable[[Run, Named], Named]:
+    def call_with_ends(ends: Tensor | None) -> Callable[[Run, TensorsByName], TensorsByName]:
         if ends is None:
             return lambda run, x: {"out": run(*x.values())}
         on = ends.to(like.device)
         return lambda run, x: {"out": run(x["x1"], x["x2"], x.get("w"), *on)}
 
-    def reference(x: Named) -> Named:
+    def reference_results(x: TensorsByName) -> TensorsByName:
         x1 = x["x1"] if ends is None else x["x1"][ends[0]]
         found = reference_product(plan, x1, x["x2"], x.get("w"), layout=product.layout)
         nodes = found if ends is None else found.new_zeros(_NODES, found.shape[1]).index_add(0, ends[1], found)
         return {"out": nodes}
 
-    def relabelled(subject: Subject) -> tuple[Named, Named]:
-        """Nodes and edges in another order."""
+    def results_of_permuted_graph(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
         assert ends is not None
-        nodes, edges = another_order(_NODES), another_order(rows)
+        nodes, edges = derangement(_NODES), derangement(rows)
         number = torch.argsort(nodes)  # the new number of each node
         moved = {name: x[edges] if name in by_row else x for name, x in subject.given.items()}
-        got = replace(subject, call=called(number[ends[:, edges]]))({**moved, "x1": subject.given["x1"][nodes]})
+        got = replace(subject, call=call_with_ends(number[ends[:, edges]]))({**moved, "x1": subject.given["x1"][nodes]})
         return got, {name: y[nodes] for name, y in subject(subject.given).items()}
 
     constant = plan.weight_numel > 0 and not all(i.has_weight for i in plan.instructions)
@@ -77,32 +75,33 @@ def product_subject(product: TensorProduct, rows: int) -> Subject:
     return Subject(
         kind="convolution" if product.edges else "product",
         title=f"{plan.irreps_in1} x {plan.irreps_in2} -> {plan.irreps_out}{on}",
-        call=called(ends),
-        given=operands(),
-        others=operands(),
+        call=call_with_ends(ends),
+        given=draw_operands(),
+        others=draw_operands(),
         turns={"x1": frame(plan.irreps_in1, first), "x2": frame(plan.irreps_in2, second)},
         results={"out": frame(plan.irreps_out, out)},
         linear={name: (name,) for name in names if name != "w" or not constant},
         affine={"w": ("w",)} if constant else {},
-        reference=reference,
-        relabel=relabelled if product.edges else partial(_rows_in_order, by_row),
+        reference=reference_results,
+        relabel=results_of_permuted_graph if product.edges else partial(_results_of_permuted_rows, by_row),
         moments=None if product.edges else partial(product_moments, product),
-        **_of_any(product, like),
+        **_common_subject_fields(product, like),
     )
 
 
-def _rows_in_order(
-    by_row: Sequence[str], subject: Subject, called: Callable[[Tensor], Callable] | None = None
-) -> tuple[Named, Named]:
-    """Rows are independent: the rows in another order give the results in that order."""
-    rows = subject.given[by_row[0]].shape[0]
-    order = another_order(rows)
-    moved = replace(subject, call=called(order)) if called else subject
-    got = moved({name: x[order] if name in by_row else x for name, x in subject.given.items()})
+def _results_of_permuted_rows(
+    row_operands: Sequence[str], subject: Subject, call_in_order: Callable[[Tensor], Callable] | None = None
+) -> tuple[TensorsByName, TensorsByName]:
+    # rows are independent: permuted rows give permuted results
+    rows = subject.given[row_operands[0]].shape[0]
+    order = derangement(rows)
+    moved = replace(subject, call=call_in_order(order)) if call_in_order else subject
+    got = moved({name: x[order] if name in row_operands else x for name, x in subject.given.items()})
     return got, {name: y[order] for name, y in subject(subject.given).items()}
 
 
 def linear_subject(layer: Linear, rows: int) -> Subject:
+    """Build the subject of a linear layer."""
     plan, like = layer.plan, layer.output_mask
     generator = torch.Generator().manual_seed(0)
     channels = () if plan.f_in is None else (plan.f_in,)
@@ -114,32 +113,33 @@ def linear_subject(layer: Linear, rows: int) -> Subject:
     if plan.bias_numel:
         shapes["b"] = (*each, *pair[1:], plan.bias_numel)
 
-    def operands() -> Named:
-        return {name: _draw(like.dtype, generator, *shape) for name, shape in shapes.items()}
+    def draw_operands() -> TensorsByName:
+        return {name: _normal_in_dtype(like.dtype, generator, *shape) for name, shape in shapes.items()}
 
-    def called(order: Tensor | slice) -> Callable[[Run, Named], Named]:
-        """The call with its rows in some order."""
+    def call_in_order(order: Tensor | slice) -> Callable[[Run, TensorsByName], TensorsByName]:
         at = {} if index is None else {"index": index[order].to(like.device)}
         return lambda run, x: {"out": run(*x.values(), **at)}
 
     return Subject(
         kind="linear layer",
         title=f"{plan.irreps_in} -> {plan.irreps_out}",
-        call=called(slice(None)),
-        given=operands(),
-        others=operands(),
+        call=call_in_order(slice(None)),
+        given=draw_operands(),
+        others=draw_operands(),
         turns={"x": frame(plan.irreps_in, layer.layout[0])},
         results={"out": frame(plan.irreps_out, layer.layout[1])},
         linear={"x, b": ("x", "b"), "w, b": ("w", "b")} if plan.bias_numel else {"x": ("x",), "w": ("w",)},
         reference=partial(_linear_reference, layer, index),
         moments=partial(linear_moments, layer),
-        relabel=partial(_rows_in_order, ("x",) if plan.shared_weights else tuple(shapes), called=called),
-        **_of_any(layer, like),
+        relabel=partial(
+            _results_of_permuted_rows, ("x",) if plan.shared_weights else tuple(shapes), call_in_order=call_in_order
+        ),
+        **_common_subject_fields(layer, like),
     )
 
 
-def _linear_reference(layer: Linear, index: Tensor | None, x: Named) -> Named:
-    """Every channel to every channel, as layers without any; weights of elements as those of each row."""
+def _linear_reference(layer: Linear, index: Tensor | None, x: TensorsByName) -> TensorsByName:
+    # every channel to every channel, as layers without channels; weights of elements as those of each row
     plan = layer.plan
     if index is not None:
         plan, x = plan.remade(shared_weights=False), {n: y if n == "x" else y[index] for n, y in x.items()}
@@ -159,41 +159,43 @@ def _linear_reference(layer: Linear, index: Tensor | None, x: Named) -> Named:
 
 
 def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
-    """A polynomial or a symmetric contraction, with its own weights, or random ones where they are given to calls."""
+    """Build the subject of a polynomial or symmetric contraction."""
     plan, like = module.plan, module._like
     generator = torch.Generator().manual_seed(0)
     channels, elements = module.channels, module.num_elements
     index = torch.randint(elements, (rows,), generator=generator) if elements else None
-    names, at = _weight_names(module), dict(module._ends)
+    names, at = _parameter_name_of_each_weight(module), dict(module._ends)
     ends = dict(zip(EDGE_ARGUMENTS, torch.randint(_NODES, (2, rows), generator=generator), strict=True)) if at else {}
 
-    def operands(own: bool) -> Named:
+    def draw_operands(own: bool) -> TensorsByName:
         counts = {o.name: _NODES if o.name in at else rows for o in plan.inputs}
-        found = {o.name: _draw(like.dtype, generator, counts[o.name], *row_shape(o, channels)) for o in plan.inputs}
+        found = {
+            o.name: _normal_in_dtype(like.dtype, generator, counts[o.name], *row_shape(o, channels))
+            for o in plan.inputs
+        }
         for o, name in zip(plan.weights, names, strict=True):
             parameter = module.get_parameter(name) if name else None
             shape = (elements or 1, o.dim, channels) if parameter is None else tuple(parameter.shape)
             stored = None if parameter is None or not own else parameter.detach().to("cpu", torch.float64)
-            found[o.name] = _draw(like.dtype, generator, *shape) if stored is None else stored
+            found[o.name] = _normal_in_dtype(like.dtype, generator, *shape) if stored is None else stored
         return found
 
-    def reference(x: Named) -> Named:
+    def reference_results(x: TensorsByName) -> TensorsByName:
         found = {o.name: x[o.name] if index is None else x[o.name][index] for o in plan.weights}
         found |= {name: x[name][ends[end]] for name, end in at.items() if name != OUT}
         out = _polynomial_reference(module, {**x, **found})
         return {"out": out.new_zeros(_NODES, out.shape[1]).index_add(0, ends[at[OUT]], out) if OUT in at else out}
 
-    def called(order: Tensor | slice) -> Callable[[Run, Named], Named]:
-        """The call with its rows in some order."""
+    def call_in_order(order: Tensor | slice) -> Callable[[Run, TensorsByName], TensorsByName]:
         used = {name: ends[end][order].to(like.device) for end, name in EDGE_ARGUMENTS.items() if end in at.values()}
         if OUT in at:
             used["num_nodes"] = _NODES
         return partial(_call_polynomial, module, names, None if index is None else index[order].to(like.device), used)
 
-    def relabelled(subject: Subject) -> tuple[Named, Named]:
-        order = another_order(rows)
+    def results_of_permuted_rows(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
+        order = derangement(rows)
         moved = {o.name: subject.given[o.name][order] for o in plan.inputs if o.name not in at}
-        got = replace(subject, call=called(order))({**subject.given, **moved})
+        got = replace(subject, call=call_in_order(order))({**subject.given, **moved})
         return got, {name: y if OUT in at else y[order] for name, y in subject(subject.given).items()}
 
     form = polynomial_of(plan)
@@ -203,23 +205,23 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
     return Subject(
         kind="polynomial",
         title=f"{', '.join(f'{o.name}: {o.irreps}' for o in plan.inputs)} -> {plan.out.irreps}, {channels} channels",
-        call=called(slice(None)),
-        given=operands(own=True),
-        others=operands(own=False),
+        call=call_in_order(slice(None)),
+        given=draw_operands(own=True),
+        others=draw_operands(own=False),
         turns={o.name: _polynomial_frame(o) for o in plan.inputs},
         results={"out": _polynomial_frame(plan.out)},
         linear={} if constant else weights,
         affine={**single, **(weights if constant else {})},  # what lacks an input is a constant to it
         degrees={o.name: form.degree(o.name) for o in plan.inputs if form.degree(o.name) > 1},
-        reference=reference,
-        relabel=relabelled,
+        reference=reference_results,
+        relabel=results_of_permuted_rows,
         slack=2.0,  # more factors than a product has
-        **_of_any(module, like),
+        **_common_subject_fields(module, like),
     )
 
 
-def _weight_names(module: PolynomialModule) -> list[str]:
-    """The parameter of each tensor of weights in the plan; no name for weights that are given to calls."""
+def _parameter_name_of_each_weight(module: PolynomialModule) -> list[str]:
+    # no name for weights that calls take as arguments
     names = {id(p): name for name, p in module.named_parameters()}
     if not names:
         return [""] * len(module.plan.weights)
@@ -235,8 +237,13 @@ def _polynomial_frame(o: Operand) -> Frame:
 
 
 def _call_polynomial(
-    module: PolynomialModule, names: list[str], index: Tensor | None, ends: Mapping[str, Any], run: Run, x: Named
-) -> Named:
+    module: PolynomialModule,
+    names: list[str],
+    index: Tensor | None,
+    ends: Mapping[str, Any],
+    run: Run,
+    x: TensorsByName,
+) -> TensorsByName:
     inputs = [x[o.name] for o in module.plan.inputs]
     weights = [x[o.name] for o in module.plan.weights]
     keywords: dict[str, Any] = {**ends, **({"weights": weights} if weights and not any(names) else {})}
@@ -248,7 +255,7 @@ def _call_polynomial(
     return {"out": functional_call(run, held, tuple(inputs), keywords)}  # type: ignore[arg-type]
 
 
-def _polynomial_reference(module: PolynomialModule, x: Named) -> Tensor:
+def _polynomial_reference(module: PolynomialModule, x: TensorsByName) -> Tensor:
     plan = module.plan
     values = {o.name: read_operand(o, x[o.name]).movedim(-1, 0) for o in plan.operands if o.name != OUT}
     gradient = polynomial_of(plan).gradient(OUT)
@@ -266,7 +273,7 @@ SUBJECTS: dict[type[nn.Module], Callable[[Any, int], Subject]] = {
 
 
 def module_subject(module: nn.Module, rows: int) -> Subject | None:
-    """One of tpgen's own modules as a subject; None for any other."""
+    """Build the subject of a tpgen module; None for other modules."""
     for cls, made in SUBJECTS.items():
         if isinstance(module, cls):
             return made(module, rows)

@@ -1,12 +1,9 @@
-r"""Normalisation, measured: random inputs and weights of products and linear layers, and mean squares of results.
+r"""The law of normalisation: mean squares of results for random signs.
 
-Operands are signs scaled to the variances that the plan was made for: a second moment depends on nothing else, and
-signs scatter it least.  With :math:`n_p` the number of summed elements of a path and :math:`w_p` its path weight,
+For :math:`n_p` summed elements and weight :math:`w_p` of path p, components (or norms of copies) have mean square
 
 .. math:: \mathrm{var}_{out}\; \frac{\sum_p w_p n_p}{\sum_p n_p} \quad\text{(element)}, \qquad
     \mathrm{var}_{out}\; \frac1P \sum_p w_p \quad\text{(path)}
-
-is expected of each component, and of the squared norm of each copy where irreps are normalised by norm.
 """
 
 from __future__ import annotations
@@ -29,30 +26,32 @@ MOMENT_LIMIT = 0.05  # what may be wrong with a mean of that error, five times o
 
 
 def product_moments(product: TensorProduct) -> _Moments:
+    """Compare mean squares of a product's output segments with their expectation."""
     plan = product.plan
     if "none" in (plan.irrep_normalization, plan.path_normalization):
         return {"": "the product was asked not to be normalised"}
     generator = torch.Generator().manual_seed(3)
     norm = plan.irrep_normalization == "norm"
     ends = ((plan.irreps_in1, plan.in1_var), (plan.irreps_in2, plan.in2_var))
-    scales = [_scale(irreps, variances, norm) for irreps, variances in ends]
+    scales = [_standard_deviations(irreps, variances, norm) for irreps, variances in ends]
     weights = (plan.weight_numel,) if plan.shared_weights else (ROWS, plan.weight_numel)
 
-    def draw() -> Tensor:
+    def draw_results() -> Tensor:
         like = product.output_mask
-        x1, x2 = (scale * _signs(generator, ROWS, len(scale)) for scale in scales)
-        w = _signs(generator, *weights)
+        x1, x2 = (scale * _random_signs(generator, ROWS, len(scale)) for scale in scales)
+        w = _random_signs(generator, *weights)
         return product(*(x.to(like) for x in (x1, x2, w))).detach().to("cpu", torch.float64)
 
     by_output: dict[int, list[Path]] = {}
     for path in plan.paths:
         by_output.setdefault(path.out.index, []).append(path)
-    expected = {i: _expected(plan, paths) for i, paths in by_output.items()}
+    expected = {i: _expected_mean_square(plan, paths) for i, paths in by_output.items()}
     dims = {i: plan.irreps_out[i].ir.dim if norm else 1 for i in expected}
-    return _compared(draw, expected, dims, plan.irreps_out)
+    return _compare_mean_squares(draw_results, expected, dims, plan.irreps_out)
 
 
 def linear_moments(layer: Linear) -> _Moments:
+    """Compare mean squares of a linear layer's output segments with one."""
     plan, generator = layer.plan, torch.Generator().manual_seed(3)
     pair = () if plan.f_in is None else (plan.f_in, plan.f_out)
     elements = (layer.num_elements or ROWS) if plan.by_element else 0
@@ -60,27 +59,28 @@ def linear_moments(layer: Linear) -> _Moments:
     weights, biases = (*each, *pair, plan.weight_numel), (*each, *pair[1:], plan.bias_numel)
     at = {"index": torch.randint(elements, (ROWS,), generator=generator)} if elements else {}
 
-    def draw() -> Tensor:
+    def draw_results() -> Tensor:
         like = layer.output_mask
-        x = _signs(generator, ROWS, *pair[:1], plan.irreps_in.dim)
+        x = _random_signs(generator, ROWS, *pair[:1], plan.irreps_in.dim)
         out = layer(
             x.to(like),
-            _signs(generator, *weights).to(like),
+            _random_signs(generator, *weights).to(like),
             like.new_zeros(biases),
             **{n: i.to(like.device) for n, i in at.items()},
         )
         return out.detach().to("cpu", torch.float64).reshape(-1, plan.irreps_out.dim)
 
     expected: dict[int, float | str] = dict.fromkeys(sorted({path.out.index for path in plan.paths}), 1.0)
-    return _compared(draw, expected, dict.fromkeys(expected, 1), plan.irreps_out)
+    return _compare_mean_squares(draw_results, expected, dict.fromkeys(expected, 1), plan.irreps_out)
 
 
-def _signs(generator: torch.Generator, *shape: int) -> Tensor:
+def _random_signs(generator: torch.Generator, *shape: int) -> Tensor:
+    # a second moment depends on variances alone, and signs scatter it least
     return 2.0 * torch.randint(2, shape, generator=generator).double() - 1.0
 
 
-def _scale(irreps: Irreps, variances: Sequence[float], norm: bool) -> Tensor:
-    """The standard deviation of every entry; in both layouts a segment's entries are alike."""
+def _standard_deviations(irreps: Irreps, variances: Sequence[float], norm: bool) -> Tensor:
+    # of every entry; in both layouts entries of a segment are alike
     parts = [
         torch.full((mul * ir.dim,), (var / (ir.dim if norm else 1)) ** 0.5, dtype=torch.float64)
         for (mul, ir), var in zip(irreps, variances, strict=True)
@@ -88,8 +88,8 @@ def _scale(irreps: Irreps, variances: Sequence[float], norm: bool) -> Tensor:
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
 
-def _expected(plan: Plan, paths: list[Path]) -> float | str:
-    """The mean square of a segment's components, or why there is no rule for it."""
+def _expected_mean_square(plan: Plan, paths: list[Path]) -> float | str:
+    # a text says why there is no rule
     plain = [(path.in1.index, path.in2.index) for path in paths if path.weight is None]
     if len(set(plain)) < len(plain):
         return "paths without weights add up"
@@ -103,32 +103,34 @@ def _expected(plan: Plan, paths: list[Path]) -> float | str:
 
 
 def _mean_squares(draw: Callable[[], Tensor], irreps: Irreps, segments: list[int]) -> dict[int, list[float]]:
-    """The mean square of each segment in each draw, of as many draws as it takes."""
+    # of each segment in each draw, of as many draws as the standard error takes
     found: dict[int, list[float]] = {i: [] for i in segments}
     slices = irreps.slices()
     for number in range(MOST):
         squares = draw().square().mean(0)
         for i in segments:
             found[i].append(float(squares[slices[i]].mean()))
-        if number >= 9 and all(_error(values) < ENOUGH for values in found.values()):
+        if number >= 9 and all(_relative_standard_error(values) < ENOUGH for values in found.values()):
             break
     return found
 
 
-def _error(values: list[float]) -> float:
+def _relative_standard_error(values: list[float]) -> float:
     x = torch.tensor(values, dtype=torch.float64)
     return float(x.std() / len(values) ** 0.5 / x.mean().clamp(min=1e-300))
 
 
-def _compared(draw: Callable[[], Tensor], expected: dict[int, Any], dims: dict[int, int], irreps: Irreps) -> _Moments:
+def _compare_mean_squares(
+    draw: Callable[[], Tensor], expected: dict[int, Any], dims: dict[int, int], irreps: Irreps
+) -> _Moments:
     outcomes: _Moments = {}
     for i, values in _mean_squares(draw, irreps, list(expected)).items():
         part = f"{i}: {irreps[i]}"
         mean = dims[i] * sum(values) / len(values)
         if isinstance(expected[i], str):
             outcomes[part] = expected[i]
-        elif expected[i] > 0.0 and _error(values) > ENOUGH:
-            outcomes[part] = f"{len(values)} draws leave an error of {_error(values):.0%}"
+        elif expected[i] > 0.0 and _relative_standard_error(values) > ENOUGH:
+            outcomes[part] = f"{len(values)} draws leave an error of {_relative_standard_error(values):.0%}"
         else:
             outcomes[part] = torch.tensor([mean]), torch.tensor([expected[i]])
     return outcomes or {"": "no path reaches any result"}

@@ -1,4 +1,4 @@
-"""Any network as a subject: its floating inputs and results by name, and how each turns."""
+"""Any network as a subject, with arguments and results by name."""
 
 from __future__ import annotations
 
@@ -19,12 +19,22 @@ from tpgen.networks.results import closed_fields, opened_fields
 from tpgen.networks.trial import is_floating, is_index
 from tpgen.tools.verification.choosing import choose_reading
 from tpgen.tools.verification.indices import EDGE_INDEX, INDEX_WORDS
-from tpgen.tools.verification.potentials import floors
+from tpgen.tools.verification.potentials import rounding_floors
 from tpgen.tools.verification.precision import Casts, double_of
-from tpgen.tools.verification.randomness import drawn_by, steady
-from tpgen.tools.verification.reading import CELLS, Reading, are_counts
-from tpgen.tools.verification.roles import said_roles, seen_forces, seen_stress, with_roles
-from tpgen.tools.verification.subject import FRAMES, STILL, Frame, Named, Run, Subject, frame, keys, short
+from tpgen.tools.verification.randomness import advanced_random_states, with_restored_randomness
+from tpgen.tools.verification.reading import CELLS, Reading, are_cell_counts
+from tpgen.tools.verification.roles import split_roles, with_detected_forces, with_detected_stress, with_roles
+from tpgen.tools.verification.subject import (
+    FRAMES,
+    STILL,
+    Frame,
+    Run,
+    Subject,
+    TensorsByName,
+    frame,
+    last_dict_key,
+    leaf_name,
+)
 from tpgen.tools.verification.systems import permuted_atoms
 
 # What tensors of these names are in potentials of this field; `irreps_in` and `irreps_out` go before.
@@ -42,27 +52,27 @@ NO_POINTS = "no input is said to be points"
 def network_subject(
     network: nn.Module, inputs: Sequence[Any], irreps_in: Any = None, irreps_out: Any = None
 ) -> Subject:
-    """A network with the arguments of a call.
+    """Build the subject of a network from the arguments of one call.
 
-    ``irreps_in`` and ``irreps_out`` say how inputs and results turn: one for each argument (of results: of a tuple),
-    or a mapping from names.  Tensors that they leave out turn as `KNOWN` says of their names.
+    ``irreps_in`` and ``irreps_out`` say how arguments and results turn, as lists or mappings; `KNOWN` completes them.
+    Raises `InputError` without floating tensors.
     """
     if not isinstance(inputs, (tuple, list)):
         raise InputError(f"inputs: give the arguments of a call as a tuple, got {a_kind(inputs)}")
-    names, leaves, spec = _flat(network, copies_of(inputs))
+    names, leaves, spec = _flatten_arguments(network, copies_of(inputs))
     floating = {name: x for name, x in zip(names, leaves, strict=True) if is_floating(x)}
     if not floating:
         raise InputError("inputs: a network is verified with floating tensors as inputs, and there is none")
     like = next((p for p in network.parameters() if p.is_floating_point()), next(iter(floating.values())))
 
-    fresh = _copied(network)
+    fresh = _copy_or_none(network)
     given = {name: x.to("cpu", torch.float64) for name, x in floating.items()}
     base = Subject(
         kind="network",
         title=type(network).__name__,
         module=network,
-        call=partial(_called, names, leaves, spec),
-        handed=partial(_handed, names, leaves, spec),
+        call=partial(_call_with_named, names, leaves, spec),
+        handed=partial(_call_arguments, names, leaves, spec),
         given=given,
         dtype=like.dtype,
         device=like.device,
@@ -70,103 +80,110 @@ def network_subject(
         exact=lambda: double_of(network if fresh is None else fresh),
         fresh=fresh,
     )
-    if drawn_by(network, lambda: base(given)):
-        base = replace(base, call=steady(base.call), drawing=base.call)
+    if advanced_random_states(network, lambda: base(given)):
+        base = replace(base, call=with_restored_randomness(base.call), drawing=base.call)
     straight = base(given)
     values = {**{n: x.cpu() for n, x in zip(names, leaves, strict=True) if isinstance(x, Tensor)}, **given}
-    irreps_in, indices = _index_words(irreps_in, names, leaves)
-    irreps_out, roles = said_roles(irreps_out, list(straight))
-    turns, results = _declared(values, given, straight, irreps_in, irreps_out)
-    counted = {**values, **_numbers(names, leaves)}
+    irreps_in, indices = _split_index_words(irreps_in, names, leaves)
+    irreps_out, roles = split_roles(irreps_out, list(straight))
+    turns, results = _input_and_result_frames(values, given, straight, irreps_in, irreps_out)
+    counted = {**values, **_python_integers(names, leaves)}
     points = next((name for name, found in turns.items() if found.moves), None)
     fields: dict[str, Any] = {
         "turns": turns,
         "results": results,
         "points": points,
-        "cell": next((name for name in given if short(name) in CELLS), None),
+        "cell": next((name for name in given if last_dict_key(name) in CELLS), None),
         "fixed": {name: x for name, x in zip(names, leaves, strict=True) if isinstance(x, Tensor) and is_index(x)},
         "undeclared": not turns,
         "relabel": None if points is None else permuted_atoms,
         "outcomes": tuple(straight),
-        **_in_float64(base),
+        **_float64_subject_fields(base),
     }
     named = with_roles(replace(base, **fields), straight, roles)
-    named = named if roles else seen_forces(named, straight)
-    reading = NO_POINTS if points is None else choose_reading(named, counted, indices, _graphs(named, straight))
+    named = named if roles else with_detected_forces(named, straight)
+    reading = (
+        NO_POINTS if points is None else choose_reading(named, counted, indices, _graph_energy_count(named, straight))
+    )
     made = _with_reading(named, reading)
-    made = made if roles else seen_stress(made, straight)
-    return replace(made, settings=_said(made), floors=floors(made, straight))
+    made = made if roles else with_detected_stress(made, straight)
+    return replace(made, settings=_settings_text(made), floors=rounding_floors(made, straight))
 
 
 def _with_reading(subject: Subject, reading: Reading | str) -> Subject:
     # The subject with a reading of its arguments; floating tensors of whole numbers are no operands.
     whole = reading.whole if isinstance(reading, Reading) else []
     given = {name: x for name, x in subject.given.items() if name not in whole}
-    own = subject.own({name: subject.given[name] for name in whole})
+    own = subject.module_operands({name: subject.given[name] for name in whole})
     return replace(subject, reading=reading, given=given, fixed={**subject.fixed, **own})
 
 
-def _graphs(subject: Subject, found: Named) -> int:
+def _graph_energy_count(subject: Subject, results: TensorsByName) -> int:
     # Number of energies of graphs.
-    number = 0 if subject.energy is None else found[subject.energy].numel()
+    number = 0 if subject.energy is None else results[subject.energy].numel()
     return 0 if number == len(subject.given[subject.points or ""]) > 1 else number
 
 
-def _index_words(given: Any, names: Sequence[str], leaves: Sequence[Any]) -> tuple[Any, dict[str, str]]:
+def _split_index_words(irreps_in: Any, names: Sequence[str], leaves: Sequence[Any]) -> tuple[Any, dict[str, str]]:
     # What was said of floating tensors, and what integers index, of which the same mapping may speak.
-    if not isinstance(given, Mapping):
-        return given, {}
+    if not isinstance(irreps_in, Mapping):
+        return irreps_in, {}
     integers = {name: name for name, x in zip(names, leaves, strict=True) if is_index(x)}
-    known = {short(name): name for name in integers} | integers
+    known = {last_dict_key(name): name for name in integers} | integers
     found = {}
-    for name, word in given.items():
+    for name, word in irreps_in.items():
         if name in known:
             check_known("index", [str(word)], [str(word) for word in INDEX_WORDS], InputError)
             found[known[name]] = INDEX_WORDS[word]
-    return {name: word for name, word in given.items() if name not in known}, found
+    return {name: word for name, word in irreps_in.items() if name not in known}, found
 
 
-def _numbers(names: Sequence[str], leaves: Sequence[Any]) -> Named:
+def _python_integers(names: Sequence[str], leaves: Sequence[Any]) -> TensorsByName:
     # Python's whole numbers among arguments, as tensors: they may count atoms or edges.
     whole = {name: x for name, x in zip(names, leaves, strict=True) if type(x) is int}
     return {name: torch.tensor(x) for name, x in whole.items()}
 
 
 def copies_of(inputs: Any) -> Any:
-    """Arguments whose tensors are copies: a call may write into them, and its caller's stay as they are."""
+    """Copy the tensors in a call's arguments, to protect the caller's."""
     return closed_fields(
         pytree.tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, opened_fields(inputs))
     )
 
 
-def _called(names: list[str], values: list[Any], spec: Any, run: Run, named: Named) -> Named:
+def _call_with_named(
+    names: list[str], values: list[Any], spec: Any, run: Run, replacements: TensorsByName
+) -> TensorsByName:
     # Results of a call with some of its arguments by name, and the others as they were given.
-    return _results(run(*_handed(names, values, spec, named)))
+    return _floating_results(run(*_call_arguments(names, values, spec, replacements)))
 
 
-def _handed(names: list[str], values: list[Any], spec: Any, named: Named) -> Any:
-    given = [_as_given(named[n], x) if n in named else copies_of(x) for n, x in zip(names, values, strict=True)]
+def _call_arguments(names: list[str], values: list[Any], spec: Any, replacements: TensorsByName) -> Any:
+    given = [
+        _like_argument(replacements[n], x) if n in replacements else copies_of(x)
+        for n, x in zip(names, values, strict=True)
+    ]
     return closed_fields(pytree.tree_unflatten(given, spec))
 
 
-def _as_given(named: Tensor, x: Any) -> Any:
-    return int(named) if type(x) is int else named
+def _like_argument(value: Tensor, original: Any) -> Any:
+    return int(value) if type(original) is int else value
 
 
-def _declared(
-    values: Named, given: Named, straight: Named, irreps_in: Any, irreps_out: Any
+def _input_and_result_frames(
+    values: TensorsByName, given: TensorsByName, result_tensors: TensorsByName, irreps_in: Any, irreps_out: Any
 ) -> tuple[dict[str, Frame], dict[str, Frame]]:
     # Turns of inputs and results, as was said or is known of them.
-    known = {name: how for name, how in _known(given).items() if not are_counts(name, values)}
+    known = {name: how for name, how in _turns_by_known_name(given).items() if not are_cell_counts(name, values)}
     turns = _frames(irreps_in, known, given, "irreps_in")
-    results = _frames(irreps_out, _known(straight), straight, "irreps_out")
+    results = _frames(irreps_out, _turns_by_known_name(result_tensors), result_tensors, "irreps_out")
     _check_shapes(turns, given)
-    _check_shapes(results, straight)
-    _check_declared(straight, turns, results)
+    _check_shapes(results, result_tensors)
+    _check_results_declared(result_tensors, turns, results)
     return turns, results
 
 
-def _in_float64(subject: Subject) -> dict[str, Any]:
+def _float64_subject_fields(subject: Subject) -> dict[str, Any]:
     # How a network runs in float64: as it is, with float64 where its code names other dtypes, or why not at all.
     why, wide = "", subject.dtype == torch.float64
     for narrow in (False,) if wide else (False, True):
@@ -183,39 +200,39 @@ def _in_float64(subject: Subject) -> dict[str, Any]:
     return {"inexact": why}
 
 
-def _copied(network: nn.Module) -> nn.Module | None:
+def _copy_or_none(network: nn.Module) -> nn.Module | None:
     try:
         return copy_of(network)
     except Exception:  # one that cannot be copied is verified without
         return None
 
 
-def _flat(network: nn.Module, inputs: Sequence[Any]) -> tuple[list[str], list[Any], Any]:
+def _flatten_arguments(network: nn.Module, inputs: Sequence[Any]) -> tuple[list[str], list[Any], Any]:
     # The leaves of the arguments by name: that of the argument, or the key in a dict.
     found, spec = pytree.tree_flatten_with_path(opened_fields(list(inputs)))
-    arguments = _arguments(network, len(inputs))
-    names = [arguments[path[0].idx] + keys(path[1:]) for path, _ in found]  # ``data['positions']``
+    arguments = _argument_names(network, len(inputs))
+    names = [arguments[path[0].idx] + leaf_name(path[1:]) for path, _ in found]  # ``data['positions']``
     return names, [leaf for _, leaf in found], spec
 
 
-def _arguments(network: nn.Module, number: int) -> list[str]:
+def _argument_names(network: nn.Module, number: int) -> list[str]:
     # The names of the arguments; of a ``forward(*given)``, those of the class whose `forward` it overrides.
     own = (vars(cls)["forward"] for cls in type(network).__mro__ if "forward" in vars(cls))
     forwards = [network.forward, *(forward.__get__(network) for forward in own)]
-    named = next(filter(None, map(_named_arguments, forwards)), [])
+    named = next(filter(None, map(_positional_names, forwards)), [])
     return (named + [f"input{n}" for n in range(len(named), number)])[:number]
 
 
-def _named_arguments(forward: Callable) -> list[str]:
+def _positional_names(forward: Callable) -> list[str]:
     try:
         return [p.name for p in inspect.signature(forward).parameters.values() if p.kind < 2]
     except (TypeError, ValueError):
         return []
 
 
-def _results(found: Any) -> Named:
-    leaves = pytree.tree_flatten_with_path(opened_fields(found))[0]
-    named = {short(keys(path)) or "out": leaf for path, leaf in leaves if is_floating(leaf)}
+def _floating_results(returned: Any) -> TensorsByName:
+    leaves = pytree.tree_flatten_with_path(opened_fields(returned))[0]
+    named = {last_dict_key(leaf_name(path)) or "out": leaf for path, leaf in leaves if is_floating(leaf)}
     if not named:
         raise InputError(
             "the network returns no floating tensors: it must return a tensor, or tuples, lists, dicts and dataclasses "
@@ -224,45 +241,47 @@ def _results(found: Any) -> Named:
     return named
 
 
-def _known(tensors: Named) -> dict[str, str | None]:
-    return {name: KNOWN[short(name)] for name in tensors if short(name) in KNOWN}
+def _turns_by_known_name(tensors: TensorsByName) -> dict[str, str | None]:
+    return {name: KNOWN[last_dict_key(name)] for name in tensors if last_dict_key(name) in KNOWN}
 
 
-def _check_shapes(turns: Mapping[str, Frame], tensors: Named) -> None:
+def _check_shapes(frames: Mapping[str, Frame], tensors: TensorsByName) -> None:
     # Raise `InputError` for a tensor whose shape does not turn so.
-    for name, how in turns.items():
+    for name, how in frames.items():
         try:
             how.turn(tensors[name], torch.eye(3, dtype=torch.float64))
         except InputError as error:
             raise InputError(f"{name}: {error}") from error
 
 
-def _frames(given: Any, known: dict[str, str | None], tensors: Named, what: str) -> dict[str, Frame]:
+def _frames(declared: Any, known: dict[str, str | None], tensors: TensorsByName, argument: str) -> dict[str, Frame]:
     # The frame of each name: from a mapping, from a list in the order of the names, or what is known of them.
     names = list(tensors)
-    if given is None:
+    if declared is None:
         return {name: frame(found) for name, found in known.items()}
-    if not isinstance(given, Mapping):
-        listed = [given] if isinstance(given, str) or not isinstance(given, (list, tuple)) else list(given)
+    if not isinstance(declared, Mapping):
+        listed = [declared] if isinstance(declared, str) or not isinstance(declared, (list, tuple)) else list(declared)
         if len(listed) != len(names):
             raise InputError(
-                f"{what}: give one for each of the floating tensors {', '.join(names)} (None for what does not turn), "
-                f"or a mapping from their names; got {len(listed)}"
+                f"{argument}: give one for each of the floating tensors {', '.join(names)} (None for what does not "
+                f"turn), or a mapping from their names; got {len(listed)}"
             )
         return {name: frame(found) for name, found in zip(names, listed, strict=True)}
-    by_short = {short(name): name for name in names} | {name: name for name in names}
-    for name in given:
+    by_short = {last_dict_key(name): name for name in names} | {name: name for name in names}
+    for name in declared:
         if name not in by_short:
-            raise InputError(f"{what}: {unknown('tensor', name, by_short)}")
-    chosen = {by_short[name]: found for name, found in given.items()}
+            raise InputError(f"{argument}: {unknown('tensor', name, by_short)}")
+    chosen = {by_short[name]: found for name, found in declared.items()}
     return {name: frame(found) for name, found in {**known, **chosen}.items()}
 
 
-def _check_declared(found: Named, turns: Mapping[str, Frame], results: Mapping[str, Frame]) -> None:
+def _check_results_declared(
+    tensors: TensorsByName, input_frames: Mapping[str, Frame], result_frames: Mapping[str, Frame]
+) -> None:
     # Raise `InputError` where inputs turn, and of a result nobody said how: a single number can only stay.
-    if all(how is STILL for how in turns.values()):
+    if all(how is STILL for how in input_frames.values()):
         return
-    missing = [name for name, y in found.items() if name not in results and y.numel() > 1]
+    missing = [name for name, y in tensors.items() if name not in result_frames and y.numel() > 1]
     if missing:
         raise InputError(
             f"irreps_out: say how {', '.join(map(repr, missing))} turns, as inputs do: "
@@ -271,18 +290,18 @@ def _check_declared(found: Named, turns: Mapping[str, Frame], results: Mapping[s
         )
 
 
-def _said(subject: Subject) -> str:
+def _settings_text(subject: Subject) -> str:
     # Turns of inputs and results, which inputs count cells, and what integers index.
     turns = (*subject.turns.items(), *subject.results.items())
     said = [f"{name}: {found.said}" for name, found in turns if found is not STILL]
-    said += [f"{name}: {role}" for role, name in _seen(subject).items() if short(name) not in KNOWN]
+    said += [f"{name}: {role}" for role, name in _results_by_role(subject).items() if last_dict_key(name) not in KNOWN]
     if isinstance(subject.reading, Reading):
         said += [f"{name}: counts of cells" for name in subject.reading.named("counts")]
-        said += _read_indices(subject.reading)
+        said += _index_texts(subject.reading)
     return "; ".join(said) or f"nothing is said to turn: name irreps_in and irreps_out, such as {next(iter(FRAMES))!r}"
 
 
-def _seen(subject: Subject) -> dict[str, str]:
+def _results_by_role(subject: Subject) -> dict[str, str]:
     # Results by what they are in a potential.
     stress = "virial" if subject.is_virial else "stress"
     roles = {"energy": subject.energy, "forces": subject.forces, stress: subject.stress}
@@ -290,8 +309,8 @@ def _seen(subject: Subject) -> dict[str, str]:
     return {role: name for role, name in roles.items() if name is not None and several}
 
 
-def _read_indices(reading: Reading) -> list[str]:
+def _index_texts(reading: Reading) -> list[str]:
     # What integers index, but for `edge_index`, which everybody knows.
-    ends = ", ".join(name for name in reading.ends if short(name) != EDGE_INDEX)
+    ends = ", ".join(name for name in reading.ends if last_dict_key(name) != EDGE_INDEX)
     kinds = {name: reading.roles[name].split()[0] for name in reading.indices}
     return [f"{ends}: ends of edges"] * bool(ends) + [f"{name}: indices of {kind}" for name, kind in kinds.items()]

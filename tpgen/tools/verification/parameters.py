@@ -1,8 +1,4 @@
-"""The law of parameters: every result has the gradient by each of them that differences say it has.
-
-Steps in opposite directions tell whether a parameter moves a result, and about how much.  One that has no slope, as the
-side of a ReLU that is off or a square at zero, need have no gradient.
-"""
+"""The law of parameters: gradients by parameters agree with differences."""
 
 from __future__ import annotations
 
@@ -18,18 +14,18 @@ from tpgen.tools.verification.derivatives import (
     PARAMETER,
     NamedFunction,
     difference,
-    draws,
-    frees,
+    is_freed_graph,
+    normal_draws,
     with_parameters,
 )
 from tpgen.tools.verification.findings import Outcome, Pair
 from tpgen.tools.verification.laws import Outcomes
-from tpgen.tools.verification.subject import STILL, Named, Subject
+from tpgen.tools.verification.subject import STILL, Subject, TensorsByName
 
 SLOPE_LIMIT = 1e-3  # of a slope along a parameter: differences of long steps are as near
 STEP = 1e-3  # relative to its largest entry or to one
 NOISE = 1e-13  # of a result: what depends less on a parameter may be rounding
-_Claims = dict[str, Tensor | None]  # gradients by parameters
+_Gradients = dict[str, Tensor | None]  # gradients by parameters
 _FLAGS = ("train", "graph", "grad")  # parts of names of arguments that may ask for a graph
 WAY_OUT = "create_graph=self.training keeps one, and what is for inference alone is given in eval()"
 _FREED = f"a call in train() frees the graph of its results: {WAY_OUT}"
@@ -37,19 +33,19 @@ MEANT = "{result} has no graph in train(), as numbers that are only looked at"
 
 
 class MissingGradient(Exception):
-    """A result without a gradient by a parameter where it should have one."""
+    """A result depends on a parameter without a gradient by it."""
 
 
 @dataclass(frozen=True)
-class _Steps:
-    """How much results change along a direction of a parameter, each with a cotangent, and what may be rounding."""
+class _ParameterStep:
+    """Changes of results between opposite steps of a parameter, and their noise."""
 
     along: Tensor
     change: Mapping[str, Tensor]
     noise: Mapping[str, Tensor]
     size: float
 
-    def move(self, result: str) -> bool:
+    def exceeds_noise(self, result: str) -> bool:
         return bool(self.change[result].abs() > self.noise[result])
 
     def slope(self, result: str) -> Tensor:
@@ -57,32 +53,34 @@ class _Steps:
 
 
 def by_parameters(subject: Subject) -> Outcomes:
-    """The gradient of each result along a direction of each parameter, and differences along it."""
+    """Compare each result's gradient along a direction of each parameter with differences."""
     function, leaves = with_parameters(subject)
     names = [name for name in leaves if name.startswith(PARAMETER)]
     if not names:
         return {"": "the network has no parameters"}
     given = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
     found = function(given)
-    cotangents, trains = draws(found, seed=7), _trains(subject)
+    cotangents, trains = normal_draws(found, seed=7), _is_training_without_flags(subject)
     tracked = {result: y for result, y in found.items() if y.requires_grad}
     if not trains and not tracked:
         return {"": NOT_DIFFERENTIABLE}
-    claims: dict[str, _Claims] = {}  # before another call: a checkpoint runs once more in the backward
+    claims: dict[str, _Gradients] = {}  # before another call: a checkpoint runs once more in the backward
     for result, y in tracked.items():
-        slopes = _slopes((y * cotangents[result]).sum(), [given[name] for name in names])
+        slopes = _gradients_or_none((y * cotangents[result]).sum(), [given[name] for name in names])
         if slopes is None:
             return {"": MissingGradient(_FREED) if trains else NOT_DIFFERENTIABLE}
         claims[result] = dict(zip(names, slopes, strict=True))
-    further = _of_untracked_inputs(function, leaves, names, cotangents, claims) | _of_sums(function, leaves, [*claims])
+    further = _compare_without_input_gradients(function, leaves, names, cotangents, claims) | _compare_sum_cotangents(
+        function, leaves, [*claims]
+    )
     exact = torch.finfo(torch.float64).eps / torch.finfo(subject.dtype).eps  # of floors: the copy is of float64
     floors = {result: exact * floor for result, floor in subject.floors.items()}
-    steps = {name: _steps(function, leaves, name, cotangents, floors) for name in names}
+    steps = {name: _step_parameter(function, leaves, name, cotangents, floors) for name in names}
     outcomes: dict[str, Outcome] = {part.removeprefix("out, "): pair for part, pair in further.items()}
     for result, c in cotangents.items():
-        depends = [name for name in names if steps[name].move(result)]
+        depends = [name for name in names if steps[name].exceeds_noise(result)]
         if depends and result in claims:
-            outcomes[result] = _compared(
+            outcomes[result] = _compare_parameter_slopes(
                 lambda given, n=result, c=c: (function(given)[n].detach() * c).sum(),  # type: ignore[misc]
                 leaves,
                 {name: claims[result][name] for name in depends},
@@ -90,28 +88,32 @@ def by_parameters(subject: Subject) -> Outcomes:
                 result,
             )
         elif depends and trains:
-            outcomes[result] = _without_graph(subject, result, depends)
+            outcomes[result] = _judge_missing_graph(subject, result, depends)
     return outcomes or {"": "no result depends on a parameter"}
 
 
-def _of_untracked_inputs(
-    function: NamedFunction, leaves: Named, names: list[str], cotangents: Named, claims: Mapping[str, _Claims]
+def _compare_without_input_gradients(
+    function: NamedFunction,
+    leaves: TensorsByName,
+    names: list[str],
+    cotangents: TensorsByName,
+    gradients: Mapping[str, _Gradients],
 ) -> dict[str, Pair]:
     # The gradients by all parameters where no input needs one, and where each does, of results that differ so.
     given = {name: x.detach().clone().requires_grad_(name in names) for name, x in leaves.items()}
     found, outcomes = function(given), {}
-    for result, own in claims.items():
+    for result, own in gradients.items():
         y, slopes = found[result], None
         if y.requires_grad:
-            slopes = _slopes((y * cotangents[result]).sum(), [given[name] for name in names])
+            slopes = _gradients_or_none((y * cotangents[result]).sum(), [given[name] for name in names])
             if slopes is None:
                 continue
         one = dict(zip(names, slopes or [None] * len(names), strict=True))
-        outcomes[f"{result}, inputs without gradients"] = _flat(one, leaves), _flat(own, leaves)
-    return _unlike(outcomes)
+        outcomes[f"{result}, inputs without gradients"] = _flattened(one, leaves), _flattened(own, leaves)
+    return _differing_pairs(outcomes)
 
 
-def _of_sums(function: NamedFunction, leaves: Named, results: list[str]) -> dict[str, Pair]:
+def _compare_sum_cotangents(function: NamedFunction, leaves: TensorsByName, results: list[str]) -> dict[str, Pair]:
     # The gradients of a plain sum, whose cotangent is one number in the place of all, and of one with all of them.
     outcomes = {}
     for result in results:
@@ -120,17 +122,17 @@ def _of_sums(function: NamedFunction, leaves: Named, results: list[str]) -> dict
             given = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
             y = function(given)[result]
             slopes = torch.autograd.grad(y, list(given.values()), ones(y), allow_unused=True)
-            found.append(_flat(dict(zip(given, slopes, strict=True)), leaves))
+            found.append(_flattened(dict(zip(given, slopes, strict=True)), leaves))
         outcomes[f"{result}, of a sum"] = found[0], found[1]
-    return _unlike(outcomes)
+    return _differing_pairs(outcomes)
 
 
-def _flat(slopes: _Claims, leaves: Named) -> Tensor:
+def _flattened(slopes: _Gradients, leaves: TensorsByName) -> Tensor:
     parts = [torch.zeros_like(leaves[n]) if g is None else g.detach() for n, g in slopes.items()]
     return torch.cat([x.flatten() for x in parts])
 
 
-def _unlike(outcomes: Mapping[str, Pair]) -> dict[str, Pair]:
+def _differing_pairs(outcomes: Mapping[str, Pair]) -> dict[str, Pair]:
     # Those whose tensors differ by more than rounding.
     return {
         part: (one, other)
@@ -139,63 +141,69 @@ def _unlike(outcomes: Mapping[str, Pair]) -> dict[str, Pair]:
     }
 
 
-def _trains(subject: Subject) -> bool:
+def _is_training_without_flags(subject: Subject) -> bool:
     # Whether a network is in training, and no argument of its call may ask for a graph.
-    return subject.module.training and not any(part in name for name in _arguments(subject.module) for part in _FLAGS)
+    return subject.module.training and not any(
+        part in name for name in _forward_argument_names(subject.module) for part in _FLAGS
+    )
 
 
-def _arguments(module: nn.Module) -> list[str]:
+def _forward_argument_names(module: nn.Module) -> list[str]:
     try:
         return list(inspect.signature(module.forward).parameters)
     except (TypeError, ValueError):
         return []
 
 
-def _steps(function: NamedFunction, leaves: Named, name: str, cotangents: Named, floors: Mapping[str, float]) -> _Steps:
+def _step_parameter(
+    function: NamedFunction, leaves: TensorsByName, name: str, cotangents: TensorsByName, floors: Mapping[str, float]
+) -> _ParameterStep:
     x = leaves[name]
-    size, along = STEP * max(1.0, float(x.abs().max())) if x.numel() else 1.0, draws({name: x}, seed=11)[name]
+    size, along = STEP * max(1.0, float(x.abs().max())) if x.numel() else 1.0, normal_draws({name: x}, seed=11)[name]
     up, down = (function({**leaves, name: x + sign * size * along}) for sign in (1.0, -1.0))
     change, noise = {}, {}
     for result, c in cotangents.items():
         one, other = up[result].detach(), down[result].detach()
         change[result] = ((one - other) * c).sum()
         noise[result] = NOISE * (one * c).abs().sum() + floors.get(result, 0.0) * c.abs().sum()
-    return _Steps(along, change, noise, size)
+    return _ParameterStep(along, change, noise, size)
 
 
-def _slopes(scalar: Tensor, parameters: list[Tensor]) -> list[Tensor | None] | None:
+def _gradients_or_none(scalar: Tensor, parameters: list[Tensor]) -> list[Tensor | None] | None:
     # The gradients by parameters; None where the network has given its graph back.
     try:
         return list(torch.autograd.grad(scalar, parameters, retain_graph=True, allow_unused=True))
     except RuntimeError as error:
-        if not frees(error):
+        if not is_freed_graph(error):
             raise
         return None
 
 
-def _without_graph(subject: Subject, result: str, depends: list[str]) -> Outcome:
+def _judge_missing_graph(subject: Subject, result: str, parameters: list[str]) -> Outcome:
     # A result that is trained on must have a graph; of a number that has no known role, nobody can tell.
     known = result in (subject.energy, subject.forces, subject.stress)
     if known or len(subject.outcomes) == 1 or subject.result_frame(result) is not STILL:
-        return MissingGradient(f"{result} has no graph in train(), and depends on {_said(depends)}: {WAY_OUT}")
+        return MissingGradient(
+            f"{result} has no graph in train(), and depends on {_parameter_names(parameters)}: {WAY_OUT}"
+        )
     return MEANT.format(result=result)
 
 
-def _compared(
-    value: Callable[[Named], Tensor],
-    leaves: Named,
-    claims: _Claims,
+def _compare_parameter_slopes(
+    value: Callable[[TensorsByName], Tensor],
+    leaves: TensorsByName,
+    gradients: _Gradients,
     slopes: Mapping[str, tuple[Tensor, Tensor]],
     result: str,
 ) -> Outcome:
     # Slopes along parameters, each relative to itself; ``slopes`` are directions, and differences of long steps.
-    if lacking := [name for name, g in claims.items() if g is None or not bool(g.ne(0).any())]:
-        return MissingGradient(f"no gradient of {_said(lacking)}, which {result} depends on")
+    if lacking := [name for name, g in gradients.items() if g is None or not bool(g.ne(0).any())]:
+        return MissingGradient(f"no gradient of {_parameter_names(lacking)}, which {result} depends on")
     got, expected = [], []
-    for name, g in claims.items():
+    for name, g in gradients.items():
         along, slope = slopes[name]
         claimed = (g * along).sum()  # type: ignore[operator]
-        if not _near(claimed, slope):  # a long step sees bends too
+        if not _is_near_slope(claimed, slope):  # a long step sees bends too
             slope = difference(lambda t, n=name, v=along: value({**leaves, n: leaves[n] + t * v}))  # type: ignore[misc]
         scale = torch.maximum(slope.abs(), claimed.abs())
         got.append(claimed / scale)
@@ -203,9 +211,9 @@ def _compared(
     return torch.stack(got), torch.stack(expected)
 
 
-def _near(one: Tensor, other: Tensor) -> bool:
+def _is_near_slope(one: Tensor, other: Tensor) -> bool:
     return bool((one - other).abs() <= SLOPE_LIMIT * torch.maximum(one.abs(), other.abs()))
 
 
-def _said(names: list[str]) -> str:
-    return ", ".join(name.removeprefix(PARAMETER) for name in names)
+def _parameter_names(leaf_names: list[str]) -> str:
+    return ", ".join(name.removeprefix(PARAMETER) for name in leaf_names)

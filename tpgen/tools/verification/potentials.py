@@ -1,7 +1,4 @@
-"""The laws of potentials: slopes of the energy, a trajectory that keeps it, no steps; and what rounding may do.
-
-Of forces that vanish no share says anything: `floors` bounds what rounding alone makes of a result.
-"""
+"""The laws of potentials: forces, stress, conservation of energy, smoothness."""
 
 from __future__ import annotations
 
@@ -12,12 +9,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tpgen.tools.verification.derivatives import draws
+from tpgen.tools.verification.derivatives import normal_draws
 from tpgen.tools.verification.findings import Outcome, Pair
 from tpgen.tools.verification.graphs import spacing
-from tpgen.tools.verification.laws import Outcomes, named
+from tpgen.tools.verification.laws import Outcomes, prefixed_parts
 from tpgen.tools.verification.reading import Reading
-from tpgen.tools.verification.subject import FRAMES, Named, Subject
+from tpgen.tools.verification.subject import FRAMES, Subject, TensorsByName
 
 _DIRECTIONS = 4
 APPROACH = 1 / 3  # of the shortest edge: how near an atom is brought to another
@@ -40,33 +37,35 @@ SLOPE = "slope"
 
 
 def forces(subject: Subject) -> Outcomes:
-    """The forces along a direction, and how much the energy falls along it: as given, and with two atoms close."""
+    """Compare forces along directions with energy slopes, also with two atoms close."""
     exact = subject.in_float64()
-    found = {"": _slopes(exact)}
-    if (pair := nearest(exact)) is not None:
+    found = {"": _compare_forces_with_slopes(exact)}
+    if (pair := shortest_edge_of(exact)) is not None:
         atom, edge = pair
-        found["two atoms close"] = _slopes(replace(exact, given=with_point(exact, atom, (APPROACH - 1.0) * edge)))
+        found["two atoms close"] = _compare_forces_with_slopes(
+            replace(exact, given=with_moved_atom(exact, atom, (APPROACH - 1.0) * edge))
+        )
     return found
 
 
-def _slopes(subject: Subject) -> Pair:
+def _compare_forces_with_slopes(subject: Subject) -> Pair:
     name = subject.points or ""
     points = subject.given[name]
     own = subject(subject.given)[subject.forces or ""]
     got, expected = [], []
 
-    def energy(along: Tensor, step: float) -> Tensor:
-        return _total_energy(subject, subject({**subject.given, name: points + step * along}))
+    def energy(direction: Tensor, step: float) -> Tensor:
+        return _total_energy(subject, subject({**subject.given, name: points + step * direction}))
 
     for seed in range(_DIRECTIONS):
-        along = draws({name: points}, seed=300 + seed)[name]
-        got.append((own * along).sum().detach())
-        expected.append(-slope(partial(energy, along), got[-1], -got[-1]))
+        direction = normal_draws({name: points}, seed=300 + seed)[name]
+        got.append((own * direction).sum().detach())
+        expected.append(-slope(partial(energy, direction), got[-1], -got[-1]))
     return torch.stack(got), torch.stack(expected)
 
 
-def nearest(subject: Subject) -> tuple[int, Tensor] | None:
-    """An atom, and the shortest edge to it from another, in space."""
+def shortest_edge_of(subject: Subject) -> tuple[int, Tensor] | None:
+    """Return the second atom and the vector of the shortest edge, if any."""
     if not isinstance(subject.reading, Reading) or len(subject.reading.graph.points) < 2:
         return None
     graph = subject.reading.graph
@@ -82,98 +81,95 @@ def nearest(subject: Subject) -> tuple[int, Tensor] | None:
     return int(second[shortest]), edges[shortest]
 
 
-def with_point(subject: Subject, atom: int, step: Tensor) -> Named:
-    """The operands with one atom moved."""
+def with_moved_atom(subject: Subject, atom: int, step: Tensor) -> TensorsByName:
+    """Return operands with one atom moved by ``step``."""
     points = subject.given[subject.points or ""].clone()
     points[atom] += step
     return {**subject.given, subject.points or "": points}
 
 
-def slope(f: Callable[[float], Tensor], about: Tensor, claimed: Tensor | None = None) -> Tensor:
-    """The derivative of a function of one number at 0, which is ``about`` so large.
+def slope(function: Callable[[float], Tensor], scale: Tensor, claimed: Tensor | None = None) -> Tensor:
+    """Differentiate a function at 0; ``scale`` is the derivative's expected size.
 
-    A step is as short as rounding of the function's values lets it be: where it goes over a cutoff, at which higher
-    derivatives jump, a longer one sees more of that.  Where it is not the derivative that is claimed, shorter steps are
-    tried, and the nearest to the claim is taken: of a large energy the first step is long, and rounding of the others
-    is less than `rounding.floors` allows.
+    Steps are as short as rounding allows.  If the slope misses ``claimed``, shorter steps may come nearer.
 
     >>> found = slope(lambda t: torch.tensor(2.0 + t, dtype=torch.float64).exp(), torch.tensor(7.0))
     >>> round(found.item(), 6) == round(torch.tensor(2.0, dtype=torch.float64).exp().item(), 6)
     True
     """
-    rounding = torch.finfo(torch.float64).eps * float(f(0.0).abs())
-    step = min(max(rounding / (NOISE * max(float(about.abs()), 1e-12)), SHORTEST), LONGEST)
-    found = _difference(f, step)
-    while claimed is not None and float((found - claimed).abs()) > NOISE * float(about.abs()) and step > SHORTEST:
+    rounding = torch.finfo(torch.float64).eps * float(function(0.0).abs())
+    step = min(max(rounding / (NOISE * max(float(scale.abs()), 1e-12)), SHORTEST), LONGEST)
+    found = _sixth_order_difference(function, step)
+    while claimed is not None and float((found - claimed).abs()) > NOISE * float(scale.abs()) and step > SHORTEST:
         step = max(step / SHORTER, SHORTEST)
-        found = min(found, _difference(f, step), key=lambda x: float((x - claimed).abs()))
+        found = min(found, _sixth_order_difference(function, step), key=lambda x: float((x - claimed).abs()))
     return found
 
 
-def _difference(f: Callable[[float], Tensor], step: float) -> Tensor:
-    return torch.stack([w * (f(n * step) - f(-n * step)) for n, w in _WEIGHTS.items()]).sum() / step
+def _sixth_order_difference(function: Callable[[float], Tensor], step: float) -> Tensor:
+    return torch.stack([w * (function(n * step) - function(-n * step)) for n, w in _WEIGHTS.items()]).sum() / step
 
 
-def _total_energy(subject: Subject, found: Named) -> Tensor:
-    return found[subject.energy or ""].sum().detach()
+def _total_energy(subject: Subject, results: TensorsByName) -> Tensor:
+    return results[subject.energy or ""].sum().detach()
 
 
 def conservation(subject: Subject) -> Outcomes:
-    """Kinetic energy gains what potential energy loses, in the limit of short steps.
-
-    Points of mass one, moved by the velocity Verlet rule, whose error is even in the step: two trajectories, one of
-    half the step, give the limit.  A drift that comes of the step is less in that of shorter ones; and where points
-    fall into each other, for which no step is short enough, what is compared ends before.
-    """
+    """Compare the kinetic energy that a velocity Verlet trajectory gains with the potential energy lost."""
     exact, before = subject.in_float64(), float("inf")
     for finer in FINER:
-        gained, lost, pushed = _limit(exact, finer)
+        gained, lost, pushed = _extrapolated_trajectory(exact, finer)
+        # a drift of the steps falls with their length
         drift = float((gained - lost).abs().max())
         if drift <= DRIFT * float(lost.abs().max()):
             return {"": (gained, lost)}
         if drift > FALLS * before:
             break
         before = drift
+    # no step is short enough for points that fall into each other: the comparison ends before
     calm = int(((pushed > COLLAPSE * pushed[0]).cumsum(0) == 0).sum())
     found: dict[str, Outcome] = {"": (gained[:calm], lost[:calm])} if calm >= FEW else {}
     return found | ({"later": FALLING} if calm < STEPS else {})
 
 
-def _limit(subject: Subject, finer: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Gains and losses of a trajectory in the limit of short steps, and the larger of its forces."""
-    (gain, loss, push), (gained, lost, pushed) = _moved(subject, 2 * finer), _moved(subject, finer)
+def _extrapolated_trajectory(subject: Subject, step_divisor: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return kinetic gains, potential losses and largest forces, extrapolated to short steps."""
+    (gain, loss, push), (gained, lost, pushed) = (
+        _verlet_trajectory(subject, 2 * step_divisor),
+        _verlet_trajectory(subject, step_divisor),
+    )
     return (4 * gain - gained) / 3, (4 * loss - lost) / 3, torch.maximum(push, pushed)
 
 
-def _moved(subject: Subject, finer: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Gains of a trajectory in kinetic energy, losses in potential energy, and largest forces, at `STEPS` times."""
+def _verlet_trajectory(subject: Subject, step_divisor: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return kinetic gains, potential losses and largest forces of a velocity Verlet run."""
     x = subject.given[subject.points or ""].clone()
-    energy, force = _at(subject, x)
+    energy, force = _energy_and_forces_at_points(subject, x)
     if float(force.abs().max()) <= subject.floors.get(subject.forces or "", 0.0):  # there is no way down from here
-        x = x + ASIDE * draws({"x": x}, seed=401)["x"]
-        energy, force = _at(subject, x)
+        x = x + ASIDE * normal_draws({"x": x}, seed=401)["x"]
+        energy, force = _energy_and_forces_at_points(subject, x)
     pace = (REACH / force.abs().max().clamp(min=1e-12)).sqrt()  # in which the largest force moves a point that far
-    v = REACH / pace * draws({"v": x}, seed=400)["v"]
-    kinetic, potential, step = v.square().sum() / 2, energy, pace / finer
+    v = REACH / pace * normal_draws({"v": x}, seed=400)["v"]
+    kinetic, potential, step = v.square().sum() / 2, energy, pace / step_divisor
     gained, lost, pushed = [], [], []
-    for number in range(STEPS * finer):
+    for number in range(STEPS * step_divisor):
         v = v + 0.5 * step * force
         x = x + step * v
-        energy, force = _at(subject, x)
+        energy, force = _energy_and_forces_at_points(subject, x)
         v = v + 0.5 * step * force
-        if (number + 1) % finer == 0:
+        if (number + 1) % step_divisor == 0:
             gained.append(v.square().sum() / 2 - kinetic)
             lost.append(potential - energy)
             pushed.append(force.abs().max())
     return torch.stack(gained), torch.stack(lost), torch.stack(pushed)
 
 
-def _at(subject: Subject, x: Tensor) -> tuple[Tensor, Tensor]:
-    return at_points(subject, {**subject.given, subject.points or "": x})
+def _energy_and_forces_at_points(subject: Subject, points: Tensor) -> tuple[Tensor, Tensor]:
+    return energy_and_forces(subject, {**subject.given, subject.points or "": points})
 
 
-def at_points(subject: Subject, given: Named) -> tuple[Tensor, Tensor]:
-    """Compute energy and forces of the potential for ``given``; forces by autograd where it returns none."""
+def energy_and_forces(subject: Subject, given: TensorsByName) -> tuple[Tensor, Tensor]:
+    """Compute energy and forces for operands; missing forces by autograd."""
     name = subject.points or ""
     if subject.forces is not None:
         found = subject(given)
@@ -184,8 +180,8 @@ def at_points(subject: Subject, given: Named) -> tuple[Tensor, Tensor]:
     return energy.detach(), -slope
 
 
-def strained(subject: Subject, strain: Tensor) -> Named:
-    """The operands in a space that is strained: points, cells, and images of edges; a field is none of them."""
+def strained_operands(subject: Subject, strain: Tensor) -> TensorsByName:
+    """Strain points, cells and edge vectors among the operands."""
     by = torch.eye(3, dtype=torch.float64) + strain
     roles = subject.reading.roles if isinstance(subject.reading, Reading) else {}
     bent = [n for n, how in subject.turns.items() if how in STRAINED and (how.moves or roles.get(n) in SPACE)]
@@ -193,7 +189,7 @@ def strained(subject: Subject, strain: Tensor) -> Named:
 
 
 def stress(subject: Subject) -> Outcomes:
-    """Stress times volume, and how much the energy grows under strain; of a virial, how much it falls."""
+    """Compare stress times volume, or a negative virial, with energy slopes by strain."""
     exact = subject.in_float64()
     name, cell = exact.stress or "", exact.given.get(exact.cell or "")
     found = exact(exact.given)[name].detach()
@@ -208,11 +204,11 @@ def stress(subject: Subject) -> Outcomes:
         got = (each * volumes.reshape(-1, 1, 1)).sum(0)
     else:
         got = -each.sum(0)
-    return {"": (got, by_strain(exact, got)), "symmetric": (each, each.transpose(-1, -2))}
+    return {"": (got, strain_derivative(exact, got)), "symmetric": (each, each.transpose(-1, -2))}
 
 
-def by_strain(subject: Subject, claimed: Tensor) -> Tensor:
-    """The derivative of the energy by symmetric strain, beside what it is claimed to be."""
+def strain_derivative(subject: Subject, claimed: Tensor) -> Tensor:
+    """Differentiate the energy by symmetric strain; ``claimed`` is the expected derivative."""
     found = torch.zeros(3, 3, dtype=torch.float64)
     for i in range(3):
         for j in range(i + 1):
@@ -225,65 +221,66 @@ def by_strain(subject: Subject, claimed: Tensor) -> Tensor:
     return found
 
 
-def strained_energy(subject: Subject, along: Tensor, strain: float) -> Tensor:
-    """The energy of all graphs in a space that is strained so much along a tensor."""
-    return _total_energy(subject, subject(strained(subject, strain * along)))
+def strained_energy(subject: Subject, direction: Tensor, amount: float) -> Tensor:
+    """Return the total energy, strained by ``amount`` along ``direction``."""
+    return _total_energy(subject, subject(strained_operands(subject, amount * direction)))
 
 
 def smooth(subject: Subject) -> Outcomes:
-    """Look for jumps of energy and forces while all lengths are doubled, and while one atom leaves another.
-
-    Each interval of a grid in which a curve bends most is halved again and again, towards its larger difference: what
-    is left of it is the jump, and goes to zero where the function has none.
-    """
+    """Look for jumps of energy and forces under stretching, and along one atom's path."""
     exact = subject.in_float64()
-    found = _along_a_way(exact, partial(stretched, exact), torch.linspace(1.0, STRETCH, GRID, dtype=torch.float64))
-    if (pair := nearest(exact)) is None:
+    found = _jumps_along_path(
+        exact, partial(stretched_operands, exact), torch.linspace(1.0, STRETCH, GRID, dtype=torch.float64)
+    )
+    if (pair := shortest_edge_of(exact)) is None:
         return found
     way = torch.linspace(0.0, 1.0, GRID // 2, dtype=torch.float64)
-    return found | named("one atom", _along_a_way(exact, partial(_away, exact, *pair), way))
+    return found | prefixed_parts("one atom", _jumps_along_path(exact, partial(_with_atom_on_path, exact, *pair), way))
 
 
-def _along_a_way(subject: Subject, way: Callable[[float], Named], places: Tensor) -> dict[str, Pair]:
-    def at(place: float) -> tuple[Tensor, ...]:
-        return tuple(x.flatten() for x in at_points(subject, way(place)))
+def _jumps_along_path(subject: Subject, path: Callable[[float], TensorsByName], grid_points: Tensor) -> dict[str, Pair]:
+    # bisection of the intervals that bend most leaves the jump, near zero for a continuous curve
+    def values_at(place: float) -> tuple[Tensor, ...]:
+        return tuple(x.flatten() for x in energy_and_forces(subject, path(place)))
 
-    grid = places.tolist()
-    there = [at(place) for place in grid]
+    grid = grid_points.tolist()
+    there = [values_at(place) for place in grid]
     found: dict[str, Pair] = {}
     for n, name in enumerate(("energy", "forces")):
         values = torch.stack([x[n] for x in there])
-        found[name] = _steps(lambda place, n=n: at(place)[n], grid, values)  # type: ignore[misc]
+        found[name] = _compare_jumps(lambda place, n=n: values_at(place)[n], grid, values)  # type: ignore[misc]
     return found
 
 
-def stretched(subject: Subject, by: float) -> Named:
-    """The operands with all lengths so much larger."""
-    return strained(subject, (by - 1.0) * torch.eye(3, dtype=torch.float64))
+def stretched_operands(subject: Subject, factor: float) -> TensorsByName:
+    """Scale all lengths of the operands."""
+    return strained_operands(subject, (factor - 1.0) * torch.eye(3, dtype=torch.float64))
 
 
-def _away(subject: Subject, atom: int, edge: Tensor, place: float) -> Named:
-    """The operands with one atom on a straight way, from close to its neighbour to another place."""
+def _with_atom_on_path(subject: Subject, atom: int, edge: Tensor, fraction: float) -> TensorsByName:
+    # on a straight line, from close to its neighbour to another place
     aside = edge.norm() * torch.tensor([0.48, 0.64, 0.6], dtype=torch.float64)
-    return with_point(subject, atom, (1 - place) * (APPROACH - 1.0) * edge + place * aside)
+    return with_moved_atom(subject, atom, (1 - fraction) * (APPROACH - 1.0) * edge + fraction * aside)
 
 
-def _steps(f: Callable[[float], Tensor], grid: list[float], values: Tensor) -> Pair:
-    """The steps that are left where a function bends most, beside how much it changes in all."""
+def _compare_jumps(function: Callable[[float], Tensor], grid: list[float], values: Tensor) -> Pair:
+    # the range of values plus the largest jump, beside the range
     bends = values.diff(n=2, dim=0).abs().amax(-1)
     range_ = (values.amax(0) - values.amin(0)).max()
     left = []
     for n in bends.topk(PLACES).indices.tolist():
         for low in (n, n + 1):  # the bend is seen from both sides
-            left.append(_step(f, (grid[low], grid[low + 1]), (values[low], values[low + 1])))
+            left.append(_bisected_jump(function, (grid[low], grid[low + 1]), (values[low], values[low + 1])))
     return torch.stack([range_, range_ + torch.stack(left).max()]), torch.stack([range_, range_])
 
 
-def _step(f: Callable[[float], Tensor], ends: tuple[float, float], at: tuple[Tensor, Tensor]) -> Tensor:
-    (a, b), (low, high) = ends, at
+def _bisected_jump(
+    function: Callable[[float], Tensor], interval: tuple[float, float], end_values: tuple[Tensor, Tensor]
+) -> Tensor:
+    (a, b), (low, high) = interval, end_values
     for _ in range(HALVINGS):
         c = 0.5 * (a + b)
-        middle = f(c)
+        middle = function(c)
         if (middle - low).abs().max() > (high - middle).abs().max():
             b, high = c, middle
         else:
@@ -291,36 +288,34 @@ def _step(f: Callable[[float], Tensor], ends: tuple[float, float], at: tuple[Ten
     return (high - low).abs().max()
 
 
-def floors(subject: Subject, found: Named) -> dict[str, float]:
-    """Errors that are rounding: of forces the energy's over the shortest edge, of a stress over the volume.
-
-    That of slopes by differences comes of the whole energy.
-    """
+def rounding_floors(subject: Subject, results: TensorsByName) -> dict[str, float]:
+    """Return the absolute error that rounding may cause in each result."""
     if subject.energy is None or not isinstance(subject.reading, Reading):
         return {}
-    graph, energy = subject.reading.graph, found[subject.energy].detach().sum()
+    graph, energy = subject.reading.graph, results[subject.energy].detach().sum()
     try:
         energies = [strained_energy(subject, torch.eye(3, dtype=torch.float64), stretch) for stretch in STRETCHES]
         bonds = sum(float((each - energy).abs()) for each in energies)
     except Exception:  # a law that needs other lengths says so
         return {}
+    # energy rounding, over the edge length for forces, over the volume for a stress, over the step for slopes
     unit = UNITS * torch.finfo(subject.dtype).eps * bonds
     volume = 1.0 if graph.cells is None else float(torch.linalg.det(graph.cells).abs().min())
     scales = {subject.forces: 1.0 / max(spacing(graph), 1e-3), subject.stress: 1.0 / volume}
     slopes = OF_SLOPES * torch.finfo(torch.float64).eps * float(energy.abs()) / LONGEST
-    others = _others_beside(subject, found)
+    others = _floors_of_other_results(subject, results)
     return {SLOPE: slopes, **others, **{name: unit * scale for name, scale in scales.items() if name is not None}}
 
 
-def _others_beside(subject: Subject, found: Named) -> dict[str, float]:
-    """Rounding of further results, which may vanish by symmetry, by what they are where points are moved."""
+def _floors_of_other_results(subject: Subject, results: TensorsByName) -> dict[str, float]:
+    # results may vanish by symmetry: their size is taken at moved points
     name = subject.points or ""
     x = subject.given[name]
     try:
-        beside = subject({**subject.given, name: x + ASIDE * draws({name: x}, seed=402)[name]})
+        beside = subject({**subject.given, name: x + ASIDE * normal_draws({name: x}, seed=402)[name]})
     except Exception:  # a law that needs other points says so
         return {}
     unit = OF_SLOPES * torch.finfo(subject.dtype).eps
     known = (subject.energy, subject.forces, subject.stress)
     largest = {n: float(y.detach().abs().max()) for n, y in beside.items() if n not in known and y.numel()}
-    return {n: unit * y for n, y in largest.items() if n in found and y < float("inf")}
+    return {n: unit * y for n, y in largest.items() if n in results and y < float("inf")}

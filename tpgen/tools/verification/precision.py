@@ -1,8 +1,4 @@
-"""Networks in float64: copies whose every number is of that dtype, also where their code names another.
-
-Derivatives by differences need it.  A float32 network that makes one-hot rows by ``.float()``, or ends in
-``.to(torch.float32)``, is right; its copy computes the same function with float64 in the place of these.
-"""
+"""Float64 copies of networks, also if their code names narrower dtypes."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ _CASTS = {Tensor.float: torch.float32, Tensor.half: torch.float16, Tensor.bfloat
 
 
 class Casts(TorchFunctionMode):
-    """Note the narrow dtypes that calls name, and by which function; `Doubled` has float64 in their place."""
+    """Record narrow dtypes that calls name, by function."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,17 +31,19 @@ class Casts(TorchFunctionMode):
             dtypes.append(_CASTS[function])
         if dtypes:
             self.named |= dict.fromkeys((resolve_name(function) or function.__name__, dtype) for dtype in dtypes)
-            function, given, further = self.changed(function, given, further)
+            function, given, further = self.rewritten_call(function, given, further)
         return function(*given, **further)
 
-    def changed(
+    def rewritten_call(
         self, function: Any, given: list[Any], further: dict[str, Any]
     ) -> tuple[Any, list[Any], dict[str, Any]]:
         return function, given, further
 
 
 class Doubled(Casts):
-    def changed(
+    """Replace narrow dtypes that calls name by float64."""
+
+    def rewritten_call(
         self, function: Any, given: list[Any], further: dict[str, Any]
     ) -> tuple[Any, list[Any], dict[str, Any]]:
         own = Tensor.double if function in _CASTS else function
@@ -57,7 +55,7 @@ def _doubled(x: Any) -> Any:
 
 
 def in_double(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call with float64 where its code names a narrower dtype, or none."""
+    """Wrap a call so that unnamed and narrower dtypes become float64."""
 
     def called(*given: Any) -> Any:
         with default_dtype(torch.float64), Doubled():
@@ -67,7 +65,7 @@ def in_double(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def double_of(network: nn.Module) -> nn.Module:
-    """A copy in float64, with the tensors that it holds unregistered."""
+    """Copy a network in float64, with its unregistered tensors."""
     copy = copy_of(network)
     plain = plain_tensors(copy)
     copy.double()

@@ -1,4 +1,4 @@
-"""Random numbers that a call draws: those of the process, and those of generators that a network holds or names."""
+"""Random number states of the process, and of generators in a network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tpgen.tools.verification.holding import held_by, unregistered_attributes
+from tpgen.tools.verification.holding import entries_and_attributes, unregistered_attributes
 
 TORCH, NUMPY, PYTHON = "random numbers", "numpy's random numbers", "Python's random numbers"
 # Random numbers that a whole process shares: how their state is read, put back and begun from a seed.
@@ -32,45 +32,45 @@ _DEEP = 3  # how far within attributes a generator is looked for
 
 
 def shared_states() -> dict[str, str]:
-    """The state of each kind of random numbers that a process shares."""
-    return {name: _said(read()) for name, (read, _, _) in RANDOM.items()}
+    """Return the process's random number states as text."""
+    return {name: _state_text(read()) for name, (read, _, _) in RANDOM.items()}
 
 
 def held_states(network: nn.Module) -> dict[str, str]:
-    """The state of each generator that a network holds, or that functions of its classes name."""
-    return {name: _said(_of(one)[0](one)) for name, one in _generators(network).items()}
+    """Return states of generators in a network or its methods, as text."""
+    return {name: _state_text(_state_functions(one)[0](one)) for name, one in _generators_of(network).items()}
 
 
-def is_of_torch(network: nn.Module, name: str) -> bool:
-    return name == TORCH or isinstance(_generators(network).get(name), torch.Generator)
+def is_torch_generator(network: nn.Module, name: str) -> bool:
+    return name == TORCH or isinstance(_generators_of(network).get(name), torch.Generator)
 
 
-def drawn_by(network: nn.Module, call: Callable[[], Any]) -> list[str]:
-    """Names of the random numbers, of any kind, with which a call goes on."""
+def advanced_random_states(network: nn.Module, call: Callable[[], Any]) -> list[str]:
+    """Name the random number states that a call changes."""
     before = shared_states() | held_states(network)
     call()
     after = shared_states() | held_states(network)
     return [name for name, state in after.items() if before.get(name) != state]
 
 
-def _said(state: Any) -> str:
+def _state_text(state: Any) -> str:
     if isinstance(state, dict):
-        return str({name: _said(x) for name, x in state.items()})
+        return str({name: _state_text(x) for name, x in state.items()})
     parts = state if isinstance(state, tuple) else (state,)
     return str([x.tolist() if isinstance(x, (Tensor, np.ndarray)) else x for x in parts])
 
 
-def _of(generator: Any) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]:
+def _state_functions(generator: Any) -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]:
     return next(functions for kind, functions in _STATES.items() if isinstance(generator, kind))
 
 
-def steady(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """A call after which all random numbers are as before, so that the next one draws the same."""
+def with_restored_randomness(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Wrap a call to restore random number states: the next draws equal numbers."""
 
-    def called(run: Any, named: Any) -> Any:
+    def call_and_restore(run: Any, named: Any) -> Any:
         shared = [(put_back, read()) for read, put_back, _ in RANDOM.values()]
-        generators = list(_generators(run).values()) if isinstance(run, nn.Module) else []
-        held = [(one, _of(one)[1], deepcopy(_of(one)[0](one))) for one in generators]
+        generators = list(_generators_of(run).values()) if isinstance(run, nn.Module) else []
+        held = [(one, _state_functions(one)[1], deepcopy(_state_functions(one)[0](one))) for one in generators]
         try:
             return call(run, named)
         finally:
@@ -79,28 +79,30 @@ def steady(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
             for one, write, state in held:
                 write(one, state)
 
-    return called
+    return call_and_restore
 
 
-def _generators(network: nn.Module) -> dict[str, Any]:
+def _generators_of(network: nn.Module) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path, module in network.named_modules():
-        found |= dict(_within(path, unregistered_attributes(module), _DEEP))
+        found |= dict(_generators_within(path, unregistered_attributes(module), _DEEP))
     for cls in {cls for module in network.modules() for cls in type(module).__mro__}:
         if not cls.__module__.startswith("torch."):
-            found |= dict(_within(cls.__name__, vars(cls), 1)) | dict(_within("", _globals(cls), 1))
+            found |= dict(_generators_within(cls.__name__, vars(cls), 1)) | dict(
+                _generators_within("", _globals_of_methods(cls), 1)
+            )
     return found
 
 
-def _globals(cls: type) -> dict[str, Any]:
+def _globals_of_methods(cls: type) -> dict[str, Any]:
     methods = [f for f in vars(cls).values() if isinstance(f, FunctionType)]
     return {n: f.__globals__[n] for f in methods for n in f.__code__.co_names if n in f.__globals__}
 
 
-def _within(path: str, values: Any, deep: int) -> Iterator[tuple[str, Any]]:
+def _generators_within(path: str, values: Any, depth: int) -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
         at = f"{path}.{name}" if path else str(name)
         if isinstance(value, tuple(_STATES)):
             yield at, value
-        elif deep > 1 and not isinstance(value, (Tensor, nn.Module, type)):
-            yield from _within(at, held_by(value), deep - 1)
+        elif depth > 1 and not isinstance(value, (Tensor, nn.Module, type)):
+            yield from _generators_within(at, entries_and_attributes(value), depth - 1)

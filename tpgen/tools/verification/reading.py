@@ -1,4 +1,4 @@
-"""`Reading`: which tensors of a call are points, cells, edges and images, and a call's tensors of another graph."""
+"""`Reading`: roles of a network call's tensors."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from tpgen.networks.trial import is_index
-from tpgen.tools.verification.graphs import AtomGraph, by_first_end
+from tpgen.tools.verification.graphs import AtomGraph, sorted_by_first_end
 from tpgen.tools.verification.indices import ATOMS, EDGES, GRAPHS, LABELS, SPECIES_NAMES, EdgeEnds, edges_of
-from tpgen.tools.verification.subject import STILL, Frame, Named, short
-from tpgen.tools.verification.writing import axis_of, write_graph
+from tpgen.tools.verification.subject import STILL, Frame, TensorsByName, last_dict_key
+from tpgen.tools.verification.writing import tuple_axis, write_graph
 
 VECTORS = ("shifts", "edge_cell_shift_vectors")  # images of edges, in space
 _COUNTS = ("unit_shifts", "edge_cell_shift", "cell_shift", "cell_offsets", "pbc_shift")  # the same in cells
@@ -28,71 +28,80 @@ _SIZES = ("num", "n_", "natom", "nnode", "nedge", "size", "count", "len", "total
 
 @dataclass(frozen=True)
 class Reading:
-    """Role of each tensor of a call, and the graph that they say together.
+    """Role of each argument of a network call, and the encoded graph."""
 
-    ``sign`` is -1 where images belong to the first end of an edge.  ``unclear`` says why edges, cells and copies of
-    atoms cannot be changed, ``unreadable`` why the order of atoms cannot.
-    """
-
-    values: Named
+    values: TensorsByName
     roles: Mapping[str, str]
     graph: AtomGraph
     edges: EdgeEnds | None = None
-    sign: float = 1.0
+    sign: float = 1.0  # -1 if images belong to the first end of an edge
     periodic: tuple[int, ...] = ()
-    unclear: str = ""
-    unreadable: str = ""
+    unclear: str = ""  # why edges, cells and copies of atoms cannot be changed
+    unreadable: str = ""  # why atoms cannot be permuted
 
     def named(self, role: str) -> list[str]:
         return [name for name, found in self.roles.items() if found == role]
 
     @property
     def indices(self) -> list[str]:
-        """Names of integers that index atoms or edges, and are no ends of edges."""
+        """Names of integers that index atoms or edges, except edge ends."""
         return [n for n, role in self.roles.items() if " by " in role and role.split()[0] in (ATOMS, EDGES)]
 
     @property
     def ends(self) -> list[str]:
-        """Names of integers that say which atoms edges join."""
+        """Names of integers that hold edge ends."""
         return [] if self.edges is None else list(self.edges.roles)
 
     @property
     def whole(self) -> list[str]:
-        """Names of floating tensors of whole numbers, which nobody can differentiate by."""
+        """Names of floating arguments that are counts or labels."""
         counted = [
             n for n, role in self.roles.items() if role.startswith("numbers of") or role in ("batch", "pointers")
         ]
-        labels = [n for n, x in self.values.items() if short(n).lower() in SPECIES_NAMES and x.dim() == 1 and _whole(x)]
+        labels = [
+            n
+            for n, x in self.values.items()
+            if last_dict_key(n).lower() in SPECIES_NAMES and x.dim() == 1 and _are_whole_numbers(x)
+        ]
         return [name for name in dict.fromkeys(counted + labels) if self.values[name].is_floating_point()]
 
     @property
     def unread(self) -> list[str]:
-        """Names of integers that are rows of nothing known, and may be an index that nobody can read."""
-        free = [n for n, role in self.roles.items() if not role and short(n) not in (*BATCHES, POINTERS, PERIODIC)]
+        """Names of possible indices without a known role."""
+        free = [
+            n for n, role in self.roles.items() if not role and last_dict_key(n) not in (*BATCHES, POINTERS, PERIODIC)
+        ]
         return [name for name in free if is_index(self.values[name]) and self.values[name].numel() > 1]
 
-    def written(self, graph: AtomGraph) -> Named:
-        """The arguments of a call of another graph."""
-        return write_graph(self, by_first_end(graph) if self.edges is not None and self.edges.in_order else graph)
+    def written(self, graph: AtomGraph) -> TensorsByName:
+        """Return the arguments of a call with another graph."""
+        return write_graph(
+            self, sorted_by_first_end(graph) if self.edges is not None and self.edges.in_order else graph
+        )
 
 
-def rows_read(x: Tensor, how: Frame) -> int | None:
-    """The number of rows of a tensor that turns so; None where it has no other axis than those that turn."""
-    return x.shape[0] if x.dim() > how.axes else None
+def tensor_row_count(x: Tensor, frame: Frame) -> int | None:
+    """Return a tensor's number of rows; None if all axes turn."""
+    return x.shape[0] if x.dim() > frame.axes else None
 
 
 def read_call(
-    points: str, values: Named, turns: Mapping[str, Frame], kinds: Mapping[str, str], graphs: int = 0
+    points: str, values: TensorsByName, turns: Mapping[str, Frame], kinds: Mapping[str, str], graph_count: int = 0
 ) -> Reading | str:
-    """The reading of a call by what its integers index, or why there is none; ``graphs`` have an energy each."""
+    """Read a call by the kinds of rows that integers index; a text says why not.
+
+    ``graph_count`` counts energies.
+    """
     x = values[points].to(torch.float64)
     if x.dim() != 2 or x.shape[1] != 3:
         return f"{points} has shape {tuple(x.shape)}, where one row of three for each atom is read"
     roles = {points: "points"}
     edges = edges_of(values, kinds, len(x))
-    batch, read = _batch(values, kinds, len(x), graphs)
+    batch, read = _graph_of_each_atom(values, kinds, len(x), graph_count)
     roles |= read
-    cell = next((n for n in values if short(n) in CELLS and values[n].numel() % 9 == 0 and values[n].numel()), None)
+    cell = next(
+        (n for n in values if last_dict_key(n) in CELLS and values[n].numel() % 9 == 0 and values[n].numel()), None
+    )
     cells = None if cell is None else values[cell].to(torch.float64).reshape(-1, 3, 3)
     number = max(int(batch.max()) + 1 if len(batch) else 1, 1 if cells is None else len(cells))
     if cell is not None and cells is not None:
@@ -107,99 +116,108 @@ def read_call(
     for name, value in values.items():
         if name not in roles:
             kind = kinds.get(name, LABELS)
-            roles[name] = _role(name, value, turns.get(name, STILL), graph, edges, kind)
-    roles |= _companions(values, roles)
-    return _with_images(Reading(values, roles, graph, edges, unclear=_unclear(values, roles, graph, edges)))
+            roles[name] = _role_of(name, value, turns.get(name, STILL), graph, edges, kind)
+    roles |= _tuple_companions(values, roles)
+    return _with_edge_images(
+        Reading(values, roles, graph, edges, unclear=_why_axes_unclear(values, roles, graph, edges))
+    )
 
 
-def _batch(values: Named, kinds: Mapping[str, str], atoms: int, graphs: int) -> tuple[Tensor, dict[str, str]]:
+def _graph_of_each_atom(
+    values: TensorsByName, kinds: Mapping[str, str], atom_count: int, graph_count: int
+) -> tuple[Tensor, dict[str, str]]:
     # the graph of each atom: as said, by its name, as numbers of atoms, or as many as there are energies
     whole = {name: x for name, x in values.items() if is_index(x) and x.dim() == 1}
-    rows = {name: x.long() for name, x in whole.items() if len(x) == atoms}
+    rows = {name: x.long() for name, x in whole.items() if len(x) == atom_count}
     for name, x in rows.items():
         sorted_ = bool((x.diff() >= 0).all()) and len(x) and int(x[0]) == 0 and len(x.unique()) == int(x[-1]) + 1
-        several = sorted_ and int(x[-1]) + 1 == graphs > 1
-        if short(name) in BATCHES or kinds.get(name) == GRAPHS or several:
+        several = sorted_ and int(x[-1]) + 1 == graph_count > 1
+        if last_dict_key(name) in BATCHES or kinds.get(name) == GRAPHS or several:
             return x, {name: "batch"}
     for name, x in values.items():
-        if not x.numel() or not (short(name) == POINTERS or (_is_size(name) and x.numel() == graphs > 1)):
+        if not x.numel() or not (
+            last_dict_key(name) == POINTERS or (_is_size_name(name) and x.numel() == graph_count > 1)
+        ):
             continue
-        counts = x.flatten().long().diff() if short(name) == POINTERS else x.flatten().long()
-        if len(counts) and int(counts.min()) >= 0 and int(counts.sum()) == atoms:
+        counts = x.flatten().long().diff() if last_dict_key(name) == POINTERS else x.flatten().long()
+        if len(counts) and int(counts.min()) >= 0 and int(counts.sum()) == atom_count:
             return torch.repeat_interleave(torch.arange(len(counts)), counts), {}
-    return torch.zeros(atoms, dtype=torch.int64), {}
+    return torch.zeros(atom_count, dtype=torch.int64), {}
 
 
-def _is_size(name: str) -> bool:
-    return any(part in short(name).lower() for part in _SIZES)
+def _is_size_name(name: str) -> bool:
+    return any(part in last_dict_key(name).lower() for part in _SIZES)
 
 
-def _role(name: str, x: Tensor, how: Frame, graph: AtomGraph, edges: EdgeEnds | None, kind: str) -> str:
-    rows, atoms = rows_read(x, how), len(graph.points)
-    if short(name) == POINTERS:
+def _role_of(name: str, x: Tensor, frame: Frame, graph: AtomGraph, edges: EdgeEnds | None, kind: str) -> str:
+    rows, atoms = tensor_row_count(x, frame), len(graph.points)
+    if last_dict_key(name) == POINTERS:
         return "pointers"
-    if short(name) == PERIODIC:
+    if last_dict_key(name) == PERIODIC:
         return GRAPHS if x.dim() == 2 and rows == graph.number else ""
-    if counted := _counted_role(name, x, graph):
+    if counted := _size_role(name, x, graph):
         return counted
-    if edges is not None and rows is not None and edges.hold(x):
-        return _role_of_edges(name, x, how, graph, kind)
+    if edges is not None and rows is not None and edges.has_edge_rows(x):
+        return _edge_role(name, x, frame, graph, kind)
     if kind == ATOMS or (kind == EDGES and graph.ends is not None and int(x.max()) < graph.ends.shape[1]):
-        where = "tuples" if rows not in (atoms, graph.number) or axis_of(x) else ATOMS if rows == atoms else GRAPHS
+        where = "tuples" if rows not in (atoms, graph.number) or tuple_axis(x) else ATOMS if rows == atoms else GRAPHS
         return f"{kind} by {where}" if x.dim() else ""
-    if how is STILL and x.dim() > 1 and x.shape[:2] == (atoms, atoms):
+    if frame is STILL and x.dim() > 1 and x.shape[:2] == (atoms, atoms):
         return "square"
     return {None: "", graph.number: GRAPHS, atoms: ATOMS}.get(rows, "")
 
 
-def _counted_role(name: str, x: Tensor, graph: AtomGraph) -> str:
+def _size_role(name: str, x: Tensor, graph: AtomGraph) -> str:
     counts = torch.bincount(graph.batch, minlength=graph.number)
     of_edges = counts if graph.ends is None else torch.bincount(graph.batch[graph.ends[0]], minlength=graph.number)
     for role, numbers in (("numbers of atoms", counts), ("numbers of edges", of_edges)):
         alike = x.dim() and len(x) == graph.number and torch.equal(x.flatten().double(), numbers.double())
-        if alike and (not x.is_floating_point() or _is_size(name)):
+        if alike and (not x.is_floating_point() or _is_size_name(name)):
             return role
-    if x.dim() == 0 and is_index(x) and _is_size(name):
+    if x.dim() == 0 and is_index(x) and _is_size_name(name):
         every = {len(graph.points): "all atoms", int(of_edges.sum()): "all edges", graph.number: "all graphs"}
         return every.get(int(x), "")
     return ""
 
 
-def _role_of_edges(name: str, x: Tensor, how: Frame, graph: AtomGraph, kind: str) -> str:
+def _edge_role(name: str, x: Tensor, frame: Frame, graph: AtomGraph, kind: str) -> str:
     is_vector = x.dim() > 1 and x.shape[-1] == 3
-    if is_vector and short(name) in VECTORS and how is not STILL:
+    if is_vector and last_dict_key(name) in VECTORS and frame is not STILL:
         return "vectors"
-    if is_vector and how is STILL and _whole(x) and _is_counts(name, x):
+    if is_vector and frame is STILL and _are_whole_numbers(x) and _may_be_cell_counts(name, x):
         return "counts"
-    if is_index(x) and ("batch" in short(name) or kind == GRAPHS):
+    if is_index(x) and ("batch" in last_dict_key(name) or kind == GRAPHS):
         return f"{GRAPHS} by {EDGES}"
     return f"{kind} by {EDGES}" if kind in (ATOMS, EDGES) else EDGES
 
 
-def _companions(values: Named, roles: Mapping[str, str]) -> dict[str, str]:
-    lengths = {len(values[n].movedim(axis_of(values[n]), 0)) for n, role in roles.items() if role.endswith("by tuples")}
+def _tuple_companions(values: TensorsByName, roles: Mapping[str, str]) -> dict[str, str]:
+    lengths = {
+        len(values[n].movedim(tuple_axis(values[n]), 0)) for n, role in roles.items() if role.endswith("by tuples")
+    }
     return {n: "tuples" for n, role in roles.items() if not role and values[n].dim() and len(values[n]) in lengths}
 
 
-def _is_counts(name: str, x: Tensor) -> bool:
-    return short(name) in _COUNTS + VECTORS or bool((x < 0).any())
+def _may_be_cell_counts(name: str, x: Tensor) -> bool:
+    return last_dict_key(name) in _COUNTS + VECTORS or bool((x < 0).any())
 
 
-def _whole(x: Tensor) -> bool:
+def _are_whole_numbers(x: Tensor) -> bool:
     return bool(((x - x.round()).abs() < _WHOLE).all())
 
 
-def are_counts(name: str, values: Named) -> bool:
-    """Whether images of edges, of which nobody said so, are whole numbers of cells and not vectors in space."""
+def are_cell_counts(name: str, values: TensorsByName) -> bool:
+    """Whether undeclared edge images count cells, rather than being vectors."""
     x = values[name].double()
-    if short(name) not in VECTORS or x.shape[-1:] != (3,) or not _whole(x):
+    if last_dict_key(name) not in VECTORS or x.shape[-1:] != (3,) or not _are_whole_numbers(x):
         return False
-    cells = [v.double().reshape(-1, 3, 3) for n, v in values.items() if short(n) in CELLS and v.numel() % 9 == 0]
-    return not any(_whole(x @ torch.linalg.pinv(cell)) for found in cells for cell in found)
+    cells = [
+        v.double().reshape(-1, 3, 3) for n, v in values.items() if last_dict_key(n) in CELLS and v.numel() % 9 == 0
+    ]
+    return not any(_are_whole_numbers(x @ torch.linalg.pinv(cell)) for found in cells for cell in found)
 
 
-def _unclear(values: Named, roles: Mapping[str, str], graph: AtomGraph, edges: EdgeEnds | None) -> str:
-    """Why it cannot be told which axis of the arguments is of what; empty where it can."""
+def _why_axes_unclear(values: TensorsByName, roles: Mapping[str, str], graph: AtomGraph, edges: EdgeEnds | None) -> str:
     rows, atoms = 0 if edges is None or edges.axes > 1 else edges.shape[0], len(graph.points)
     loose = [n for n, x in values.items() if roles[n] in (ATOMS, EDGES, GRAPHS) and x.is_floating_point()]
     if rows and rows in (atoms, graph.number):
@@ -209,33 +227,32 @@ def _unclear(values: Named, roles: Mapping[str, str], graph: AtomGraph, edges: E
     return ""
 
 
-def _with_images(reading: Reading) -> Reading:
-    """With the cells between the ends of edges, and which end they belong to."""
+def _with_edge_images(reading: Reading) -> Reading:
+    # cells between the ends of edges, and the end that images belong to
     graph, counts, vectors = reading.graph, reading.named("counts"), reading.named("vectors")
     if graph.ends is None or reading.edges is None or not (counts or vectors):
-        return reading if graph.ends is not None else replace(reading, periodic=_periodic(reading, None))
+        return reading if graph.ends is not None else replace(reading, periodic=_periodic_axes(reading, None))
     if graph.cells is None:
         return replace(reading, unclear=reading.unclear or "edges have images, and there is no cell for each graph")
     if counts:
-        found = reading.edges.listed(reading.values[counts[0]]).to(torch.float64)
+        found = reading.edges.rows_of_edges(reading.values[counts[0]]).to(torch.float64)
     else:
         inverse = torch.linalg.inv(graph.cells)[graph.batch[graph.ends[0]]]
-        shifts = reading.edges.listed(reading.values[vectors[0]]).to(torch.float64)
+        shifts = reading.edges.rows_of_edges(reading.values[vectors[0]]).to(torch.float64)
         found = torch.einsum("ei,eij->ej", shifts, inverse)
-        if not _whole(found):
+        if not _are_whole_numbers(found):
             return replace(reading, unclear=reading.unclear or f"{vectors[0]} are no whole numbers of cells")
     signs = {sign: replace(graph, counts=sign * found.round()) for sign in (1.0, -1.0)}
     longest = {sign: float(one.vectors.norm(dim=-1).max()) for sign, one in signs.items()}
     sign = 1.0 if longest[1.0] <= longest[-1.0] * (1 + 1e-6) else -1.0
-    return replace(reading, graph=signs[sign], sign=sign, periodic=_periodic(reading, found.round()))
+    return replace(reading, graph=signs[sign], sign=sign, periodic=_periodic_axes(reading, found.round()))
 
 
-def _periodic(reading: Reading, counts: Tensor | None) -> tuple[int, ...]:
-    """The axes of the cell along which it repeats, as far as the arguments say."""
+def _periodic_axes(reading: Reading, cell_counts: Tensor | None) -> tuple[int, ...]:
     if reading.graph.cells is None:
         return ()
-    said = next((x for n, x in reading.values.items() if short(n) == PERIODIC and x.numel() % 3 == 0), None)
+    said = next((x for n, x in reading.values.items() if last_dict_key(n) == PERIODIC and x.numel() % 3 == 0), None)
     there = torch.ones(3, dtype=torch.bool) if said is None else said.bool().reshape(-1, 3).all(0)
-    if counts is not None:
-        there &= counts.ne(0).any(0)
+    if cell_counts is not None:
+        there &= cell_counts.ne(0).any(0)
     return tuple(there.nonzero().flatten().tolist())

@@ -1,7 +1,4 @@
-"""Which results of a potential are its energy, its forces and its stress: as said, by their names, by what they do.
-
-Forces are what differences of an energy are, but for a factor: so a wrong sign is seen where results have no names.
-"""
+"""Roles of a potential's results: energy, forces, stress."""
 
 from __future__ import annotations
 
@@ -14,10 +11,10 @@ import torch
 from torch import Tensor
 
 from tpgen.base.errors import InputError
-from tpgen.tools.verification.derivatives import draws
-from tpgen.tools.verification.potentials import by_strain
+from tpgen.tools.verification.derivatives import normal_draws
+from tpgen.tools.verification.potentials import strain_derivative
 from tpgen.tools.verification.reading import Reading
-from tpgen.tools.verification.subject import Named, Subject, short
+from tpgen.tools.verification.subject import Subject, TensorsByName, last_dict_key
 
 ENERGY, FORCES, STRESS, VIRIAL = "energy", "forces", "stress", "virial"
 TURNS: dict[str, str | None] = {  # how results of these roles turn
@@ -41,66 +38,68 @@ ASK = (
 )
 
 
-def said_roles(given: Any, names: Sequence[str]) -> tuple[Any, dict[str, str]]:
-    """How results turn, without the words of `TURNS`, and the result of each of these words."""
-    if not isinstance(given, (Mapping, list, tuple, str)):
-        return given, {}
-    listed = [given] if isinstance(given, str) else given
-    items = list(listed.items()) if isinstance(listed, Mapping) else list(zip(names, listed, strict=False))
+def split_roles(irreps_out: Any, result_names: Sequence[str]) -> tuple[Any, dict[str, str]]:
+    """Split ``irreps_out`` into how results turn, and results by role; raises `InputError` for repeated roles."""
+    if not isinstance(irreps_out, (Mapping, list, tuple, str)):
+        return irreps_out, {}
+    listed = [irreps_out] if isinstance(irreps_out, str) else irreps_out
+    items = list(listed.items()) if isinstance(listed, Mapping) else list(zip(result_names, listed, strict=False))
     roles = {word: name for name, word in items if isinstance(word, str) and word in TURNS}
     if not roles:
-        return given, {}
+        return irreps_out, {}
     words = [word for _, word in items if word in TURNS and isinstance(word, str)]
     if twice := [word for word in roles if words.count(word) > 1]:
         raise InputError(f"irreps_out: one result is the {twice[0]}, got {words.count(twice[0])}")
     turns = [TURNS[word] if isinstance(word, str) and word in TURNS else word for _, word in items]
-    known = {short(name): name for name in names} | {name: name for name in names}
+    known = {last_dict_key(name): name for name in result_names} | {name: name for name in result_names}
     found = dict(zip((name for name, _ in items), turns, strict=True)) if isinstance(listed, Mapping) else turns
     return found, {word: known.get(name, name) for word, name in roles.items()}
 
 
-def with_roles(subject: Subject, straight: Named, said: Mapping[str, str]) -> Subject:
-    """The subject with the results that are its energy, forces and stress by word or name."""
-    by_name = {role: next((n for n in names if n in straight), None) for role, names in _NAMES.items()}
-    found = dict(said) if said else {role: name for role, name in by_name.items() if name is not None}
-    alone = next(iter(straight))
-    if ENERGY not in found and straight[alone].numel() == 1 == len(straight):
+def with_roles(subject: Subject, results: TensorsByName, roles: Mapping[str, str]) -> Subject:
+    """Set the subject's energy, forces and stress by declared roles or names."""
+    by_name = {role: next((n for n in names if n in results), None) for role, names in _NAMES.items()}
+    found = dict(roles) if roles else {role: name for role, name in by_name.items() if name is not None}
+    alone = next(iter(results))
+    if ENERGY not in found and results[alone].numel() == 1 == len(results):
         found[ENERGY] = alone  # the one number that a network returns can only be an energy where there are points
     stress = found.get(STRESS) or found.get(VIRIAL)
     virial = stress is not None and STRESS not in found
     return replace(subject, energy=found.get(ENERGY), forces=found.get(FORCES), stress=stress, is_virial=virial)
 
 
-def seen_forces(subject: Subject, straight: Named) -> Subject:
-    """The subject with forces, and the energy that they are the slope of, as they are seen to be."""
+def with_detected_forces(subject: Subject, results: TensorsByName) -> Subject:
+    """Set the subject's forces and energy by differences of energies."""
     if subject.points is None or subject.forces is not None or subject.given[subject.points].dim() != 2:
         return subject
     x = subject.given[subject.points]
-    fields = [name for name, y in straight.items() if y.shape == x.shape and subject.result_frame(name).axes == 1]
-    energies = [name for name, y in straight.items() if subject.energy in (None, name) and _may_be_energy(y, len(x))]
+    fields = [name for name, y in results.items() if y.shape == x.shape and subject.result_frame(name).axes == 1]
+    energies = [name for name, y in results.items() if subject.energy in (None, name) and _may_be_energy(y, len(x))]
     energies = [name for name in energies if subject.result_frame(name).axes == 0]
     if not fields or not energies:
         return subject
     try:
         exact = subject.in_float64()
-        slopes, works = _along_ways(exact, energies, fields)
+        slopes, works = _slopes_and_field_components(exact, energies, fields)
     except Exception:  # it does not run in float64, or not beside these points
         return subject
-    cosines = {(e, f): _cosine(slopes[e], works[f]) for f in fields for e in energies}
+    cosines = {(e, f): _line_cosine(slopes[e], works[f]) for f in fields for e in energies}
     best = max(cosines.values())
     alike = [pair for pair, cosine in cosines.items() if cosine >= best - SAME]
-    energy, forces = min(alike, key=lambda pair: straight[pair[0]].numel())  # or those of atoms, of which it is the sum
+    energy, forces = min(alike, key=lambda pair: results[pair[0]].numel())  # or those of atoms, of which it is the sum
     if best >= 1.0 - SAME:
         return replace(subject, energy=energy, forces=forces)
-    doubtful = best >= ALIKE and short(forces).startswith(UNNAMED)
+    doubtful = best >= ALIKE and last_dict_key(forces).startswith(UNNAMED)
     return replace(subject, unsaid=ASK.format(energy=energy, forces=forces)) if doubtful else subject
 
 
-def _may_be_energy(y: Tensor, atoms: int) -> bool:
-    return 0 < y.numel() <= atoms and y.numel() == (len(y) if y.dim() else 1)
+def _may_be_energy(result: Tensor, atom_count: int) -> bool:
+    return 0 < result.numel() <= atom_count and result.numel() == (len(result) if result.dim() else 1)
 
 
-def _along_ways(subject: Subject, energies: list[str], fields: list[str]) -> tuple[Named, Named]:
+def _slopes_and_field_components(
+    subject: Subject, energies: list[str], fields: list[str]
+) -> tuple[TensorsByName, TensorsByName]:
     # Slopes of energies along directions, and the components of fields along them.
     name = subject.points or ""
     x = subject.given[name]
@@ -108,7 +107,7 @@ def _along_ways(subject: Subject, energies: list[str], fields: list[str]) -> tup
     slopes: dict[str, list[Tensor]] = {e: [] for e in energies}
     works: dict[str, list[Tensor]] = {f: [] for f in fields}
     for seed in range(WAYS):
-        along = draws({name: x}, seed=700 + seed)[name]
+        along = normal_draws({name: x}, seed=700 + seed)[name]
         up, down = (subject({**subject.given, name: x + sign * STEP * along}) for sign in (1.0, -1.0))
         for e, found in slopes.items():
             found.append((up[e].sum() - down[e].sum()).detach())
@@ -117,17 +116,17 @@ def _along_ways(subject: Subject, energies: list[str], fields: list[str]) -> tup
     return tuple({n: torch.stack(ys) for n, ys in found.items()} for found in (slopes, works))  # type: ignore[return-value]
 
 
-def _cosine(one: Tensor, other: Tensor) -> float:
+def _line_cosine(one: Tensor, other: Tensor) -> float:
     # The cosine of the angle between lines.
     return float((one @ other).abs() / (one.norm() * other.norm()).clamp(min=1e-300))
 
 
-def seen_stress(subject: Subject, straight: Named) -> Subject:
-    """The subject with a stress, or a virial, as a result without a name is seen to be."""
+def with_detected_stress(subject: Subject, results: TensorsByName) -> Subject:
+    """Set the subject's stress or virial, if unnamed, by strain derivatives."""
     tensors = [
         name
-        for name, y in straight.items()
-        if short(name).startswith(UNNAMED) and y.shape[-2:] == (3, 3) and subject.result_frame(name).axes == 2
+        for name, y in results.items()
+        if last_dict_key(name).startswith(UNNAMED) and y.shape[-2:] == (3, 3) and subject.result_frame(name).axes == 2
     ]
     if subject.stress is not None or subject.energy is None or not tensors or not isinstance(subject.reading, Reading):
         return subject
@@ -136,11 +135,11 @@ def seen_stress(subject: Subject, straight: Named) -> Subject:
         exact = subject.in_float64()
         at = exact(exact.given)
         sums = {name: at[name].detach().reshape(-1, 3, 3).sum(0) for name in tensors}
-        slopes = {name: by_strain(exact, y) for name, y in sums.items()}
+        slopes = {name: strain_derivative(exact, y) for name, y in sums.items()}
     except Exception:  # it does not run in float64, or not in a space that is strained
         return subject
     for name, y in sums.items():
-        if _cosine(slopes[name].flatten(), y.flatten()) >= 1.0 - SAME:
+        if _line_cosine(slopes[name].flatten(), y.flatten()) >= 1.0 - SAME:
             volume = 1.0 if cells is None else float(torch.linalg.det(cells).abs().mean())
             ratio = float(y.norm() / slopes[name].norm())
             virial = cells is None or abs(log(ratio)) < abs(log(ratio * volume))

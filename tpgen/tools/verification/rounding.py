@@ -1,7 +1,4 @@
-"""The law of precision: a network's results are as near to those of its float64 copy as rounding lets them be.
-
-No law that runs in float64 sees a narrower cast, which that copy has none of.
-"""
+"""The law of precision: results differ from float64 by rounding alone."""
 
 from __future__ import annotations
 
@@ -12,14 +9,14 @@ import torch
 from torch import Tensor
 
 from tpgen.base._torch import DispatchMode
-from tpgen.tools.verification.derivatives import draws
+from tpgen.tools.verification.derivatives import normal_draws
 from tpgen.tools.verification.findings import NotCompared, Noted, Outcome, tolerance_of
 from tpgen.tools.verification.graphs import spacing
 from tpgen.tools.verification.laws import Outcomes, pairs
 from tpgen.tools.verification.precision import Casts, Doubled
 from tpgen.tools.verification.reading import Reading
-from tpgen.tools.verification.subject import Named, Subject
-from tpgen.tools.verification.systems import crowd_of, taken
+from tpgen.tools.verification.subject import Subject, TensorsByName
+from tpgen.tools.verification.systems import dense_graph, network_results
 
 UNEXPLAINED = 0.2  # of what a network may be wrong by: what is further apart is compared with rounding itself
 PLACES, MARGIN = 4, 20.0  # inputs moved by a rounding, and how many times as far as there results may be
@@ -33,7 +30,7 @@ UNNAMED_CAST = "no call names a narrower dtype: a tensor has it, or a kernel"
 
 
 class Rounded(DispatchMode):
-    """Round whatever a float64 network computes to a dtype, as a network in that dtype does."""
+    """Round float64 results of all operators to a dtype."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -50,7 +47,7 @@ class Rounded(DispatchMode):
 
 
 class Narrowing(Casts):
-    """Note the narrow dtypes of autocast, too."""
+    """Record narrow dtypes of calls and autocast."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), keywords: Any = None) -> Any:
         for device in {x.device.type for x in args if isinstance(x, Tensor)}:
@@ -60,33 +57,33 @@ class Narrowing(Casts):
 
 
 def precise(subject: Subject) -> Outcomes:
-    """Results in the network's own dtype, and those of its float64 copy with float64 for every narrower cast.
+    """Compare results with those of a float64 copy without narrower casts.
 
-    Rounding of large numbers may hide a small result that they add up to; a result is told, then, and not accused.
+    Differences that rounding of large intermediates explains are reported only.
     """
     held = {name: x.to(subject.dtype).double() for name, x in subject.given.items()}
     exact = subject.in_float64()
     with Doubled():
         expected = exact(held)
-    compared = pairs(subject(held, subject.copied()), expected)
+    compared = pairs(subject(held, subject.fresh_copy()), expected)
     limit = UNEXPLAINED * subject.slack * tolerance_of(subject.dtype)
-    distances = {name: _apart(*pair) for name, pair in compared.items()}
-    far = {name: apart for name, apart in distances.items() if not apart <= limit * _largest(compared[name][1])}
-    honest = _rounded(subject, exact, held, expected) if far else {}
+    distances = {name: _largest_difference(*pair) for name, pair in compared.items()}
+    far = {name: apart for name, apart in distances.items() if not apart <= limit * _largest_entry(compared[name][1])}
+    honest = _rounding_errors(subject, exact, held, expected) if far else {}
     found: dict[str, Outcome] = {**compared}
     for name, apart in far.items():
         rounding = MARGIN * honest.get(name or "out", 0.0)
         told = SMALL.format(dtype=str(subject.dtype).removeprefix("torch."), apart=apart)
-        found[name] = told if apart <= rounding else Noted(compared[name], _narrowed(subject, held))
-    return found | _far_away(subject, exact) | _of_differences(subject, exact, held)
+        found[name] = told if apart <= rounding else Noted(compared[name], _narrow_casts_text(subject, held))
+    return found | _compare_far_from_origin(subject, exact) | _energy_difference_remark(subject, exact, held)
 
 
-def _far_away(subject: Subject, exact: Subject) -> dict[str, Outcome]:
+def _compare_far_from_origin(subject: Subject, exact: Subject) -> dict[str, Outcome]:
     # The same points far from the origin, where rounding may move each by as much as they are rounded themselves.
     reading, name = subject.reading, subject.points
     if name is None or not isinstance(reading, Reading) or reading.unclear or subject.dtype not in WIDE:
         return {}
-    graph = crowd_of(reading) or reading.graph
+    graph = dense_graph(reading) or reading.graph
     away = FAR * spacing(reading.graph)
     far = away * torch.tensor([0.6, -0.48, 0.64], dtype=torch.float64)
     held = exact.reading.written(replace(graph, points=graph.points + far))
@@ -95,64 +92,71 @@ def _far_away(subject: Subject, exact: Subject) -> dict[str, Outcome]:
     try:
         with Doubled():
             expected, *beside = (
-                taken(exact, {**held, name: held[name] + step})
-                for step in (0.0, *(ulp * draws(held, seed=820 + place)[name] for place in range(PLACES)))
+                network_results(exact, {**held, name: held[name] + step})
+                for step in (0.0, *(ulp * normal_draws(held, seed=820 + place)[name] for place in range(PLACES)))
             )
-        found = pairs(taken(subject, held), expected)
+        found = pairs(network_results(subject, held), expected)
     except NotCompared:
         return {}
     told: dict[str, Outcome] = {}
     for result, pair in found.items():
         if not all(bool(one[result or "out"].isfinite().all()) for one in (expected, *beside)):
             continue
-        allowed = MARGIN * max(_apart(one[result or "out"], pair[1]) for one in beside)
-        is_near = _apart(*pair) <= allowed + subject.slack * tolerance_of(subject.dtype) * _largest(pair[1])
+        allowed = MARGIN * max(_largest_difference(one[result or "out"], pair[1]) for one in beside)
+        is_near = _largest_difference(*pair) <= allowed + subject.slack * tolerance_of(subject.dtype) * _largest_entry(
+            pair[1]
+        )
         told[f"far away{', ' + result if result else ''}"] = (pair[1], pair[1]) if is_near else pair
     return told
 
 
-def _of_differences(subject: Subject, exact: Subject, held: Named) -> dict[str, Outcome]:
+def _energy_difference_remark(subject: Subject, exact: Subject, operands: TensorsByName) -> dict[str, Outcome]:
     # Whether energies of geometries can be told apart.
     name, energy = subject.points, subject.energy
     if name is None or energy is None or subject.dtype not in WIDE:
         return {}
     step = MOVE * (spacing(subject.reading.graph) if isinstance(subject.reading, Reading) else 1.0)
-    moved = {**held, name: (held[name] + step * draws(held, seed=830)[name]).to(subject.dtype).double()}
+    moved = {
+        **operands,
+        name: (operands[name] + step * normal_draws(operands, seed=830)[name]).to(subject.dtype).double(),
+    }
     try:
         with Doubled():
-            change = (taken(exact, moved)[energy] - taken(exact, held)[energy]).sum()
-        own = (taken(subject, moved)[energy] - taken(subject, held)[energy]).sum()
+            change = (network_results(exact, moved)[energy] - network_results(exact, operands)[energy]).sum()
+        own = (network_results(subject, moved)[energy] - network_results(subject, operands)[energy]).sum()
     except NotCompared:
         return {}
     lost = float((own - change).abs() / change.abs().clamp(min=1e-300))
     return {"differences of energies": COARSE.format(lost, step)} if COARSE_FROM < lost < 1e3 else {}
 
 
-def _largest(x: Tensor) -> float:
+def _largest_entry(x: Tensor) -> float:
     return float(x.detach().abs().max()) if x.numel() else 0.0
 
 
-def _apart(x: Tensor, y: Tensor) -> float:
-    return _largest(x - y) if x.shape == y.shape else float("inf")
+def _largest_difference(x: Tensor, y: Tensor) -> float:
+    return _largest_entry(x - y) if x.shape == y.shape else float("inf")
 
 
-def _rounded(subject: Subject, exact: Subject, held: Named, expected: Named) -> dict[str, float]:
+def _rounding_errors(
+    subject: Subject, exact: Subject, operands: TensorsByName, expected: TensorsByName
+) -> dict[str, float]:
     # How far results of the copy are moved by rounding, of inputs and of whatever it computes.
     unit, found = torch.finfo(subject.dtype).eps, dict.fromkeys(expected, 0.0)
     for place in range(PLACES):
-        draw = draws(held, seed=800 + place)
+        draw = normal_draws(operands, seed=800 + place)
         with Doubled(), Rounded(subject.dtype) as rounded:
-            results = exact({name: x + unit * x * draw[name] for name, x in held.items()})
+            results = exact({name: x + unit * x * draw[name] for name, x in operands.items()})
         if rounded.draws:
             raise NotCompared(DRAWS_OTHERS)
-        found = {name: max(most, _apart(results[name], expected[name])) for name, most in found.items()}
+        found = {name: max(most, _largest_difference(results[name], expected[name])) for name, most in found.items()}
     return found
 
 
-def _narrowed(subject: Subject, held: Named) -> str:
+def _narrow_casts_text(subject: Subject, operands: TensorsByName) -> str:
     # What narrows numbers of the network, as far as calls say.
     with Narrowing() as casts:
-        subject(held, subject.copied())
+        subject(operands, subject.fresh_copy())
     own = torch.finfo(subject.dtype).eps
     narrow = [(name, str(dtype).removeprefix("torch.")) for name, dtype in casts.named if torch.finfo(dtype).eps > own]
     said = [f"{name} to {dtype}" for name, dtype in narrow]

@@ -1,4 +1,4 @@
-"""The laws of rows, of networks without points: each row has its own results, and vectors that vanish have numbers."""
+"""The laws of rows, for networks without points."""
 
 from __future__ import annotations
 
@@ -14,91 +14,96 @@ from tpgen.tools.verification.derivatives import (
     PARAMETER,
     contracted,
     differentiable,
-    draws,
     gradients,
+    normal_draws,
     with_parameters,
 )
 from tpgen.tools.verification.findings import NotCompared, Outcome
-from tpgen.tools.verification.laws import Outcomes, named, pairs, tried
+from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pairs, prefixed_parts
 from tpgen.tools.verification.potentials import SPACE
-from tpgen.tools.verification.reading import CELLS, Reading, rows_read
-from tpgen.tools.verification.subject import STILL, Frame, Named, Subject, another_order, short
-from tpgen.tools.verification.systems import are_numbers, finite, taken
+from tpgen.tools.verification.reading import CELLS, Reading, tensor_row_count
+from tpgen.tools.verification.subject import STILL, Frame, Subject, TensorsByName, derangement, last_dict_key
+from tpgen.tools.verification.systems import finite_entries, finite_systems, network_results
 
 NO_ROWS = "no input is said to be points, and inputs and results do not share a first length"
 KNOW = "rows know of each other, as by a mean over them that may be meant"
 OWN = 1e-6  # of results: what a row changes more in another, it knows of it
 
 
-def rows(subject: Subject) -> int | None:
-    """The length that all inputs and a result begin with, if no whole numbers may mean rows."""
-    if subject.fixed or any(short(name) in CELLS for name in subject.given):
+def shared_row_count(subject: Subject) -> int | None:
+    """Return the inputs' common number of rows; None if unclear."""
+    if subject.fixed or any(last_dict_key(name) in CELLS for name in subject.given):
         return None
-    found = {rows_read(x, subject.turns.get(name, STILL)) for name, x in subject.given.items()}
+    found = {tensor_row_count(x, subject.turns.get(name, STILL)) for name, x in subject.given.items()}
     number = found.pop() if len(found) == 1 else None
     return number if number and number > 1 else None
 
 
-def lacking_rows(subject: Subject) -> str:
-    """Why rows of a network cannot be told; empty where they can."""
-    return NO_ROWS if rows(subject) is None else ""
+def why_no_rows(subject: Subject) -> str:
+    """Return why a network's rows cannot be compared, or an empty string."""
+    return NO_ROWS if shared_row_count(subject) is None else ""
 
 
-def permuted(subject: Subject) -> Outcomes:
-    """Rows in another order; some of them, and one, alone: the results of each.
-
-    Where rows know of each other, results still come in their order, and one row still has a row of results.
-    """
-    number = rows(subject) or 0
+def permuted_rows(subject: Subject) -> Outcomes:
+    """Compare permuted, some and single rows with the same rows of all results."""
+    number = shared_row_count(subject) or 0
     found = subject(subject.given)
-    straight = _of_rows(subject, found, number)
-    first, order = number // 2, another_order(number)
-    alone = _of_rows(subject, _some(subject, torch.arange(first)), first)
+    straight = _results_with_rows(subject, found, number)
+    first, order = number // 2, derangement(number)
+    alone = _results_with_rows(subject, _results_of_selected_rows(subject, torch.arange(first)), first)
     if alone.keys() != straight.keys():
         raise NotCompared(NO_ROWS)
-    moved = pairs(_some(subject, order), {name: y[order] if name in straight else y for name, y in found.items()})
+    moved = pairs(
+        _results_of_selected_rows(subject, order),
+        {name: y[order] if name in straight else y for name, y in found.items()},
+    )
     # the others in another order, and smaller
     mixed = {name: torch.cat([x[:first], 0.8 * x[first:].flip(0)]) for name, x in subject.given.items()}
-    beside = _of_rows(subject, taken(subject, mixed), number)
+    beside = _results_with_rows(subject, network_results(subject, mixed), number)
     know = any(bool((beside[n][:first] - y[:first]).abs().max() > OWN * y.abs().max()) for n, y in straight.items())
 
-    def one() -> Outcomes:
-        got, expected = _some(subject, torch.arange(1)), {name: y[:1] for name, y in straight.items()}
+    def compare_one_row() -> Outcomes:
+        got, expected = (
+            _results_of_selected_rows(subject, torch.arange(1)),
+            {name: y[:1] for name, y in straight.items()},
+        )
         return pairs(*({name: 0 * y if know else y for name, y in one.items()} for one in (got, expected)))
 
     some: dict[str, Outcome] = {"some rows alone": KNOW}
     if not know:
-        some = named("some rows alone", pairs(alone, {name: y[:first] for name, y in straight.items()}))
-    return {**moved, **some, **tried("one row alone", one)}
+        some = prefixed_parts("some rows alone", pairs(alone, {name: y[:first] for name, y in straight.items()}))
+    return {**moved, **some, **compared_if_accepted("one row alone", compare_one_row)}
 
 
-def _of_rows(subject: Subject, found: Named, number: int) -> Named:
-    kept = {name: y.detach() for name, y in found.items() if rows_read(y, subject.result_frame(name)) == number}
+def _results_with_rows(subject: Subject, results: TensorsByName, row_count: int) -> TensorsByName:
+    kept = {
+        name: y.detach() for name, y in results.items() if tensor_row_count(y, subject.result_frame(name)) == row_count
+    }
     if not kept:
         raise NotCompared(NO_ROWS)
     return kept
 
 
-def _some(subject: Subject, index: Tensor) -> Named:
-    return taken(subject, {name: x[index] for name, x in subject.given.items()})
+def _results_of_selected_rows(subject: Subject, index: Tensor) -> TensorsByName:
+    return network_results(subject, {name: x[index] for name, x in subject.given.items()})
 
 
-def numbers(subject: Subject) -> Outcomes:
-    """Results and gradients are numbers where vectors vanish, as by symmetry; and a call without rows is taken."""
-    with _filled():
-        return _vanishing(subject, list(subject.turns)) | _without_rows(subject) or {"": NO_ROWS}
+def finite_rows(subject: Subject) -> Outcomes:
+    """Check results and gradients for vanishing vectors are finite, and empty batches run."""
+    with _uninitialized_memory_as_nan():
+        return _compare_vanishing(subject, list(subject.turns)) | _compare_empty_batch(subject) or {"": NO_ROWS}
 
 
-def numbers_of_points(subject: Subject) -> Outcomes:
-    """The same of vectors that are given beside points, and of atoms without edges or on a line."""
+def finite_points(subject: Subject) -> Outcomes:
+    """Check results are finite for degenerate geometries and vanishing vectors."""
     roles = subject.reading.roles if isinstance(subject.reading, Reading) else {}
     others = [name for name in subject.turns if roles.get(name) not in SPACE]
-    with _filled():
-        return {**finite(subject), **_vanishing(subject, others)}
+    with _uninitialized_memory_as_nan():
+        return {**finite_systems(subject), **_compare_vanishing(subject, others)}
 
 
 @contextmanager
-def _filled() -> Iterator[None]:
+def _uninitialized_memory_as_nan() -> Iterator[None]:
     # Memory that nothing has been written to yet holds no numbers.
     before, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -110,19 +115,19 @@ def _filled() -> Iterator[None]:
         torch.use_deterministic_algorithms(before, warn_only=warns)
 
 
-def _vanishing(subject: Subject, names: list[str]) -> dict[str, Outcome]:
+def _compare_vanishing(subject: Subject, names: list[str]) -> dict[str, Outcome]:
     # Features vanish, and directions, which need not be allowed to; where they are, all vanish together.
     found: dict[str, Outcome] = {}
     features, directions = ([name for name in names if _is_direction(subject, name) is how] for how in (False, True))
     if features:
-        found |= named("vectors that vanish", _finite(subject, features))
+        found |= prefixed_parts("vectors that vanish", _check_finite(subject, features))
     if directions:
         ends = ", ".join(directions)
-        wrong = [name for name, (got, _) in _finite(subject, directions).items() if not bool(got.all())]
+        wrong = [name for name, (got, _) in _check_finite(subject, directions).items() if not bool(got.all())]
         if wrong:
             return found | {"directions": f"no numbers where {ends} vanish, which may be directions"}
         if features:
-            found |= named("all vectors that vanish", _finite(subject, features + directions))
+            found |= prefixed_parts("all vectors that vanish", _check_finite(subject, features + directions))
     return found
 
 
@@ -132,38 +137,41 @@ def _is_direction(subject: Subject, name: str) -> bool | None:
     return None if how is STILL else how.axes == 1 and subject.given[name].shape[-1] == 3
 
 
-def _finite(subject: Subject, names: list[str]) -> dict[str, tuple[Tensor, Tensor]]:
+def _check_finite(subject: Subject, vanishing: list[str]) -> dict[str, tuple[Tensor, Tensor]]:
     # Whether the entries of results, and of gradients by inputs and parameters, are numbers.
-    given = {**subject.given, **{name: _symmetric(subject.turns[name], subject.given[name]) for name in names}}
-    found = taken(subject, given)
+    given = {
+        **subject.given,
+        **{name: _with_vanishing_row(subject.turns[name], subject.given[name]) for name in vanishing},
+    }
+    found = network_results(subject, given)
     function, leaves = with_parameters(subject)
     tracked = differentiable(function, leaves)
     if tracked is not None:
-        cotangents = draws(tracked(leaves), seed=7)
+        cotangents = normal_draws(tracked(leaves), seed=7)
         slopes = gradients(1, lambda x, c: contracted(tracked(x), c), {**leaves, **given}, cotangents)
         found |= {f"gradient of {name.removeprefix(PARAMETER)}": y for name, y in slopes.items()}
-    return are_numbers(found)
+    return finite_entries(found)
 
 
-def _symmetric(how: Frame, x: Tensor) -> Tensor:
+def _with_vanishing_row(frame: Frame, x: Tensor) -> Tensor:
     # The first row with zeros for all that turns, and the others as they are.
     turn = rotation_of(torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(3)))
     one = torch.ones_like(x)
-    still = torch.isclose(how.turn(one, turn), one) & torch.isclose(how.turn(one, -torch.eye(3).double()), one)
-    if x.dim() > how.axes:
+    still = torch.isclose(frame.turn(one, turn), one) & torch.isclose(frame.turn(one, -torch.eye(3).double()), one)
+    if x.dim() > frame.axes:
         still[1:] = True
     return torch.where(still, x, torch.zeros_like(x))
 
 
-def _without_rows(subject: Subject) -> dict[str, Outcome]:
-    number = rows(subject)
+def _compare_empty_batch(subject: Subject) -> dict[str, Outcome]:
+    number = shared_row_count(subject)
     if number is None:
         return {}
     try:
-        straight, found = subject(subject.given), _some(subject, torch.arange(0))
+        straight, found = subject(subject.given), _results_of_selected_rows(subject, torch.arange(0))
     except NotCompared as why:
         return {"no rows": str(why)}
-    shapes = {n: y.shape[1:] for n, y in _of_rows(subject, straight, number).items()}
+    shapes = {n: y.shape[1:] for n, y in _results_with_rows(subject, straight, number).items()}
     if wrong := [name for name, shape in shapes.items() if found[name].shape != (0, *shape)]:
         return {"no rows": ValueError(f"{wrong[0]} has shape {tuple(found[wrong[0]].shape)} where there are no rows")}
     return {"no rows": (torch.ones(1), torch.ones(1))}

@@ -1,4 +1,4 @@
-"""The laws of programs: compiled as eager, the same at every call and on any number of threads, and after a save."""
+"""The laws of programs: compiled, repeated, threaded and saved calls agree."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tpgen.networks.conversion.operations.splines import is_splined
 from tpgen.networks.copies import copy_of
 from tpgen.tools.inspection.report.sections import REMARK, is_missing_length
 from tpgen.tools.inspection.report.values import reason
-from tpgen.tools.verification.derivatives import contracted, draws, frees, gradients
+from tpgen.tools.verification.derivatives import contracted, gradients, is_freed_graph, normal_draws
 from tpgen.tools.verification.findings import Outcome, Pair, tolerance_of
 from tpgen.tools.verification.holding import Place, plain_tensors
-from tpgen.tools.verification.laws import Outcomes, named, pairs
-from tpgen.tools.verification.randomness import drawn_by, is_of_torch
-from tpgen.tools.verification.subject import Named, Run, Subject
+from tpgen.tools.verification.laws import Outcomes, pairs, prefixed_parts
+from tpgen.tools.verification.randomness import advanced_random_states, is_torch_generator
+from tpgen.tools.verification.subject import Run, Subject, TensorsByName
 
 REPEATS, DRAWING = 3, 16  # calls, and how many of a network that draws random numbers
 NEAR, PLACES = 1e-2, 4  # how far inputs are moved, relative to the largest entry, and how often: sums round otherwise
@@ -37,20 +37,20 @@ NUMBERS = (2, 3, 5)  # of threads: work that is cut into equal parts may lose wh
 
 
 def compiled(subject: Subject) -> Outcomes:
-    """The module under `torch.compile`, and its gradients."""
+    """Compare the module and gradients under `torch.compile` with eager."""
     torch.compiler.reset()  # beyond its limit of compilations torch would run eager code
     run = compile_program(subject.module, Config(backend=subject.backend))
-    within = _differentiates(subject)
-    compared = _values if within else _with_gradients
+    within = _takes_gradients(subject)
+    compared = _detached_results if within else _results_and_gradients
     try:
-        with _quiet():
+        with _silenced_warnings():
             got = compared(subject, run)
     except Exception as error:
         if is_missing_length(error):
             return {"": f"stock e3nn's too: {REMARK}"}
         if type(error).__module__.startswith("torch._dynamo"):
             return {"": f"torch.compile cannot take it: {reason(error)}"}
-        if subject.kind == "network" and _is_of_torch(error):
+        if subject.kind == "network" and _is_torch_error(error):
             return {"": f"torch cannot compile it: {reason(error)}"}
         raise
     return {**pairs(got, compared(subject)), **({"gradients": WITHIN} if within else {})}
@@ -60,7 +60,7 @@ _TORCH, _OURS = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
 _RUNNERS = tuple(f"{_OURS}/{name}" for name in ("verification", "compiler"))  # which stand in every traceback
 
 
-def _is_of_torch(error: Exception) -> bool:
+def _is_torch_error(error: Exception) -> bool:
     # Whether an error was raised within torch, where nothing of tpgen's was at work: stock networks fail alike.
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     ours = any(name.startswith(_OURS) and not name.startswith(_RUNNERS) for name in files)
@@ -73,28 +73,28 @@ WITHIN = (
 )
 
 
-def _differentiates(subject: Subject) -> bool:
+def _takes_gradients(subject: Subject) -> bool:
     # Whether the module takes gradients within, as potentials do for forces.
     taken = []
 
     def counting(own: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(*given: Any, **named: Any) -> Any:
+        def counted(*given: Any, **keywords: Any) -> Any:
             taken.append(True)
-            return own(*given, **named)
+            return own(*given, **keywords)
 
         return counted
 
     with instead(torch.autograd, "grad", counting):
-        _values(subject)
+        _detached_results(subject)
     return bool(taken)
 
 
-def _values(subject: Subject, run: Run | None = None) -> Named:
+def _detached_results(subject: Subject, run: Run | None = None) -> TensorsByName:
     return {name: y.detach() for name, y in subject(subject.given, run).items()}
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silenced_warnings() -> Iterator[None]:
     # Without what Dynamo says of the code around: what it cannot take is a finding.
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -106,55 +106,52 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _with_gradients(subject: Subject, run: Run | None = None) -> Named:
+def _results_and_gradients(subject: Subject, run: Run | None = None) -> TensorsByName:
     # Results, and the gradients of their combination with a cotangent, if the network keeps its graph.
 
-    def scalar(leaves: Named, cotangents: Named) -> Tensor:
+    def scalar(leaves: TensorsByName, cotangents: TensorsByName) -> Tensor:
         return contracted({name: y for name, y in subject(leaves, run).items() if y.requires_grad}, cotangents)
 
-    found = _values(subject, run)
+    found = _detached_results(subject, run)
     try:
-        slopes = gradients(1, scalar, subject.given, draws(found, seed=7))
+        slopes = gradients(1, scalar, subject.given, normal_draws(found, seed=7))
     except RuntimeError as error:
-        if not frees(error):
+        if not is_freed_graph(error):
             raise
         return found
     return found | {f"gradient of {name}": g for name, g in slopes.items()}
 
 
-def _all_there_is(subject: Subject) -> Callable[[Subject], Named]:
-    """Results with gradients; without them where forces are results, and splines have no second derivatives.
-
-    Some of torch's gradients, as that of a determinant, fail in another dtype than the default: then in a default that
-    fits.
-    """
-    compared = _values if is_splined(subject.module) and _differentiates(subject) else _with_gradients
-    if _needs_default(subject, compared):
+def _choose_result_function(subject: Subject) -> Callable[[Subject], TensorsByName]:
+    # with gradients, except where forces are results and splines have no second derivatives; some of torch's gradients,
+    # as that of a determinant, fail if the default dtype is another
+    compared = _detached_results if is_splined(subject.module) and _takes_gradients(subject) else _results_and_gradients
+    if _needs_matching_default_dtype(subject, compared):
         return default_dtype(subject.dtype)(compared)
     return compared
 
 
-def _needs_default(subject: Subject, compared: Callable[[Subject], Named]) -> bool:
+def _needs_matching_default_dtype(subject: Subject, result_function: Callable[[Subject], TensorsByName]) -> bool:
     if torch.get_default_dtype() == subject.dtype:
         return False
     try:
-        compared(subject)
+        result_function(subject)
     except RuntimeError as error:
-        return "dtype" in str(error) and _is_of_torch(error)
+        return "dtype" in str(error) and _is_torch_error(error)
     return False
 
 
 def repeated(subject: Subject) -> Outcomes:
-    """Calls give equal bits, a few times over, also of inputs that were moved a little."""
+    """Compare bits of repeated calls, also on inputs moved slightly."""
     if is_random_in_training_alone(subject):
-        return {**repeated(subject.evaluated()), "training": RANDOM_LAWS}
-    subject = subject.going_on()
-    compared = _all_there_is(subject)
-    bits: dict[str, Outcome] = dict(_alike([compared(subject) for _ in range(REPEATS)]))
-    number = DRAWING if drawn_by(subject.module, lambda: _values(subject)) else REPEATS
+        return {**repeated(subject.in_evaluation()), "training": RANDOM_LAWS}
+    subject = subject.with_advancing_randomness()
+    compared = _choose_result_function(subject)
+    bits: dict[str, Outcome] = dict(_compare_calls([compared(subject) for _ in range(REPEATS)]))
+    number = DRAWING if advanced_random_states(subject.module, lambda: _detached_results(subject)) else REPEATS
     for place in range(PLACES if subject.kind == "network" else 0):
-        bits |= _near(subject, place, number)
-    return {**bits, **_of_modes(subject), **_of_default(subject, compared)}
+        bits |= _compare_nearby_inputs(subject, place, number)
+    return {**bits, **_mode_remark(subject), **_default_dtype_remark(subject, compared)}
 
 
 RANDOM_LAWS = (
@@ -164,59 +161,64 @@ RANDOM_LAWS = (
 
 
 def is_random_in_training_alone(subject: Subject) -> bool:
-    """Whether calls draw random numbers of torch's in training, as dropout does, and none in evaluation."""
+    """Whether calls draw torch's random numbers in training, but not in evaluation."""
     if subject.drawing is None or not subject.module.training:
         return False
-    calm, drawn = subject.evaluated().going_on(), subject.going_on()
-    of_torch = all(is_of_torch(subject.module, name) for name in drawn_by(drawn.module, lambda: _values(drawn)))
-    return of_torch and not drawn_by(calm.module, lambda: _values(calm))
+    calm, drawn = subject.in_evaluation().with_advancing_randomness(), subject.with_advancing_randomness()
+    of_torch = all(
+        is_torch_generator(subject.module, name)
+        for name in advanced_random_states(drawn.module, lambda: _detached_results(drawn))
+    )
+    return of_torch and not advanced_random_states(calm.module, lambda: _detached_results(calm))
 
 
 def is_random(subject: Subject) -> bool:
-    """Whether two calls with the same inputs give other results, as they draw random numbers."""
+    """Whether equal inputs give different results because of random numbers."""
     if subject.drawing is None:
         return False
-    one, other = (_values(subject.going_on()) for _ in range(2))
+    one, other = (_detached_results(subject.with_advancing_randomness()) for _ in range(2))
     return any(not torch.equal(y, other[name]) for name, y in one.items() if name in other)
 
 
-def _near(subject: Subject, place: int, number: int) -> dict[str, Pair]:
+def _compare_nearby_inputs(subject: Subject, seed: int, call_count: int) -> dict[str, Pair]:
     # Results of several calls near the inputs, unless the network does not take these, or gives no numbers.
     names = [subject.points] if subject.points else list(subject.given)
-    draw = draws({name: subject.given[name] for name in names}, seed=600 + place)
+    draw = normal_draws({name: subject.given[name] for name in names}, seed=600 + seed)
     moved = {n: x + NEAR * x.abs().max() * draw[n] if n in draw and x.numel() else x for n, x in subject.given.items()}
     other = replace(subject, given=moved)
     try:
-        found = [_values(other) for _ in range(number)]
+        found = [_detached_results(other) for _ in range(call_count)]
     except Exception:
         return {}
     same = all(one.keys() == found[0].keys() for one in found)
     shapes = same and all(y.shape == found[0][name].shape for one in found for name, y in one.items())
     numbers = all(bool(y.isfinite().all()) for one in found for y in one.values())
-    return named(f"inputs moved {place + 1}", _alike(found)) if shapes and numbers else {}
+    return prefixed_parts(f"inputs moved {seed + 1}", _compare_calls(found)) if shapes and numbers else {}
 
 
-def _alike(found: list[Named]) -> dict[str, Pair]:
+def _compare_calls(calls: list[TensorsByName]) -> dict[str, Pair]:
     # Results of several calls, each beside those of the first.
-    first, *again = found
+    first, *again = calls
     got = {name: torch.stack([one[name] for one in again]) for name in first}
     return pairs(got, {name: torch.stack([x] * len(again)) for name, x in first.items()})
 
 
-def _of_default(subject: Subject, compared: Callable[[Subject], Named]) -> dict[str, str]:
+def _default_dtype_remark(subject: Subject, result_function: Callable[[Subject], TensorsByName]) -> dict[str, str]:
     # Errors of torch in the default dtype of the process.
-    if compared in (_values, _with_gradients):
+    if result_function in (_detached_results, _results_and_gradients):
         return {}
     default = str(torch.get_default_dtype()).removeprefix("torch.")
     return {"default dtype": f"torch takes no gradients where the default dtype is {default}: compared in its own"}
 
 
-def _of_modes(subject: Subject) -> dict[str, str]:
+def _mode_remark(subject: Subject) -> dict[str, str]:
     # Results that training and evaluation give otherwise, as dropout means to and another energy may not.
     if subject.fresh is None or subject.kind != "network" or is_splined(subject.module):
         return {}
     try:
-        one, other = (subject.called(subject.copied().train(mode), subject.arguments()) for mode in (True, False))
+        one, other = (
+            subject.detached_results(subject.fresh_copy().train(mode), subject.arguments()) for mode in (True, False)
+        )
     except Exception as error:
         return {"modes": f"it does not run in both modes: {reason(error)}"}
     apart = {name: float((y - other[name]).abs().max()) for name, y in one.items() if y.numel()}
@@ -226,16 +228,16 @@ def _of_modes(subject: Subject) -> dict[str, str]:
 
 
 def threads(subject: Subject) -> Outcomes:
-    """One thread and several give equal numbers."""
-    found, compared = [], _all_there_is(subject)
+    """Compare results on one thread with several."""
+    found, compared = [], _choose_result_function(subject)
     for number in (1, *sorted({*NUMBERS, max(2, torch.get_num_threads())})):
-        with _threads(number):
+        with _running_on_threads(number):
             found.append(compared(subject))
-    return _alike(found)
+    return _compare_calls(found)
 
 
 @contextmanager
-def _threads(number: int) -> Iterator[None]:
+def _running_on_threads(number: int) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -245,29 +247,29 @@ def _threads(number: int) -> Iterator[None]:
 
 
 def saved(subject: Subject) -> Outcomes:
-    """A copy that loads the state, and the module out of a file: the same bits."""
+    """Compare bits of the module, reloaded from a state_dict and from a file."""
     found: dict = {}
-    expected = _values(subject)
-    for part, again in (("state_dict", _from_state), ("file", from_file)):
+    expected = _detached_results(subject)
+    for part, again in (("state_dict", _copy_from_state_dict), ("file", from_file)):
         try:
             module = again(subject.module)
         except Exception as error:
             found[part] = reason(error)
             continue
-        found |= named(part, pairs(_values(subject, module), expected))
+        found |= prefixed_parts(part, pairs(_detached_results(subject, module), expected))
     held, buffers = subject.module.state_dict(), subject.module.named_buffers()
     left = [name for name, x in buffers if name not in held and x.is_floating_point() and x.numel()]
     if subject.kind == "network" and left:
         found["buffers"] = f"no state_dict holds {', '.join(left[:8])}: they must come from the constructor"
-    return {**found, **_unregistered(subject)} if subject.kind == "network" else found
+    return {**found, **_unregistered_outcomes(subject)} if subject.kind == "network" else found
 
 
 class Unregistered(Exception):
-    """Parameters that no module of a network has registered."""
+    """A network holds parameters that no module registers."""
 
 
-def _unregistered(subject: Subject) -> dict[str, Outcome]:
-    plain = _plain_tensors(subject)
+def _unregistered_outcomes(subject: Subject) -> dict[str, Outcome]:
+    plain = _unregistered_tensors_in_use(subject)
     lost = [name for name, x in plain.items() if isinstance(x, nn.Parameter) and x.requires_grad]
     rest = [name for name in plain if name not in lost]
     found: dict[str, Outcome] = {}
@@ -280,7 +282,7 @@ def _unregistered(subject: Subject) -> dict[str, Outcome]:
     return found
 
 
-def _from_state(module: nn.Module) -> nn.Module:
+def _copy_from_state_dict(module: nn.Module) -> nn.Module:
     # A copy with zeros for parameters, and then with the state; what only copies hold, as of e3nn's squares, stays.
     copy, saved = copy_of(module), module.state_dict()
     with torch.no_grad():
@@ -292,27 +294,27 @@ def _from_state(module: nn.Module) -> nn.Module:
 
 
 def from_file(saved: Any, weights_only: bool = False) -> Any:
-    """Save a module or a state into memory as a file, and load it anew."""
+    """Return a module or state, saved to and loaded from memory."""
     held = io.BytesIO()
     torch.save(saved, held)
     held.seek(0)
     return torch.load(held, weights_only=weights_only)
 
 
-def _plain_tensors(subject: Subject) -> dict[str, Tensor]:
+def _unregistered_tensors_in_use(subject: Subject) -> dict[str, Tensor]:
     # Tensors that results depend on, and that are neither parameters nor buffers, by name.
     plain = {} if subject.fresh is None else dict(plain_tensors(subject.fresh))
     if not plain:
         return {}
-    expected, changed = subject.called(subject.copied(), subject.arguments()), subject.copied()
+    expected, changed = subject.detached_results(subject.fresh_copy(), subject.arguments()), subject.fresh_copy()
 
-    def move(places: Collection[Place]) -> bool:
+    def changes_results(places: Collection[Place]) -> bool:
         moved = [x for place, x in plain_tensors(changed) if place in places]
         before = [x.detach().clone() for x in moved]
         for x in moved:
             x.data.add_(CHANGE * max(1.0, float(x.detach().abs().max())))
         try:
-            found = subject.called(changed, subject.arguments())
+            found = subject.detached_results(changed, subject.arguments())
         except Exception:  # as of a table that must hold what it holds
             return True
         finally:
@@ -320,4 +322,8 @@ def _plain_tensors(subject: Subject) -> dict[str, Tensor]:
                 x.data.copy_(values)
         return any(not torch.equal(found[name], y) for name, y in expected.items())
 
-    return {".".join(filter(None, place)): x for place, x in plain.items() if move([place])} if move(plain) else {}
+    return (
+        {".".join(filter(None, place)): x for place, x in plain.items() if changes_results([place])}
+        if changes_results(plain)
+        else {}
+    )

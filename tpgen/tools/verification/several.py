@@ -1,4 +1,4 @@
-"""The laws of several systems: two of everything have twice the energy, and graphs together are as each alone."""
+"""The laws of several systems: copies, and batches of graphs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ import torch
 from torch import Tensor
 
 from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
-from tpgen.tools.verification.graphs import AtomGraph, alone, apart, joined, repeated_graph, with_atoms
+from tpgen.tools.verification.graphs import (
+    AtomGraph,
+    joined_graphs,
+    repeated_graph,
+    single_graph,
+    two_distant_copies,
+    with_atoms,
+)
 from tpgen.tools.verification.indices import GRAPHS
-from tpgen.tools.verification.laws import Outcomes, pairs, tried
-from tpgen.tools.verification.reading import Reading, rows_read
-from tpgen.tools.verification.subject import STILL, Named, Subject
-from tpgen.tools.verification.systems import CRYSTAL, another, of_one_atom, read, taken
+from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pairs
+from tpgen.tools.verification.reading import Reading, tensor_row_count
+from tpgen.tools.verification.subject import STILL, Subject, TensorsByName
+from tpgen.tools.verification.systems import CRYSTAL, altered_graph, network_results, one_atom_crystal, reading_of
 
 VIRIALS = ("virial", "virials")
 FAR = 100.0  # how many times as far as their size two copies of a system are from each other
@@ -29,74 +36,90 @@ APART = "energies do not add up: atoms know of others that no edge joins, which 
 
 
 def copies(subject: Subject) -> Outcomes:
-    """A cell twice as long, or two copies without an edge between: twice the energy, and the forces of each atom."""
-    reading, straight = read(subject), taken(subject, subject.given)
+    """Compare a doubled cell, or two distant copies, with twice the energy and equal forces."""
+    reading, straight = reading_of(subject), network_results(subject, subject.given)
     if reading.periodic:
         if reading.indices:
             raise NotCompared(f"nobody can tell in which of two cells the indices {', '.join(reading.indices)} are")
-        found: Outcomes = _compared_copies(subject, straight, repeated_graph(reading.graph, reading.periodic[0]))
-        crystal = of_one_atom(reading)
-        return found if crystal is None else {**found, **tried(CRYSTAL, lambda: _longer(subject, crystal))}
+        found: Outcomes = _compare_copies(subject, straight, repeated_graph(reading.graph, reading.periodic[0]))
+        crystal = one_atom_crystal(reading)
+        return (
+            found
+            if crystal is None
+            else {**found, **compared_if_accepted(CRYSTAL, lambda: _compare_longer_cell(subject, crystal))}
+        )
     exact = subject.in_float64()
     points = reading.graph.points
-    far, straight = FAR * (1.0 + float((points - points[:1]).norm(dim=-1).max())), taken(exact, exact.given)
-    near, further = (_compared_copies(exact, straight, apart(reading.graph, n * far)) for n in (1, 2))
-    if any(_differ(*(one[name][0] - one[name][1] for one in (near, further))) for name in near if _alike(near[name])):
+    far, straight = FAR * (1.0 + float((points - points[:1]).norm(dim=-1).max())), network_results(exact, exact.given)
+    near, further = (_compare_copies(exact, straight, two_distant_copies(reading.graph, n * far)) for n in (1, 2))
+    if any(
+        _differs_beyond_rounding(*(one[name][0] - one[name][1] for one in (near, further)))
+        for name in near
+        if _same_shape(near[name])
+    ):
         raise NotCompared("the network sees points that no edge joins")
-    return near | tried(MANY, lambda: _many(exact, far)) | _beside_another(exact, far)
+    return (
+        near
+        | compared_if_accepted(MANY, lambda: _compare_many_copies(exact, far))
+        | _compare_beside_one_species(exact, far)
+    )
 
 
-def _many(subject: Subject, far: float) -> dict[str, Pair]:
+def _compare_many_copies(subject: Subject, distance: float) -> dict[str, Pair]:
     # the energy of so many copies that they have more edges than a small system has: some branch, or cut into chunks
-    graph, energy = read(subject).graph, subject.energy
+    graph, energy = reading_of(subject).graph, subject.energy
     edges = 0 if graph.ends is None else graph.ends.shape[1]
-    if energy is None or not edges or graph.number > 1 or _whole(subject) & subject.given.keys():
+    if energy is None or not edges or graph.number > 1 or _possibly_extensive_arguments(subject) & subject.given.keys():
         return {}
     count = min(_EDGES // edges, _COPIES) | 1  # odd: chunks are powers of two
     places = torch.cartesian_prod(*[torch.arange(_PLACES)] * 3)  # near enough to be exact
-    parts = [replace(graph, points=graph.points + far * place.to(graph.points)) for place in places[:count]]
-    once = taken(subject, subject.given)[energy].sum()
-    last = _joined(subject, parts)[energy].sum() - (count - 1) * once
+    parts = [replace(graph, points=graph.points + distance * place.to(graph.points)) for place in places[:count]]
+    once = network_results(subject, subject.given)[energy].sum()
+    last = _results_of_joined(subject, parts)[energy].sum() - (count - 1) * once
     return {energy: (last.reshape(1), once.reshape(1))}
 
 
-def _longer(subject: Subject, crystal: AtomGraph) -> dict[str, Pair]:
+def _compare_longer_cell(subject: Subject, crystal: AtomGraph) -> dict[str, Pair]:
     # the energy of a cell twice as long
-    values = (read(subject).written(graph) for graph in (repeated_graph(crystal, 0), crystal))
-    twice, once = (taken(subject, each) for each in values)
+    values = (reading_of(subject).written(graph) for graph in (repeated_graph(crystal, 0), crystal))
+    twice, once = (network_results(subject, each) for each in values)
     energy = subject.energy
     return {} if energy is None else {energy: (twice[energy].sum().reshape(1), 2 * once[energy].sum().reshape(1))}
 
 
-def _beside_another(subject: Subject, far: float) -> dict[str, Outcome]:
+def _compare_beside_one_species(subject: Subject, distance: float) -> dict[str, Outcome]:
     # A system and a far one, without an edge between, of a single species: the sum of both energies, or a word.
-    reading, energy = read(subject), subject.energy
+    reading, energy = reading_of(subject), subject.energy
     if energy is None or reading.named("batch") or GRAPHS in reading.roles.values() or reading.graph.number > 1:
         return {}  # of graphs, the law of batches says so
     found: dict[str, Outcome] = {}
-    for part, pure in _of_one_species(reading, reading.graph).items():
-        parts = [reading.graph, replace(pure, points=pure.points + far)]
+    for part, pure in _one_species_graphs(reading, reading.graph).items():
+        parts = [reading.graph, replace(pure, points=pure.points + distance)]
         try:
-            together = _joined(subject, parts)[energy].sum()
-            alone = sum(taken(subject, reading.written(one))[energy].sum() for one in parts)
+            together = _results_of_joined(subject, parts)[energy].sum()
+            separate = sum(network_results(subject, reading.written(one))[energy].sum() for one in parts)
         except NotCompared as why:
             return {part: str(why)}
-        found[part] = APART if _differ(together, torch.as_tensor(alone)) else (together, torch.as_tensor(alone))
+        found[part] = (
+            APART
+            if _differs_beyond_rounding(together, torch.as_tensor(separate))
+            else (together, torch.as_tensor(separate))
+        )
     return found
 
 
-def _alike(pair: Pair) -> bool:
+def _same_shape(pair: Pair) -> bool:
     return pair[0].shape == pair[1].shape
 
 
-def _differ(one: Tensor, other: Tensor) -> bool:
+def _differs_beyond_rounding(one: Tensor, other: Tensor) -> bool:
     return one.shape != other.shape or bool((one - other).abs().max() > ALIKE * (1.0 + other.abs().max()))
 
 
-def _compared_copies(subject: Subject, straight: Named, twice: AtomGraph) -> dict[str, Pair]:
-    expected = _expected_twice(subject, straight, twice)
-    once = read(subject).written(twice)
-    found = [taken(subject, values) for values in _grown(subject, once)]
+def _compare_copies(subject: Subject, results: TensorsByName, doubled: AtomGraph) -> dict[str, Pair]:
+    expected = _expected_of_copies(subject, results, doubled)
+    once = reading_of(subject).written(doubled)
+    found = [network_results(subject, values) for values in _with_and_without_doubled_extensives(subject, once)]
     missing = [name for name in expected if found[0][name].shape != expected[name].shape]
     if missing or not expected:
         return {name: (found[0][name], expected[name]) for name in expected}
@@ -105,23 +128,23 @@ def _compared_copies(subject: Subject, straight: Named, twice: AtomGraph) -> dic
     return pairs({name: best[name] for name in expected}, expected)
 
 
-def _whole(subject: Subject) -> set[str]:
+def _possibly_extensive_arguments(subject: Subject) -> set[str]:
     # arguments that may be numbers of a whole graph, which grow with it, as a charge does: nobody says which
-    roles = read(subject).roles
+    roles = reading_of(subject).roles
     return {name for name in subject.given if roles[name] in ("graphs", "") and subject.turns.get(name, STILL) is STILL}
 
 
-def _grown(subject: Subject, values: Named) -> list[Named]:
+def _with_and_without_doubled_extensives(subject: Subject, values: TensorsByName) -> list[TensorsByName]:
     # with the numbers of a whole graph as they are, and as of two
-    whole = _whole(subject)
+    whole = _possibly_extensive_arguments(subject)
     return [values, {**values, **{name: 2 * values[name] for name in whole}}] if whole else [values]
 
 
-def _expected_twice(subject: Subject, straight: Named, twice: AtomGraph) -> Named:
+def _expected_of_copies(subject: Subject, results: TensorsByName, doubled: AtomGraph) -> TensorsByName:
     # The results of a system and its copy, as far as it is known how they grow.
-    atoms, points, found = len(twice.atoms) // 2, read(subject).graph.points, {}
-    for name, y in straight.items():
-        of_atoms = rows_read(y, subject.result_frame(name)) == atoms
+    atoms, points, found = len(doubled.atoms) // 2, reading_of(subject).graph.points, {}
+    for name, y in results.items():
+        of_atoms = tensor_row_count(y, subject.result_frame(name)) == atoms
         if (
             (name == subject.energy and not of_atoms)
             or name in VIRIALS
@@ -129,60 +152,70 @@ def _expected_twice(subject: Subject, straight: Named, twice: AtomGraph) -> Name
         ):
             found[name] = 2 * y
         elif name == subject.stress:
-            found |= {name: y} if read(subject).periodic else {}
-        elif of_atoms and (atoms != twice.number or name == subject.forces):
+            found |= {name: y} if reading_of(subject).periodic else {}
+        elif of_atoms and (atoms != doubled.number or name == subject.forces):
             moves = subject.result_frame(name).moves
-            found[name] = y[twice.atoms] + (twice.points - points[twice.atoms] if moves else 0.0)
+            found[name] = y[doubled.atoms] + (doubled.points - points[doubled.atoms] if moves else 0.0)
     return found
 
 
 class Refused(Exception):
-    """Graphs that a network takes alone, and not together, although it takes others so."""
+    """A network rejects a batch of graphs that it accepts alone."""
 
 
 def batch(subject: Subject) -> Outcomes:
-    """Graphs together, and each alone: those that are given, of unlike sizes, and beside one of a single species."""
-    reading = read(subject)
+    """Compare graphs in a batch with each alone: given, unequal, and single-species graphs."""
+    reading = reading_of(subject)
     cell = next((reading.values[name] for name in reading.named("cell")), None)
     if cell is not None and cell.shape == (3, 3) and not reading.named("pointers"):
         raise NotCompared("a cell (3, 3) is of one graph: give it as (1, 3, 3), or two graphs")
     graph = reading.graph
     if graph.ends is None and graph.number == 1:
         raise NotCompared("the network makes its own edges: give two graphs")
-    parts = [alone(graph, n) for n in range(graph.number)]
-    given = parts if len(parts) > 1 else [graph, another(graph)]
-    found = _together(subject, given)
+    parts = [single_graph(graph, n) for n in range(graph.number)]
+    given = parts if len(parts) > 1 else [graph, altered_graph(graph)]
+    found = _compare_batch_with_single_graphs(subject, given)
     if len({len(one.points) for one in given}) == 1:
-        found |= tried(UNLIKE, lambda: _together(subject, [parts[0], _unlike(reading, parts[0])]))
-    others = _of_one_species(reading, parts[0])
+        found |= compared_if_accepted(
+            UNLIKE,
+            lambda: _compare_batch_with_single_graphs(subject, [parts[0], _graph_of_other_size(reading, parts[0])]),
+        )
+    others = _one_species_graphs(reading, parts[0])
     if len(parts[0].points) > 1:
         others[LONE] = with_atoms(parts[0], torch.zeros(1, dtype=torch.int64))
     for part, other in others.items():
-        found |= tried(part, lambda other=other: _together(subject, [parts[0], other]))  # type: ignore[misc]
+        found |= compared_if_accepted(
+            part,
+            lambda other=other: _compare_batch_with_single_graphs(subject, [parts[0], other]),  # type: ignore[misc]
+        )
     if LONE in others:
-        found |= tried(f"{LONE}, which comes first", lambda: _together(subject, [others[LONE], parts[0]]))
-    found |= tried(MANY_GRAPHS, lambda: _many_graphs(subject, given))
-    return found | _with_gap(subject, given[:2])
+        found |= compared_if_accepted(
+            f"{LONE}, which comes first", lambda: _compare_batch_with_single_graphs(subject, [others[LONE], parts[0]])
+        )
+    found |= compared_if_accepted(MANY_GRAPHS, lambda: _compare_many_graphs(subject, given))
+    return found | _compare_with_empty_graph_between(subject, given[:2])
 
 
-def _many_graphs(subject: Subject, given: list[AtomGraph]) -> dict[str, Outcome]:
+def _compare_many_graphs(subject: Subject, graphs: list[AtomGraph]) -> dict[str, Outcome]:
     # so many that some branch, or cut them into chunks; a network may have room for less
-    atoms = sum(len(one.points) for one in given)
-    parts = given * (_ATOMS // max(atoms, 1) | 1)
-    each = [taken(subject, read(subject).written(one)) for one in given]
-    return _side_by_side(subject, _joined(subject, parts), each * (len(parts) // len(given)))
+    atoms = sum(len(one.points) for one in graphs)
+    parts = graphs * (_ATOMS // max(atoms, 1) | 1)
+    each = [network_results(subject, reading_of(subject).written(one)) for one in graphs]
+    return _compare_results_with_single_graphs(
+        subject, _results_of_joined(subject, parts), each * (len(parts) // len(graphs))
+    )
 
 
-def _with_gap(subject: Subject, parts: list[AtomGraph]) -> dict[str, Outcome]:
+def _compare_with_empty_graph_between(subject: Subject, graphs: list[AtomGraph]) -> dict[str, Outcome]:
     # The same graphs with a number between theirs that no atom has, where nothing but `batch` counts graphs.
-    reading, energy = read(subject), subject.energy
+    reading, energy = reading_of(subject), subject.energy
     batches = reading.named("batch")
     if energy is None or len(batches) != 1 or {"cell", "pointers", GRAPHS} & set(reading.roles.values()):
         return {}
-    values = reading.written(reduce(joined, parts))
+    values = reading.written(reduce(joined_graphs, graphs))
     try:
-        straight = taken(subject, values)[energy]
-        found = taken(subject, {**values, batches[0]: 2 * values[batches[0]]})[energy]
+        straight = network_results(subject, values)[energy]
+        found = network_results(subject, {**values, batches[0]: 2 * values[batches[0]]})[energy]
     except NotCompared:
         return {}
     if straight.shape[:1] != (2,):
@@ -192,27 +225,29 @@ def _with_gap(subject: Subject, parts: list[AtomGraph]) -> dict[str, Outcome]:
     return {"a gap": (found[::2], straight)} if found.shape[:1] == (3,) else {}
 
 
-def _together(subject: Subject, parts: list[AtomGraph]) -> dict[str, Outcome]:
-    each = [taken(subject, read(subject).written(one)) for one in parts]
+def _compare_batch_with_single_graphs(subject: Subject, graphs: list[AtomGraph]) -> dict[str, Outcome]:
+    each = [network_results(subject, reading_of(subject).written(one)) for one in graphs]
     try:
-        together = _joined(subject, parts)
+        together = _results_of_joined(subject, graphs)
     except NotCompared as why:
         try:
-            _joined(subject, [parts[0], parts[0]])
+            _results_of_joined(subject, [graphs[0], graphs[0]])
         except NotCompared:
             raise why from None
         return {"": Refused(f"of two graphs each is taken alone, and two that are alike together; {why}")}
-    return _side_by_side(subject, together, each)
+    return _compare_results_with_single_graphs(subject, together, each)
 
 
-def _joined(subject: Subject, parts: list[AtomGraph]) -> Named:
-    return taken(subject, read(subject).written(reduce(joined, parts)))
+def _results_of_joined(subject: Subject, graphs: list[AtomGraph]) -> TensorsByName:
+    return network_results(subject, reading_of(subject).written(reduce(joined_graphs, graphs)))
 
 
-def _side_by_side(subject: Subject, together: Named, each: list[Named]) -> dict[str, Outcome]:
+def _compare_results_with_single_graphs(
+    subject: Subject, joined_results: TensorsByName, single_results: list[TensorsByName]
+) -> dict[str, Outcome]:
     found: dict[str, Outcome] = {}
-    for name, y in together.items():
-        ys = [one[name] for one in each]
+    for name, y in joined_results.items():
+        ys = [one[name] for one in single_results]
         if y.numel() == 1 and name == subject.energy:
             found[name] = (y.reshape(1), torch.stack([one.sum() for one in ys]).sum().reshape(1))
         elif y.numel() == sum(one.numel() for one in ys):
@@ -224,17 +259,17 @@ def _side_by_side(subject: Subject, together: Named, each: list[Named]) -> dict[
     return found
 
 
-def _unlike(reading: Reading, graph: AtomGraph) -> AtomGraph:
+def _graph_of_other_size(reading: Reading, graph: AtomGraph) -> AtomGraph:
     # A graph of another number of atoms, as far as one can be made.
-    found = another(graph)
+    found = altered_graph(graph)
     fewer = len(found.points) < len(graph.points)
     return found if fewer or not reading.periodic else repeated_graph(graph, reading.periodic[0])
 
 
-def _of_one_species(reading: Reading, graph: AtomGraph) -> dict[str, AtomGraph]:
+def _one_species_graphs(reading: Reading, graph: AtomGraph) -> dict[str, AtomGraph]:
     # The graph with an atom of the largest, or smallest, species in all places; none where all are of one.
     for name in reading.named("atoms"):
-        kinds = _species(reading.values[name])
+        kinds = _species_of_atoms(reading.values[name])
         if kinds is None or len(kinds) != len(reading.graph.points):
             continue
         own = kinds[graph.atoms]
@@ -247,7 +282,7 @@ def _of_one_species(reading: Reading, graph: AtomGraph) -> dict[str, AtomGraph]:
     return {}
 
 
-def _species(x: Tensor) -> Tensor | None:
+def _species_of_atoms(x: Tensor) -> Tensor | None:
     # What each atom is, as integers or as rows with a single one; None where a tensor says no such thing.
     if not x.is_floating_point():
         return x.flatten()

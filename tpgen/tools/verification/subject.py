@@ -1,7 +1,4 @@
-"""The subject of a verification: a module, operands by name, and how each of them turns with space.
-
-Laws are written in float64 on the CPU; a subject runs its module in the module's own dtype and on its device.
-"""
+"""`Subject`: a module under verification, with float64 operands, and how operands turn."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from tpgen.planner.instruction import parse_irreps
 from tpgen.tools.verification.findings import NotCompared
 from tpgen.tools.verification.precision import double_of, in_double
 
-Named = dict[str, Tensor]
+TensorsByName = dict[str, Tensor]
 Turn = Callable[[Tensor, Tensor], Tensor]  # a tensor and an orthogonal matrix of three rows
 Run = Callable[..., Any]  # the module, or what stands in for it
 Moments = Callable[[], Mapping[str, tuple[Tensor, Tensor] | str]]
@@ -29,7 +26,7 @@ Moments = Callable[[], Mapping[str, tuple[Tensor, Tensor] | str]]
 
 @dataclass(frozen=True)
 class Frame:
-    """Irreps by which the last ``axes`` of a tensor turn; one that ``moves`` holds places, which translations shift."""
+    """How the last ``axes`` of a tensor turn under rotations; if ``moves``, translations shift it."""
 
     said: str
     turn: Turn
@@ -37,13 +34,13 @@ class Frame:
     axes: int = 0
 
 
-def _vectors(x: Tensor, matrix: Tensor) -> Tensor:
+def _turn_vectors(x: Tensor, matrix: Tensor) -> Tensor:
     if x.shape[-1:] != (3,):
         raise InputError(f"the last axis of {tuple(x.shape)} must have 3 entries to be points or vectors")
     return x @ matrix.T
 
 
-def _tensors(x: Tensor, matrix: Tensor) -> Tensor:
+def _turn_tensors(x: Tensor, matrix: Tensor) -> Tensor:
     if x.shape[-2:] != (3, 3):
         raise InputError(
             f"the last axes of {tuple(x.shape)} must be (3, 3) to be a tensor of rank two: give six numbers of a "
@@ -53,49 +50,49 @@ def _tensors(x: Tensor, matrix: Tensor) -> Tensor:
 
 
 FRAMES: dict[str, Frame] = {
-    "cartesian_points": Frame("points", _vectors, moves=True, axes=1),
-    "cartesian_vectors": Frame("vectors", _vectors, axes=1),
-    "cartesian_tensors": Frame("tensors of rank two", _tensors, axes=2),
+    "cartesian_points": Frame("points", _turn_vectors, moves=True, axes=1),
+    "cartesian_vectors": Frame("vectors", _turn_vectors, axes=1),
+    "cartesian_tensors": Frame("tensors of rank two", _turn_tensors, axes=2),
 }
 STILL = Frame("stays", lambda x, matrix: x)
 
 
-def frame(given: Any, layout: str = "mul_ir") -> Frame:
-    """A name of `FRAMES`, irreps of the last axis, or None for what does not turn.
+def frame(declared: Any, layout: str = "mul_ir") -> Frame:
+    """Return the frame of a name of `FRAMES`, of irreps, or of None (invariant).
 
     >>> frame("2x0e+1o").said, frame(None).said, frame("cartesian_points").moves
     ('2x0e+1x1o', 'stays', True)
     """
-    if given is None:
+    if declared is None:
         return STILL
-    if isinstance(given, str) and given in FRAMES:
-        return FRAMES[given]
-    irreps = parse_irreps(given, "irreps")
+    if isinstance(declared, str) and declared in FRAMES:
+        return FRAMES[declared]
+    irreps = parse_irreps(declared, "irreps")
     axes = 0 if irreps.dim == 1 else 1  # a scalar may be one number for each entry
-    return Frame(str(irreps), lambda x, matrix: _transformed(x, irreps, layout, matrix), axes=axes)
+    return Frame(str(irreps), lambda x, matrix: _turn_irreps(x, irreps, layout, matrix), axes=axes)
 
 
-def _transformed(x: Tensor, irreps: Any, layout: str, matrix: Tensor) -> Tensor:
+def _turn_irreps(x: Tensor, irreps: Any, layout: str, matrix: Tensor) -> Tensor:
     if x.dim() == 0 and irreps.dim == 1:
-        return _transformed(x.reshape(1), irreps, layout, matrix).reshape(())
+        return _turn_irreps(x.reshape(1), irreps, layout, matrix).reshape(())
     if irreps.dim == 1 and (x.shape[-1] != 1 or x.dim() == 1):  # one scalar for each entry
-        return _transformed(x.unsqueeze(-1), irreps, layout, matrix).squeeze(-1)
+        return _turn_irreps(x.unsqueeze(-1), irreps, layout, matrix).squeeze(-1)
     if x.shape[-1] != irreps.dim:
         raise InputError(f"the last axis of {tuple(x.shape)} must have {irreps.dim} entries to be {irreps}")
-    return _by_segment(x, irreps, layout, layout, matrix)
+    return _turn_by_segment(x, irreps, layout, layout, matrix)
 
 
 def change_layout(x: Tensor, irreps: Irreps, layout: str, to: str) -> Tensor:
-    """Returns the tensor with its last axis in another layout.
+    """Rearrange the last axis of a tensor from ``layout`` to layout ``to``.
 
     >>> change_layout(torch.arange(6.0), Irreps("2x1o"), "mul_ir", "ir_mul")
     tensor([0., 3., 1., 4., 2., 5.])
     """
-    return _by_segment(x, irreps, layout, to, None)
+    return _turn_by_segment(x, irreps, layout, to, None)
 
 
-def _by_segment(x: Tensor, irreps: Irreps, layout: str, to: str, matrix: Tensor | None) -> Tensor:
-    """A tensor turned, where there is a matrix, segment by segment: the whole matrix would be large."""
+def _turn_by_segment(x: Tensor, irreps: Irreps, layout: str, target_layout: str, matrix: Tensor | None) -> Tensor:
+    # segment by segment: the matrix of all irreps would be large
     pieces = []
     for (mul, ir), where in zip(irreps, irreps.slices(), strict=True):
         shape, transposed = ((mul, ir.dim), False) if layout == "mul_ir" else ((ir.dim, mul), True)
@@ -103,61 +100,61 @@ def _by_segment(x: Tensor, irreps: Irreps, layout: str, to: str, matrix: Tensor 
         piece = piece.transpose(-1, -2) if transposed else piece
         if matrix is not None:
             piece = piece @ representation(Irreps([(1, ir)]), matrix).T
-        piece = piece if to == "mul_ir" else piece.transpose(-1, -2)
+        piece = piece if target_layout == "mul_ir" else piece.transpose(-1, -2)
         pieces.append(piece.flatten(-2))
     return torch.cat(pieces, dim=-1) if pieces else x
 
 
-def keys(path: Sequence[Any]) -> str:
-    """The name of a leaf of a tree; fields of a tuple or dataclass are called like entries of a dict.
+def leaf_name(path: Sequence[Any]) -> str:
+    """Name a pytree leaf by its path; fields are named like dict keys.
 
-    >>> keys([pytree.SequenceKey(1), pytree.GetAttrKey("energy")])
+    >>> leaf_name([pytree.SequenceKey(1), pytree.GetAttrKey("energy")])
     "[1]['energy']"
     """
     return "".join(f"[{key.name!r}]" if isinstance(key, pytree.GetAttrKey) else str(key) for key in path)
 
 
-def short(name: str) -> str:
-    """The last key of a name in a dict, which a tensor is known by.
+def last_dict_key(name: str) -> str:
+    """Return the last dict key in a leaf's name, or else the name.
 
-    >>> short("data['positions']"), short("positions")
+    >>> last_dict_key("data['positions']"), last_dict_key("positions")
     ('positions', 'positions')
     """
     return name.rpartition("['")[2].removesuffix("']") if name.endswith("']") else name
 
 
-def cloned(found: Named) -> Named:
-    return {name: x.clone() for name, x in found.items()}
+def cloned_tensors(tensors: TensorsByName) -> TensorsByName:
+    return {name: x.clone() for name, x in tensors.items()}
 
 
-def another_order(number: int) -> Tensor:
-    """A permutation that leaves nothing in its place.
+def derangement(size: int) -> Tensor:
+    """Return a permutation of ``size`` indices without a fixed point.
 
-    >>> another_order(3)
+    >>> derangement(3)
     tensor([1, 2, 0])
     """
-    order = torch.randperm(number, generator=torch.Generator().manual_seed(2))
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(2))
     return torch.empty_like(order).scatter_(0, order, order.roll(1))
 
 
 def prefix_of(run: Run) -> str:
-    """Prefix that `torch.compile` puts before the names of a module's parameters."""
+    """Return the prefix that `torch.compile` gives parameter names, or an empty string."""
     return "_orig_mod." if hasattr(run, "_orig_mod") else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A module with operands: tensors in float64 on the CPU, of values that its dtype can hold.
+    """A module under verification, its float64 operands on the CPU, and facts for laws.
 
-    `call` runs a module, or what stands in for it, with operands of the module's dtype.
+    ``call`` runs the module, or a substitute, on operands in the module's dtype.
     """
 
     kind: str
     title: str
     module: nn.Module
-    call: Callable[[Run, Named], Named]
-    given: Named
-    others: Named = field(default_factory=dict)  # a second draw, where a law needs two
+    call: Callable[[Run, TensorsByName], TensorsByName]
+    given: TensorsByName
+    others: TensorsByName = field(default_factory=dict)  # a second draw, where a law needs two
     dtype: torch.dtype
     device: torch.device
     turns: Mapping[str, Frame] = field(default_factory=dict)  # operands and results that turn; the others stay
@@ -165,9 +162,11 @@ class Subject:
     linear: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # operands that it is linear in together
     affine: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the same but for a constant
     degrees: Mapping[str, int] = field(default_factory=dict)  # operands in which it is a polynomial, and how high
-    reference: Callable[[Named], Named] | None = None
+    reference: Callable[[TensorsByName], TensorsByName] | None = None
     moments: Moments | None = None
-    relabel: Callable[[Subject], tuple[Named, Named]] | None = None  # of rows in another order: results, and expected
+    relabel: Callable[[Subject], tuple[TensorsByName, TensorsByName]] | None = (
+        None  # of rows in another order: results, and expected
+    )
     points: str | None = None  # where a potential has its positions, energy, forces, cell and stress
     energy: str | None = None
     forces: str | None = None
@@ -175,7 +174,7 @@ class Subject:
     stress: str | None = None
     is_virial: bool = False  # it is no stress, but this times the volume, of the other sign
     unsaid: str = ""  # why forces cannot be told among the results
-    fixed: Named = field(default_factory=dict)  # integer arguments of a network, as which atoms an edge joins
+    fixed: TensorsByName = field(default_factory=dict)  # integer arguments of a network, as which atoms an edge joins
     undeclared: bool = False  # nothing was said of how it turns
     fresh: nn.Module | None = None  # a copy from before the first call
     settings: str = ""
@@ -185,24 +184,26 @@ class Subject:
     inexact: str = ""  # why that does not run
     narrow: bool = False  # the module's code names narrower dtypes, which are float64 in that copy
     reading: Any = ""  # a `Reading` of a network's arguments, or why there is none
-    handed: Callable[[Named], Any] | None = None  # the arguments of a network's call, in their tuples and dicts
+    handed: Callable[[TensorsByName], Any] | None = None  # the arguments of a network's call, in their tuples and dicts
     outcomes: tuple[str, ...] = ()  # the names of a network's results
-    drawing: Callable[[Run, Named], Named] | None = None  # the call that goes on with random numbers, if it draws some
+    drawing: Callable[[Run, TensorsByName], TensorsByName] | None = (
+        None  # the call that goes on with random numbers, if it draws some
+    )
     floors: Mapping[str, float] = field(default_factory=dict)  # of results: errors that rounding makes in any case
 
-    def __call__(self, operands: Named, run: Run | None = None) -> Named:
-        """The results of a call in float64, in memory of their own: a network may write into its own again."""
-        found = self.call(self.module if run is None else run, self.own(operands))
+    def __call__(self, operands: TensorsByName, run: Run | None = None) -> TensorsByName:
+        """Call the module, or ``run`` instead; return float64 copies of results on the CPU."""
+        found = self.call(self.module if run is None else run, self.module_operands(operands))
         return {name: y.to("cpu", torch.float64, copy=True) for name, y in found.items()}
 
-    def copied(self) -> nn.Module:
-        """A copy of the module from before its first call.  Raises `NotCompared` where it cannot be copied."""
+    def fresh_copy(self) -> nn.Module:
+        """Copy the module as before its first call; raises `NotCompared` if it cannot."""
         if self.fresh is None:
             raise NotCompared("the network cannot be copied")
         return copy_of(self.fresh)
 
     def in_float64(self) -> Subject:
-        """Returns the subject of a copy in float64."""
+        """Return the subject of a float64 copy; raises `NotCompared` if the copy fails."""
         if self.dtype == torch.float64 and self.exact is None:
             return self
         if self.inexact:
@@ -211,27 +212,27 @@ class Subject:
         call = in_double(self.call) if self.narrow else self.call
         return replace(self, module=copy, dtype=torch.float64, exact=None, call=call, narrow=False)
 
-    def going_on(self) -> Subject:
-        """The subject whose calls go on with random numbers, where others draw the same again."""
+    def with_advancing_randomness(self) -> Subject:
+        """Return the subject whose calls draw new random numbers; others repeat numbers."""
         return self if self.drawing is None else replace(self, call=self.drawing, drawing=None)
 
-    def evaluated(self) -> Subject:
-        """The subject in evaluation."""
-        module, fresh = copy_of(self.module).eval(), self.copied().eval()
+    def in_evaluation(self) -> Subject:
+        """Return the subject of a copy in evaluation mode."""
+        module, fresh = copy_of(self.module).eval(), self.fresh_copy().eval()
         return replace(self, module=module, fresh=fresh, exact=lambda: double_of(fresh))
 
-    def own(self, operands: Named) -> Named:
-        """Copies of operands for one call, which may write to them: on the module's device, numbers in its dtype."""
+    def module_operands(self, operands: TensorsByName) -> TensorsByName:
+        """Copy operands to the module's device and dtype, for one call."""
         own = {n: x.to(self.device, self.dtype if x.is_floating_point() else x.dtype) for n, x in operands.items()}
         return {name: x if x.requires_grad else x.detach().clone() for name, x in own.items()}
 
-    def arguments(self) -> Named:
-        """Copies of all tensors of a call: operands as the module takes them, and integers."""
-        return {**self.own(self.given), **cloned(self.fixed)}
+    def arguments(self) -> TensorsByName:
+        """Copy all tensor arguments of a call for the module, including integers."""
+        return {**self.module_operands(self.given), **cloned_tensors(self.fixed)}
 
-    def called(self, module: Run, given: Named) -> Named:
-        """The results of a call with a module's own operands, in float64, without a graph."""
-        return {name: y.detach().to("cpu", torch.float64, copy=True) for name, y in self.call(module, given).items()}
+    def detached_results(self, module: Run, operands: TensorsByName) -> TensorsByName:
+        """Call ``module`` on prepared operands; return detached float64 results on the CPU."""
+        return {name: y.detach().to("cpu", torch.float64, copy=True) for name, y in self.call(module, operands).items()}
 
     def result_frame(self, name: str) -> Frame:
         return self.results.get(name, STILL)

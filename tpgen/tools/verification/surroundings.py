@@ -1,4 +1,4 @@
-"""The laws of calls: results follow from inputs, wherever these lie and whether gradients are taken; all else stays."""
+"""The laws of calls: memory layout, gradient mode, and other state."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tpgen.base._torch import pytree
 from tpgen.networks.results import opened_fields
 from tpgen.tools.inspection.report.values import reason
 from tpgen.tools.verification.findings import NotCompared, Outcome
-from tpgen.tools.verification.laws import Outcomes, named, pairs
-from tpgen.tools.verification.randomness import RANDOM, held_states, is_of_torch, shared_states
-from tpgen.tools.verification.subject import Named, Subject, keys
+from tpgen.tools.verification.laws import Outcomes, pairs, prefixed_parts
+from tpgen.tools.verification.randomness import RANDOM, held_states, is_torch_generator, shared_states
+from tpgen.tools.verification.subject import Subject, TensorsByName, leaf_name
 
 # What a whole process shares: how it is read and set, and two values, of which one call finds the one, one the other.
 SHARED: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], tuple[Any, Any]]] = {
@@ -42,48 +42,45 @@ UNTRACKED = ("does not require grad", "nference tensor")
 
 
 class Touched(Exception):
-    """State outside of a module that a call changed."""
+    """A call changes state outside its module."""
 
 
 def untouched(subject: Subject) -> Outcomes:
-    """Parameters, their gradients, the state of random numbers, and what a process shares, after a call and before."""
-    subject = subject.going_on()
-    module, given = subject.copied(), subject.arguments()
+    """Check that a call changes no parameters, inputs, random states or process settings."""
+    subject = subject.with_advancing_randomness()
+    module, given = subject.fresh_copy(), subject.arguments()
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
     for parameter in module.parameters():
         parameter.grad = None
     found = []
-    with _kept():
+    with _restored_process_state():
         for number in (0, 1):
             for _, write, values in SHARED.values():
                 write(values[number])
             with suppress(Exception):  # some take no gradients where nobody asks for any
                 subject.call(module, given)
             found += [name for name, (read, _, values) in SHARED.items() if read() != values[number]]
-    both = [_drawn(subject, module, tracked) for tracked in (True, False)]
+    both = [_seeded_and_advanced(subject, module, tracked) for tracked in (True, False)]
     seeded, drawn = ([name for names in each for name in names] for each in zip(*both, strict=True))
-    meant = [name for name in drawn if module.training and is_of_torch(module, name)]
+    meant = [name for name in drawn if module.training and is_torch_generator(module, name)]
     found += [f"the seed of {name}" for name in seeded]
     found += [f"the state of {name}" for name in drawn if name not in meant]
     found += [f"the gradient of {name}" for name, p in module.named_parameters() if p.grad is not None]
-    found += [f"the {what} of {name}" for name, what in _written(subject, module)]
-    exchanged, added = _exchanged(subject, module)
+    found += [f"the {what} of {name}" for name, what in _written_inputs(subject, module)]
+    exchanged, added = _changed_container_entries(subject, module)
     found += [f"{name} of its caller's" for name in exchanged]
     touched = Touched(f"a call changes {', '.join(dict.fromkeys(found))}")
     outcomes: dict = {"": touched if found else (torch.zeros(1), torch.zeros(1))}
     outcomes |= dict.fromkeys(meant, DRAWN) | dict.fromkeys(added, ADDED)
     after = dict(module.named_parameters())
     same = {name: (after[name].detach().double(), x.double()) for name, x in before.items() if x.numel()}
-    return outcomes | _asked(subject, module) | same
+    return outcomes | _gradient_requests(subject, module) | same
 
 
-def _drawn(subject: Subject, module: Any, tracked: bool) -> tuple[list[str], list[str]]:
-    """Random numbers whose seed a call sets, and those with which it goes on.
-
-    A seed was set where their state after a call does not depend on where they began.
-    """
+def _seeded_and_advanced(subject: Subject, module: Any, tracked: bool) -> tuple[list[str], list[str]]:
+    # a seed was set if the state after a call does not depend on the state before
     began, after, held = [], [], []
-    with _kept():
+    with _restored_process_state():
         for seed in SEEDS:
             for _, _, begin in RANDOM.values():
                 begin(seed)
@@ -98,7 +95,7 @@ def _drawn(subject: Subject, module: Any, tracked: bool) -> tuple[list[str], lis
     return seeded, [name for name in of_process if name not in seeded] + further
 
 
-def _written(subject: Subject, module: Any) -> list[tuple[str, str]]:
+def _written_inputs(subject: Subject, module: Any) -> list[tuple[str, str]]:
     # Writes of a call into its inputs: their memory, which may not count them, or gradients.
     given, expected = subject.arguments(), subject.arguments()
     before = {name: x._version for name, x in given.items()}
@@ -108,22 +105,22 @@ def _written(subject: Subject, module: Any) -> list[tuple[str, str]]:
     return written + [(name, "gradient") for name, x in given.items() if x.is_leaf and x.grad is not None]
 
 
-def _exchanged(subject: Subject, module: Any) -> tuple[list[str], list[str]]:
+def _changed_container_entries(subject: Subject, module: Any) -> tuple[list[str], list[str]]:
     # What a call puts into dicts and lists of its caller's: other values, and entries that are new or gone.
     if subject.handed is None:
         return [], []
     given, before = (subject.handed(subject.arguments()) for _ in range(2))
     with suppress(Exception):
         module(*given)
-    after = _entries(given)
-    known = {name: x for name, x in _entries(before).items() if isinstance(x, Tensor)}
+    after = _container_entries(given)
+    known = {name: x for name, x in _container_entries(before).items() if isinstance(x, Tensor)}
     other = [name for name, x in known.items() if name in after and not _same_entry(after[name], x)]
-    return other, sorted(after.keys() ^ _entries(before).keys())
+    return other, sorted(after.keys() ^ _container_entries(before).keys())
 
 
-def _entries(given: Any) -> dict[str, Any]:
+def _container_entries(given: Any) -> dict[str, Any]:
     found = pytree.tree_flatten_with_path(opened_fields(list(given)))[0]
-    return {keys(path[1:]): x for path, x in found if len(path) > 1}
+    return {leaf_name(path[1:]): x for path, x in found if len(path) > 1}
 
 
 def _same_entry(x: Any, y: Tensor) -> bool:
@@ -134,7 +131,7 @@ def _same_bits(x: Tensor, y: Tensor) -> bool:
     return x.shape == y.shape and torch.equal(x.detach().nan_to_num(), y.nan_to_num())
 
 
-def _asked(subject: Subject, module: Any) -> dict[str, str]:
+def _gradient_requests(subject: Subject, module: Any) -> dict[str, str]:
     # Gradients that a call asks for of tensors of its caller's, as some potentials mean to.
     given = subject.arguments()
     subject.call(module, given)
@@ -144,7 +141,7 @@ def _asked(subject: Subject, module: Any) -> dict[str, str]:
 
 
 @contextmanager
-def _kept() -> Iterator[None]:
+def _restored_process_state() -> Iterator[None]:
     # Give state that a process shares back as it was before.
     before = [(write, read()) for read, write, *_ in (*SHARED.values(), *RANDOM.values())]
     try:
@@ -154,60 +151,62 @@ def _kept() -> Iterator[None]:
             write(value)
 
 
-def _spread(x: Tensor) -> Tensor:
+def _with_gaps(x: Tensor) -> Tensor:
     # With a gap after each entry, which holds no number.
     room = x.new_full((*x.shape, 2), float("nan") if x.is_floating_point() else 0)
     return room[..., 0].copy_(x)
 
 
-def _turned(x: Tensor) -> Tensor:
+def _with_permuted_strides(x: Tensor) -> Tensor:
     # With the axes in another order.
     return x.clone() if x.dim() < 2 else x.movedim(-1, 0).contiguous().movedim(0, -1)
 
 
-def _shifted(x: Tensor) -> Tensor:
+def _with_offset(x: Tensor) -> Tensor:
     # One entry behind the beginning of its memory.
     room = x.new_full((x.numel() + 1,), float("nan") if x.is_floating_point() else 0)
     return room[1:].view(x.shape).copy_(x)
 
 
 MEMORY: dict[str, Callable[[Tensor], Tensor]] = {
-    "with gaps": _spread,
-    "with axes in another order": _turned,
-    "not at the beginning": _shifted,
+    "with gaps": _with_gaps,
+    "with axes in another order": _with_permuted_strides,
+    "not at the beginning": _with_offset,
 }
 
 
 def memory(subject: Subject) -> Outcomes:
-    """Inputs that lie otherwise in memory, and the same results."""
+    """Compare results for inputs with other strides and offsets in memory."""
     found: dict = {}
-    expected = subject.called(subject.module, subject.arguments())
+    expected = subject.detached_results(subject.module, subject.arguments())
     for part, laid in MEMORY.items():
         try:
-            got = subject.called(subject.module, {name: laid(x) for name, x in subject.arguments().items()})
+            got = subject.detached_results(subject.module, {name: laid(x) for name, x in subject.arguments().items()})
         except RuntimeError as error:  # such as a view: it says so, and is not silently wrong
             found[part] = f"it does not take them: {str(error).strip().splitlines()[0][:120]}"
             continue
-        found |= named(part, pairs(got, expected))
+        found |= prefixed_parts(part, pairs(got, expected))
     return found
 
 
-def _requiring(subject: Subject) -> Named:
+def _arguments_requiring_gradients(subject: Subject) -> TensorsByName:
     given = subject.arguments()
     return {name: x.requires_grad_() if x.is_floating_point() else x for name, x in given.items()}
 
 
 def same_values(subject: Subject) -> Outcomes:
-    """Whether gradients are taken, and of what, changes no value."""
-    expected = subject.called(subject.module, subject.arguments())
-    frozen = None if subject.fresh is None else subject.copied().requires_grad_(False)
-    cases: dict[str, Callable[[], Named]] = {
-        "no_grad": lambda: torch.no_grad()(subject.called)(subject.module, subject.arguments()),
-        "inference_mode": lambda: torch.inference_mode()(_called_anew)(subject),
-        "inputs with gradients": lambda: subject.called(subject.module, _requiring(subject)),
+    """Compare results under no_grad, inference_mode, with input gradients, with frozen parameters."""
+    expected = subject.detached_results(subject.module, subject.arguments())
+    frozen = None if subject.fresh is None else subject.fresh_copy().requires_grad_(False)
+    cases: dict[str, Callable[[], TensorsByName]] = {
+        "no_grad": lambda: torch.no_grad()(subject.detached_results)(subject.module, subject.arguments()),
+        "inference_mode": lambda: torch.inference_mode()(_call_with_copies)(subject),
+        "inputs with gradients": lambda: subject.detached_results(
+            subject.module, _arguments_requiring_gradients(subject)
+        ),
     }
     if frozen is not None:
-        cases["frozen parameters"] = lambda: subject.called(frozen, subject.arguments())
+        cases["frozen parameters"] = lambda: subject.detached_results(frozen, subject.arguments())
     found: dict[str, Outcome] = {}
     for part, called in cases.items():
         try:
@@ -216,14 +215,14 @@ def same_values(subject: Subject) -> Outcomes:
             if not any(said in str(error) for said in UNTRACKED):
                 found[part] = f"it does not run so: {reason(error)}"
             continue
-        found |= named(part, pairs(got, expected))
+        found |= prefixed_parts(part, pairs(got, expected))
     return found
 
 
 def also_untracked(compare: Callable[[Subject], Outcomes]) -> Callable[[Subject], Outcomes]:
-    """A law of values, of calls with gradients; and without them, of what another value comes of."""
+    """Wrap a law to compare under no_grad too, adding outcomes that differ."""
 
-    def compared(subject: Subject) -> Outcomes:
+    def compare_both(subject: Subject) -> Outcomes:
         found = dict(compare(subject))
         try:
             untracked = torch.no_grad()(compare)(subject)
@@ -231,18 +230,18 @@ def also_untracked(compare: Callable[[Subject], Outcomes]) -> Callable[[Subject]
             if any(said in str(error) for said in UNTRACKED) or isinstance(error, NotCompared):
                 return found
             return {**found, "without gradients": error}
-        other = {name: x for name, x in untracked.items() if name in found and _differ(x, found[name])}
-        return {**found, **named("without gradients", other)}
+        other = {name: x for name, x in untracked.items() if name in found and _is_other_outcome(x, found[name])}
+        return {**found, **prefixed_parts("without gradients", other)}
 
-    return compared
+    return compare_both
 
 
-def _differ(one: Outcome, other: Outcome) -> bool:
+def _is_other_outcome(untracked: Outcome, tracked: Outcome) -> bool:
     # Whether an outcome is another one: pairs that are as near as before are the same.
-    if not isinstance(one, tuple) or not isinstance(other, tuple) or one[0].shape != other[0].shape:
-        return isinstance(one, (tuple, Exception))
-    return not torch.allclose(one[0], other[0], rtol=1e-9, atol=1e-9, equal_nan=True)
+    if not isinstance(untracked, tuple) or not isinstance(tracked, tuple) or untracked[0].shape != tracked[0].shape:
+        return isinstance(untracked, (tuple, Exception))
+    return not torch.allclose(untracked[0], tracked[0], rtol=1e-9, atol=1e-9, equal_nan=True)
 
 
-def _called_anew(subject: Subject) -> Named:
-    return subject.called(subject.module, subject.arguments())
+def _call_with_copies(subject: Subject) -> TensorsByName:
+    return subject.detached_results(subject.module, subject.arguments())

@@ -1,4 +1,4 @@
-"""The laws of systems: the same atoms, cells and edges said otherwise give what they must."""
+"""The laws of systems: equivalent atoms, cells and edges give equal results."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import torch
 from torch import Tensor
 
 from tpgen.tools.verification import laws
-from tpgen.tools.verification.derivatives import draws
+from tpgen.tools.verification.derivatives import normal_draws
 from tpgen.tools.verification.findings import NotCompared, Outcome, Pair
 from tpgen.tools.verification.graphs import (
     AtomGraph,
-    alone,
-    exchanged,
+    first_atom_in_next_cell,
     on_a_line,
     sheared,
+    single_graph,
     spacing,
     with_atoms,
     with_edges,
 )
-from tpgen.tools.verification.laws import Outcomes, named, pairs, tried
-from tpgen.tools.verification.potentials import at_points
-from tpgen.tools.verification.reading import PERIODIC, Reading, rows_read
-from tpgen.tools.verification.subject import Named, Subject, another_order, short
+from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pairs, prefixed_parts
+from tpgen.tools.verification.potentials import energy_and_forces
+from tpgen.tools.verification.reading import PERIODIC, Reading, tensor_row_count
+from tpgen.tools.verification.subject import Subject, TensorsByName, derangement, last_dict_key
 
 NODE_ENERGIES = ("node_energy", "node_energies", "atomic_energy", "atomic_energies", "energies")
 STRAIN = 0.06  # of another graph's cell
@@ -53,7 +53,7 @@ _HAVE: dict[str, tuple[Callable[[Reading], bool], str]] = {
 
 
 def needs(*parts: str) -> Callable[[Subject], str]:
-    """Why a law that needs so much of a call's arguments cannot be compared; empty where it can."""
+    """Return a function that says which ``parts`` of a call a subject lacks."""
 
     def lacking(subject: Subject) -> str:
         if subject.points is None:
@@ -68,15 +68,15 @@ def needs(*parts: str) -> Callable[[Subject], str]:
     return lacking
 
 
-def read(subject: Subject) -> Reading:
+def reading_of(subject: Subject) -> Reading:
     assert isinstance(subject.reading, Reading)
     return subject.reading
 
 
-def taken(subject: Subject, values: Named) -> Named:
-    """Call a network: its results, detached.  Raise `NotCompared` where it does not take the values."""
+def network_results(subject: Subject, arguments: TensorsByName) -> TensorsByName:
+    """Call a network, detaching results; raises `NotCompared` if the network fails."""
     try:
-        return {name: y.detach() for name, y in subject(values).items()}
+        return {name: y.detach() for name, y in subject(arguments).items()}
     except NotCompared:
         raise
     except Exception as error:
@@ -84,58 +84,66 @@ def taken(subject: Subject, values: Named) -> Named:
         raise NotCompared(f"the network does not take it: {type(error).__name__}: {said}") from error
 
 
-def _moved(subject: Subject, name: str, y: Tensor, rows: int, order: Tensor) -> Tensor:
+def _reordered_rows(subject: Subject, result: str, y: Tensor, row_count: int, order: Tensor) -> Tensor:
     # A result in another order of atoms or edges, if it has a row for each.
-    return y[order] if rows_read(y, subject.result_frame(name)) == rows else y
+    return y[order] if tensor_row_count(y, subject.result_frame(result)) == row_count else y
 
 
-def permuted_atoms(subject: Subject) -> tuple[Named, Named]:
-    """Results of the atoms of each graph in another order, and the results in it."""
-    reading = read(subject)
-    order = _lone_last(reading.graph, another_order(len(reading.graph.points)))
+def permuted_atoms(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
+    """Permute each graph's atoms; return results and expected results."""
+    reading = reading_of(subject)
+    order = _isolated_atoms_last(reading.graph, derangement(len(reading.graph.points)))
     order = order[torch.argsort(reading.graph.batch[order], stable=True)]
     got, straight = subject(reading.written(with_atoms(reading.graph, order))), subject(subject.given)
-    return got, _in_order(subject, straight, got, order)
+    return got, _reordered_results(subject, straight, got, order)
 
 
 def permuted_systems(subject: Subject) -> Outcomes:
-    """Rows, or the atoms of each graph, in another order; and an atom without edges behind all others."""
+    """Compare results of permuted rows or atoms, also with an isolated atom last."""
     found = dict(laws.permutation(subject))
     graph = subject.reading.graph if isinstance(subject.reading, Reading) else None
     if graph is None:
         return found
     if graph.ends is None:
-        crowd = crowd_of(read(subject))
-        return found if crowd is None else {**found, **tried(DENSE, lambda: _permuted_dense(subject, crowd))}
+        crowd = dense_graph(reading_of(subject))
+        return (
+            found
+            if crowd is None
+            else {**found, **compared_if_accepted(DENSE, lambda: _compare_permuted_dense(subject, crowd))}
+        )
     atom = int((graph.batch == graph.batch[-1]).nonzero()[0])  # the first of the last graph
     lone = with_edges(graph, (graph.ends != atom).all(0))
     with suppress(NotCompared):
-        straight = taken(subject, read(subject).written(lone))
+        straight = network_results(subject, reading_of(subject).written(lone))
         order = torch.arange(len(graph.points))
         order = torch.cat([order[:atom], order[atom + 1 :], order[atom : atom + 1]])
-        got = taken(subject, read(subject).written(with_atoms(lone, order)))
-        found |= named("an atom without edges last", pairs(got, _in_order(subject, straight, got, order)))
+        got = network_results(subject, reading_of(subject).written(with_atoms(lone, order)))
+        found |= prefixed_parts(
+            "an atom without edges last", pairs(got, _reordered_results(subject, straight, got, order))
+        )
     return found
 
 
-def _permuted_dense(subject: Subject, graph: AtomGraph) -> dict[str, Pair]:
+def _compare_permuted_dense(subject: Subject, graph: AtomGraph) -> dict[str, Pair]:
     # of so many neighbours that a list of the nearest, or first, would leave some out
-    exact, order = subject.in_float64(), another_order(len(graph.points))
-    straight, got = (taken(exact, read(exact).written(one)) for one in (graph, with_atoms(graph, order)))
-    return pairs(got, _in_order(exact, straight, got, order))
+    exact, order = subject.in_float64(), derangement(len(graph.points))
+    straight, got = (
+        network_results(exact, reading_of(exact).written(one)) for one in (graph, with_atoms(graph, order))
+    )
+    return pairs(got, _reordered_results(exact, straight, got, order))
 
 
-def crowd_of(reading: Reading) -> AtomGraph | None:
-    """The first graph of a network that finds its edges, with the same atoms again and again within its room."""
+def dense_graph(reading: Reading) -> AtomGraph | None:
+    """Return the first graph with repeated atoms, for networks that find edges."""
     if reading.graph.ends is not None or reading.indices or reading.unread or reading.unclear:
         return None
-    one = alone(reading.graph, 0)
+    one = single_graph(reading.graph, 0)
     again = torch.arange(len(one.points)).repeat(-(-CROWD // len(one.points)))
-    draw = draws({"": one.points[again]}, seed=33)[""]
+    draw = normal_draws({"": one.points[again]}, seed=33)[""]
     return replace(with_atoms(one, again), points=one.points[again] + ASIDE * spacing(one) * draw)
 
 
-def _lone_last(graph: AtomGraph, order: Tensor) -> Tensor:
+def _isolated_atoms_last(graph: AtomGraph, order: Tensor) -> Tensor:
     # An order in which atoms without an edge come last, if the last atom has one: some count atoms by their edges.
     if graph.ends is None:
         return order
@@ -143,56 +151,56 @@ def _lone_last(graph: AtomGraph, order: Tensor) -> Tensor:
     return torch.cat([order[joined[order]], order[~joined[order]]]) if joined[-1] else order
 
 
-def _in_order(subject: Subject, straight: Named, got: Named, order: Tensor) -> Named:
-    return {name: _of_atoms(subject, name, y, got[name], order) for name, y in straight.items()}
+def _reordered_results(subject: Subject, results: TensorsByName, got: TensorsByName, order: Tensor) -> TensorsByName:
+    return {name: _reordered_atoms(subject, name, y, got[name], order) for name, y in results.items()}
 
 
-def _of_atoms(subject: Subject, name: str, y: Tensor, got: Tensor, order: Tensor) -> Tensor:
+def _reordered_atoms(subject: Subject, name: str, y: Tensor, got: Tensor, order: Tensor) -> Tensor:
     # A result in another order of atoms: its rows, or rows and columns where it has both for each atom.
-    moved = _moved(subject, name, y, len(order), order)
+    moved = _reordered_rows(subject, name, y, len(order), order)
     if y.shape[:2] != (len(order), len(order)) or subject.result_frame(name).axes or got.shape != y.shape:
         return moved
     square = moved[:, order]
-    return square if _distance(got, square) < _distance(got, moved) else moved
+    return square if _largest_difference(got, square) < _largest_difference(got, moved) else moved
 
 
-def _distance(one: Tensor, other: Tensor) -> float:
+def _largest_difference(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().max())
 
 
 def edges(subject: Subject) -> Outcomes:
-    """Edges in another order give results in it."""
-    reading = read(subject)
+    """Compare results of permuted edges with permuted results."""
+    reading = reading_of(subject)
     assert reading.graph.edges is not None
-    order = another_order(len(reading.graph.edges))
+    order = derangement(len(reading.graph.edges))
     got, straight = subject(reading.written(with_edges(reading.graph, order))), subject(subject.given)
-    return pairs(got, {name: _moved(subject, name, y, len(order), order) for name, y in straight.items()})
+    return pairs(got, {name: _reordered_rows(subject, name, y, len(order), order) for name, y in straight.items()})
 
 
 def images(subject: Subject) -> Outcomes:
-    """A point exchanged for its image in another cell, with the images of its edges: the same results."""
-    reading = read(subject)
+    """Compare results after a point moves to its image in another cell."""
+    reading = reading_of(subject)
     found: Outcomes = pairs(
-        subject(reading.written(exchanged(reading.graph, list(reading.periodic)))),
+        subject(reading.written(first_atom_in_next_cell(reading.graph, list(reading.periodic)))),
         subject(reading.written(reading.graph)),
     )
-    said = [name for name, x in reading.values.items() if short(name) == PERIODIC and x.numel() % 3 == 0]
+    said = [name for name, x in reading.values.items() if last_dict_key(name) == PERIODIC and x.numel() % 3 == 0]
     if reading.graph.ends is not None or len(said) != 1:
         return found
-    return {**found, **tried("an open side", lambda: _open(subject, said[0]))}
+    return {**found, **compared_if_accepted("an open side", lambda: _compare_longer_open_axis(subject, said[0]))}
 
 
-def _open(subject: Subject, periodic: str) -> dict[str, Pair]:
+def _compare_longer_open_axis(subject: Subject, periodic_name: str) -> dict[str, Pair]:
     # a vector along which the cell does not repeat may be longer
-    reading = read(subject)
+    reading = reading_of(subject)
     graph, axis = reading.graph, reading.periodic[0]
     assert graph.cells is not None
     longer = graph.cells.clone()
     longer[:, axis] *= 1.5
-    said = reading.values[periodic].clone()
+    said = reading.values[periodic_name].clone()
     said.view(-1, 3)[:, axis] = 0
     one, two = (
-        taken(subject, {**reading.written(replace(graph, cells=cells)), periodic: said})
+        network_results(subject, {**reading.written(replace(graph, cells=cells)), periodic_name: said})
         for cells in (longer, graph.cells)
     )
     names = [name for name in two if name == subject.energy or name == subject.forces]
@@ -200,16 +208,20 @@ def _open(subject: Subject, periodic: str) -> dict[str, Pair]:
 
 
 def basis(subject: Subject) -> Outcomes:
-    """A lattice by another of its cells, with the same results."""
-    reading = read(subject)
+    """Compare results for other basis vectors of a lattice."""
+    reading = reading_of(subject)
     axis, other = reading.periodic[:2]
     found: Outcomes = pairs(subject(reading.written(sheared(reading.graph, axis, other))), subject(subject.given))
-    crystal = of_one_atom(reading)
-    return found if crystal is None else {**found, **tried(CRYSTAL, lambda: _by_another_cell(subject, crystal))}
+    crystal = one_atom_crystal(reading)
+    return (
+        found
+        if crystal is None
+        else {**found, **compared_if_accepted(CRYSTAL, lambda: _compare_sheared_crystal(subject, crystal))}
+    )
 
 
-def of_one_atom(reading: Reading) -> AtomGraph | None:
-    """A cubic crystal of one atom, which sees its own images alone; None where a network does not find its edges."""
+def one_atom_crystal(reading: Reading) -> AtomGraph | None:
+    """Return a cubic crystal of one atom, for networks that find edges."""
     graph = reading.graph
     if graph.ends is not None or len(reading.periodic) < 3 or graph.number > 1:
         return None
@@ -217,51 +229,54 @@ def of_one_atom(reading: Reading) -> AtomGraph | None:
     return replace(with_atoms(graph, torch.zeros(1, dtype=torch.int64)), cells=cube)
 
 
-def _by_another_cell(subject: Subject, crystal: AtomGraph) -> dict[str, Pair]:
+def _compare_sheared_crystal(subject: Subject, crystal: AtomGraph) -> dict[str, Pair]:
     # far from a cube
     axes = [(0, 1), (0, 1), (1, 2), (1, 2), (0, 2)]
     other = reduce(lambda found, pair: sheared(found, *pair), axes, crystal)
-    return pairs(taken(subject, read(subject).written(other)), taken(subject, read(subject).written(crystal)))
+    return pairs(
+        network_results(subject, reading_of(subject).written(other)),
+        network_results(subject, reading_of(subject).written(crystal)),
+    )
 
 
-def another(graph: AtomGraph) -> AtomGraph:
-    """A graph of other numbers: a cell of another shape, an atom less, and the shorter half of the edges."""
+def altered_graph(graph: AtomGraph) -> AtomGraph:
+    """Strain the cell, drop one atom, and keep shorter edges."""
     strain = torch.eye(3, dtype=graph.points.dtype)
     strain += STRAIN * torch.tensor([[1.0, 0.3, 0.0], [0.0, 0.2, 0.1], [0.0, 0.0, -0.5]]).to(strain)
     cells = None if graph.cells is None else graph.cells @ strain
     found = replace(graph, points=graph.points @ strain, cells=cells)
     if len(graph.points) > 2:
         found = with_atoms(found, torch.arange(len(found.points) - 1))
-    return found if found.ends is None else shorter(found)
+    return found if found.ends is None else with_shorter_edges(found)
 
 
-def shorter(graph: AtomGraph) -> AtomGraph:
-    """The shorter half of the edges, of which an edge and its way back are one."""
+def with_shorter_edges(graph: AtomGraph) -> AtomGraph:
+    """Keep edges up to the median length."""
     lengths = graph.vectors.norm(dim=-1)
     return with_edges(graph, lengths <= lengths.median() * (1 + 1e-6)) if len(lengths) else graph
 
 
-def finite(subject: Subject) -> Outcomes:
-    """Results are numbers for atoms without edges, and for points on a line."""
-    graph = read(subject).graph
+def finite_systems(subject: Subject) -> Outcomes:
+    """Check results are finite for isolated, close and collinear atoms."""
+    graph = reading_of(subject).graph
     cases: dict[str, AtomGraph] = {}
     if graph.ends is not None:
         cases["an atom without edges"] = with_edges(graph, (graph.ends != 0).all(0))
         cases["one atom alone"] = with_atoms(graph, torch.zeros(1, dtype=torch.int64))
         cases["no edges"] = with_edges(graph, torch.zeros(graph.ends.shape[1], dtype=torch.bool))
     if len(graph.points) > 1:
-        cases["two points close together"] = _close(graph)
+        cases["two points close together"] = _two_close_points(graph)
         if graph.ends is None or graph.ends.shape[1]:  # a row of an edge, for what is given of edges besides
-            cases["an atom between two alike"] = _between(graph)
+            cases["an atom between two alike"] = _atom_between_two(graph)
     if len(graph.points) > 2:
         cases |= {f"on a line along {'xyz'[axis]}": on_a_line(graph, axis, spacing(graph)) for axis in range(3)}
     found: dict[str, Outcome] = {}
     for name, case in cases.items():
-        found |= tried(name, lambda graph=case: _numbers(subject, graph))  # type: ignore[misc]
+        found |= compared_if_accepted(name, lambda graph=case: _check_finite_results(subject, graph))  # type: ignore[misc]
     return found or {"": "there are no edges, and less than three points"}
 
 
-def _between(graph: AtomGraph) -> AtomGraph:
+def _atom_between_two(graph: AtomGraph) -> AtomGraph:
     # the last atom halfway between two of the first, where vectors cancel
     rows = torch.tensor([0, len(graph.points) - 1, 0])
     places = spacing(graph) * torch.tensor([[-1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
@@ -277,7 +292,7 @@ def _between(graph: AtomGraph) -> AtomGraph:
     return replace(found, ends=ends, edges=edges, edge_twins=edges, counts=counts)
 
 
-def _close(graph: AtomGraph) -> AtomGraph:
+def _two_close_points(graph: AtomGraph) -> AtomGraph:
     # with the first point, or the first that an edge leads to another, close to the other
     one, other = 0, 1
     if graph.ends is not None and (joined := (graph.ends[0] != graph.ends[1]).nonzero().flatten()).numel():
@@ -287,29 +302,33 @@ def _close(graph: AtomGraph) -> AtomGraph:
     return replace(graph, points=points)
 
 
-def _numbers(subject: Subject, graph: AtomGraph) -> dict[str, Pair]:
+def _check_finite_results(subject: Subject, graph: AtomGraph) -> dict[str, Pair]:
     # Whether results are numbers, as many as there are atoms; of a potential without forces, whether slopes are.
-    values = read(subject).written(graph)
-    found, straight, atoms = taken(subject, values), subject(subject.given), len(read(subject).graph.points)
-    pairs = are_numbers(found)
+    values = reading_of(subject).written(graph)
+    found, straight, atoms = (
+        network_results(subject, values),
+        subject(subject.given),
+        len(reading_of(subject).graph.points),
+    )
+    pairs = finite_entries(found)
     for name, y in straight.items():
-        if rows_read(y, subject.result_frame(name)) == atoms not in (1, read(subject).graph.number):
+        if tensor_row_count(y, subject.result_frame(name)) == atoms not in (1, reading_of(subject).graph.number):
             wanted = (len(graph.points), *y.shape[1:])
             pairs[name] = (found[name].isfinite().double(), torch.ones(wanted).double())
     if subject.energy is not None and subject.forces is None:
-        pairs |= are_numbers({"slopes": at_points(subject, values)[1]})
+        pairs |= finite_entries({"slopes": energy_and_forces(subject, values)[1]})
     return {name: pair for name, pair in pairs.items() if pair[1].numel()}
 
 
-def are_numbers(found: Named) -> dict[str, Pair]:
-    """Whether each entry of results is a number, beside that it must be."""
-    return {name: (y.isfinite().double(), torch.ones(y.shape).double()) for name, y in found.items() if y.numel()}
+def finite_entries(results: TensorsByName) -> dict[str, Pair]:
+    """Pair masks of finite entries with ones."""
+    return {name: (y.isfinite().double(), torch.ones(y.shape).double()) for name, y in results.items() if y.numel()}
 
 
 def summed_systems(subject: Subject) -> Outcomes:
-    """Energies of atoms add up to the energy of their graph."""
+    """Compare sums of atomic energies with graph energies."""
     found = subject(subject.given)
-    graph, energy = read(subject).graph, found[subject.energy or ""]
+    graph, energy = reading_of(subject).graph, found[subject.energy or ""]
     outcomes: dict[str, Pair | str] = {}
     for name in node_energies(subject):
         y = found[name]
@@ -322,5 +341,5 @@ def summed_systems(subject: Subject) -> Outcomes:
 
 
 def node_energies(subject: Subject) -> list[str]:
-    """Results that are the energies of atoms."""
+    """Name the results that are atomic energies."""
     return [name for name in subject.outcomes if name in NODE_ENERGIES]

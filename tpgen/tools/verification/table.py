@@ -1,4 +1,4 @@
-"""The table of laws: of which modules each is, what it needs to be compared, and how nearly it must hold."""
+"""`LAWS`: the table of all laws."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tpgen.tools.verification.subject import Subject
 from tpgen.tools.verification.systems import needs
 
 
-def _has(*names: str) -> Callable[[Subject], bool]:
+def _has_fields(*names: str) -> Callable[[Subject], bool]:
     return lambda subject: all(getattr(subject, name) for name in names)
 
 
@@ -37,12 +37,15 @@ def is_network(subject: Subject) -> bool:
     return subject.kind == "network"
 
 
-def _of_points_or_rows(one: Callable[[Subject], Any], other: Callable[[Subject], Any]) -> Callable[[Subject], Any]:
-    return lambda subject: other(subject) if is_network(subject) and subject.points is None else one(subject)
+def _by_points_or_rows(
+    with_points: Callable[[Subject], Any], without_points: Callable[[Subject], Any]
+) -> Callable[[Subject], Any]:
+    return lambda subject: (
+        without_points(subject) if is_network(subject) and subject.points is None else with_points(subject)
+    )
 
 
-def _lacking(*names: str) -> Callable[[Subject], str]:
-    """Say why a network is no potential: which result or points it lacks."""
+def _missing_field_reason(*names: str) -> Callable[[Subject], str]:
     said = {"points": "no input is said to be points", "cell": "there is no cell among the inputs"}
 
     def lacks(subject: Subject) -> str:
@@ -54,30 +57,30 @@ def _lacking(*names: str) -> Callable[[Subject], str]:
     return lacks
 
 
-def _unsummed(subject: Subject) -> str:
-    found = needs()(subject) or _lacking("energy")(subject)
+def _why_no_sum(subject: Subject) -> str:
+    found = needs()(subject) or _missing_field_reason("energy")(subject)
     return found or ("" if systems.node_energies(subject) else "no result is known to be the energies of atoms")
 
 
-_POTENTIAL = _lacking("points", "energy")
+_POTENTIAL = _missing_field_reason("points", "energy")
 
 
-def _of_systems(about: str, compare: Callable[[Subject], Any], part: str) -> Law:
+def _graph_law(about: str, compare: Callable[[Subject], Any], part: str) -> Law:
     # a law of atoms, cells and edges that needs a part of a call's arguments, and to tell their axes apart
     return Law(about, compare, is_network, slack=5, lacks=needs(part, "axes"))
 
 
-def _of_slopes(about: str, compare: Callable[[Subject], Any], *names: str) -> Law:
-    """A law of differences of energies that needs some points or results, by name."""
-    return Law(about, compare, is_network, limit=5e-8, lacks=_lacking(*names), slopes=True)
+def _slope_law(about: str, compare: Callable[[Subject], Any], *names: str) -> Law:
+    # differences of energies; needs the points or results in ``names``
+    return Law(about, compare, is_network, limit=5e-8, lacks=_missing_field_reason(*names), slopes=True)
 
 
 LAWS: dict[str, Law] = {
-    "definition": Law("equal to the slow definition in float64", laws.definition, _has("reference")),
+    "definition": Law("equal to the slow definition in float64", laws.definition, _has_fields("reference")),
     "e3nn": Law("equal to e3nn's product", laws.e3nn, _is_product),
     "right": Law("`right` as a matrix on input 1 is the product", laws.right, _is_product, slack=2),
     "linear": Law("linear in each operand", laws.linear, lambda s: bool(s.linear or s.affine), slack=5),
-    "degree": Law("of the right degree in each operand", laws.degree, _has("degrees"), slack=5),
+    "degree": Law("of the right degree in each operand", laws.degree, _has_fields("degrees"), slack=5),
     "equivariant": Law(
         "turned inputs give turned results",
         laws.equivariant,
@@ -85,28 +88,31 @@ LAWS: dict[str, Law] = {
         slack=5,
     ),
     "translation": Law(
-        "nothing changes where all points are shifted", laws.translation, is_network, lacks=_lacking("points")
+        "nothing changes where all points are shifted",
+        laws.translation,
+        is_network,
+        lacks=_missing_field_reason("points"),
     ),
     "permutation": Law(
         "rows or points in another order give results in it",
-        _of_points_or_rows(systems.permuted_systems, surroundings.also_untracked(rows.permuted)),
+        _by_points_or_rows(systems.permuted_systems, surroundings.also_untracked(rows.permuted_rows)),
         lambda s: is_network(s) or s.relabel is not None,
         slack=5,
-        lacks=lambda s: _of_points_or_rows(needs(), rows.lacking_rows)(s) if is_network(s) else "",
+        lacks=lambda s: _by_points_or_rows(needs(), rows.why_no_rows)(s) if is_network(s) else "",
     ),
-    "edges": _of_systems("edges in another order give results in it", systems.edges, "edges"),
-    "images": _of_systems("a point's image in another cell is as good", systems.images, "cell"),
-    "basis": _of_systems("the same lattice by other vectors is as good", systems.basis, "plane"),
-    "copies": _of_systems("two of everything have twice the energy", several.copies, "edges or cell"),
-    "batch": _of_systems("graphs together are as each alone", several.batch, "batch"),
+    "edges": _graph_law("edges in another order give results in it", systems.edges, "edges"),
+    "images": _graph_law("a point's image in another cell is as good", systems.images, "cell"),
+    "basis": _graph_law("the same lattice by other vectors is as good", systems.basis, "plane"),
+    "copies": _graph_law("two of everything have twice the energy", several.copies, "edges or cell"),
+    "batch": _graph_law("graphs together are as each alone", several.batch, "batch"),
     "finite": Law(
         "numbers without edges, on a line, and where vectors vanish",
-        surroundings.also_untracked(_of_points_or_rows(rows.numbers_of_points, rows.numbers)),
+        surroundings.also_untracked(_by_points_or_rows(rows.finite_points, rows.finite_rows)),
         is_network,
         limit=0.0,
         lacks=lambda s: needs("axes")(s) if s.points else "",
     ),
-    "sum": Law("energies of atoms add up", systems.summed_systems, is_network, slack=5, lacks=_unsummed),
+    "sum": Law("energies of atoms add up", systems.summed_systems, is_network, slack=5, lacks=_why_no_sum),
     "precision": Law(
         "its own dtype is as near to float64 as rounding",
         rounding.precise,
@@ -115,14 +121,14 @@ LAWS: dict[str, Law] = {
         floored=False,
     ),
     "normalisation": Law(
-        "mean squares are what was asked for", laws.normalisation, _has("moments"), limit=moments.MOMENT_LIMIT
+        "mean squares are what was asked for", laws.normalisation, _has_fields("moments"), limit=moments.MOMENT_LIMIT
     ),
     "first order": Law("gradients", partial(derivatives.derivative, 1), slack=2),
     "second order": Law("gradients of gradients", partial(derivatives.derivative, 2), slack=5),
     "third order": Law("gradients of these", partial(derivatives.derivative, 3), slack=10),
     "Hessian": Law("second derivatives are symmetric", derivatives.hessian, slack=5),
-    "forces": _of_slopes("forces are the slope of the energy", potentials.forces, "points", "energy", "forces"),
-    "stress": _of_slopes("stress is the slope by strain over the volume", potentials.stress, "energy", "stress"),
+    "forces": _slope_law("forces are the slope of the energy", potentials.forces, "points", "energy", "forces"),
+    "stress": _slope_law("stress is the slope by strain over the volume", potentials.stress, "energy", "stress"),
     "smooth": Law(
         "no step of energy or forces where edges grow", potentials.smooth, is_network, limit=1e-5, lacks=_POTENTIAL
     ),

@@ -1,4 +1,4 @@
-"""`verify`: every law that a module must obey, on its device and in its dtype, as a report with an exit status."""
+"""`verify`: check every law that a module must obey, and report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tpgen.networks.conversion.operations.splines import is_splined, spline_erro
 from tpgen.networks.conversion.proof import LIMIT as PROVEN
 from tpgen.nn.modules import module_of, sizes_of
 from tpgen.planner.plan import Plan
-from tpgen.tools.verification.derivatives import DERIVATIVE_LIMIT, FREED, OF_TORCH, frees, with_own_norms
+from tpgen.tools.verification.derivatives import DERIVATIVE_LIMIT, FREED, OF_TORCH, is_freed_graph, with_own_norms
 from tpgen.tools.verification.findings import (
     COLUMNS,
     FAILED,
@@ -74,7 +74,7 @@ WITHOUT_SPLINES = "of the network without splines, which are for inference"
 
 @dataclass(frozen=True)
 class Verification(Shown):
-    """Verdicts of all laws on one module: the largest errors, or why it says nothing."""
+    """Report: findings of all laws on one module."""
 
     kind: str
     title: str
@@ -88,21 +88,25 @@ class Verification(Shown):
 
     @property
     def passed(self) -> bool:
-        """Whether something was compared, all that was asked for by name among it, and no comparison failed."""
-        return not self.failed and not self._lacking and any(finding.status == PASSED for finding in self.findings)
+        """Whether a comparison passed, none failed, and laws asked for by name were compared."""
+        return (
+            not self.failed
+            and not self._asked_not_compared
+            and any(finding.status == PASSED for finding in self.findings)
+        )
 
     @property
-    def _lacking(self) -> tuple[str, ...]:
+    def _asked_not_compared(self) -> tuple[str, ...]:
         return tuple(name for name in self.not_compared if name in self.asked)
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """The laws that are broken."""
+        """Names of broken laws."""
         return tuple(dict.fromkeys(f.law for f in self.findings if f.status == FAILED))
 
     @property
     def not_compared(self) -> tuple[str, ...]:
-        """The laws of which nothing could be compared."""
+        """Names of laws without any comparison."""
         compared = {f.law for f in self.findings if f.status != NOT_COMPARED}
         return tuple(dict.fromkeys(f.law for f in self.findings if f.law not in compared))
 
@@ -114,8 +118,8 @@ class Verification(Shown):
         if not any(finding.status == PASSED for finding in self.findings):
             return "nothing was compared"
         if self.not_compared:
-            rest = [name for name in self.not_compared if name not in self._lacking]
-            parts = (("; not compared, and so not passed: ", self._lacking), ("; not compared: ", rest))
+            rest = [name for name in self.not_compared if name not in self._asked_not_compared]
+            parts = (("; not compared, and so not passed: ", self._asked_not_compared), ("; not compared: ", rest))
             return "every law that was compared holds" + "".join(f"{said}{', '.join(n)}" for said, n in parts if n)
         return "every law holds"
 
@@ -123,15 +127,15 @@ class Verification(Shown):
         return next(f for f in self.findings if (f.law, f.part) == (law, part))
 
     def worst(self) -> tuple[LawFinding, ...]:
-        """The finding of each law that is nearest to its tolerance, or beyond it."""
+        """Return each law's finding nearest to, or furthest beyond, its tolerance."""
         found: dict[str, LawFinding] = {}
         for finding in self.findings:
-            if finding.law not in found or _share(finding) > _share(found[finding.law]):
+            if finding.law not in found or _share_of_tolerance(finding) > _share_of_tolerance(found[finding.law]):
                 found[finding.law] = finding
         return tuple(found.values())
 
     def to_json(self) -> str:
-        """All findings as strict JSON; an error that is not a number is written as text."""
+        """Return all findings as strict JSON; infinite and NaN errors as text."""
         fields = {**asdict(self), "passed": self.passed, "failed": self.failed}
         for finding in fields["findings"]:
             for name in ("absolute", "relative"):
@@ -140,33 +144,33 @@ class Verification(Shown):
         return json.dumps(fields, allow_nan=False)
 
     def shown(self) -> tuple[LawFinding, ...]:
-        """The worst finding of each law, followed by what the law could not compare."""
+        """Return each law's worst finding, then its parts without comparison."""
         worst = self.worst()
         left = [f for f in self.findings if f.status == NOT_COMPARED and f not in worst]
         return tuple(f for one in worst for f in (one, *(also for also in left if also.law == one.law)))
 
     def __str__(self) -> str:
         rows = [COLUMNS, *(finding_cells(finding) for finding in self.shown())]
-        return "\n".join([*self._head(), "", table(rows), "", self._foot()])
+        return "\n".join([*self._heading_lines(), "", table(rows), "", self._summary_line()])
 
     def _repr_html_(self) -> str:
-        return lines(*self._head()) + findings_html(self.shown()) + lines(self._foot())
+        return lines(*self._heading_lines()) + findings_html(self.shown()) + lines(self._summary_line())
 
-    def _head(self) -> tuple[str, str, str]:
+    def _heading_lines(self) -> tuple[str, str, str]:
         return (
             f"{self.kind} {self.title}: {self.said}",
             self.settings,
             f"{self.dtype} on {self.device}, {self.seconds:.1f} s",
         )
 
-    def _foot(self) -> str:
+    def _summary_line(self) -> str:
         unseen = UNSEEN.get(self.kind, "").format(mode=self.mode)
         cause = f"\n{REMEMBERS}" * ("history" in self.failed and len(self.failed) > 1)
         return f"largest error of each law; of all comparisons {counted(self.findings)}{cause}{unseen}"
 
 
-def _share(finding: LawFinding) -> float:
-    """Share of its tolerance that a finding takes; failures first, what was not compared last."""
+def _share_of_tolerance(finding: LawFinding) -> float:
+    # failures without an error come first, findings that were not compared last
     if finding.relative is None or finding.tolerance is None:
         return float("inf") if finding.status == FAILED else -1.0
     share = finding.relative / finding.tolerance if finding.tolerance else finding.relative
@@ -185,34 +189,32 @@ def verify(
     backend: str = "aot_eager",
     progress: Told = None,
 ) -> Verification:
-    """Whether a module obeys every law that it must obey, on its own device and in its own dtype.
+    """Check whether a module obeys its laws, on its own device and in its own dtype.
 
     Parameters
     ----------
     subject
-        a product, convolution, linear layer, polynomial or symmetric contraction of tpgen's, the plan of one, or any
-        network.
+        a product, convolution, linear layer, polynomial or symmetric contraction, a plan, or any network.
     inputs
-        of a network: the arguments of a call, as a tuple.
+        arguments of a network's call, as a tuple.
     irreps_in, irreps_out
-        of a network: how its floating inputs and results turn.  One for each, or a mapping from names: irreps,
-        ``cartesian_points`` (which a translation moves), ``cartesian_vectors``, ``cartesian_tensors`` or None.  Tensors
-        of known names, such as ``positions`` and ``forces``, need no word.  A network of which nothing is said to turn
-        has not passed, unless ``only`` names other laws.
+        how floating inputs and results of a network turn, as a list or a mapping from names: irreps,
+        ``cartesian_points`` (which translations move), ``cartesian_vectors``, ``cartesian_tensors`` or None.  Known
+        names, such as ``positions`` and ``forces``, need no entry.  A network without turning tensors has not passed,
+        unless ``only`` names other laws.
     only
-        names of `LAWS`, or "stock"; all of them where it is left out.  What is asked for by name and cannot be compared
-        has not passed.
+        names of `LAWS`, or "stock"; default: all.  A law named here must be compared to pass.
     without
-        names of laws that are left out, as "compiled", which takes longest.
+        names of laws to leave out, such as "compiled", the slowest.
     rows
-        of random operands, for tpgen's modules.
+        number of random rows, for modules of tpgen.
     backend
-        of `torch.compile`, which the compiled module is run with.
+        backend of `torch.compile`.
     progress
-        True for a bar, on stderr or in the cell of a notebook; or a function, called with the name of each law.
+        True for a bar, on stderr or in a notebook; or a function of each law's name.
 
-    Raises `InputError` for what cannot be verified as asked.  A law that is broken is no error but a finding; where
-    nothing could be compared, nothing has passed.
+    Raises `InputError` for unsuitable arguments.  A broken law is a failed finding, no error.  A report
+    without comparisons has not passed.
 
     >>> from tpgen.nn.tensor_product import TensorProduct
     >>> product = TensorProduct("4x1o", "1o", "4x1e", [(0, 0, 0, "uvu", True)], strategy="einsum")
@@ -220,11 +222,11 @@ def verify(
     >>> report.passed, report.finding("equivariant", "parity").status
     (True, 'passed')
     """
-    chosen = _chosen(only, without)
-    made = _subject(subject, inputs, irreps_in, irreps_out, rows, backend)
+    chosen = _chosen_law_names(only, without)
+    made = _build_subject(subject, inputs, irreps_in, irreps_out, rows, backend)
     tolerance_of(made.dtype)  # or nothing could be judged
     start = time.perf_counter()
-    findings = _found(chosen, made, inputs or (), progress)
+    findings = _run_laws(chosen, made, inputs or (), progress)
     # laws without which nothing has passed
     asked: tuple[str, ...] = ("equivariant",) * made.undeclared + ("forces",) * bool(
         made.unsaid or (made.inexact and made.forces)
@@ -237,7 +239,7 @@ def verify(
     return Verification(made.kind, made.title, made.settings, dtype, where, took, tuple(findings), mode, asked)
 
 
-def _chosen(only: str | Iterable[str] | None, without: str | Iterable[str]) -> list[str]:
+def _chosen_law_names(only: str | Iterable[str] | None, without: str | Iterable[str]) -> list[str]:
     chosen, left_out = ([n] if isinstance(n, str) else list(n) for n in (LAW_NAMES if only is None else only, without))
     check_known("law", [*chosen, *left_out], LAW_NAMES, InputError)
     return [name for name in chosen if name not in left_out]
@@ -249,7 +251,7 @@ def _applies(name: str, subject: Subject) -> bool:
     return LAWS[name].applies(subject)
 
 
-def _subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, rows: int, backend: str) -> Subject:
+def _build_subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, rows: int, backend: str) -> Subject:
     if rows < 1:
         raise InputError(f"rows: a verification needs one row at least, got {rows}")
     check_known("backend", [backend], [name for name in BACKENDS if name not in ("eager", "script")], InputError)
@@ -274,18 +276,22 @@ def _subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, rows: i
 
 
 @by_networks()
-def _found(names: Sequence[str], subject: Subject, inputs: Sequence[Any], progress: Told) -> list[LawFinding]:
+def _run_laws(law_names: Sequence[str], subject: Subject, inputs: Sequence[Any], progress: Told) -> list[LawFinding]:
     findings: list[LawFinding] = []
-    there = [name for name in names if _applies(name, subject)]
+    there = [name for name in law_names if _applies(name, subject)]
     with told(progress, len(there)) as begin:
         for name in there:
             begin(name)
-            findings += _proof(subject, inputs) if name == STOCK else _findings(name, LAWS[name], subject)
+            findings += (
+                _compare_with_unconverted(subject, inputs)
+                if name == STOCK
+                else _findings_of_law(name, LAWS[name], subject)
+            )
     return findings
 
 
-def _findings(name: str, law: Law, subject: Subject, own_norms: bool = False) -> list[LawFinding]:
-    """Findings of a law; a module that breaks down under it breaks it, and the others go on."""
+def _findings_of_law(name: str, law: Law, subject: Subject, own_norms: bool = False) -> list[LawFinding]:
+    # an error that the module raises breaks this law alone
     tolerance = law.slack * subject.slack * tolerance_of(subject.dtype) if law.limit is None else law.limit
     if name in BY_DIFFERENCES and subject.reference is None:
         tolerance = DERIVATIVE_LIMIT
@@ -295,36 +301,39 @@ def _findings(name: str, law: Law, subject: Subject, own_norms: bool = False) ->
     if why := law.lacks(subject):
         return [LawFinding(name, "", NOT_COMPARED, why=why)]
     if name in BY_PLACE and is_random_in_training_alone(subject):
-        return [replace(f, why=f.why or IN_EVALUATION) for f in _findings(name, law, subject.evaluated())]
+        return [replace(f, why=f.why or IN_EVALUATION) for f in _findings_of_law(name, law, subject.in_evaluation())]
     try:
         with without_splines(subject.module) if by_nets else nullcontext():
-            outcomes: Mapping[str, Any] = law.compare(_of_nets(subject) if by_nets else subject)
+            outcomes: Mapping[str, Any] = law.compare(_with_copies_of_current_module(subject) if by_nets else subject)
     except Exception as error:
-        outcomes = {"": FREED if frees(error) else error}
-    found = [judge(name, part, outcome, tolerance, _floor(law, part, subject)) for part, outcome in outcomes.items()]
+        outcomes = {"": FREED if is_freed_graph(error) else error}
+    found = [
+        judge(name, part, outcome, tolerance, _rounding_floor(law, part, subject)) for part, outcome in outcomes.items()
+    ]
     if name == "equivariant" and subject.dtype == torch.float64:
-        found = [replace(f, why=f.why or COUPLINGS) if f.status == FAILED and _is_rounded(f) else f for f in found]
+        found = [
+            replace(f, why=f.why or COUPLINGS) if f.status == FAILED and _is_float32_rounding(f) else f for f in found
+        ]
     if not any(f.status == FAILED for f in found):
         return [replace(f, why=f.why or WITHOUT_SPLINES) for f in found] if by_nets else found
     if name in BY_PLACE and is_random(subject):
         return [LawFinding(name, "", NOT_COMPARED, why=ELSEWHERE)]
     if name in OF_HIGHER_ORDER and not own_norms and is_network(subject):
         with with_own_norms():
-            again = _findings(name, law, subject, own_norms=True)
+            again = _findings_of_law(name, law, subject, own_norms=True)
         return found if any(f.status == FAILED for f in again) else [replace(f, why=OF_TORCH) for f in again]
     return [replace(f, why=f.why or WITHOUT_SPLINES) for f in found] if by_nets else found
 
 
-def _is_rounded(finding: LawFinding) -> bool:
+def _is_float32_rounding(finding: LawFinding) -> bool:
     return finding.relative is not None and finding.relative < torch.finfo(torch.float32).eps * 10
 
 
-def _of_nets(subject: Subject) -> Subject:
-    """The subject whose copies are made of the module as it is now, without its splines."""
+def _with_copies_of_current_module(subject: Subject) -> Subject:
     return replace(subject, exact=lambda: double_of(subject.module))
 
 
-def _floor(law: Law, part: str, subject: Subject) -> float:
+def _rounding_floor(law: Law, part: str, subject: Subject) -> float:
     if not law.floored:
         return 0.0
     if law.slopes:
@@ -333,8 +342,7 @@ def _floor(law: Law, part: str, subject: Subject) -> float:
     return exact * subject.floors.get(part.rpartition(", ")[2], 0.0)
 
 
-def _proof(subject: Subject, inputs: Sequence[Any]) -> list[LawFinding]:
-    """A converted network against the stock one that it came from, in float64."""
+def _compare_with_unconverted(subject: Subject, inputs: Sequence[Any]) -> list[LawFinding]:
     proof = conversion_report(subject.module, prove=copies_of(inputs)).proof
     assert proof is not None
     found, how = [], WITHOUT_SPLINES if is_splined(subject.module) else ""

@@ -1,4 +1,4 @@
-"""The arguments of a call of another graph: each tensor written by its role."""
+"""Write arguments of a network call for another graph."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from torch import Tensor
 from tpgen.tools.verification.findings import NotCompared
 from tpgen.tools.verification.graphs import AtomGraph
 from tpgen.tools.verification.indices import ATOMS, EDGES, GRAPHS
-from tpgen.tools.verification.subject import Named
+from tpgen.tools.verification.subject import TensorsByName
 
 LOST = "an index means what another graph has no more"
 FULL = "no place among the neighbours of an atom is empty: give a call in which one is"
 
 
-def _laid(reading: Any, graph: AtomGraph, x: Tensor, rows: Tensor) -> Tensor:
-    """Rows of edges in the places of an argument, and what stood in an empty one in all others."""
+def _fill_edge_slots(reading: Any, graph: AtomGraph, original: Tensor, rows: Tensor) -> Tensor:
+    """Write edge rows to an argument's slots, and padding to other slots."""
     edges = reading.edges
     if edges is None or edges.slots is None:
         return rows
-    flat = _further(reading, graph, x).flatten(0, edges.axes - 1)
-    shape: tuple[int, ...] = (max(len(x), len(rows)),)
+    flat = _shift_padding_indices(reading, graph, original).flatten(0, edges.axes - 1)
+    shape: tuple[int, ...] = (max(len(original), len(rows)),)
     places = torch.arange(len(rows))
     if edges.axes == 2:
-        shape, places = _places(graph, 0 if edges.empty is None else x.shape[1])
+        shape, places = _neighbour_matrix_shape_and_slots(graph, 0 if edges.empty is None else original.shape[1])
     room = flat[edges.empty or 0].expand(torch.Size(shape).numel(), *flat.shape[1:]).clone()
     if edges.empty is None and len(rows) != len(room):
         raise NotCompared(FULL)
@@ -34,7 +34,7 @@ def _laid(reading: Any, graph: AtomGraph, x: Tensor, rows: Tensor) -> Tensor:
     return room.reshape(*shape, *flat.shape[1:])
 
 
-def _places(graph: AtomGraph, width: int) -> tuple[tuple[int, int], Tensor]:
+def _neighbour_matrix_shape_and_slots(graph: AtomGraph, width: int) -> tuple[tuple[int, int], Tensor]:
     assert graph.ends is not None
     first, number = graph.ends[0], len(graph.points)
     counts = torch.bincount(first, minlength=number)
@@ -45,174 +45,185 @@ def _places(graph: AtomGraph, width: int) -> tuple[tuple[int, int], Tensor]:
     return (number, width), first * width + rank
 
 
-def _further(reading: Any, graph: AtomGraph, x: Tensor) -> Tensor:
-    """Indices with those beyond the last atom, which stand in empty places, as far beyond."""
-    if x.is_floating_point() or x.dtype == torch.bool:
-        return x
+def _shift_padding_indices(reading: Any, graph: AtomGraph, indices: Tensor) -> Tensor:
+    # indices beyond the last atom fill empty places: as far beyond the new last atom
+    if indices.is_floating_point() or indices.dtype == torch.bool:
+        return indices
     before, after = len(reading.graph.points), len(graph.points)
-    return torch.where(x >= before, x + (after - before), x)
+    return torch.where(indices >= before, indices + (after - before), indices)
 
 
-def _numbers(ids: Tensor, twins: Tensor, copies: int, number: int) -> Tensor:
-    """The new number of each copy of what had a number; -1 where it is no more there."""
-    table = torch.full((copies, max(number, 1)), -1)
-    table[twins, ids] = torch.arange(len(ids))
+def _number_table(ids: Tensor, copy_of_row: Tensor, copy_count: int, number: int) -> Tensor:
+    """Return new numbers by copy and old number; -1 for removed rows."""
+    table = torch.full((copy_count, max(number, 1)), -1)
+    table[copy_of_row, ids] = torch.arange(len(ids))
     return table
 
 
-def _renumbered(reading: Any, graph: AtomGraph, kind: str, x: Tensor, twins: Tensor) -> Tensor:
-    """Indices of atoms or edges with their new numbers, in copies of the graph that rows are of."""
+def _renumber_indices(reading: Any, graph: AtomGraph, kind: str, indices: Tensor, copy_of_row: Tensor) -> Tensor:
     if kind == ATOMS:
-        table = _numbers(graph.atoms, graph.twins, graph.copies, len(reading.graph.points))
+        table = _number_table(graph.atoms, graph.twins, graph.copies, len(reading.graph.points))
     else:
         assert graph.edges is not None
         assert graph.edge_twins is not None
-        table = _numbers(graph.edges, graph.edge_twins, graph.copies, reading.graph.ends.shape[1])
-    x = x.long()
-    within = (x >= 0) & (x < table.shape[1])
-    copy = twins.reshape(-1, *[1] * (x.dim() - 1)).expand_as(x)
-    return torch.where(within, table[copy, torch.where(within, x, 0)], _further(reading, graph, x))
+        table = _number_table(graph.edges, graph.edge_twins, graph.copies, reading.graph.ends.shape[1])
+    indices = indices.long()
+    within = (indices >= 0) & (indices < table.shape[1])
+    copy = copy_of_row.reshape(-1, *[1] * (indices.dim() - 1)).expand_as(indices)
+    return torch.where(
+        within, table[copy, torch.where(within, indices, 0)], _shift_padding_indices(reading, graph, indices)
+    )
 
 
-def _indices(reading: Any, graph: AtomGraph, x: Tensor, kind: str, rows: str) -> Tensor:
-    """Indices that stand in rows of atoms, edges, graphs, or rows of their own."""
+def _write_indices(reading: Any, graph: AtomGraph, original: Tensor, kind: str, rows: str) -> Tensor:
     if rows == "tuples":
-        return _tuples(reading, graph, x, kind)
+        return _write_tuples(reading, graph, original, kind)
     if kind == GRAPHS:
         assert graph.ends is not None
-        return _laid(reading, graph, x, graph.batch[graph.ends[0]])
+        return _fill_edge_slots(reading, graph, original, graph.batch[graph.ends[0]])
     if rows == EDGES:
         assert graph.edge_twins is not None
-        found = _laid(
-            reading, graph, x, _kept(reading, graph, kind, reading.edges.listed(x)[graph.edges], graph.edge_twins)
+        found = _fill_edge_slots(
+            reading,
+            graph,
+            original,
+            _renumber_all_or_raise(
+                reading, graph, kind, reading.edges.rows_of_edges(original)[graph.edges], graph.edge_twins
+            ),
         )
     elif rows == ATOMS:
-        found = _kept(reading, graph, kind, x[graph.atoms], graph.twins)
+        found = _renumber_all_or_raise(reading, graph, kind, original[graph.atoms], graph.twins)
     else:
         twins = torch.stack([graph.twins[graph.batch == n][0] for n in range(graph.number)])
-        found = _kept(reading, graph, kind, x[graph.graphs], twins)
+        found = _renumber_all_or_raise(reading, graph, kind, original[graph.graphs], twins)
     return found
 
 
-def _kept(reading: Any, graph: AtomGraph, kind: str, x: Tensor, twins: Tensor) -> Tensor:
-    found = _renumbered(reading, graph, kind, x, twins)
-    if bool(((found == -1) & (x != -1)).any()):
+def _renumber_all_or_raise(reading: Any, graph: AtomGraph, kind: str, indices: Tensor, copy_of_row: Tensor) -> Tensor:
+    found = _renumber_indices(reading, graph, kind, indices, copy_of_row)
+    if bool(((found == -1) & (indices != -1)).any()):
         raise NotCompared(LOST)
     return found
 
 
-def axis_of(x: Tensor) -> int:
-    """The axis of a tensor of tuples along which these stand: the longer of two, where one has two to four entries.
+def tuple_axis(tuples: Tensor) -> int:
+    """Return the axis along which a tensor lists index tuples.
 
-    >>> axis_of(torch.ones(3, 8)), axis_of(torch.ones(8, 3))
+    >>> tuple_axis(torch.ones(3, 8)), tuple_axis(torch.ones(8, 3))
     (1, 0)
     """
-    return int(x.dim() == 2 and x.shape[0] in (2, 3, 4) and x.shape[1] > x.shape[0])
+    return int(tuples.dim() == 2 and tuples.shape[0] in (2, 3, 4) and tuples.shape[1] > tuples.shape[0])
 
 
-def _tuples(reading: Any, graph: AtomGraph, x: Tensor, kind: str) -> Tensor:
-    """Tuples of which all indices are there, in each copy of the graph."""
-    axis = axis_of(x)
-    kept, twins = _tuple_rows(reading, graph, x.shape[axis])
-    rows = x.movedim(axis, 0)[kept]
-    return (_renumbered(reading, graph, kind, rows, twins) if kind else rows).movedim(0, axis)
+def _write_tuples(reading: Any, graph: AtomGraph, original: Tensor, kind: str) -> Tensor:
+    # tuples whose indices are all left, in each copy of the graph
+    axis = tuple_axis(original)
+    kept, twins = _complete_tuples(reading, graph, original.shape[axis])
+    rows = original.movedim(axis, 0)[kept]
+    return (_renumber_indices(reading, graph, kind, rows, twins) if kind else rows).movedim(0, axis)
 
 
-def _tuple_rows(reading: Any, graph: AtomGraph, number: int) -> tuple[Tensor, Tensor]:
-    """Which of so many tuples are there, and in which copy of the graph."""
+def _complete_tuples(reading: Any, graph: AtomGraph, number: int) -> tuple[Tensor, Tensor]:
+    """Return the tuples whose indices all remain, and the graph copy of each."""
     rows, copies = [], []
     for copy in range(graph.copies):
         there = torch.ones(number, dtype=torch.bool)
         for name in reading.indices:
             x = reading.values[name]
-            if reading.roles[name].endswith("by tuples") and x.shape[axis_of(x)] == number:
-                x = x.movedim(axis_of(x), 0)
-                found = _renumbered(reading, graph, reading.roles[name].split()[0], x, torch.full((number,), copy))
+            if reading.roles[name].endswith("by tuples") and x.shape[tuple_axis(x)] == number:
+                x = x.movedim(tuple_axis(x), 0)
+                found = _renumber_indices(
+                    reading, graph, reading.roles[name].split()[0], x, torch.full((number,), copy)
+                )
                 there &= ((found != -1) | (x == -1)).reshape(number, -1).all(1)
         rows.append(there.nonzero().flatten())
         copies.append(torch.full_like(rows[-1], copy))
     return torch.cat(rows), torch.cat(copies)
 
 
-def _square(reading: Any, graph: AtomGraph, x: Tensor) -> Tensor:
-    """A row and a column for each atom: between copies of the graph, zeros, which only flags have."""
-    found = x[graph.atoms][:, graph.atoms]
+def _write_square(reading: Any, graph: AtomGraph, original: Tensor) -> Tensor:
+    # a row and a column for each atom: zeros between copies of the graph, which only flags have
+    found = original[graph.atoms][:, graph.atoms]
     apart = graph.twins[:, None] != graph.twins[None]
     if not bool(apart.any()):
         return found
-    if bool(((x != 0) & (x != 1)).any()):
+    if bool(((original != 0) & (original != 1)).any()):
         raise NotCompared("nobody can tell what stands between the atoms of two graphs")
-    return found * ~apart.reshape(*apart.shape, *[1] * (x.dim() - 2))
+    return found * ~apart.reshape(*apart.shape, *[1] * (original.dim() - 2))
 
 
-def _vectors(reading: Any, graph: AtomGraph, x: Tensor) -> Tensor:
+def _write_edge_shifts(reading: Any, graph: AtomGraph, original: Tensor) -> Tensor:
     if graph.edges is None or graph.counts is None:
-        return _rows(reading, graph, x, EDGES)
-    return _laid(reading, graph, x, (reading.sign * graph.shifts(graph.counts)).to(x.dtype))
+        return _gather_rows(reading, graph, original, EDGES)
+    return _fill_edge_slots(reading, graph, original, (reading.sign * graph.shifts(graph.counts)).to(original.dtype))
 
 
-def _rows(reading: Any, graph: AtomGraph, x: Tensor, name: str) -> Tensor:
-    rows = getattr(graph, name)
+def _gather_rows(reading: Any, graph: AtomGraph, original: Tensor, row_kind: str) -> Tensor:
+    rows = getattr(graph, row_kind)
     if rows is None:
-        return x
-    return _laid(reading, graph, x, reading.edges.listed(x)[rows]) if name == EDGES else x[rows]
+        return original
+    return (
+        _fill_edge_slots(reading, graph, original, reading.edges.rows_of_edges(original)[rows])
+        if row_kind == EDGES
+        else original[rows]
+    )
 
 
-def _by_graph(graph: AtomGraph, of_edges: bool = False) -> Tensor:
+def _count_by_graph(graph: AtomGraph, of_edges: bool = False) -> Tensor:
     batch = graph.batch[graph.ends[0]] if of_edges and graph.ends is not None else graph.batch
     return torch.bincount(batch, minlength=graph.number)
 
 
-def _begins(counts: Tensor) -> Tensor:
+def _segment_offsets(counts: Tensor) -> Tensor:
     return torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
 
 
-def _by_atom(graph: AtomGraph) -> Tensor:
+def _count_edges_by_first_atom(graph: AtomGraph) -> Tensor:
     assert graph.ends is not None
     return torch.bincount(graph.ends[0], minlength=len(graph.points))
 
 
-def _end(reading: Any, graph: AtomGraph, x: Tensor, which: Any, transposed: bool = False) -> Tensor:
+def _write_ends(reading: Any, graph: AtomGraph, original: Tensor, end: Any, transposed: bool = False) -> Tensor:
     assert graph.ends is not None
-    x = x.T if transposed else x
-    return _laid(reading, graph, x, graph.ends.T[:, which].to(x.dtype))
+    original = original.T if transposed else original
+    return _fill_edge_slots(reading, graph, original, graph.ends.T[:, end].to(original.dtype))
 
 
 WRITE: dict[str, Callable[[Any, AtomGraph, Tensor], Tensor]] = {
     "points": lambda r, g, x: g.points,
     "cell": lambda r, g, x: x if g.cells is None else g.cells.reshape(-1, 3) if x.dim() == 2 else g.cells,
-    "ends": lambda r, g, x: _end(r, g, x, slice(None), transposed=True).T,
-    "ends by rows": lambda r, g, x: _end(r, g, x, slice(None)),
-    "first ends": lambda r, g, x: _end(r, g, x, 0),
-    "second ends": lambda r, g, x: _end(r, g, x, 1),
-    "neighbours": lambda r, g, x: _end(r, g, x, 1),
-    "begins of rows": lambda r, g, x: _begins(_by_atom(g)),
-    "lengths of rows": lambda r, g, x: _by_atom(g),
-    "vectors": _vectors,
-    "counts": lambda r, g, x: x if g.counts is None else _laid(r, g, x, (r.sign * g.counts).to(x.dtype)),
+    "ends": lambda r, g, x: _write_ends(r, g, x, slice(None), transposed=True).T,
+    "ends by rows": lambda r, g, x: _write_ends(r, g, x, slice(None)),
+    "first ends": lambda r, g, x: _write_ends(r, g, x, 0),
+    "second ends": lambda r, g, x: _write_ends(r, g, x, 1),
+    "neighbours": lambda r, g, x: _write_ends(r, g, x, 1),
+    "begins of rows": lambda r, g, x: _segment_offsets(_count_edges_by_first_atom(g)),
+    "lengths of rows": lambda r, g, x: _count_edges_by_first_atom(g),
+    "vectors": _write_edge_shifts,
+    "counts": lambda r, g, x: x if g.counts is None else _fill_edge_slots(r, g, x, (r.sign * g.counts).to(x.dtype)),
     "batch": lambda r, g, x: g.batch,
-    "pointers": lambda r, g, x: _begins(_by_graph(g)),
-    "numbers of atoms": lambda r, g, x: _by_graph(g).reshape(-1, *x.shape[1:]),
-    "numbers of edges": lambda r, g, x: _by_graph(g, of_edges=True).reshape(-1, *x.shape[1:]),
+    "pointers": lambda r, g, x: _segment_offsets(_count_by_graph(g)),
+    "numbers of atoms": lambda r, g, x: _count_by_graph(g).reshape(-1, *x.shape[1:]),
+    "numbers of edges": lambda r, g, x: _count_by_graph(g, of_edges=True).reshape(-1, *x.shape[1:]),
     "all atoms": lambda r, g, x: torch.tensor(len(g.points)).reshape(x.shape),
     "all edges": lambda r, g, x: torch.tensor(0 if g.ends is None else g.ends.shape[1]).reshape(x.shape),
     "all graphs": lambda r, g, x: torch.tensor(g.number).reshape(x.shape),
-    "square": _square,
-    "tuples": lambda r, g, x: _tuples(r, g, x, ""),
-    ATOMS: lambda r, g, x: _rows(r, g, x, ATOMS),
-    EDGES: lambda r, g, x: _rows(r, g, x, EDGES),
-    GRAPHS: lambda r, g, x: _rows(r, g, x, GRAPHS),
+    "square": _write_square,
+    "tuples": lambda r, g, x: _write_tuples(r, g, x, ""),
+    ATOMS: lambda r, g, x: _gather_rows(r, g, x, ATOMS),
+    EDGES: lambda r, g, x: _gather_rows(r, g, x, EDGES),
+    GRAPHS: lambda r, g, x: _gather_rows(r, g, x, GRAPHS),
     "": lambda r, g, x: x,
 }
 
 
-def write_graph(reading: Any, graph: AtomGraph) -> Named:
-    """The arguments of a call of another graph, by the roles of a reading."""
+def write_graph(reading: Any, graph: AtomGraph) -> TensorsByName:
+    """Return the arguments of a call with another graph, by roles."""
     found = {}
     for name, x in reading.values.items():
         kind, _, rows = reading.roles[name].partition(" by ")
         if reading.roles[name] in WRITE:
             found[name] = WRITE[reading.roles[name]](reading, graph, x).to(x.dtype)
         else:
-            found[name] = _indices(reading, graph, x, kind, rows).to(x.dtype)
+            found[name] = _write_indices(reading, graph, x, kind, rows).to(x.dtype)
     return found
