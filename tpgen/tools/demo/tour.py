@@ -159,7 +159,7 @@ def _inspect_and_verify(
         with console.status(f"   {name}: verify"):
             report = verify(problem.plan, only=laws)
         wrong += _write_verification(report, name, folder / name, console)
-        texts.append(_product_text(problem, files, str(report)))
+        texts.append(_product_markdown(problem, files, str(report)))
     return TourChapter("\n".join(texts), tuple(wrong))
 
 
@@ -198,7 +198,7 @@ def _dump_stages(
     return list(files)
 
 
-def _product_text(problem: Problem, files: list[str], report: str) -> str:
+def _product_markdown(problem: Problem, files: list[str], report: str) -> str:
     rows = []
     for name, stage in STAGES.items():
         links = ", ".join(
@@ -243,7 +243,7 @@ def train_tetris(folder: Path, tour: Tour, console: Console) -> TourChapter:
     wrong = [f"the losses of tpgen and e3nn differ by {apart:.0e}"] if not apart < LOSS_TOLERANCE else []
     if tour.must_solve:
         wrong += [f"{name} did not learn tetris in {tour.steps} steps" for name, r in runs.items() if r.solved is None]
-    return TourChapter(_training_text(runs, apart), tuple(wrong))
+    return TourChapter(_training_markdown(runs, apart), tuple(wrong))
 
 
 def _train_with_progress(model: Tetris, steps: int, name: str, console: Console) -> TrainingRun:
@@ -258,7 +258,7 @@ def _train_with_progress(model: Tetris, steps: int, name: str, console: Console)
     return run
 
 
-def _training_text(runs: dict[str, TrainingRun], apart: float) -> str:
+def _training_markdown(runs: dict[str, TrainingRun], apart: float) -> str:
     ours, theirs = runs["tpgen"], runs["e3nn"]
     shown = sorted({*range(0, len(ours.losses), 10), len(ours.losses) - 1})
     rows = [

@@ -99,7 +99,7 @@ def _explain_costs(request: Request, nodes: int | None, seconds: Mapping[int, fl
         ceilings=None,
         nodes=nodes,
         noun=plan.maker.noun,
-        **request.facts,
+        **request.explanation_fields,
     )
 
 

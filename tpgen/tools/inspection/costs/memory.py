@@ -69,13 +69,13 @@ class _ValuelessCall:
 
     def estimate(self) -> MemoryEstimate:
         with torch.no_grad():
-            result = sum(x.nbytes for x in self._results())
+            result = sum(x.nbytes for x in self._result_tensors())
         forward = self.footprint.peak - self.before
         self.footprint.peak = self.footprint.now
-        kept = self._train() - result
+        kept = self._train_and_count_kept_bytes() - result
         return MemoryEstimate(self.before, result, forward, max(kept, 0), self.footprint.peak - self.before)
 
-    def _results(self) -> list[Tensor]:
+    def _result_tensors(self) -> list[Tensor]:
         try:
             found = functional_call(self.module, self.parameters, tuple(self.operands))
         except TpgenError:
@@ -85,9 +85,9 @@ class _ValuelessCall:
             raise InputError(f"{name} does not take these operands ({error}): give those of one whole call") from error
         return [x for x in pytree.tree_leaves(found) if isinstance(x, Tensor)]
 
-    def _train(self) -> int:
+    def _train_and_count_kept_bytes(self) -> int:
         with torch.enable_grad():
-            results = [x for x in self._results() if x.requires_grad]
+            results = [x for x in self._result_tensors() if x.requires_grad]
         held = self.footprint.now - self.before
         if not results:  # none has a gradient, so there is no backward pass
             return held

@@ -67,7 +67,7 @@ def traced_costs(graph: fx.Graph) -> dict[str, NodeCost]:
 
 
 def operations(function: OpOverload, args: tuple, kwargs: Mapping[str, Any], result: Any) -> int:
-    """Count an aten call's operations: matrix products by size, others one per number.
+    """Count an aten call's operations: matrix products by size, pointwise calls and reductions one per number.
 
     >>> a = torch.ones(2, 3)
     >>> operations(torch.ops.aten.mm.default, (a, a.T), {}, a @ a.T)

@@ -43,7 +43,7 @@ class Ceilings:
         return self.flops / self.bandwidth
 
     def seconds(self, flops: float, nbytes: float) -> float:
-        """Return the least time of operations and bytes.
+        """Return the least seconds for operations and bytes.
 
         >>> Ceilings(bandwidth=1e10, flops=1e11).seconds(flops=1e9, nbytes=2e9)
         0.2

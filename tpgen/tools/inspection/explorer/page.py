@@ -101,7 +101,7 @@ def explorer_page(
     inductor: bool = False,
     **options: Unpack[ExplainedOptions],
 ) -> str:
-    """Return the page of `write_explorer` as text."""
+    """Return the page of `write_explorer` as HTML."""
     sheet = product_sheet(subject, rows, measure, inductor, **options)
     return _page_html({"": sheet}, "", sheet.title)
 

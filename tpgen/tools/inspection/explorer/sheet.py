@@ -203,7 +203,7 @@ _NO_INDUCTOR = "left out; --inductor (inductor=True) adds it, for which it compi
 def product_sheet(
     subject: Inspected, rows: int, measure: bool, inductor: bool, **options: Unpack[ExplainedOptions]
 ) -> Sheet:
-    """Return a subject's sheet for `tpgen.tools.inspection.explorer.page.write_explorer`."""
+    """Return the explorer's sheet of a product, linear layer, polynomial or plan."""
     asked: dict[str, Any] = {name: value for name, value in options.items() if name not in ("ceilings", "nodes", "gpu")}
     request = replace(request_of(subject, **asked), rows=rows)
     found = explain(subject, rows=rows, measure=measure, **options)
@@ -211,7 +211,7 @@ def product_sheet(
     written = f"{found.strategy}: {found.reason}; {found.dtype}, {found.device}, {found.backend}"
     machine = {"strategy": written, **totals(found)}.items()
     paths = [{"index": path.index, "facts": _path_facts(path)} for path in found.paths]
-    data = {"paths": paths, "costliest": _costliest_path(found), "noun": found.noun}
+    data = {"paths": paths, "costliest": _costliest_path_index(found), "noun": found.noun}
     parts = {
         "digest": found.digest,
         "tabs": "".join(map(_tab_html, panes)),
@@ -252,7 +252,7 @@ def _value_costs(request: Request) -> dict[str, Mapping[str, object]]:
         return {}
 
 
-def _costliest_path(found: Explanation) -> int | None:
+def _costliest_path_index(found: Explanation) -> int | None:
     # chosen at first; times on a busy machine do not count
     timed = not (found.ceilings and found.ceilings.warning)
     largest = max(found.paths, key=lambda p: ((timed and p.seconds) or 0.0, p.flops), default=None)

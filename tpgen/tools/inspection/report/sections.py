@@ -114,7 +114,7 @@ class JointGraphs:
     without: dict[str, str] = field(default_factory=dict)
     why: str = ""
 
-    def reason_lines(self) -> list[str]:
+    def split_reason_lines(self) -> list[str]:
         if not self.why:
             return []
         return [
@@ -253,7 +253,7 @@ def _write_recompilations(subject: ReportSubject) -> _TextAndData:
 
 def _write_joint(subject: ReportSubject) -> _TextAndData:
     joints = subject.joints
-    parts = joints.reason_lines()
+    parts = joints.split_reason_lines()
     for name, joint in joints.graphs.items():
         parts.append(f"{f'{name}: ' if name else ''}{joint.operations} operations\n{joint.code}")
     graphs = [{"name": name, "operations": each.operations, "code": each.code} for name, each in joints.graphs.items()]
@@ -282,7 +282,7 @@ def _write_partition(subject: ReportSubject) -> _TextAndData:
         if p.recomputed:
             details.append(f"{title} recomputes: {', '.join(p.recomputed)}")
     data = {"partitions": [{**asdict(p), "bytes": p.bytes, "graph": name} for name, p in found]}
-    return "\n".join([*joints.reason_lines(), table(rows), *details]), data
+    return "\n".join([*joints.split_reason_lines(), table(rows), *details]), data
 
 
 _KERNEL = re.compile(r"^(?P<name>\w+) = async_compile\.(?P<kind>\w+)\(.*?'''(?P<source>.*?)'''", re.M | re.S)

@@ -177,7 +177,7 @@ class PolynomialRequest(Request):
         return self.dtype.itemsize * sum(map(prod, shapes))
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def explanation_fields(self) -> dict[str, Any]:
         weights = {o.name for o in self.plan.weights}
         sweeps = {name: self._sweep(name) for name in POLYNOMIAL_CALLS[:2]}
         return {

@@ -170,7 +170,7 @@ def example_arguments(request: Request, names: Iterable[str]) -> list[Any]:
     """Return random arguments of a program by name, from a fixed seed."""
     generator = torch.Generator().manual_seed(0)
 
-    def example(name: str) -> Any:
+    def random_argument(name: str) -> Any:
         if name.startswith("num_"):
             return request.indexed
         shape = request.shape(name)
@@ -179,4 +179,4 @@ def example_arguments(request: Request, names: Iterable[str]) -> list[Any]:
         drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
         return drawn.to(device=request.device, dtype=request.dtype)
 
-    return [example(name) for name in names]
+    return [random_argument(name) for name in names]

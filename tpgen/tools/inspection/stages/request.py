@@ -238,7 +238,7 @@ class Request(Config):
         return self.plan.bias_numel * (self.plan.arguments.get("f_out") or 1)
 
     def bytes(self, nodes: int | None = None) -> int:
-        """Return bytes of inputs, weights and result, each counted once; ``nodes`` of a convolution.
+        """Return bytes of inputs, weights and result, each counted once; with ``nodes``, as a convolution.
 
         >>> from tpgen.planner.presets import channelwise
         >>> request = Request(channelwise("8x0e", "0e", "0e"), rows=100)
@@ -256,7 +256,7 @@ class Request(Config):
         return numbers * itemsize + 2 * self.rows * torch.int64.itemsize  # where each edge comes from and goes to
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def explanation_fields(self) -> dict[str, Any]:
         return {}
 
 
