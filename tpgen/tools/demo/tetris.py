@@ -1,6 +1,6 @@
 r"""Tetris: classify eight shapes of four points, in any orientation.
 
-Two shapes are mirror images, so labels are one ``0o`` and six ``0e``.  Each layer is a convolution and a gate:
+Each layer is a convolution and a gate:
 
 .. math::
 

@@ -1,4 +1,4 @@
-"""Explain a plan: costs, coefficients and code of each path.
+"""Explain a plan, path by path.
 
 >>> from tpgen.planner.presets import channelwise
 >>> from tpgen.tools.inspection.costs.roofline import Ceilings

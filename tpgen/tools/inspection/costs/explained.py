@@ -12,7 +12,7 @@ from tpgen.tools.inspection.costs.roofline import Ceilings
 class PathExplanation:
     """One path, or one term of a polynomial: segments, coefficient, costs per row, and code.
 
-    Fields that a linear layer lacks are empty or 0.  A term has a constant for each path instead of a coefficient.
+    Fields that a linear layer lacks are empty or 0.
     """
 
     index: int

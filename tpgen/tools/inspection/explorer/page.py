@@ -1,4 +1,4 @@
-"""The explorer's page: a template, and a sheet for each product."""
+"""The explorer's page."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def write_explorer(
     """Write the explorer of a product, linear layer, polynomial or plan into one HTML file; return its path.
 
     ``measure`` times the product and each path; ``inductor`` adds Inductor's code (seconds).  ``options`` are those of
-    `tpgen.tools.inspection.costs.explain.explain`.
+    `explain`.
     """
     return _write_page(path, lambda: explorer_page(subject, rows, measure, inductor, **options))
 

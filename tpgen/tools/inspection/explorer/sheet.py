@@ -1,4 +1,4 @@
-"""The sheet of a product on the page, as HTML."""
+"""The explorer's sheet of a product."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Sheet:
     parts: Mapping[str, str]
 
     def html(self, name: str, template: Template) -> str:
-        """Return the sheet as an HTML template, laid out when first shown."""
+        """Return the sheet as an HTML template."""
         return template.substitute(self.parts, name=escape(name), title=escape(self.title))
 
 

@@ -1,4 +1,4 @@
-"""Sections of a compile report, in the order of compilation."""
+"""Sections of a compile report."""
 
 from __future__ import annotations
 

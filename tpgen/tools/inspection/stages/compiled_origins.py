@@ -130,7 +130,7 @@ def _origin_of_comment(text: str, nodes: dict[str, fx.Node]) -> Origin:
 
 @contextmanager
 def _record_source_nodes() -> Iterator[dict[str, str]]:
-    """Collect Inductor's comments on the source nodes of each C++ kernel."""
+    # by C++ kernel: on a CPU Inductor writes no comment on source nodes
     found: dict[str, str] = {}
     internals: list[Any] = [
         getattr(_torch, name, None)
@@ -153,7 +153,7 @@ def _record_source_nodes() -> Iterator[dict[str, str]]:
 
 
 def trace_kernel(request: Request, language: str, direction: str) -> TracedLines:
-    """Trace a kernel's text: paths, or parts of the kernel.  CUDA is for the current GPU, else an H200."""
+    """Trace a kernel's text, by paths or parts of the kernel."""
     on_gpu = language == "cuda"
     _require_kernel(request, on_device=not on_gpu)
     asked = replace(request, direction=direction)
@@ -195,7 +195,6 @@ def trace_placement(request: Request) -> TracedLines:
 
 
 def _require_kernel(request: Request, on_device: bool = True) -> None:
-    """Raise `EmitError` for a request without kernel, or (``on_device``) one its device cannot run."""
     if request.strategy != "kernel":
         why = f"strategy {request.strategy!r} runs as a graph and has no generated C++; ask for strategy='kernel'"
     elif request.direction != "forward":
