@@ -199,7 +199,7 @@ def test_the_listed_imports_are_there() -> None:
 FACTS = {
     "tpgen.compiler.autotune": {"warn_once"},
     "tpgen.networks.conversion.notices": {"_say"},
-    "tpgen.tools.inspection.costs.roofline": {"_remembered"},
+    "tpgen.tools.inspection.costs.roofline": {"_cached_ceilings"},
     "tpgen.kernels.cpp.text": {"read_header"},
     "tpgen.kernels.cuda.driver": {
         *("_driver_library", "need_driver", "entry_points", "driver_cuda_version"),

@@ -6,7 +6,7 @@ from e3nn import o3
 
 from tpgen.base._e3nn import default_dtype
 from tpgen.nn.products import FullyConnectedTensorProduct
-from tpgen.tools.demo.tetris import POINTS, SHAPES, Lesson, Tetris, labels, neighbours, shapes, train
+from tpgen.tools.demo.tetris import POINTS, SHAPES, Tetris, TrainingRun, labels, neighbours, shapes, train
 
 
 @pytest.fixture(autouse=True)
@@ -57,5 +57,5 @@ def test_the_loss_falls() -> None:
 
 
 def test_solved_is_from_where_it_stays_solved() -> None:
-    assert Lesson((1.0,) * 4, (0.5, 1.0, 0.9, 1.0), (1.0,) * 4).solved == 3
-    assert Lesson((1.0,) * 2, (1.0, 0.9), (1.0,) * 2).solved is None
+    assert TrainingRun((1.0,) * 4, (0.5, 1.0, 0.9, 1.0), (1.0,) * 4).solved == 3
+    assert TrainingRun((1.0,) * 2, (1.0, 0.9), (1.0,) * 2).solved is None

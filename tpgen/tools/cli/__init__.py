@@ -1,4 +1,4 @@
-"""The command line: argument parsing over the packages, no logic of its own."""
+"""The command line."""
 
 from tpgen.tools.cli.app import main
 

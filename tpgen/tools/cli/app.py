@@ -1,7 +1,4 @@
-"""``tpgen``: the commands, and how their errors look.
-
-A command is imported when it is run, and torch with it: the help and a mistyped name are answered at once.
-"""
+"""``tpgen``: commands, and the form of errors."""
 
 from __future__ import annotations
 
@@ -14,8 +11,9 @@ import click
 
 from tpgen._version import __version__
 from tpgen.base.errors import TpgenError
-from tpgen.tools.cli.spelling import Spelled
+from tpgen.tools.cli.spelling import SuggestingGroup
 
+# A command, and torch, is imported when run: help and typos answer at once.
 # Every command with the first line of its help; it stands in the module of its name, if not together with others.
 COMMANDS = {
     "plan": "Show what a product computes: paths, weights, costs.",
@@ -37,7 +35,7 @@ COMMANDS = {
     "completion": "Print the completion script of your shell.",
 }
 
-_TOGETHER = {
+_MODULE_OF = {
     **dict.fromkeys(("convert", "lammps", "mace_convert", "mace_run_train"), "projects"),
     "tune": "explain",
 }
@@ -62,8 +60,8 @@ EXAMPLES = {
 }
 
 
-class _Failure(click.ClickException):
-    """An error as the user sees it: one message, and exit code 2."""
+class _CommandError(click.ClickException):
+    """An error for the user: one message, exit code 2."""
 
     exit_code = 2
 
@@ -75,8 +73,7 @@ _HELP = getattr(click.exceptions, "NoArgsIsHelpError", ())  # a group without a 
 
 
 @contextmanager
-def _one_message() -> Iterator[None]:
-    """Errors of tpgen, of files and of wrong usage look alike, and none is a traceback."""
+def _errors_as_one_message() -> Iterator[None]:
     try:
         yield
     except _HELP:
@@ -84,13 +81,13 @@ def _one_message() -> Iterator[None]:
     except click.ClickException as error:
         said = " ".join(error.format_message().rstrip(".").split())
         where = getattr(error, "ctx", None) or click.get_current_context()
-        raise _Failure(f"{said[:1].lower()}{said[1:]} (see {where.command_path} --help)") from error
+        raise _CommandError(f"{said[:1].lower()}{said[1:]} (see {where.command_path} --help)") from error
     except (TpgenError, OSError) as error:
-        raise _Failure(str(error)) from error
+        raise _CommandError(str(error)) from error
 
 
-class _Commands(Spelled):
-    """The group of commands: imports one when asked for, shows examples, turns errors into a line and an exit code."""
+class _Commands(SuggestingGroup):
+    """The group of commands: imports one on demand, shows examples, prints errors as one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -99,7 +96,7 @@ class _Commands(Spelled):
         if cmd_name not in COMMANDS:
             return None
         name = cmd_name.replace("-", "_")
-        command = getattr(import_module(f"tpgen.tools.cli.{_TOGETHER.get(name, name)}"), f"{name}_command")
+        command = getattr(import_module(f"tpgen.tools.cli.{_MODULE_OF.get(name, name)}"), f"{name}_command")
         shown = (f"  tpgen {cmd_name} {arguments}" for arguments in EXAMPLES[cmd_name])
         command.epilog = "\n".join(["\b", "Examples:", *shown])  # \b: lines stay as they are
         return command
@@ -109,12 +106,12 @@ class _Commands(Spelled):
             formatter.write_dl(list(COMMANDS.items()))
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        with _one_message():
+        with _errors_as_one_message():
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with _one_message():
+            with _errors_as_one_message():
                 return super().invoke(ctx)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)

@@ -1,4 +1,4 @@
-"""``tpgen bench``: contenders on problems, measured in turn."""
+"""``tpgen bench``: contenders, measured in turn."""
 
 from __future__ import annotations
 
@@ -67,8 +67,7 @@ def bench_command(
 ) -> None:
     """Measure contenders on problems, once they are right.
 
-    The results of each are checked first, and what is wrong is not timed.  Without a product, all named problems are
-    measured.  The JSON is the records.
+    Contenders with wrong results are not timed.  Without a product, all named problems are measured.
     """
     problems = (*names, *problems)
     described = [free_problem(free)] if free is not None else []

@@ -1,4 +1,4 @@
-"""``tpgen cache``: the compiled kernels of this machine."""
+"""``tpgen cache``: compiled kernels of this machine."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from tpgen.planner.problems import Problem
 from tpgen.tools.cli import types
 from tpgen.tools.cli.networks import find_network, refuse_options
 from tpgen.tools.cli.options import json_option, run_options, subject_options
-from tpgen.tools.cli.spelling import Spelled
+from tpgen.tools.cli.spelling import SuggestingGroup
 from tpgen.tools.cli.terminal import working
 
 
-@click.group("cache", cls=Spelled)
+@click.group("cache", cls=SuggestingGroup)
 def cache_command() -> None:
     """Show, remove or build ahead the compiled kernels.
 
-    Kernels and measured choices are kept in $TPGEN_CACHE_DIR, or in the user's cache directory.
+    Kernels and measured choices are in $TPGEN_CACHE_DIR, or in the user's cache directory.
     """
 
 
 @cache_command.command("info")
 @json_option
 def info_command(as_json: bool) -> None:
-    """Show the directory of the cache, how many kernels it holds and how large it is."""
+    """Show the cache directory, number of kernels and size."""
     found = cache_info()
     click.echo(json.dumps(asdict(found)) if as_json else str(found))
 
@@ -44,7 +44,7 @@ def info_command(as_json: bool) -> None:
 @cache_command.command("clear")
 @json_option
 def clear_command(as_json: bool) -> None:
-    """Remove every kernel and every measured choice."""
+    """Remove every kernel and measured choice."""
     removed = cache_clear()
     click.echo(json.dumps({"removed": removed}) if as_json else f"removed {removed} kernels")
 
@@ -52,9 +52,9 @@ def clear_command(as_json: bool) -> None:
 @cache_command.command("process")
 @json_option
 def process_command(as_json: bool) -> None:
-    """Show what a process remembers beside kernels, and how much of it at most.
+    """Show caches of a process beside kernels, and their limits.
 
-    TPGEN_CACHE_ENTRIES and TPGEN_REUSE_MB set lower limits; `tpgen.caches()` says the same from inside a program.
+    TPGEN_CACHE_ENTRIES and TPGEN_REUSE_MB set lower limits.
     """
     found = caches()
     click.echo(json.dumps([asdict(state) for state in found]) if as_json else str(found))
@@ -84,8 +84,8 @@ def warm_command(
 ) -> None:
     """Build kernels now, so that the first call is fast.
 
-    Those of a product or a polynomial, forward and backward, for this machine; with --arch, which networks need, for
-    GPUs.
+    Builds forward and backward kernels of a product or polynomial for this machine; with --arch, which networks need,
+    for GPUs.
     """
     name = problem.name if problem else str(network)
     check_lasting()
@@ -93,7 +93,7 @@ def warm_command(
         if capabilities:
             found = _warm_gpus(problem, network, capabilities, convolution, forces, options)
         elif problem:
-            found = Warmed(warm([problem.plan], options["layout"], [options["dtype"]], convolution, forces))
+            found = WarmedKernels(warm([problem.plan], options["layout"], [options["dtype"]], convolution, forces))
         else:
             raise click.UsageError(f"{name} is a network: for GPUs give --arch too; on a CPU a first call builds them")
     path = cache_info().path
@@ -104,8 +104,8 @@ def warm_command(
 
 
 @dataclass
-class Warmed:
-    """Number of kernels that are ready, and lines that say what has none, with the reason."""
+class WarmedKernels:
+    """Number of kernels ready, and reasons of modules without."""
 
     ready: int = 0
     without: list[str] = field(default_factory=list)
@@ -118,13 +118,13 @@ def _warm_gpus(
     convolution: bool,
     forces: bool,
     options: dict[str, Any],
-) -> Warmed:
+) -> WarmedKernels:
     dtype, layout = options["dtype"], options["layout"]
     if problem is not None:
-        return Warmed(warm_cuda(problem.plan, capabilities, layout, dtype, convolution, forces))
+        return WarmedKernels(warm_cuda(problem.plan, capabilities, layout, dtype, convolution, forces))
     refuse_options(("layout", "convolution"), "the modules of a network say that themselves")
     check_capabilities(capabilities)  # once for all: what follows is said of each module
-    made = Warmed()
+    made = WarmedKernels()
     for name, module in find_network(str(network)).module.named_modules():
         if isinstance(module, PlannedModule):
             own = getattr(module, "layout", layout)

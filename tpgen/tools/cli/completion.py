@@ -1,4 +1,4 @@
-"""``tpgen completion``: a script that completes commands, options and names without starting Python."""
+"""``tpgen completion``: completion without starting Python."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ complete -c tpgen -f -a "(_tpgen)"
 
 @dataclass(frozen=True)
 class _Shell:
-    """The script in the words of a shell: the text around, what parts commands, and a case of its two switches."""
+    """Templates of a shell's completion script."""
 
     text: str
     between: str
@@ -80,8 +80,7 @@ _SHELLS = {
 def completion_command(ctx: click.Context, shell: str) -> None:
     """Print the completion script of your shell.
 
-    Write it into a file that your shell reads when it starts; docs/cli.md has the line.  It knows the problems,
-    networks and stages of this version, so write it anew after an update.
+    Write the script into a file that your shell reads at start (see docs/cli.md), anew after an update.
     """
     root = ctx.find_root()
     assert isinstance(root.command, click.Group)
@@ -89,7 +88,7 @@ def completion_command(ctx: click.Context, shell: str) -> None:
 
 
 def completion_script(shell: str, words: dict[str, tuple[str, ...]]) -> str:
-    """The script, in the words of a shell.
+    """Return a shell's script that completes ``words``, by command or option.
 
     >>> 'plan") words="article" ;;' in completion_script("bash", {"": ("plan",), "plan": ("article",)})
     True
@@ -99,17 +98,17 @@ def completion_script(shell: str, words: dict[str, tuple[str, ...]]) -> str:
     options = {place: found for place, found in words.items() if place not in commands}
     return known.text.format(
         commands=known.between.join(f'"{place}"' for place in commands if place),
-        options=_cases(known.option, options),
-        words=_cases(known.command, commands),
+        options=_format_cases(known.option, options),
+        words=_format_cases(known.command, commands),
     )
 
 
-def _cases(case: str, words: dict[str, tuple[str, ...]]) -> str:
+def _format_cases(case: str, words: dict[str, tuple[str, ...]]) -> str:
     return "\n".join(case.format(place=place, words=" ".join(found)) for place, found in words.items())
 
 
 def known_words(command: click.Command, ctx: click.Context, place: str = "") -> dict[str, tuple[str, ...]]:
-    """Words that may stand behind each command, and behind each of its options that takes a value."""
+    """Return the words that may follow each command, and each option with a value."""
     if isinstance(command, click.Group):
         below = {name: found for name in command.list_commands(ctx) if (found := command.get_command(ctx, name))}
         words = {place: tuple(below)}

@@ -1,4 +1,4 @@
-"""``tpgen demo``: the main work in two minutes, or all of it."""
+"""``tpgen demo``: the tour."""
 
 from __future__ import annotations
 

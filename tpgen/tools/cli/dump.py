@@ -1,4 +1,4 @@
-"""``tpgen dump``: the text of stages, to the screen or into files."""
+"""``tpgen dump``: text of stages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tpgen.emitter.emit import DIRECTIONS
 from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS
 from tpgen.planner.problems import Problem
 from tpgen.tools.cli import types
-from tpgen.tools.cli.options import inspected, json_option, product_options, run_options
+from tpgen.tools.cli.options import inspection_options, json_option, product_options, run_options
 from tpgen.tools.cli.types import OneOf, names_file
 from tpgen.tools.inspection.stages.dump import STAGES, default_stage, dump_files
 from tpgen.tools.inspection.stages.request import JOINT
@@ -63,11 +63,11 @@ def dump_command(
 ) -> None:
     """Print what is generated at a stage, from plan to C++.
 
-    A terminal gets colours; a file or a pipe gets the text as it is.  The JSON is an object of texts by file name.
+    A terminal gets colours.  The JSON is an object of texts by file name.
     """
     if place is not None and names_file(place) and (len(stages) > 1 or len(directions) > 1 or "all" in directions):
         raise click.UsageError(f"{str(place)!r} is one file, and these are several texts: name a folder")
-    asked = inspected(problem, options)
+    asked = inspection_options(problem, options)
     chosen = stages or (default_stage(problem.plan, directions[0], **asked),)
     files = dump_files(problem.plan, chosen, directions, **asked)
     if place is not None:
@@ -80,7 +80,7 @@ def dump_command(
         click.echo(json.dumps(files))
     elif place is None:
         for name, text in files.items():
-            shown = _for_reading(name, text, whole)
+            shown = _terminal_text(name, text, whole)
             click.echo(f"--- {name}\n{shown}\n" if len(files) > 1 else shown)
 
 
@@ -90,11 +90,7 @@ _PRELUDE = re.compile(
 )
 
 
-def _for_reading(name: str, text: str, whole: bool) -> str:
-    """The text of a file for whoever reads it: as it is, unless a terminal does.
-
-    Colours are left out where NO_COLOR is set.
-    """
+def _terminal_text(name: str, text: str, whole: bool) -> str:
     if not sys.stdout.isatty():
         return text
     shown = text if whole or not name.endswith(".cpp") else without_prelude(text)
@@ -104,7 +100,7 @@ def _for_reading(name: str, text: str, whole: bool) -> str:
 
 
 def without_prelude(text: str) -> str:
-    """Generated C++ without the constant text in its front.
+    """Replace the constant prelude of generated C++ by a note.
 
     >>> print(without_prelude("// channel schedule\\ntypedef float real;\\nint a;\\n// path 0\\nb();"))
     // channel schedule

@@ -1,4 +1,4 @@
-"""``tpgen explain`` and ``tune``: what every path or product costs, what the machine allows, what is fastest on it."""
+"""``tpgen explain`` and ``tpgen tune``: costs, and the fastest strategy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ import click
 from tpgen.kernels.build.cache import check_lasting
 from tpgen.planner.problems import Problem
 from tpgen.tools.cli.networks import find_network, refuse_options
-from tpgen.tools.cli.options import RUN_NAMES, inspected, json_option, product_options, run_options, subject_options
+from tpgen.tools.cli.options import (
+    RUN_NAMES,
+    inspection_options,
+    json_option,
+    product_options,
+    run_options,
+    subject_options,
+)
 from tpgen.tools.cli.terminal import working
 from tpgen.tools.cli.types import PICTURE
 from tpgen.tools.inspection.costs.explain import explain as explain_plan
@@ -40,8 +47,7 @@ def explain_command(
 ) -> None:
     """Say what each path costs, and what the machine allows.
 
-    Coefficients come factor by factor, costs path by path, and time against the machine's roofline.  NAME is a
-    problem, a polynomial, a linear layer or a network.  Of a network, a table of its products, as they are called.
+    NAME is a problem, polynomial, linear layer or network; of a network, a table of its products as called.
     """
     found: Any
     if problem is None:
@@ -53,7 +59,7 @@ def explain_command(
         with working("explain: run the network"):
             found = explain_network(made.module, made.inputs, measure=measure)
     else:
-        asked = inspected(problem, options)
+        asked = inspection_options(problem, options)
         with working("explain: time the product" if measure else "explain: ask the machine"):
             found = explain_plan(problem.plan, rows=rows or problem.rows, measure=measure, **asked)
         if plot is not None:
@@ -77,11 +83,10 @@ def explain_command(
 def tune_command(problem: Problem, rows: int | None, seconds: float, as_json: bool, **options: Any) -> None:
     """Time every strategy; "auto" then takes the fastest.
 
-    NAME is a problem, a polynomial or a linear layer.  What was found holds for it on this machine.
-    `tpgen cache clear` forgets.
+    NAME is a problem, polynomial or linear layer.  The choice holds on this machine until `tpgen cache clear`.
     """
     check_lasting()
-    request = request_for(problem.plan, rows=rows or problem.rows, **inspected(problem, options))
+    request = request_for(problem.plan, rows=rows or problem.rows, **inspection_options(problem, options))
     with working("tune") as say:
         tuning = tune_plan(request, seconds, say)
     click.echo(json.dumps(asdict(tuning)) if as_json else f"{tuning}\nauto takes {tuning.fastest} from now on")

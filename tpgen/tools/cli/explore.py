@@ -1,4 +1,4 @@
-"""``tpgen explore``: a page that shows every stage of a product, and what of it belongs to which path."""
+"""``tpgen explore``: stages of a product on one page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from tpgen.planner.problems import Problem
 from tpgen.tools.cli.networks import find_network, refuse_options
-from tpgen.tools.cli.options import RUN_NAMES, inspected, run_options, subject_options
+from tpgen.tools.cli.options import RUN_NAMES, inspection_options, run_options, subject_options
 from tpgen.tools.cli.terminal import working
 from tpgen.tools.cli.types import OutputFile
 from tpgen.tools.inspection.explorer.page import write_explorer, write_network_explorer
@@ -41,8 +41,8 @@ def explore_command(
 ) -> None:
     """Write every stage of a product onto one HTML page.
 
-    Choose a path, or a line, and see what belongs to it everywhere.  The file needs no internet.  NAME is a problem,
-    a polynomial or a network: then the page holds every product that it calls.
+    Choose a path or a line to see its lines in every stage.  The file needs no internet.  NAME is a problem, polynomial
+    or network (all products called).
     """
     shown = {name: options.pop(name) for name in ("measure", "inductor")}
     if problem is None:
@@ -53,7 +53,7 @@ def explore_command(
             write_network_explorer(made.module, made.inputs, file, products=wanted, rows=rows, **shown)
     else:
         refuse_options(["product"], "--product is for a product of a network (--network)")
-        asked = inspected(problem, options)
+        asked = inspection_options(problem, options)
         with working("explore: write every stage"):
             write_explorer(problem.plan, file, rows=rows or problem.rows, **shown, **asked)
     click.echo(str(file))

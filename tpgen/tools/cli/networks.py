@@ -1,4 +1,4 @@
-"""Networks on the command line: one of tpgen's own by its name, or any that a function of yours returns."""
+"""Networks on the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tpgen.tools.demo.tetris import E3NN_PRODUCT, ProductClass, Tetris, shapes
 
 @dataclass(frozen=True)
 class Network:
-    """A network, arguments of a call, and further arguments."""
+    """A network, arguments of a call, and arguments of other shapes."""
 
     module: nn.Module
     inputs: tuple[Any, ...]
@@ -45,9 +45,9 @@ NETWORKS: dict[str, Callable[[], Network]] = {
 
 
 def find_network(name: str) -> Network:
-    """One of `NETWORKS`, or what ``package.module:function`` returns.
+    """Return one of `NETWORKS`, or the network that ``package.module:function`` returns.
 
-    That is a module, a list of its arguments and, if it likes, a list of further lists of arguments, of other shapes.
+    The function returns a module, a list of arguments and, optionally, a list of further argument lists.
 
     >>> len(find_network("tetris").inputs)
     1
@@ -55,11 +55,11 @@ def find_network(name: str) -> Network:
     if name in NETWORKS:
         return NETWORKS[name]()
     where, _, function = name.partition(":")
-    return _network(name, _called(name, _function(where, function)))
+    return _check_network(name, _call_user_function(name, _import_function(where, function)))
 
 
 def is_network_option(name: str) -> bool:
-    """Whether a name can be that of a network.
+    """Whether a name can be a network's.
 
     >>> is_network_option("tetris"), is_network_option("my.module:function"), is_network_option("mace-large")
     (True, True, False)
@@ -68,7 +68,7 @@ def is_network_option(name: str) -> bool:
 
 
 class NetworkName(OneOf):
-    """A network of tpgen's own by its name, or ``package.module:function``."""
+    """Option value: a network's name, or ``package.module:function``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value in self.refused:
@@ -79,8 +79,7 @@ class NetworkName(OneOf):
             raise TpgenError(f"{error}; or give package.module:function") from None
 
 
-def _network(name: str, made: Any) -> Network:
-    """Check what a function of the user returned, and name its parts; raises `TpgenError`."""
+def _check_network(name: str, made: Any) -> Network:
     parts = tuple(made) if isinstance(made, (tuple, list)) else ()
     module, inputs, varied = (*parts, ())[:3] if len(parts) in (2, 3) else (None,) * 3
     if (
@@ -96,8 +95,7 @@ def _network(name: str, made: Any) -> Network:
     return Network(module, tuple(inputs), tuple(map(tuple, varied)))
 
 
-def _called(name: str, function: Callable[[], Any]) -> Any:
-    """Call a function of the user's; where it fails, an error says at which line."""
+def _call_user_function(name: str, function: Callable[[], Any]) -> Any:
     try:
         return function()
     except TpgenError:
@@ -110,7 +108,7 @@ def _called(name: str, function: Callable[[], Any]) -> Any:
         ) from error
 
 
-def _function(where: str, name: str) -> Callable[[], Any]:
+def _import_function(where: str, name: str) -> Callable[[], Any]:
     if where.endswith(".py") or "/" in where:
         module = where.removesuffix(".py").strip("./").replace("/", ".")
         raise TpgenError(f"{where!r} is a file, and a module is asked for: give {module}:{name}")
@@ -124,7 +122,7 @@ def _function(where: str, name: str) -> Callable[[], Any]:
 
 
 def refuse_options(names: Iterable[str], why: str) -> None:
-    """Raise `click.UsageError` where the user gave an option that would be ignored."""
+    """Raise `click.UsageError` if the user gave one of the named options."""
     context = click.get_current_context()
     given = [
         option.opts[0]
@@ -146,7 +144,7 @@ network_option = click.option(
 
 
 def network_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The argument NAME of a network; the command gets ``network``."""
+    """Add the argument NAME; the command gets ``network``."""
 
     @functools.wraps(command)
     def wrapper(name: str | None, network: str | None, **given: Any) -> Any:

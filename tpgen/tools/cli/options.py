@@ -1,4 +1,4 @@
-"""Options that commands share: which product, and how it is written and run."""
+"""Options shared by commands."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ _OPTION_OF = {
 _FLAGS = {"in1": "--in1", "in2": "--in2", "out": "--irreps-out", "filter": "--filter"}
 
 
-def _apply(options: list[Callable[[Any], Any]], function: Any) -> Any:
+def _add_options(options: list[Callable[[Any], Any]], function: Any) -> Any:
     for option in reversed(options):
         function = option(function)
     return function
 
 
-_DESCRIBED: list[Callable[[Any], Any]] = [
+_FREE_OPTIONS: list[Callable[[Any], Any]] = [
     click.option("--preset", type=OneOf("preset", PRESETS), help="Derive the instructions from irreps, by rule."),
     click.option("--in1", metavar="IRREPS", help="Irreps of the first input, like '8x0e+8x1o'."),
     click.option("--in2", metavar="IRREPS", help="Irreps of the second input."),
@@ -81,27 +81,29 @@ _DESCRIBED: list[Callable[[Any], Any]] = [
     click.option("--path-normalization", type=OneOf("path normalization", PATH_NORMALIZATIONS)),
 ]
 
-_FREE_NAMES = tuple(option.name for option in click.command()(_apply(_DESCRIBED, lambda: None)).params if option.name)
+_FREE_NAMES = tuple(
+    option.name for option in click.command()(_add_options(_FREE_OPTIONS, lambda: None)).params if option.name
+)
 
 
 def free_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options that describe a product without a name; the command gets ``free``, a plan or None."""
+    """Add options that describe a product without a name; the command gets ``free``, a plan or None."""
 
     @functools.wraps(command)
     def wrapper(**given: Any) -> Any:
-        asked = {name: given.pop(name) for name in _FREE_NAMES}
-        return command(free=free_plan(asked), **given)
+        option_values = {name: given.pop(name) for name in _FREE_NAMES}
+        return command(free=free_plan(option_values), **given)
 
-    return _apply(_DESCRIBED, wrapper)
+    return _add_options(_FREE_OPTIONS, wrapper)
 
 
 def subject_options(
     command: Callable[..., Any], *, polynomials: bool = False, linears: bool = False, networks: bool = True
 ) -> Callable[..., Any]:
-    """The argument NAME and the options that name one product or network in any way.
+    """Add the argument NAME and options that name one product or network.
 
-    The command gets ``problem`` and ``network``, one of them None; without ``networks`` ``problem`` alone.  Where it
-    takes ``polynomials`` or ``linears`` too, ``problem`` may be one of those.
+    The command gets ``problem`` and, with ``networks``, ``network``; one is None.  ``polynomials`` and ``linears``
+    widen ``problem``.
     """
 
     @functools.wraps(command)
@@ -114,7 +116,7 @@ def subject_options(
                 "--plan FILE"
             )
         of_network = network or (name if networks and name and is_network_option(name) else None)
-        chosen = None if of_network else _problem(free, name or problem_name, polynomials)
+        chosen = None if of_network else _chosen_problem(free, name or problem_name, polynomials)
         return command(problem=chosen, **({"network": of_network} if networks else {}), **given)
 
     known = (*PROBLEMS, *(POLYNOMIALS if polynomials else ()), *(LINEARS if linears else ()))
@@ -135,10 +137,10 @@ product_options = functools.partial(subject_options, networks=False)
 
 
 class ProblemName(OneOf):
-    """The name of a problem; of irreps in its place it says which options take them."""
+    """Option value: a problem's name; irreps raise an error with the right options."""
 
     def __init__(self, known: Collection[str], what: str = "problem") -> None:
-        super().__init__(what, known, others_beside(known))
+        super().__init__(what, known, messages_for_other_kinds(known))
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value not in self.choices and re.fullmatch(r"\s*(\d+x)?\d+[eo](\s*\+\s*(\d+x)?\d+[eo])*\s*", str(value)):
@@ -150,18 +152,18 @@ class ProblemName(OneOf):
 
 
 class SubjectName(ProblemName, NetworkName):
-    """The name of a problem, or of a network."""
+    """Option value: the name of a problem or network."""
 
 
-_TAKING = "plan, explain, explore, dump, tune and verify take polynomials"
-_TAKING_LAYERS = "explain, tune and verify take linear layers"
+_TAKE_POLYNOMIALS = "plan, explain, explore, dump, tune and verify take polynomials"
+_TAKE_LINEARS = "explain, tune and verify take linear layers"
 
 
-def others_beside(known: Collection[str]) -> dict[str, str]:
-    """Names of other things than a command takes (polynomials, layers, networks), and what it says of them."""
+def messages_for_other_kinds(known: Collection[str]) -> dict[str, str]:
+    """Return error messages for polynomials, layers and networks that a command does not take, by name."""
     kinds = {
-        **dict.fromkeys(POLYNOMIALS, ("polynomial", _TAKING)),
-        **dict.fromkeys(LINEARS, ("linear layer", _TAKING_LAYERS)),
+        **dict.fromkeys(POLYNOMIALS, ("polynomial", _TAKE_POLYNOMIALS)),
+        **dict.fromkeys(LINEARS, ("linear layer", _TAKE_LINEARS)),
         **dict.fromkeys(NETWORKS, ("network", "explain, explore, verify and report take networks")),
     }
     return {
@@ -171,7 +173,7 @@ def others_beside(known: Collection[str]) -> dict[str, str]:
     }
 
 
-def _problem(free: Plan | None, name: str | None, polynomials: bool) -> Problem:
+def _chosen_problem(free: Plan | None, name: str | None, polynomials: bool) -> Problem:
     if name is not None:
         return POLYNOMIALS.get(name) or LINEARS.get(name) or find_problem(name)
     assert free is not None
@@ -182,17 +184,17 @@ _FORMS = {False: (OF_PATHS,), True: (OF_PATHS, OF_MONOMIALS)}  # of plans, by wh
 
 
 def free_problem(plan: Plan, *, polynomials: bool = False) -> Problem:
-    """A problem made of a plan that the user described."""
+    """Return a problem for a plan described by the user."""
     if plan.maker.form not in _FORMS[polynomials]:
-        raise click.UsageError(f"--plan holds a polynomial, and this command takes products: {_TAKING}")
+        raise click.UsageError(f"--plan holds a polynomial, and this command takes products: {_TAKE_POLYNOMIALS}")
     if not polynomials and len(plan.inputs) < 2:
-        raise click.UsageError(f"--plan holds a linear layer, and this command takes products: {_TAKING_LAYERS}")
+        raise click.UsageError(f"--plan holds a linear layer, and this command takes products: {_TAKE_LINEARS}")
     return Problem(f"plan-{plan.digest}", "described on the command line", 1000, lambda: plan, "free")
 
 
-def free_plan(asked: dict[str, Any]) -> Plan | None:
-    """The plan that the options describe; None where they describe nothing."""
-    given = [name for name in _FREE_NAMES if asked[name] not in (None, ())]
+def free_plan(option_values: dict[str, Any]) -> Plan | None:
+    """Return the plan that options describe, or None."""
+    given = [name for name in _FREE_NAMES if option_values[name] not in (None, ())]
     sources = [name for name in ("preset", "instructions", "plan_file") if name in given]
     if not given:
         return None
@@ -202,46 +204,50 @@ def free_plan(asked: dict[str, Any]) -> Plan | None:
             if not sources
             else "give one of --preset, --instruction and --plan, not several"
         )
-    planning = {name: asked[name] for name in ("irrep_normalization", "path_normalization") if asked[name]}
-    if asked["weights"]:
-        planning["shared_weights"] = asked["weights"] == "shared"
-    return _SOURCES[sources[0]](asked, given, planning)
+    planning = {
+        name: option_values[name] for name in ("irrep_normalization", "path_normalization") if option_values[name]
+    }
+    if option_values["weights"]:
+        planning["shared_weights"] = option_values["weights"] == "shared"
+    return _SOURCES[sources[0]](option_values, given, planning)
 
 
-def _from_file(asked: dict[str, Any], given: list[str], planning: dict[str, Any]) -> Plan:
+def _from_file(option_values: dict[str, Any], given: list[str], planning: dict[str, Any]) -> Plan:
     if given != ["plan_file"]:
         raise click.UsageError("a --plan file holds the whole product: leave the other options that describe one out")
     try:
-        with asked["plan_file"].open(encoding="utf-8") as file:
+        with option_values["plan_file"].open(encoding="utf-8") as file:
             return read_plan(file.read(MAX_TEXT + 1))
     except PlanError as error:
-        raise PlanError(f"{asked['plan_file']}: {error}") from error
+        raise PlanError(f"{option_values['plan_file']}: {error}") from error
     except UnicodeDecodeError:
-        raise PlanError(f"{asked['plan_file']} is not a text file; `tpgen plan --json` writes plans") from None
+        raise PlanError(f"{option_values['plan_file']} is not a text file; `tpgen plan --json` writes plans") from None
 
 
-def _from_instructions(asked: dict[str, Any], given: list[str], planning: dict[str, Any]) -> Plan:
-    missing = [_FLAGS[name] for name in ("in1", "in2", "out") if asked[name] is None]
+def _from_instructions(option_values: dict[str, Any], given: list[str], planning: dict[str, Any]) -> Plan:
+    missing = [_FLAGS[name] for name in ("in1", "in2", "out") if option_values[name] is None]
     if missing:
         raise click.UsageError(f"--instruction refers to irreps: give {', '.join(missing)}")
-    if asked["filter"] is not None:
+    if option_values["filter"] is not None:
         raise click.UsageError("--filter is for presets; instructions say which outputs there are")
-    return make_plan(asked["in1"], asked["in2"], asked["out"], asked["instructions"], **planning)
+    return make_plan(
+        option_values["in1"], option_values["in2"], option_values["out"], option_values["instructions"], **planning
+    )
 
 
-def _from_preset(asked: dict[str, Any], given: list[str], planning: dict[str, Any]) -> Plan:
-    preset = PRESETS[asked["preset"]]
+def _from_preset(option_values: dict[str, Any], given: list[str], planning: dict[str, Any]) -> Plan:
+    preset = PRESETS[option_values["preset"]]
     parameters = {
         _OPTION_OF[name]: parameter
         for name, parameter in inspect.signature(preset).parameters.items()
         if name in _OPTION_OF
     }
     for name in _FLAGS:
-        if asked[name] is not None and name not in parameters:
-            raise click.UsageError(f"preset {asked['preset']} takes no {_FLAGS[name]}")
-        if name in parameters and asked[name] is None and parameters[name].default is inspect.Parameter.empty:
-            raise click.UsageError(f"preset {asked['preset']} needs {_FLAGS[name]}")
-    values = {parameter.name: asked[name] for name, parameter in parameters.items()}
+        if option_values[name] is not None and name not in parameters:
+            raise click.UsageError(f"preset {option_values['preset']} takes no {_FLAGS[name]}")
+        if name in parameters and option_values[name] is None and parameters[name].default is inspect.Parameter.empty:
+            raise click.UsageError(f"preset {option_values['preset']} needs {_FLAGS[name]}")
+    values = {parameter.name: option_values[name] for name, parameter in parameters.items()}
     if values.get("filter_ir_out") is not None:
         values["filter_ir_out"] = values["filter_ir_out"].split("+")
     return preset(**values, **planning)
@@ -280,14 +286,14 @@ _LEFT_OUT: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 def known_options(plan: Plan, options: dict[str, Any]) -> dict[str, Any]:
-    """Options that a plan has; the others are refused where the user gave them."""
+    """Return the command's options that a plan has; refuse others given by the user."""
     names, why = _LEFT_OUT[plan.maker.form]
     refuse_options(names, why)
     return {name: value for name, value in options.items() if name not in names}
 
 
-def inspected(problem: Problem, options: dict[str, Any]) -> dict[str, Any]:
-    """Options of an inspection of a problem, from those of a command; a polynomial brings its sizes."""
+def inspection_options(problem: Problem, options: dict[str, Any]) -> dict[str, Any]:
+    """Return options of an inspection from a command's options and a polynomial's sizes."""
     sizes = {size: getattr(problem, size) for size in problem.plan.maker.sizes}
     return {**known_options(problem.plan, options), **sizes}
 
@@ -296,7 +302,7 @@ RUN_NAMES = ("layout", "strategy", "backend", "dtype", "device")
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options for how a product is written and run: layout, strategy, backend, dtype (a `torch.dtype`), device."""
+    """Add layout, strategy, backend, dtype (the command gets a `torch.dtype`) and device."""
 
     @functools.wraps(command)
     def wrapper(dtype: str, **given: Any) -> Any:
@@ -304,7 +310,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
             raise BackendError(f"{COMPUTED}, not in {dtype}: choose one of them, or another --strategy")
         return command(dtype=DTYPE_OPTIONS[dtype], **given)
 
-    return _apply(_RUN_OPTIONS, wrapper)
+    return _add_options(_RUN_OPTIONS, wrapper)
 
 
 radial_option = click.option(

@@ -1,4 +1,4 @@
-"""``tpgen convert``, ``lammps``, ``mace-convert`` and ``mace-run-train``: networks, and model files of projects."""
+"""``tpgen convert``, ``lammps``, ``mace-convert`` and ``mace-run-train``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def convert_command(
 ) -> None:
     """Convert a network in memory and report what changed.
 
-    What was replaced is listed, what was kept, and why.
+    Lists modules replaced and kept, with reasons.
     """
     reports: list[Conversion] = []
     steps = {"convert": True, "prove": prove, "measure": measure}
@@ -66,8 +66,8 @@ def convert_command(
 def lammps_command(source: Path, target: Path, project: str | None, radial: str, force: bool) -> None:
     """Write a converted model for LAMMPS.
 
-    TARGET is for pair_style mliap unified.  SOURCE is a model of MACE's, a checkpoint or package of NequIP's, or a
-    checkpoint of SevenNet's.  It is a pickle: give those of people you trust.
+    TARGET is for pair_style mliap unified.  SOURCE, a model or checkpoint of MACE, NequIP or SevenNet, is a pickle:
+    give files of people you trust.
     """
     _to_lammps(source, target, project, radial, force)
 
@@ -105,8 +105,7 @@ def mace_convert_command(
 ) -> None:
     """Convert a model file of MACE's, or restore it.
 
-    SOURCE is read and TARGET written, which must not be there yet.  A model file is a pickle: give those of people
-    you trust.
+    SOURCE is read; TARGET must not exist yet.  SOURCE is a pickle: give files of people you trust.
     """
     if lammps:
         _to_lammps(source, target, "mace", options["radial"], force)
@@ -123,6 +122,6 @@ def mace_convert_command(
 def mace_run_train_command(arguments: tuple[str, ...]) -> None:
     """Train a converted MACE with its own program.
 
-    ARGUMENTS are those of mace_run_train.  What it saves is stock: checkpoints and models need no tpgen.
+    ARGUMENTS are those of mace_run_train.  Saved checkpoints and models are stock and need no tpgen.
     """
     run_training(arguments)

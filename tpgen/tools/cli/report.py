@@ -1,4 +1,4 @@
-"""``tpgen report``: graphs, guards, recompilations and kernels that torch.compile makes of a product or a network."""
+"""``tpgen report``: a compile report."""
 
 from __future__ import annotations
 
@@ -49,12 +49,11 @@ def report_command(
 ) -> None:
     """Show what torch.compile makes of a product or network.
 
-    The verdict comes first, and all parts below it with --full.  They are graphs, guards, recompilations, backward and
-    kernels; --section makes one of them alone.  NAME is a problem, or a network, which runs as it is.  A product runs
-    eagerly and is compiled from outside; --backend says for which backend --strategy auto is decided.
+    Shows the verdict; --full adds all parts, --section selects parts.  NAME is a problem or a network.  A product is
+    compiled from outside; --backend decides --strategy auto.
     """
     if problem is not None:
-        module, inputs, varied = _product(problem.plan, rows, **run)
+        module, inputs, varied = _product_and_inputs(problem.plan, rows, **run)
     else:
         refuse_options((*RUN_NAMES, "rows"), "a network runs as it is, on the inputs that come with it")
         found = find_network(str(network))
@@ -66,7 +65,7 @@ def report_command(
     click.echo(made.to_json() if as_json else made.full if full else str(made))
 
 
-def _product(plan: Plan, rows: int, **run: Any) -> tuple[nn.Module, list[Any], None]:
+def _product_and_inputs(plan: Plan, rows: int, **run: Any) -> tuple[nn.Module, list[Any], None]:
     request = Request(plan, rows=rows, **run)
     chosen = choose_strategy(plan, request).strategy
     product = TensorProduct.from_plan(plan, internal_weights=False, layout=request.layout, strategy=chosen)

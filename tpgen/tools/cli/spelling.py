@@ -1,4 +1,4 @@
-"""Groups of commands that answer a mistyped name with the right one."""
+"""Command groups that correct mistyped names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from tpgen.base.errors import unknown
 
 
-class Spelled(click.Group):
+class SuggestingGroup(click.Group):
     """A group that answers a mistyped command with the right word."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:

@@ -1,4 +1,4 @@
-"""The terminal: where results are shown, and where a command says what it does while that takes long."""
+"""Results and progress on a terminal."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from rich.live import Live
 
 
 def screen() -> Console:
-    """A console for results: as wide as the terminal, and wide enough for every table where there is none."""
+    """Return a console for results: as wide as the terminal, else 160 columns."""
     known = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console() if known else Console(width=160)
 
 
 @contextmanager
-def working(what: str) -> Iterator[Callable[[str], None]]:
-    """Say on a terminal what takes long; what is yielded is told each step.
-
-    No thread draws it anew: what is measured meanwhile is not disturbed.
-    """
-    with Live(f"{what} …", console=Console(stderr=True), auto_refresh=False, transient=True) as line:
-        yield lambda step: line.update(f"{what}: {step} …", refresh=True)
+def working(title: str) -> Iterator[Callable[[str], None]]:
+    """Show a title on stderr; the yielded function shows each step."""
+    # redrawn at each step only: a thread would disturb measurements
+    with Live(f"{title} …", console=Console(stderr=True), auto_refresh=False, transient=True) as line:
+        yield lambda step: line.update(f"{title}: {step} …", refresh=True)

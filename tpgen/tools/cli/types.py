@@ -1,7 +1,4 @@
-"""Values on the command line: read, and refused, before any work is done.
-
-Help calls the value of an option as the function is called that reads it.
-"""
+"""Option values, checked before any work."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ from tpgen.base.errors import TpgenError, unknown
 
 
 class OneOf(click.Choice):
-    """One of some names; any other is a `TpgenError` that says which of them it is like.
+    """One of some names; others raise `TpgenError` with the closest name.
 
-    ``refused`` are names that mean something, though not here, and why.
+    ``refused`` maps names that belong elsewhere to messages.
     """
 
     def __init__(self, what: str, names: Iterable[str], refused: Mapping[str, str] | None = None) -> None:
@@ -36,6 +33,7 @@ class OneOf(click.Choice):
         return value
 
 
+# help shows the name of this and of each later function as the name of its value
 def instruction(value: Any) -> tuple:
     """Read ``i_in1,i_in2,i_out,mode,weighted[,path_weight]``.
 
@@ -59,7 +57,7 @@ def layout(value: Any) -> str | tuple[str, ...]:
 
 
 def capabilities(value: Any) -> tuple[int, ...]:
-    """Read compute capabilities of GPUs, as nvcc writes them, with commas.
+    """Read compute capabilities of GPUs, with commas.
 
     >>> capabilities("sm_80,sm_90")
     (80, 90)
@@ -73,7 +71,7 @@ def capabilities(value: Any) -> tuple[int, ...]:
 
 
 def device(value: Any) -> str:
-    """Read the name of a device that is there."""
+    """Read the name of an available device."""
     try:
         torch.empty(0, device=value)
     except (RuntimeError, AssertionError) as error:
@@ -82,9 +80,9 @@ def device(value: Any) -> str:
 
 
 class OutputFile(click.ParamType):
-    """A file that can be written: its folder is there, or can be made.
+    """A writable file, in a folder that exists or can be made.
 
-    With ``inside``, the name that the file has in a folder, a folder may be given in its place.
+    With ``inside``, a file name, a folder may replace the file.
     """
 
     name = "file"
@@ -103,13 +101,13 @@ class OutputFile(click.ParamType):
             self.fail(f"{str(value)!r} must end in {known}", param, ctx)
         if path.is_dir():
             self.fail(f"{str(value)!r} is a folder: name a file in it", param, ctx)
-        if why := _no_file(path) or _no_folder(path.parent):
+        if why := _why_file_unwritable(path) or _why_folder_unwritable(path.parent):
             self.fail(f"cannot write {str(value)!r}: {why}", param, ctx)
         return path
 
 
 def names_file(path: Path) -> bool:
-    """Whether ``--out`` names a file: it has an ending, and is not a folder that is there.
+    """Whether a path has a suffix and is no folder.
 
     >>> names_file(Path("kernel.cpp")), names_file(Path("stages"))
     (True, False)
@@ -118,13 +116,13 @@ def names_file(path: Path) -> bool:
 
 
 def path(value: Any) -> Path:
-    """Read the path of a file, where the name has an ending, or of a folder, to be written."""
+    """Read a path to write: a file if the name has a suffix, else a folder."""
     return OutputFile().convert(value, None, None) if names_file(Path(value)) else folder(value)
 
 
 def folder(value: Any) -> Path:
-    """Read the path of a folder that can be written into; it is made where it is not there."""
-    if why := _no_folder(Path(value)):
+    """Read a folder that is writable or can be made."""
+    if why := _why_folder_unwritable(Path(value)):
         raise click.BadParameter(f"cannot write into {str(value)!r}: {why}")
     return Path(value)
 
@@ -132,8 +130,7 @@ def folder(value: Any) -> Path:
 PICTURE = OutputFile(".png", ".pdf", ".svg")  # the ending says the format
 
 
-def _no_folder(folder: Path) -> str:
-    """Why a folder is none and cannot be made; empty where it can."""
+def _why_folder_unwritable(folder: Path) -> str:
     there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     if not there.is_dir():
         return f"{str(there)!r} is a file, not a folder"
@@ -144,8 +141,7 @@ def _no_folder(folder: Path) -> str:
     return ""
 
 
-def _no_file(path: Path) -> str:
-    """Why a file that is there cannot be written; empty where it can, or is not there."""
+def _why_file_unwritable(path: Path) -> str:
     if not path.is_file():
         return ""
     try:

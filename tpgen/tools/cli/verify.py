@@ -1,4 +1,4 @@
-"""``tpgen verify``: does a product, or a whole network, obey every law that it must?"""
+"""``tpgen verify``: laws of a product or network."""
 
 from __future__ import annotations
 
@@ -38,12 +38,11 @@ from tpgen.tools.verification.verify import verify as verification
 def verify_command(ctx: click.Context, as_json: bool, **options: Any) -> None:
     """Check a product or network against every law.
 
-    The definition, symmetries, derivatives to third order, forces and energy, programs, threads and files.  NAME is a
-    product, a polynomial, a linear layer or a network.  Exit code 1 where a law is broken, nothing was compared, or a
+    NAME is a product, polynomial, linear layer or network.  Exit code 1 if a law is broken, nothing was compared, or a
     law of --only was not compared.
     """
     with working("verify") as say:
-        report = _verified(progress=say, **options)
+        report = _run_verification(progress=say, **options)
     if as_json:
         click.echo(report.to_json())
     else:
@@ -55,7 +54,7 @@ def verify_command(ctx: click.Context, as_json: bool, **options: Any) -> None:
     ctx.exit(0 if report.passed else 1)
 
 
-def _verified(
+def _run_verification(
     problem: Problem | None,
     network: str | None,
     rows: int,
@@ -75,11 +74,11 @@ def _verified(
         module = module_of(problem.plan, **sizes, **known_options(problem.plan, options))
         return verification(module.to(device=device, dtype=dtype), rows=rows, **shared)
     refuse_options((*RUN_NAMES, "rows"), "a network brings its own")
-    found, (irreps_in, irreps_out) = find_network(str(network)), _turns(turns)
+    found, (irreps_in, irreps_out) = find_network(str(network)), _parse_turns(turns)
     return verification(found.module, found.inputs, irreps_in=irreps_in, irreps_out=irreps_out, **shared)
 
 
-def _turns(turns: tuple[str, ...]) -> tuple[dict[str, str | None] | None, dict[str, str | None] | None]:
+def _parse_turns(turns: tuple[str, ...]) -> tuple[dict[str, str | None] | None, dict[str, str | None] | None]:
     # irreps of inputs, and of results; None where nothing is said
     ends: tuple[dict[str, str | None], dict[str, str | None]] = ({}, {})
     for text in turns:

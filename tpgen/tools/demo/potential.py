@@ -1,9 +1,7 @@
-r"""A small potential of e3nn's modules alone, as people write them: energies, and forces by autograd.
+r"""A potential of e3nn's modules: energies, and forces by autograd.
 
 .. math:: E = \sum_i e(h_i), \qquad
     h'_i = S_{z_i} h_i + \frac1n \sum_{j \in N(i)} (L h_j) \otimes_{w(|r_{ij}|)} Y(r_{ij})
-
-`PairEnergy` is a smaller one of tpgen's, which leaves Python: a folder with its package, called by a program in C++.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ ELEMENTS, BASIS, CUTOFF, NEIGHBOURS = 4, 8, 2.0, 12.0
 
 
 class Layer(nn.Module):
-    """Messages of neighbours, and a self-connection that knows the element."""
+    """Messages of neighbours, and a self-connection by element."""
 
     def __init__(self, irreps_in: o3.Irreps, harmonics: o3.Irreps, irreps_out: o3.Irreps) -> None:
         super().__init__()
@@ -55,7 +53,7 @@ class Layer(nn.Module):
 
 
 class Potential(nn.Module):
-    """Energy and forces of atoms: ``forward(positions, elements, edges)`` with elements one-hot."""
+    """Energy and forces of atoms: ``forward(positions, elements, edges)`` with one-hot elements."""
 
     def __init__(self, channels: int = 32, degree: int = 2) -> None:
         super().__init__()
@@ -85,7 +83,7 @@ class Potential(nn.Module):
 
 
 def atoms(side: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Positions of a perturbed cubic lattice of side³ atoms, one-hot elements, and edges between near atoms."""
+    """Return positions of a perturbed cubic lattice of side³ atoms, one-hot elements, and edges of near atoms."""
     generator = torch.Generator().manual_seed(0)
     grid = torch.cartesian_prod(*3 * [torch.arange(side)]).to(torch.get_default_dtype()).reshape(-1, 3)
     positions = grid + 0.1 * torch.randn(grid.shape, generator=generator)
@@ -101,7 +99,7 @@ def verify_potential(channels: int, laws: Sequence[str] | None) -> Verification:
 
 
 def convert_potential(channels: int, degree: int) -> tuple[Potential, Potential, Conversion]:
-    """A stock potential, and a converted one that is proven in float64 on a few atoms, with the report."""
+    """Return a stock potential, a converted one proven in float64, and the report."""
     torch.manual_seed(0)
     stock = Potential(channels, degree).eval()
     reports: list[Conversion] = []
@@ -113,7 +111,7 @@ STOCK, KERNELS, PROGRAM = "e3nn", "tpgen.convert, first calls", "tpgen.convert, 
 
 
 def timed_potential(stock: Potential, network: Potential, side: int) -> dict[str, Timing]:
-    """Time energies and forces of side³ atoms by e3nn, by kernels, and by the program of the converted network."""
+    """Time energies and forces of side³ atoms: e3nn, kernels, and the converted network's program."""
     given = atoms(side)
     network(*given)
     ready(network)
@@ -131,7 +129,7 @@ def timed_potential(stock: Potential, network: Potential, side: int) -> dict[str
 
 
 class PairEnergy(nn.Module):
-    """Energy of points, each pair a product of vectors, and forces: ``forward(positions, edges)``."""
+    """Energy of points, by products of pair vectors, and forces: ``forward(positions, edges)``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,21 +146,21 @@ class PairEnergy(nn.Module):
         return energy.detach(), -slope
 
 
-def example(points: int = 8) -> tuple[PairEnergy, list[Tensor]]:
-    """The network in float64, with points and all their pairs, from one seed."""
+def pair_energy_example(points: int = 8) -> tuple[PairEnergy, list[Tensor]]:
+    """Return a `PairEnergy` in float64, with random points and all pairs."""
     torch.manual_seed(0)
     pairs = torch.combinations(torch.arange(points)).T
     return PairEnergy().double(), [torch.randn(points, 3, dtype=torch.float64), torch.cat([pairs, pairs.flip(0)], 1)]
 
 
-def called_from_cpp(folder: Path) -> tuple[float, float, list[str]]:
-    """Deploy the example into a folder, in the place of an earlier one, build the C++ program there, and run it.
+def run_from_cpp(folder: Path) -> tuple[float, float, list[str]]:
+    """Deploy `pair_energy_example` into a folder, build the C++ program, and run the program.
 
-    Returns its energy, how far its results are from Python's relative to the largest, and the command that built it.
+    Returns the energy, the largest relative difference from Python, and the build command.
     """
     if (folder / "manifest.json").exists():
         shutil.rmtree(folder)
-    network, given = example()
+    network, given = pair_energy_example()
     deploy(network, given, folder)
     command = build_example(folder / "example.cpp", folder / "example")
     energy, forces = run_example(folder / "example", folder)

@@ -1,10 +1,6 @@
-r"""Tetris: tell eight shapes of four points apart, however they are turned.
+r"""Tetris: classify eight shapes of four points, in any orientation.
 
-Two of the shapes are mirror images of each other, so the network must give an odd scalar for them: the labels are one
-``0o`` (+1 and -1 for the two) and six ``0e``.  The network is written once, as a function of the product's class: so
-tpgen's and e3nn's can be trained side by side.
-
-Each layer is a convolution over neighbours, its weights made of the distance by a small network, and then a gate:
+Each layer is a convolution and a gate:
 
 .. math::
 
@@ -50,7 +46,7 @@ OUTPUT = "1x0o+6x0e"
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Ordered pairs of neighbouring points: a message goes from ``source`` to ``target`` along ``vector``."""
+    """Ordered pairs of neighbours: a message goes from ``source`` to ``target`` along ``vector``."""
 
     source: Tensor
     target: Tensor
@@ -58,14 +54,14 @@ class Neighbours:
 
 
 def shapes(generator: torch.Generator) -> Tensor:
-    """All shapes, each turned at random: ``(8 * 4, 3)``."""
+    """Return all shapes, each rotated at random: ``(8 * 4, 3)``."""
     points = torch.tensor(list(SHAPES.values()), dtype=torch.get_default_dtype())
     turns = [o3.quaternion_to_matrix(nn.functional.normalize(q, dim=0)) for q in torch.randn(8, 4, generator=generator)]
     return torch.einsum("sij,spj->spi", torch.stack(turns).to(points), points).reshape(-1, 3)
 
 
 def labels() -> Tensor:
-    """One row for each shape: an odd scalar for the chiral pair, one of six even scalars for each other shape."""
+    """Return target rows of shapes: an odd scalar for the chiral pair, one of six even scalars for others."""
     rows = torch.zeros(len(SHAPES), 7)
     rows[0, 0], rows[1, 0] = 1.0, -1.0
     rows[2:, 1:] = torch.eye(6)
@@ -73,7 +69,7 @@ def labels() -> Tensor:
 
 
 def neighbours(points: Tensor) -> Neighbours:
-    """Pairs of points of one shape that are nearer than the cutoff."""
+    """Return pairs of points of one shape within the cutoff."""
     shape = torch.arange(len(points)) // POINTS
     near = (torch.cdist(points, points) < CUTOFF) & (shape[:, None] == shape[None, :])
     source, target = torch.nonzero(near & ~torch.eye(len(points), dtype=torch.bool), as_tuple=True)
@@ -81,7 +77,7 @@ def neighbours(points: Tensor) -> Neighbours:
 
 
 class Convolution(nn.Module):
-    """A sum over neighbours of products with spherical harmonics, weighted by the distance, and a self-connection."""
+    """Sum over neighbours of products with spherical harmonics, weighted by distance, and a self-connection."""
 
     def __init__(
         self, product: ProductClass, irreps_in: o3.Irreps, irreps_sh: o3.Irreps, irreps_out: o3.Irreps
@@ -98,7 +94,7 @@ class Convolution(nn.Module):
 
 
 class Tetris(nn.Module):
-    """The classifier: convolutions with gates, a last one to scalars, and the mean over the points of a shape."""
+    """The classifier: gated convolutions, a last one to scalars, and the mean over a shape's points."""
 
     def __init__(self, product: ProductClass, layers: int = 2, mul: int = 8, lmax: int = 2) -> None:
         super().__init__()
@@ -106,7 +102,7 @@ class Tetris(nn.Module):
         self.convolutions, self.gates = nn.ModuleList(), nn.ModuleList()
         irreps = o3.Irreps("0e")
         for _ in range(layers):
-            gate = _gate(irreps, self.irreps_sh, mul, lmax)
+            gate = _make_gate(irreps, self.irreps_sh, mul, lmax)
             self.convolutions.append(Convolution(product, irreps, self.irreps_sh, gate.irreps_in))
             self.gates.append(gate)
             irreps = gate.irreps_out
@@ -123,8 +119,7 @@ class Tetris(nn.Module):
         return self.last(f, edges, harmonics, basis).unflatten(0, (-1, POINTS)).mean(1)
 
 
-def _gate(irreps_in: o3.Irreps, irreps_sh: o3.Irreps, mul: int, lmax: int) -> Gate:
-    """Scalars with activations, and tensors scaled by further scalars: the irreps that a product makes of its input."""
+def _make_gate(irreps_in: o3.Irreps, irreps_sh: o3.Irreps, mul: int, lmax: int) -> Gate:
     reachable = {ir for _, ir1 in irreps_in for _, ir2 in irreps_sh for ir in ir1 * ir2 if ir.l <= lmax}
     scalars = o3.Irreps([(mul, ir) for ir in sorted(reachable) if ir.l == 0])
     tensors = o3.Irreps([(mul, ir) for ir in sorted(reachable) if ir.l > 0])
@@ -133,8 +128,8 @@ def _gate(irreps_in: o3.Irreps, irreps_sh: o3.Irreps, mul: int, lmax: int) -> Ga
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """History of a training run, by step: the loss, the accuracy after it, and the seconds it took."""
+class TrainingRun:
+    """Loss, accuracy and seconds of each training step."""
 
     losses: tuple[float, ...]
     accuracies: tuple[float, ...]
@@ -142,20 +137,20 @@ class Lesson:
 
     @property
     def step_seconds(self) -> float:
-        """The median: the first step is longer, as products are compiled in it."""
+        """Median seconds of a step."""
         return median(self.seconds)
 
     @property
     def solved(self) -> int | None:
-        """The first step from which on every shape is recognised, if there is one."""
+        """First step from which on every shape is recognised, or None."""
         for step in range(len(self.accuracies)):
             if min(self.accuracies[step:]) == 1.0:
                 return step
         return None
 
 
-def train(model: Tetris, steps: int, seed: int = 0, watch: Callable[[int], Any] = lambda step: None) -> Lesson:
-    """Train on the eight shapes; after every step look at how many of them, freshly turned, are recognised."""
+def train(model: Tetris, steps: int, seed: int = 0, watch: Callable[[int], Any] = lambda step: None) -> TrainingRun:
+    """Train on the eight shapes; measure accuracy on fresh rotations, and call ``watch``, after each step."""
     generator = torch.Generator().manual_seed(seed)
     target = labels()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
@@ -173,4 +168,4 @@ def train(model: Tetris, steps: int, seed: int = 0, watch: Callable[[int], Any] 
         with torch.no_grad():
             accuracies.append((model(turned).round() == target).all(1).double().mean().item())
         watch(step)
-    return Lesson(tuple(losses), tuple(accuracies), tuple(seconds))
+    return TrainingRun(tuple(losses), tuple(accuracies), tuple(seconds))

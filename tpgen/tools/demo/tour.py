@@ -1,4 +1,4 @@
-"""The tour: each step does one thing with tpgen, writes what came of it into a folder, and reports for index.md."""
+"""The tour of `tpgen demo`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from tpgen.tools.bench.tables import ReportTables, markdown_report, plot_report
 from tpgen.tools.demo.potential import (
     STOCK,
     atoms,
-    called_from_cpp,
     convert_potential,
+    run_from_cpp,
     timed_potential,
     verify_potential,
 )
-from tpgen.tools.demo.tetris import Lesson, Tetris, train
+from tpgen.tools.demo.tetris import Tetris, TrainingRun, train
 from tpgen.tools.inspection.explorer.page import write_explorer
 from tpgen.tools.inspection.figures import new_figure, save_figure
 from tpgen.tools.inspection.stages.dump import STAGES, dump_files
@@ -48,7 +48,7 @@ LOSS_TOLERANCE = 1e-9  # relative, in float64: both networks add the same number
 
 @dataclass(frozen=True)
 class Tour:
-    """Contents of a tour, and how long it takes: problems, contenders, tasks, training steps."""
+    """Contents of a tour: problems, contenders, tasks, training steps."""
 
     problems: tuple[str, ...]
     compiled: tuple[str, ...]  # problems whose Inductor output is shown as well
@@ -94,19 +94,15 @@ SHORT = replace(
 
 
 @dataclass(frozen=True)
-class Chapter:
-    """A part of index.md, and what went wrong in it (nothing, if all is well)."""
+class TourChapter:
+    """A chapter of index.md, and its failures."""
 
     text: str
     wrong: tuple[str, ...] = ()
 
 
 def run_tour(folder: Path, tour: Tour, console: Console) -> None:
-    """Run every step, write ``index.md``, say where it is.
-
-    Raises `TpgenError` where a check failed, or a network did not learn or differs from e3nn's; the folder is written
-    all the same.
-    """
+    """Run every step and write ``index.md``.  Raises `TpgenError` afterwards if a check failed."""
     folder.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     sections = []
@@ -133,24 +129,28 @@ def run_tour(folder: Path, tour: Tour, console: Console) -> None:
         raise TpgenError("the tour found what should not be: " + "; ".join(wrong))
 
 
-def show_products(folder: Path, tour: Tour, console: Console) -> Chapter:
+def show_products(folder: Path, tour: Tour, console: Console) -> TourChapter:
     """Plan, dump and verify the named products."""
-    return _shown([*map(find_problem, tour.problems)], "grouped", (*_LAWS, "e3nn", "right"), folder, tour, console)
+    return _inspect_and_verify(
+        [*map(find_problem, tour.problems)], "grouped", (*_LAWS, "e3nn", "right"), folder, tour, console
+    )
 
 
-def show_polynomials(folder: Path, tour: Tour, console: Console) -> Chapter:
-    """Plan, dump and verify MACE's symmetric contraction, and a polynomial that no preset covers."""
+def show_polynomials(folder: Path, tour: Tour, console: Console) -> TourChapter:
+    """Plan, dump and verify MACE's symmetric contraction, and a polynomial without preset."""
     contraction = replace(POLYNOMIALS["small-contraction"], about="MACE's symmetric contraction, small")
-    return _shown([contraction, POLYNOMIALS["turned"]], "einsum", (*_LAWS, "degree"), folder, tour, console)
+    return _inspect_and_verify(
+        [contraction, POLYNOMIALS["turned"]], "einsum", (*_LAWS, "degree"), folder, tour, console
+    )
 
 
-def _shown(
+def _inspect_and_verify(
     problems: Sequence[Problem], strategy: str, laws: Sequence[str], folder: Path, tour: Tour, console: Console
-) -> Chapter:
+) -> TourChapter:
     texts, wrong = [], []
     for problem in problems:
         name, sizes = problem.name, {size: getattr(problem, size) for size in problem.plan.maker.sizes}
-        files = _dump(problem, {**sizes, "strategy": strategy}, folder / name, name in tour.compiled, console)
+        files = _dump_stages(problem, {**sizes, "strategy": strategy}, folder / name, name in tour.compiled, console)
         with console.status(f"   {name}: write the explorer"):
             page = folder / name / "explorer.html"
             # measured where there is time to compile
@@ -158,29 +158,37 @@ def _shown(
         console.print(f"   {name}: every stage on one page, [bold]{page}[/]")
         with console.status(f"   {name}: verify"):
             report = verify(problem.plan, only=laws)
-        wrong += _verified(report, name, folder / name, console)
-        texts.append(_product_text(problem, files, str(report)))
-    return Chapter("\n".join(texts), tuple(wrong))
+        wrong += _write_verification(report, name, folder / name, console)
+        texts.append(_product_markdown(problem, files, str(report)))
+    return TourChapter("\n".join(texts), tuple(wrong))
 
 
-def _verified(report: Verification, what: str, folder: Path, console: Console) -> list[str]:
+def _write_verification(report: Verification, what: str, folder: Path, console: Console) -> list[str]:
     (folder / "verify.txt").write_text(f"{report}\n", encoding="utf-8")
     (folder / "verify.json").write_text(report.to_json() + "\n", encoding="utf-8")
     console.print(f"   {what}: verified ({counted(report.findings)})")
     return [] if report.passed else [f"{what}: {report.said}"]
 
 
-_ELSEWHERE = ("inductor", "cuda", "ptx", "sass")  # slow, or of those products alone that GPUs have kernels for
+_SLOW_OR_PARTIAL_STAGES = (
+    "inductor",
+    "cuda",
+    "ptx",
+    "sass",
+)  # slow, or of those products alone that GPUs have kernels for
 
 
-def _dump(problem: Problem, options: dict[str, Any], folder: Path, compiled: bool, console: Console) -> list[str]:
-    """Write every stage of every direction; Inductor's output, which takes seconds, of the forward product alone."""
+def _dump_stages(
+    problem: Problem, options: dict[str, Any], folder: Path, compiled: bool, console: Console
+) -> list[str]:
     plan = problem.plan
     console.print(f"   {problem.name}: {len(plan.paths)} paths, {plan.weight_numel} weights, {plan.flops} FLOPs a row")
     folder.mkdir(parents=True, exist_ok=True)
     with console.status(f"   {problem.name}: write every stage"):
-        files = dump_files(plan, [stage for stage in STAGES if stage not in _ELSEWHERE], ["all"], **options)
-    if compiled:
+        files = dump_files(
+            plan, [stage for stage in STAGES if stage not in _SLOW_OR_PARTIAL_STAGES], ["all"], **options
+        )
+    if compiled:  # in seconds, so for the forward product alone
         with console.status(f"   {problem.name}: compile with Inductor"):
             files |= dump_files(plan, ["inductor"], strategy="unrolled")
     files["plan.json"] = plan.to_json()
@@ -190,7 +198,7 @@ def _dump(problem: Problem, options: dict[str, Any], folder: Path, compiled: boo
     return list(files)
 
 
-def _product_text(problem: Problem, files: list[str], report: str) -> str:
+def _product_markdown(problem: Problem, files: list[str], report: str) -> str:
     rows = []
     for name, stage in STAGES.items():
         links = ", ".join(
@@ -205,19 +213,19 @@ def _product_text(problem: Problem, files: list[str], report: str) -> str:
     return f"{title}\n```\n{problem.plan}\n```\n\n{table}\n\n```\n{report}\n```\n"
 
 
-def read_product(folder: Path, tour: Tour, console: Console) -> Chapter:
-    """Every stage of the last of the named products on one page."""
+def explore_product(folder: Path, tour: Tour, console: Console) -> TourChapter:
+    """Write the explorer of the last named product."""
     problem = find_problem(tour.problems[-1])
     page = folder / "explorer.html"
     with console.status(f"   {problem.name}: write the explorer"):
         write_explorer(problem.plan, page, rows=problem.rows)
     console.print(f"   {problem.about}: every stage of its code on one page, [bold]{page}[/]")
     text = f"[Explore {problem.name}](explorer.html): choose a path or a line, and all that belongs to it lights up.\n"
-    return Chapter(f"{text}\n```\n{problem.plan}\n```\n")
+    return TourChapter(f"{text}\n```\n{problem.plan}\n```\n")
 
 
-def train_tetris(folder: Path, tour: Tour, console: Console) -> Chapter:
-    """Train one network built of e3nn's products and of tpgen's: same weights, same shapes, step by step."""
+def train_tetris(folder: Path, tour: Tour, console: Console) -> TourChapter:
+    """Train one network with e3nn's and with tpgen's products, and compare losses."""
     classes = {"e3nn": o3.FullyConnectedTensorProduct, "tpgen": FullyConnectedTensorProduct}
     with default_dtype(torch.float64):
         models = {}
@@ -225,7 +233,7 @@ def train_tetris(folder: Path, tour: Tour, console: Console) -> Chapter:
             torch.manual_seed(0)
             models[name] = Tetris(product, tour.layers)
         models["tpgen"].load_state_dict(models["e3nn"].state_dict())  # e3nn's checkpoints load
-        runs = {name: _watched(model, tour.steps, name, console) for name, model in models.items()}
+        runs = {name: _train_with_progress(model, tour.steps, name, console) for name, model in models.items()}
     ours, theirs = runs["tpgen"], runs["e3nn"]
     apart = max(abs(a - b) / abs(b) for a, b in zip(ours.losses, theirs.losses, strict=True))
     same = "yes" if ours.accuracies == theirs.accuracies else "no"
@@ -235,10 +243,10 @@ def train_tetris(folder: Path, tour: Tour, console: Console) -> Chapter:
     wrong = [f"the losses of tpgen and e3nn differ by {apart:.0e}"] if not apart < LOSS_TOLERANCE else []
     if tour.must_solve:
         wrong += [f"{name} did not learn tetris in {tour.steps} steps" for name, r in runs.items() if r.solved is None]
-    return Chapter(_training_text(runs, apart), tuple(wrong))
+    return TourChapter(_training_markdown(runs, apart), tuple(wrong))
 
 
-def _watched(model: Tetris, steps: int, name: str, console: Console) -> Lesson:
+def _train_with_progress(model: Tetris, steps: int, name: str, console: Console) -> TrainingRun:
     bar = iter(
         track(range(steps), f"   train with {name}", console=console, transient=True, disable=not console.is_terminal)
     )
@@ -250,7 +258,7 @@ def _watched(model: Tetris, steps: int, name: str, console: Console) -> Lesson:
     return run
 
 
-def _training_text(runs: dict[str, Lesson], apart: float) -> str:
+def _training_markdown(runs: dict[str, TrainingRun], apart: float) -> str:
     ours, theirs = runs["tpgen"], runs["e3nn"]
     shown = sorted({*range(0, len(ours.losses), 10), len(ours.losses) - 1})
     rows = [
@@ -280,7 +288,7 @@ def _training_text(runs: dict[str, Lesson], apart: float) -> str:
     )
 
 
-def _plot_losses(runs: dict[str, Lesson], path: Path) -> None:
+def _plot_losses(runs: dict[str, TrainingRun], path: Path) -> None:
     figure = new_figure(7.0, 3.6)
     loss, accuracy = figure.subplots(1, 2)
     for (name, run), style in zip(runs.items(), ({"lw": 4, "alpha": 0.4}, {"lw": 1.2}), strict=True):
@@ -292,15 +300,15 @@ def _plot_losses(runs: dict[str, Lesson], path: Path) -> None:
     save_figure(figure, path)
 
 
-def convert_network(folder: Path, tour: Tour, console: Console) -> Chapter:
-    """A potential of e3nn's modules computes with tpgen: proven in float64, and timed beside the stock one."""
+def convert_network(folder: Path, tour: Tour, console: Console) -> TourChapter:
+    """Convert a potential of e3nn's modules, prove the result in float64, and time both networks."""
     _, channels, degree = tour.potential
     with console.status("   a potential of e3nn's modules: convert, compile kernels, prove"):
         stock, network, found = convert_potential(channels, degree)
     (folder / "conversion.txt").write_text(f"{found}\n", encoding="utf-8")
     (folder / "conversion.json").write_text(found.to_json() + "\n", encoding="utf-8")
     for part in (found, found.proof):
-        _say(console, str(part).splitlines()[0])
+        _print_plain(console, str(part).splitlines()[0])
     parts = [
         "`tpgen.convert(network)` on `tpgen/tools/demo/potential.py`, of e3nn alone. [As JSON](conversion.json).\n",
         f"```\n{found}\n```\n",
@@ -310,27 +318,26 @@ def convert_network(folder: Path, tour: Tour, console: Console) -> Chapter:
             times = timed_potential(stock, network, side)
         edges = atoms(side)[2].shape[1]
         head = f"forces of {side**3} atoms, {edges} edges, {channels} channels to l = {degree}, one thread"
-        rows = [(name, duration(t.median), _times_as_fast(times, name)) for name, t in times.items()]
+        rows = [(name, duration(t.median), _speedup_text(times, name)) for name, t in times.items()]
         shown = table([(head, "a call", "times as fast"), *rows])
         for line in shown.splitlines():
-            _say(console, line)
+            _print_plain(console, line)
         parts.append(f"```\n{shown}\n```\n")
-    return Chapter("\n".join(parts))
+    return TourChapter("\n".join(parts))
 
 
-def _say(console: Console, line: str) -> None:
+def _print_plain(console: Console, line: str) -> None:
     console.print(f"   {line}", markup=False, highlight=False)
 
 
-def _times_as_fast(times: Mapping[str, Timing], name: str) -> str:
-    """Median ratio of times taken in turn, and how far apart times lie where that is much."""
+def _speedup_text(times: Mapping[str, Timing], name: str) -> str:
     pairs = zip(times[STOCK].samples, times[name].samples, strict=True)
     said, spread = ratio(median(one / other for one, other in pairs)), max(times[n].spread for n in (STOCK, name))
     return said if spread <= ROUGH else f"{said}, times lie {100 * spread:.0f} % apart"
 
 
-def timed_products(folder: Path, tour: Tour, console: Console) -> Chapter:
-    """A short benchmark of the named products."""
+def benchmark_products(folder: Path, tour: Tour, console: Console) -> TourChapter:
+    """Benchmark the named products briefly."""
     report = run_benchmarks(
         select_problems(tour.problems),
         select_contenders(tour.contenders),
@@ -343,34 +350,34 @@ def timed_products(folder: Path, tour: Tour, console: Console) -> Chapter:
     plot_report(report, folder / "benchmark.png")
     wrong = [f"{r.contender} is {r.status} at {r.problem}" for r in report.records if r.status in ("wrong", "failed")]
     text = "A short run, for orientation; `tpgen bench` measures longer, and more.\n\n"
-    return Chapter(text + markdown_report(report, "benchmark.png"), tuple(wrong))
+    return TourChapter(text + markdown_report(report, "benchmark.png"), tuple(wrong))
 
 
-def verify_network(folder: Path, tour: Tour, console: Console) -> Chapter:
-    """Every law that the converted potential must obey."""
+def verify_network(folder: Path, tour: Tour, console: Console) -> TourChapter:
+    """Verify the converted potential."""
     with console.status("   a converted potential: verify"):
         report = verify_potential(4, tour.laws)
-    wrong = _verified(report, "a converted potential", folder, console)
+    wrong = _write_verification(report, "a converted potential", folder, console)
     text = "`tpgen.verify(network, inputs)` on the converted potential. [As JSON](verify.json).\n"
-    return Chapter(f"{text}\n```\n{report}\n```\n", tuple(wrong))
+    return TourChapter(f"{text}\n```\n{report}\n```\n", tuple(wrong))
 
 
 SAME = 1e-12  # relative, in float64
 
 
-def deploy_network(folder: Path, tour: Tour, console: Console) -> Chapter:
-    """A potential with its kernels in a folder, called by a program in C++."""
+def deploy_network(folder: Path, tour: Tour, console: Console) -> TourChapter:
+    """Deploy a potential with its kernels, and run its C++ example."""
     if not tour.deploys or find_compiler() is None:
         why = "there is no C++ compiler here" if tour.deploys else "the short tour leaves this out"
         console.print(f"   nothing is deployed: {why}")
-        return Chapter(f"Nothing was deployed: {why}.\n")
+        return TourChapter(f"Nothing was deployed: {why}.\n")
     where = folder / "deployed"
     with console.status("   a potential: write the package, compile example.cpp, run it"):
-        energy, apart, command = called_from_cpp(where)
+        energy, apart, command = run_from_cpp(where)
     console.print(f"   a potential deployed into [bold]{where}[/], and called from C++, without Python:")
     console.print(f"   energy {energy:.12f}, forces as Python's to {apart:.0e} of the largest")
     wrong = [f"C++ and Python differ by {apart:.0e}"] if not apart < SAME else []
-    return Chapter(_DEPLOYED.format(command=" ".join(command), energy=energy, apart=apart), (*wrong,))
+    return TourChapter(_DEPLOYED.format(command=" ".join(command), energy=energy, apart=apart), (*wrong,))
 
 
 _DEPLOYED = """`tpgen.deploy(network, inputs, folder)` wrote the network, its forces and its kernels into
@@ -381,13 +388,13 @@ _DEPLOYED = """`tpgen.deploy(network, inputs, folder)` wrote the network, its fo
 and ran without Python: energy {energy:.12f}, energy and forces equal to Python's to {apart:.0e} of the largest.
 """
 
-STEPS: dict[str, Callable[[Path, Tour, Console], Chapter]] = {
+STEPS: dict[str, Callable[[Path, Tour, Console], TourChapter]] = {
     "Convert a whole network by one line": convert_network,
-    "Read the code of one product": read_product,
+    "Read the code of one product": explore_product,
     "Plan, dump and verify": show_products,
     "Multiply features with themselves: polynomials": show_polynomials,
     "Train the tetris classifier, beside e3nn's": train_tetris,
-    "Measure": timed_products,
+    "Measure": benchmark_products,
     "Verify": verify_network,
     "Deploy, and call it from C++": deploy_network,
 }

@@ -1,1 +1,1 @@
-"""Inspection of modules and plans: every stage as text, its costs, and what torch.compile makes of it."""
+"""Inspection of modules and plans: stages, costs, compile reports."""

@@ -1,4 +1,4 @@
-"""Figures by matplotlib, drawn without a display; matplotlib is imported when one is made."""
+"""Figures by matplotlib without a display."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure, in inches; a `TpgenError` says how to get matplotlib."""
+    """Return an empty figure, in inches.  Raises `TpgenError` without matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -25,7 +25,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def plain_logarithms(panel: Any) -> None:
-    """Ticks of logarithmic axes as amounts are written elsewhere: 0.1, 1, 10, 1 k, 1 M."""
+    """Label logarithmic axes as 0.1, 1, 10, 1 k, 1 M."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     for axis in (panel.xaxis, panel.yaxis):
@@ -35,7 +35,7 @@ def plain_logarithms(panel: Any) -> None:
 
 
 def save_figure(figure: Figure, path: str | Path, dpi: int = 130) -> None:
-    """Write a figure; the ending of the path says the format.  The same figure gives the same file."""
+    """Write a figure in the format of the path's suffix, reproducibly."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     kind = Path(path).suffix.lower()
     figure.savefig(path, dpi=dpi, metadata=_WITHOUT_DATE.get(kind))

@@ -1,1 +1,1 @@
-"""Costs: FLOPs, bytes and times of each path, against what the machine can do."""
+"""Costs of each path against the machine's ceilings."""

@@ -1,4 +1,4 @@
-"""Explain a plan: what each path costs and why it is scaled so, how it is written, what the machine allows.
+"""Explain a plan, path by path.
 
 >>> from tpgen.planner.presets import channelwise
 >>> from tpgen.tools.inspection.costs.roofline import Ceilings
@@ -23,9 +23,9 @@ from tpgen.nn.planned import PlannedModule
 from tpgen.planner.plan import Path
 from tpgen.tools.inspection.costs.explained import PathExplanation
 from tpgen.tools.inspection.costs.explanation import ROWS, SECONDS, Explanation
-from tpgen.tools.inspection.costs.measured import module_for, passes, seconds_of_paths
+from tpgen.tools.inspection.costs.measured import benchmark_calls, module_for, seconds_of_paths
 from tpgen.tools.inspection.costs.memory import MemoryEstimate
-from tpgen.tools.inspection.costs.roofline import Ceilings, machine_ceilings, measured_together
+from tpgen.tools.inspection.costs.roofline import Ceilings, machine_ceilings, time_with_ceilings
 from tpgen.tools.inspection.stages.calls import Inspected, request_of
 from tpgen.tools.inspection.stages.request import Request
 
@@ -39,44 +39,43 @@ def explain(
     ceilings: Ceilings | None = None,
     **options: Unpack[RequestOptions],
 ) -> Explanation:
-    """Explain a product, a convolution, a linear layer, a polynomial or a plan: what each path costs, and what the
-    machine allows.
+    """Explain a product, convolution, linear layer, polynomial or plan: each path's costs, and the machine's ceilings.
 
-    A row of a layer with channels, or of a polynomial, has all of them.  ``rows`` is the batch that totals are for; of
-    a convolution the edges, with ``nodes`` that they run between (where left out, as many as edges).  ``measure`` runs
-    it, and every path alone.  ``ceilings`` are those of another machine; without them this one's are measured once, in
-    a quarter of a second.  ``options`` are the fields of `tpgen.tools.inspection.stages.request.Request`, of a
-    polynomial its ``channels`` and ``elements`` too (32 and 1 unless given); a module brings its own.
+    ``rows`` is the batch of the totals; for a convolution the edges, between ``nodes`` (default: as many).  A row has
+    all channels.  ``measure`` times the subject and each path alone.  ``ceilings`` replace this machine's, measured
+    once.  ``options`` are fields of `tpgen.tools.inspection.stages.request.Request`, for a polynomial ``channels`` and
+    ``elements`` too (32 and 1); a module brings its own.
 
-    Raises `TpgenError` for anything else, for a batch without rows, and for nodes of what is no convolution.
+    Raises `TpgenError` for other subjects, empty batches, and ``nodes`` without a convolution.
     """
     request = replace(request_of(subject, **options), rows=rows)
     for name, count in request.sizes.items():
         if count < 1:
             raise TpgenError(f"{name}: the batch that totals are for must have one or more, got {count}")
-    nodes = _nodes(subject, rows, nodes)
+    nodes = _node_count(subject, rows, nodes)
     found = replace(
-        _costs(request, nodes, seconds_of_paths(request, SECONDS / 5) if measure else {}),
-        reason=_reason(subject, request, options),
+        _explain_costs(request, nodes, seconds_of_paths(request, SECONDS / 5) if measure else {}),
+        reason=_strategy_reason(subject, request, options),
         ceilings=ceilings or machine_ceilings(request.dtype, request.device),
     )
     if not measure:
         return found
-    times, of_that_moment = measured_together(passes(request, nodes), request.dtype, request.device, SECONDS)
+    times, measured_ceilings = time_with_ceilings(
+        benchmark_calls(request, nodes), request.dtype, request.device, SECONDS
+    )
     return replace(
         found,
         forward_seconds=times["forward"],
         backward_seconds=times["backward"],
-        ceilings=ceilings or of_that_moment,
+        ceilings=ceilings or measured_ceilings,
     )
 
 
 _NORMALIZATIONS = ("irrep_normalization", "path_normalization")
 
 
-def _costs(request: Request, nodes: int | None, seconds: Mapping[int, float]) -> Explanation:
-    """Paths and totals, without what the machine or a choice has to do with them."""
-    plan, how, memory = request.plan, written_as(request), _memory(request, nodes)
+def _explain_costs(request: Request, nodes: int | None, seconds: Mapping[int, float]) -> Explanation:
+    plan, how, memory = request.plan, describe_path_code(request), _memory_estimate(request, nodes)
     return Explanation(
         product=request.title,
         digest=plan.digest,
@@ -89,7 +88,7 @@ def _costs(request: Request, nodes: int | None, seconds: Mapping[int, float]) ->
         strategy=request.strategy,
         reason="",
         paths=tuple(
-            _path(request, paths, plan.flat.by_instruction[n], how.get(n, ""), seconds.get(n))
+            _explain_path(request, paths, plan.flat.by_instruction[n], how.get(n, ""), seconds.get(n))
             for n, paths in plan.by_instruction.items()
         ),
         dropped=len(plan.instructions) - len(plan.biased) - len(plan.by_instruction),
@@ -100,17 +99,17 @@ def _costs(request: Request, nodes: int | None, seconds: Mapping[int, float]) ->
         ceilings=None,
         nodes=nodes,
         noun=plan.maker.noun,
-        **request.facts,
+        **request.explanation_fields,
     )
 
 
-def _reason(subject: Inspected, request: Request, options: RequestOptions) -> str:
+def _strategy_reason(subject: Inspected, request: Request, options: RequestOptions) -> str:
     if isinstance(subject, PlannedModule) and "strategy" not in options:
         return subject.choice.reason
     return replace(request, strategy=options.get("strategy", "auto")).choice.reason
 
 
-def _nodes(subject: Inspected, rows: int, nodes: int | None) -> int | None:
+def _node_count(subject: Inspected, rows: int, nodes: int | None) -> int | None:
     if getattr(subject, "edges", False):
         return rows if nodes is None else max(nodes, 1)
     if nodes is not None:
@@ -118,20 +117,20 @@ def _nodes(subject: Inspected, rows: int, nodes: int | None) -> int | None:
     return None
 
 
-def _memory(request: Request, nodes: int | None) -> MemoryEstimate:
+def _memory_estimate(request: Request, nodes: int | None) -> MemoryEstimate:
     there = torch.device(request.device).type != "cuda" or torch.cuda.is_available()
     module = module_for(replace(request, backend="eager", device=request.device if there else "cpu"), nodes is not None)
     return module.memory(request.rows, nodes)
 
 
-def _path(
-    request: Request, paths: Sequence[Path], whole: Sequence[Path], how: str, seconds: float | None
+def _explain_path(
+    request: Request, paths: Sequence[Path], flat_paths: Sequence[Path], how: str, seconds: float | None
 ) -> PathExplanation:
-    """The row of an instruction, from its paths, and from these with all channels."""
+    # flat_paths are those of the flat plan, with all channels
     path, slices = paths[0], [p.weight for p in paths if p.weight]
-    numbers = sum({leg.operand: request.numbers(leg) for leg in whole[0].legs}.values())
-    if whole[0].weight and request.plan.operand(whole[0].weight.operand).rows == "row":
-        numbers += prod(whole[0].weight.shape)
+    numbers = sum({leg.operand: request.numbers(leg) for leg in flat_paths[0].legs}.values())
+    if flat_paths[0].weight and request.plan.operand(flat_paths[0].weight.operand).rows == "row":
+        numbers += prod(flat_paths[0].weight.shape)
     legs = [str(leg) for leg in path.inputs] + [""] * 4
     return PathExplanation(
         index=path.index,
@@ -147,7 +146,7 @@ def _path(
         factors=coefficient_factors(path),
         nonzeros=sum(p.nonzeros for p in paths),
         dense=sum(p.dense for p in paths),
-        flops=request.channels * sum(p.flops for p in whole),
+        flops=request.channels * sum(p.flops for p in flat_paths),
         bytes=numbers * request.dtype.itemsize,
         strategy=request.strategy,
         how=how,
@@ -162,8 +161,8 @@ def _path(
 _WRITTEN = {"channel": "C++ loop over channels", "batch": "C++ loop over rows", "matrix": "C++ matrix product"}
 
 
-def written_as(request: Request) -> dict[int, str]:
-    """Say how a kernel computes each path; without one, how many nodes of the graph it has and shares."""
+def describe_path_code(request: Request) -> dict[int, str]:
+    """Describe how a kernel computes each path; else count each path's graph nodes, own and shared."""
     if request.strategy == "kernel":
         return {index: _WRITTEN[name] for index, name in request.scheduled.items()}
     own, shared = Counter[int](), Counter[int]()
@@ -174,10 +173,10 @@ def written_as(request: Request) -> dict[int, str]:
 
 
 def coefficient_factors(path: Path) -> dict[str, float]:
-    """The square roots whose product is the coefficient.
+    """Return the square roots whose product is a path's coefficient.
 
-    ``irrep``: of the irrep normalisation; ``path``: one over the summed elements; ``variance``: of the output;
-    ``weight``: the user's path weight.
+    ``irrep``: irrep normalisation; ``path``: one over the summed elements; ``variance``: of the output; ``weight``: the
+    user's path weight.
 
     >>> from tpgen.planner.product import make_plan
     >>> path = make_plan("4x1o", "1o", "4x1e", [(0, 0, 0, "uvu", True, 4.0)]).paths[0]

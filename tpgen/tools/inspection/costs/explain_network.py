@@ -1,6 +1,4 @@
-"""Explain every product of a network at once: its calls, their rows, and what share of the time it takes.
-
-The network is called as its users call it: with gradients, in the mode that it is in.
+"""Explain every product of a network.
 
 >>> import torch, tpgen
 >>> from tpgen.tools.inspection.costs.roofline import Ceilings
@@ -33,8 +31,8 @@ from tpgen.tools.inspection.costs.watched import (
     NetworkCall,
     WatchedModule,
     WatchedRun,
-    as_before,
     modules_to_watch,
+    preserve_state,
 )
 from tpgen.tools.inspection.report.values import check_call, reason
 from tpgen.tools.inspection.stages.calls import request_of
@@ -44,7 +42,7 @@ _WARM, _ROUNDS = 2, 9  # calls that are not timed, and that are
 
 @dataclass(frozen=True)
 class ProductInNetwork:
-    """A product: its module, the totals of its calls in one call of the network, and its largest call explained."""
+    """A product: module, totals over one call of the network, and explanation of the largest call."""
 
     module: str
     calls: int
@@ -58,15 +56,15 @@ class ProductInNetwork:
 
     @property
     def both_seconds(self) -> float:
-        """Both passes, measured; 0 where they are not."""
+        """Measured seconds of forward and backward, else 0."""
         return (self.seconds or 0.0) + (self.backward_seconds or 0.0)
 
 
 @dataclass(frozen=True)
 class NetworkExplanation(Shown):
-    """All products that one call of a network calls; ``seconds`` is the whole call, measured, and its backward pass.
+    """All products called in one call of a network.
 
-    ``inside`` says that the network itself differentiates, as it does for forces.
+    ``seconds`` times the call and its backward; ``inside`` says whether the network differentiates by itself (forces).
     """
 
     network: str
@@ -78,12 +76,12 @@ class NetworkExplanation(Shown):
 
     @property
     def share(self) -> float | None:
-        """The part of the call's time that its products take."""
+        """Share of the call's time in products."""
         return sum(p.both_seconds for p in self.products) / self.seconds if self.seconds else None
 
     @property
     def largest(self) -> ProductInNetwork:
-        """The product with the most operations in one call."""
+        """Product with the most operations."""
         if not self.products:
             raise TpgenError(f"{self.network} calls no product in one call; it holds {', '.join(self.not_called)}")
         return max(self.products, key=lambda p: p.flops)
@@ -94,13 +92,13 @@ class NetworkExplanation(Shown):
         return found[module]
 
     def to_json(self) -> str:
-        """Everything that is known, as JSON; what was not measured is null."""
+        """Return all values as JSON; unmeasured values are null."""
         return json.dumps({**asdict(self), "share": self.share}, indent=1)
 
     def _rows(self) -> list[list[str]]:
         columns = ["module", "product", "paths", "strategy", "calls", "backward", "rows"]
         columns += ["FLOP", "bytes", "bound by", "predicted"]
-        rows = [_row(p) for p in self.products]
+        rows = [_product_row(p) for p in self.products]
         if self.seconds:
             columns += ["forward", "backward", "of call"]
             for row, p in zip(rows, self.products, strict=True):
@@ -131,10 +129,14 @@ class NetworkExplanation(Shown):
             "bytes": [p.bytes for p in self.products],
             "of call": [p.both_seconds for p in self.products],
         }
-        return lines(self._head()) + html_table(self._rows(), range(2), bars) + lines(*self._foot()) + self._picture()
+        return (
+            lines(self._head())
+            + html_table(self._rows(), range(2), bars)
+            + lines(*self._foot())
+            + self._share_bar_html()
+        )
 
-    def _picture(self) -> str:
-        """Share of the call that each product takes, measured; else of what is predicted of all, or computed."""
+    def _share_bar_html(self) -> str:
         names = [p.module or "(itself)" for p in self.products]
         if self.seconds:
             times = [p.both_seconds for p in self.products]
@@ -148,7 +150,7 @@ class NetworkExplanation(Shown):
         return lines(said) + share_bar([*zip(names, values, strict=True)], sum(values))
 
 
-def _row(product: ProductInNetwork) -> list[str]:
+def _product_row(product: ProductInNetwork) -> list[str]:
     found = product.explanation
     return [
         product.module or "(itself)",
@@ -174,18 +176,16 @@ def explain_network(
     measure: bool = False,
     ceilings: Ceilings | None = None,
 ) -> NetworkExplanation:
-    """Explain each product, linear layer and polynomial that a call of the network calls, for the rows of its calls.
+    """Explain each product, linear layer and polynomial in a call of a network, for the rows of its calls.
 
-    The call is ``network(*inputs, **keywords)``, with gradients and in the mode that the network is in.  A network that
-    takes its forces inside has its backward passes there; of any other, one backward pass follows the call, from the
-    sum of the results to parameters and to inputs that require a gradient.  Buffers, gradients of parameters and
-    random numbers are put back.
+    The call is ``network(*inputs, **keywords)``, with gradients, in the network's mode.  A backward pass from the sum
+    of the results follows, unless the network differentiates by itself (forces).  Buffers, gradients and random numbers
+    are restored.
 
-    Operations, bytes and predictions are sums over the calls of a product, forward alone.  ``measure`` calls some more
-    times, for the times of every product in its place, forward and backward, and of the whole.  ``ceilings`` are those
-    of `explain`.
+    Operations, bytes and predictions are forward sums over a product's calls.  ``measure`` times the call and every
+    product in it, forward and backward.
 
-    Raises `TpgenError` for a network without products of tpgen's, and for inputs that it does not take.
+    Raises `TpgenError` for a network without tpgen's products, and for inputs on which the network fails.
     """
     check_call("explain_network(network, [x, y])", network, inputs)
     held = modules_to_watch(network)
@@ -193,9 +193,9 @@ def explain_network(
         raise TpgenError(
             f"{type(network).__name__} holds no product of tpgen's; tpgen.convert(network) takes e3nn's products over"
         )
-    watch = CallWatch.over(held, device_of(network, inputs))
+    watch = CallWatch.for_modules(held, device_of(network, inputs))
     run = WatchedRun(network, tuple(inputs), dict(keywords or {}), watch)
-    with as_before(network), watch.on():
+    with preserve_state(network), watch.recording():
         try:
             run()
         except Exception as error:  # whatever the network says of its inputs
@@ -204,10 +204,10 @@ def explain_network(
             ) from error
         seen = {path: tuple(calls) for path, calls in watch.calls.items()}
         passes = dict(watch.passes)
-        times, whole = _measured(run) if measure else ({}, Timing((), 0))
+        times, whole = _time_products_and_call(run) if measure else ({}, Timing((), 0))
     products = tuple(
         replace(
-            _explained(path, watched, seen[path], ceilings),
+            _explain_product(path, watched, seen[path], ceilings),
             backward=passes.get(path, 0),
             seconds=times.get(path, (None, None))[0],
             backward_seconds=times.get(path, (None, None))[1],
@@ -225,7 +225,7 @@ def explain_network(
     )
 
 
-def _explained(
+def _explain_product(
     path: str, watched: WatchedModule, calls: Sequence[NetworkCall], ceilings: Ceilings | None
 ) -> ProductInNetwork:
     largest = max(calls, key=lambda call: call.rows)
@@ -239,8 +239,7 @@ def _explained(
     return ProductInNetwork(path, len(calls), found, flops, moved, predicted)
 
 
-def _measured(run: WatchedRun) -> tuple[dict[str, tuple[float, float | None]], Timing]:
-    """Median seconds of every product, forward and backward, and the times of the whole."""
+def _time_products_and_call(run: WatchedRun) -> tuple[dict[str, tuple[float, float | None]], Timing]:
     watch = run.watch
     forward: dict[str, list[float]] = {}
     backward: dict[str, list[float]] = {}

@@ -1,4 +1,4 @@
-"""Values that are known of a product and of each of its paths: what pictures and tables of an explanation read."""
+"""Values of an explanation."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from tpgen.tools.inspection.costs.roofline import Ceilings
 
 @dataclass(frozen=True)
 class PathExplanation:
-    """One path, or one term of a polynomial: what it couples, what scales it, what it costs per row, how it is written.
+    """One path, or one term of a polynomial: segments, coefficient, costs per row, and code.
 
-    That of a linear layer has no second input, mode and coupling: they are empty, and 0.  A term has a constant of its
-    own for each of its paths, and no coefficient beside them.
+    Fields that a linear layer lacks are empty or 0.
     """
 
     index: int
@@ -41,23 +40,23 @@ class PathExplanation:
 
     @property
     def couples(self) -> str:
-        """The segments that meet, and the one they reach."""
+        """The path's segments, as ``in1 × in2 → out``."""
         return f"{' × '.join(filter(None, (self.in1, self.in2, self.in3, self.in4)))} → {self.out}"
 
     @property
     def density(self) -> float:
-        """Share of the coupling entries that are not zero."""
+        """Share of nonzero coupling entries."""
         return self.nonzeros / self.dense if self.dense else 1.0
 
     @property
     def weights(self) -> str:
-        """Place of its weights; empty where it has none."""
+        """Range of the path's weights; empty without weights."""
         return f"{self.operand} {self.weight[0]}:{self.weight[1]}".strip() if self.weight else ""
 
 
 @dataclass(frozen=True)
 class Explained:
-    """A product, a linear layer or a polynomial, explained; times are for the whole batch and in seconds."""
+    """An explained product, linear layer or polynomial; times are seconds for the batch."""
 
     product: str
     digest: str
@@ -88,14 +87,14 @@ class Explained:
 
     @property
     def batch(self) -> str:
-        """The batch that totals are for."""
+        """The batch of the totals, in words."""
         rows = f"{self.rows:,} rows" if self.nodes is None else f"{self.rows:,} edges of {self.nodes:,} nodes"
         channels = f" of {self.channels} channels" if self.channels else ""
         return rows + channels + (f", {self.elements} elements" if self.elements > 1 else "")
 
     @property
     def points(self) -> list[tuple[PathExplanation, float, float]]:
-        """Paths with their operations per byte and per second, in the time measured or the least under the ceilings."""
+        """Paths with operations per byte and per second, by measured or least time."""
         ceilings, rows = self.ceilings, self.rows
         if ceilings is None:
             return []
@@ -105,7 +104,7 @@ class Explained:
 
     @property
     def rates(self) -> dict[str, float]:
-        """Operations per second of the batch, as ``predicted`` and ``measured``."""
+        """Operations per second, ``predicted`` and ``measured``."""
         times = {"predicted": self.predicted_seconds, "measured": self.forward_seconds}
         return {name: self.flops / seconds for name, seconds in times.items() if seconds}
 
@@ -116,12 +115,12 @@ class Explained:
 
     @property
     def predicted_seconds(self) -> float | None:
-        """The least time of a forward pass that the ceilings allow."""
+        """Least time of a forward pass under the ceilings."""
         return self.ceilings.seconds(self.flops, self.bytes) if self.ceilings else None
 
     @property
     def bound(self) -> str | None:
-        """Resource that takes the time: ``memory`` or ``arithmetic``."""
+        """Limiting resource: ``memory`` or ``arithmetic``."""
         if not self.ceilings:
             return None
         return "memory" if self.intensity < self.ceilings.ridge else "arithmetic"

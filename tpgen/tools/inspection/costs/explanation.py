@@ -1,4 +1,4 @@
-"""An explanation as a value: what `tpgen.explain` returns."""
+"""The result of `tpgen.explain`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SECONDS = 0.25  # for each measured time
 
 
 class ExplainedOptions(RequestOptions, total=False):
-    """Options of how a plan is written, and what it is explained for."""
+    """Options of a request, with nodes and ceilings."""
 
     nodes: int | None
     ceilings: Ceilings | None
 
 
 class ExplainOptions(ExplainedOptions, total=False):
-    """The keywords of `explain`."""
+    """Keywords of `explain`."""
 
     rows: int
     measure: bool
@@ -36,27 +36,27 @@ class ExplainOptions(ExplainedOptions, total=False):
 
 @dataclass(frozen=True)
 class Explanation(Shown, Explained):
-    """A product, a linear layer or a polynomial, explained: as text, in a notebook, as JSON and as a picture."""
+    """An explained product, linear layer or polynomial, as text, HTML, JSON or picture."""
 
     def to_json(self) -> str:
-        """Everything that is known, as JSON; what was not measured is null."""
+        """Return all values as JSON; unmeasured values are null."""
         return json.dumps({**asdict(self), **self.derived}, indent=1)
 
     def plot(self, path: str | FilePath) -> None:
-        """Draw costs of each path, and the product under the machine's ceilings; a `TpgenError` without matplotlib."""
+        """Draw costs and roofline into a file.  Raises `TpgenError` without matplotlib."""
         draw_explanation(self, path)
 
     def __str__(self) -> str:
-        return "\n".join([*_head(self), "", table(*_rows(self)), "", *_aligned(totals(self))])
+        return "\n".join([*_head_lines(self), "", table(*_table_cells(self)), "", *_align_facts(totals(self))])
 
     def _repr_html_(self) -> str:
-        rows, left = _rows(self)
+        rows, left = _table_cells(self)
         bars: dict[str, Sequence[float]] = {
             "flops": [p.flops for p in self.paths],
             "bytes": [p.bytes for p in self.paths],
             "alone": [p.seconds or 0.0 for p in self.paths],
         }
-        shown = lines(*_head(self)) + html_table(rows, left, bars) + lines(*_aligned(totals(self)))
+        shown = lines(*_head_lines(self)) + html_table(rows, left, bars) + lines(*_align_facts(totals(self)))
         return shown + roofline(self)
 
 
@@ -78,10 +78,10 @@ _COLUMNS: dict[str, Callable[[PathExplanation], str]] = {
     "written as": lambda p: p.how,
 }
 _LEFT = {"in1", "in2", "in3", "in4", "out", "mode", "constant", "= irrep × path × variance × weight", "written as"}
-_NOT_SAID = ("in3", "in4", "constant", "paths", "monomials", "alone")  # of nothing at all
+_HIDDEN_WHEN_EMPTY = ("in3", "in4", "constant", "paths", "monomials", "alone")  # of nothing at all
 
 
-def _head(found: Explanation) -> list[str]:
+def _head_lines(found: Explanation) -> list[str]:
     dropped = f", {found.dropped} empty dropped" if found.dropped else ""
     normalization = f"{found.normalization} normalisation, " if found.normalization else ""
     return [
@@ -92,15 +92,17 @@ def _head(found: Explanation) -> list[str]:
     ]
 
 
-def _rows(found: Explanation) -> tuple[list[list[str]], list[int]]:
+def _table_cells(found: Explanation) -> tuple[list[list[str]], list[int]]:
     cells = {name: [cell(path) for path in found.paths] for name, cell in _COLUMNS.items()}
-    columns = {name: column for name, column in cells.items() if any(column) or not (column or name in _NOT_SAID)}
+    columns = {
+        name: column for name, column in cells.items() if any(column) or not (column or name in _HIDDEN_WHEN_EMPTY)
+    }
     heads = [found.noun if name == "path" else name for name in columns]
     return [heads, *map(list, zip(*columns.values(), strict=True))], [n for n, h in enumerate(columns) if h in _LEFT]
 
 
 def totals(found: Explanation) -> dict[str, str]:
-    """Facts of the product as a whole, by name."""
+    """Return facts of the whole product by name."""
     facts = {
         f"for {found.batch}": f"{quantity(found.flops, 'FLOP')}, {quantity(found.bytes, 'B')} with each operand "
         f"once: {found.intensity:.2f} FLOP/B",
@@ -120,18 +122,18 @@ def totals(found: Explanation) -> dict[str, str]:
             f"{duration(found.predicted_seconds)} forward at least: bound by {found.bound} "
             f"(the ridge is at {found.ceilings.ridge:.1f} FLOP/B)"
         )
-    facts["measured"] = _measured(found)
+    facts["measured"] = _measured_text(found)
     if found.ceilings and found.ceilings.warning:
         facts["warning"] = found.ceilings.warning
     return facts
 
 
-def _aligned(facts: dict[str, str]) -> list[str]:
+def _align_facts(facts: dict[str, str]) -> list[str]:
     width = max(map(len, facts))
     return [f"{name:{width}}  {text}" for name, text in facts.items()]
 
 
-def _measured(found: Explanation) -> str:
+def _measured_text(found: Explanation) -> str:
     if found.forward_seconds is None or found.backward_seconds is None:
         return "nothing; measure=True (--measure) runs it"
     share = (found.predicted_seconds or 0) / found.forward_seconds

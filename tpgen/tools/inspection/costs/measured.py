@@ -1,4 +1,4 @@
-"""Times of a product or a convolution as it is written and run, of each path, and of each strategy, for `tune`."""
+"""Measured times of products, paths and strategies."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tpgen.nn.planned import PlannedModule
 from tpgen.tools.inspection.stages.request import Request
 
 
-def passes(request: Request, nodes: int | None = None) -> dict[str, Callable[[], None]]:
-    """Calls of ``forward`` and of ``backward`` (forward and backward) on random operands.
+def benchmark_calls(request: Request, nodes: int | None = None) -> dict[str, Callable[[], None]]:
+    """Return calls of ``forward``, and of ``backward`` (forward and backward), on random operands.
 
-    With ``nodes`` it is the convolution, on random edges between them.
+    ``nodes`` selects the convolution, on random edges.
     """
-    run, operands = runnable(request, nodes)
+    run, operands = random_call(request, nodes)
     for operand in operands:
         operand.requires_grad_()
 
@@ -37,22 +37,19 @@ def passes(request: Request, nodes: int | None = None) -> dict[str, Callable[[],
 
 
 def seconds_of_paths(request: Request, seconds: float) -> dict[int, float]:
-    """The time of every path as a product of its own, in the strategy of the whole.
-
-    Their sum is more than the whole: what paths share is done anew for each.  All paths are timed in turn, and again:
-    what else the machine does for a while then falls on no path alone.
-    """
+    """Time each path as a product of its own, in turn with the others; return median seconds."""
+    # in turn, so that other load falls on all paths; the sum exceeds the product's time, as paths share work
     plan, calls = request.plan, {}
     for n, paths in plan.by_instruction.items():
         # graphs run eagerly: compiling each path alone would take minutes
-        calls[str(n)], _ = runnable(replace(request, plan=plan.maker.alone(plan, paths[0]), backend="eager"))
+        calls[str(n)], _ = random_call(replace(request, plan=plan.maker.alone(plan, paths[0]), backend="eager"))
     with torch.no_grad():
         found = time_in_turns(calls, request.device, len(calls) * seconds)
     return {int(n): timing.median for n, timing in found.items()}
 
 
-def runnable(request: Request, nodes: int | None = None) -> tuple[Callable[[], Tensor], list[Tensor]]:
-    """A call of the module on random operands (and edges), and those of them that have gradients."""
+def random_call(request: Request, nodes: int | None = None) -> tuple[Callable[[], Tensor], list[Tensor]]:
+    """Return a call of the module on random operands (and edges), and the operands with gradients."""
     module, generator = module_for(request, nodes is not None), torch.Generator().manual_seed(0)
     indexed = request.indexed if nodes is None else nodes
 
@@ -67,14 +64,14 @@ def runnable(request: Request, nodes: int | None = None) -> tuple[Callable[[], T
 
 
 def module_for(request: Request, convolution: bool = False) -> PlannedModule:
-    """The module that a request stands for, without weights of its own."""
+    """Return the request's module, without weights of its own."""
     module = module_of(request.plan, edges=convolution, **request.module_options)
     return module.to(device=request.device, dtype=request.dtype)
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """Median times of one forward and backward pass, in milliseconds by strategy, and what was left out and why."""
+    """Median milliseconds of forward and backward by strategy, and why strategies were left out."""
 
     milliseconds: dict[str, float]
     left_out: dict[str, str]
@@ -92,19 +89,17 @@ class Tuning:
 
 
 def tune(request: Request, seconds: float = 3.0, progress: Callable[[str], None] = lambda strategy: None) -> Tuning:
-    """Time every strategy for a plan, in turn, and remember the fastest for modules made from now on.
-
-    Of a polynomial the choice holds for any number of channels and elements.
-    """
+    """Time every strategy of a plan in turn, and remember the fastest for new modules."""
     plan, calls, left_out = request.computed, {}, {}
     for strategy in strategies_of(plan):
         if reason := why_unfit(plan, request, strategy):
             left_out[strategy] = reason
             continue
         progress(strategy)
-        calls[strategy] = passes(replace(request, strategy=strategy))["backward"]
+        calls[strategy] = benchmark_calls(replace(request, strategy=strategy))["backward"]
         calls[strategy]()  # compiled before anything is timed
     timings = time_in_turns(calls, request.device, seconds)
     tuning = Tuning({name: 1e3 * found.median for name, found in timings.items()}, left_out, request.rows)
+    # of a polynomial for any number of channels and elements
     remember_choice(plan, request, tuning.fastest, tuning.milliseconds[tuning.fastest], request.rows)
     return tuning

@@ -1,4 +1,4 @@
-"""Memory that a call takes, before it is made: an estimate by shapes, which measurement confirms."""
+"""Memory of a call, by shapes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tpgen.kernels.runtime.workspace import call_workspace
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes of one call of a module; what is given (operands and parameters) counts in ``given`` alone."""
+    """Bytes of one call of a module; ``given`` alone counts operands and parameters."""
 
     given: int  # operands and parameters, which are there before
     result: int
@@ -34,15 +34,12 @@ class MemoryEstimate:
 
 
 def estimate_memory(module: nn.Module, *operands: Any) -> MemoryEstimate:
-    """The most memory that a call takes at once, and with its gradients; nothing is computed.
+    """Estimate the peak memory of a call, and with its gradients, without computing.
 
-    ``module`` is a product, convolution, polynomial or a network that holds them, run without `torch.compile`;
-    ``operands`` are those of a call, whose values do not matter: they may stand on ``meta``.  Counted are tensors, and
-    what tpgen's kernels take beside them; not the program itself, nor what libraries keep
-    for themselves.
+    ``module`` runs without `torch.compile`; ``operands`` are those of a call, also on ``meta``.  Tensors and workspaces
+    of tpgen's kernels count.  If no result has a gradient (forces taken inside), training is the call alone.
 
-    Where no result has a gradient, as forces taken inside a network have none, training is that call alone.
-    Raises `TpgenError` for a module that another backend compiles, `InputError` as the module does.
+    Raises `TpgenError` for a module with a compiling backend, `InputError` for wrong operands.
 
     >>> import tpgen
     >>> product = tpgen.TensorProduct("8x1o", "1o", "8x0e", [(0, 0, 0, "uvu", True)], strategy="einsum")
@@ -60,25 +57,25 @@ def estimate_memory(module: nn.Module, *operands: Any) -> MemoryEstimate:
             f"memory is estimated of modules that run as they are written, and backend {backend!r} compiles them anew: "
             "build the module with backend='eager' to ask"
         )
-    return without_values(lambda taken: _Call(module, operands, taken).estimate())
+    return without_values(lambda footprint: _ValuelessCall(module, operands, footprint).estimate())
 
 
-class _Call:
-    def __init__(self, module: nn.Module, operands: Sequence[Any], taken: Footprint) -> None:
-        self.module, self.taken = module, taken
-        self.operands = [_like(x) if isinstance(x, Tensor) else x for x in operands]
-        self.parameters = {name: _like(p, p.requires_grad) for name, p in module.named_parameters()}
-        self.before = taken.now
+class _ValuelessCall:
+    def __init__(self, module: nn.Module, operands: Sequence[Any], footprint: Footprint) -> None:
+        self.module, self.footprint = module, footprint
+        self.operands = [_empty_like(x) if isinstance(x, Tensor) else x for x in operands]
+        self.parameters = {name: _empty_like(p, p.requires_grad) for name, p in module.named_parameters()}
+        self.before = footprint.now
 
     def estimate(self) -> MemoryEstimate:
         with torch.no_grad():
-            result = sum(x.nbytes for x in self._results())
-        forward = self.taken.peak - self.before
-        self.taken.peak = self.taken.now
-        kept = self._train() - result
-        return MemoryEstimate(self.before, result, forward, max(kept, 0), self.taken.peak - self.before)
+            result = sum(x.nbytes for x in self._result_tensors())
+        forward = self.footprint.peak - self.before
+        self.footprint.peak = self.footprint.now
+        kept = self._train_and_count_kept_bytes() - result
+        return MemoryEstimate(self.before, result, forward, max(kept, 0), self.footprint.peak - self.before)
 
-    def _results(self) -> list[Tensor]:
+    def _result_tensors(self) -> list[Tensor]:
         try:
             found = functional_call(self.module, self.parameters, tuple(self.operands))
         except TpgenError:
@@ -88,10 +85,10 @@ class _Call:
             raise InputError(f"{name} does not take these operands ({error}): give those of one whole call") from error
         return [x for x in pytree.tree_leaves(found) if isinstance(x, Tensor)]
 
-    def _train(self) -> int:
+    def _train_and_count_kept_bytes(self) -> int:
         with torch.enable_grad():
-            results = [x for x in self._results() if x.requires_grad]
-        held = self.taken.now - self.before
+            results = [x for x in self._result_tensors() if x.requires_grad]
+        held = self.footprint.now - self.before
         if not results:  # none has a gradient, so there is no backward pass
             return held
         inputs = [x for x in (*self.operands, *self.parameters.values()) if isinstance(x, Tensor) and x.requires_grad]
@@ -99,8 +96,8 @@ class _Call:
         return held
 
 
-def _like(x: Tensor, requires_grad: bool | None = None) -> Tensor:
-    """A tensor of the same kind without values; what can have a gradient has one unless told otherwise."""
+def _empty_like(x: Tensor, requires_grad: bool | None = None) -> Tensor:
+    # by default floating-point tensors require a gradient
     wanted = x.is_floating_point() if requires_grad is None else requires_grad
     device = "cpu" if x.is_meta else x.device
     made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)

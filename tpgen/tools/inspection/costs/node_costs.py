@@ -1,6 +1,4 @@
-"""Costs of every node of a graph: the shape of its result, its bytes and its operations.
-
-Programs run on fake tensors, so nothing is computed and no memory is taken.
+"""Costs of every graph node.
 
 >>> from tpgen.tools.inspection.stages.request import Request
 >>> from tpgen.planner.presets import full
@@ -31,7 +29,7 @@ _REDUCTIONS = ("sum", "mean", "amax", "amin", "prod", "index_add", "index_add_",
 
 @dataclass(frozen=True)
 class NodeCost:
-    """The result of a node: its shape and dtype, whether it is new memory, and the operations that it took."""
+    """A node's result (shape, dtype, bytes, whether a view) and operations."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -46,16 +44,16 @@ class NodeCost:
 
 
 def node_costs(request: Request) -> dict[str, NodeCost]:
-    """Costs of the program of a request, by the names of its nodes, for its batch of rows."""
+    """Return the costs of a request's program by node name."""
     emission = request.emission()
-    watch = _Watch(request.module(emission))
+    watch = _CostInterpreter(request.module(emission))
     with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True):  # example arguments are made as such too
         watch.run(*example_arguments(request, emission.arguments))
     return watch.found
 
 
 def traced_costs(graph: fx.Graph) -> dict[str, NodeCost]:
-    """Costs of a graph in aten operations whose nodes hold fake results, as AOTAutograd traces it."""
+    """Return the costs of a graph traced by AOTAutograd, by node name."""
     found = {}
     for node in graph.nodes:
         value = node.meta.get("val")
@@ -63,13 +61,13 @@ def traced_costs(graph: fx.Graph) -> dict[str, NodeCost]:
             args, kwargs = pytree.tree_map_only(fx.Node, lambda n: n.meta.get("val"), (node.args, node.kwargs))
             is_call = isinstance(node.target, OpOverload)
             flops = operations(node.target, args, kwargs, value) if is_call else 0
-            is_view = _is_view(node.target) if is_call else node.target is operator.getitem  # of a split
-            found[node.name] = _cost(value, flops, is_view)
+            is_view = _returns_view(node.target) if is_call else node.target is operator.getitem  # of a split
+            found[node.name] = _node_cost(value, flops, is_view)
     return found
 
 
 def operations(function: OpOverload, args: tuple, kwargs: Mapping[str, Any], result: Any) -> int:
-    """Operations of a call of aten: of matrix products by their sizes, of others one for each number they meet.
+    """Count an aten call's operations: matrix products by size, pointwise calls and reductions one per number.
 
     >>> a = torch.ones(2, 3)
     >>> operations(torch.ops.aten.mm.default, (a, a.T), {}, a @ a.T)
@@ -85,7 +83,7 @@ def operations(function: OpOverload, args: tuple, kwargs: Mapping[str, Any], res
     return result.numel() if torch.Tag.pointwise in function.tags and isinstance(result, Tensor) else 0
 
 
-class _Watch(fx.Interpreter):
+class _CostInterpreter(fx.Interpreter):
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
         self.found: dict[str, NodeCost] = {}
@@ -95,8 +93,8 @@ class _Watch(fx.Interpreter):
             result = super().run_node(n)
         if isinstance(result, Tensor) and n.op != "output":
             read = pytree.tree_leaves([self.env[given] for given in n.all_input_nodes])
-            held = {_storage(value) for value in read if isinstance(value, Tensor)}
-            self.found[n.name] = _cost(result, counted.flops, _storage(result) in held)
+            held = {_storage_id(value) for value in read if isinstance(value, Tensor)}
+            self.found[n.name] = _node_cost(result, counted.flops, _storage_id(result) in held)
         return result
 
 
@@ -110,17 +108,16 @@ class _FlopCounter(DispatchMode):
         return result
 
 
-def _storage(value: Tensor) -> int:
+def _storage_id(value: Tensor) -> int:
     return value.untyped_storage()._cdata
 
 
-def _cost(value: Tensor, flops: int, is_view: bool) -> NodeCost:
+def _node_cost(value: Tensor, flops: int, is_view: bool) -> NodeCost:
     dtype = str(value.dtype).removeprefix("torch.")
     shape = tuple(map(int, value.shape))
     return NodeCost(shape, dtype, prod(shape) * value.dtype.itemsize, is_view, int(flops))
 
 
-def _is_view(function: OpOverload) -> bool:
-    """Whether a result of the call is part of an operand, which it does not write."""
+def _returns_view(function: OpOverload) -> bool:
     returned = [r.alias_info for r in function._schema.returns]
     return any(info is not None and not info.is_write for info in returned)

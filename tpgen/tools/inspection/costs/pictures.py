@@ -1,7 +1,4 @@
-"""Pictures of a product: its costs under the machine's ceilings, couplings, the fx graph coloured by path.
-
-matplotlib is an optional part; a `TpgenError` says how to get it.
-"""
+"""Pictures of a product by matplotlib."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ _DPI = 110  # pictures of many dots are large
 
 
 def draw_explanation(found: Explained, path: str | Path) -> None:
-    """Bars of each path's operations, bytes and (if measured) time; the product under the machine's roofline."""
+    """Draw each path's operations, bytes and measured time as bars, and the roofline."""
     kinds: dict[str, list[float]] = {
         "FLOP per row": [p.flops for p in found.paths],
         "B per row": [p.bytes for p in found.paths],
@@ -38,15 +35,14 @@ def draw_explanation(found: Explained, path: str | Path) -> None:
     figure = new_figure(2.7 * len(kinds) + 5.6, max(3.4, 0.2 * len(found.paths) + 1.4))
     panels = figure.subplots(1, len(kinds) + 1, width_ratios=[1] * len(kinds) + [1.5], squeeze=False)[0]
     for n, (panel, (label, values)) in enumerate(zip(panels, kinds.items(), strict=False)):
-        _bars(panel, found.paths, values, label, named=n == 0)
-    _roofline(panels[-1], found)
+        _draw_bars(panel, found.paths, values, label, named=n == 0)
+    _draw_roofline(panels[-1], found)
     rows = f"{found.rows:,} rows" if found.nodes is None else f"{found.rows:,} edges"
     figure.suptitle(f"{found.product}\nstrategy {found.strategy}, {rows}, {found.dtype}, {found.device}", fontsize=9)
     save_figure(figure, path, _DPI)
 
 
-def _bars(panel: Any, paths: Sequence[PathExplanation], values: Sequence[float], label: str, named: bool) -> None:
-    """A bar for each path; the axis has a prefix of its unit (2.5 kFLOP), and few ticks."""
+def _draw_bars(panel: Any, paths: Sequence[PathExplanation], values: Sequence[float], label: str, named: bool) -> None:
     from matplotlib.ticker import MaxNLocator
 
     scale, prefix = next((one for one in _PREFIXES if max(values, default=0.0) >= one[0]), (1.0, ""))
@@ -68,8 +64,7 @@ _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, 
 _TOTALS = {"predicted": ("predicted at least", "none"), "measured": ("measured forward", "k")}  # label and fill
 
 
-def _roofline(panel: Any, found: Explained) -> None:
-    """The product, and each path by itself, under the roof of the machine."""
+def _draw_roofline(panel: Any, found: Explained) -> None:
     panel.set(xscale="log", yscale="log")
     panel.set_xlabel("FLOP per byte", fontsize=9)
     panel.set_ylabel("FLOP per second", fontsize=9)
@@ -105,15 +100,13 @@ _GAP, _TITLE = 3, 3.2  # entries between two couplings, and above one
 
 
 def draw_couplings(plan: Plan, path: str | Path) -> None:
-    """The couplings of a product: which entries are not zero, a block for each (l1, l2, l3), red and blue by sign.
-
-    In a block i runs down and j across; the slices k stand side by side.  Entries are of one size: areas compare.
-    """
+    """Draw a product's nonzero coupling entries: a block per (l1, l2, l3), red and blue by sign."""
     triples = sorted(
         dict.fromkeys((p.in1.ir.l, p.in2.ir.l, p.out.ir.l) for p in plan.paths), key=lambda ls: (ls[0], ls[2], ls[1])
     )
-    blocks = {ls: _slices(coupling(*ls)) for ls in triples}
-    places, width, height = _shelves({ls: block.shape for ls, block in blocks.items()})
+    # in a block i runs down and j across; slices k lie side by side, and entries have one size
+    blocks = {ls: _tile_last_axis(coupling(*ls)) for ls in triples}
+    places, width, height = _pack_blocks({ls: block.shape for ls, block in blocks.items()})
     across, down = width + 2 * _GAP, height + _GAP + 6
     figure = new_figure(across * _CELL, down * _CELL)
     figure.set_layout_engine("none")
@@ -138,18 +131,18 @@ def draw_couplings(plan: Plan, path: str | Path) -> None:
     save_figure(figure, path, _DPI)
 
 
-def _slices(values: np.ndarray) -> np.ndarray:
-    """The slices of the last axis side by side, a column of nothing between two."""
+def _tile_last_axis(values: np.ndarray) -> np.ndarray:
+    # a column of nan between two slices
     padded = [np.pad(values[:, :, k], ((0, 0), (0, 1)), constant_values=np.nan) for k in range(values.shape[2])]
     return np.concatenate(padded, axis=1)[:, :-1]
 
 
-def _shelves(
+def _pack_blocks(
     shapes: dict[tuple[int, int, int], tuple[int, ...]],
 ) -> tuple[dict[tuple[int, int, int], tuple[float, float]], float, float]:
-    """Places of blocks in rows, each row as tall as its tallest; with the width and height of all.
+    """Place blocks in rows; return places, width and height.
 
-    >>> _shelves({(0, 0, 0): (1, 1), (1, 1, 0): (3, 3)})[0]
+    >>> _pack_blocks({(0, 0, 0): (1, 1), (1, 1, 0): (3, 3)})[0]
     {(0, 0, 0): (0.0, 0.0), (1, 1, 0): (11.0, 0.0)}
     """
     places, x, y, tallest, width = {}, 0.0, 0.0, 0.0, 40.0
@@ -164,19 +157,15 @@ def _shelves(
 
 
 def draw_graph(request: Request, path: str | Path) -> None:
-    """The fx graph: a dot for each node, coloured by its path (grey: several or all), inputs at the top."""
+    """Draw the fx graph: a dot per node, coloured by path (grey: several or all), inputs on top."""
     names = {p.index: f"{p.index}: {p.in1} x {p.in2} → {p.out}" for p in request.plan.paths}
     colors = {index: path_color(index) for index in names}
     _draw_dots(graph_dots(request.emission().graph), names, colors, "several paths, or all", path, numbered=True)
 
 
 def draw_network(graph_module: fx.GraphModule, path: str | Path) -> None:
-    """The graph of a traced or flat network: a dot for each node, coloured by its module.
-
-    Black nodes serve several products (see `inline_products`), grey ones are the network's own code.  Modules count as
-    far as the network itself names them: ``convolutions.0`` and not what is inside.
-    """
-    homes = {node.name: _home(node) for node in graph_module.graph.nodes}
+    """Draw a network's graph: a dot per node, coloured by module (black: several products; grey: other code)."""
+    homes = {node.name: _module_of_node(node) for node in graph_module.graph.nodes}
     modules = sorted(filter(None, dict.fromkeys(homes.values())), key=lambda home: home == _SHARED)
     numbers = {home: n for n, home in enumerate(modules)}
     colors = {n: "black" if home == _SHARED else path_color(n) for n, home in enumerate(modules)}
@@ -188,7 +177,7 @@ def draw_network(graph_module: fx.GraphModule, path: str | Path) -> None:
 _SHARED = "several products"
 
 
-def _home(node: fx.Node) -> str | None:
+def _module_of_node(node: fx.Node) -> str | None:
     if len(node.meta.get("shared_by", ())) > 1:
         return _SHARED
     parts = str(node.meta.get("module_path", "")).split(".")
@@ -217,12 +206,12 @@ def _draw_dots(
         panel.plot(*zip(*points, strict=True), color="0.82", lw=0.6, zorder=1)
     for name, (x, y) in place.items():
         number = dots[name].path
-        _dot(panel, x, y, colors.get(number, SHARED_COLOR), str(number) if numbered and number is not None else "")
+        _draw_dot(panel, x, y, colors.get(number, SHARED_COLOR), str(number) if numbered and number is not None else "")
     for name in (name for name, dot in dots.items() if dot.is_end):
         away, va = (8, "bottom") if name in inputs else (-8, "top")
-        _title(panel, dots[name], place[name], (0, away), ha="center", va=va)
-    for name in _with_room(place, dots):
-        _title(panel, dots[name], place[name], (6, 0), fontsize=5.5, color="0.3", va="center")
+        _draw_title(panel, dots[name], place[name], (0, away), ha="center", va=va)
+    for name in _dots_with_room_for_title(place, dots):
+        _draw_title(panel, dots[name], place[name], (6, 0), fontsize=5.5, color="0.3", va="center")
     for number, name in names.items():
         panel.plot([], [], "o", ms=6, color=colors[number], label=name)
     panel.plot([], [], "o", ms=6, color=SHARED_COLOR, label=others)
@@ -231,20 +220,20 @@ def _draw_dots(
     save_figure(figure, path, _DPI)
 
 
-def _dot(panel: Any, x: float, y: float, color: Any, number: str) -> None:
+def _draw_dot(panel: Any, x: float, y: float, color: Any, number: str) -> None:
     panel.plot([x], [y], "o", ms=7.5, color=color, mec="white", mew=0.6, zorder=2)
     if number:
         on = text_color(color) if isinstance(color, tuple) else "#fff"
         panel.annotate(number, (x, y), fontsize=4.5, color=on, ha="center", va="center_baseline", zorder=3)
 
 
-def _title(panel: Any, dot: Dot, at: tuple[float, float], away: tuple[int, int], **style: Any) -> None:
+def _draw_title(panel: Any, dot: Dot, at: tuple[float, float], away: tuple[int, int], **style: Any) -> None:
     box = {"fc": "white", "ec": "none", "pad": 0.6}
     style = {"fontsize": 8, "zorder": 1.5, "bbox": box, **style}
     panel.annotate(dot.title, at, xytext=away, textcoords="offset points", **style)
 
 
-def _with_room(place: Mapping[str, tuple[float, float]], dots: Mapping[str, Dot]) -> list[str]:
+def _dots_with_room_for_title(place: Mapping[str, tuple[float, float]], dots: Mapping[str, Dot]) -> list[str]:
     # names of the inner dots that have room for their title on their right, before the next dot of the rank
     ranks: dict[float, list[tuple[float, str]]] = {}
     for name, (x, y) in place.items():

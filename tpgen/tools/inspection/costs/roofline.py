@@ -1,9 +1,4 @@
-"""Ceilings of a machine: bytes copied and operations done per second.
-
-Two small measurements, together under half a second: once per process, and again beside whatever is measured. They
-are what torch reaches here with large operands, not what a data sheet promises; a product that runs at these is as
-fast as it can be.
-"""
+"""Ceilings of a machine, measured by torch."""
 
 from __future__ import annotations
 
@@ -22,7 +17,7 @@ _SECONDS = 0.12  # for each measurement, at most about twice that
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Bytes moved per second (read and written both count) and operations per second, of one dtype on one device."""
+    """Bytes moved (read or written) and operations per second, of a dtype on a device."""
 
     bandwidth: float
     flops: float
@@ -31,7 +26,7 @@ class Ceilings:
 
     @property
     def warning(self) -> str:
-        """Warning of a machine that was busy with something else; empty for a quiet one.
+        """Warning of a busy machine; empty for a quiet one.
 
         >>> Ceilings(1e10, 1e11, scatter=0.32).warning
         'times of the same call lie 32 % apart: the machine is busy, and all times are rough'
@@ -44,11 +39,11 @@ class Ceilings:
 
     @property
     def ridge(self) -> float:
-        """Operations per byte above which arithmetic is what takes the time."""
+        """Operations per byte above which arithmetic takes the time."""
         return self.flops / self.bandwidth
 
     def seconds(self, flops: float, nbytes: float) -> float:
-        """The least time for so much work.
+        """Return the least seconds for operations and bytes.
 
         >>> Ceilings(bandwidth=1e10, flops=1e11).seconds(flops=1e9, nbytes=2e9)
         0.2
@@ -62,23 +57,19 @@ class Ceilings:
 
 
 def machine_ceilings(dtype: torch.dtype = torch.float32, device: str = "cpu") -> Ceilings:
-    """The ceilings of this machine, measured at the first call for a dtype, a device and a number of threads."""
-    return _remembered(dtype, str(torch.device(device)), torch.get_num_threads())
+    """Return this machine's ceilings, measured once for a dtype, device and number of threads."""
+    return _cached_ceilings(dtype, str(torch.device(device)), torch.get_num_threads())
 
 
 @lru_cache(maxsize=16)
-def _remembered(dtype: torch.dtype, device: str, threads: int) -> Ceilings:
-    return measured_together({}, dtype, device, _SECONDS)[1]
+def _cached_ceilings(dtype: torch.dtype, device: str, threads: int) -> Ceilings:
+    return time_with_ceilings({}, dtype, device, _SECONDS)[1]
 
 
-def measured_together(
+def time_with_ceilings(
     calls: Mapping[str, Callable[[], object]], dtype: torch.dtype, device: str, seconds: float
 ) -> tuple[dict[str, float], Ceilings]:
-    """The median time of each call, and the ceilings of the machine while they were measured.
-
-    Calls, a copy and a matrix product are timed in turn, so that whatever else the machine does falls on all of them.
-    Each has about ``seconds``.
-    """
+    """Return each call's median seconds, and the machine's ceilings, timed in turn for about ``seconds`` each."""
     source = torch.empty(_COPIED // dtype.itemsize, dtype=dtype, device=device).fill_(1)
     target = torch.empty_like(source).fill_(0)  # written before it is timed: fresh pages cost more than copying
     matrix = torch.full((_SIDE, _SIDE), 0.5, dtype=dtype, device=device)

@@ -1,7 +1,4 @@
-"""The roofline of an explanation as SVG: a product under the ceilings of the machine.
-
-Attributes of the marks are what a notebook shows; the style sheet of the explorer goes before them.
-"""
+"""The roofline of an explanation as SVG."""
 
 from __future__ import annotations
 
@@ -22,15 +19,11 @@ _TOTALS = {
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 422, 14, 126
 
 
-_At = Callable[[float, float], tuple[float, float]]  # where a point of intensity and rate stands
+_ToPixels = Callable[[float, float], tuple[float, float]]  # where a point of intensity and rate stands
 
 
 def roofline(found: Explained, interactive: bool = False) -> str:
-    """Operations per second against operations per byte: the machine's ceiling, the prediction, what was measured.
-
-    Each path has a point too, by its own operations and bytes; a page whose drawings are ``interactive`` shows it while
-    the path is chosen.  Nothing is drawn without ceilings.
-    """
+    """Return an SVG of operations per second against operations per byte; empty without ceilings."""
     ceilings = found.ceilings
     if ceilings is None or not found.intensity:
         return ""
@@ -44,16 +37,17 @@ def roofline(found: Explained, interactive: bool = False) -> str:
         return min(max(x, _LEFT), _RIGHT), min(max(y, _TOP), _BOTTOM)
 
     labels = _Labels()
-    parts = _grid(at, left, right, low, high)
-    totals = _totals(at, labels, found)  # first, as what they name is one point
-    parts += _roof(at, labels, ceilings, left, right)
-    parts += [*(_point(path, *at(intensity, rate)) for path, intensity, rate in found.points), *totals]
+    parts = _grid_lines(at, left, right, low, high)
+    totals = _total_points(at, labels, found)  # first, as what they name is one point
+    parts += _ceiling_lines(at, labels, ceilings, left, right)
+    parts += [*(_path_point(path, *at(intensity, rate)) for path, intensity, rate in found.points), *totals]
+    # on the interactive page a path's point appears when the path is chosen
     named = 'id="roofline"' if interactive else 'style="max-width:100%"'
     return f'<svg {named} viewBox="0 0 440 158" width="440" height="158">{"".join(parts)}</svg>'
 
 
 class _Labels:
-    """Places labels in the frame of the roofline, each where it covers none that stands there already."""
+    """Places labels in the roofline's frame without overlap."""
 
     _LETTER, _LINE = 5.9, 12.0  # the most that a letter is wide, and a line is tall
 
@@ -69,7 +63,7 @@ class _Labels:
         free = (place for place in places if self._is_free(place[2], place[3], wide))
         at, name, start, base = next(free, places[0])
         self._taken.append((start, base - self._LINE, start + wide, base))
-        return _text(at, base, name, content)
+        return _svg_text(at, base, name, content)
 
     def _is_free(self, start: float, base: float, wide: float) -> bool:
         inside = start >= _LEFT + 2 and start + wide <= _RIGHT + 16 and _TOP <= base <= _BOTTOM - 2
@@ -79,25 +73,24 @@ class _Labels:
         )
 
 
-def _grid(at: _At, left: float, right: float, low: float, high: float) -> list[str]:
-    """A line and a number for each power of ten, and the names of the axes."""
+def _grid_lines(at: _ToPixels, left: float, right: float, low: float, high: float) -> list[str]:
     parts = []
     for n in range(ceil(left), floor(right) + 1):
         x, _ = at(10.0**n, 10**low)
         parts.append(f'<line x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{_BOTTOM}" {_RULE}/>')
-        parts.append(_text(x, _BOTTOM + 13, "middle tick", f"{10.0**n:g}"))
+        parts.append(_svg_text(x, _BOTTOM + 13, "middle tick", f"{10.0**n:g}"))
     for n in range(ceil(low), floor(high) + 1):
         _, y = at(10**left, 10.0**n)
         parts.append(f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_RIGHT}" y2="{y:.1f}" {_RULE}/>')
-        parts.append(_text(_LEFT - 5, y + 3.5, "end tick", quantity(10.0**n, "")))
+        parts.append(_svg_text(_LEFT - 5, y + 3.5, "end tick", quantity(10.0**n, "")))
     middle = (_TOP + _BOTTOM) / 2
-    parts.append(_text((_LEFT + _RIGHT) / 2, _BOTTOM + 28, "middle", "FLOP per byte"))
+    parts.append(_svg_text((_LEFT + _RIGHT) / 2, _BOTTOM + 28, "middle", "FLOP per byte"))
     turned = f'transform="rotate(-90 9 {middle})"'
-    parts.append(_text(9, middle, "middle", "FLOP/s", turned))
+    parts.append(_svg_text(9, middle, "middle", "FLOP/s", turned))
     return parts
 
 
-def _roof(at: _At, labels: _Labels, ceilings: Ceilings, left: float, right: float) -> list[str]:
+def _ceiling_lines(at: _ToPixels, labels: _Labels, ceilings: Ceilings, left: float, right: float) -> list[str]:
     start, ridge = at(10**left, 10**left * ceilings.bandwidth), at(ceilings.ridge, ceilings.flops)
     points = (start, ridge, at(10**right, ceilings.flops))
     middle = (start[0] + ridge[0]) / 2, (start[1] + ridge[1]) / 2
@@ -108,7 +101,7 @@ def _roof(at: _At, labels: _Labels, ceilings: Ceilings, left: float, right: floa
     ]
 
 
-def _point(path: PathExplanation, x: float, y: float) -> str:
+def _path_point(path: PathExplanation, x: float, y: float) -> str:
     name = f"path {path.index}, {'measured alone' if path.seconds else 'predicted'}"
     return (
         f'<circle class="point" data-p="{path.index}" style="{hues(path.index)}" cx="{x:.1f}" '
@@ -116,7 +109,7 @@ def _point(path: PathExplanation, x: float, y: float) -> str:
     )
 
 
-def _totals(at: _At, labels: _Labels, found: Explained) -> list[str]:
+def _total_points(at: _ToPixels, labels: _Labels, found: Explained) -> list[str]:
     parts = []
     for name, rate in found.rates.items():
         x, y = at(found.intensity, rate)
@@ -125,7 +118,7 @@ def _totals(at: _At, labels: _Labels, found: Explained) -> list[str]:
     return parts
 
 
-def _text(x: float, y: float, names: str, content: str, turned: str = "") -> str:
-    """Text, where its first name says whether x is its start, its middle or its end."""
-    style = f'text-anchor="{names.split()[0]}" font-size="10" fill="currentColor"'
-    return f'<text x="{x:.1f}" y="{y:.1f}" class="{names}" {style} {turned}>{content}</text>'
+def _svg_text(x: float, y: float, classes: str, content: str, transform: str = "") -> str:
+    # the first class is the anchor: start, middle or end
+    style = f'text-anchor="{classes.split()[0]}" font-size="10" fill="currentColor"'
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{classes}" {style} {transform}>{content}</text>'

@@ -1,8 +1,4 @@
-"""Calls of a network's modules as they happen: how many rows each has, how long it takes, and its backward passes.
-
-The operations of a call are those that lie in the graph of autograd between its result and its arguments.  Each of
-them is timed by itself, so that a backward pass may do other work between them.
-"""
+"""Recorded calls of a network's modules."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ _ACCUMULATE = "torch::autograd::AccumulateGrad"
 
 
 class NetworkCall(NamedTuple):
-    """The rows of one call; of a convolution they are its edges, and it has nodes as well."""
+    """Sizes, dtype and device of one call; a convolution's rows are edges."""
 
     rows: int
     nodes: int | None
@@ -40,14 +36,14 @@ class NetworkCall(NamedTuple):
 
 @dataclass(frozen=True)
 class WatchedModule:
-    """A module that computes a plan, by itself or by a module of tpgen's that it holds since `tpgen.convert`."""
+    """A module that computes a plan, by itself or by tpgen's module inside (`tpgen.convert`)."""
 
     module: nn.Module
     program: PlannedModule | None  # none where an operator of the module's forward computes the plan
     plan: Plan
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NetworkCall:
-        """Sizes of a call with these arguments."""
+        """Return the sizes of a call."""
         names = getattr(self.module, "program_arguments", None)
         if names is not None:  # a convolution, whose arguments are those of a project
             given = dict(zip(names, (*args, *kwargs.values()), strict=True))
@@ -59,7 +55,7 @@ class WatchedModule:
         return NetworkCall(rows, None, x.numel() // max(rows * dim, 1), x.dtype, str(x.device))
 
     def subject(self, call: NetworkCall) -> tuple[PlannedModule | Plan, dict[str, Any]]:
-        """What to explain of a call, and options that say where it runs; a module says so itself."""
+        """Return the subject of `explain` for a call, with options."""
         if self.program is not None:
             return self.program, {}
         return self.plan, {
@@ -71,7 +67,7 @@ class WatchedModule:
 
 
 def modules_to_watch(network: nn.Module) -> dict[str, WatchedModule]:
-    """The modules of a network that compute a plan, by their paths; a converted one stands for what computes for it."""
+    """Return a network's modules that compute a plan, by path."""
     found: dict[str, WatchedModule] = {}
     inside: set[nn.Module] = set()
     for path, module in network.named_modules():
@@ -88,7 +84,7 @@ def modules_to_watch(network: nn.Module) -> dict[str, WatchedModule]:
 
 @dataclass
 class CallWatch:
-    """Notes each call of some modules, and the time of its forward and of the backward passes through it."""
+    """Records calls of modules, with times of forward and backward."""
 
     device: str
     paths: Mapping[nn.Module, str]
@@ -99,7 +95,7 @@ class CallWatch:
     passes: dict[str, int] = field(default_factory=dict)  # backwards
 
     @classmethod
-    def over(cls, modules: Mapping[str, WatchedModule], device: str) -> CallWatch:
+    def for_modules(cls, modules: Mapping[str, WatchedModule], device: str) -> CallWatch:
         return cls(device, {watched.module: path for path, watched in modules.items()}, modules)
 
     def clear(self) -> None:
@@ -107,30 +103,33 @@ class CallWatch:
             noted.clear()
 
     @contextmanager
-    def on(self) -> Iterator[None]:
-        """Watch calls meanwhile; no hooks on modules, which a converted network would take for somebody's own."""
-        with instead(nn.Module, "__call__", self._watching):
+    def recording(self) -> Iterator[None]:
+        """Record calls within the context."""
+        # no hooks on modules: a converted network would take hooks for a user's own
+        with instead(nn.Module, "__call__", self._wrap_call):
             yield
 
-    def _watching(self, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             path = self.paths.get(module)
-            return call(module, *args, **kwargs) if path is None else self._noted(path, call, module, args, kwargs)
+            return (
+                call(module, *args, **kwargs) if path is None else self._record_call(path, call, module, args, kwargs)
+            )
 
         return called
 
-    def _noted(self, path: str, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def _record_call(self, path: str, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         given = pytree.tree_leaves((args, kwargs))
-        out = self._timed(path, given, partial(call, module, *args, **kwargs))
+        out = self._time_forward(path, given, partial(call, module, *args, **kwargs))
         self.calls.setdefault(path, []).append(self.modules[path].call(args, kwargs))
         return out
 
-    def _timed(self, path: str, given: Sequence[Any], call: Callable[[], Any]) -> Any:
+    def _time_forward(self, path: str, given: Sequence[Any], call: Callable[[], Any]) -> Any:
         start = clock_of(self.device)(self.device)
         out = call()
-        _add(self.forward, path, clock_of(self.device)(self.device) - start)
+        _add_seconds(self.forward, path, clock_of(self.device)(self.device) - start)
         if isinstance(out, Postponed) and out.open:  # computed when something reads or sums it
-            out.made.within = partial(self._timed, path, [*given, *out.made.operands])
+            out.made.within = partial(self._time_forward, path, [*given, *out.made.operands])
         elif isinstance(out, Tensor) and out.grad_fn is not None:
             self._watch_backward(path, out.grad_fn, given)
         return out
@@ -142,36 +141,37 @@ class CallWatch:
             started.append(clock_of(self.device)(self.device))
 
         def end(*_: Any) -> None:
-            _add(self.backward, path, clock_of(self.device)(self.device) - started.pop())
+            _add_seconds(self.backward, path, clock_of(self.device)(self.device) - started.pop())
 
         def count(_: Any) -> None:
             self.passes[path] = self.passes.get(path, 0) + 1
 
         last.register_prehook(count)
-        for node in _between(last, {x.grad_fn for x in arguments if isinstance(x, Tensor)}):
+        # each node is timed by itself: a backward pass may do other work in between
+        for node in _autograd_nodes_between(last, {x.grad_fn for x in arguments if isinstance(x, Tensor)}):
             node.register_prehook(begin)
             node.register_hook(end)
 
 
-def _add(noted: dict[str, float], path: str, seconds: float) -> None:
+def _add_seconds(noted: dict[str, float], path: str, seconds: float) -> None:
     noted[path] = noted.get(path, 0.0) + seconds
 
 
-def _between(last: Any, arguments: set[Any]) -> Iterator[Any]:
-    """Nodes of autograd that lead from a result to the arguments, which are left out as parameters are."""
-    seen, ahead = {last}, [last]
+def _autograd_nodes_between(result_node: Any, argument_nodes: set[Any]) -> Iterator[Any]:
+    # without the nodes of arguments and parameters
+    seen, ahead = {result_node}, [result_node]
     while ahead:
         node = ahead.pop()
         yield node
         for after, _ in node.next_functions:
-            if after is not None and after not in seen and after not in arguments and after.name() != _ACCUMULATE:
+            if after is not None and after not in seen and after not in argument_nodes and after.name() != _ACCUMULATE:
                 seen.add(after)
                 ahead.append(after)
 
 
 @dataclass
 class WatchedRun:
-    """A call of a network, and a backward pass after it where the call has none."""
+    """A call of a network, and a backward pass unless the call has one."""
 
     network: nn.Module
     inputs: tuple[Any, ...]
@@ -180,7 +180,7 @@ class WatchedRun:
     inside: bool = False
 
     def __call__(self) -> None:
-        args, keywords = pytree.tree_map(_fresh, (self.inputs, self.keywords))
+        args, keywords = pytree.tree_map(_copy_argument, (self.inputs, self.keywords))
         given = pytree.tree_leaves((args, keywords))  # before the network writes into them
         with torch.enable_grad():
             out = self.network(*args, **keywords)
@@ -189,8 +189,8 @@ class WatchedRun:
                 _differentiate(out, [*self.network.parameters(), *given])
 
 
-def _fresh(value: Any) -> Any:
-    """An argument for one call: networks write into the graphs and tensors that they are given."""
+def _copy_argument(value: Any) -> Any:
+    # networks write into the graphs and tensors that they are given
     if isinstance(value, Tensor):
         return value.detach().clone().requires_grad_(value.requires_grad)
     return copy(value)
@@ -204,8 +204,8 @@ def _differentiate(out: Any, by: Sequence[Any]) -> None:
 
 
 @contextmanager
-def as_before(network: nn.Module) -> Iterator[None]:
-    """Leave buffers, gradients of parameters and random numbers as they were."""
+def preserve_state(network: nn.Module) -> Iterator[None]:
+    """Restore buffers, parameters' gradients and random numbers on exit."""
     gradients = [(p, p.grad) for p in network.parameters()]
     with restored(network):
         try:

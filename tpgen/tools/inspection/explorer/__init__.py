@@ -1,1 +1,1 @@
-"""The explorer: every stage of a product on one page, in one file that opens from disk."""
+"""The explorer: one HTML file with every stage of a product."""

@@ -1,4 +1,4 @@
-"""Write the page: a template, its style and its script from the package, and a sheet for each product."""
+"""The explorer's page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ else:
 
 
 class Page(_Path):
-    """The path of a page, which a notebook shows as the page itself.
+    """Path of a page; notebooks show the page.
 
     >>> Page("made/explorer.html")._repr_html_()
     '<iframe class="explorer" src="made/explorer.html" title="explorer.html" width="100%" height="600"></iframe>'
@@ -47,15 +47,12 @@ def write_explorer(
     inductor: bool = False,
     **options: Unpack[ExplainedOptions],
 ) -> Page:
-    """Write the explorer of a product, a linear layer, a polynomial or a plan into one HTML file, and return its path.
+    """Write the explorer of a product, linear layer, polynomial or plan into one HTML file; return its path.
 
-    Jupyter shows the page, where the call is the last line of a cell.
-
-    ``measure`` runs the product and each path alone; ``inductor`` adds its output, for which it compiles for seconds.
-    ``options`` are those of `tpgen.tools.inspection.costs.explain.explain`.  The page of a polynomial shows its terms
-    where others have paths.  A stage that cannot be had is on the page with the reason.
+    ``measure`` times the product and each path; ``inductor`` adds Inductor's code (seconds).  ``options`` are those of
+    `explain`.
     """
-    return _write(path, lambda: explorer_page(subject, rows, measure, inductor, **options))
+    return _write_page(path, lambda: explorer_page(subject, rows, measure, inductor, **options))
 
 
 def write_network_explorer(
@@ -69,12 +66,11 @@ def write_network_explorer(
     inductor: bool = False,
     ceilings: Ceilings | None = None,
 ) -> Page:
-    """Write the explorer of all products that a network calls into one HTML file, and return its path.
+    """Write the explorer of all products that a network calls into one HTML file; return its path.
 
-    Each is explained for the rows that the network calls it with, or for ``rows``; that with the most operations is
-    shown first.  ``products`` are names of modules, where not all are wanted.
+    ``products`` selects modules; ``rows`` replaces the rows of the network's calls.
 
-    Raises `TpgenError` for a network without products of tpgen's, and for names of what it does not call.
+    Raises `TpgenError` for a network without tpgen's products, and for modules that the network does not call.
     """
 
     def page() -> str:
@@ -93,9 +89,9 @@ def write_network_explorer(
             p.module: f"{p.module or '(itself)'}: {len(p.explanation.paths)} paths, {quantity(p.flops, 'FLOP')}"
             for p in found.products
         }
-        return _page(sheets, first.module if first else found.largest.module, found.network, labels)
+        return _page_html(sheets, first.module if first else found.largest.module, found.network, labels)
 
-    return _write(path, page)
+    return _write_page(path, page)
 
 
 def explorer_page(
@@ -105,23 +101,23 @@ def explorer_page(
     inductor: bool = False,
     **options: Unpack[ExplainedOptions],
 ) -> str:
-    """The page as text; see `write_explorer`."""
+    """Return the page of `write_explorer` as HTML."""
     sheet = product_sheet(subject, rows, measure, inductor, **options)
-    return _page({"": sheet}, "", sheet.title)
+    return _page_html({"": sheet}, "", sheet.title)
 
 
-def _page(sheets: Mapping[str, Sheet], first: str, title: str, labels: Mapping[str, str] | None = None) -> str:
-    template = Template(_text("sheet.html"))
-    return Template(_text("page.html")).substitute(
+def _page_html(sheets: Mapping[str, Sheet], first: str, title: str, labels: Mapping[str, str] | None = None) -> str:
+    template = Template(_read_asset("sheet.html"))
+    return Template(_read_asset("page.html")).substitute(
         title=escape(title),
-        css=_text("explorer.css"),
-        script=_text("explorer.js"),
-        choice=_choice(labels or {}, first) if len(sheets) > 1 else "",
+        css=_read_asset("explorer.css"),
+        script=_read_asset("explorer.js"),
+        choice=_product_menu(labels or {}, first) if len(sheets) > 1 else "",
         sheets="".join(sheet.html(name, template) for name, sheet in sheets.items()),
     )
 
 
-def _choice(labels: Mapping[str, str], first: str) -> str:
+def _product_menu(labels: Mapping[str, str], first: str) -> str:
     options = "".join(
         f'<option value="{escape(name)}"{" selected" * (name == first)}>{escape(label)}</option>'
         for name, label in labels.items()
@@ -129,13 +125,12 @@ def _choice(labels: Mapping[str, str], first: str) -> str:
     return f'<select id="product" aria-label="product">{options}</select>'
 
 
-def _text(name: str) -> str:
+def _read_asset(name: str) -> str:
     return files("tpgen.tools.inspection.explorer").joinpath(name).read_text(encoding="utf-8")
 
 
-def _write(path: str | Path, page: Callable[[], str]) -> Page:
-    """The page in a file; what the path names is checked before the page is made."""
-    path = Page(path)
+def _write_page(path: str | Path, page: Callable[[], str]) -> Page:
+    path = Page(path)  # checked before the page is made
     if path.is_dir():
         raise TpgenError(
             f"the explorer is one file and {str(path)!r} is a folder: name a file in it, like explorer.html"

@@ -1,4 +1,4 @@
-"""A product on the page: its facts, its drawings and a pane for each of its stages, found and written as HTML."""
+"""The explorer's sheet of a product."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _LONG = 8  # lines of such a part that are worth a fold
 
 @dataclass(frozen=True)
 class Pane:
-    """A stage on the page, a remark beside its title, and what is known of the values that its lines name."""
+    """A stage on the page, a remark, and notes on the values that lines name."""
 
     stage: TracedStage
     remark: str = ""
@@ -59,23 +59,23 @@ class Pane:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is open at first, beside the costs."""
+        """Whether the page opens the pane at first."""
         return self.stage.name in ("code", "joint", "cpp") and not self.stage.missing
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A product on the page: its title, and the parts of the template by name, as HTML."""
+    """Title of a product, and parts of the HTML template by name."""
 
     title: str
     parts: Mapping[str, str]
 
     def html(self, name: str, template: Template) -> str:
-        """The sheet as a template of HTML, which a browser lays out once it is shown."""
+        """Return the sheet as an HTML template."""
         return template.substitute(self.parts, name=escape(name), title=escape(self.title))
 
 
-def _tab(pane: Pane) -> str:
+def _tab_html(pane: Pane) -> str:
     name, missing = pane.stage.name, ' class="missing"' if pane.stage.missing else ""
     title = escape(pane.stage.missing or pane.remark)
     return (
@@ -84,22 +84,22 @@ def _tab(pane: Pane) -> str:
     )
 
 
-def _pane(pane: Pane, paths: int) -> str:
+def _pane_html(pane: Pane, paths: int) -> str:
     stage = pane.stage
     missing = f'<span class="missing-reason">{escape(stage.missing)}</span>'
-    body = missing if stage.missing else "".join(_parts(pane, paths))
+    body = missing if stage.missing else "".join(_pane_body_html(pane, paths))
     return (
         f'<section class="pane" id="pane-{stage.name}"{"" if pane.is_open else " hidden"}><h2>{TITLES[stage.name]}'
         f'<span>{escape(pane.remark)}</span><output></output></h2><pre class="code">{body}</pre></section>'
     )
 
 
-def _parts(pane: Pane, paths: int) -> Iterator[str]:
-    """The lines in chunks; long parts that say nothing of the product are folded."""
+def _pane_body_html(pane: Pane, paths: int) -> Iterator[str]:
     stage = pane.stage
     html = highlighted("\n".join(stage.lines), stage.language)
     notes = [pane.notes.get(next(iter(text.split()), "")) for text in stage.lines]  # by the value that a line names
-    lines = [_line(*line, paths) for line in zip(html, stage.origins, notes, strict=True)]
+    lines = [_line_html(*line, paths) for line in zip(html, stage.origins, notes, strict=True)]
+    # long parts that are the same for every product are folded
     for folded, run in groupby(range(len(lines)), key=lambda n: stage.origins[n].shared in _FOLDED):
         numbers = list(run)
         chunks = [numbers[n : n + _CHUNK] for n in range(0, len(numbers), _CHUNK)]
@@ -114,10 +114,9 @@ def _parts(pane: Pane, paths: int) -> Iterator[str]:
         yield body
 
 
-def _line(html: str, origin: Origin, note: object, paths: int) -> str:
-    """A line with the paths it serves; ``*`` stands for all of them."""
+def _line_html(html: str, origin: Origin, note: object, paths: int) -> str:
     said = "" if note is None else f' data-n="{escape(str(note))}"'
-    if len(origin.instructions) == paths > 1:
+    if len(origin.instructions) == paths > 1:  # all paths
         return f'<b data-p="*"{said}>{html}</b>'
     if origin.instructions:
         return f'<b data-p="{" ".join(map(str, origin.instructions))}"{said}>{html}</b>'
@@ -133,7 +132,7 @@ _BARS: dict[str, tuple[Callable[[PathExplanation], float | None], Callable[[floa
 
 
 def bars(found: Explanation) -> str:
-    """A row for each path: what it couples, and bars of its operations, bytes and (if measured) time."""
+    """Return an HTML table of paths with bars of operations, bytes and measured time."""
     shown = {
         name: (value, text)
         for name, (value, text) in _BARS.items()
@@ -170,7 +169,7 @@ _CLASSES: dict[_TokenType, str] = {
 
 
 def highlighted(text: str, language: str) -> list[str]:
-    """HTML of every line of a text.
+    """Return each line of a text as HTML with syntax classes.
 
     >>> highlighted("return 1 < 2", "python")
     ['<i class=k>return</i> <i class=m>1</i> &lt; <i class=m>2</i>']
@@ -204,19 +203,19 @@ _NO_INDUCTOR = "left out; --inductor (inductor=True) adds it, for which it compi
 def product_sheet(
     subject: Inspected, rows: int, measure: bool, inductor: bool, **options: Unpack[ExplainedOptions]
 ) -> Sheet:
-    """The sheet of a subject of inspection; see `tpgen.tools.inspection.explorer.page.write_explorer`."""
+    """Return the explorer's sheet of a product, linear layer, polynomial or plan."""
     asked: dict[str, Any] = {name: value for name, value in options.items() if name not in ("ceilings", "nodes", "gpu")}
     request = replace(request_of(subject, **asked), rows=rows)
     found = explain(subject, rows=rows, measure=measure, **options)
-    panes = _panes(request, inductor)
+    panes = _make_panes(request, inductor)
     written = f"{found.strategy}: {found.reason}; {found.dtype}, {found.device}, {found.backend}"
     machine = {"strategy": written, **totals(found)}.items()
-    paths = [{"index": path.index, "facts": _facts(path)} for path in found.paths]
-    data = {"paths": paths, "costliest": _costliest(found), "noun": found.noun}
+    paths = [{"index": path.index, "facts": _path_facts(path)} for path in found.paths]
+    data = {"paths": paths, "costliest": _costliest_path_index(found), "noun": found.noun}
     parts = {
         "digest": found.digest,
-        "tabs": "".join(map(_tab, panes)),
-        "panes": "".join(_pane(pane, len(paths)) for pane in panes),
+        "tabs": "".join(map(_tab_html, panes)),
+        "panes": "".join(_pane_html(pane, len(paths)) for pane in panes),
         "diagram": diagram(request.plan.map, interactive=True),
         "machine": f"<dl>{''.join(f'<dt>{escape(k)}</dt><dd>{escape(v)}</dd>' for k, v in machine)}</dl>",
         "bars": bars(found),
@@ -226,12 +225,12 @@ def product_sheet(
     return Sheet(f"{found.product}: {found.strategy}, {len(found.paths)} {found.noun}s", parts)
 
 
-def _panes(request: Request, inductor: bool) -> list[Pane]:
+def _make_panes(request: Request, inductor: bool) -> list[Pane]:
     # graphs in the strategy asked for, or a readable one where that is one call; kernels wherever there can be any
     readable = replace(request, strategy=READABLE) if request.strategy == "kernel" else request
     traced = {name: trace(name, readable) for name in (*_GRAPHS, *(["inductor"] if inductor else []))}
     traced.setdefault("inductor", TracedStage("inductor", missing=_NO_INDUCTOR))
-    notes = _notes(readable)
+    notes = _value_costs(readable)
     remark = f"as strategy {readable.strategy} writes it"
     graphs = [Pane(s, "" if n in ("plan", "form") else remark, notes.get(n, {})) for n, s in traced.items()]
     written = replace(request, strategy="kernel")
@@ -242,8 +241,7 @@ def _panes(request: Request, inductor: bool) -> list[Pane]:
     return graphs + [Pane(stage, "as strategy kernel writes it") for stage in kernels.values()]
 
 
-def _notes(request: Request) -> dict[str, Mapping[str, object]]:
-    """By stage, what is known of the values that its lines name; nothing where the program cannot be written."""
+def _value_costs(request: Request) -> dict[str, Mapping[str, object]]:
     try:
         of_nodes = node_costs(request)
         return {
@@ -254,14 +252,14 @@ def _notes(request: Request) -> dict[str, Mapping[str, object]]:
         return {}
 
 
-def _costliest(found: Explanation) -> int | None:
-    """The path that takes the most time, or the most operations where none was measured well: chosen at the start."""
+def _costliest_path_index(found: Explanation) -> int | None:
+    # chosen at first; times on a busy machine do not count
     timed = not (found.ceilings and found.ceilings.warning)
     largest = max(found.paths, key=lambda p: ((timed and p.seconds) or 0.0, p.flops), default=None)
     return largest.index if largest else None
 
 
-def _facts(path: PathExplanation) -> dict[str, str]:
+def _path_facts(path: PathExplanation) -> dict[str, str]:
     shape = "" if path.constant else f" as {'×'.join(map(str, path.weight_shape))}"
     facts = {
         "couples": path.couples + (f", mode {path.mode}" if path.mode else ""),

@@ -1,1 +1,1 @@
-"""Compile reports: what `torch.compile` makes of a product or a network, part by part."""
+"""Compile reports on `torch.compile`."""

@@ -1,4 +1,4 @@
-"""`compile_report`: what `torch.compile` makes of a product or a network.
+"""The report on `torch.compile` of a product or network.
 
 >>> import torch
 >>> report = compile_report(torch.nn.ReLU(), [torch.randn(4, 3)], sections=["partition"])
@@ -22,7 +22,7 @@ from tpgen.base.clock import with_threads
 from tpgen.base.errors import TpgenError, check_known
 from tpgen.base.progress import Told, told
 from tpgen.networks.trial import draws_random_numbers, forward, is_index, restored
-from tpgen.tools.inspection.report.sections import REMARK, SECTIONS, Reported, describe_inputs, irreps_with_length
+from tpgen.tools.inspection.report.sections import REMARK, SECTIONS, ReportSubject, describe_inputs, irreps_with_length
 from tpgen.tools.inspection.report.values import CompileReport, Section, check_call, reason
 
 _RANDOM = (
@@ -32,7 +32,7 @@ _RANDOM = (
 
 
 class ReportError(TpgenError):
-    """A report that cannot be begun: no module, inputs it does not take, or an unknown section."""
+    """A report cannot start: wrong module, inputs or section."""
 
 
 def compile_report(
@@ -46,49 +46,44 @@ def compile_report(
     threads: int | None = 1,
     progress: Told = None,
 ) -> CompileReport:
-    """Compile a module in every way that torch has and report each part.
+    """Compile a module with each backend of torch; report graphs, guards, times, gradients and kernels.
 
-    A part that fails says why in its place, and the others are there.  The module runs in the mode that it is in; its
-    buffers and torch's random numbers are put back as they were.  Dynamo is reset on the way: what this process
-    compiled before compiles again at its next call.
+    A failed section gives its reason.  Buffers and random numbers are restored.  Dynamo is reset: the process compiles
+    earlier code again.
 
-    Raises `ReportError` for a module that is none or fails on the inputs, for unknown sections, and for no repeats.
+    Raises `ReportError` for a wrong module, failing inputs, unknown sections, and ``repeats < 1``.
 
     Parameters
     ----------
     module, inputs
         the module, and the arguments of a call.
     sections
-        names of `SECTIONS`, in any order; all where left out.
+        names of `SECTIONS`; None: all.
     varied
-        further arguments, of other shapes, for the recompilations; where left out, the rows of the inputs are made more
-        and fewer (of all tensors with at least two axes that have as many rows as the first).  Where an input holds
-        integers none is changed: they may be indices into the others.
+        arguments of other shapes, for recompilations; None: more and fewer rows, unless an input holds integers.
     inductor
-        whether to compile with Inductor, which takes seconds to minutes and needs a C++ compiler.
+        whether to compile with Inductor, for seconds to minutes.
     repeats
-        how often each backend is timed.
+        timings of each backend.
     threads
-        how many torch computes with: one is timed in processor time, to which other programs add nothing, more on the
-        wall's clock; None for as many as torch uses now.
+        threads of torch (None: current number); one thread is timed in processor time.
     progress
-        True for a bar, on stderr or in the cell of a notebook; or a function, called with the name of each section as
-        it begins.
+        True: a bar; or a function that receives each section's name.
     """
     names = tuple(SECTIONS if sections is None else sections)
     check_known("section", names, SECTIONS, ReportError)
     if repeats < 1:
         raise ReportError(f"repeats is how often each backend is timed and must be positive, got {repeats}")
-    _check(module, inputs)
+    _check_module_runs(module, inputs)
     given = tuple(inputs)
-    others = _more_and_fewer(given) if varied is None else tuple(tuple(v) for v in varied)
-    subject = Reported(module, given, others, inductor, repeats)
+    others = _inputs_with_other_row_counts(given) if varied is None else tuple(tuple(v) for v in varied)
+    subject = ReportSubject(module, given, others, inductor, repeats)
     made = []
     with restored(module), with_threads(threads), told(progress, len(names)) as begin:
         is_random = draws_random_numbers(lambda: forward(module, given))
         for name in (n for n in SECTIONS if n in names):
             begin(name)
-            made.append(_section(name, subject))
+            made.append(_make_section(name, subject))
     text = repr(module)
     title = type(module).__name__ if "\n" in text or len(text) > 200 else text
     remarks = {REMARK: subject.was_given_length, _RANDOM: is_random}
@@ -97,7 +92,7 @@ def compile_report(
     return CompileReport(title, describe_inputs(given), tuple(made), shown_remarks, shown)
 
 
-def _section(name: str, subject: Reported) -> Section:
+def _make_section(name: str, subject: ReportSubject) -> Section:
     part = SECTIONS[name]
     logger = logging.getLogger("torch._guards")  # says at length what the section says in a line
     level = logger.level
@@ -116,7 +111,7 @@ def _section(name: str, subject: Reported) -> Section:
     return Section(name, part.title, text, data, missing, heard)
 
 
-def _check(module: nn.Module, inputs: Sequence[Any]) -> None:
+def _check_module_runs(module: nn.Module, inputs: Sequence[Any]) -> None:
     check_call("compile_report(module, [x, y])", module, inputs, ReportError)
     try:
         with restored(module):
@@ -129,7 +124,7 @@ def _check(module: nn.Module, inputs: Sequence[Any]) -> None:
         ) from error
 
 
-def _more_and_fewer(inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
+def _inputs_with_other_row_counts(inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], ...]:
     # the inputs with one row more, with twice as many and one, and with a single row; none where any are integers
     leaves, form = pytree.tree_flatten(inputs)
     rows = next((a.shape[0] for a in leaves if isinstance(a, Tensor) and a.dim() >= 2), 0)

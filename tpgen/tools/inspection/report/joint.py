@@ -1,11 +1,4 @@
-"""The joint forward-backward graph of a module, and how partitioners cut it in two.
-
-AOTAutograd runs forward and backward once on fake tensors (shapes without values) and records both in one graph, with
-make_fx.  A partitioner then says which nodes are the forward's, and what the forward saves for the backward.
-
-A module that fake tensors cannot run (a shape that depends on values) has no joint graph as a whole.  `torch.compile`
-breaks its graph there, and each captured graph has one: see `joint_of_captured`.
-"""
+"""Joint forward-backward graphs of modules, and their partitions."""
 
 from __future__ import annotations
 
@@ -22,8 +15,8 @@ from tpgen.base.errors import TpgenError
 
 
 @dataclass(frozen=True)
-class Saved:
-    """A tensor that the forward keeps for the backward; an input is there anyway."""
+class SavedTensor:
+    """A tensor saved for the backward; an input takes no further memory."""
 
     name: str
     shape: tuple[int, ...]
@@ -33,23 +26,23 @@ class Saved:
 
 @dataclass(frozen=True)
 class Partition:
-    """A joint graph cut in two."""
+    """Split of a joint graph into forward and backward by one partitioner."""
 
     partitioner: str
     forward: int  # operations
     backward: int
-    saved: tuple[Saved, ...]
+    saved: tuple[SavedTensor, ...]
     recomputed: tuple[str, ...]  # nodes of the forward that the backward computes again
 
     @property
     def bytes(self) -> int:
-        """Bytes that are kept beside the inputs."""
+        """Bytes of saved tensors, without inputs."""
         return sum(saved.bytes for saved in self.saved if not saved.is_input)
 
 
 @dataclass(frozen=True)
 class Joint:
-    """The joint graph as code, its size, and its partitions."""
+    """Code, size and partitions of a joint graph."""
 
     code: str
     operations: int
@@ -57,10 +50,7 @@ class Joint:
 
 
 def joint_of_captured(program: fx.GraphModule) -> Joint:
-    """The joint graph of a graph that Dynamo captured: its inputs are parameters and buffers too.
-
-    Raises `TpgenError` where nothing in it is differentiable.
-    """
+    """Trace the joint graph of a graph captured by Dynamo.  Raises `TpgenError` if nothing is differentiable."""
     holders = [node for node in program.graph.nodes if node.op == "placeholder"]
     # buffers are no one's to differentiate; Dynamo's name of an input says where it was found
     constant = [
@@ -68,26 +58,26 @@ def joint_of_captured(program: fx.GraphModule) -> Joint:
         or ("_parameters_" in str(node.target) and not getattr(node.meta["example_value"], "requires_grad", True))
         for node in holders
     ]
-    inputs = [_like(node.meta["example_value"]) for node in holders]
+    inputs = [_empty_like(node.meta["example_value"]) for node in holders]
     return joint_graph(program, inputs, constant)
 
 
-def _like(value: Any) -> Any:
-    """A tensor of the same kind as Dynamo's fake one; its values are never read."""
+def _empty_like(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
+    # values are never read
     shape, stride = (tuple(int(n) for n in sizes) for sizes in (value.shape, value.stride()))
     return torch.empty_strided(shape, stride, dtype=value.dtype, device=value.device)
 
 
-class _Done(Exception):
-    """Leaves AOTAutograd once the graph is cut: nothing is to be compiled or run."""
+class _StopTracing(Exception):
+    """Leaves AOTAutograd before compilation."""
 
 
 def joint_graph(module: nn.Module, inputs: Sequence[Any], constant: Sequence[bool] = ()) -> Joint:
-    """Trace a module on fake tensors, its gradients with respect to floating inputs and parameters that require any.
+    """Trace a module with its gradients on fake tensors, and apply each partitioner.
 
-    ``constant`` says of each input whether it is one that nobody differentiates.
+    Inputs in ``constant`` have no gradient.  Raises `TpgenError` if nothing is differentiable.
 
     >>> joint = joint_graph(torch.nn.Sigmoid(), [torch.zeros(4)])
     >>> [(p.partitioner, [s.shape for s in p.saved]) for p in joint.partitions]
@@ -97,26 +87,26 @@ def joint_graph(module: nn.Module, inputs: Sequence[Any], constant: Sequence[boo
         "default": _torch.default_partition,
         "min-cut": _torch.min_cut_partition,
     }
-    found = [_cut(module, inputs, constant, name, cut) for name, cut in cutters.items()]
+    found = [_trace_and_partition(module, inputs, constant, name, cut) for name, cut in cutters.items()]
     code, operations, _ = found[0]
     return Joint(code, operations, tuple(partition for _, _, partition in found))
 
 
-def _cut(
+def _trace_and_partition(
     module: nn.Module, inputs: Sequence[Any], constant: Sequence[bool], name: str, cut: Callable[..., Any]
 ) -> tuple[str, int, Partition]:
     found: list[tuple[str, int, Partition]] = []
 
     def record(joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **rest: Any) -> Any:
         code = joint.print_readable(print_output=False).strip()
-        operations = _operations(joint.graph)
+        operations = _operation_names(joint.graph)
         forward, backward = cut(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **rest)
-        found.append((code, len(operations), _partition(name, forward, backward, num_fwd_outputs)))
-        raise _Done
+        found.append((code, len(operations), _describe_partition(name, forward, backward, num_fwd_outputs)))
+        raise _StopTracing
 
     mode = _torch.FakeTensorMode(allow_non_fake_inputs=True)
-    parameters = {n: _fake(mode, p, p.requires_grad) for n, p in module.named_parameters()}
-    given = pytree.tree_map(lambda a: _fake(mode, a) if isinstance(a, Tensor) else a, list(inputs))
+    parameters = {n: _make_fake(mode, p, p.requires_grad) for n, p in module.named_parameters()}
+    given = pytree.tree_map(lambda a: _make_fake(mode, a) if isinstance(a, Tensor) else a, list(inputs))
     for value, is_constant in zip(given, constant, strict=False):
         if is_constant and isinstance(value, Tensor):
             value.requires_grad_(False)
@@ -126,32 +116,34 @@ def _cut(
 
     try:
         with mode:
-            _torch.aot_function(run, _as_it_is, _as_it_is, partition_fn=record)(parameters, *given)
-    except _Done:
+            _torch.aot_function(run, _skip_compilation, _skip_compilation, partition_fn=record)(parameters, *given)
+    except _StopTracing:
         return found[0]
     raise TpgenError("nothing in the result depends on a parameter or a floating input, so there is no backward")
 
 
-def _fake(mode: Any, tensor: Tensor, wanted: bool = True) -> Tensor:
+def _make_fake(mode: Any, tensor: Tensor, requires_grad: bool = True) -> Tensor:
     fake = mode.from_tensor(tensor.detach())
-    return fake.requires_grad_(wanted) if fake.is_floating_point() else fake
+    return fake.requires_grad_(requires_grad) if fake.is_floating_point() else fake
 
 
-def _as_it_is(gm: fx.GraphModule, example_inputs: Any) -> fx.GraphModule:
+def _skip_compilation(gm: fx.GraphModule, example_inputs: Any) -> fx.GraphModule:
     return gm
 
 
-def _partition(name: str, forward: fx.GraphModule, backward: fx.GraphModule, outputs: int) -> Partition:
+def _describe_partition(name: str, forward: fx.GraphModule, backward: fx.GraphModule, outputs: int) -> Partition:
     (returned,) = (node.args[0] for node in forward.graph.nodes if node.op == "output")
     saved = []
     for node in returned[outputs:]:
         value = node.meta.get("val") if isinstance(node, fx.Node) else None
         if isinstance(value, Tensor):
             held = value.numel() * value.element_size()
-            saved.append(Saved(node.name, tuple(int(n) for n in value.shape), int(held), node.op == "placeholder"))
-    first, second = _operations(forward.graph), _operations(backward.graph)
+            saved.append(
+                SavedTensor(node.name, tuple(int(n) for n in value.shape), int(held), node.op == "placeholder")
+            )
+    first, second = _operation_names(forward.graph), _operation_names(backward.graph)
     return Partition(name, len(first), len(second), tuple(saved), tuple(n for n in second if n in set(first)))
 
 
-def _operations(graph: fx.Graph) -> list[str]:
+def _operation_names(graph: fx.Graph) -> list[str]:
     return [node.name for node in graph.nodes if node.op == "call_function"]

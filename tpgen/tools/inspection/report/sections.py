@@ -1,9 +1,4 @@
-"""The sections of a compile report: each a function of the subject, all in `SECTIONS` in the order of compilation.
-
-A guard on an irrep asks for its length, as it does for every tuple.  e3nn's ``Irrep`` is a tuple that refuses to tell
-it, and so `torch.compile` ends in an internal error on each network that keeps irreps as attributes and reads them.
-Sections that compile such a network give it one meanwhile.
-"""
+"""Sections of a compile report."""
 
 from __future__ import annotations
 
@@ -40,7 +35,9 @@ REMARK = (
 
 
 def irreps_with_length() -> AbstractContextManager[Any]:
-    """Within it ``len(irrep)`` is 2, the degree and the parity.
+    """Return a context in which ``len(irrep)`` is 2.
+
+    Dynamo's guards call ``len``, which e3nn's ``Irrep`` refuses.
 
     >>> with irreps_with_length():
     ...     len(Irrep("1o"))
@@ -50,7 +47,7 @@ def irreps_with_length() -> AbstractContextManager[Any]:
 
 
 def is_missing_length(error: BaseException) -> bool:
-    """Whether an error is that of an irrep that was asked for its length."""
+    """Whether an error comes from ``len(irrep)``."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
@@ -58,8 +55,8 @@ def is_missing_length(error: BaseException) -> bool:
 
 
 @dataclass(frozen=True)
-class Reported:
-    """Subject of a report; what several sections read is made once."""
+class ReportSubject:
+    """Module and inputs of a report, with cached captures."""
 
     module: nn.Module
     inputs: tuple[Any, ...]
@@ -69,7 +66,7 @@ class Reported:
 
     @cached_property
     def needs_length(self) -> bool:
-        """Whether Dynamo stops at an irrep of the module, which is then given a length."""
+        """Whether Dynamo fails at ``len(irrep)``."""
         try:
             self.captured  # noqa: B018  asked once, and kept where it could be made
         except Exception as error:  # whatever else is wrong shows up where it belongs
@@ -85,10 +82,13 @@ class Reported:
         return capture(self.module, self.inputs)
 
     @cached_property
-    def joints(self) -> Joints:
-        """The joint graph of the module; or of each graph captured from it, where it has none as a whole."""
+    def joints(self) -> JointGraphs:
+        """Joint graph of the module; of each captured graph if fake tensors cannot run the module.
+
+        Raises `TpgenError` if no graph has a backward.
+        """
         try:
-            return Joints({"": joint_graph(self.module, self.inputs)})
+            return JointGraphs({"": joint_graph(self.module, self.inputs)})
         except TpgenError:
             raise
         except Exception as error:  # of many classes: what fake tensors cannot run
@@ -103,18 +103,18 @@ class Reported:
                 without[f"graph {number}"] = reason(error)
         if not found:
             raise TpgenError(why)
-        return Joints(found, without, why)
+        return JointGraphs(found, without, why)
 
 
 @dataclass(frozen=True)
-class Joints:
-    """Joint graphs by name: one of the module, which needs none, or those of the captured graphs, and why it is so."""
+class JointGraphs:
+    """Joint graphs by name: the module's, or one per captured graph with the reason ``why``."""
 
     graphs: dict[str, Joint]
     without: dict[str, str] = field(default_factory=dict)
     why: str = ""
 
-    def head(self) -> list[str]:
+    def split_reason_lines(self) -> list[str]:
         if not self.why:
             return []
         return [
@@ -123,21 +123,23 @@ class Joints:
         ]
 
 
-_Written = tuple[str, dict[str, Any]]  # a section's text and data
-Exact = tuple[list[Tensor], list[Tensor] | None] | None  # results and gradients in float64, where there are any
+_TextAndData = tuple[str, dict[str, Any]]  # a section's text and data
+ResultsAndGradients = (
+    tuple[list[Tensor], list[Tensor] | None] | None
+)  # results and gradients in float64, where there are any
 
 
-def _backends(subject: Reported) -> _Written:
+def _write_backends(subject: ReportSubject) -> _TextAndData:
     names = ("eager", "aot_eager", *(("inductor",) if subject.inductor else ()))
-    exact = _exact(subject)
+    exact = _float64_results(subject)
     torch.compiler.reset()
     built, missing = {}, {}
     for name in names:
         try:
-            built[name] = _built(subject, name, exact)
+            built[name] = _prepare_backend(subject, name, exact)
         except Exception as error:  # one backend may fail where the others run
             missing[name] = reason(error)
-    rows = _timed(subject, built)
+    rows = _time_backends(subject, built)
     torch.compiler.reset()
     head = ("backend", "first step", "forward", "forward+backward", "error", "error of gradients")
     lines = [
@@ -155,10 +157,10 @@ def _backends(subject: Reported) -> _Written:
     return "\n".join([table([head, *lines]), *failed, *notes]), {"backends": rows, "missing": missing}
 
 
-Built = tuple[dict[str, Callable[[], Any]], dict[str, Any]]  # a backend's tasks, and what its first step showed
+BackendTasks = tuple[dict[str, Callable[[], Any]], dict[str, Any]]  # a backend's tasks, and what its first step showed
 
 
-def _built(subject: Reported, backend: str, exact: Exact) -> Built:
+def _prepare_backend(subject: ReportSubject, backend: str, exact: ResultsAndGradients) -> BackendTasks:
     run = compile_program(subject.module, Config(backend=backend))
     device = device_of(subject.module, subject.inputs)
     train = partial(step, run, subject.inputs, tuple(subject.module.parameters()))
@@ -171,13 +173,13 @@ def _built(subject: Reported, backend: str, exact: Exact) -> Built:
     tasks["forward"]()  # may compile once more
     found = {
         "first_step_seconds": first,
-        "error": _difference(results, exact[0]) if exact else None,
-        "gradient_error": _difference(gradients, exact[1]) if exact and gradients and exact[1] else None,
+        "error": _largest_relative_error(results, exact[0]) if exact else None,
+        "gradient_error": _largest_relative_error(gradients, exact[1]) if exact and gradients and exact[1] else None,
     }
     return tasks, found
 
 
-def _timed(subject: Reported, built: dict[str, Built]) -> list[dict[str, Any]]:
+def _time_backends(subject: ReportSubject, built: dict[str, BackendTasks]) -> list[dict[str, Any]]:
     device = device_of(subject.module, subject.inputs)
     times: dict[str, dict[str, Timing]] = {}
     for task in ("forward", "step"):
@@ -195,7 +197,7 @@ def _timed(subject: Reported, built: dict[str, Built]) -> list[dict[str, Any]]:
     ]
 
 
-def _graphs(subject: Reported) -> _Written:
+def _write_graphs(subject: ReportSubject) -> _TextAndData:
     found = subject.captured
     parts = [f"graphs: {len(found.graphs)}, graph breaks: {len(found.breaks)}"]
     for number, graph_break in enumerate(found.breaks):
@@ -206,17 +208,23 @@ def _graphs(subject: Reported) -> _Written:
     return "\n".join(parts), data
 
 
-_TELLING = {"SHAPE_ENV", "EQUALS_MATCH", "BOOL_MATCH", "NONE_MATCH", "CONSTANT_MATCH"}  # others are of Python objects
+_READABLE_GUARDS = {
+    "SHAPE_ENV",
+    "EQUALS_MATCH",
+    "BOOL_MATCH",
+    "NONE_MATCH",
+    "CONSTANT_MATCH",
+}  # others are of Python objects
 
 
-def _guards(subject: Reported) -> _Written:
+def _write_guards(subject: ReportSubject) -> _TextAndData:
     guards = subject.captured.guards
     counts = Counter(kind for guard in guards for kind in guard.kinds)
     lines = [f"{sum(counts.values())} guards: " + ", ".join(f"{kind} {n}" for kind, n in counts.most_common())]
     for guard in guards:
         if "TENSOR_MATCH" in guard.kinds:  # its checks are in C++; the texts say only that nothing marks it as dynamic
             lines.append(f"  {guard.source}: the dtype, device, requires_grad, sizes and strides of this call")
-        elif set(guard.kinds) & _TELLING:
+        elif set(guard.kinds) & _READABLE_GUARDS:
             lines += [f"  {check}" for check in guard.checks]
     return "\n".join(dict.fromkeys(lines)), {"counts": dict(counts), "guards": [asdict(guard) for guard in guards]}
 
@@ -228,7 +236,7 @@ _NOT_VARIED = (
 _DYNAMIC: dict[str, bool | None] = {"static": False, "automatic": None, "dynamic": True}
 
 
-def _recompilations(subject: Reported) -> _Written:
+def _write_recompilations(subject: ReportSubject) -> _TextAndData:
     calls = (subject.inputs, *subject.varied)
     shapes = [describe_inputs(inputs) for inputs in calls]
     parts = [f"calls with {len(calls)} shapes:", *(f"  {n}: {', '.join(shape)}" for n, shape in enumerate(shapes))]
@@ -243,9 +251,9 @@ def _recompilations(subject: Reported) -> _Written:
     return "\n".join(parts), data
 
 
-def _joint(subject: Reported) -> _Written:
+def _write_joint(subject: ReportSubject) -> _TextAndData:
     joints = subject.joints
-    parts = joints.head()
+    parts = joints.split_reason_lines()
     for name, joint in joints.graphs.items():
         parts.append(f"{f'{name}: ' if name else ''}{joint.operations} operations\n{joint.code}")
     graphs = [{"name": name, "operations": each.operations, "code": each.code} for name, each in joints.graphs.items()]
@@ -258,7 +266,7 @@ def _joint(subject: Reported) -> _Written:
     return "\n".join(parts), data
 
 
-def _partition(subject: Reported) -> _Written:
+def _write_partition(subject: ReportSubject) -> _TextAndData:
     joints = subject.joints
     found = [(name, p) for name, joint in joints.graphs.items() for p in joint.partitions]
     head = ("partitioner", "forward", "backward", "recomputed", "saved", "of them inputs", "bytes saved")
@@ -274,14 +282,14 @@ def _partition(subject: Reported) -> _Written:
         if p.recomputed:
             details.append(f"{title} recomputes: {', '.join(p.recomputed)}")
     data = {"partitions": [{**asdict(p), "bytes": p.bytes, "graph": name} for name, p in found]}
-    return "\n".join([*joints.head(), table(rows), *details]), data
+    return "\n".join([*joints.split_reason_lines(), table(rows), *details]), data
 
 
 _KERNEL = re.compile(r"^(?P<name>\w+) = async_compile\.(?P<kind>\w+)\(.*?'''(?P<source>.*?)'''", re.M | re.S)
 _CALL = re.compile(r"\b(?:extern_kernels\.\w+|torch\.ops\.tpgen\.\w+)")
 
 
-def _kernels(subject: Reported) -> _Written:
+def _write_kernels(subject: ReportSubject) -> _TextAndData:
     if not subject.inductor:
         raise TpgenError("left out, as inductor=False asks")
     parameters = tuple(subject.module.parameters())
@@ -300,53 +308,52 @@ def _kernels(subject: Reported) -> _Written:
 
 @dataclass(frozen=True)
 class SectionMaker:
-    """Head of a section, and the function that writes it."""
+    """Title and writer of a section."""
 
     title: str
-    write: Callable[[Reported], _Written]
+    write: Callable[[ReportSubject], _TextAndData]
     compiles: bool = True  # whether Dynamo runs the module
 
 
 SECTIONS: dict[str, SectionMaker] = {
-    "backends": SectionMaker("Backends: time and numerics", _backends),
-    "graphs": SectionMaker("Captured graphs and graph breaks", _graphs),
-    "guards": SectionMaker("Guards", _guards),
-    "recompilations": SectionMaker("Recompilations as shapes vary", _recompilations),
-    "joint": SectionMaker("Joint forward-backward graph", _joint, compiles=False),
-    "partition": SectionMaker("Partition: what is saved for backward", _partition, compiles=False),
-    "kernels": SectionMaker("Inductor's kernels", _kernels),
+    "backends": SectionMaker("Backends: time and numerics", _write_backends),
+    "graphs": SectionMaker("Captured graphs and graph breaks", _write_graphs),
+    "guards": SectionMaker("Guards", _write_guards),
+    "recompilations": SectionMaker("Recompilations as shapes vary", _write_recompilations),
+    "joint": SectionMaker("Joint forward-backward graph", _write_joint, compiles=False),
+    "partition": SectionMaker("Partition: what is saved for backward", _write_partition, compiles=False),
+    "kernels": SectionMaker("Inductor's kernels", _write_kernels),
 }
 
 
 def describe_inputs(inputs: Sequence[Any]) -> tuple[str, ...]:
-    """Tensors by dtype and shape, lists and dicts by what they hold, anything else by its type.
+    """Describe inputs: tensors by dtype and shape, lists and dicts by contents, others by type.
 
     >>> describe_inputs([torch.zeros(2, 3), 5, {"x": torch.zeros(1)}])
     ('float32[2, 3]', 'int', '{x: float32[1]}')
     """
-    return tuple(map(_described, inputs))
+    return tuple(map(_describe_input, inputs))
 
 
-def _described(value: Any) -> str:
+def _describe_input(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {_described(held)}' for key, held in value.items())}}}"
+        return f"{{{', '.join(f'{key}: {_describe_input(held)}' for key, held in value.items())}}}"
     if type(value) in (list, tuple):
-        return f"[{', '.join(map(_described, value))}]"
+        return f"[{', '.join(map(_describe_input, value))}]"
     return type(value).__name__
 
 
-def _exact(subject: Reported) -> Exact:
-    """Results and gradients in float64; None where the module does not go there."""
+def _float64_results(subject: ReportSubject) -> ResultsAndGradients:
     try:
         module = copy_of(subject.module).double()
         inputs = pytree.tree_map(lambda a: a.double() if is_floating(a) else a, list(subject.inputs))
         return step(module, inputs, tuple(module.parameters()))
-    except Exception:  # a module may do anything here, and the comparison is one column of the report
+    except Exception:  # a module without float64 only leaves a column of the report empty
         return None
 
 
-def _difference(results: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
+def _largest_relative_error(results: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
     pairs = [(a.double(), b) for a, b in zip(results, exact, strict=True) if b.numel()]
     return max((float((a - b).abs().max() / b.abs().max().clamp(min=1e-300)) for a, b in pairs), default=0.0)

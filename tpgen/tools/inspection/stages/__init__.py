@@ -1,1 +1,1 @@
-"""Stages: the text of each, and which line serves which instruction."""
+"""Stages: text, and instructions of each line."""

@@ -1,4 +1,4 @@
-"""Requests of polynomials, whose directions are calls, and terms that lines serve; requests of any plan or module."""
+"""Requests of polynomials, and requests of any subject."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from tpgen.tools.inspection.stages.request import GRAPHS, Line, Request
 Terms = frozenset[int]
 
 
-def of_factors(plan: Plan, factors: Sequence[Variable]) -> tuple[int, ...]:
-    """Terms with the weights that a monomial has, or else those that bind its tensors and reach its component.
+def terms_of_factors(plan: Plan, factors: Sequence[Variable]) -> tuple[int, ...]:
+    """Return the terms with a monomial's weights; without weights, those with its inputs and output component.
 
     >>> from tpgen.planner.problems import POLYNOMIALS
     >>> plan = POLYNOMIALS["small-contraction"].plan
     >>> first = polynomial_of(plan).monomials[0]
-    >>> str(first), of_factors(plan, first.factors)
+    >>> str(first), terms_of_factors(plan, first.factors)
     ('x0 x0 x0 out0 w0_30', (0,))
     """
     weights = {o.name for o in plan.weights}
@@ -47,27 +47,27 @@ def of_factors(plan: Plan, factors: Sequence[Variable]) -> tuple[int, ...]:
         return tuple(n for n, term in enumerate(plan.terms) if term.weight in named)
     bound = Counter(f.tensor for f in factors if f.tensor != OUT)
     reached = next(f.component for f in factors if f.tensor == OUT)
-    return tuple(n for n in _reaching(plan, reached) if Counter(plan.terms[n].inputs) == bound)
+    return tuple(n for n in _unweighted_terms_writing(plan, reached) if Counter(plan.terms[n].inputs) == bound)
 
 
-def _reaching(plan: Plan, component: int) -> list[int]:
+def _unweighted_terms_writing(plan: Plan, component: int) -> list[int]:
     # the terms without weights that write a component of the output
     slices = plan.out.irreps.slices()
     free = [(n, term) for n, term in enumerate(plan.terms) if term.weight is None]
     return [n for n, t in free if t.i_out is None or component in range(*slices[t.i_out].indices(plan.out.dim))]
 
 
-def of_statements(plan: Plan, statements: Sequence[Statement]) -> list[tuple[int, ...]]:
-    """Terms of every statement: those of the weights that it reads, or else of what reads its value."""
-    weights = {o.name: frozenset(of_factors(plan, [Variable(o.name, 0)])) for o in plan.weights}
+def terms_of_statements(plan: Plan, statements: Sequence[Statement]) -> list[tuple[int, ...]]:
+    """Return the terms that each statement serves, by weights, output component or later readers."""
+    weights = {o.name: frozenset(terms_of_factors(plan, [Variable(o.name, 0)])) for o in plan.weights}
     known: dict[Value, Terms] = {}
     found: list[Terms] = []
     for statement in statements:
         target, read = stored_value(statement), statement.factors
-        terms: Terms = frozenset().union(*(known.get(v, weights.get(_operand(v), frozenset())) for v in read))
-        if not terms and _operand(target) == OUT and isinstance(target, Component):
-            terms = frozenset(_reaching(plan, target.index))
-        if _operand(target) in ("", COEFFICIENTS):
+        terms: Terms = frozenset().union(*(known.get(v, weights.get(_operand_name(v), frozenset())) for v in read))
+        if not terms and _operand_name(target) == OUT and isinstance(target, Component):
+            terms = frozenset(_unweighted_terms_writing(plan, target.index))
+        if _operand_name(target) in ("", COEFFICIENTS):
             known[target] = known.get(target, frozenset()) | terms
         found.append(terms)
     wanted: dict[Value, Terms] = {}
@@ -78,16 +78,13 @@ def of_statements(plan: Plan, statements: Sequence[Statement]) -> list[tuple[int
     return [tuple(sorted(terms)) for terms in found]
 
 
-def _operand(value: Value) -> str:
+def _operand_name(value: Value) -> str:
     return value.operand if isinstance(value, Component) else ""
 
 
 @dataclass(frozen=True)
 class PolynomialRequest(Request):
-    """One call of a polynomial, and how it is to be written and run.
-
-    Directions are ``forward``, ``backward``, ``second``, or any call in full.
-    """
+    """Request for one call of a polynomial: ``forward``, ``backward``, ``second``, or any call in full."""
 
     channels: int = 32
     elements: int = 1  # weights are chosen row by row where there are more
@@ -114,7 +111,7 @@ class PolynomialRequest(Request):
 
     @property
     def form_lines(self) -> list[Line]:
-        return [(str(m), of_factors(self.plan, m.factors)) for m in self.form.monomials]
+        return [(str(m), terms_of_factors(self.plan, m.factors)) for m in self.form.monomials]
 
     def emission(self, backend: str | None = None) -> Emission:
         strategy = replace(self, backend=backend or self.backend).choice.strategy
@@ -137,7 +134,7 @@ class PolynomialRequest(Request):
     def sweep_lines(self) -> list[Line]:
         sweep = self.kernels.sweep(self.call)
         parts = {name: getattr(sweep, name) for name in ("prologue", "rows", "epilogue")}
-        served = iter(of_statements(self.plan, [statement for part in parts.values() for statement in part]))
+        served = iter(terms_of_statements(self.plan, [statement for part in parts.values() for statement in part]))
         lines: list[Line] = [(str(sweep).split("\n")[0], ())]
         for name, statements in parts.items():
             lines += [(f"{name}:", ())] if statements else []
@@ -172,7 +169,6 @@ class PolynomialRequest(Request):
 
     @property
     def flops(self) -> int:
-        """Operations of the sweep, whatever the strategy: what terms share counts once."""
         sweep = self._sweep("forward")
         return self.channels * (self.rows * sweep.operations + self.elements * sweep.once)
 
@@ -181,7 +177,7 @@ class PolynomialRequest(Request):
         return self.dtype.itemsize * sum(map(prod, shapes))
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def explanation_fields(self) -> dict[str, Any]:
         weights = {o.name for o in self.plan.weights}
         sweeps = {name: self._sweep(name) for name in POLYNOMIAL_CALLS[:2]}
         return {
@@ -197,7 +193,7 @@ REQUESTS: dict[str, type[Request]] = {OF_PATHS: Request, OF_MONOMIALS: Polynomia
 
 
 def request_for(plan: Plan, direction: str = "forward", **options: Any) -> Request:
-    """The request of a plan.  Raises `EmitError` for an option that it does not have."""
+    """Return the request for a plan.  Raises `EmitError` for an unknown option."""
     kind = REQUESTS[plan.maker.form]
     kind.check(options)
     made = kind(plan, direction, **options)
@@ -210,13 +206,15 @@ Inspected = nn.Module | Plan
 
 
 def plan_in(subject: Any) -> Plan | None:
-    """The plan of a module, or what is given where it is one; None for what has none."""
+    """Return the plan of a module, a given plan, or None."""
     found = subject if isinstance(subject, Plan) else getattr(subject, "plan", None)
     return found if isinstance(found, Plan) else None
 
 
 def request_of(subject: Inspected, **options: Unpack[DirectionOptions]) -> Request:
-    """The request that stands for a product, a linear layer, a polynomial or a plan; ``auto`` is decided in it.
+    """Return the request of a product, linear layer, polynomial or plan, with ``auto`` resolved.
+
+    Raises `TpgenError` for other subjects, unknown options and absent devices.
 
     >>> from tpgen.planner.presets import channelwise
     >>> request_of(channelwise("8x1o", "1o", "0e"), strategy="einsum").strategy
@@ -227,15 +225,15 @@ def request_of(subject: Inspected, **options: Unpack[DirectionOptions]) -> Reque
     _check_options(options)
     plan = plan_in(subject)
     if plan is None:
-        raise refused("give a tpgen TensorProduct, a Linear, a polynomial, or the plan of one", subject)
+        raise subject_error("give a tpgen TensorProduct, a Linear, a polynomial, or the plan of one", subject)
     own = subject.inspection_options() if isinstance(subject, PlannedModule) else {}
     request = request_for(plan, **{**own, **options})
     return replace(request, strategy=request.choice.strategy)
 
 
-def refused(rule: str, subject: object) -> TpgenError:
-    """The error that says what is taken, and what to do about what is not."""
-    return TpgenError(f"{rule}, not {type(subject).__name__}; {_way_out(subject)}")
+def subject_error(rule: str, subject: object) -> TpgenError:
+    """Return the error for a wrong subject: the rule, and an alternative."""
+    return TpgenError(f"{rule}, not {type(subject).__name__}; {_suggest_alternative(subject)}")
 
 
 _SHOWN = 4  # products of a network that an error names
@@ -250,8 +248,7 @@ def _check_options(options: Mapping[str, object]) -> None:
         raise TpgenError(f"device {options['device']!r} cannot be used here: {str(error).splitlines()[0]}") from None
 
 
-def _way_out(subject: object) -> str:
-    """Say what to give in the place of something that is no product."""
+def _suggest_alternative(subject: object) -> str:
     if isinstance(subject, str):
         return f"a named product is tpgen.planner.problems.find_problem({subject!r}).plan"
     modules = subject.named_modules() if isinstance(subject, nn.Module) else ()

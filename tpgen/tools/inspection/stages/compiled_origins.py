@@ -1,4 +1,4 @@
-"""Origins of each line that compilers see or write: the joint graph, Inductor's code, generated C++."""
+"""Origins of lines of compiled stages."""
 
 from __future__ import annotations
 
@@ -18,34 +18,32 @@ from tpgen.base.errors import EmitError
 from tpgen.base.remember import remembered
 from tpgen.tools.inspection.stages.cuda import ptx_of
 from tpgen.tools.inspection.stages.dump import STAGES, example_arguments
-from tpgen.tools.inspection.stages.origins import Origin, TracedLines, merged, node_origins, served
+from tpgen.tools.inspection.stages.origins import Origin, TracedLines, merge_origins, node_origins, with_origins
 from tpgen.tools.inspection.stages.request import Request
 
 _ACCUMULATED = "gradients: summed where an operand is read more than once"
 
 
 def trace_joint(request: Request) -> TracedLines:
-    """AOTAutograd's joint graph: the program and its gradient in aten operations, a line for each node."""
+    """Trace AOTAutograd's joint graph of program and gradient, a line per node."""
     graph = joint_of_request(request)
     origins: dict[fx.Node, Origin] = {}
     pairs = []
     for node in graph.nodes:
         origins[node] = _joint_origin(node, origins)
-        pairs.append((_joint_line(node), origins[node]))
+        pairs.append((_assignment_text(node), origins[node]))
     return pairs
 
 
 @remembered("joint graphs of products", entries=2)
 def joint_of_request(request: Request) -> fx.Graph:
-    """The joint graph of a program on fake tensors, to be read alone: nothing is computed and no memory is taken.
-
-    Each node knows the emitted node it came from; AOTAutograd hands ``meta["custom"]`` on, to gradients too.
-    """
+    """Return the joint graph of a program, traced on fake tensors."""
     # imported here: it takes a second, and only this stage needs it
     from torch.fx.traceback import preserve_node_meta
 
     emission = request.emission()
     module = request.module(emission)
+    # AOTAutograd copies meta["custom"] to the nodes of the joint graph, gradients included
     for node, origin in node_origins(module.graph).items():
         node.meta["custom"] = {"tpgen": origin}
 
@@ -72,13 +70,13 @@ def _joint_origin(node: fx.Node, known: dict[fx.Node, Origin]) -> Origin:
     if found is not None:
         return found
     if "backward" in str(node.meta.get("partitioner_tag")):
-        return merged([*(known[n] for n in node.all_input_nodes), Origin(shared=_ACCUMULATED)])
+        return merge_origins([*(known[n] for n in node.all_input_nodes), Origin(shared=_ACCUMULATED)])
     # the copy that `joint_of_request` makes of the result; a further one would be unexplained
     return Origin(shared="output: assembled") if node.target is torch.ops.aten.clone.default else Origin()
 
 
-def _joint_line(node: fx.Node) -> str:
-    """A node as an assignment: fx's own format takes three times the room."""
+def _assignment_text(node: fx.Node) -> str:
+    # fx's own format takes three times the room
     if node.op == "output":
         return f"return {node.args[0]}"
     if node.op in ("placeholder", "get_attr"):
@@ -101,11 +99,11 @@ _RUNNER = Origin(shared="Inductor: imports, buffers and runner")
 
 
 def trace_inductor(request: Request) -> TracedLines:
-    """Inductor's output, by the source nodes that it names for a kernel; one that it names none for is unexplained."""
+    """Trace Inductor's code by the source nodes of each kernel."""
     nodes = {node.name: node for node in request.emission().graph.nodes}
-    with _named_kernels() as comments:
+    with _record_source_nodes() as comments:
         text = STAGES["inductor"].write(request)
-    kernels = {name: _commented(comment, nodes) for name, comment in comments.items()}
+    kernels = {name: _origin_of_comment(comment, nodes) for name, comment in comments.items()}
     pairs: list[tuple[str, Origin]] = []
     above = current = Origin()
     quoted = False
@@ -115,7 +113,7 @@ def trace_inductor(request: Request) -> TracedLines:
         elif not quoted and not line[:1].isspace():
             current = _RUNNER if _TOP.match(line) else Origin()
         called = _CALLED.search(line) if not found and not quoted else None
-        own = _commented(line, nodes)
+        own = _origin_of_comment(line, nodes)
         origin = (above or kernels.get(called[1] or "", Origin())) if called else own or current
         pairs.append((line, origin))
         above = own
@@ -123,25 +121,22 @@ def trace_inductor(request: Request) -> TracedLines:
     return pairs
 
 
-def _commented(text: str, nodes: dict[str, fx.Node]) -> Origin:
-    """Instructions of the source nodes that a comment names, but for those that only feed others it names."""
+def _origin_of_comment(text: str, nodes: dict[str, fx.Node]) -> Origin:
     named = [nodes[n] for found in _SOURCE_NODES.findall(text) for n in found.split(", ") if n in nodes]
     own = [node for node in named if node.meta["tpgen"].instructions]  # and not what assembles the output
-    return merged(Origin(node.meta["tpgen"].instructions) for node in own if not set(node.users) & set(own))
+    # without nodes that only feed other named nodes
+    return merge_origins(Origin(node.meta["tpgen"].instructions) for node in own if not set(node.users) & set(own))
 
 
 @contextmanager
-def _named_kernels() -> Iterator[dict[str, str]]:
-    """Collect what Inductor knows of the source nodes of each C++ kernel: on a CPU it writes no comment about them.
-
-    Without these internals of torch there are the comments that it does write.
-    """
+def _record_source_nodes() -> Iterator[dict[str, str]]:
+    # by C++ kernel: on a CPU Inductor writes no comment on source nodes
     found: dict[str, str] = {}
     internals: list[Any] = [
         getattr(_torch, name, None)
         for name in ("CppScheduling", "inductor_config", "inductor_graph", "kernel_metadata")
     ]
-    if None in internals:
+    if None in internals:  # another version of torch
         yield found
         return
     scheduling, config, virtual, metadata = internals
@@ -158,12 +153,9 @@ def _named_kernels() -> Iterator[dict[str, str]]:
 
 
 def trace_kernel(request: Request, language: str, direction: str) -> TracedLines:
-    """The text of one kernel, as its writer has recorded it: paths, or else the part that a line stands in.
-
-    CUDA C++ is that for the GPU of this machine, or for a named one where there is none.
-    """
+    """Trace a kernel's text, by paths or parts of the kernel."""
     on_gpu = language == "cuda"
-    _need_kernel(request, here=not on_gpu)
+    _require_kernel(request, on_device=not on_gpu)
     asked = replace(request, direction=direction)
     source = asked.cuda.source if on_gpu else asked.cpp
     lines = zip(source.text.rstrip("\n").split("\n"), source.line_paths, source.line_parts, strict=True)
@@ -174,7 +166,7 @@ _AT = re.compile(r"\s*\.loc\s+\d+\s+(\d+)")
 
 
 def trace_ptx(request: Request) -> TracedLines:
-    """PTX that NVRTC makes of the CUDA C++: each instruction serves what the line serves that it was compiled from."""
+    """Trace PTX: an instruction has the origin of its source line."""
     origins, origin = [origin for _, origin in trace_kernel(request, "cuda", request.direction)], _PTX
     pairs = []
     for line in ptx_of(request.cuda, numbered=True).split("\n"):
@@ -191,19 +183,18 @@ _PTX = Origin(shared="PTX: declarations, labels and debug sections")
 
 
 def trace_sweep(request: Request) -> TracedLines:
-    """The kernel's statements, before its text: each says which paths it serves."""
-    _need_kernel(request)
-    return served(request.sweep_lines, "title")
+    """Trace the kernel's statements."""
+    _require_kernel(request)
+    return with_origins(request.sweep_lines, "title")
 
 
 def trace_placement(request: Request) -> TracedLines:
-    """Placement of the kernel: a line for each path, below what all paths share."""
-    _need_kernel(request)
-    return served(request.placement_lines, "vectors, blocks, scratch")
+    """Trace the kernel's placement."""
+    _require_kernel(request)
+    return with_origins(request.placement_lines, "vectors, blocks, scratch")
 
 
-def _need_kernel(request: Request, here: bool = True) -> None:
-    """Raise `EmitError` where a request has no generated kernel; of one that runs ``here``, on the request's device."""
+def _require_kernel(request: Request, on_device: bool = True) -> None:
     if request.strategy != "kernel":
         why = f"strategy {request.strategy!r} runs as a graph and has no generated C++; ask for strategy='kernel'"
     elif request.direction != "forward":
@@ -211,6 +202,6 @@ def _need_kernel(request: Request, here: bool = True) -> None:
     elif not request.plan.paths:
         why = "the product has no paths, so there is nothing to write a kernel for"
     else:
-        why = (request.why_no_kernel() or "") if here else ""
+        why = (request.why_no_kernel() or "") if on_device else ""
     if why:
         raise EmitError(why)

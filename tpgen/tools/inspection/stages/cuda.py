@@ -1,4 +1,4 @@
-"""Kernels for a GPU as text: CUDA C++, and what NVRTC makes of it.  None of it needs a GPU."""
+"""Text of CUDA kernels, without a GPU."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ _UNKNOWN = 90  # what kernels are shown for where there is no GPU
 
 
 def shown_chip() -> Chip:
-    """The chip of this machine's GPU; an H200 where there is none."""
+    """Return the chip of the current GPU, else an H200."""
     return chip_of(_UNKNOWN if why_no_driver() else capability(torch.cuda.current_device()))
 
 
 def number_type(dtype: torch.dtype) -> str:
-    """The name of a dtype in kernels.  Raises `BackendError` for one that they do not compute in."""
+    """Return the kernels' name of a dtype.  Raises `BackendError` for unsupported dtypes."""
     if dtype not in DTYPES:
         raise BackendError(f"{COMPUTED}, not in {str(dtype).removeprefix('torch.')}")
     return DTYPES[dtype]
 
 
 def ptx_of(source: CudaSource, numbered: bool = False) -> str:
-    """NVRTC's virtual instructions; ``numbered`` ones say which line of the source they are for."""
+    """Return a kernel's PTX; ``numbered`` adds source lines."""
     arch = source.placement.chip.arch
     return need_nvrtc(arch).ptx(source.text, arch, numbered).strip()
 
 
 def sass_of(source: CudaSource) -> str:
-    """The instructions of the chip, by the toolkit's disassembler.  Raises `BackendError` where there is none."""
+    """Return a kernel's machine instructions.  Raises `BackendError` without nvdisasm."""
     tool = next(disassemblers(), None)
     if tool is None:
         raise BackendError(
@@ -58,7 +58,7 @@ def sass_of(source: CudaSource) -> str:
 
 
 def disassemblers() -> Iterator[str]:
-    """Paths of nvdisasm: in PATH, or of its wheel."""
+    """Yield paths of nvdisasm."""
     found = shutil.which("nvdisasm")
     if found:
         yield found

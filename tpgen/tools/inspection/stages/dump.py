@@ -1,7 +1,4 @@
-"""The text of every stage that a plan goes through, from the plan to what Inductor makes of it.
-
-To dump is to print a stage: `STAGES` says how, one entry each, for products, linear layers and polynomials.
-"""
+"""Text of every stage of a plan."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ _MANGLED = re.compile(r"\.___torch_mangle_\d+")  # TorchScript counts the types 
 
 @dataclass(frozen=True)
 class Stage:
-    """Writer of a stage's text, what a file of it is called, and whether it differs by direction."""
+    """Writer, file suffix, description and kind of directions of a stage."""
 
     write: Callable[[Request], str]
     suffix: str
@@ -39,12 +36,12 @@ class Stage:
         return bool(self.shows)
 
     def file(self, name: str, direction: str) -> str:
-        """Name of a file of the stage."""
+        """Return the stage's file name."""
         part = f".{direction.replace('->', 'to').replace(' ', '_')}" if self.by_direction else ""
         return f"{name}{part}.{self.suffix}"
 
 
-def _said(request: Request, text: str) -> str:
+def _abbreviate_kernel_call(request: Request, text: str) -> str:
     # a graph that is nothing but the call of a kernel says where the kernel is, and leaves the plan's JSON out
     if request.choice.strategy != "kernel":
         return text
@@ -54,19 +51,15 @@ def _said(request: Request, text: str) -> str:
     return f"# this strategy is one kernel: see the stage cpp\n{text}"
 
 
-def _script(request: Request) -> str:
+def _torchscript_text(request: Request) -> str:
     scripted = request.scripted(request.emission("script"))
     written: Any = scripted.graph  # TorchScript's, not fx's
     graph = written.str(False)  # without positions in a source that is not at hand
     return f"{scripted.code.strip()}\n\n{_MANGLED.sub('', graph).strip()}"
 
 
-def _inductor(request: Request) -> str:
-    """Inductor's output for a batch of ``rows``.
-
-    Capturing it resets Dynamo: what this process compiled before compiles again.
-    """
-    # imported here: it takes about a second, and only this stage needs it
+def _inductor_text(request: Request) -> str:
+    # capturing code resets Dynamo: the process compiles earlier code again
     emission = request.emission("inductor")
     run = compile_program(request.module(emission), replace(request, backend="inductor"))
     try:
@@ -80,21 +73,26 @@ def _inductor(request: Request) -> str:
     return "\n\n".join(source.strip() for source in sources)
 
 
-def _text(lines: Iterable[tuple[str, object]]) -> str:
+def _join_lines(lines: Iterable[tuple[str, object]]) -> str:
     return "\n".join(text for text, _ in lines)
 
 
 STAGES: dict[str, Stage] = {
     "plan": Stage(lambda r: str(r.plan), "txt", "what is computed: paths, weights, costs"),
-    "form": Stage(lambda r: _text(r.form_lines), "txt", "the multilinear form: one einsum for each path", GRAPHS),
+    "form": Stage(lambda r: _join_lines(r.form_lines), "txt", "the multilinear form: one einsum for each path", GRAPHS),
     "graph": Stage(
-        lambda r: _said(r, str(r.emission())), "txt", "the fx graph: each node, its role, what it serves", GRAPHS
+        lambda r: _abbreviate_kernel_call(r, str(r.emission())),
+        "txt",
+        "the fx graph: each node, its role, what it serves",
+        GRAPHS,
     ),
-    "code": Stage(lambda r: _said(r, r.emission().code.strip()), "py", "the fx graph as Python source", GRAPHS),
-    "script": Stage(_script, "txt", "TorchScript: its code and its graph", GRAPHS),
-    "inductor": Stage(_inductor, "py", "what torch.compile's Inductor generates", GRAPHS),
+    "code": Stage(
+        lambda r: _abbreviate_kernel_call(r, r.emission().code.strip()), "py", "the fx graph as Python source", GRAPHS
+    ),
+    "script": Stage(_torchscript_text, "txt", "TorchScript: its code and its graph", GRAPHS),
+    "inductor": Stage(_inductor_text, "py", "what torch.compile's Inductor generates", GRAPHS),
     "sweep": Stage(
-        lambda r: _text(r.sweep_lines),
+        lambda r: _join_lines(r.sweep_lines),
         "txt",
         "what a kernel computes: the statements of one row and one channel",
         KERNEL,
@@ -108,14 +106,10 @@ STAGES: dict[str, Stage] = {
 
 
 def dump_stage(plan: Plan, stage: str, direction: str = "forward", **options: Unpack[StageOptions]) -> str:
-    """The text of one stage of one direction.
+    """Return the text of one stage of one direction of a plan.
 
-    ``plan`` is that of a product, of a linear layer (``linear.plan``) or of a polynomial, whose directions are calls.
-    ``options`` are the other fields of `Request`: layout, strategy, backend, dtype, device, rows; a polynomial
-    takes strategy, dtype, device, rows, channels and elements.  A strategy of ``auto`` is decided for the backend; the
-    stages ``script`` and ``inductor`` are their own backend.
-
-    Raises `EmitError` for a stage that does not exist and for a direction that the plan does not have.
+    A polynomial's directions are calls.  ``options``: layout, strategy, backend, dtype, device, rows; for a polynomial
+    strategy, dtype, device, rows, channels, elements.  Raises `EmitError` for an unknown stage or direction.
 
     >>> from tpgen.planner.presets import channelwise
     >>> print(dump_stage(channelwise("2x0e", "0e", "0e"), "code").splitlines()[-1].strip())
@@ -138,9 +132,7 @@ def dump_files(
     directions: Iterable[str] = ("forward",),
     **options: Unpack[StageOptions],
 ) -> dict[str, str]:
-    """Texts of several stages and directions, by file name; ``"all"`` stands for every direction the plan has.
-
-    A stage that is the same for all directions comes once.  Everything asked for is checked before anything is written.
+    """Return texts of stages and directions by file name; ``"all"`` means every direction of the plan.
 
     >>> from tpgen.planner.presets import full
     >>> list(dump_files(full("1o", "1o"), ["plan", "form"], ["forward", "right"]))
@@ -164,7 +156,7 @@ def dump_files(
 
 
 def default_stage(plan: Plan, direction: str = "forward", **options: Unpack[StageOptions]) -> str:
-    """Stage that a reader wants to see first: the C++ of a kernel, the code of a graph.
+    """Return ``cpp`` for a kernel, ``code`` for a graph.
 
     >>> from tpgen.planner.presets import full
     >>> default_stage(full("1o", "1o"), strategy="einsum")
@@ -175,10 +167,10 @@ def default_stage(plan: Plan, direction: str = "forward", **options: Unpack[Stag
 
 
 def example_arguments(request: Request, names: Iterable[str]) -> list[Any]:
-    """Random operands, indices and numbers of rows for the named arguments of a program, the same at every call."""
+    """Return random arguments of a program by name, from a fixed seed."""
     generator = torch.Generator().manual_seed(0)
 
-    def example(name: str) -> Any:
+    def random_argument(name: str) -> Any:
         if name.startswith("num_"):
             return request.indexed
         shape = request.shape(name)
@@ -187,4 +179,4 @@ def example_arguments(request: Request, names: Iterable[str]) -> list[Any]:
         drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
         return drawn.to(device=request.device, dtype=request.dtype)
 
-    return [example(name) for name in names]
+    return [random_argument(name) for name in names]

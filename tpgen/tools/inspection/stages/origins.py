@@ -1,8 +1,4 @@
-"""Origins of each line of a written stage: the stages up to TorchScript.
-
-A line serves instructions, or it belongs to a part with a name that all paths share (the broadcast of batch
-dimensions, the signature of a function).  A line that is neither is *unexplained*; see `TracedStage.explained`.
-"""
+"""Origins of stage lines, up to TorchScript."""
 
 from __future__ import annotations
 
@@ -38,7 +34,7 @@ _HEAD = re.compile(
 
 @dataclass(frozen=True)
 class Origin:
-    """Purpose of a line: instructions, or else the name of a shared part (empty: unexplained)."""
+    """Instructions that a line serves, or a named part shared by all paths; both empty: unexplained."""
 
     instructions: tuple[int, ...] = ()
     shared: str = ""
@@ -55,7 +51,7 @@ BLANK = Origin(shared="layout")
 
 @dataclass(frozen=True)
 class TracedStage:
-    """One stage as lines, an origin for each; or the reason in words why there is no such stage."""
+    """Lines of a stage with origins; or ``missing``, the reason for no stage."""
 
     name: str
     language: str = "text"
@@ -65,7 +61,7 @@ class TracedStage:
 
     @property
     def explained(self) -> float:
-        """Share of the lines that serve instructions or belong to a named shared part."""
+        """Share of lines with an origin."""
         return sum(map(bool, self.origins)) / len(self.origins) if self.origins else 1.0
 
     @property
@@ -75,27 +71,24 @@ class TracedStage:
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """Names of the shared parts, in order."""
+        """Names of shared parts, in order."""
         return tuple(dict.fromkeys(o.shared for o in self.origins if o.shared and o != BLANK))
 
     def lines_of(self, instruction: int) -> tuple[int, ...]:
-        """Numbers, from 1, of the lines that serve an instruction."""
+        """Return the numbers (from 1) of lines that serve an instruction."""
         return tuple(n for n, origin in enumerate(self.origins, 1) if instruction in origin.instructions)
 
 
-def served(lines: Iterable[tuple[str, tuple[int, ...]]], shared: str) -> list[tuple[str, Origin]]:
-    """Lines with the origins of the instructions that they serve; those of none are ``shared``."""
+def with_origins(lines: Iterable[tuple[str, tuple[int, ...]]], shared: str) -> list[tuple[str, Origin]]:
+    """Pair lines with their instructions; a line without instructions belongs to ``shared``."""
     return [(text, Origin(paths, "" if paths else shared)) for text, paths in lines]
 
 
 def node_origins(graph: fx.Graph) -> dict[fx.Node, Origin]:
-    """The origins of all nodes that the emitter wrote.
-
-    A node serves what it was written for.  One that prepares operands for any path serves the paths that read what it
-    prepares, and one that assembles the output those whose results it joins; so choosing a path shows its slices too.
-    """
+    """Return the origin of each node of an emitted graph."""
     written: dict[fx.Node, NodeOrigin] = {n: n.meta["tpgen"] for n in graph.nodes if "tpgen" in n.meta}
     served = {n: set(written[n].instructions if n in written else ()) for n in graph.nodes}
+    # a node that prepares operands serves its readers' paths; one that assembles the output, its inputs' paths
     framing = [n for n, o in written.items() if not served[n] and n.op not in _ENDS and o.role in _FRAMING]
     for node in reversed(framing):
         served[node].update(*(served[reader] for reader in node.users))
@@ -106,10 +99,10 @@ def node_origins(graph: fx.Graph) -> dict[fx.Node, Origin]:
     return {n: Origin(tuple(sorted(paths)), "" if paths else shared.get(n, "")) for n, paths in served.items()}
 
 
-def merged(origins: Iterable[Origin]) -> Origin:
-    """Every instruction of several origins; where there is none, the first shared part.
+def merge_origins(origins: Iterable[Origin]) -> Origin:
+    """Return all instructions of several origins, else the first shared part.
 
-    >>> str(merged([Origin((2,)), Origin(shared="streams"), Origin((0, 2))]))
+    >>> str(merge_origins([Origin((2,)), Origin(shared="streams"), Origin((0, 2))]))
     '0,2'
     """
     kept = list(origins)
@@ -121,19 +114,19 @@ TracedLines = Iterable[tuple[str, Origin]]
 
 
 def trace_plan(request: Request) -> TracedLines:
-    """The table of the plan: a row for each path."""
+    """Trace the plan's table."""
     whole = Origin(shared="title, header and totals")
     found = request.plan.lines()
     return [(text, BLANK if not text else whole if path is None else Origin((path,))) for text, path in found]
 
 
 def trace_form(request: Request) -> TracedLines:
-    """The form: an einsum for each path, or a monomial in a line."""
-    return served(request.form_lines, _SIGNATURE)
+    """Trace the form's lines."""
+    return with_origins(request.form_lines, _SIGNATURE)
 
 
 def trace_graph(request: Request) -> TracedLines:
-    """The table of the fx graph: a line for each node."""
+    """Trace the fx graph's table."""
     emission = request.emission()
     title, header, *rows = str(emission).split("\n")
     head = [(title, Origin(shared="title")), (header, Origin(shared="title"))]
@@ -141,19 +134,19 @@ def trace_graph(request: Request) -> TracedLines:
 
 
 def trace_code(request: Request) -> TracedLines:
-    """The fx graph as Python source."""
+    """Trace the fx graph's Python source."""
     emission = request.emission()
-    return _by_name(emission.code, emission.graph)
+    return _trace_python(emission.code, emission.graph)
 
 
 def trace_script(request: Request) -> TracedLines:
-    """TorchScript's code of the program."""
+    """Trace TorchScript's code of the program."""
     emission = request.emission()
-    return _by_name(request.scripted(emission).code, emission.graph)
+    return _trace_python(request.scripted(emission).code, emission.graph)
 
 
-def _by_name(code: str, graph: fx.Graph) -> list[tuple[str, Origin]]:
-    """Lines of Python by the node whose name they assign."""
+def _trace_python(code: str, graph: fx.Graph) -> list[tuple[str, Origin]]:
+    # a line has the origin of the node whose name the line assigns
     lines = code.strip().split("\n")
     given = {node.name: (node, origin) for node, origin in node_origins(graph).items()}
     assigned = [found[1] if (found := _ASSIGNED.match(text)) else "" for text in lines]
@@ -163,11 +156,11 @@ def _by_name(code: str, graph: fx.Graph) -> list[tuple[str, Origin]]:
         if name in given:
             origins.append(given[name][1])
         elif text.strip().startswith("return "):
-            origins.append(merged([*inlined, Origin(shared=_SIGNATURE)]))
+            origins.append(merge_origins([*inlined, Origin(shared=_SIGNATURE)]))
         else:
             origins.append(Origin(shared=_SIGNATURE) if _HEAD.match(text) else Origin())
     for n in reversed(range(len(lines))):
         if not origins[n] and assigned[n]:  # readers stand below
             readers = [m for m in range(n + 1, len(lines)) if assigned[n] in _NAME.findall(lines[m])]
-            origins[n] = merged(origins[m] for m in readers)
+            origins[n] = merge_origins(origins[m] for m in readers)
     return list(zip(lines, origins, strict=True))

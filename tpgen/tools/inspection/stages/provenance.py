@@ -1,4 +1,4 @@
-"""Provenance: which instructions a line of any stage serves, and which lines an instruction became.
+"""Provenance: from lines to instructions, and back.
 
 >>> from tpgen.planner.presets import channelwise
 >>> found = provenance(channelwise("8x0e+8x1o", "0e+1o", "0e+1o"), strategy="einsum", stages=["form", "graph"])
@@ -65,14 +65,14 @@ DEFAULT_STAGES = tuple(name for name in TRACED_STAGES if name not in ("inductor"
 
 @dataclass(frozen=True)
 class Provenance:
-    """The traced stages of one product, by name."""
+    """Traced stages of one product, by name."""
 
     plan: Plan
     strategy: str
     stages: dict[str, TracedStage]
 
     def stage(self, name: str) -> TracedStage:
-        """A stage that is there; an `EmitError` says which there are, or why this one is not."""
+        """Return a stage.  Raises `EmitError` for an unknown or missing stage."""
         check_known("stage", [name], self.stages, EmitError)
         stage = self.stages[name]
         if stage.missing:
@@ -80,9 +80,9 @@ class Provenance:
         return stage
 
     def trace_back(self, stage: str, line: int) -> tuple[int, ...]:
-        """The instructions that a line (from 1) serves; empty for a line that all of them share.
+        """Return the instructions that a line (from 1) serves; empty for a shared line.
 
-        Raises `EmitError` for a stage that is not there and a line that it does not have.
+        Raises `EmitError` for a missing stage or line.
         """
         origins = self.stage(stage).origins
         if not 1 <= line <= len(origins):
@@ -90,13 +90,13 @@ class Provenance:
         return origins[line - 1].instructions
 
     def trace_forward(self, instruction: int) -> dict[str, tuple[int, ...]]:
-        """The lines (from 1) of every stage that serve an instruction."""
+        """Return each stage's lines (from 1) that serve an instruction."""
         if not 0 <= instruction < len(self.plan.instructions):
             raise EmitError(f"the product has instructions 0 to {len(self.plan.instructions) - 1}, not {instruction}")
         return {name: stage.lines_of(instruction) for name, stage in self.stages.items() if not stage.missing}
 
     def to_json(self) -> str:
-        """Every line with its origin, as JSON."""
+        """Return lines with origins as JSON."""
         stages = {
             name: {"missing": stage.missing}
             if stage.missing
@@ -125,10 +125,10 @@ class Provenance:
 def provenance(
     subject: Inspected, stages: Iterable[str] = DEFAULT_STAGES, **options: Unpack[DirectionOptions]
 ) -> Provenance:
-    """Trace the lines of a product, a linear layer, a polynomial or a plan through the stages.
+    """Trace the lines of a product, linear layer, polynomial or plan through stages.
 
-    ``options`` are the fields of `tpgen.tools.inspection.stages.dump.Request`: direction, layout, strategy, dtype,
-    device, rows; a module brings its own.  A stage that cannot be had is there with the reason, and the others with it.
+    ``options`` are fields of `tpgen.tools.inspection.stages.dump.Request`; a module brings its own.  A missing stage
+    holds its reason.
 
     Raises `EmitError` for an unknown stage, strategy or direction.
     """
@@ -140,7 +140,7 @@ def provenance(
 
 
 def trace(name: str, request: Request) -> TracedStage:
-    """One stage of a request; one that it does not have says why."""
+    """Return a traced stage, or the reason for a missing one."""
     language, lines = TRACED_STAGES[name]
     try:
         found = list(lines(request))

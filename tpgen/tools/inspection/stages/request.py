@@ -1,8 +1,4 @@
-"""Requests: one direction of a plan, and how it is to be written and run.
-
-Stages ask a request for what they show, and no stage asks what kind of plan it is of: a request of a polynomial is a
-`tpgen.tools.inspection.stages.calls.PolynomialRequest`, which answers by its form, its calls and its kernels.
-"""
+"""Requests: one direction of a plan, with options."""
 
 from __future__ import annotations
 
@@ -40,7 +36,7 @@ Line = tuple[str, tuple[int, ...]]  # a line of a text, and the instructions tha
 
 @dataclass(frozen=True)
 class Request(Config):
-    """One direction of a product or a linear layer, and how it is to be written and run."""
+    """One direction of a product or linear layer, with options of compilation and execution."""
 
     plan: Plan
     direction: str = "forward"
@@ -54,7 +50,7 @@ class Request(Config):
 
     @classmethod
     def check(cls, options: Iterable[str]) -> None:
-        """Raise `EmitError` for an option that requests do not have."""
+        """Raise `EmitError` for an unknown option."""
         known = [field.name for field in fields(cls) if field.name not in cls._not_asked]
         for name in options:
             if name not in known:
@@ -63,14 +59,14 @@ class Request(Config):
     # --- directions -----------------------------------------------------------------------------------------------
 
     def directions(self, shows: str = "") -> tuple[str, ...]:
-        """Directions that a stage has: all, those of graphs, or those of kernels."""
+        """Return the plan's directions: all, or those of graphs or kernels (``shows``)."""
         own = product_directions(self.plan)
         joint = tuple(joint for joint, form in JOINT.items() if form in own)
         left_out = {"": (), GRAPHS: joint, KERNEL: ("right",)}[shows]
         return tuple(d for d in (*own, *joint) if d not in left_out)
 
     def check_direction(self, stage: str, shows: str) -> None:
-        """Raise `EmitError` where the plan, or a stage of it, does not have the direction."""
+        """Raise `EmitError` if the plan or stage lacks the direction."""
         check_known("direction", [self.direction], (*DIRECTIONS, *JOINT), EmitError)
         known = self.directions()
         if self.direction not in known:
@@ -94,24 +90,24 @@ class Request(Config):
 
     @property
     def computed(self) -> Plan:
-        """Plan that programs compute: of a linear layer its `Plan.flat`, to which the module adds biases."""
+        """The plan that programs compute, without biases."""
         return self.plan.flat
 
     @property
     def form(self) -> Any:
-        """The form, with the direction's slot open; of a kernel that opens several, the form that it opens them in."""
+        """Form with the direction's slot open; for a joint direction the form in `JOINT`."""
         return directions_of(self.plan)[JOINT.get(self.direction, self.direction)](self.plan, self.layout)
 
     @property
     def opened(self) -> tuple[str, ...]:
-        """Operands that a kernel of the direction opens."""
+        """Operands whose slots the kernel opens."""
         form: Form = self.form
         there = {operand.name for operand in form.operands if operand.dim or operand.name != "w"}
         return tuple(slot for slot in KERNELS["backward"] if slot in there) if self.direction in JOINT else form.opened
 
     @property
     def form_lines(self) -> list[Line]:
-        """The lines of the form, after a head that serves all."""
+        """Lines of the form with their paths."""
         form: Form = self.form
         head, *lines = str(form).split("\n")
         return [(head, ()), *((text, (term.path,)) for text, term in zip(lines, form.live_terms, strict=True))]
@@ -120,11 +116,10 @@ class Request(Config):
 
     @property
     def choice(self) -> Choice:
-        """The strategy, and why."""
         return choose_strategy(self.computed, self)
 
     def emission(self, backend: str | None = None) -> Emission:
-        """The written program; ``auto`` is decided for the given backend (the request's own where none is given)."""
+        """Return the emitted program, with ``auto`` resolved for ``backend``."""
         strategy = replace(self, backend=backend or self.backend).choice.strategy
         return emit_plan(self.plan, self.direction, strategy, self.layout, self.streams)
 
@@ -132,16 +127,15 @@ class Request(Config):
         return emission.module().to(device=self.device, dtype=self.dtype)
 
     def scripted(self, emission: Emission) -> Any:
-        """A program in TorchScript."""
         return script(self.module(emission))
 
     @property
     def described(self) -> str:
-        """The text that a kernel is called with."""
+        """Text that describes the form to kernel calls."""
         return describe(self.form.plan, self.form.layout)
 
     def shape(self, argument: str) -> tuple[int, ...] | None:
-        """The shape of an argument of a program; None for an index of rows."""
+        """Return an argument's shape; None for an index."""
         if argument not in _OPERANDS:
             return None
         operand = self.form.operand(_OPERANDS[argument])
@@ -151,13 +145,13 @@ class Request(Config):
 
     @property
     def indexed(self) -> int:
-        """Number of rows that an index chooses among."""
+        """Number of rows that an index selects from."""
         return self.elements if self.plan.by_element else self.rows
 
     # --- kernels --------------------------------------------------------------------------------------------------
 
     def why_no_kernel(self) -> str | None:
-        """Why no kernel runs on the device; None where one does."""
+        """Return why no kernel runs on the device, or None."""
         return kernel_supported(self.plan, self.layout, self.dtype, self.device)
 
     @property
@@ -166,17 +160,14 @@ class Request(Config):
 
     @property
     def kernels(self) -> Any:
-        """The description of its kernels."""
         return described(self.computed, self.layouts)
 
     @property
     def call(self) -> Call:
-        """The call of a kernel of the direction."""
         return call_of(self.opened)
 
     @property
     def placement(self) -> Any:
-        """Placement of a kernel of the direction, with its sweep."""
         return self.kernels.placement(self.call, self.dtype, self._rules)
 
     @property
@@ -195,9 +186,9 @@ class Request(Config):
 
     @property
     def cuda(self) -> CudaSource:
-        """The CUDA kernel, for this machine's GPU, or an H200 where there is none.
+        """CUDA kernel for the current GPU, else an H200.
 
-        Raises `BackendError` for products and dtypes that have none, `EmitError` where a row does not fit.
+        Raises `BackendError` for unsupported products and dtypes, `EmitError` if a row does not fit.
         """
         number_type(self.dtype)
         spec = KernelSpec(self.kernels, self.call, self.dtype, self._rules)
@@ -214,7 +205,7 @@ class Request(Config):
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Sizes of the batch by name, each one or more."""
+        """Sizes of the batch by name."""
         return {name: getattr(self, name) for name in ("rows", *self.plan.maker.sizes)}
 
     @property
@@ -223,23 +214,23 @@ class Request(Config):
 
     @property
     def scheduled(self) -> dict[int, str]:
-        """The schedule of a kernel by path."""
+        """Kernel schedule by path."""
         schedule = self.kernels.schedule(self.dtype)
         return {term.path: str(schedule).split(" ", 1)[0] for term in schedule.terms}
 
     @property
     def module_options(self) -> dict[str, Any]:
-        """Keywords of a module that runs the plan so."""
+        """Keyword arguments of a module that runs the request."""
         elements = {"num_elements": self.elements} if self.plan.by_element else {}
         return {"layout": self.layout, "strategy": self.strategy, "backend": self.backend, **elements}
 
     def numbers(self, leg: Leg) -> int:
-        """Numbers of a row that a path touches."""
+        """Return how many numbers of a row a path's leg touches."""
         return leg.numbers * (self.channels if self.plan.operand(leg.operand).channels else 1)
 
     @property
     def flops(self) -> int:
-        """Operations of the batch."""
+        """Operations of the forward pass for the batch."""
         return self.rows * (self.plan.flops + self._biases)
 
     @property
@@ -247,7 +238,7 @@ class Request(Config):
         return self.plan.bias_numel * (self.plan.arguments.get("f_out") or 1)
 
     def bytes(self, nodes: int | None = None) -> int:
-        """Each operand once: shared weights once for the whole batch, and of a convolution its nodes, not its edges.
+        """Return bytes of inputs, weights and result, each counted once; with ``nodes``, as a convolution.
 
         >>> from tpgen.planner.presets import channelwise
         >>> request = Request(channelwise("8x0e", "0e", "0e"), rows=100)
@@ -265,13 +256,12 @@ class Request(Config):
         return numbers * itemsize + 2 * self.rows * torch.int64.itemsize  # where each edge comes from and goes to
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """Further fields of an explanation."""
+    def explanation_fields(self) -> dict[str, Any]:
         return {}
 
 
 def product_directions(plan: Plan) -> tuple[str, ...]:
-    """The directions that a plan has: one without weights has no gradient for them, a linear layer no second input.
+    """Return a plan's directions; without weights no ``grad_w``.
 
     >>> from tpgen.planner.presets import elementwise
     >>> product_directions(elementwise("1o", "1o"))
