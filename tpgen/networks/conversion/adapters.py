@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from tpgen.networks.conversion.packages import foreign_modules, home
+from tpgen.networks.conversion.packages import foreign_modules, module_name_of
 from tpgen.networks.conversion.swap import Kept, SwapOrKept
 
 Adapter = Callable[[nn.Module, dict[str, Any]], Iterable[SwapOrKept]]
@@ -44,10 +44,10 @@ def register_adapter(package: str, adapter: Adapter | str) -> None:
 def adapters_for(network: nn.Module) -> list[Adapter]:
     """The adapters whose projects have modules in a network, in the order of the table."""
     packages = packages_in(network)
-    return [_loaded(package, adapter) for package, adapter in ADAPTERS.items() if package in packages]
+    return [_load_adapter(package, adapter) for package, adapter in ADAPTERS.items() if package in packages]
 
 
-def cast_further(network: nn.Module) -> None:
+def cast_projects_to_float64(network: nn.Module) -> None:
     """Let modules of known projects that cast to float32 themselves compute in float64; for copies."""
     for package in packages_in(network) & CASTS.keys():
         resolve_name(CASTS[package])(network)
@@ -60,7 +60,7 @@ def packages_in(network: nn.Module) -> set[str]:
 
 def packages_of(module: nn.Module) -> set[str]:
     """Names of the packages that the class of a module, and its bases, come from."""
-    return {home(cls).partition(".")[0] for cls in type(module).__mro__}
+    return {module_name_of(cls).partition(".")[0] for cls in type(module).__mro__}
 
 
 def kept_in_packages(network: nn.Module) -> Iterable[Kept]:
@@ -75,7 +75,7 @@ def kept_in_packages(network: nn.Module) -> Iterable[Kept]:
             )
 
 
-def _loaded(package: str, adapter: Adapter | str) -> Adapter:
+def _load_adapter(package: str, adapter: Adapter | str) -> Adapter:
     if not isinstance(adapter, str):
         return adapter
     try:
@@ -83,10 +83,10 @@ def _loaded(package: str, adapter: Adapter | str) -> Adapter:
             raise ValueError("an adapter is written as module:function")
         return resolve_name(adapter)
     except (ImportError, AttributeError, ValueError) as error:
-        return partial(_unloaded, package, f"{adapter}: {error}")
+        return partial(_keep_without_adapter, package, f"{adapter}: {error}")
 
 
-def _unloaded(package: str, why: str, network: nn.Module, options: dict[str, Any]) -> Iterable[SwapOrKept]:
+def _keep_without_adapter(package: str, why: str, network: nn.Module, options: dict[str, Any]) -> Iterable[SwapOrKept]:
     """In place of an adapter that cannot be loaded: what it would have seen stays, and is named once."""
     first = next(module for module in network.modules() if package in packages_of(module))
     yield Kept(

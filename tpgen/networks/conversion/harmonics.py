@@ -15,7 +15,13 @@ from torch import Tensor, nn
 
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.given import given_numbers
-from tpgen.networks.conversion.obstacles import kernel_plan, own_code, polynomial_attributes, renamed, why_not_swapped
+from tpgen.networks.conversion.obstacles import (
+    kernel_plan,
+    own_code,
+    polynomial_attributes,
+    renamed_copy,
+    why_not_swapped,
+)
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, qualified
 from tpgen.planner.harmonics import make_harmonics_plan
 
@@ -43,7 +49,7 @@ def run_harmonics(tensors: list[Tensor], shared: list[Tensor], dim: int, descrip
 class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
     """An `e3nn.o3.SphericalHarmonics` that computes with tpgen."""
 
-    stock = renamed(o3.SphericalHarmonics.forward, "stock")
+    stock = renamed_copy(o3.SphericalHarmonics.forward, "stock")
 
     def forward(self, x: Tensor) -> Tensor:
         """As e3nn's, computed by tpgen where a kernel runs."""

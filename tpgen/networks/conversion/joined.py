@@ -47,28 +47,28 @@ class JoinedLayers:
             return None
         if (species := find_ones(rows)) is None:
             return None
-        there, made = self._current(first, second, species, factor)
+        there, made = self._cached_matrices(first, second, species, factor)
         if torch.is_grad_enabled() and (first.requires_grad or second.requires_grad):
-            made = _joined(made, self, there, factor, first, second)
+            made = _with_gradients_of_layers(made, self, there, factor, first, second)
         return kernel_layer(x, made, species, describe(self.plan))
 
     def matrices(self, first: Tensor, second: Tensor, there: Tensor, factor: float) -> Tensor:
         """The weights of the plan for some species, ``(len(there), numel)``."""
-        by_species = self.product.chosen(second, there)
+        by_species = self.product.matrices_of(second, there)
         found: dict[int, Tensor] = {}
         for n, a, b in self.chains:
             scale = factor * a.coefficient * b.coefficient / self.plan.paths[n].coefficient
-            part = (scale * _matrix(first, a)) @ _matrix(by_species, b)
+            part = (scale * _path_matrix(first, a)) @ _path_matrix(by_species, b)
             found[n] = found[n] + part if n in found else part
         return torch.cat([found[n].flatten(-2) for n in sorted(found)], -1)
 
-    def _current(self, first: Tensor, second: Tensor, species: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+    def _cached_matrices(self, first: Tensor, second: Tensor, species: Tensor, factor: float) -> tuple[Tensor, Tensor]:
         """The species that have matrices, and a row of these for each species, zeros for those that have none."""
         known, had, found = _made.get(self, (None, frozenset(), None))
         present = torch.bincount(species).nonzero().flatten().tolist()
         union = had.union(present)
         there = torch.tensor(sorted(union))
-        state = (factor, union, *map(_state, (first, second)), *self._sums(first, second, there))
+        state = (factor, union, *map(_fingerprint, (first, second)), *self._checksums(first, second, there))
         if found is None or known != state:
             with torch.no_grad():
                 some = self.matrices(first, second, there, factor)
@@ -76,11 +76,13 @@ class JoinedLayers:
             _made[self] = state, union, found
         return there, found
 
-    def _sums(self, first: Tensor, second: Tensor, there: Tensor) -> list[float]:
+    def _checksums(self, first: Tensor, second: Tensor, there: Tensor) -> list[float]:
         """Numbers that change with weights, also with those written through ``.data``, which torch does not count."""
         parts = [first.view(1, -1), *self.product.parts(second, there)]
         with torch.no_grad():
-            return torch.stack([_ramp(len(x), 2, x.dtype) @ x @ _ramp(x.shape[1], 3, x.dtype) for x in parts]).tolist()
+            return torch.stack(
+                [_checksum_vector(len(x), 2, x.dtype) @ x @ _checksum_vector(x.shape[1], 3, x.dtype) for x in parts]
+            ).tolist()
 
 
 # Beside the layers, as an attribute would go into pickles of the network.
@@ -101,21 +103,21 @@ def join_layers(linear: Plan, product: SpeciesProduct) -> JoinedLayers | None:
     return JoinedLayers(product, plan, tuple((pairs.index((a.in1.index, b.out.index)), a, b) for a, b in found))
 
 
-def _matrix(weights: Tensor, path: Path) -> Tensor:
+def _path_matrix(weights: Tensor, path: Path) -> Tensor:
     assert path.weight is not None
     return weights[..., path.weight.start : path.weight.stop].unflatten(-1, path.weight.shape)
 
 
-def _state(x: Tensor) -> tuple:
+def _fingerprint(x: Tensor) -> tuple:
     return x.dtype, x.data_ptr(), writes_to(x)
 
 
 @remembered("ramps of sums that tell weights apart", entries=64)
-def _ramp(count: int, end: int, dtype: torch.dtype) -> Tensor:
+def _checksum_vector(count: int, end: int, dtype: torch.dtype) -> Tensor:
     return torch.linspace(1, end, count, dtype=dtype)
 
 
-class _Joined(torch.autograd.Function):
+class _JoinedMatrices(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, made: Tensor, layers: JoinedLayers, there: Tensor, factor: float, first: Tensor, second: Tensor
@@ -131,4 +133,4 @@ class _Joined(torch.autograd.Function):
         return (None, None, None, None, *pulled_back(matrices, ctx.saved_tensors, g.index_select(0, there)))
 
 
-_joined = apply_of(_Joined)
+_with_gradients_of_layers = apply_of(_JoinedMatrices)

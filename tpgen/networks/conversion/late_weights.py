@@ -68,10 +68,10 @@ class LateWeights:
         width = self.outer.irreps_in.dim
         missing = -h.shape[1] % width
         parts = pad(h, (0, missing)).split(width, 1), pad(matrix, (0, 0, 0, missing)).split(width)
-        found = [self._part(products, *part, nodes, count) for part in zip(*parts, strict=True)]
+        found = [self._sum_columns(products, *part, nodes, count) for part in zip(*parts, strict=True)]
         return reduce(torch.add, found)
 
-    def _part(self, products: Tensor, h: Tensor, matrix: Tensor, nodes: Tensor, count: Any) -> Tensor:
+    def _sum_columns(self, products: Tensor, h: Tensor, matrix: Tensor, nodes: Tensor, count: Any) -> Tensor:
         shape = h.new_empty(count, self.outer.weight_numel)  # nothing reads or writes its numbers
         call = FormCall((h, h.detach()[:, :0], shape, products), (nodes,), describe(self.outer), _OUTER, (ELEMENTS,))
         (sums,) = forms.form(call)
@@ -98,11 +98,11 @@ def late_weights(plan: Plan, hidden: int, nodes: int | None) -> LateWeights | No
         return None
     products = sum(p.in1.mul * p.in2.mul * p.out.ir.dim for p in plan.paths)
     parts = -(-hidden * products * (nodes or 0) // MOST_SUMS) or 1
-    return _planned(plan, -(-hidden // min(parts, hidden)))
+    return _plan_late_weights(plan, -(-hidden // min(parts, hidden)))
 
 
 @remembered("products with late weights")
-def _planned(plan: Plan, width: int) -> LateWeights | None:
+def _plan_late_weights(plan: Plan, width: int) -> LateWeights | None:
     paths = sorted(range(len(plan.paths)), key=lambda n: plan.paths[n].out.index)
     outputs = [tuple(same) for _, same in groupby(paths, key=lambda n: plan.paths[n].out.index)]
     copies = [p.in1.mul * p.in2.mul for p in plan.paths]

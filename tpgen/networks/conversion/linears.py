@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from tpgen.base.errors import TpgenError
 from tpgen.kernels.runtime.given import given_numbers
 from tpgen.networks.conversion.gathers import Gatherable
-from tpgen.networks.conversion.obstacles import renamed, why_not_swapped
-from tpgen.networks.conversion.products import PROGRAM, chosen
+from tpgen.networks.conversion.obstacles import renamed_copy, why_not_swapped
+from tpgen.networks.conversion.products import PROGRAM, describe_product
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
 from tpgen.nn.linear import Linear
 from tpgen.planner.linear import LINEAR_NORMALIZATIONS, make_linear_plan
@@ -25,7 +25,7 @@ _STOCK_PROGRAM = "_compiled_main"
 _CHANNELS = "of channels (f_in, f_out), which e3nn knows by its weights alone, and it has none: build a tpgen.Linear"
 
 
-_stock = renamed(o3.Linear.forward, "stock")
+_stock = renamed_copy(o3.Linear.forward, "stock")
 _stock.__annotations__ = {"features": Tensor, "weight": Optional[Tensor], "bias": Optional[Tensor]}  # noqa: UP045
 
 
@@ -69,7 +69,7 @@ def find_linear(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | N
         program = Linear.from_plan(plan, False, **{name: o for name, o in options.items() if name != "streams"})
     except TpgenError as error:
         return Kept(module, f"tpgen cannot write it: {error}")
-    return Swap(module, ConvertedLinear, chosen, {PROGRAM: program.compute_for(module)})
+    return Swap(module, ConvertedLinear, describe_product, {PROGRAM: program.compute_for(module)})
 
 
 def _has_channels(layer: Any) -> bool:

@@ -14,11 +14,11 @@ from torch import Tensor
 _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
 
 
-def say_once(text: str) -> None:
+def warn_of_slow_path(text: str) -> None:
     """Warn, unless that was said before.
 
-    >>> with unsaid():
-    ...     say_once("this is slow")
+    >>> with without_notices():
+    ...     warn_of_slow_path("this is slow")
     """
     if not _SILENT.get():
         _say(text)
@@ -34,17 +34,17 @@ def kernels_take(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64, torch.bfloat16)
 
 
-def runs_on(x: Tensor, otherwise: str) -> bool:
+def kernels_take_or_warn(x: Tensor, otherwise: str) -> bool:
     """Whether a kernel takes a tensor, which may have changed since the conversion; what runs ``otherwise`` is said."""
     good = kernels_take(x)
     if not good and not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
         if not torch.compiler.is_compiling():
-            say_once(f"{otherwise}: kernels take no {x.dtype} on {x.device.type}")
+            warn_of_slow_path(f"{otherwise}: kernels take no {x.dtype} on {x.device.type}")
     return good
 
 
 @contextmanager
-def unsaid() -> Iterator[None]:
+def without_notices() -> Iterator[None]:
     """Nothing is said, and nothing counts as said, in here."""
     token = _SILENT.set(True)
     try:

@@ -34,7 +34,7 @@ def why_not_swapped(module: nn.Module, known: Mapping[type[nn.Module], Any], pro
     if own := own_code(module, base):
         code = f"whose own code a swap would skip ({', '.join(own)})"
         return f"a subclass of {qualified(base)}, {code}: build it on tpgen's {base.__name__}"
-    if why := replaced(module):
+    if why := why_patched(module):
         return why
     if has_hooks(getattr(module, program, None)):
         return f"hooks on {program}, which would no longer run: move them to the module itself"
@@ -45,10 +45,12 @@ def own_code(module: nn.Module, base: type[nn.Module]) -> list[str]:
     """Names that classes between a module's own and a base define, and that may change what it computes."""
     lineage = type(module).__mro__
     defined = [(name, made) for cls in lineage[: lineage.index(base)] for name, made in vars(cls).items()]
-    return sorted({name for name, made in defined if name not in _CONSTRUCTION and not _passes_on(name, made, base)})
+    return sorted(
+        {name for name, made in defined if name not in _CONSTRUCTION and not _only_forwards(name, made, base)}
+    )
 
 
-class _Passing(nn.Module):
+class _ForwardingCalls(nn.Module):
     # calls that hand their arguments to those of a base, as where a class says their types
     def one(self, x: Any) -> Any:
         return super().__call__(x)
@@ -66,17 +68,22 @@ class _Passing(nn.Module):
 _FLAGS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
 
 
-def _written(made: Any) -> tuple:
+def _bytecode_and_signature(made: Any) -> tuple:
     code = made.__code__
     flags = code.co_flags & _FLAGS  # others are those of a file
     return code.co_code, code.co_names, code.co_argcount, code.co_kwonlyargcount, flags, made.__defaults__
 
 
-_PASSING = [*map(_written, (_Passing.one, _Passing.two, _Passing.three, _Passing.every))]
+_FORWARDING = [
+    *map(
+        _bytecode_and_signature,
+        (_ForwardingCalls.one, _ForwardingCalls.two, _ForwardingCalls.three, _ForwardingCalls.every),
+    )
+]
 
 
-def _passes_on(name: str, made: Any, base: type[nn.Module]) -> bool:
-    if name != "__call__" or not isinstance(made, FunctionType) or _written(made) not in _PASSING:
+def _only_forwards(name: str, made: Any, base: type[nn.Module]) -> bool:
+    if name != "__call__" or not isinstance(made, FunctionType) or _bytecode_and_signature(made) not in _FORWARDING:
         return False
     own, stock = made.__code__, base.forward.__code__  # callers may name arguments
     return own.co_argcount == 1 or own.co_varnames[: own.co_argcount] == stock.co_varnames[: own.co_argcount]
@@ -87,7 +94,7 @@ def stock_class(module: nn.Module, known: Iterable[type[nn.Module]]) -> type[nn.
     return next(cls for cls in type(module).__mro__ if cls in known)
 
 
-def replaced(module: nn.Module) -> str | None:
+def why_patched(module: nn.Module) -> str | None:
     """Whether somebody put another forward on a module, in words."""
     return (
         "its forward is replaced on the instance: put it back before converting" if "forward" in vars(module) else None
@@ -102,12 +109,12 @@ def not_fused(network: nn.Module, block: nn.Module, name: str) -> str | None:
     product = block.get_submodule(name)
     if has_hooks(product):
         return f"hooks on {name}, which see edges: its product alone is converted; convert first, then hook"
-    if places(network, product) > 1:
+    if count_places(network, product) > 1:
         return f"of a {name} that stands in several places: its product alone is converted"
-    return replaced(block)
+    return why_patched(block)
 
 
-def renamed(method: Any, name: str) -> Any:
+def renamed_copy(method: Any, name: str) -> Any:
     """A method under another name, which ours does not hide from TorchScript: it has no super()."""
     copy = FunctionType(method.__code__, method.__globals__, name, method.__defaults__)
     copy.__annotations__ = method.__annotations__
@@ -125,17 +132,17 @@ def idle_hooks(module: nn.Module) -> str:
     return f"; hooks on {', '.join(names)} do not run: hook the module itself" if names else ""
 
 
-def has_more(module: Any) -> bool:
+def is_hooked_or_patched(module: Any) -> bool:
     """Whether a call of a module does more than its class says, by hooks or a forward of its own."""
     return has_hooks(module) or "forward" in module.__dict__
 
 
-def places(network: nn.Module, module: nn.Module) -> int:
+def count_places(network: nn.Module, module: nn.Module) -> int:
     """In how many places of a network a module stands."""
     return sum(child is module for holder in network.modules() for child in holder._modules.values())
 
 
-def may_be_kernels(options: Mapping[str, Any]) -> bool:
+def allows_kernels(options: Mapping[str, Any]) -> bool:
     """Whether the options of a conversion let kernels compute."""
     return options.get("strategy", "auto") in ("auto", "kernel")
 
@@ -144,7 +151,7 @@ def kernel_plan(
     module: nn.Module, options: Mapping[str, Any], make: Callable[[], Plan], like: Tensor | None = None
 ) -> Plan | Kept:
     """The plan of a module that kernels alone compute, in the dtype and where ``like`` is; or why it must stay."""
-    if not may_be_kernels(options):
+    if not allows_kernels(options):
         return Kept(module, f"for kernels alone, and strategy={options['strategy']!r} was asked for")
     try:
         plan = make()

@@ -38,7 +38,7 @@ _HOOKS = {Tensor.register_hook, Tensor.retain_grad}
 _LIKES = {Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.new_full, Tensor.expand_as, torch.zeros_like}
 
 
-def _called(function: Callable[[], Tensor]) -> Tensor:
+def _call(function: Callable[[], Tensor]) -> Tensor:
     return function()
 
 
@@ -51,22 +51,24 @@ class PostponedCall:
     tracked: bool
     hooks: Any  # of saved tensors, as checkpoints have them
     writes: list[int]
-    within: Callable[[Callable[[], Tensor]], Tensor] = _called  # what computes the numbers, as a watch of calls does
+    within: Callable[[Callable[[], Tensor]], Tensor] = _call  # what computes the numbers, as a watch of calls does
     value: Tensor | None = None  # of a call that could not wait
 
     @classmethod
     def now(cls, function: _Function, operands: Sequence[Tensor]) -> PostponedCall:
-        return cls(function, tuple(operands), torch.is_grad_enabled(), saved_tensor_hooks(True), _writes(operands))
+        return cls(
+            function, tuple(operands), torch.is_grad_enabled(), saved_tensor_hooks(True), _write_counts(operands)
+        )
 
     @property
-    def is_as_then(self) -> bool:
+    def state_is_unchanged(self) -> bool:
         """Whether gradients are taken, and tensors saved, as when the call was postponed."""
         return torch.is_grad_enabled() == self.tracked and saved_tensor_hooks(True) == self.hooks
 
     @property
     def is_written_to(self) -> bool:
         """Whether somebody has written to an operand since."""
-        return _writes(self.operands) != self.writes
+        return _write_counts(self.operands) != self.writes
 
     def settle(self) -> None:
         """Compute the value before somebody writes to an operand."""
@@ -85,17 +87,21 @@ class PostponedCall:
             )
         inference = torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
         # a checkpoint that began since would miss, when it runs again, what is saved here
-        saving = nullcontext() if saved_tensor_hooks(True) in (None, self.hooks) else saved_tensors_hooks(_same, _same)
+        saving = (
+            nullcontext()
+            if saved_tensor_hooks(True) in (None, self.hooks)
+            else saved_tensors_hooks(_identity, _identity)
+        )
         with inference, torch.set_grad_enabled(self.tracked), torch.autocast("cpu", enabled=False), saving:
             return self.within(partial(function, *self.operands))
 
 
-def _writes(operands: Sequence[Tensor]) -> list[int]:
+def _write_counts(operands: Sequence[Tensor]) -> list[int]:
     with without_functions():  # an operand may be postponed as well
         return [*map(writes_to, operands)]
 
 
-def _same(x: Tensor) -> Tensor:
+def _identity(x: Tensor) -> Tensor:
     return x
 
 
@@ -118,7 +124,7 @@ class Postponed(Tensor):
         if made.tracked and any(x.requires_grad for x in operands):
             found = _postpone(cls, made, shape, *operands)
         else:
-            found = _empty(cls, shape, operands[0])
+            found = _tensor_without_numbers(cls, shape, operands[0])
         found.made = made
         return found
 
@@ -182,7 +188,7 @@ class Postponed(Tensor):
         return func(*args, **kwargs)
 
 
-def may_wait(program: Any, count: str) -> bool:
+def may_postpone(program: Any, count: str) -> bool:
     """Whether what a program makes may be postponed again; counts the calls since one was read, under a name."""
     left = max(getattr(program, count) - 1, 0)
     setattr(program, count, left)
@@ -194,7 +200,7 @@ def plain(x: Any) -> Any:
     return x.become_plain() if isinstance(x, Postponed) else x
 
 
-def _empty(cls: type[Postponed], shape: Sequence[Any], like: Tensor) -> Any:
+def _tensor_without_numbers(cls: type[Postponed], shape: Sequence[Any], like: Tensor) -> Any:
     found = wrapper_of(cls, shape, dtype=like.dtype, device=like.device)
     throw_on_access(found)
     return found
@@ -216,7 +222,7 @@ class _Postpone(torch.autograd.Function):
     def forward(ctx: Any, cls: type[Postponed], made: PostponedCall, shape: Sequence[Any], *operands: Tensor) -> Any:
         ctx.save_for_backward(*operands)
         ctx.made = made
-        return _empty(cls, shape, operands[0])
+        return _tensor_without_numbers(cls, shape, operands[0])
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple:

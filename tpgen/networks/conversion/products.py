@@ -34,17 +34,17 @@ SPECIES = "_tpgen_species"  # where it holds how to compute by species
 STOCK_PROGRAM = "_compiled_main_left_right"
 
 
-def floating(name: str, x: Tensor, like: Tensor) -> Tensor:
+def cast_integers(name: str, x: Tensor, like: Tensor) -> Tensor:
     """Integers, as one-hot rows may be, in the dtype of a module: `given_numbers`, as TorchScript can run it."""
     if not torch.jit.is_scripting():
         return given_numbers(name, x, like.dtype)
     return x if x.is_floating_point() or x.is_complex() else x.to(like.dtype)
 
 
-class _TwoOperands(o3.TensorProduct):
+class _ProductOfTwo(o3.TensorProduct):
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's, computed by tpgen."""
-        x, y = floating("x", x, self.output_mask), floating("y", y, self.output_mask)
+        x, y = cast_integers("x", x, self.output_mask), cast_integers("y", y, self.output_mask)
         if self.weight_numel == 0:
             return self._tpgen.forward(x, y, None)
         w = self._get_weights(weight)
@@ -55,12 +55,12 @@ class _TwoOperands(o3.TensorProduct):
 
 
 @compile_mode("script")
-class ConvertedTensorProduct(_TwoOperands):
+class ConvertedTensorProduct(_ProductOfTwo):
     """An `e3nn.o3.TensorProduct` that computes with tpgen."""
 
 
 @compile_mode("script")
-class ConvertedFullyConnectedTensorProduct(_TwoOperands, o3.FullyConnectedTensorProduct):
+class ConvertedFullyConnectedTensorProduct(_ProductOfTwo, o3.FullyConnectedTensorProduct):
     """An `e3nn.o3.FullyConnectedTensorProduct` that computes with tpgen."""
 
 
@@ -70,7 +70,7 @@ class ProductBySpecies(o3.FullyConnectedTensorProduct):
 
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's, computed by tpgen."""
-        x, y = floating("x", x, self.output_mask), floating("y", y, self.output_mask)
+        x, y = cast_integers("x", x, self.output_mask), cast_integers("y", y, self.output_mask)
         w = self._get_weights(weight)
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
             if not torch.compiler.is_compiling():
@@ -82,12 +82,12 @@ class ProductBySpecies(o3.FullyConnectedTensorProduct):
 
 
 @compile_mode("script")
-class ConvertedElementwiseTensorProduct(_TwoOperands, o3.ElementwiseTensorProduct):
+class ConvertedElementwiseTensorProduct(_ProductOfTwo, o3.ElementwiseTensorProduct):
     """An `e3nn.o3.ElementwiseTensorProduct` that computes with tpgen."""
 
 
 @compile_mode("script")
-class ConvertedFullTensorProduct(_TwoOperands, o3.FullTensorProduct):
+class ConvertedFullTensorProduct(_ProductOfTwo, o3.FullTensorProduct):
     """An `e3nn.o3.FullTensorProduct` that computes with tpgen."""
 
 
@@ -97,7 +97,7 @@ class ConvertedTensorSquare(o3.TensorSquare):
 
     def forward(self, x: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's, computed by tpgen."""
-        x = floating("x", x, self.output_mask)
+        x = cast_integers("x", x, self.output_mask)
         if self.weight_numel == 0:
             return self._tpgen.forward(x, x, None)
         return self._tpgen.forward(x, x, self._get_weights(weight))
@@ -116,14 +116,14 @@ _NAMES = tuple(cls.__name__ for cls in CONVERTED)
 def find_product(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
     """Return the swap of one of e3nn's products, or why it stays; None for other modules."""
     if isinstance(module, torch.jit.ScriptModule):
-        return _scripted(module, getattr(module, "original_name", ""))
+        return _keep_scripted(module, getattr(module, "original_name", ""))
     if not isinstance(module, o3.TensorProduct):
         return None
-    plan = _planned(module)
-    return plan if isinstance(plan, Kept) else _swap(module, plan, options)
+    plan = _plan_or_kept(module)
+    return plan if isinstance(plan, Kept) else _swap_product(module, plan, options)
 
 
-def _scripted(module: nn.Module, name: str) -> Kept | None:
+def _keep_scripted(module: nn.Module, name: str) -> Kept | None:
     if name in _NAMES:
         return Kept(module, f"a scripted {name}: convert the network before it is scripted")
     if hasattr(module, PROGRAM):
@@ -131,7 +131,7 @@ def _scripted(module: nn.Module, name: str) -> Kept | None:
     return None
 
 
-def _planned(product: nn.Module) -> Plan | Kept:
+def _plan_or_kept(product: nn.Module) -> Plan | Kept:
     if why := why_not_swapped(product, CONVERTED, STOCK_PROGRAM):
         return Kept(product, why)
     try:
@@ -140,13 +140,15 @@ def _planned(product: nn.Module) -> Plan | Kept:
         return Kept(product, f"tpgen cannot plan it: {error}")
 
 
-def _swap(module: nn.Module, plan: Plan, options: Mapping[str, Any]) -> Swap:
+def _swap_product(module: nn.Module, plan: Plan, options: Mapping[str, Any]) -> Swap:
     program = TensorProduct.from_plan(plan, False, **options).compute_for(module)
     exact = partial(exact_couplings, module)
     stock = stock_class(module, CONVERTED)
     if stock is o3.FullyConnectedTensorProduct and (by_species := species_product(plan, options)):
-        return Swap(module, ProductBySpecies, by_element, {PROGRAM: program, SPECIES: by_species}, exact)
-    return Swap(module, CONVERTED[stock], chosen, {PROGRAM: program}, exact)
+        return Swap(
+            module, ProductBySpecies, describe_product_by_element, {PROGRAM: program, SPECIES: by_species}, exact
+        )
+    return Swap(module, CONVERTED[stock], describe_product, {PROGRAM: program}, exact)
 
 
 def convolving(
@@ -157,38 +159,38 @@ def convolving(
     ``paired`` says that what holds the module no longer gathers and sums, so that both are restored together.
     """
     product = module if held is None else module.get_submodule(held)
-    plan = _planned(product)
+    plan = _plan_or_kept(product)
     if isinstance(plan, Kept):
         return plan
     conv = TensorProductConv.from_plan(plan, False, **options).compute_for(product)
     covers = () if held is None else (held,)
-    return Swap(module, cls, _chosen, {PROGRAM: conv}, partial(exact_couplings, product), covers, paired)
+    return Swap(module, cls, _describe_convolution, {PROGRAM: conv}, partial(exact_couplings, product), covers, paired)
 
 
-def _chosen(_module: nn.Module, extra: Mapping[str, Any]) -> str:
+def _describe_convolution(_module: nn.Module, extra: Mapping[str, Any]) -> str:
     choice = extra[PROGRAM].choice
     how = "gather, product and sum in one" if choice.strategy == "kernel" else choice.reason
-    return f"tpgen convolution, {choice.strategy} ({how}){idle_kernel(extra[PROGRAM])}"
+    return f"tpgen convolution, {choice.strategy} ({how}){note_idle_kernel(extra[PROGRAM])}"
 
 
-def chosen(_module: nn.Module, extra: Mapping[str, Any]) -> str:
+def describe_product(_module: nn.Module, extra: Mapping[str, Any]) -> str:
     """Name what computes a product, for the report: the strategy of the program that a swap has added."""
-    return f"tpgen {extra[PROGRAM].choice}{idle_kernel(extra[PROGRAM])}"
+    return f"tpgen {extra[PROGRAM].choice}{note_idle_kernel(extra[PROGRAM])}"
 
 
-def idle_kernel(program: Any) -> str:
+def note_idle_kernel(program: Any) -> str:
     """That a kernel was asked for where none runs, for the report."""
-    why = no_kernel(program.plan, program) if program.choice.strategy == "kernel" else None
+    why = why_no_product_kernel(program.plan, program) if program.choice.strategy == "kernel" else None
     return f": none runs as it is, {why}" if why else ""
 
 
-def by_element(module: nn.Module, extra: Mapping[str, Any]) -> str:
+def describe_product_by_element(module: nn.Module, extra: Mapping[str, Any]) -> str:
     """Name what computes a product that looks for one-hot rows where kernels run, for the report."""
-    missing = no_kernel(extra[SPECIES].plan, extra[PROGRAM])
-    return chosen(module, extra) + ("" if missing else "; by element where rows are one-hot")
+    missing = why_no_product_kernel(extra[SPECIES].plan, extra[PROGRAM])
+    return describe_product(module, extra) + ("" if missing else "; by element where rows are one-hot")
 
 
-def no_kernel(plan: Any, program: Any) -> str | None:
+def why_no_product_kernel(plan: Any, program: Any) -> str | None:
     """Why no kernel runs where a program is and in its dtype."""
     return kernel_supported(plan, dtype=program.output_mask.dtype, device=program.output_mask.device)
 

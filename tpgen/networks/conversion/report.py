@@ -62,13 +62,13 @@ class Conversion(Shown):
         parts = [head]
         for found, columns in ((self.replaced, ("was", "computes with")), (self.possible, ("is", "can compute with"))):
             if found:
-                parts.append(table([("module", *columns), *((_names(r.paths), r.was, r.now) for r in found)]))
+                parts.append(table([("module", *columns), *((_join_names(r.paths), r.was, r.now) for r in found)]))
         if self.kept:
-            kept_rows = [(_names(k.paths), k.was, k.why) for k in self.kept]
+            kept_rows = [(_join_names(k.paths), k.was, k.why) for k in self.kept]
             parts.append(table([("module", "is", "stays, because it is"), *kept_rows]))
         parts += [str(compared) for compared in (self.proof, self.times) if compared]
         return "\n\n".join(parts)
 
 
-def _names(paths: tuple[str, ...]) -> str:
+def _join_names(paths: tuple[str, ...]) -> str:
     return " = ".join(path or "(the network itself)" for path in paths)

@@ -20,8 +20,8 @@ from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.ops import kernel_layer
 from tpgen.kernels.runtime.targets import kernel_supported
-from tpgen.networks.conversion.notices import say_once
-from tpgen.networks.conversion.obstacles import may_be_kernels
+from tpgen.networks.conversion.notices import warn_of_slow_path
+from tpgen.networks.conversion.obstacles import allows_kernels
 from tpgen.networks.recording import Groups, Recording, recorded_program
 from tpgen.nn.plain_tensors import has_plain_numbers
 from tpgen.planner.linear import make_linear_plan
@@ -85,11 +85,13 @@ class SpeciesProduct:
     def apply(self, x: Tensor, weight: Tensor, table: Tensor, species: Tensor) -> Tensor:
         """The product of ``x (rows, in1)`` with ``table[species]``, differentiable in all but the species."""
         there, group = torch.unique(species, return_inverse=True)
-        return self._layer(x, self._summed(weight, table.index_select(0, there), None), group)
+        return self._apply_matrices(x, self._sum_matrices(weight, table.index_select(0, there), None), group)
 
     def apply_grouped(self, x: Tensor, weight: Tensor, table: Tensor, groups: Groups) -> Tensor:
         """The product as `apply`, in a program that is given the rows of each species."""
-        return self._layer(x, self._summed(weight, table.index_select(0, groups.there), None), groups.group)
+        return self._apply_matrices(
+            x, self._sum_matrices(weight, table.index_select(0, groups.there), None), groups.group
+        )
 
     def one_hot(self, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
         """The product with one-hot rows; None where it is not worth it, or some row of ``y`` is none.
@@ -97,7 +99,7 @@ class SpeciesProduct:
         Only where ``y`` needs no gradient, as what is computed does not depend on its other numbers.
         """
         program = recorded_program()
-        if program is not None and (found := self._recorded(program, x, weight, y)) is not None:
+        if program is not None and (found := self._one_hot_in_program(program, x, weight, y)) is not None:
             return found
         if not all(map(has_plain_numbers, (x, weight, y))):  # first, as sizes of what is traced are symbols
             return None
@@ -106,19 +108,19 @@ class SpeciesProduct:
         if (ones := find_ones(y)) is None:
             return None
         if y.requires_grad:
-            say_once(_TRACKED)
+            warn_of_slow_path(_TRACKED)
             return None
         there, species = torch.unique(ones, return_inverse=True)
-        return self._layer(x, self._summed(weight, y, there), species)
+        return self._apply_matrices(x, self._sum_matrices(weight, y, there), species)
 
     @property
     def species(self) -> int:
         """The number of scalars, which is that of the species that one-hot rows tell apart."""
         return self.blocks[0].shape[1]
 
-    def chosen(self, weight: Tensor, there: Tensor) -> Tensor:
+    def matrices_of(self, weight: Tensor, there: Tensor) -> Tensor:
         """The matrices of the species that are ``there``, ``(len(there), numel)``."""
-        return self._summed(weight, weight, there)
+        return self._sum_matrices(weight, weight, there)
 
     def parts(self, weight: Tensor, there: Tensor) -> list[Tensor]:
         """The weights of each path that these matrices are made of, as they stand: a matrix each."""
@@ -127,16 +129,16 @@ class SpeciesProduct:
         found = [own.view(block.shape) for block, own in split]
         return [(x if every else x.index_select(1, there)).flatten(1) for x in found]
 
-    def _recorded(self, program: Recording, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
+    def _one_hot_in_program(self, program: Recording, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
         groups = program.groups(y) if x.dim() == y.dim() == 2 and x.shape[0] == y.shape[0] else None
         if groups is None or y.requires_grad:
             return None
-        return self._layer(x, self._summed(weight, y, groups.there), groups.group)
+        return self._apply_matrices(x, self._sum_matrices(weight, y, groups.there), groups.group)
 
-    def _layer(self, x: Tensor, matrices: Tensor, species: Tensor) -> Tensor:
+    def _apply_matrices(self, x: Tensor, matrices: Tensor, species: Tensor) -> Tensor:
         return kernel_layer(x, matrices, species, describe(self.plan))
 
-    def _summed(self, weight: Tensor, table: Tensor, one_hot: Tensor | None) -> Tensor:
+    def _sum_matrices(self, weight: Tensor, table: Tensor, one_hot: Tensor | None) -> Tensor:
         # the matrices of each species, paths of the same segments added up
         found: dict[int, Tensor] = {}
         weights = weight.split([prod(block.shape) for block in self.blocks])
@@ -152,7 +154,7 @@ def species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProduct | 
 
     None where its second input is not scalars of one segment, where a path is no matrix, and where no kernel runs.
     """
-    if not may_be_kernels(options):
+    if not allows_kernels(options):
         return None
     if not plan.shared_weights or len(plan.irreps_in2) != 1 or not plan.paths:
         return None
@@ -162,11 +164,11 @@ def species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProduct | 
     layer = make_linear_plan(plan.irreps_in1, plan.irreps_out, pairs, shared_weights=ELEMENT)
     if kernel_supported(layer):
         return None
-    blocks = tuple(_block(p, layer, pairs.index((p.in1.index, p.out.index))) for p in plan.paths)
+    blocks = tuple(_make_block(p, layer, pairs.index((p.in1.index, p.out.index))) for p in plan.paths)
     return SpeciesProduct(layer, blocks)
 
 
-def _block(path: Path, layer: Plan, pair: int) -> _Block:
+def _make_block(path: Path, layer: Plan, pair: int) -> _Block:
     assert path.weight is not None
     coupling = path.in1.ir.dim**-0.5  # of l with 0 to l: the identity, of norm 1
     scale = path.coefficient * coupling / layer.paths[pair].coefficient

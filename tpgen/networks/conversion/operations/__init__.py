@@ -1,1 +1,1 @@
-"""Operations of converted networks alone: large products, splines of lengths, nets of edges once for each pair."""
+"""Operations of converted networks: large matrix products, splines of lengths, nets once for each pair of edges."""

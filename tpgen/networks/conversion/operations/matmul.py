@@ -1,8 +1,8 @@
 """Matrix products with large results, by the kernels of linear layers.
 
-BLAS clears a result before it adds to it, and lays both factors out anew.  Where the inner axis is short, as in nets
-that make the weights of edges, that is much of the time.  A kernel does neither, and its results stand on memory that
-was used before: torch takes new memory for each, whose pages the system clears as they are first touched.
+BLAS clears a result before adding and repacks both factors, which takes much of the time if the inner axis is short, as
+in nets that make weights of edges.  A kernel does neither, and writes into memory used before: the system clears new
+memory page by page.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WEIGHTS = 2**14  # of long sums, where a graph is traced, whose rows are not kn
 
 
 def matmul(x: Tensor, w: Tensor, scale: float | Tensor = 1.0) -> Tensor:
-    """``x @ (scale * w)`` of two matrices, differentiable to any order.
+    """Return ``x @ (scale * w)`` of two matrices, differentiable to any order.
 
     >>> matmul(torch.ones(2, 3), torch.ones(3, 4), scale=2.0)
     tensor([[6., 6., 6., 6.],
@@ -38,9 +38,9 @@ def matmul(x: Tensor, w: Tensor, scale: float | Tensor = 1.0) -> Tensor:
 
 
 def why_no_matmul(*weights: Tensor) -> str | None:
-    """Say why products with ``w`` are torch's whatever their size; None where kernels take them.
+    """Return why torch computes products with these weights whatever their size; None if kernels can compute.
 
-    A weight that torch computes from others, as weight_norm does, may have scales among these, which are no matrices.
+    Weights that are no matrices, such as scales of weight_norm, do not count.
 
     >>> why_no_matmul(torch.ones(3, 4, dtype=torch.float16))
     'kernels compute in float32, float64 or bfloat16, not in float16'

@@ -18,8 +18,8 @@ from e3nn.o3 import Irreps
 from torch import Tensor, nn
 
 from tpgen.kernels.runtime.batched import run_polynomial
-from tpgen.networks.conversion.notices import kernels_take, runs_on
-from tpgen.networks.conversion.obstacles import kernel_plan, polynomial_attributes, replaced
+from tpgen.networks.conversion.notices import kernels_take, kernels_take_or_warn
+from tpgen.networks.conversion.obstacles import kernel_plan, polynomial_attributes, why_patched
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, qualified
 from tpgen.nn.plain_tensors import is_traced, writes_to
 from tpgen.planner.plan import OUT, Operand, Plan
@@ -52,16 +52,16 @@ class TpgenContracter(Contracter):
         if not torch.jit.is_scripting():
             traced = torch.compiler.is_compiling() or is_traced(self.w3j)  # without numbers to compare
             if not traced and writes_to(self.w3j) != self._tpgen_version:
-                self._compare(self.w3j, "a product", "were written to")
-        if not self._tpgen_planned or not runs_on(x1, "Allegro's products run Allegro's own code"):
+                self._check_couplings(self.w3j, "a product", "were written to")
+        if not self._tpgen_planned or not kernels_take_or_warn(x1, "Allegro's products run Allegro's own code"):
             return self._contract_conv(x1, x2, idxs)
         given = [x1, x2.index_select(0, idxs)]
-        for weights in self._by_segment():
+        for weights in self._weights_by_segment():
             given.append(weights)
         found = run_polynomial(given, None, self._tpgen_plan, self._tpgen_call)
         return found.view(-1, self.mul, self.base_dim_out)
 
-    def _by_segment(self) -> list[Tensor]:
+    def _weights_by_segment(self) -> list[Tensor]:
         """Weights ``(1, paths, channels)`` of each segment of the output; without channels all get the same."""
         weights = self.weights
         if not self.path_channel_coupling:
@@ -71,11 +71,11 @@ class TpgenContracter(Contracter):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Load as usual; couplings among what is loaded must be those that the kernel was made for."""
         loaded: Tensor = state_dict.get(f"{prefix}w3j", self.w3j)  # type: ignore[assignment]
-        self._compare(loaded, prefix[:-1], "were loaded")
+        self._check_couplings(loaded, prefix[:-1], "were loaded")
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._tpgen_version = writes_to(self.w3j)
 
-    def _compare(self, couplings: Tensor, name: str, why: str) -> None:
+    def _check_couplings(self, couplings: Tensor, name: str, why: str) -> None:
         """Find out whether these couplings are those that the kernel was made for, as rounded as their dtype is."""
         ours = _couplings(read_plan(self._tpgen_plan), self)
         limit = max(_ROUNDING, torch.finfo(couplings.dtype).eps)
@@ -89,7 +89,7 @@ class TpgenContracter(Contracter):
             )
 
 
-def _now(module: Any, extra: Mapping[str, Any]) -> str:
+def _describe_contracter(module: Any, extra: Mapping[str, Any]) -> str:
     if not extra["_tpgen_planned"]:
         return _OWN
     like = module.w3j
@@ -100,15 +100,15 @@ def allegro_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapO
     """Yield the swaps of Allegro's products; modules of e3nn and NequIP in it follow their own rules."""
     for module in network.modules():
         if type(module) is Contracter:
-            yield _contracter(module, options)
+            yield _swap_contracter(module, options)
         elif isinstance(module, Contracter) and type(module) is not TpgenContracter:
             yield Kept(module, f"a {qualified(type(module))}, which another modifier has put there")
 
 
-def _contracter(module: Any, options: dict[str, Any]) -> SwapOrKept:
-    if why := replaced(module):
+def _swap_contracter(module: Any, options: dict[str, Any]) -> SwapOrKept:
+    if why := why_patched(module):
         return Kept(module, why)
-    plan = kernel_plan(module, options, partial(_planned, module), module.w3j)
+    plan = kernel_plan(module, options, partial(_make_plan, module), module.w3j)
     if isinstance(plan, Kept):
         return plan
     couplings = _couplings(plan, module)
@@ -120,10 +120,10 @@ def _contracter(module: Any, options: dict[str, Any]) -> SwapOrKept:
         "_tpgen_version": writes_to(module.w3j),
         "_tpgen_sizes": [operand.dim for operand in plan.weights],
     }
-    return Swap(module, TpgenContracter, _now, extra, lambda: module.w3j.copy_(couplings))
+    return Swap(module, TpgenContracter, _describe_contracter, extra, lambda: module.w3j.copy_(couplings))
 
 
-def _planned(module: Any) -> Plan:
+def _make_plan(module: Any) -> Plan:
     ends = {"x": module.irreps_in1, "y": module.irreps_in2, OUT: module.irreps_out}
     operands = [Operand(name, Irreps([(1, ir) for _, ir in irreps]), "channel") for name, irreps in ends.items()]
     return make_polynomial_plan(

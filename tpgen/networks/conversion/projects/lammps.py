@@ -67,9 +67,9 @@ class Converted:
             return
         on_cpu = torch.as_tensor(data.elems).device.type == "cpu"
         if on_cpu:
-            data = OneOfEach(data, find_owners(data))
+            data = DeduplicatedAtoms(data, find_owners(data))
         if self.is_idle(data):
-            self._take_part(data)
+            self._exchange_zeros(data)
         else:
             with local_rows(data.nlocal, in_pairs=on_cpu and self._takes_pairs):
                 super().compute_forces(data)  # type: ignore[misc]
@@ -79,9 +79,9 @@ class Converted:
         model: Any = self.model  # type: ignore[attr-defined]
         return any(getattr(module, "takes_pairs", False) for module in model.modules())
 
-    def _take_part(self, data: Any) -> None:
+    def _exchange_zeros(self, data: Any) -> None:
         """Exchange zeros, as wide and as often as the others exchange: a pair of atoms says how."""
-        pair = _Pair(data.elems[:1])
+        pair = _PairOfAtoms(data.elems[:1])
         super().compute_forces(pair)  # type: ignore[misc]
         for exchange, all_rows in ((data.forward_exchange, pair.sent), (data.reverse_exchange, pair.returned)):
             for rows in all_rows:
@@ -94,7 +94,7 @@ class Converted:
         return opened, (__version__, type(self).__module__, type(self).__qualname__, held.getvalue())
 
 
-class _Pair:
+class _PairOfAtoms:
     """Two atoms of an element, as LAMMPS would hand them over, and the rows that they would exchange."""
 
     nlocal = ntotal = npairs = 2
@@ -132,10 +132,10 @@ def opened(written_by: str, module: str, name: str, held: bytes) -> Any:
 
 def write_for_lammps(source: Path, target: Path, project: str | None, **options: Any) -> None:
     """Write the file of a model as one for LAMMPS, converted with options of `convert`."""
-    torch.save(_class_of(project).of_file(source, **options), target)
+    torch.save(_lammps_class(project).of_file(source, **options), target)
 
 
-def _class_of(project: str | None) -> type[Converted]:
+def _lammps_class(project: str | None) -> type[Converted]:
     """The class that LAMMPS calls of a project, or of the only one that is installed."""
     there = [name for name in PROJECTS if find_spec(name) is not None]
     if project is None and len(there) == 1:
@@ -168,7 +168,7 @@ class Owners:
 
 def find_owners(data: Any) -> Owners:
     """Ask who owns the ghosts of this rank, as all ranks do at once."""
-    number, rank, mine = _told(data)
+    number, rank, mine = _exchange_owners(data)
     others = (rank != mine).nonzero().flatten()
     ranks = rank[others].unique(return_inverse=True)[1]
     atoms, places = (ranks * _NUMBERS + number[others]).unique(return_inverse=True)
@@ -176,11 +176,11 @@ def find_owners(data: Any) -> Owners:
     return Owners(
         rows=number.index_put((others,), data.nlocal + places),
         atoms=torch.cat([torch.arange(data.nlocal), first]),
-        shares=_is_held(data, others) or len(others) > 0,
+        shares=_is_shared(data, others) or len(others) > 0,
     )
 
 
-def _told(data: Any) -> tuple[Tensor, Tensor, float]:
+def _exchange_owners(data: Any) -> tuple[Tensor, Tensor, float]:
     """Number and rank of each atom's owner, and the rank that this one is."""
     mine = float(randbits(52))  # which no other has
     sent = torch.full((data.ntotal, 2), mine, dtype=torch.float64)
@@ -190,7 +190,7 @@ def _told(data: Any) -> tuple[Tensor, Tensor, float]:
     return found[:, 0].long(), found[:, 1], mine
 
 
-def _is_held(data: Any, others: Tensor) -> bool:
+def _is_shared(data: Any, others: Tensor) -> bool:
     """Whether another rank has images of an atom of this one; ``others`` are this rank's images of others' atoms."""
     sent = torch.zeros(data.ntotal, 1, dtype=torch.float64)
     sent[others] = 1.0
@@ -199,7 +199,7 @@ def _is_held(data: Any, others: Tensor) -> bool:
     return bool(found[: data.nlocal].any())
 
 
-class OneOfEach:
+class DeduplicatedAtoms:
     """Data of LAMMPS's that a model reads, and hands back: own atoms first, then one image of each that others own."""
 
     def __init__(self, data: Any, owners: Owners) -> None:
@@ -226,7 +226,7 @@ class OneOfEach:
         """Rows of own atoms as they are, and those of others' from the ranks that own them."""
         out.copy_(rows)
         if self._owners.shares:
-            sent, width = _in_doubles(self._spread(rows[: self.nlocal]), width)
+            sent, width = _pack_in_doubles(self._expand_to_all_atoms(rows[: self.nlocal]), width)
             self._data.forward_exchange(sent, sent, width)
             out[self.nlocal :] = sent.view(rows.dtype)[self._owners.atoms[self.nlocal :]]
 
@@ -234,17 +234,17 @@ class OneOfEach:
         """Rows of own atoms, to which those of their images on other ranks are added."""
         out.copy_(rows)
         if self._owners.shares:
-            sent = self._spread(rows)
+            sent = self._expand_to_all_atoms(rows)
             self._data.reverse_exchange(sent, sent, width)
             out[: self.nlocal] = sent[: self.nlocal]
 
-    def _spread(self, rows: Tensor) -> Tensor:
+    def _expand_to_all_atoms(self, rows: Tensor) -> Tensor:
         """A row for each of LAMMPS's atoms: zeros where none of these stands for it."""
         every = empty((self._data.ntotal, rows.shape[1]), rows.dtype).zero_()
         every[self._owners.atoms[: len(rows)]] = rows
         return every
 
 
-def _in_doubles(rows: Tensor, width: int) -> tuple[Tensor, int]:
+def _pack_in_doubles(rows: Tensor, width: int) -> tuple[Tensor, int]:
     """Two numbers in the place of one where they fit: LAMMPS sends doubles, bit by bit."""
     return (rows.view(torch.float64), width // 2) if rows.dtype == torch.float32 and width % 2 == 0 else (rows, width)

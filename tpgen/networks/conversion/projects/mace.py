@@ -54,8 +54,8 @@ class MaceConvolution(o3.TensorProduct):
 def mace_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     """Yield the swaps of a MACE model, and what stays; modules of e3nn that are left follow e3nn's rule."""
     for module in network.modules():
-        if _gathers(module):
-            yield from _interaction(network, module, options)
+        if _gathers_itself(module):
+            yield from _swap_interaction(network, module, options)
         elif is_contraction(module):
             yield contraction_swap(module, options)
         elif is_reshape(module):
@@ -66,12 +66,12 @@ def mace_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKe
         yield from import_module("tpgen.networks.conversion.projects.mace_models").model_swaps(network, options)
 
 
-def _gathers(module: nn.Module) -> bool:
+def _gathers_itself(module: nn.Module) -> bool:
     """Whether a module is an interaction block that gathers for a product of e3nn's, and sums up."""
     return isinstance(getattr(module, "conv_tp", None), o3.TensorProduct) and not hasattr(module, _FUSION)
 
 
-def _interaction(network: nn.Module, block: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
+def _swap_interaction(network: nn.Module, block: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     code = getattr(inspect.unwrap(type(block).forward), "__code__", None)
     asks_for_fusion = code is not None and _FUSION in code.co_consts
     why = not_fused(network, block, "conv_tp") if asks_for_fusion else _TOO_OLD
@@ -83,7 +83,9 @@ def _interaction(network: nn.Module, block: Any, options: dict[str, Any]) -> Ite
         if isinstance(found, Swap):
             cls, extra, ours = type(block), {}, type(block).__module__ == _BLOCKS
             if ours and cls.__name__ in _DIVIDE:
-                cls, extra = import_module("tpgen.networks.conversion.projects.mace_models").dividing(block, options)
+                cls, extra = import_module("tpgen.networks.conversion.projects.mace_models").dividing_class(
+                    block, options
+                )
             yield Swap(block, cls, "", {_FUSION: True, **extra})
             if ours:  # these hand weights to the product as they are
                 yield from find_weights(network, block, ("conv_tp_weights", "conv_tp"), options)

@@ -28,14 +28,14 @@ def change_file(source: Path, target: Path, change: _Change) -> Conversion:
     where the model cannot be changed, and ``target`` may be ``source``: it is replaced once the new file is whole.
     """
     held = _read(source)
-    network = change(_network(source, held))
+    network = change(_network_in(source, held))
     _write(held, target.resolve())
     return conversion_report(network)
 
 
 def read_model(source: Path) -> nn.Module:
     """The model that a file holds."""
-    return _network(source, _read(source))
+    return _network_in(source, _read(source))
 
 
 def _write(held: Any, target: Path) -> None:
@@ -61,7 +61,7 @@ def _read(source: Path) -> Any:
         raise InputError(f"{source} is no file that torch.save wrote: {str(error).splitlines()[0]}") from error
 
 
-def _network(source: Path, held: Any) -> nn.Module:
+def _network_in(source: Path, held: Any) -> nn.Module:
     """The network of what a file holds: that itself, or what LAMMPS's Python interface wraps."""
     network = held if isinstance(held, nn.Module) else getattr(held, "model", None)
     if isinstance(network, torch.jit.ScriptModule):

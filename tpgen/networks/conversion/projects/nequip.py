@@ -40,18 +40,18 @@ def nequip_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOr
         if type(module) is TensorProductScatter:
             why = not_fused(network, module, "tp")
             yield Kept(module, why) if why else convolving(module, TpgenTensorProductScatter, options, held="tp")
-    yield from _compiled(network)
+    yield from _keep_compiled(network)
     for where, find in _FURTHER.items():
         try:
             found = getattr(import_module(where), find)
         except ImportError as error:  # the modules of a version stand elsewhere: they stay or are as any of e3nn's
-            why = f"of nequip {_version()}, where tpgen does not find all it swaps: {error}"
-            yield Kept(_first(network), why, general=True)
+            why = f"of nequip {_nequip_version()}, where tpgen does not find all it swaps: {error}"
+            yield Kept(_first_nequip_module(network), why, general=True)
         else:
             yield from found(network, options)
 
 
-def _compiled(network: nn.Module) -> Iterator[Kept]:
+def _keep_compiled(network: nn.Module) -> Iterator[Kept]:
     """Yield a stock model that NequIP has compiled for training, which goes on with its program."""
     if not any(map(mark_of, network.modules())):
         for module in network.modules():
@@ -60,12 +60,12 @@ def _compiled(network: nn.Module) -> Iterator[Kept]:
                 yield Kept(module, why, general=True)
 
 
-def _first(network: nn.Module) -> nn.Module:
+def _first_nequip_module(network: nn.Module) -> nn.Module:
     """The outermost module of NequIP's, in whose name something is said of all."""
     return next((m for m in network.modules() if type(m).__module__.startswith("nequip.")), network)
 
 
-def _version() -> str:
+def _nequip_version() -> str:
     try:
         return version("nequip")
     except PackageNotFoundError:

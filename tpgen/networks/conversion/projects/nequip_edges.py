@@ -22,7 +22,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from tpgen.emitter.leaf import has_proxy
 from tpgen.functions.bessel import CutBessel, cut_bessel, now_cut_bessel, takes
 from tpgen.functions.lengths import lengths_of, note_lengths
-from tpgen.networks.conversion.obstacles import has_more, may_be_kernels
+from tpgen.networks.conversion.obstacles import allows_kernels, is_hooked_or_patched
 from tpgen.networks.conversion.operations.pairs import FEEDS, carry_over, count_in_pairs, mark, once_for_pairs
 from tpgen.networks.conversion.operations.splines import net_or_spline
 from tpgen.networks.conversion.radial import TAKER, convolves
@@ -33,7 +33,7 @@ _VECTORS = (keys.EDGE_VECTORS_KEY, keys.EDGE_LENGTH_KEY)
 _computed: Any = WeakTensorKeyDictionary()  # those that NequIP made of positions, or lengths of vectors, itself
 
 
-class _Computing:
+class _RemembersComputed:
     """Remembers which vectors and lengths a module of NequIP's adds to a graph: whichever comes first computes them."""
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -47,11 +47,11 @@ class _Computing:
         return data
 
 
-class TpgenEdgeLengthNormalizer(_Computing, EdgeLengthNormalizer):
+class TpgenEdgeLengthNormalizer(_RemembersComputed, EdgeLengthNormalizer):
     """NequIP's lengths of edges."""
 
 
-class TpgenSphericalHarmonicEdgeAttrs(_Computing, SphericalHarmonicEdgeAttrs):
+class TpgenSphericalHarmonicEdgeAttrs(_RemembersComputed, SphericalHarmonicEdgeAttrs):
     """NequIP's harmonics of edges."""
 
 
@@ -60,13 +60,13 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """As NequIP's, and marked, unless somebody asks for gradients by single edges."""
-        if torch.compiler.is_compiling() or has_proxy(data) or _has_more(self):
+        if torch.compiler.is_compiling() or has_proxy(data) or _any_hooked_or_patched(self):
             return super().__call__(data)
-        asked = self._is_asked(data)
+        asked = self._wants_edge_gradients(data)
         alike = keys.EDGE_TYPE_KEY not in data  # else cutoffs may differ by direction
         if recorded_program() is not None and keys.EDGE_VECTORS_KEY in data and alike and not asked:
-            return self._of_pairs(data)
-        rows = _by_kernel(self, data[self.norm_length_field]) if self._tpgen_kernels else None
+            return self._embed_pairs(data)
+        rows = _embed_by_kernel(self, data[self.norm_length_field]) if self._tpgen_kernels else None
         if rows is None:
             data = super().__call__(data)
         else:
@@ -79,7 +79,7 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
             mark(data[self.edge_invariant_field], data[keys.EDGE_INDEX_KEY], data[keys.EDGE_VECTORS_KEY], alike)
         return data
 
-    def _of_pairs(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+    def _embed_pairs(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         """As NequIP's, of a program: what costs most where there are few atoms is computed once for each pair."""
         lengths = data[self.norm_length_field]
         mark(lengths, data[keys.EDGE_INDEX_KEY], data[keys.EDGE_VECTORS_KEY])
@@ -93,37 +93,37 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
         carry_over(lengths, data[self.edge_invariant_field])
         return data
 
-    def _is_asked(self, data: dict[str, Tensor]) -> bool:
+    def _wants_edge_gradients(self, data: dict[str, Tensor]) -> bool:
         if count_in_pairs():
             return False
         given = [name for name in _VECTORS if name in data and data[name] not in _computed]
         return any(name in data and data[name].requires_grad for name in (keys.EDGE_CELL_SHIFT_KEY, *given))
 
 
-def _by_kernel(encoding: Any, lengths: Tensor) -> tuple[Tensor, Tensor] | None:
+def _embed_by_kernel(encoding: Any, lengths: Tensor) -> tuple[Tensor, Tensor] | None:
     """Functions of lengths in units of the cutoff, and the cutoff, where a kernel computes them."""
     frequencies, given = encoding.bessel_weights, lengths
     lengths = lengths.to(torch.promote_types(given.dtype, frequencies.dtype))  # as NequIP's own product of both
-    if not (_are_cut_bessel(encoding) and takes(lengths, frequencies)):
+    if not (_is_cut_bessel(encoding) and takes(lengths, frequencies)):
         return None
-    if given.dtype != lengths.dtype and not _is_finite(encoding.cutoff, given):
+    if given.dtype != lengths.dtype and not _cutoff_is_finite(encoding.cutoff, given):
         return None
     # b sinc(b x), where sinc(x) = sin(πx) / (πx)
     shape = CutBessel(1 / math.pi, 1.0, int(encoding.cutoff.p), limit=True)
     return cut_bessel(lengths, math.pi * frequencies.flatten(), shape)
 
 
-def _is_finite(cutoff: Any, lengths: Tensor) -> bool:
+def _cutoff_is_finite(cutoff: Any, lengths: Tensor) -> bool:
     """Whether no term of a cutoff overflows in the dtype of the lengths, in which NequIP computes it."""
     return bool((lengths.detach() < torch.finfo(lengths.dtype).max ** (1 / (cutoff.p + 4))).all())
 
 
-def _are_cut_bessel(encoding: Any) -> bool:
+def _is_cut_bessel(encoding: Any) -> bool:
     return type(encoding.cutoff) is PolynomialCutoff and float(encoding.cutoff.p).is_integer()
 
 
-def _now(encoding: Any, extra: Mapping[str, Any]) -> str:
-    own = now_cut_bessel() if extra["_tpgen_kernels"] and _are_cut_bessel(encoding) else "its own code"
+def _describe_encoding(encoding: Any, extra: Mapping[str, Any]) -> str:
+    own = now_cut_bessel() if extra["_tpgen_kernels"] and _is_cut_bessel(encoding) else "its own code"
     return f"{own}; {FEEDS}"
 
 
@@ -134,7 +134,7 @@ class TpgenApplyFactor(ApplyFactor):
         """As NequIP's; marked rows stay so."""
         rows = data[self.in_field]
         data = super().__call__(data)
-        if not _has_more(self):
+        if not _any_hooked_or_patched(self):
             carry_over(rows, data[self.out_field])
             lengths = lengths_of(rows)
             if lengths is not None:
@@ -149,14 +149,14 @@ class TpgenScalarMLPFunction(ScalarMLPFunction):
 
     def __call__(self, x: Tensor) -> Tensor:
         """As NequIP's, where rows are marked once for each pair; hooks see all rows."""
-        if _has_more(self):
+        if _any_hooked_or_patched(self):
             return super().__call__(x)
         compute, given = net_or_spline(self, super().__call__, x)
         return once_for_pairs(compute, given, convolves(self), marked=x)
 
 
-def _has_more(module: nn.Module) -> bool:
-    return any(map(has_more, module.modules()))
+def _any_hooked_or_patched(module: nn.Module) -> bool:
+    return any(map(is_hooked_or_patched, module.modules()))
 
 
 _COMPUTING: dict[type, type[nn.Module]] = {
@@ -175,7 +175,9 @@ def nequip_paired_edges(network: nn.Module, options: dict[str, Any]) -> Iterator
         if type(module) in _COMPUTING:
             yield Swap(module, _COMPUTING[type(module)], "")
         elif type(module) is BesselEdgeLengthEncoding:
-            yield Swap(module, TpgenBesselEdgeLengthEncoding, _now, {"_tpgen_kernels": may_be_kernels(options)})
+            yield Swap(
+                module, TpgenBesselEdgeLengthEncoding, _describe_encoding, {"_tpgen_kernels": allows_kernels(options)}
+            )
         elif type(module) is ApplyFactor and module.in_field in fields:
             yield Swap(module, TpgenApplyFactor, "")
     for block in blocks:

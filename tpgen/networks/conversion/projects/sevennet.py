@@ -45,7 +45,7 @@ def sevennet_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Swap
     """Yield the swaps of a SevenNet model, and what stays; modules of e3nn that are left follow e3nn's rule."""
     for module in network.modules():
         if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _STOCK:
-            yield from _convolution(network, module, options)
+            yield from _swap_convolution(network, module, options)
     if any(type(module).__module__ == _EDGES for module in network.modules()):
         edges = import_module("tpgen.networks.conversion.projects.sevennet_edges")
         yield from (*edges.sevennet_paired_edges(network, options), *edges.size_free_outputs(network))
@@ -55,14 +55,14 @@ def to_float64(network: nn.Module) -> None:
     """One-hot elements are float32 in SevenNet, whatever the model is."""
     for module in network.modules():
         if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _ONE_HOT:
-            module.register_forward_hook(_widened)
+            module.register_forward_hook(_cast_to_float64)
 
 
-def _widened(_module: nn.Module, _given: Any, data: dict[str, Any]) -> dict[str, Any]:
+def _cast_to_float64(_module: nn.Module, _given: Any, data: dict[str, Any]) -> dict[str, Any]:
     return {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in data.items()}
 
 
-def _convolution(network: nn.Module, module: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
+def _swap_convolution(network: nn.Module, module: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     fused = getattr(sys.modules[type(module).__module__], _FUSED, None)
     if fused is None:
         yield Kept(module, f"of a version of sevenn without {_FUSED}: its product alone is converted; update sevenn")
