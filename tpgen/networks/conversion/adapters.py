@@ -1,7 +1,7 @@
-"""The table of adapters: how the modules of a project, besides e3nn's own, come to compute with tpgen.
+"""Table of adapters, which find swaps of modules that projects other than e3nn define.
 
-An adapter is a function ``(network, options) -> list of Swap and Kept``.  It is imported when a network holds a module
-of its project, so nobody pays for projects that are not in use.
+An adapter is a function ``(network, options) -> list of Swap and Kept``, imported when a network holds a module of its
+project.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ def register_adapter(package: str, adapter: Adapter | str) -> None:
 
 
 def adapters_for(network: nn.Module) -> list[Adapter]:
-    """The adapters whose projects have modules in a network, in the order of the table."""
+    """Return the adapters of projects with modules in a network, in the order of the table."""
     packages = packages_in(network)
     return [_load_adapter(package, adapter) for package, adapter in ADAPTERS.items() if package in packages]
 
 
 def cast_projects_to_float64(network: nn.Module) -> None:
-    """Let modules of known projects that cast to float32 themselves compute in float64; for copies."""
+    """Make modules of known projects that cast to float32 themselves compute in float64, in place."""
     for package in packages_in(network) & CASTS.keys():
         resolve_name(CASTS[package])(network)
 
 
 def packages_in(network: nn.Module) -> set[str]:
-    """Names of the packages of all modules of a network."""
+    """Return the names of the packages of all modules of a network."""
     return {package for module in network.modules() for package in packages_of(module)}
 
 
 def packages_of(module: nn.Module) -> set[str]:
-    """Names of the packages that the class of a module, and its bases, come from."""
+    """Return the names of the packages of a module's class and its bases."""
     return {module_name_of(cls).partition(".")[0] for cls in type(module).__mro__}
 
 
 def kept_in_packages(network: nn.Module) -> Iterable[Kept]:
-    """Yield the first module of each known project whose code, from a package, is not the installed one."""
+    """Yield the first packaged module of each known project whose installed code differs."""
     for project, modules in foreign_modules(network).items():
         if project == "e3nn" or project in ADAPTERS:
             yield Kept(
@@ -87,7 +87,6 @@ def _load_adapter(package: str, adapter: Adapter | str) -> Adapter:
 
 
 def _keep_without_adapter(package: str, why: str, network: nn.Module, options: dict[str, Any]) -> Iterable[SwapOrKept]:
-    """In place of an adapter that cannot be loaded: what it would have seen stays, and is named once."""
     first = next(module for module in network.modules() if package in packages_of(module))
     yield Kept(
         first,

@@ -1,7 +1,6 @@
-"""e3nn's `Gate`: one kernel in the place of its copies, activations and product.
+"""Swap of e3nn's `Gate`: one kernel for its copies, activations and product."""
 
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# Annotations are objects here, not strings: TorchScript reads them.
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -60,7 +59,7 @@ Functions = tuple[tuple[_Function, ...], tuple[_Function, ...]]  # of scalars, a
 class ConvertedGate(Gate):
     """An `e3nn.nn.Gate` that computes with tpgen.
 
-    Scripted it runs e3nn's own code, and so it does where a part got hooks since, or is another.
+    In TorchScript, and after a part got hooks or was replaced, e3nn's own code runs.
     """
 
     stock = renamed_copy(Gate.forward, "stock")
@@ -79,7 +78,7 @@ class ConvertedGate(Gate):
 
 
 def find_gate(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """Return the swap of e3nn's gate, or why it stays; None for other modules."""
+    """Return the `Swap` of a gate of e3nn, or `Kept` with a reason; None for other modules."""
     if type(module) is not Gate:
         return None
     if why := _why_gate_stays(module):
@@ -157,7 +156,7 @@ def _name_in_table(function: Any) -> str:
 
 
 def _split_at_torch_functions(module: Any, functions: Functions) -> tuple[_Piece, ...]:
-    """A row cut where functions of no table begin and end; empty where there are none."""
+    # cut a row at the begin and end of functions that no table has; empty without such functions
     ranges: dict[int, tuple[int, tuple[str, int]]] = {}
     scalars, gates, _ = (list(_offsets_of_copies(module.sc.cut, chosen)) for chosen in module.sc.cut.instructions)
     for part, copies, each in zip(("act_scalars", "act_gates"), (scalars, gates), functions, strict=True):

@@ -1,8 +1,7 @@
-"""Rows of a layer's results that a network gathers by an index, as those of the senders of edges.
+"""Rows that a network gathers from the results of a layer, such as features of senders of edges, postponed.
 
-``x[index]`` of torch takes six times as long as `torch.index_select`, and a product of edges that is summed by node
-needs no gathered rows: its kernel finds them.  So converted layers return `Gatherable`, and what is gathered of these
-waits until something reads it.
+Indexing in torch takes six times as long as `torch.index_select`, and a kernel that sums a product by node needs no
+gathered rows.  So converted layers return `Gatherable`, whose gathered rows are computed when code reads them.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ WORTH_SELECTING, WORTH_WAITING = 50_000, 250_000
 
 
 class Gatherable(PlainTensor):
-    """The results of a layer ``(rows, numbers)``: to torch a plain tensor, whose rows are gathered here.
+    """Results ``(rows, numbers)`` of a layer: a plain tensor for torch, but gathering rows is fast or postponed.
 
-    Whatever else is computed of it is a `Tensor`; printed, copied or saved it becomes one itself.
+    Other operations return a `Tensor`; printing, copying or saving turns the object itself into a `Tensor`.
     """
 
     _tpgen_layer: Any  # the program that made it
 
     @staticmethod
     def of(layer: Any, x: Tensor) -> Tensor:
-        """The results of a layer, of this class where they are plain rows of numbers."""
+        """Make ``x``, results of a layer, a `Gatherable` in place if it is a plain matrix; return ``x``."""
         if type(x) is Tensor and x.dim() == 2 and not torch.compiler.is_compiling() and is_usual(x):
             x.__class__ = Gatherable
             x._tpgen_layer = layer  # type: ignore[attr-defined]
@@ -88,7 +87,7 @@ for _name in ("__setitem__", *(f"__i{name}__" for name in _OPERATORS), *_WRITES)
 
 
 class GatheredRows(Postponed):
-    """Rows of a layer's results, by an index that is in range."""
+    """Postponed rows of a layer's results, by an index in range."""
 
     RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}
     layer: Any
@@ -98,7 +97,7 @@ class GatheredRows(Postponed):
         return super().computed()
 
     def results_and_index(self) -> tuple[Tensor, Tensor] | None:
-        """The results and the index, for a kernel that gathers; None where the rows are no longer these."""
+        """Return the layer's results and the index, for a kernel that gathers; None if the rows may differ."""
         if not self.open or not self.made.state_is_unchanged or self.made.is_written_to:
             return None
         self.used = True
@@ -107,7 +106,7 @@ class GatheredRows(Postponed):
 
 
 def waiting_source(x: Any) -> Any:
-    """What a kernel reads: of rows that wait, the results that they are of."""
+    """Return the layer's results behind postponed rows; any other value unchanged."""
     return x.made.operands[0] if isinstance(x, GatheredRows) and x.open else x
 
 
@@ -140,6 +139,6 @@ def _select(x: Tensor, index: Tensor) -> Tensor:
 
 
 def is_within(index: Tensor, count: int) -> bool:
-    """Whether an index that is not empty holds places of so many rows, counted from the first."""
+    """Whether all numbers of a non-empty index lie in ``range(count)``."""
     least, most = index.aminmax()
     return int(least) >= 0 and int(most) < count

@@ -1,8 +1,7 @@
-"""A linear layer and the layer by species behind it as one: matrices of each species, multiplied once.
+"""A linear layer and the following layer by species, joined into one layer with matrices of each species.
 
-Two layers in a row take two passes over the rows, and keep what lies between.  While weights stay as they are, as in
-dynamics, the products of their matrices do too: they are made at the first call and again where weights have changed.
-Gradients of the weights are those of both layers, computed where a backward pass asks for them.
+Two layers take two passes over the rows and keep the rows between.  The products of the matrices are computed at the
+first call, and again after a change of weights.  Gradients of the weights are those of both layers.
 """
 
 from __future__ import annotations
@@ -30,16 +29,17 @@ from tpgen.planner.plan import ELEMENT, SHARED, Path, Plan
 
 @dataclass(frozen=True, eq=False)
 class JoinedLayers:
-    """A linear layer and a product by species: `apply`."""
+    """A linear layer and the following product by species, as one layer."""
 
     product: SpeciesProduct
     plan: Plan
     chains: tuple[tuple[int, Path, Path], ...]  # a path of the plan, and one of each layer that it is made of
 
     def apply(self, x: Tensor, first: Tensor, second: Tensor, rows: Tensor, factor: float) -> Tensor | None:
-        """The product by one-hot ``rows`` of the layer's results times ``factor``, by its weights and the product's.
+        """Return ``factor`` times the product, by one-hot ``rows``, of the linear layer of ``x``.
 
-        None where rows are not one-hot or need a gradient, and in calls that no kernel takes.
+        ``first`` and ``second`` are the weights of layer and product.  None if rows are not one-hot or need a gradient,
+        or if no kernel takes the call.
         """
         if not is_usual(x, first, second, rows) or autocasting(x.device) or rows.requires_grad:
             return None
@@ -53,7 +53,7 @@ class JoinedLayers:
         return kernel_layer(x, made, species, describe(self.plan))
 
     def matrices(self, first: Tensor, second: Tensor, there: Tensor, factor: float) -> Tensor:
-        """The weights of the plan for some species, ``(len(there), numel)``."""
+        """Return the joined matrices ``(len(there), numel)`` of the species with numbers ``there``."""
         by_species = self.product.matrices_of(second, there)
         found: dict[int, Tensor] = {}
         for n, a, b in self.chains:
@@ -63,7 +63,7 @@ class JoinedLayers:
         return torch.cat([found[n].flatten(-2) for n in sorted(found)], -1)
 
     def _cached_matrices(self, first: Tensor, second: Tensor, species: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-        """The species that have matrices, and a row of these for each species, zeros for those that have none."""
+        """Return the species seen so far, and the matrices of all species, zeros for unseen species."""
         known, had, found = _made.get(self, (None, frozenset(), None))
         present = torch.bincount(species).nonzero().flatten().tolist()
         union = had.union(present)
@@ -77,7 +77,7 @@ class JoinedLayers:
         return there, found
 
     def _checksums(self, first: Tensor, second: Tensor, there: Tensor) -> list[float]:
-        """Numbers that change with weights, also with those written through ``.data``, which torch does not count."""
+        # also change with weights written through ``.data``, which torch does not count
         parts = [first.view(1, -1), *self.product.parts(second, there)]
         with torch.no_grad():
             return torch.stack(
@@ -90,7 +90,7 @@ _made: WeakKeyDictionary[JoinedLayers, tuple[tuple, frozenset[int], Tensor]] = W
 
 
 def join_layers(linear: Plan, product: SpeciesProduct) -> JoinedLayers | None:
-    """Join a linear layer and a product by species of its results; None where no kernel takes both as one."""
+    """Join the plan of a linear layer and a product of its results; None if no kernel takes both as one."""
     if linear.bias_numel or linear.f_in is not None or linear.operand("w").rows != SHARED:
         return None
     if linear.irreps_out != product.plan.irreps_in:

@@ -1,12 +1,12 @@
-r"""Sums of products over edges before the last layer of the net that makes their weights.
+r"""Sums of products over edges, taken before the last layer of the net that makes the weights.
 
-With weights :math:`w_e = h_e M` of a net whose last layer is a matrix, products :math:`x_e \otimes_{w_e} y_e` that are
-summed over the edges of a node are
+With weights :math:`w_e = h_e M` of a net whose last layer is a matrix M, the sum of products over the edges of a node
+is
 
 .. math:: \sum_e x_e \otimes_{h_e M} y_e = \Big(\sum_e h_e \otimes (x_e \otimes y_e)\Big) M,
 
-so the matrix is multiplied once for each node, not for each edge, and no weights of an edge are ever made.  Products
-that mix all copies (`uvw`), as those of DiffDock and of e3nn's tutorials, then take several times fewer multiply-adds.
+so the matrix multiplies once for each node instead of each edge, and weights of edges are never made.  Products that
+mix all copies (`uvw`), as in DiffDock and e3nn's tutorials, need several times fewer multiply-adds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MOST_SUMS = 2**22  # numbers of sums at a time: more of them are memory that is 
 
 @dataclass(frozen=True)
 class LateWeights:
-    """A product with weights ``h M`` of rows, summed by node, of some columns of ``h`` at a time: `summed`."""
+    """Plans for a product with weights ``h M`` of each row, summed by node before the multiplication by ``M``."""
 
     plan: Plan
     product: Plan  # of x and y, path by path
@@ -50,7 +50,7 @@ class LateWeights:
     outputs: tuple[tuple[int, ...], ...]  # the paths of each slot of the result
 
     def is_worth(self, edges: int | None, nodes: int | None, hidden: int) -> bool:
-        """Whether a sum before the last layer takes less time; of sizes that nobody knows yet it is taken to."""
+        """Whether the sum before the last layer takes less time; True for unknown sizes."""
         if edges is None or nodes is None:
             return True
         now = edges * hidden * self.plan.weight_numel
@@ -59,10 +59,10 @@ class LateWeights:
         return now >= WORTH_LATE and _FEWER * late < now
 
     def summed(self, x: Tensor, y: Tensor, h: Tensor, matrix: Tensor, nodes: Tensor, count: Any) -> Tensor:
-        """Sums over rows of each of ``count`` nodes ``(count, out)``.
+        """Return sums ``(count, out)`` of products by node, differentiable to any order except by ``nodes``.
 
-        Of ``x (rows, in1)``, ``y (rows, in2)``, ``h (rows, hidden)``, ``matrix (hidden, numel)`` and ``nodes (rows,)``
-        of int64.  Differentiable to any order in all but the nodes.
+        Shapes: ``x (rows, in1)``, ``y (rows, in2)``, ``h (rows, hidden)``, ``matrix (hidden, numel)``, and int64
+        ``nodes (rows,)``.
         """
         products = kernel_product(x, y, None, describe(self.product))
         width = self.outer.irreps_in.dim
@@ -84,15 +84,15 @@ _OUTER = opening_text("w")
 
 
 def mixes_copies(plan: Plan) -> bool:
-    """Whether each row has weights of its own, and each path mixes all copies by them."""
+    """Whether all paths are `uvw` with weights, and each row has its own weights."""
     ways = {(p.mode.name, p.weight is not None) for p in plan.paths}
     return ways == {("uvw", True)} and plan.operand("w").rows == ROW
 
 
 def late_weights(plan: Plan, hidden: int, nodes: int | None) -> LateWeights | None:
-    """Plan a product with weights of so many hidden numbers a row, summed to so many nodes.
+    """Plan a product with weights from ``hidden`` numbers a row, summed to ``nodes`` nodes.
 
-    None where a path does not mix all copies, and where a kernel is missing.
+    None if a path does not mix all copies, or if a kernel is missing.
     """
     if not mixes_copies(plan):
         return None

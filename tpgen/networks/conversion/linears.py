@@ -1,7 +1,6 @@
-"""e3nn's linear layers that compute with tpgen.
+"""Swap of e3nn's linear layers."""
 
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# Annotations are objects here, not strings: TorchScript reads them.
 
 from collections.abc import Mapping
 from typing import Any, Optional
@@ -31,12 +30,12 @@ _stock.__annotations__ = {"features": Tensor, "weight": Optional[Tensor], "bias"
 
 @compile_mode("script")
 class ConvertedLinear(o3.Linear):
-    """An `e3nn.o3.Linear` that computes with tpgen; what e3nn alone takes, as features of width 0, is left to it."""
+    """An `e3nn.o3.Linear` that computes with tpgen; inputs that e3nn alone takes, as of width 0, go to e3nn's code."""
 
     stock = _stock
 
     def forward(self, features: Tensor, weight: Optional[Tensor] = None, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """As e3nn's, computed by tpgen."""
+        """As e3nn's."""
         if not torch.jit.is_scripting():
             features = given_numbers("features", features, self.output_mask.dtype)
         alone = features.dim() == 1 and not self.shared_weights  # a row without a batch, and weights of it
@@ -50,10 +49,7 @@ class ConvertedLinear(o3.Linear):
 
 
 def find_linear(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """Return the swap of one of e3nn's linear layers, or why it stays; None for other modules.
-
-    None as well where it has no path: e3nn's then gives zeros or biases for features of any width.
-    """
+    """Return the `Swap` of a linear layer of e3nn, or `Kept` with a reason; None for other modules or without paths."""
     if isinstance(module, torch.jit.ScriptModule):
         scripted = getattr(module, "original_name", "") == "Linear" and hasattr(module, _STOCK_PROGRAM)
         return Kept(module, "a scripted Linear: convert the network before it is scripted") if scripted else None
@@ -73,7 +69,7 @@ def find_linear(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | N
 
 
 def _has_channels(layer: Any) -> bool:
-    """Whether a layer without weights of its own takes channels: two rows of e3nn's then give no two rows."""
+    # then two rows of e3nn's give no two rows
     like, rows = layer.output_mask, 2
     each = () if layer.shared_weights else (rows,)
     given = [(rows, layer.irreps_in.dim), (*each, layer.weight_numel), (*each, layer.bias_numel)]
@@ -86,7 +82,7 @@ def _has_channels(layer: Any) -> bool:
 
 
 def linear_plan_of(layer: Any) -> Plan | None:
-    """The plan of a built layer, found again from its instructions and coefficients; None where no plan has these."""
+    """Return the plan of a built layer from its instructions and coefficients; None if no plan has these."""
     paths = [i for i in layer.instructions if i.i_in != -1]
     biased = {i.i_out for i in layer.instructions if i.i_in == -1}
     f_in, f_out = layer.weight.shape[:2] if layer.weight.dim() == 3 else (None, None)

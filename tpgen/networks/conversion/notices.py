@@ -1,4 +1,4 @@
-"""Warnings of calls that go a slower way: each once, and none where a proof goes every way on purpose."""
+"""Warnings about slow calls: each once, and none during a proof."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -15,7 +15,7 @@ _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
 
 
 def warn_of_slow_path(text: str) -> None:
-    """Warn, unless that was said before.
+    """Warn, once for each text and not inside `without_notices`.
 
     >>> with without_notices():
     ...     warn_of_slow_path("this is slow")
@@ -30,12 +30,12 @@ def _say(text: str) -> None:
 
 
 def kernels_take(x: Tensor) -> bool:
-    """Whether kernels of polynomials take a tensor of this device and dtype."""
+    """Whether kernels of polynomials support the device and dtype of a tensor."""
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64, torch.bfloat16)
 
 
 def kernels_take_or_warn(x: Tensor, otherwise: str) -> bool:
-    """Whether a kernel takes a tensor, which may have changed since the conversion; what runs ``otherwise`` is said."""
+    """As `kernels_take`; if not, warn once with text ``otherwise``, which names the code that runs instead."""
     good = kernels_take(x)
     if not good and not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
         if not torch.compiler.is_compiling():
@@ -45,7 +45,7 @@ def kernels_take_or_warn(x: Tensor, otherwise: str) -> bool:
 
 @contextmanager
 def without_notices() -> Iterator[None]:
-    """Nothing is said, and nothing counts as said, in here."""
+    """Suppress warnings inside the context; suppressed warnings can still come later."""
     token = _SILENT.set(True)
     try:
         yield

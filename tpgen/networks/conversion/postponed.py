@@ -1,8 +1,8 @@
-"""Tensors whose numbers are computed where something first reads them.
+"""Tensors whose numbers are computed when code first reads them.
 
-What a network does next decides how a result is best computed, as a sum of its rows may be computed without any row.
-A `Postponed` is such a result: a tensor with a shape, a dtype and a graph, and a function of other tensors.  Functions
-of torch that a subclass has a rule for go by the rule.  For all others the object becomes the plain tensor first.
+The next operation decides how to compute a result best: a sum of rows may need no row at all.  A `Postponed` tensor has
+a shape, a dtype and a graph, and keeps a function with operands.  Subclasses have rules for some functions of torch;
+any other function turns the object into the plain tensor first.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _call(function: Callable[[], Tensor]) -> Tensor:
 
 @dataclass
 class PostponedCall:
-    """A function and its operands, as they were when a tensor was postponed."""
+    """A function and its operands, with the autograd state and the counts of writes at the time of the call."""
 
     function: _Function
     operands: tuple[Tensor, ...]
@@ -62,21 +62,21 @@ class PostponedCall:
 
     @property
     def state_is_unchanged(self) -> bool:
-        """Whether gradients are taken, and tensors saved, as when the call was postponed."""
+        """Whether gradients are on or off, and saved tensors hooked, as at the time of the call."""
         return torch.is_grad_enabled() == self.tracked and saved_tensor_hooks(True) == self.hooks
 
     @property
     def is_written_to(self) -> bool:
-        """Whether somebody has written to an operand since."""
+        """Whether an operand was written to after the call."""
         return _write_counts(self.operands) != self.writes
 
     def settle(self) -> None:
-        """Compute the value before somebody writes to an operand."""
+        """Compute and keep the value, before code writes to an operand."""
         if self.value is None and not self.is_written_to:
             self.value = self.computed(self.function)
 
     def computed(self, function: _Function) -> Tensor:
-        """Another function of the operands, as if it were called back then."""
+        """Apply a function to the operands in the autograd state of the call; raises `InputError` after a write."""
         if function is self.function and self.value is not None:
             return self.value
         if self.is_written_to:
@@ -106,11 +106,10 @@ def _identity(x: Tensor) -> Tensor:
 
 
 class Postponed(Tensor):
-    """``function(*operands)``, of a known shape, as a tensor without numbers.
+    """``function(*operands)`` of a known shape, as a tensor without numbers.
 
-    Where something beneath Python's functions takes it, as an `autograd.Function` of a user's does, it computes its
-    numbers too, and its graph is that of the function.  Raises `InputError` where somebody has written to an operand
-    since: the numbers of then are gone.
+    Code beneath Python's functions of torch, as an `autograd.Function` of a user, gets computed numbers and the graph
+    of the function.  Raises `InputError` if an operand was written to before the numbers are computed.
     """
 
     RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}
@@ -129,16 +128,16 @@ class Postponed(Tensor):
         return found
 
     def computed(self) -> Tensor:
-        """The numbers, as a tensor of their own."""
+        """Return the numbers as a new tensor."""
         return self.made.computed(self.made.function)
 
     @property
     def open(self) -> bool:
-        """Whether nothing has read the numbers yet."""
+        """Whether no code has read the numbers."""
         return self.plain is None
 
     def become_plain(self) -> Tensor:
-        """Be the plain tensor from now on; where torch holds this one, as a checkpoint may, that stands beside it."""
+        """Turn the object into the plain tensor; if torch holds the object, as in checkpoints, return a new tensor."""
         if self.plain is None:
             with without_functions():
                 foreign = self.grad_fn is not None and getattr(self.grad_fn, "made", None) is not self.made
@@ -189,14 +188,14 @@ class Postponed(Tensor):
 
 
 def may_postpone(program: Any, count: str) -> bool:
-    """Whether what a program makes may be postponed again; counts the calls since one was read, under a name."""
+    """Whether results of a program may be postponed; counts down the attribute ``count``, calls that still may not."""
     left = max(getattr(program, count) - 1, 0)
     setattr(program, count, left)
     return left == 0
 
 
 def plain(x: Any) -> Any:
-    """What is given, with its numbers."""
+    """Return ``x``, a postponed tensor as a plain tensor."""
     return x.become_plain() if isinstance(x, Postponed) else x
 
 

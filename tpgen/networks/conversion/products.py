@@ -1,10 +1,6 @@
-"""e3nn's tensor products that compute with tpgen: the classes they get, and which of them can be swapped.
+"""Swaps of e3nn's tensor products; `convolving` swaps a product on edges for a convolution."""
 
-Products on edges that a network gathers for and sums up itself are `convolving`: one convolution takes the place of all
-three.
-
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# Annotations are objects here, not strings: TorchScript reads them.
 
 from collections.abc import Mapping
 from functools import partial
@@ -35,15 +31,17 @@ STOCK_PROGRAM = "_compiled_main_left_right"
 
 
 def cast_integers(name: str, x: Tensor, like: Tensor) -> Tensor:
-    """Integers, as one-hot rows may be, in the dtype of a module: `given_numbers`, as TorchScript can run it."""
+    """Cast integers, such as one-hot rows, to the dtype of ``like``; TorchScript can run this function."""
     if not torch.jit.is_scripting():
         return given_numbers(name, x, like.dtype)
     return x if x.is_floating_point() or x.is_complex() else x.to(like.dtype)
 
 
 class _ProductOfTwo(o3.TensorProduct):
+    """Base of converted products with two operands."""
+
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """As e3nn's, computed by tpgen."""
+        """As e3nn's."""
         x, y = cast_integers("x", x, self.output_mask), cast_integers("y", y, self.output_mask)
         if self.weight_numel == 0:
             return self._tpgen.forward(x, y, None)
@@ -66,10 +64,10 @@ class ConvertedFullyConnectedTensorProduct(_ProductOfTwo, o3.FullyConnectedTenso
 
 @compile_mode("script")
 class ProductBySpecies(o3.FullyConnectedTensorProduct):
-    """A fully connected product with scalars as second input, often one-hot: these choose among the weights."""
+    """A fully connected product with scalars as second input: one-hot rows select among the weights."""
 
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """As e3nn's, computed by tpgen."""
+        """As e3nn's."""
         x, y = cast_integers("x", x, self.output_mask), cast_integers("y", y, self.output_mask)
         w = self._get_weights(weight)
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
@@ -96,7 +94,7 @@ class ConvertedTensorSquare(o3.TensorSquare):
     """An `e3nn.o3.TensorSquare` that computes with tpgen."""
 
     def forward(self, x: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """As e3nn's, computed by tpgen."""
+        """As e3nn's."""
         x = cast_integers("x", x, self.output_mask)
         if self.weight_numel == 0:
             return self._tpgen.forward(x, x, None)
@@ -114,7 +112,7 @@ _NAMES = tuple(cls.__name__ for cls in CONVERTED)
 
 
 def find_product(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """Return the swap of one of e3nn's products, or why it stays; None for other modules."""
+    """Return the `Swap` of a product of e3nn, or `Kept` with a reason; None for other modules."""
     if isinstance(module, torch.jit.ScriptModule):
         return _keep_scripted(module, getattr(module, "original_name", ""))
     if not isinstance(module, o3.TensorProduct):
@@ -154,9 +152,10 @@ def _swap_product(module: nn.Module, plan: Plan, options: Mapping[str, Any]) -> 
 def convolving(
     module: nn.Module, cls: type[nn.Module], options: Mapping[str, Any], held: str | None = None, paired: bool = False
 ) -> SwapOrKept:
-    """Swap a module so that it computes with the convolution of a product: of itself, or of one it holds by a name.
+    """Swap a module for the convolution of a product: gather, product and sum in one.
 
-    ``paired`` says that what holds the module no longer gathers and sums, so that both are restored together.
+    The product is the module itself, or its child named ``held``.  ``paired``: the holder of the module no longer
+    gathers and sums, so both are restored together.  Returns `Kept` for a product that cannot be planned.
     """
     product = module if held is None else module.get_submodule(held)
     plan = _plan_or_kept(product)
@@ -174,29 +173,29 @@ def _describe_convolution(_module: nn.Module, extra: Mapping[str, Any]) -> str:
 
 
 def describe_product(_module: nn.Module, extra: Mapping[str, Any]) -> str:
-    """Name what computes a product, for the report: the strategy of the program that a swap has added."""
+    """Return the report's text of a converted product: its strategy, and whether a kernel is missing."""
     return f"tpgen {extra[PROGRAM].choice}{note_idle_kernel(extra[PROGRAM])}"
 
 
 def note_idle_kernel(program: Any) -> str:
-    """That a kernel was asked for where none runs, for the report."""
+    """Return a note for the report if the chosen kernel of a program cannot run; else an empty text."""
     why = why_no_product_kernel(program.plan, program) if program.choice.strategy == "kernel" else None
     return f": none runs as it is, {why}" if why else ""
 
 
 def describe_product_by_element(module: nn.Module, extra: Mapping[str, Any]) -> str:
-    """Name what computes a product that looks for one-hot rows where kernels run, for the report."""
+    """Return the report's text of a product that selects weights for one-hot rows if kernels run."""
     missing = why_no_product_kernel(extra[SPECIES].plan, extra[PROGRAM])
     return describe_product(module, extra) + ("" if missing else "; by element where rows are one-hot")
 
 
 def why_no_product_kernel(plan: Any, program: Any) -> str | None:
-    """Why no kernel runs where a program is and in its dtype."""
+    """Return why no kernel runs for a plan in the dtype and on the device of a program; None if one runs."""
     return kernel_supported(plan, dtype=program.output_mask.dtype, device=program.output_mask.device)
 
 
 def exact_couplings(module: Any) -> None:
-    """Let e3nn write a product's program anew in float64: the one there holds couplings rounded when it was built."""
+    """Replace the e3nn code of a product by code with float64 couplings: the module holds rounded ones."""
     with default_dtype(torch.float64):
         fresh = o3.TensorProduct(
             module.irreps_in1,

@@ -1,9 +1,6 @@
-"""e3nn's `FullyConnectedNet`, which makes the weights of edges: large products by kernels.
+"""Swap of e3nn's `FullyConnectedNet`, which makes weights of edges: large products by kernels."""
 
-Scales go into the weights, so nothing but products and activations runs over the edges.
-
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# Annotations are objects here, not strings: TorchScript reads them.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -52,7 +49,7 @@ def _describe_net(net: nn.Module, extra: Mapping[str, Any]) -> str:
 class ConvertedFullyConnectedNet(FullyConnectedNet):
     """An `e3nn.nn.FullyConnectedNet` that computes with tpgen.
 
-    Scripted it runs e3nn's own code, and so it does where a layer got hooks since, as pruning does, or is another.
+    In TorchScript, and after a layer got hooks (as by pruning) or was replaced, e3nn's own code runs.
     """
 
     _tpgen_splined = False
@@ -106,7 +103,7 @@ def _layers(net: nn.Module) -> Iterable[Any]:
 
 
 def find_net(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """Return the swap of e3nn's net of scalars, or why it stays; None for other modules and swapped ones."""
+    """Return the `Swap` of a `FullyConnectedNet`, or `Kept` with a reason; None for other and swapped modules."""
     if type(module) is not FullyConnectedNet or mark_of(module) is not None:
         return None
     why = why_patched(module) or next(filter(None, map(_why_layer_stays, _layers(module))), None)
@@ -120,7 +117,7 @@ def find_net(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None
 def find_weights(
     network: nn.Module, block: nn.Module, names: tuple[str, str], options: Mapping[str, Any]
 ) -> Iterator[SwapOrKept]:
-    """Yield the swap of a net whose results a block gives to its product and to nothing else; ``names`` are theirs."""
+    """Yield the swap of a net that feeds one product only; ``names``: of the net and the product in the block."""
     net: Any = getattr(block, names[0], None)
     found = find_net(net, options) if isinstance(net, nn.Module) else None
     if isinstance(found, Swap) and count_places(network, net) == 1:
@@ -128,10 +125,7 @@ def find_weights(
 
 
 def convolves(net: nn.Module) -> bool:
-    """Whether the results of a net go to a product that takes rows of pairs, and nobody sees them on the way.
-
-    That is asked at each call: somebody may have put a wrapper in the place of the net or of the product since.
-    """
+    """Whether the results of a net go unseen to a product that takes rows of pairs; checks wrappers at each call."""
     if not (taker := getattr(net, TAKER)):
         return False
     block, name, gets = taker

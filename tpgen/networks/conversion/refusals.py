@@ -1,4 +1,4 @@
-"""What `convert`, `restore` and `conversion_report` say of what they cannot take, and what to do instead."""
+"""Errors of `convert`, `restore` and `conversion_report` for arguments that are no suitable network, with advice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PROGRAMS = {
 
 
 def networks_of(function: str, given: Any) -> list[nn.Module]:
-    """A network, or those that a list, a dict or an object such as a calculator holds; `InputError` where none is."""
+    """Return the network, or all networks in a list, dict or object such as a calculator; `InputError` without any."""
     if isinstance(given, nn.Module):
         return [given]
     networks = {} if _program_kind(given) else held_networks(given)
@@ -39,7 +39,7 @@ def networks_of(function: str, given: Any) -> list[nn.Module]:
 
 
 def network_of(function: str, given: Any) -> nn.Module:
-    """As `networks_of`, of which there is one."""
+    """Return the only network of `networks_of`; raises `InputError` for several networks."""
     network, *others = networks_of(function, given)
     if others:
         place = next(iter(held_networks(given)))
@@ -51,7 +51,7 @@ def network_of(function: str, given: Any) -> nn.Module:
 
 
 def nothing_to_convert(network: nn.Module, kept: Sequence[Kept]) -> str:
-    """Say why there is no swap in a network."""
+    """Return the message for a network without swaps, from the reasons of kept modules."""
     name = type(network).__name__
     if any(mark_of(module) for module in network.modules()):
         return f"{name} is converted already: tpgen.restore(network) undoes it, then convert it anew"
@@ -67,7 +67,6 @@ def nothing_to_convert(network: nn.Module, kept: Sequence[Kept]) -> str:
 
 
 def _find_program(network: nn.Module) -> str | None:
-    """What a network runs in the place of modules: it is a program itself, or it holds one."""
     return next(filter(None, map(_program_kind, (network, *vars(network).values(), *network.children()))), None)
 
 

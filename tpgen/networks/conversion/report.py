@@ -1,4 +1,4 @@
-"""The report of a conversion, as a value that prints itself."""
+"""The report of a conversion: a value that prints itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tpgen.networks.conversion.proof import Proof, Times
 
 @dataclass(frozen=True)
 class Replaced:
-    """A module that computes with tpgen now; ``paths`` are all its names in the network."""
+    """A module that computes with tpgen: all its names in the network, its class before, and the code that computes."""
 
     paths: tuple[str, ...]
     was: str
@@ -21,7 +21,7 @@ class Replaced:
 
 @dataclass(frozen=True)
 class Stayed:
-    """A module that stayed as it is, and why."""
+    """A module that stayed unchanged: all its names in the network, its class, and the reason."""
 
     paths: tuple[str, ...]
     was: str
@@ -30,7 +30,7 @@ class Stayed:
 
 @dataclass(frozen=True)
 class Conversion(Shown):
-    """Modules of a network that compute with tpgen, modules that do not and why, and what was proven and measured.
+    """Report of a conversion: modules that compute with tpgen, modules that stayed and why, proof, and times.
 
     >>> print(Conversion("Net", (Replaced(("a", "b"), "e3nn.TensorProduct", "tpgen kernel"),), ()))
     Net: 1 module computes with tpgen, 0 stay as they are
@@ -48,7 +48,7 @@ class Conversion(Shown):
     own: tuple[tuple[str, ...], ...] = ()  # all names of each module that was written with tpgen
 
     def to_json(self) -> str:
-        """All of it as JSON; what was not asked for is null."""
+        """Return the report as JSON text; null for a proof or times that nobody requested."""
         return json.dumps(asdict(self), indent=1)
 
     def __str__(self) -> str:

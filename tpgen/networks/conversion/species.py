@@ -1,8 +1,8 @@
-r"""Fully connected products with rows that say a species, as layers with matrices of each species.
+"""Fully connected products with rows that tell a species, as layers with matrices of each species.
 
-A product of features with scalars is a linear layer whose matrices are sums over these scalars.  Where few rows of
-scalars occur, as one-hot elements or embeddings of atom types do, the matrices are made once for each of them: weights
-of elements, which an index selects (`tpgen.planner.linear.make_linear_plan`).
+A product of features with scalars is a linear layer whose matrices are sums over these scalars.  If few distinct rows
+of scalars occur, as with one-hot elements or embeddings of atom types, the matrices are computed once for each distinct
+row, and an index selects the matrix (`tpgen.planner.linear.make_linear_plan`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TILE = 64
 
 
 def pulled_back(function: Callable[..., Tensor], operands: Sequence[Tensor], g: Tensor) -> list[Tensor | None]:
-    """Return gradients with respect to the operands of a function, called once more; None where none is needed."""
+    """Return gradients by the operands of a function for cotangent ``g``, by another call; None for other operands."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
         own = [x.view_as(x) for x in operands]  # each by itself, though two may be the same tensor
@@ -51,14 +51,14 @@ _TRACKED = (
 
 @dataclass(frozen=True)
 class _Block:
-    """The weights of one path, with axes u, v, w, of which v runs over the scalars."""
+    """Weights of one path, ``(u, v, w)``: v runs over the scalars."""
 
     shape: tuple[int, int, int]
     pair: int  # the path of the layer that they are part of
     scale: float  # to the coefficient that the layer has
 
     def matrices(self, weight: Tensor, table: Tensor, one_hot: Tensor | None) -> Tensor:
-        """``(species, u * w)``; for one-hot rows a choice among the weights."""
+        """Return matrices ``(species, u * w)``: sums over the ``table`` of scalars, or a selection for one-hot rows."""
         found = weight.view(self.shape)
         if one_hot is not None:
             return self.scale * found.transpose(0, 1).index_select(0, one_hot).flatten(1)
@@ -68,35 +68,36 @@ class _Block:
 
 @dataclass(frozen=True)
 class SpeciesProduct:
-    """A product with scalars alone as its second input, by species: `apply` and `one_hot`."""
+    """A fully connected product with scalars as second input, computed with matrices of each species."""
 
     plan: Plan
     blocks: tuple[_Block, ...]
 
     @cached_property
     def operations(self) -> int:
-        """Multiply-adds of a row of the product itself."""
+        """Multiply-adds of one row in the product itself."""
         return sum(prod(block.shape) * self.plan.paths[block.pair].in1.ir.dim for block in self.blocks)
 
     def is_worth(self, rows: int) -> bool:
-        """Whether the product itself takes longer."""
+        """Whether the product itself takes longer for so many rows."""
         return (rows + _TILE) * self.operations >= WORTH_SPECIES
 
     def apply(self, x: Tensor, weight: Tensor, table: Tensor, species: Tensor) -> Tensor:
-        """The product of ``x (rows, in1)`` with ``table[species]``, differentiable in all but the species."""
+        """Return the product of ``x (rows, in1)`` with ``table[species]``, differentiable except by the species."""
         there, group = torch.unique(species, return_inverse=True)
         return self._apply_matrices(x, self._sum_matrices(weight, table.index_select(0, there), None), group)
 
     def apply_grouped(self, x: Tensor, weight: Tensor, table: Tensor, groups: Groups) -> Tensor:
-        """The product as `apply`, in a program that is given the rows of each species."""
+        """As `apply`, in a program that gets the rows of each species as ``groups``."""
         return self._apply_matrices(
             x, self._sum_matrices(weight, table.index_select(0, groups.there), None), groups.group
         )
 
     def one_hot(self, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
-        """The product with one-hot rows; None where it is not worth it, or some row of ``y`` is none.
+        """Return the product with one-hot rows ``y``, or None if the product itself is better.
 
-        Only where ``y`` needs no gradient, as what is computed does not depend on its other numbers.
+        That is if the product is small, a row of ``y`` is not one-hot, or ``y`` needs a gradient: a selection gives
+        none.
         """
         program = recorded_program()
         if program is not None and (found := self._one_hot_in_program(program, x, weight, y)) is not None:
@@ -115,15 +116,15 @@ class SpeciesProduct:
 
     @property
     def species(self) -> int:
-        """The number of scalars, which is that of the species that one-hot rows tell apart."""
+        """Number of species, equal to the number of scalars."""
         return self.blocks[0].shape[1]
 
     def matrices_of(self, weight: Tensor, there: Tensor) -> Tensor:
-        """The matrices of the species that are ``there``, ``(len(there), numel)``."""
+        """Return the matrices ``(len(there), numel)`` of the species with numbers ``there``."""
         return self._sum_matrices(weight, weight, there)
 
     def parts(self, weight: Tensor, there: Tensor) -> list[Tensor]:
-        """The weights of each path that these matrices are made of, as they stand: a matrix each."""
+        """Return the weights of each path as a matrix, restricted to the species with numbers ``there``."""
         every = len(there) == self.species
         split = zip(self.blocks, weight.split([prod(block.shape) for block in self.blocks]), strict=True)
         found = [own.view(block.shape) for block, own in split]
@@ -152,7 +153,7 @@ class SpeciesProduct:
 def species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProduct | None:
     """Rewrite a product with scalars as a layer with matrices of each species.
 
-    None where its second input is not scalars of one segment, where a path is no matrix, and where no kernel runs.
+    None if the second input is not one segment of scalars, if a path has no matrix of weights, or if no kernel runs.
     """
     if not allows_kernels(options):
         return None

@@ -1,7 +1,6 @@
-"""Nets whose results are weights of products, found by their width: their last layers may wait for a sum by node.
+"""Nets as wide as the weights of a product: the last layer may wait for a sum by node."""
 
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# Annotations are objects here, not strings: TorchScript reads them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +23,7 @@ from tpgen.planner.plan import Plan
 
 
 class SequentialForWeights(nn.Sequential):
-    """An `nn.Sequential` whose last layer makes weights of a product."""
+    """An `nn.Sequential` whose last layer makes weights of a product, which may be postponed."""
 
     def forward(self, input: Tensor) -> Tensor:
         """As PyTorch's."""
@@ -52,7 +51,7 @@ _LINEAR, _AFFINE = (LastLayer(nn.functional.linear, _matrix_with_bias, adds) for
 
 
 def with_late_weights(network: nn.Module, findings: Sequence[SwapOrKept]) -> list[SwapOrKept]:
-    """The findings, and nets as wide as the weights of products that mix all copies, by kernels, among these."""
+    """Add swaps of nets as wide as the weights of products that mix all copies, by kernels, to the findings."""
     swaps = [f for f in findings if isinstance(f, Swap)]
     products = {plan.weight_numel for f in swaps if (plan := _plan_if_mixing(f)) is not None}
     seen = {f.module for f in findings}

@@ -1,7 +1,7 @@
-"""Weights of edges and products of edges, postponed until something sums the products by node.
+"""Weights of edges and products of edges, postponed until code sums the products by node.
 
-A net whose last layer is as wide as a product's weights gives `PostponedWeights`, a product of edges `PostponedRows`.
-Sums by node need no rows: `late_weights` or the product's kernel computes them.  All else reads the stock numbers.
+A net as wide as the weights of a product returns `PostponedWeights`, a product of edges `PostponedRows`.  Sums by node
+need no rows: `late_weights` or the kernel of the product computes them.  Other code gets the stock numbers.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _MOST = 0.7  # the share of nodes with rows up to which sums of the others, zero
 
 @dataclass(frozen=True)
 class LastLayer:
-    """The last layer of a net: a function of rows ``h`` and its parameters, and the matrix that this multiplies by.
+    """Last layer of a net as ``multiply(h, *parameters)`` of rows ``h``, and as ``matrix(*parameters)``.
 
-    Both take the parameters; ``matrix`` gives ``(hidden, numel)``, with a row more where the layer ``adds`` a bias.
-    So many operands behind the parameters are ``factors`` of the rows of its results.
+    The matrix is ``(hidden, numel)``, with one more row if the layer ``adds`` a bias.  The last ``factors`` operands of
+    a call multiply the rows of results.
     """
 
     multiply: _Function
@@ -51,13 +51,13 @@ class LastLayer:
 
 
 class PostponedWeights(Postponed):
-    """Weights of edges ``(edges, numel)``, results of a last layer."""
+    """Weights of edges ``(edges, numel)``: postponed results of a last layer."""
 
     RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}
 
 
 class PostponedRows(Postponed):
-    """Products of edges ``(edges, out)``, with weights of edges that may be postponed as well."""
+    """Postponed products of edges ``(edges, out)``; their weights may be postponed too."""
 
     RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}
     weights: Any
@@ -79,7 +79,7 @@ class PostponedRows(Postponed):
         return None if isinstance(w, Postponed) or w._version else w
 
     def summed(self, nodes: Tensor, count: Any) -> Any:
-        """Sums over the rows of each of ``count`` nodes; NotImplemented where a sum of rows is no slower."""
+        """Return sums ``(count, out)`` of the rows by node; NotImplemented if summing computed rows is as fast."""
         if not self.made.state_is_unchanged:
             return NotImplemented
         sums: Any = self._sum_before_last_layer(nodes, count) if _are_postponed(self.weights) else None
@@ -181,7 +181,7 @@ def _can_postpone(*tensors: Tensor) -> bool:
 
 
 def weights_of(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
-    """The results of a last layer, postponed where that may pay."""
+    """Return the results of a last layer, postponed if that may save time."""
     if h.dim() == 2 and _can_postpone(h, *parameters):
         edges, hidden = h.shape
         width = parameters[0].numel() // max(hidden, 1)  # of a matrix, whichever way it lies
@@ -192,7 +192,7 @@ def weights_of(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
 
 
 def product_of_edges(program: Any, x: Tensor, y: Tensor, w: Any, hooked: bool = False) -> Tensor:
-    """A product of rows, postponed where a sum by node may need none."""
+    """Return a product row by row, postponed if a sum by node may need no rows; ``hooked`` modules never postpone."""
     of_rows, source = not hooked and _have_equal_rows(x, y, w), waiting_source(x)
     if of_rows and _are_postponed(w) and w.made.state_is_unchanged and _can_postpone(source, y, w.made.operands[0]):
         return _postpone_rows(program, x, y, w, _Product(program, w.made.function), w.made.operands)

@@ -116,9 +116,8 @@ def _mark_in_program(program: Recording, x: Tensor, edge_index: Tensor, vectors:
 def carry_over(x: Tensor, made: Tensor) -> None:
     """Mark ``made``, computed from ``x`` row by row, with the pairs of ``x``."""
     pairs = pairs_of(x)
-    if (
-        pairs is not None and _can_be_marked(made) and made.shape[0] == x.shape[0]
-    ):  # of a trace, a length would be fixed
+    # the shape comes last: a traced length would be fixed
+    if pairs is not None and _can_be_marked(made) and made.shape[0] == x.shape[0]:
         _marks[made] = pairs, writes_to(made)
 
 

@@ -1,11 +1,11 @@
-"""Allegro (package ``nequip-allegro``): products of strided features, channel by channel, as generated polynomials.
+r"""Allegro (package ``nequip-allegro``): products of strided features, channel by channel, as generated polynomials.
 
-.. math:: z_{e u k} = \\sum_p w_{u p} \\sum_{i j} C^p_{i j k}\\, x_{e u i}\\, y_{n(e) u j}
+.. math:: z_{e u k} = \sum_p w_{u p} \sum_{i j} C^p_{i j k}\, x_{e u i}\, y_{n(e) u j}
 
-Allegro makes a dense tensor of all weights and couplings and multiplies by that; a kernel visits what is not zero.
-
-Annotations here are objects, not strings: TorchScript reads them.
+Allegro multiplies by a dense tensor of all weights and couplings; a kernel visits nonzero couplings only.
 """
+
+# Annotations are objects here, not strings: TorchScript reads them.
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ _ROUNDING = 1e-5  # of couplings that were made in float32
 
 
 class TpgenContracter(Contracter):
-    """Allegro's product; on devices and in dtypes without kernels it runs Allegro's own code."""
+    """Allegro's product; Allegro's own code runs on devices and in dtypes without kernels."""
 
     _nequip_custom_ops_libs: ClassVar[tuple[str, ...]] = ("tpgen",)
     _tpgen_plan: str
@@ -46,7 +46,7 @@ class TpgenContracter(Contracter):
     _tpgen_sizes: list[int]  # paths to each segment of the output
 
     def forward(self, x1: Tensor, x2: Tensor, idxs: Tensor) -> Tensor:
-        """As Allegro's: ``x1`` of edges, and ``x2`` of the nodes ``idxs`` that they belong to."""
+        """As Allegro's: ``x1`` of edges, ``x2`` of nodes, ``idxs`` the node of each edge."""
         x1 = x1.reshape(-1, self.mul, self.base_dim1)
         x2 = x2.reshape(-1, self.mul, self.base_dim2)
         if not torch.jit.is_scripting():
@@ -62,21 +62,20 @@ class TpgenContracter(Contracter):
         return found.view(-1, self.mul, self.base_dim_out)
 
     def _weights_by_segment(self) -> list[Tensor]:
-        """Weights ``(1, paths, channels)`` of each segment of the output; without channels all get the same."""
+        """Return weights ``(1, paths, channels)`` of each segment of the output."""
         weights = self.weights
         if not self.path_channel_coupling:
             weights = weights.reshape(1, self.num_paths).expand(self.mul, self.num_paths)
         return weights.reshape(self.mul, self.num_paths).t().unsqueeze(0).split(self._tpgen_sizes, dim=1)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load as usual; couplings among what is loaded must be those that the kernel was made for."""
         loaded: Tensor = state_dict.get(f"{prefix}w3j", self.w3j)  # type: ignore[assignment]
         self._check_couplings(loaded, prefix[:-1], "were loaded")
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._tpgen_version = writes_to(self.w3j)
 
     def _check_couplings(self, couplings: Tensor, name: str, why: str) -> None:
-        """Find out whether these couplings are those that the kernel was made for, as rounded as their dtype is."""
+        # within rounding of their dtype, are these the couplings that the kernel was made for?
         ours = _couplings(read_plan(self._tpgen_plan), self)
         limit = max(_ROUNDING, torch.finfo(couplings.dtype).eps)
         self._tpgen_version = writes_to(self.w3j)
@@ -97,7 +96,7 @@ def _describe_contracter(module: Any, extra: Mapping[str, Any]) -> str:
 
 
 def allegro_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield the swaps of Allegro's products; modules of e3nn and NequIP in it follow their own rules."""
+    """Yield the swaps of Allegro's products; other modules follow rules of e3nn and NequIP."""
     for module in network.modules():
         if type(module) is Contracter:
             yield _swap_contracter(module, options)
@@ -132,7 +131,7 @@ def _make_plan(module: Any) -> Plan:
 
 
 def _couplings(plan: Plan, module: Any) -> Tensor:
-    """Constants that the plan multiplies by, in full precision and in the shape of Allegro's ``w3j``."""
+    """Return the couplings of a plan in float64, in the shape of Allegro's ``w3j``."""
     found = [path.entries or {} for path in plan.paths]
     couplings = torch.zeros(len(found), *(plan.operand(name).dim for name in ("x", "y", OUT)), dtype=torch.float64)
     for n, path in enumerate(found):

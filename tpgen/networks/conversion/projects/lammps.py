@@ -1,13 +1,11 @@
-"""Models for LAMMPS's Python interface (``pair_style mliap unified``): their files, their part in exchanges of ghosts.
+"""Models for LAMMPS's Python interface (``pair_style mliap unified``): files, and exchanges of ghosts.
 
-A project has a class for that interface.  `Converted` goes before it: the model then gets each atom once, convolutions
-return the rank's own rows alone, nets of edges run once for each pair, and a rank without atoms takes part in the
-exchanges that the others wait for.
+`Converted` precedes a project's class for that interface: the model gets each atom once, convolutions return rows of
+own atoms only, radial nets run once for each pair of edges, and ranks without atoms take part in exchanges.
 
-LAMMPS hands over an image of an atom as one more atom, a ghost.  Its features are those of the atom: where that is one
-of the rank's own, neighbours can read its row, and an atom of another rank needs one row for all of its images.  So
-ranks tell each other once a step who owns each ghost.  A rank that shares no atom with another one has no ghosts then,
-and exchanges nothing.
+LAMMPS adds each periodic image of an atom as a ghost with the same features.  Once a step, ranks exchange the owners of
+ghosts: then edges read the row of an own atom for its images, and one row for all images of another rank's atom.  A
+rank that shares no atom exchanges nothing.
 """
 
 from __future__ import annotations
@@ -40,25 +38,25 @@ PROJECTS = {  # classes of what LAMMPS calls, with their modules here
 
 
 class Converted:
-    """Base of a project's class for LAMMPS.  Its pickle says which tpgen wrote it before it is opened."""
+    """Base of a project's class for LAMMPS; its pickle names the version of tpgen before other content."""
 
     options: Mapping[str, Any] = MappingProxyType({})  # of `convert`, where a model is built when LAMMPS runs
     stock_options: Mapping[str, Any] = MappingProxyType({})  # of the project's own class
 
     @classmethod
     def of_file(cls, source: Path, **options: Any) -> Any:
-        """Make what LAMMPS calls of a model's file or name; these options convert the model when it is built."""
+        """Make the object for LAMMPS from a model's file or name; the options convert the model once built."""
         make: Any = cls
         made = make(str(source), **cls.stock_options)
         made.options = options
         return made
 
     def prepare(self, data: Any) -> None:
-        """Build the model, where that is not done yet."""
+        """Build the model at the first call."""
         raise NotImplementedError
 
     def is_idle(self, data: Any) -> bool:
-        """Whether the project's class returns without the exchanges."""
+        """Whether the project's class returns without exchanges."""
         return data.nlocal == 0 or data.npairs <= 1
 
     def compute_forces(self, data: Any) -> None:
@@ -80,7 +78,7 @@ class Converted:
         return any(getattr(module, "takes_pairs", False) for module in model.modules())
 
     def _exchange_zeros(self, data: Any) -> None:
-        """Exchange zeros, as wide and as often as the others exchange: a pair of atoms says how."""
+        # as wide and as often as other ranks exchange: a call with a pair of atoms tells both
         pair = _PairOfAtoms(data.elems[:1])
         super().compute_forces(pair)  # type: ignore[misc]
         for exchange, all_rows in ((data.forward_exchange, pair.sent), (data.reverse_exchange, pair.returned)):
@@ -95,7 +93,7 @@ class Converted:
 
 
 class _PairOfAtoms:
-    """Two atoms of an element, as LAMMPS would hand them over, and the rows that they would exchange."""
+    """Two atoms of an element, as LAMMPS data, which records the rows that a model exchanges."""
 
     nlocal = ntotal = npairs = 2
     energy = 0.0
@@ -115,11 +113,11 @@ class _PairOfAtoms:
         self.returned.append(out.copy_(rows))
 
     def update_pair_forces_gpu(self, _forces: Tensor) -> None:
-        """These atoms are nobody's."""
+        """Do nothing."""
 
 
 def opened(written_by: str, module: str, name: str, held: bytes) -> Any:
-    """Read a file for LAMMPS; an error in one line where it was written by another tpgen."""
+    """Unpickle a `Converted`; raises `InputError` if another version of tpgen wrote the file."""
     if written_by != __version__:
         raise InputError(
             f"this file for LAMMPS was written by tpgen {written_by}, and {__version__} is installed here: "
@@ -131,12 +129,12 @@ def opened(written_by: str, module: str, name: str, held: bytes) -> Any:
 
 
 def write_for_lammps(source: Path, target: Path, project: str | None, **options: Any) -> None:
-    """Write the file of a model as one for LAMMPS, converted with options of `convert`."""
+    """Write a model's file as a file for LAMMPS, converted with options of `convert`."""
     torch.save(_lammps_class(project).of_file(source, **options), target)
 
 
 def _lammps_class(project: str | None) -> type[Converted]:
-    """The class that LAMMPS calls of a project, or of the only one that is installed."""
+    """Return the class for LAMMPS of a project; of the only installed project by default."""
     there = [name for name in PROJECTS if find_spec(name) is not None]
     if project is None and len(there) == 1:
         (project,) = there
@@ -159,7 +157,7 @@ _NUMBERS = 2**32  # more than a rank has atoms
 
 @dataclass(frozen=True, eq=False)
 class Owners:
-    """Whose image each atom is: the row that stands for it, and the atoms that these rows are taken from."""
+    """For each atom the row of its original, the atoms with a row, and whether ranks share atoms."""
 
     rows: Tensor
     atoms: Tensor
@@ -167,7 +165,7 @@ class Owners:
 
 
 def find_owners(data: Any) -> Owners:
-    """Ask who owns the ghosts of this rank, as all ranks do at once."""
+    """Exchange the owners of ghosts with all ranks, which must call this function too."""
     number, rank, mine = _exchange_owners(data)
     others = (rank != mine).nonzero().flatten()
     ranks = rank[others].unique(return_inverse=True)[1]
@@ -181,7 +179,7 @@ def find_owners(data: Any) -> Owners:
 
 
 def _exchange_owners(data: Any) -> tuple[Tensor, Tensor, float]:
-    """Number and rank of each atom's owner, and the rank that this one is."""
+    """Return the number and rank of each atom's owner, and the own rank's random name."""
     mine = float(randbits(52))  # which no other has
     sent = torch.full((data.ntotal, 2), mine, dtype=torch.float64)
     sent[:, 0] = torch.arange(data.ntotal)
@@ -191,7 +189,7 @@ def _exchange_owners(data: Any) -> tuple[Tensor, Tensor, float]:
 
 
 def _is_shared(data: Any, others: Tensor) -> bool:
-    """Whether another rank has images of an atom of this one; ``others`` are this rank's images of others' atoms."""
+    # ``others``: images here of atoms on other ranks; shared if another rank holds images of atoms from here
     sent = torch.zeros(data.ntotal, 1, dtype=torch.float64)
     sent[others] = 1.0
     found = torch.empty_like(sent)
@@ -200,7 +198,7 @@ def _is_shared(data: Any, others: Tensor) -> bool:
 
 
 class DeduplicatedAtoms:
-    """Data of LAMMPS's that a model reads, and hands back: own atoms first, then one image of each that others own."""
+    """LAMMPS data with each atom once: own atoms, then one image of each atom of other ranks."""
 
     def __init__(self, data: Any, owners: Owners) -> None:
         self._data, self._owners = data, owners
@@ -223,7 +221,7 @@ class DeduplicatedAtoms:
     energy = property(fset=_set_energy)
 
     def forward_exchange(self, rows: Tensor, out: Tensor, width: int) -> None:
-        """Rows of own atoms as they are, and those of others' from the ranks that own them."""
+        """Write own rows to ``out``, and other atoms' rows from the ranks that own the atoms."""
         out.copy_(rows)
         if self._owners.shares:
             sent, width = _pack_in_doubles(self._expand_to_all_atoms(rows[: self.nlocal]), width)
@@ -231,7 +229,7 @@ class DeduplicatedAtoms:
             out[self.nlocal :] = sent.view(rows.dtype)[self._owners.atoms[self.nlocal :]]
 
     def reverse_exchange(self, rows: Tensor, out: Tensor, width: int) -> None:
-        """Rows of own atoms, to which those of their images on other ranks are added."""
+        """Write own rows to ``out``, plus the rows of their images on other ranks."""
         out.copy_(rows)
         if self._owners.shares:
             sent = self._expand_to_all_atoms(rows)
@@ -239,12 +237,11 @@ class DeduplicatedAtoms:
             out[: self.nlocal] = sent[: self.nlocal]
 
     def _expand_to_all_atoms(self, rows: Tensor) -> Tensor:
-        """A row for each of LAMMPS's atoms: zeros where none of these stands for it."""
         every = empty((self._data.ntotal, rows.shape[1]), rows.dtype).zero_()
         every[self._owners.atoms[: len(rows)]] = rows
         return every
 
 
 def _pack_in_doubles(rows: Tensor, width: int) -> tuple[Tensor, int]:
-    """Two numbers in the place of one where they fit: LAMMPS sends doubles, bit by bit."""
+    # two numbers as one if possible: LAMMPS sends doubles bit by bit
     return (rows.view(torch.float64), width // 2) if rows.dtype == torch.float32 and width % 2 == 0 else (rows, width)

@@ -1,10 +1,9 @@
-"""MACE (package ``mace-torch``): convolutions of its interaction blocks, and symmetric contractions.
+"""MACE (package ``mace-torch``): convolutions of interaction blocks, and symmetric contractions.
 
-A block calls its product once for all edges, with node features and ``edge_index``, where it has an attribute
-``conv_fusion``; it then neither gathers nor sums.  The product gets a class that does both.
-
-Annotations here are objects, not strings: TorchScript reads them.
+A block with an attribute ``conv_fusion`` calls its product with nodes and ``edge_index``, and neither gathers nor sums.
 """
+
+# Annotations are objects here, not strings: TorchScript reads them.
 
 import inspect
 from collections.abc import Iterator
@@ -39,20 +38,20 @@ _TOO_OLD = (
 
 @compile_mode("script")
 class MaceConvolution(o3.TensorProduct):
-    """MACE's product on edges, with the gather before it and the sum after it."""
+    """MACE's product on edges with gather and sum."""
 
     takes_pairs = True
     program_arguments = ("x", "y", "weight", "edge_index")
 
     def forward(self, node_feats: Tensor, edge_attrs: Tensor, tp_weights: Tensor, edge_index: Tensor) -> Tensor:
-        """Sums over the edges that point to each node; ``edge_index`` holds senders and receivers."""
+        """Sums over incoming edges by node; ``edge_index`` holds senders and receivers."""
         if not torch.jit.is_scripting():
             return convolved(self._tpgen, node_feats, edge_attrs, tp_weights, edge_index[0], edge_index[1])
         return self._tpgen.forward(node_feats, edge_attrs, tp_weights, edge_index[0], edge_index[1], node_feats.size(0))
 
 
 def mace_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield the swaps of a MACE model, and what stays; modules of e3nn that are left follow e3nn's rule."""
+    """Yield the swaps of a MACE model; other modules follow e3nn's rules."""
     for module in network.modules():
         if _gathers_itself(module):
             yield from _swap_interaction(network, module, options)
@@ -67,7 +66,6 @@ def mace_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKe
 
 
 def _gathers_itself(module: nn.Module) -> bool:
-    """Whether a module is an interaction block that gathers for a product of e3nn's, and sums up."""
     return isinstance(getattr(module, "conv_tp", None), o3.TensorProduct) and not hasattr(module, _FUSION)
 
 

@@ -1,11 +1,10 @@
-"""MACE's symmetric contraction, computed by a generated kernel from the weights where MACE has them.
+"""MACE's symmetric contraction by a generated kernel, and the preceding change of layout.
 
-Before it MACE changes the layout: it cuts rows ``(copies, components)`` of each irrep apart and joins them as
-``(copies, components of all)``: a copy of short pieces, and its gradient a tensor of zeros for each irrep.  As a
-polynomial of degree one it is one pass over whole vectors, and so is every derivative.
-
-Annotations here are objects, not strings: TorchScript reads them.
+MACE cuts rows of irreps ``(copies, components)`` apart and joins the components of each copy.  As a polynomial of
+degree one, this change and its derivatives are each one pass over whole vectors.
 """
+
+# Annotations are objects here, not strings: TorchScript reads them.
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -59,8 +58,8 @@ _OWN = "MACE's own code (the loaded couplings are none of tpgen's)"
 class MaceContraction(nn.Module):
     """MACE's symmetric contraction of features ``(nodes, channels, components)`` and one-hot elements.
 
-    What no kernel computes goes MACE's own way: elements that are no one-hot rows or that need a gradient, other
-    devices and dtypes, children that got hooks since, and couplings that were loaded and are none of tpgen's.
+    MACE's own code computes all that no kernel takes: elements that are not one-hot or need a gradient, other devices
+    and dtypes, children with hooks, and foreign couplings.
     """
 
     _tpgen_plan: str
@@ -69,7 +68,7 @@ class MaceContraction(nn.Module):
     _tpgen_bases: list[list[list[int]]]  # each path as a sum of tpgen's; empty where they are the same
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """The contraction, as MACE's."""
+        """As MACE's."""
         called = len(self._tpgen_signs) == 0
         if not torch.jit.is_scripting():
             called = called or any(map(_has_hooked_steps, self.contractions))  # type: ignore[arg-type]
@@ -93,7 +92,7 @@ class MaceContraction(nn.Module):
         return run_polynomial(tensors, elements, self._tpgen_plan, self._tpgen_call)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load as usual; couplings among what is loaded say anew which sign each weight goes with."""
+        # loaded couplings determine the signs of weights
         try:
             self._tpgen_signs, self._tpgen_bases = _read_couplings(
                 self, read_plan(self._tpgen_plan), state_dict, prefix
@@ -137,7 +136,7 @@ def _describe_contraction(module: Any, extra: Mapping[str, Any]) -> str:
 
 
 def one_hot_index(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
-    """The column of the one in each row; None where a row is not one-hot, or where rows need a gradient."""
+    """Return the column of the one in each row; None if a row is not one-hot or rows need a gradient."""
     if not torch.jit.is_scripting():
         program = recorded_program()
         groups = None if program is None else program.groups(y)  # each call of the program looks for one-hot rows
@@ -160,7 +159,7 @@ def one_hot_index(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
 
 
 def contraction_swap(module: Any, options: Mapping[str, Any]) -> SwapOrKept:
-    """Return the swap of MACE's `SymmetricContraction`, or why it stays."""
+    """Return the `Swap` of a symmetric contraction, or `Kept` with a reason."""
     if why := _why_contraction_stays(module) or _why_unreadable(module):
         return Kept(module, why)
     signs: list[list[float]] = []
@@ -188,7 +187,6 @@ def contraction_swap(module: Any, options: Mapping[str, Any]) -> SwapOrKept:
 
 
 def _why_contraction_stays(module: Any) -> str | None:
-    """Why a contraction must stay: somebody changed it, or one of the children that would no longer be called."""
     why = why_patched(module)
     for child in module.contractions:
         if why is None and not _is_mace_class(child, "Contraction"):
@@ -217,7 +215,7 @@ def _make_plan(module: Any) -> Plan:
 
 
 def _coupling_names(module: Any) -> Iterator[tuple[int, int, str]]:
-    """Output, degree and name of the couplings of each weight, in the order of the weights."""
+    """Yield output, degree and name of the couplings of each weight."""
     for n, contraction in enumerate(module.contractions):
         for degree in range(contraction.correlation, 0, -1):
             yield n, degree, f"contractions.{n}.U_matrix_{degree}"
@@ -251,7 +249,7 @@ def _signs_or_basis(name: str, theirs: Tensor, irreps_in: Irreps, output: Irrep,
 
 
 def _write_exact_couplings(module: Any, signs: list[list[float]], bases: list[list[list[int]]]) -> None:
-    """Write the couplings in full precision: those of a model built in float32 are rounded."""
+    # those of a model built in float32 are rounded
     for (n, degree, name), sign, basis in zip(_coupling_names(module), signs, bases, strict=True):
         if sign:
             ours = contraction_couplings(module.irreps_in, module.irreps_out[n].ir, degree)
@@ -263,7 +261,7 @@ def _write_exact_couplings(module: Any, signs: list[list[float]], bases: list[li
 
 
 def is_contraction(module: nn.Module) -> bool:
-    """Whether a module is MACE's own, and stock."""
+    """Whether a module is a stock symmetric contraction of MACE."""
     return _is_mace_class(module, _KIND)
 
 
@@ -278,7 +276,7 @@ _NOW_RESHAPE = "tpgen polynomial, kernel (float32 and float64 on the CPU, slices
 
 @compile_mode("script")
 class MaceReshape(nn.Module):
-    """Rows in e3nn's order as ``(rows, copies, components)``."""
+    """MACE's change of layout from e3nn's rows to ``(rows, copies, components)``."""
 
     dims: list[int]
     _tpgen_plan: str
@@ -296,7 +294,7 @@ class MaceReshape(nn.Module):
 
 
 def layout_plan(irreps: Irreps) -> Plan:
-    """The polynomial of degree one that copies all components of a channel, from one layout to the other.
+    """Return the polynomial of degree one that copies components from layout ``mul_ir`` to ``channel``.
 
     >>> layout_plan(Irreps("0e + 1o")).out.dim
     4
@@ -307,7 +305,7 @@ def layout_plan(irreps: Irreps) -> Plan:
 
 
 def is_reshape(module: nn.Module) -> bool:
-    """Whether a module is MACE's own, in e3nn's layout, and has more than one irrep of as many copies."""
+    """Whether a module is MACE's change from e3nn's layout, with several irreps of as many copies."""
     return (
         _is_mace_class(module, "reshape_irreps")
         and getattr(module, "cueq_config", None) is None
@@ -317,7 +315,7 @@ def is_reshape(module: nn.Module) -> bool:
 
 
 def reshape_swap(module: Any, options: dict[str, Any]) -> SwapOrKept | None:
-    """Return the swap of a `reshape_irreps`; None where no kernel runs, which a report leaves out."""
+    """Return the `Swap` of a `reshape_irreps`, or `Kept` with a reason; None without a kernel."""
     plan = layout_plan(Irreps([(1, ir) for _, ir in module.irreps]))
     if not allows_kernels(options) or kernel_supported(plan):
         return None

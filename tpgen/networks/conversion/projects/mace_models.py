@@ -1,12 +1,9 @@
-"""MACE's functions of lengths by a kernel, and its nets of edges once for each pair, for which they are marked.
+"""MACE's radial embedding by a kernel, radial nets once for each pair of edges, and interaction blocks.
 
-A model alone knows what a call asks for.  Where that is forces on single edges, or a gradient by what it is given for
-them, nothing is marked.  It imports MACE: `mace_swaps` of `conversion.projects.mace` loads it where a network
-holds a model.
+Nothing is marked in a call that requests forces on single edges, or gradients by its shifts.
 
-Its interaction blocks divide the results of a linear layer by the number of neighbours: forwards and backwards that
-reads and writes all features of all atoms once more, on new memory.  Here the layer's weights are divided.  In a call
-that asks for no training, the first block makes one layer of this one and the product by element that follows it.
+MACE's blocks divide features of all atoms by the number of neighbours; here the weights of the preceding linear layer
+are divided.  Outside training, the first block joins this layer and the following product by element.
 """
 
 from __future__ import annotations
@@ -48,15 +45,14 @@ _DTYPES = (torch.float32, torch.float64)
 
 
 class _StockConstructor:
-    """A class whose constructor builds what stands behind it: a copy or an unpickled object begins as an empty one."""
+    """Base of classes that copies and unpickling create empty; a call with arguments builds the stock class."""
 
     def __new__(cls, *args: Any, **given: Any) -> Any:
-        """An empty object; one that is built, as from a configuration that names the class, is a stock one."""
         return cls.__bases__[-1](*args, **given) if args or given else super().__new__(cls)
 
 
 class _SetsCallContext(_StockConstructor):
-    """Says to the embedding, while a call runs, what graph it is about, and to blocks whether it is of training."""
+    """Base of models that publish the graph and the training flag of a call in context variables."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         if torch.compiler.is_compiling():
@@ -71,7 +67,6 @@ class _SetsCallContext(_StockConstructor):
 
 
 def _arguments_by_name(model: Any, args: tuple, given: dict[str, Any]) -> Mapping[str, Any]:
-    """The arguments of a call by name; none where they do not fit."""
     forward = model.forward
     try:
         if "forward" in vars(model) or type(forward) is not MethodType:  # what somebody put there is not kept
@@ -93,7 +88,7 @@ _signature = remembered("signatures of models", entries=64)(inspect.signature)
 
 
 class MACE(_SetsCallContext, models.MACE):
-    """A model of MACE's; what reads its name finds the stock one's."""
+    """A `MACE` whose radial nets run once for each pair of edges."""
 
 
 class ScaleShiftMACE(_SetsCallContext, models.ScaleShiftMACE):
@@ -101,10 +96,9 @@ class ScaleShiftMACE(_SetsCallContext, models.ScaleShiftMACE):
 
 
 class RadialEmbeddingBlock(blocks.RadialEmbeddingBlock):
-    """MACE's functions of the lengths of edges."""
+    """MACE's radial embedding of lengths, by a kernel, with marked rows."""
 
     def __call__(self, lengths: Tensor, node_attrs: Tensor, edge_index: Tensor, atomic_numbers: Tensor) -> Any:
-        """As MACE's, and marked: vectors are differences of positions, and shifts that change sign with them."""
         if torch.compiler.is_compiling() or not _is_plain_mace(self):
             return super().__call__(lengths, node_attrs, edge_index, atomic_numbers)
         found = _embed_by_kernel(self, lengths) if self._tpgen_kernels else None
@@ -113,13 +107,13 @@ class RadialEmbeddingBlock(blocks.RadialEmbeddingBlock):
         graph = _graph.get()
         if graph is None or found[1] is not None:  # blocks multiply weights by a cutoff
             return found
+        # vectors are differences of positions plus shifts, which change sign with the direction
         if isinstance(shifts := graph.get("shifts", graph.get("vectors")), Tensor):  # LAMMPS has vectors alone
             mark(found[0], edge_index, shifts)
         return found
 
 
 def _embed_by_kernel(embedding: Any, lengths: Tensor) -> tuple[Tensor, None] | None:
-    """Compute the radial embedding of lengths ``(edges, 1)`` by a kernel; None where none does."""
     basis, cutoff = embedding.bessel_fn, embedding.cutoff_fn
     if not (_is_cut_bessel(embedding) and takes(lengths, basis.bessel_weights)):
         return None
@@ -148,7 +142,7 @@ _MODELS: dict[type, type[nn.Module]] = {models.MACE: MACE, models.ScaleShiftMACE
 
 
 def model_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap]:
-    """Swaps of embeddings, and of models that MACE itself builds where nets run once for each pair of edges."""
+    """Yield swaps of radial embeddings, and of models whose radial nets run once for each pair of edges."""
     paired = {model.radial_embedding: model for model in network.modules() if type(model) in _MODELS}
     extra = {"_tpgen_kernels": allows_kernels(options)}
     for embedding in network.modules():
@@ -169,7 +163,6 @@ def _feeds_radial_net(embedding: Any, interactions: Any) -> bool:
 
 
 def _is_plain_mace(embedding: nn.Module) -> bool:
-    """Whether all that an embedding computes with is MACE's own, as it stands there."""
     own = ("mace", "tpgen")
     return all(type(m).__module__.split(".")[0] in own and not is_hooked_or_patched(m) for m in embedding.modules())
 
@@ -178,7 +171,7 @@ def _is_plain_mace(embedding: nn.Module) -> bool:
 
 
 class _DividesWeights(_StockConstructor):
-    """Divides weights by the number of neighbours, where nothing but MACE's own code stands between."""
+    """Base of blocks that divide weights instead of features by the number of neighbours."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         if args or torch.compiler.is_compiling() or has_proxy(*given.values()) or not _can_divide_weights(self):
@@ -187,7 +180,7 @@ class _DividesWeights(_StockConstructor):
 
 
 class RealAgnosticInteractionBlock(_DividesWeights, blocks.RealAgnosticInteractionBlock):
-    """MACE's first block, whose linear layer and product by element are one where no training is asked for."""
+    """MACE's first block; outside training, its linear layer and product by element are one layer."""
 
     def _evaluate(self, **given: Any) -> tuple[Tensor, None]:
         message, node_attrs = _sum_over_neighbours(self, **given)
@@ -225,7 +218,7 @@ def _sum_over_neighbours(
     first_layer: bool = False,
     **lammps: Any,
 ) -> tuple[Tensor, Tensor]:
-    """The sum over neighbours as MACE writes it, and attributes, of local atoms alone in LAMMPS."""
+    """Return MACE's messages and attributes of nodes; in LAMMPS, of local atoms only."""
     features = block.handle_lammps(
         block.linear_up(node_feats),
         lammps_class=lammps.get("lammps_class"),
@@ -248,7 +241,6 @@ def _divided_linear(block: Any, message: Tensor) -> Tensor:
 
 
 def _can_divide_weights(block: Any) -> bool:
-    """Whether a call of a block is MACE's code, with a layer of ours whose weights can be divided."""
     linear = block.linear
     return (
         type(linear) is ConvertedLinear
@@ -274,7 +266,7 @@ _KNOWN: dict[type[nn.Module], tuple[type[nn.Module], tuple[str, ...]]] = {
 
 
 def dividing_class(block: nn.Module, options: Mapping[str, Any]) -> tuple[type[nn.Module], dict[str, Any]]:
-    """The class of a block that divides weights, and attributes that it needs; its own class for other blocks."""
+    """Return the class of a block that divides weights, and its new attributes; other blocks keep their class."""
     cls, names = _KNOWN.get(type(block), (None, None))
     if cls is None or inspect.unwrap(type(block).forward).__code__.co_names != names:
         return type(block), {}

@@ -1,4 +1,4 @@
-"""MACE's own training program, unchanged but for its model, which computes with tpgen while it is trained."""
+"""MACE's own training program with a converted model."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tpgen.networks.conversion.swap import undo_all
 
 
 def run_training(arguments: Sequence[str]) -> None:
-    """Train as ``mace_run_train`` does with its arguments, by a converted model; the models that it saves are stock.
+    """Train as ``mace_run_train`` with these arguments, by a converted model; saved models are stock.
 
-    Raises `InputError` where MACE is not installed, or is of a version that is put together in another way.
+    Raises `InputError` if MACE is missing or its version has another structure.
     """
     program = _import_program()
     with patch.object(sys, "argv", ["mace_run_train", *arguments]), converted_training(program):
@@ -29,7 +29,7 @@ def run_training(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def converted_training(program: Any) -> Iterator[None]:
-    """Convert the model once it is complete, before its optimiser is made; restore each copy, which is made to save."""
+    """Inside the context, ``program`` converts its model before making the optimiser, and restores copies to save."""
     changes = {"get_params_options": _convert_before_options, "deepcopy": _restore_copies}
     missing = [name for name in changes if not hasattr(program, name)]
     if missing:

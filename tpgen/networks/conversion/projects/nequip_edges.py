@@ -1,7 +1,7 @@
-"""NequIP's functions of lengths by a kernel, and its nets of edges once for each pair, for which rows are marked.
+"""NequIP's functions of lengths by a kernel, and nets of edges once for each pair.
 
-Who gives vectors or lengths of edges may ask for gradients by them, which are those of single edges.  So where these
-require a gradient, nothing is marked but what NequIP computed from positions.
+A caller may give vectors or lengths that require a gradient, and ask for gradients by single edges.  In that case only
+rows that NequIP computed from positions are marked.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _computed: Any = WeakTensorKeyDictionary()  # those that NequIP made of position
 
 
 class _RemembersComputed:
-    """Remembers which vectors and lengths a module of NequIP's adds to a graph: whichever comes first computes them."""
+    """Base of modules that remember which vectors and lengths they add to a graph."""
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         if torch.compiler.is_compiling() or has_proxy(data):
@@ -48,18 +48,17 @@ class _RemembersComputed:
 
 
 class TpgenEdgeLengthNormalizer(_RemembersComputed, EdgeLengthNormalizer):
-    """NequIP's lengths of edges."""
+    """NequIP's lengths of edges, remembered as computed."""
 
 
 class TpgenSphericalHarmonicEdgeAttrs(_RemembersComputed, SphericalHarmonicEdgeAttrs):
-    """NequIP's harmonics of edges."""
+    """NequIP's harmonics of edges, whose vectors are remembered as computed."""
 
 
 class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
-    """NequIP's functions of the lengths of edges."""
+    """NequIP's radial functions of edges, by a kernel, with marked rows."""
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """As NequIP's, and marked, unless somebody asks for gradients by single edges."""
         if torch.compiler.is_compiling() or has_proxy(data) or _any_hooked_or_patched(self):
             return super().__call__(data)
         asked = self._wants_edge_gradients(data)
@@ -80,7 +79,7 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
         return data
 
     def _embed_pairs(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """As NequIP's, of a program: what costs most where there are few atoms is computed once for each pair."""
+        # what costs most with few atoms, in a program
         lengths = data[self.norm_length_field]
         mark(lengths, data[keys.EDGE_INDEX_KEY], data[keys.EDGE_VECTORS_KEY])
         compute = super().__call__
@@ -101,7 +100,7 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
 
 
 def _embed_by_kernel(encoding: Any, lengths: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Functions of lengths in units of the cutoff, and the cutoff, where a kernel computes them."""
+    """Return radial functions and cutoff of lengths in units of the cutoff; None without a kernel."""
     frequencies, given = encoding.bessel_weights, lengths
     lengths = lengths.to(torch.promote_types(given.dtype, frequencies.dtype))  # as NequIP's own product of both
     if not (_is_cut_bessel(encoding) and takes(lengths, frequencies)):
@@ -114,7 +113,7 @@ def _embed_by_kernel(encoding: Any, lengths: Tensor) -> tuple[Tensor, Tensor] | 
 
 
 def _cutoff_is_finite(cutoff: Any, lengths: Tensor) -> bool:
-    """Whether no term of a cutoff overflows in the dtype of the lengths, in which NequIP computes it."""
+    # in the dtype of the lengths, in which NequIP computes the cutoff
     return bool((lengths.detach() < torch.finfo(lengths.dtype).max ** (1 / (cutoff.p + 4))).all())
 
 
@@ -128,10 +127,9 @@ def _describe_encoding(encoding: Any, extra: Mapping[str, Any]) -> str:
 
 
 class TpgenApplyFactor(ApplyFactor):
-    """NequIP's factor of a field."""
+    """NequIP's factor of a field, which keeps marks of rows."""
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """As NequIP's; marked rows stay so."""
         rows = data[self.in_field]
         data = super().__call__(data)
         if not _any_hooked_or_patched(self):
@@ -143,12 +141,11 @@ class TpgenApplyFactor(ApplyFactor):
 
 
 class TpgenScalarMLPFunction(ScalarMLPFunction):
-    """NequIP's net of scalars."""
+    """NequIP's net of scalars, run once for each pair of marked rows; with hooks, for all rows."""
 
     _tpgen_splined = False
 
     def __call__(self, x: Tensor) -> Tensor:
-        """As NequIP's, where rows are marked once for each pair; hooks see all rows."""
         if _any_hooked_or_patched(self):
             return super().__call__(x)
         compute, given = net_or_spline(self, super().__call__, x)
@@ -166,7 +163,7 @@ _COMPUTING: dict[type, type[nn.Module]] = {
 
 
 def nequip_paired_edges(network: nn.Module, options: dict[str, Any]) -> Iterator[Swap]:
-    """Swaps of nets of edges, and of what computes their rows from lengths; none where there is no such net."""
+    """Yield swaps of nets of edges and of modules that compute their rows from lengths."""
     blocks: list[Any] = [m for m in network.modules() if isinstance(getattr(m, "edge_mlp", None), ScalarMLPFunction)]
     fields = {m.edge_invariant_field for m in network.modules() if type(m) is BesselEdgeLengthEncoding}
     if not (blocks and fields):

@@ -1,8 +1,8 @@
-"""The model modifier ``enable_tpgen``: NequIP loads this module when it is imported (entry point ``nequip.extension``).
+"""The model modifier ``enable_tpgen``: NequIP loads this module by the entry point ``nequip.extension``.
 
-NequIP looks for modifiers among the methods of a model's modules.  This one is a method of none: the search itself is
-changed, so that every model has it, also where its classes are Allegro's, or those that a package brings.  NequIP is
-half imported when it loads this module, so the search is changed once its own module is imported.
+NequIP looks for modifiers among methods of a model's modules; tpgen wraps this search, so that all models have the
+modifier, also Allegro's and packaged ones.  NequIP is half imported by then, so the wrapping waits for the import of
+the search.
 """
 
 import sys
@@ -23,12 +23,12 @@ _MODULE, _SEARCH = "nequip.model.modify_utils", "get_all_modifiers"
 
 
 def enable_tpgen(_cls: type, model: nn.Module) -> nn.Module:
-    """Let tpgen compute the tensor products of a model, on CPUs; one that is converted stays as it is."""
+    """Convert a model in place, for CPUs; a converted model stays unchanged."""
     return model if any(map(mark_of, model.modules())) else convert(model)
 
 
 def offer_modifier(module: ModuleType) -> None:
-    """Let the search for modifiers in a module of NequIP's find ``enable_tpgen``."""
+    """Wrap the search for modifiers in a module of NequIP, so that it returns ``enable_tpgen`` too."""
     search = getattr(module, _SEARCH, None)
     if search is None:
         warnings.warn(
@@ -52,7 +52,7 @@ def offer_modifier(module: ModuleType) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds the module of the search as Python does, and changes the search once that is imported."""
+    """Import hook that calls `offer_modifier` after the import of NequIP's search."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path) if name == _MODULE else None

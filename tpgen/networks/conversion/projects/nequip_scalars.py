@@ -1,7 +1,6 @@
-"""NequIP's radial networks: the last product by a kernel, activations in few passes on memory that was used before.
+"""NequIP's radial nets: the last product by a kernel, activations in few passes over memory used before."""
 
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# Annotations are objects here, not strings: TorchScript reads them.
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,7 +17,7 @@ from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
 
 
 class TpgenScalarLinearLayer(ScalarLinearLayer):
-    """NequIP's layer without biases."""
+    """NequIP's scalar layer without biases, by a kernel for large products."""
 
     def forward(self, input: Tensor) -> Tensor:
         """As NequIP's."""
@@ -28,7 +27,7 @@ class TpgenScalarLinearLayer(ScalarLinearLayer):
 
 
 class TpgenSiLU(nn.SiLU):
-    """SiLU between layers of scalars, as torch computes it."""
+    """SiLU in fewer passes than torch's."""
 
     def forward(self, input: Tensor) -> Tensor:
         """As torch's."""
@@ -38,7 +37,7 @@ class TpgenSiLU(nn.SiLU):
 
 
 def scalar_layers(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Swaps in nets that end on more outputs than inputs, as those of edges do: of the last layer and of SiLUs."""
+    """Yield swaps of the last layer and the SiLUs of nets with more outputs than inputs in this layer."""
     nets: list[Any] = [
         m for m in network.modules() if type(m) is ScalarMLPFunction and isinstance(m.mlp, nn.Sequential)
     ]
@@ -65,6 +64,5 @@ def _describe_layer(layer: nn.Module, _extra: Mapping[str, Any]) -> str:
 
 
 def _describe_silu(_act: nn.Module, extra: Mapping[str, Any]) -> str:
-    """Name what computes an activation, for the report; device and dtype are those of its net."""
     why = why_no_matmul(*extra["_tpgen_like"][0].parameters())
     return f"torch SiLU ({why})" if why else "tpgen SiLU (memory used again)"

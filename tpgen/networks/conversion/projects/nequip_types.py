@@ -1,10 +1,9 @@
-"""NequIP's self-connections by atom type: a product with embeddings of types is a layer with matrices of each type.
+"""NequIP's self-connections by atom type: products with embeddings of types are layers with matrices of each type.
 
-What uses types in the place of rows that were looked up gives its gradient to the table.  That is all there is, unless
-somebody asks for the gradient by the rows themselves: `with_gradient_by_rows`.
-
-Annotations here are objects, not strings: TorchScript reads them.
+Gradients go to the table of embeddings, or to its rows if a caller asks for that (`with_gradient_by_rows`).
 """
+
+# Annotations are objects here, not strings: TorchScript reads them.
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -37,7 +36,7 @@ class TpgenSelfConnection(ProductBySpecies):
     """NequIP's product of features with the embeddings of types, or with the types themselves."""
 
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """As e3nn's; where ``y`` are types, ``(nodes, 1)`` of int64, as with their embeddings."""
+        """As e3nn's; ``y`` may also be the types, int64 ``(nodes, 1)``."""
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
             if y.dtype == torch.int64:
                 return self._typed(x, y, self._get_weights(weight))
@@ -57,17 +56,17 @@ class TpgenSelfConnection(ProductBySpecies):
         return with_gradient_by_rows(attributes, found, self._tpgen.forward, (x, attributes[: x.shape[0]], weight))
 
     def table(self) -> Tensor:
-        """The embedding of each type, the parameter itself."""
+        """Return the parameter with the embedding of each type."""
         return self._tpgen_embedding[0].embed_module.weight
 
     def embeds_alone(self) -> bool:
-        """Whether nobody looks at attributes on their way here, or changes them: hooks may have come since."""
+        """Whether neither hooks nor patches can see or change the embeddings on their way to the product."""
         embedding = self._tpgen_embedding[0]
         return not any(map(is_hooked_or_patched, (self, embedding, embedding.embed_module)))
 
 
 class TpgenInteractionBlock(InteractionBlock):
-    """NequIP's block, which hands types to its self-connection where node attributes are their embeddings."""
+    """NequIP's block, which gives types to its self-connection if node attributes are embeddings of types."""
 
     def forward(self, data: AtomicDataDict.Type) -> AtomicDataDict.Type:
         """As NequIP's."""
@@ -91,7 +90,7 @@ class TpgenInteractionBlock(InteractionBlock):
         return data
 
     def _attributes_are_embeddings(self, data: AtomicDataDict.Type) -> bool:
-        """Whether attributes are the embeddings of the types, by their values, and it is worth to know."""
+        # by values, and if types save time
         features, attributes = data[AtomicDataDict.NODE_FEATURES_KEY], data[ATTRIBUTES]
         table, types, program = self.sc.table(), data[TYPES], recorded_program()
         groups = None if program is None else program.groups(attributes, table, types)  # by values, at each call
@@ -109,7 +108,6 @@ class TpgenInteractionBlock(InteractionBlock):
 
 
 def _gradients_reach_table_only(attributes: Tensor, table: Tensor) -> bool:
-    """Whether gradients by attributes go to the table and to nothing else; without gradients, both have none."""
     if not attributes.requires_grad:
         return not (table.requires_grad and torch.is_grad_enabled())
     return attributes.grad_fn is not None and [node for node, _ in attributes.grad_fn.next_functions] == [
@@ -124,7 +122,7 @@ _UNUSUAL = (
 
 
 def self_connections(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Swaps of blocks and their self-connections, where their model has one embedding of types."""
+    """Yield swaps of blocks and their self-connections, if a model has one embedding of types."""
     blocks: list[Any] = [
         m for m in network.modules() if type(m) is InteractionBlock and type(m.sc) is o3.FullyConnectedTensorProduct
     ]
@@ -140,7 +138,7 @@ def self_connections(network: nn.Module, options: dict[str, Any]) -> Iterator[Sw
 
 
 def _find_type_embedding(network: nn.Module, block: nn.Module) -> Any:
-    """The plain embedding of types in the nearest module around a block that has one; None where it has several."""
+    """Return the plain embedding of types in the nearest module around a block, if only one."""
     paths = [path for path, module in network.named_modules(remove_duplicate=False) if module is block]
     around = {embedding for path in paths for embedding in _nearest_embeddings(network, path)}
     found = around.pop() if len(around) == 1 else None
@@ -176,10 +174,10 @@ _Product = Callable[..., Tensor]
 
 
 def with_gradient_by_rows(rows: Tensor, found: Tensor, product: _Product, operands: tuple[Tensor, ...]) -> Tensor:
-    """Return ``found``, a result looked up by types, with a gradient with respect to ``rows`` of the table too.
+    """Return ``found``, a result looked up by types, with a gradient by ``rows`` of the table.
 
-    A backward pass that asks for the gradient of ``rows`` goes through ``product(*operands)`` alone, which must have
-    the same value and an operand that comes from ``rows``.  Any other goes through the graph of ``found``.
+    A backward pass for ``rows`` runs through ``product(*operands)``, of equal value, with an operand made from
+    ``rows``; any other pass runs through the graph of ``found``.
 
     >>> table = torch.tensor([2.0, 3.0], requires_grad=True)
     >>> rows, x = table[[0, 0, 1]], torch.ones(3)
@@ -208,7 +206,6 @@ class _WithGradientByRows(torch.autograd.Function):
 
 
 def _backward_wants_rows(rows: Tensor) -> bool:
-    """Whether this pass backwards wants the gradient by rows for itself, not on the way to the table."""
     if rows.retains_grad or rows._backward_hooks:
         return True
     passes = list(_backward_inputs(sys._getframe()))
@@ -219,7 +216,7 @@ _CALLS = (torch.autograd.grad.__code__, torch.autograd.backward.__code__)
 
 
 def _backward_inputs(frame: FrameType | None) -> Iterator[tuple[Any, ...]]:
-    """Yield the inputs of each pass backwards that is under way, read off the frames of the callers of autograd."""
+    """Yield the inputs of each running backward pass, read from the frames of callers."""
     while frame is not None:
         if frame.f_code in _CALLS:
             inputs = frame.f_locals.get("inputs_tuple") or frame.f_locals["inputs"] or ()

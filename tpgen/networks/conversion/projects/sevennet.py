@@ -1,10 +1,10 @@
-"""SevenNet (package ``sevenn``): its convolutions, through the plug-in point that it has for fused products.
+"""SevenNet (package ``sevenn``): convolutions, by the class for fused products.
 
-`IrrepsScatterGatterFusedConvolution` has the attributes of `IrrepsConvolution` and hands nodes and edges to its
-product.  So the convolution becomes the one, and its product gets a class that takes both.
-
-Annotations here are objects, not strings: TorchScript reads them.
+`IrrepsScatterGatterFusedConvolution` gives nodes and edges to its product, so a convolution changes to that class and
+its product to one that gathers and sums.
 """
+
+# Annotations are objects here, not strings: TorchScript reads them.
 
 import sys
 from collections.abc import Iterator
@@ -29,20 +29,20 @@ _EDGES = "sevenn.nn.edge_embedding"
 
 @compile_mode("script")
 class SevenNetConvolution(o3.TensorProduct):
-    """SevenNet's product on edges, with the gather before it and the sum after it."""
+    """SevenNet's product on edges with gather and sum."""
 
     takes_pairs = True
     program_arguments = ("x", "y", "weight", "edge_src", "edge_dst")
 
     def forward(self, x: Tensor, edge_filter: Tensor, weight: Tensor, edge_src: Tensor, edge_dst: Tensor) -> Tensor:
-        """Sums over the edges that point to each node."""
+        """Sums over incoming edges by node."""
         if not torch.jit.is_scripting():
             return convolved(self._tpgen, x, edge_filter, weight, edge_src, edge_dst)
         return self._tpgen.forward(x, edge_filter, weight, edge_src, edge_dst, x.size(0))
 
 
 def sevennet_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield the swaps of a SevenNet model, and what stays; modules of e3nn that are left follow e3nn's rule."""
+    """Yield the swaps of a SevenNet model; other modules follow e3nn's rules."""
     for module in network.modules():
         if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _STOCK:
             yield from _swap_convolution(network, module, options)
@@ -52,7 +52,7 @@ def sevennet_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Swap
 
 
 def to_float64(network: nn.Module) -> None:
-    """One-hot elements are float32 in SevenNet, whatever the model is."""
+    """Cast one-hot elements to float64 by hooks: SevenNet makes float32 in any model."""
     for module in network.modules():
         if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _ONE_HOT:
             module.register_forward_hook(_cast_to_float64)

@@ -1,10 +1,7 @@
-"""SevenNet's functions of lengths by a kernel, its nets of edges once for each pair, and its outputs in a program.
+"""SevenNet's functions of lengths by a kernel, nets of edges once for each pair, and outputs of any size in programs.
 
-SevenNet differentiates by the vectors of edges, and makes forces and stress of what both edges of a pair have together.
-A virial of each atom is made of single edges: where that is asked for, nothing is marked.
-
-Sums of energies, forces and stress take numbers of atoms and structures from shapes in a program.  SevenNet reads both
-as values, and so do calls that are not written down as a program.
+SevenNet's forces and stress need gradients summed over pairs only.  Virials of atoms need single edges, so nothing is
+marked then.
 """
 
 from __future__ import annotations
@@ -34,10 +31,9 @@ _ADDS = (
 
 
 class TpgenEdgeEmbedding(EdgeEmbedding):
-    """SevenNet's functions of the vectors of edges."""
+    """SevenNet's embedding of edges, by a kernel, with marked rows."""
 
     def __call__(self, data: Any) -> Any:
-        """As SevenNet's, and marked."""
         if torch.compiler.is_compiling() or not (self._tpgen_kernels and _embed_by_kernel(self, data)):
             data = super().__call__(data)
         vectors = data[keys.EDGE_VEC]
@@ -47,7 +43,7 @@ class TpgenEdgeEmbedding(EdgeEmbedding):
 
 
 def _embed_by_kernel(embedding: Any, data: Any) -> bool:
-    """Add to a graph what the embedding adds to it; whether that was possible."""
+    """Add lengths, radial functions and harmonics of edges to the graph; False if a kernel is missing."""
     basis, cutoff = embedding.basis_function, embedding.cutoff_function
     if not _is_cut_bessel(embedding) or any(map(is_hooked_or_patched, embedding.modules())):
         return False
@@ -78,7 +74,7 @@ def _describe_embedding(embedding: Any, extra: Mapping[str, Any]) -> str:
 
 
 def _may_mark_pairs(embedding: Any, data: Any, vectors: Tensor) -> bool:
-    """Whether nothing is differentiated by single edges, or by SevenNet's own outputs alone."""
+    # nothing is differentiated by single edges, or only by SevenNet's own outputs
     (holder,) = embedding._tpgen_holder
     beside = list(holder.children())
     outputs = [m for m in beside if type(m) in (ForceStressOutputFromEdge, TpgenForceStress)]
@@ -94,7 +90,7 @@ def _may_mark_pairs(embedding: Any, data: Any, vectors: Tensor) -> bool:
 
 
 def sevennet_paired_edges(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap]:
-    """Swaps of embeddings; each remembers who holds it, whose outputs and their settings may change."""
+    """Yield swaps of edge embeddings."""
     holders = {m: holder for holder in network.modules() for m in holder.children() if type(m) is EdgeEmbedding}
     for module, holder in holders.items():
         extra = {"_tpgen_holder": (holder,), "_tpgen_kernels": allows_kernels(options)}
@@ -106,10 +102,9 @@ _AXES = (0, 1, 2, 0, 1, 2), (0, 1, 2, 1, 2, 0)  # of the six components of a vir
 
 
 class TpgenAtomReduce(AtomReduce):
-    """Energy of each structure."""
+    """Energy of each structure; in programs, shapes give the number of structures."""
 
     def __call__(self, data: Any) -> Any:
-        """As SevenNet's."""
         energies = data[self.key_input]
         if not (self._is_batch_data and is_traced(energies)):
             return super().__call__(data)
@@ -119,10 +114,9 @@ class TpgenAtomReduce(AtomReduce):
 
 
 class TpgenForceStress(ForceStressOutputFromEdge):
-    """Forces and stress, as derivatives by vectors of edges."""
+    """Forces and stress by derivatives by vectors; in programs, shapes give the numbers of atoms and structures."""
 
     def __call__(self, data: Any) -> Any:
-        """As SevenNet's."""
         return _forces_and_stress(self, data) if is_traced(data[self.key_edge]) else super().__call__(data)
 
 
@@ -148,7 +142,7 @@ def _virial_of_structures(output: Any, data: Any, virial: Tensor) -> Tensor:
 
 
 def size_free_outputs(network: Any) -> Iterator[Swap]:
-    """Yield a swap of each sum of energies and each output of forces: a program of ours has any number of atoms."""
+    """Yield swaps of sums of energies and outputs of forces, so that programs take any number of atoms."""
     kinds: dict[type, type[nn.Module]] = {AtomReduce: TpgenAtomReduce, ForceStressOutputFromEdge: TpgenForceStress}
     for module in network.modules():
         if type(module) in kinds and not is_hooked_or_patched(module):
