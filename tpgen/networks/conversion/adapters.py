@@ -1,7 +1,6 @@
-"""Table of adapters, which find swaps of modules that projects other than e3nn define.
+"""Table of adapters, which find swaps of modules of other projects than e3nn.
 
-An adapter is a function ``(network, options) -> list of Swap and Kept``, imported when a network holds a module of its
-project.
+An adapter is a function ``(network, options) -> list of Swap and Kept``, imported when needed.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ CASTS: dict[str, str] = {"sevenn": "tpgen.networks.conversion.projects.sevennet:
 
 
 def register_adapter(package: str, adapter: Adapter | str) -> None:
-    """Let `convert` call an adapter for networks that hold modules of a package.
+    """Let `convert` call an adapter for networks with modules of a package.
 
     >>> register_adapter("my_potentials", "my_potentials.speed:swaps")
     >>> ADAPTERS.pop("my_potentials")
@@ -42,24 +41,24 @@ def register_adapter(package: str, adapter: Adapter | str) -> None:
 
 
 def adapters_for(network: nn.Module) -> list[Adapter]:
-    """Return the adapters of projects with modules in a network, in the order of the table."""
+    """Adapters of projects with modules in a network, in the order of the table."""
     packages = packages_in(network)
     return [_load_adapter(package, adapter) for package, adapter in ADAPTERS.items() if package in packages]
 
 
 def cast_projects_to_float64(network: nn.Module) -> None:
-    """Make modules of known projects that cast to float32 themselves compute in float64, in place."""
+    """Stop casts to float32 in modules of known projects, in place."""
     for package in packages_in(network) & CASTS.keys():
         resolve_name(CASTS[package])(network)
 
 
 def packages_in(network: nn.Module) -> set[str]:
-    """Return the names of the packages of all modules of a network."""
+    """Packages of all modules, by name."""
     return {package for module in network.modules() for package in packages_of(module)}
 
 
 def packages_of(module: nn.Module) -> set[str]:
-    """Return the names of the packages of a module's class and its bases."""
+    """Packages of a module's class and bases."""
     return {module_name_of(cls).partition(".")[0] for cls in type(module).__mro__}
 
 

@@ -1,4 +1,4 @@
-"""Swap of e3nn's `BatchNorm`: one kernel in training instead of some five passes over the rows for each irrep."""
+"""Swap of e3nn's `BatchNorm`: one kernel in training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOW = "one kernel in training, one pass in evaluation, but e3nn's own code wher
 
 
 class ConvertedBatchNorm(BatchNorm):
-    """An `e3nn.nn.BatchNorm` with fewer passes; e3nn's own code runs in traced, transformed or compiled calls."""
+    """An `e3nn.nn.BatchNorm` by tpgen; traced, transformed or compiled calls run e3nn's code."""
 
     def forward(self, input: Tensor) -> Tensor:
         """As e3nn's."""
@@ -58,7 +58,7 @@ def _norm_table(irreps: Irreps, normalization: str) -> NormTable:
 
 
 def find_batch_norm(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """Return the `Swap` of a batch norm of e3nn, or `Kept` with a reason; None for other modules."""
+    """`Swap` of e3nn's batch norm, or `Kept`; None for other modules."""
     if type(module) is not BatchNorm:
         return None
     other = "of instances, or of the largest norm" if module.instance or module.reduce != "mean" else None

@@ -1,7 +1,4 @@
-"""Calls and derivatives of networks, with errors that name the cause: inputs, compiler or conversion.
-
-If the stock network fails, the inputs are the cause.  If the converted network alone fails, tpgen is.
-"""
+"""Calls and derivatives of networks, with errors that name the cause: inputs or tpgen."""
 
 from __future__ import annotations
 
@@ -23,16 +20,16 @@ OUTPUTS, DERIVATIVES = "outputs", ("gradients", "second derivatives")
 
 
 class CallError(TpgenError):
-    """A network cannot be called with the given inputs."""
+    """A network cannot be called with some inputs."""
 
 
 class GraphError(TpgenError):
-    """A network cannot be differentiated with the given inputs."""
+    """A network cannot be differentiated with some inputs."""
 
 
 @contextmanager
 def blame_conversion(network: nn.Module) -> Iterator[None]:
-    """Turn errors of the converted network into errors that blame the conversion: the stock network ran before."""
+    """Turn errors inside into errors of the conversion: the stock network accepted the inputs."""
     try:
         yield
     except (CallError, GraphError) as error:
@@ -59,10 +56,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def call_network(network: nn.Module, given: list[Any]) -> Any:
-    """Call a network; raises `BackendError` if a kernel cannot be built or run, and `CallError` for other errors.
-
-    The messages blame the inputs; `blame_conversion` replaces the messages for converted networks.
-    """
+    """Call a network; raises `BackendError` if a kernel fails, and `CallError`, which blames the inputs, otherwise."""
     try:
         return network(*given)
     except BackendError as error:
@@ -98,7 +92,7 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def fresh_inputs(inputs: Sequence[Any], tracked: bool = False) -> list[Any]:
-    """Copy containers and detach tensors; floating tensors require a gradient as before, or all if ``tracked``."""
+    """Copy containers and detach tensors; gradients stay required, or become so if ``tracked``."""
     return pytree.tree_map(
         lambda a: (
             a.detach().requires_grad_(is_floating(a) and (tracked or a.requires_grad)) if isinstance(a, Tensor) else a
@@ -108,7 +102,7 @@ def fresh_inputs(inputs: Sequence[Any], tracked: bool = False) -> list[Any]:
 
 
 def call_and_differentiate(network: nn.Module, inputs: Sequence[Any]) -> None:
-    """Call a network and compute gradients by parameters and inputs that require any; else by all inputs."""
+    """Call a network and compute gradients by all that requires one; by inputs if nothing does."""
     wanted: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
     given = fresh_inputs(inputs)
     if not wanted and not _tensors_requiring_grad(given):
@@ -124,15 +118,14 @@ def _tensors_requiring_grad(values: Any) -> list[Tensor]:
 
 
 def outputs_of(network: nn.Module, inputs: Sequence[Any]) -> NamedTensors:
-    """Return the outputs of a network by name; inputs are cast to float64."""
+    """Outputs by name, for inputs in float64."""
     return outputs_and_derivatives(network, inputs, tracked=False, orders=0)[0]
 
 
 def derivatives_of(network: nn.Module, inputs: Sequence[Any]) -> dict[str, NamedTensors]:
-    """Return outputs, gradients and second derivatives, each by name.
+    """Outputs, gradients and second derivatives, each by name.
 
-    Derivatives are taken with inputs as given, and with gradients of all inputs: modules may compute otherwise for
-    inputs without a gradient.
+    Derivatives come twice, for inputs as given and for gradients by all inputs.
     """
     outputs, *found = outputs_and_derivatives(network, inputs, tracked=False)
     with without_notices():
@@ -144,10 +137,7 @@ def derivatives_of(network: nn.Module, inputs: Sequence[Any]) -> dict[str, Named
 def outputs_and_derivatives(
     network: nn.Module, inputs: Sequence[Any], tracked: bool, orders: int = 2
 ) -> list[NamedTensors]:
-    """Return outputs by name, then gradients of each order up to ``orders``; inputs are cast to float64.
-
-    Gradients are those by parameters and, if ``tracked``, by inputs.
-    """
+    """Outputs, then gradients of each order by parameters and, if ``tracked``, by inputs, in float64."""
     with restored(network):
         torch.manual_seed(0)  # the same masks of dropout in both
         given = pytree.tree_map(lambda a: _float64_leaf(a, tracked) if is_floating(a) else a, list(inputs))

@@ -1,4 +1,4 @@
-"""`convert`, `restore` and `conversion_report`: swap modules of a network, undo the swaps, and report them."""
+"""`convert`, `restore` and `conversion_report`."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ def convert(
 ) -> _Network:
     """Convert a network in place: modules of e3nn and of known projects compute with tpgen.
 
-    Each module stays the same object with its parameters, buffers, names and hooks; only its class changes.  So a
-    state_dict loads into the stock network and back, and optimisers, averages of weights and wrappers stay valid. All
-    swaps succeed or none is made.  Modules that cannot be swapped get a warning and a row of the report, with reasons.
+    Only classes change: each module stays the same object with its parameters, buffers, names and hooks.  So a
+    state_dict loads into the stock network and back, and optimisers, averages of weights and wrappers stay valid.  All
+    swaps succeed or none is made.  A module that stays gets a warning and a row of the report, with the reason.
 
-    Raises `TpgenError` if nothing can be converted or if the proof fails; the network is then unchanged.
+    Raises `TpgenError` if nothing can be converted or the proof fails; the network is then unchanged.
 
     >>> from e3nn import o3
     >>> network = nn.ModuleDict({"tp": o3.FullTensorProduct("2x1o", "1o")})
@@ -84,20 +84,20 @@ def convert(
     Parameters
     ----------
     network
-        any module; or a list, a dict or an object, such as a calculator, that holds networks.
+        any module, or a list, a dict or an object, such as a calculator, that holds networks.
     keep, only
-        modules to leave out, and modules to convert alone: names of modules, each with all its parts, or of classes, as
-        in the report: ``keep=["layers.0", "e3nn.Linear"]``.  ``*`` matches any text.
+        modules to leave out, and modules to convert alone: names of modules, with all parts, or of classes, as in the
+        report: ``keep=["layers.0", "e3nn.Linear"]``.  ``*`` matches any text.
     radial
-        ``"spline"`` computes weights of edges by cubic splines of lengths instead of nets, on a CPU, for inference:
-        slopes err by a millionth of the largest at most, and gradients of parameters raise an error.
+        ``"spline"`` replaces nets of lengths by cubic splines, on a CPU, for inference: slopes err by a millionth of
+        the largest at most, and gradients of parameters raise an error.
     program
         whether calls run the network as one program: ``"auto"`` builds the program in another process, for calls that
         came ten times and take less than 250 ms; True builds at the first call.  `tpgen.ready` waits for the program.
         A program sums in another order: False keeps the bits of results.
     prove
-        arguments of a call: compares outputs, gradients and second derivatives with the stock network in float64,
-        without splines; also reports the errors of splines.
+        arguments of a call: compares outputs, gradients and second derivatives with stock in float64, without splines,
+        and reports errors of splines.
     measure
         arguments of a call: times both networks.
     report
@@ -204,8 +204,8 @@ def _call_report(report: Callable[[Conversion], object], found: Conversion, swap
 def restore(network: _Network) -> _Network:
     """Undo `convert`: give every module its class back, with its present parameters.
 
-    Raises `TpgenError` if no module is converted, or if a class cannot be given back: other code changed the class
-    after the conversion, or the module was converted together with its holder.  The network is then unchanged.
+    Raises `TpgenError` if no module is converted, if a class changed since, or if a module was converted with its
+    holder. The network is then unchanged.
     """
     networks = networks_of("restore", network)
     for one in networks:
@@ -223,8 +223,8 @@ def restore(network: _Network) -> _Network:
 def conversion_report(network: Any, *, prove: _Inputs | None = None, measure: _Inputs | None = None) -> Conversion:
     """Report which modules of a network compute with tpgen, which could, and which cannot and why.
 
-    ``prove`` and ``measure``, arguments of a call, compare the stock network with the converted one (a converted copy,
-    if the network is stock).  The report prints itself and has `to_json`.
+    ``prove`` and ``measure``, arguments of a call, compare the stock network with the converted one.  The report prints
+    itself and has `to_json`.
     """
     network = network_of("conversion_report", network)
     with with_installed_classes(network):
@@ -250,7 +250,7 @@ def _make_report(network: nn.Module, to_prove: _Inputs | None, to_measure: _Inpu
 
 
 def collect(network: nn.Module, options: dict[str, Any]) -> list[SwapOrKept]:
-    """Find a `Swap` or a `Kept` with a reason for each module, without changes; adapters precede the rules for e3nn."""
+    """Find a `Swap` or a `Kept` for each module: adapters first, then the rules for e3nn."""
     with with_installed_classes(network):
         return [*_find_swaps(network, options), *kept_in_packages(network)]
 
@@ -277,7 +277,7 @@ _FINDERS = (find_product, find_linear, find_harmonics, find_net, find_gate, find
 
 
 def _check_adapter_swaps(network: nn.Module, adapter: Adapter, swaps: Sequence[Swap]) -> None:
-    """Raise `TpgenError` if an adapter swaps a module twice or hides an attribute of a module."""
+    """Raise `TpgenError` if an adapter swaps a module twice or hides an attribute."""
     seen: set[nn.Module] = set()
     for swap in swaps:
         hidden = [] if mark_of(swap.module) else [name for name in swap.extra if hasattr(swap.module, name)]

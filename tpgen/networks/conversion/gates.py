@@ -1,4 +1,4 @@
-"""Swap of e3nn's `Gate`: one kernel for its copies, activations and product."""
+"""Swap of e3nn's `Gate`: one kernel for copies, activations and product."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -57,10 +57,7 @@ Functions = tuple[tuple[_Function, ...], tuple[_Function, ...]]  # of scalars, a
 
 @compile_mode("script")
 class ConvertedGate(Gate):
-    """An `e3nn.nn.Gate` that computes with tpgen.
-
-    In TorchScript, and after a part got hooks or was replaced, e3nn's own code runs.
-    """
+    """An `e3nn.nn.Gate` that computes with tpgen; scripted, or with hooked or replaced parts, e3nn's code runs."""
 
     stock = renamed_copy(Gate.forward, "stock")
 
@@ -78,7 +75,7 @@ class ConvertedGate(Gate):
 
 
 def find_gate(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """Return the `Swap` of a gate of e3nn, or `Kept` with a reason; None for other modules."""
+    """`Swap` of e3nn's gate, or `Kept`; None for other modules."""
     if type(module) is not Gate:
         return None
     if why := _why_gate_stays(module):

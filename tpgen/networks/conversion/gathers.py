@@ -1,7 +1,6 @@
-"""Rows that a network gathers from the results of a layer, such as features of senders of edges, postponed.
+"""Rows that a network gathers from results of a layer, postponed until code reads the rows.
 
-Indexing in torch takes six times as long as `torch.index_select`, and a kernel that sums a product by node needs no
-gathered rows.  So converted layers return `Gatherable`, whose gathered rows are computed when code reads them.
+`torch.index_select` takes a sixth of the time of ``x[index]``, and kernels that sum by node need no gathered rows.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ WORTH_SELECTING, WORTH_WAITING = 50_000, 250_000
 
 
 class Gatherable(PlainTensor):
-    """Results ``(rows, numbers)`` of a layer: a plain tensor for torch, but gathering rows is fast or postponed.
+    """Results ``(rows, numbers)`` of a layer: a plain tensor whose rows are gathered fast or postponed.
 
-    Other operations return a `Tensor`; printing, copying or saving turns the object itself into a `Tensor`.
+    Printing, copying or saving makes the object a `Tensor`, as are results of other operations.
     """
 
     _tpgen_layer: Any  # the program that made it
 
     @staticmethod
     def of(layer: Any, x: Tensor) -> Tensor:
-        """Make ``x``, results of a layer, a `Gatherable` in place if it is a plain matrix; return ``x``."""
+        """Make results of a layer `Gatherable` in place if possible, and return ``x``."""
         if type(x) is Tensor and x.dim() == 2 and not torch.compiler.is_compiling() and is_usual(x):
             x.__class__ = Gatherable
             x._tpgen_layer = layer  # type: ignore[attr-defined]
@@ -97,7 +96,7 @@ class GatheredRows(Postponed):
         return super().computed()
 
     def results_and_index(self) -> tuple[Tensor, Tensor] | None:
-        """Return the layer's results and the index, for a kernel that gathers; None if the rows may differ."""
+        """Results and index, for a kernel that gathers; None if the rows may differ."""
         if not self.open or not self.made.state_is_unchanged or self.made.is_written_to:
             return None
         self.used = True
@@ -106,7 +105,7 @@ class GatheredRows(Postponed):
 
 
 def waiting_source(x: Any) -> Any:
-    """Return the layer's results behind postponed rows; any other value unchanged."""
+    """Results of the layer behind postponed rows; other values unchanged."""
     return x.made.operands[0] if isinstance(x, GatheredRows) and x.open else x
 
 
@@ -139,6 +138,6 @@ def _select(x: Tensor, index: Tensor) -> Tensor:
 
 
 def is_within(index: Tensor, count: int) -> bool:
-    """Whether all numbers of a non-empty index lie in ``range(count)``."""
+    """Whether a non-empty index lies in ``range(count)``."""
     least, most = index.aminmax()
     return int(least) >= 0 and int(most) < count

@@ -1,4 +1,4 @@
-"""Swap of e3nn's spherical harmonics: one generated kernel for all degrees."""
+"""Swap of e3nn's spherical harmonics: one kernel for all degrees."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -30,10 +30,10 @@ _NOW = "tpgen polynomial, kernel (float32 and float64 on the CPU, e3nn's own els
 
 
 def run_harmonics(tensors: list[Tensor], shared: list[Tensor], dim: int, description: str, call: str) -> Tensor:
-    """Evaluate a polynomial of one channel and without weights; return ``(..., dim)``.
+    """Evaluate a polynomial of one channel, without weights; returns ``(..., dim)``.
 
-    ``tensors`` are ``(..., components)``; ``shared`` are ``(components,)``, the operands without channels, which follow
-    in the plan.  ``description`` is the plan's JSON text, ``call`` its `forward_call` as text.
+    ``tensors`` are ``(..., components)``; ``shared``, without channels and last in the plan, are ``(components,)``.
+    ``description`` is the plan as JSON, ``call`` its `forward_call` as text.
     """
     # rows as channels of one row: vectors of a kernel run over channels, and one channel would fill one lane of each
     given = [x.reshape(1, -1) for x in tensors] + [x.reshape(1, -1) for x in shared]
@@ -69,7 +69,7 @@ class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
 
 
 def find_harmonics(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """Return the `Swap` of e3nn's spherical harmonics, or `Kept` with a reason; None for other modules."""
+    """`Swap` of e3nn's spherical harmonics, or `Kept`; None for other modules."""
     if isinstance(module, torch.jit.ScriptModule):
         scripted = getattr(module, "original_name", "") == "SphericalHarmonics"
         return Kept(module, "scripted harmonics: convert the network before it is scripted") if scripted else None

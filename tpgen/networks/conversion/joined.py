@@ -1,7 +1,6 @@
-"""A linear layer and the following layer by species, joined into one layer with matrices of each species.
+"""A linear layer and the following layer by species as one layer with matrices of each species.
 
-Two layers take two passes over the rows and keep the rows between.  The products of the matrices are computed at the
-first call, and again after a change of weights.  Gradients of the weights are those of both layers.
+The products of matrices are computed at the first call and after changes of weights.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ from tpgen.planner.plan import ELEMENT, SHARED, Path, Plan
 
 @dataclass(frozen=True, eq=False)
 class JoinedLayers:
-    """A linear layer and the following product by species, as one layer."""
+    """A linear layer and the following product by species as one layer."""
 
     product: SpeciesProduct
     plan: Plan
     chains: tuple[tuple[int, Path, Path], ...]  # a path of the plan, and one of each layer that it is made of
 
     def apply(self, x: Tensor, first: Tensor, second: Tensor, rows: Tensor, factor: float) -> Tensor | None:
-        """Return ``factor`` times the product, by one-hot ``rows``, of the linear layer of ``x``.
+        """``factor`` times the product, by one-hot ``rows``, of the linear layer of ``x``.
 
-        ``first`` and ``second`` are the weights of layer and product.  None if rows are not one-hot or need a gradient,
-        or if no kernel takes the call.
+        ``first`` and ``second`` are the weights of both.  None if rows are not one-hot or need a gradient, or without a
+        kernel.
         """
         if not is_usual(x, first, second, rows) or autocasting(x.device) or rows.requires_grad:
             return None
@@ -53,7 +52,7 @@ class JoinedLayers:
         return kernel_layer(x, made, species, describe(self.plan))
 
     def matrices(self, first: Tensor, second: Tensor, there: Tensor, factor: float) -> Tensor:
-        """Return the joined matrices ``(len(there), numel)`` of the species with numbers ``there``."""
+        """Joined matrices ``(len(there), numel)`` of the species with numbers ``there``."""
         by_species = self.product.matrices_of(second, there)
         found: dict[int, Tensor] = {}
         for n, a, b in self.chains:
@@ -63,7 +62,7 @@ class JoinedLayers:
         return torch.cat([found[n].flatten(-2) for n in sorted(found)], -1)
 
     def _cached_matrices(self, first: Tensor, second: Tensor, species: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-        """Return the species seen so far, and the matrices of all species, zeros for unseen species."""
+        """Species seen so far, and matrices of all species, zeros for unseen species."""
         known, had, found = _made.get(self, (None, frozenset(), None))
         present = torch.bincount(species).nonzero().flatten().tolist()
         union = had.union(present)
@@ -90,7 +89,7 @@ _made: WeakKeyDictionary[JoinedLayers, tuple[tuple, frozenset[int], Tensor]] = W
 
 
 def join_layers(linear: Plan, product: SpeciesProduct) -> JoinedLayers | None:
-    """Join the plan of a linear layer and a product of its results; None if no kernel takes both as one."""
+    """Join a linear layer and a product of its results; None if no kernel takes both as one."""
     if linear.bias_numel or linear.f_in is not None or linear.operand("w").rows != SHARED:
         return None
     if linear.irreps_out != product.plan.irreps_in:

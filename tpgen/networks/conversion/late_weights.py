@@ -1,12 +1,10 @@
 r"""Sums of products over edges, taken before the last layer of the net that makes the weights.
 
-With weights :math:`w_e = h_e M` of a net whose last layer is a matrix M, the sum of products over the edges of a node
-is
+With weights :math:`w_e = h_e M`, M the matrix of the last layer, the sum over the edges of a node is
 
-.. math:: \sum_e x_e \otimes_{h_e M} y_e = \Big(\sum_e h_e \otimes (x_e \otimes y_e)\Big) M,
+.. math:: \sum_e x_e \otimes_{h_e M} y_e = \Big(\sum_e h_e \otimes (x_e \otimes y_e)\Big) M.
 
-so the matrix multiplies once for each node instead of each edge, and weights of edges are never made.  Products that
-mix all copies (`uvw`), as in DiffDock and e3nn's tutorials, need several times fewer multiply-adds.
+M multiplies once for each node, not each edge: several times fewer multiply-adds in products that mix all copies.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ MOST_SUMS = 2**22  # numbers of sums at a time: more of them are memory that is 
 
 @dataclass(frozen=True)
 class LateWeights:
-    """Plans for a product with weights ``h M`` of each row, summed by node before the multiplication by ``M``."""
+    """Plans for products with weights ``h M`` of rows, summed by node before the multiplication by ``M``."""
 
     plan: Plan
     product: Plan  # of x and y, path by path
@@ -59,10 +57,9 @@ class LateWeights:
         return now >= WORTH_LATE and _FEWER * late < now
 
     def summed(self, x: Tensor, y: Tensor, h: Tensor, matrix: Tensor, nodes: Tensor, count: Any) -> Tensor:
-        """Return sums ``(count, out)`` of products by node, differentiable to any order except by ``nodes``.
+        """Sums ``(count, out)`` of products by node, differentiable to any order except by ``nodes``.
 
-        Shapes: ``x (rows, in1)``, ``y (rows, in2)``, ``h (rows, hidden)``, ``matrix (hidden, numel)``, and int64
-        ``nodes (rows,)``.
+        ``x (rows, in1)``, ``y (rows, in2)``, ``h (rows, hidden)``, ``matrix (hidden, numel)``, int64 ``nodes (rows,)``.
         """
         products = kernel_product(x, y, None, describe(self.product))
         width = self.outer.irreps_in.dim
@@ -84,16 +81,13 @@ _OUTER = opening_text("w")
 
 
 def mixes_copies(plan: Plan) -> bool:
-    """Whether all paths are `uvw` with weights, and each row has its own weights."""
+    """Whether all paths are `uvw`, with weights of each row."""
     ways = {(p.mode.name, p.weight is not None) for p in plan.paths}
     return ways == {("uvw", True)} and plan.operand("w").rows == ROW
 
 
 def late_weights(plan: Plan, hidden: int, nodes: int | None) -> LateWeights | None:
-    """Plan a product with weights from ``hidden`` numbers a row, summed to ``nodes`` nodes.
-
-    None if a path does not mix all copies, or if a kernel is missing.
-    """
+    """Plan a product with weights from ``hidden`` numbers a row; None unless `mixes_copies` and kernels run."""
     if not mixes_copies(plan):
         return None
     products = sum(p.in1.mul * p.in2.mul * p.out.ir.dim for p in plan.paths)

@@ -30,7 +30,7 @@ _stock.__annotations__ = {"features": Tensor, "weight": Optional[Tensor], "bias"
 
 @compile_mode("script")
 class ConvertedLinear(o3.Linear):
-    """An `e3nn.o3.Linear` that computes with tpgen; inputs that e3nn alone takes, as of width 0, go to e3nn's code."""
+    """An `e3nn.o3.Linear` that computes with tpgen, or with e3nn's code for features of width 0."""
 
     stock = _stock
 
@@ -49,7 +49,7 @@ class ConvertedLinear(o3.Linear):
 
 
 def find_linear(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """Return the `Swap` of a linear layer of e3nn, or `Kept` with a reason; None for other modules or without paths."""
+    """`Swap` of e3nn's linear layer, or `Kept`; None for other modules or without paths."""
     if isinstance(module, torch.jit.ScriptModule):
         scripted = getattr(module, "original_name", "") == "Linear" and hasattr(module, _STOCK_PROGRAM)
         return Kept(module, "a scripted Linear: convert the network before it is scripted") if scripted else None
@@ -82,7 +82,7 @@ def _has_channels(layer: Any) -> bool:
 
 
 def linear_plan_of(layer: Any) -> Plan | None:
-    """Return the plan of a built layer from its instructions and coefficients; None if no plan has these."""
+    """Plan of a built layer, from its instructions and coefficients; None if no plan fits."""
     paths = [i for i in layer.instructions if i.i_in != -1]
     biased = {i.i_out for i in layer.instructions if i.i_in == -1}
     f_in, f_out = layer.weight.shape[:2] if layer.weight.dim() == 3 else (None, None)

@@ -1,4 +1,4 @@
-"""Warnings about slow calls: each once, and none during a proof."""
+"""Warnings about slow calls: each once, none during a proof."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -35,7 +35,7 @@ def kernels_take(x: Tensor) -> bool:
 
 
 def kernels_take_or_warn(x: Tensor, otherwise: str) -> bool:
-    """As `kernels_take`; if not, warn once with text ``otherwise``, which names the code that runs instead."""
+    """As `kernels_take`; if not, warn once that ``otherwise``, some other code, runs."""
     good = kernels_take(x)
     if not good and not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
         if not torch.compiler.is_compiling():
@@ -45,7 +45,7 @@ def kernels_take_or_warn(x: Tensor, otherwise: str) -> bool:
 
 @contextmanager
 def without_notices() -> Iterator[None]:
-    """Suppress warnings inside the context; suppressed warnings can still come later."""
+    """Suppress warnings inside the context."""
     token = _SILENT.set(True)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Reasons why a module must stay unchanged: a swap would lose code that users added."""
+"""Reasons to keep a module: a swap would lose code that users added."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOOKED = "of hooks inside it, which would no longer run: hook the module itself"
 
 
 def why_not_swapped(module: nn.Module, known: Mapping[type[nn.Module], Any], program: str) -> str | None:
-    """Return why a module of a ``known`` class or a subclass must stay; ``program`` is a child the swap never calls."""
+    """Why a module of a ``known`` class or a subclass must stay; the swap never calls child ``program``."""
     if parametrize.is_parametrized(module):
         names = ", ".join(name for name, _ in module.parametrizations.named_children())  # type: ignore[union-attr]
         return f"{names} parametrised: convert first, then parametrise"
@@ -42,7 +42,7 @@ def why_not_swapped(module: nn.Module, known: Mapping[type[nn.Module], Any], pro
 
 
 def own_code(module: nn.Module, base: type[nn.Module]) -> list[str]:
-    """Return names that classes between a module's class and ``base`` define and that may change the result."""
+    """Names that classes between a module's class and ``base`` define and that may change results."""
     lineage = type(module).__mro__
     defined = [(name, made) for cls in lineage[: lineage.index(base)] for name, made in vars(cls).items()]
     return sorted(
@@ -90,21 +90,21 @@ def _only_forwards(name: str, made: Any, base: type[nn.Module]) -> bool:
 
 
 def stock_class(module: nn.Module, known: Iterable[type[nn.Module]]) -> type[nn.Module]:
-    """Return the nearest of the ``known`` classes among a module's class and its bases."""
+    """The nearest of the ``known`` classes among a module's class and bases."""
     return next(cls for cls in type(module).__mro__ if cls in known)
 
 
 def why_patched(module: nn.Module) -> str | None:
-    """Return a reason to keep a module whose forward was replaced on the instance; None for other modules."""
+    """Reason to keep a module whose forward was replaced on the instance, or None."""
     return (
         "its forward is replaced on the instance: put it back before converting" if "forward" in vars(module) else None
     )
 
 
 def not_fused(network: nn.Module, block: nn.Module, name: str) -> str | None:
-    """Return why a block must still gather and sum around its product ``name``, or None.
+    """Why a block must still gather and sum around its product ``name``, or None.
 
-    A fused product gets nodes instead of edges, and only its block may call the product.
+    A fused product gets nodes instead of edges, from its block only.
     """
     product = block.get_submodule(name)
     if has_hooks(product):
@@ -115,42 +115,42 @@ def not_fused(network: nn.Module, block: nn.Module, name: str) -> str | None:
 
 
 def renamed_copy(method: Any, name: str) -> Any:
-    """Return a copy of a method under another name: TorchScript has no ``super()``."""
+    """Copy a method under another name: TorchScript has no ``super()``."""
     copy = FunctionType(method.__code__, method.__globals__, name, method.__defaults__)
     copy.__annotations__ = method.__annotations__
     return copy
 
 
 def has_hooks(module: Any) -> bool:
-    """Whether a module has hooks on its calls."""
+    """Whether calls of a module run hooks."""
     return any(map(getattr(module, "__dict__", {}).get, _HOOKS))  # asked at every call of a net, of each of its layers
 
 
 def idle_hooks(module: nn.Module) -> str:
-    """Return a note for the report on hooks of e3nn's programs in a converted module, which no call runs."""
+    """Note for the report on hooks of e3nn's programs that never run in a converted module."""
     names = [name for name in _PROGRAMS if has_hooks(vars(module).get("_modules", {}).get(name))]
     return f"; hooks on {', '.join(names)} do not run: hook the module itself" if names else ""
 
 
 def is_hooked_or_patched(module: Any) -> bool:
-    """Whether a module has hooks on its calls or a forward of its own instance."""
+    """Whether a module has hooks, or a forward on the instance."""
     return has_hooks(module) or "forward" in module.__dict__
 
 
 def count_places(network: nn.Module, module: nn.Module) -> int:
-    """Return the number of places of a module in a network."""
+    """In how many places a network holds a module."""
     return sum(child is module for holder in network.modules() for child in holder._modules.values())
 
 
 def allows_kernels(options: Mapping[str, Any]) -> bool:
-    """Whether the options of a conversion allow kernels."""
+    """Whether options of `convert` allow kernels."""
     return options.get("strategy", "auto") in ("auto", "kernel")
 
 
 def kernel_plan(
     module: nn.Module, options: Mapping[str, Any], make: Callable[[], Plan], like: Tensor | None = None
 ) -> Plan | Kept:
-    """Return ``make()``, or `Kept` with a reason if no kernel computes the plan in dtype and on device of ``like``."""
+    """``make()``, or `Kept` if no kernel runs this plan in dtype and on device of ``like``."""
     if not allows_kernels(options):
         return Kept(module, f"for kernels alone, and strategy={options['strategy']!r} was asked for")
     try:
@@ -163,5 +163,5 @@ def kernel_plan(
 
 
 def polynomial_attributes(plan: Plan) -> dict[str, str]:
-    """Return the plan and its call as text, by the attributes of classes that run a polynomial."""
+    """Attributes of classes that run a polynomial: plan and call as text."""
     return {"_tpgen_plan": plan.to_json(), "_tpgen_call": str(forward_call(plan))}

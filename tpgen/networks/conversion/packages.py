@@ -1,8 +1,7 @@
 """Networks from `torch.package` files, as of NequIP, whose classes are copies of installed classes.
 
-A package brings its own code, so each packaged class is another object than the installed class.  An installed class
-replaces a packaged class of the same code: equal names and bases, and equal bytecode in all functions and classes that
-the methods reach.  Objects of torch and Python are identical.
+An installed class replaces a packaged class of the same code: equal names, bases and bytecode of all reached functions
+and classes.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _MISSING = object()
 
 
 def module_name_of(cls: type) -> str:
-    """Return the name of the module of a class, without the prefix of a package.
+    """Name of the module of a class, without the prefix of a package.
 
     >>> module_name_of(nn.Linear)
     'torch.nn.modules.linear'
@@ -71,14 +70,14 @@ def switch_to_installed_classes(network: nn.Module) -> list[nn.Module]:
 
 
 def switch_to_packaged_classes(modules: Iterable[nn.Module]) -> None:
-    """Undo `switch_to_installed_classes`: give modules the classes of their package back."""
+    """Undo `switch_to_installed_classes`."""
     for module in modules:
         if _FROM in vars(module):
             module.__class__ = vars(module).pop(_FROM)[0]
 
 
 def check_switch_to_packaged_class(module: nn.Module, cls: type) -> None:
-    """Raise `TpgenError` if ``cls``, the unconverted class, is not the installed class that the module was given."""
+    """Raise `TpgenError` if ``cls``, a module's unconverted class, changed after `switch_to_installed_classes`."""
     held = vars(module).get(_FROM)
     if held is not None and cls is not held[1]:
         raise TpgenError(
@@ -89,7 +88,7 @@ def check_switch_to_packaged_class(module: nn.Module, cls: type) -> None:
 
 
 def foreign_modules(network: nn.Module) -> dict[str, list[nn.Module]]:
-    """Return packaged modules without an installed class of the same code, by project."""
+    """Packaged modules without an installed class of the same code, by project."""
     found: dict[str, list[nn.Module]] = {}
     for module in network.modules():
         if is_packaged(type(module)) and installed_class(type(module)) is None:
@@ -101,7 +100,7 @@ _installed: WeakKeyDictionary[type, type | None] = WeakKeyDictionary()
 
 
 def installed_class(cls: type) -> type | None:
-    """Return the installed class of the same code as a packaged class, or None."""
+    """The installed class of the same code as a packaged class, or None."""
     if cls not in _installed:
         ours = _installed_namesake(cls)
         _installed[cls] = ours if ours is not None and same_code(cls, ours) else None
@@ -122,7 +121,7 @@ def _installed_namesake(cls: type) -> type | None:
 
 
 def same_code(theirs: Any, ours: Any) -> bool:
-    """Whether two classes or functions, and all that these reach, are the same code.
+    """Whether two classes or functions, with all that these reach, are the same code.
 
     >>> same_code(lambda x: x + 1, lambda x: x + 1), same_code(lambda x: x + 1, lambda x: x + 2)
     (True, False)
@@ -206,7 +205,7 @@ def _equal(theirs: Any, ours: Any, _seen: _Seen) -> bool:
 
 
 class _WrapsFunction(type):
-    """Metaclass that counts objects with a wrapped function, such as caches of results, as instances."""
+    """Metaclass: objects with a wrapped function, such as caches, are instances."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return not isinstance(instance, FunctionType) and isinstance(

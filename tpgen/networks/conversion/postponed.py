@@ -1,8 +1,6 @@
-"""Tensors whose numbers are computed when code first reads them.
+"""Tensors whose numbers are computed when code first reads them, since a sum of rows may need no rows.
 
-The next operation decides how to compute a result best: a sum of rows may need no row at all.  A `Postponed` tensor has
-a shape, a dtype and a graph, and keeps a function with operands.  Subclasses have rules for some functions of torch;
-any other function turns the object into the plain tensor first.
+Subclasses of `Postponed` have rules for some functions of torch.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ def _call(function: Callable[[], Tensor]) -> Tensor:
 
 @dataclass
 class PostponedCall:
-    """A function and its operands, with the autograd state and the counts of writes at the time of the call."""
+    """A function and its operands, with autograd state and counts of writes at the call."""
 
     function: _Function
     operands: tuple[Tensor, ...]
@@ -62,7 +60,7 @@ class PostponedCall:
 
     @property
     def state_is_unchanged(self) -> bool:
-        """Whether gradients are on or off, and saved tensors hooked, as at the time of the call."""
+        """Whether gradients and hooks of saved tensors are as at the call."""
         return torch.is_grad_enabled() == self.tracked and saved_tensor_hooks(True) == self.hooks
 
     @property
@@ -71,12 +69,12 @@ class PostponedCall:
         return _write_counts(self.operands) != self.writes
 
     def settle(self) -> None:
-        """Compute and keep the value, before code writes to an operand."""
+        """Compute and keep the value, before a write to an operand."""
         if self.value is None and not self.is_written_to:
             self.value = self.computed(self.function)
 
     def computed(self, function: _Function) -> Tensor:
-        """Apply a function to the operands in the autograd state of the call; raises `InputError` after a write."""
+        """A function of the operands, in the autograd state of the call; raises `InputError` after a write."""
         if function is self.function and self.value is not None:
             return self.value
         if self.is_written_to:
@@ -108,8 +106,8 @@ def _identity(x: Tensor) -> Tensor:
 class Postponed(Tensor):
     """``function(*operands)`` of a known shape, as a tensor without numbers.
 
-    Code beneath Python's functions of torch, as an `autograd.Function` of a user, gets computed numbers and the graph
-    of the function.  Raises `InputError` if an operand was written to before the numbers are computed.
+    Code beneath Python gets computed numbers and the graph of the function.  Raises `InputError` after a write to an
+    operand.
     """
 
     RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}
@@ -128,7 +126,7 @@ class Postponed(Tensor):
         return found
 
     def computed(self) -> Tensor:
-        """Return the numbers as a new tensor."""
+        """The numbers as a new tensor."""
         return self.made.computed(self.made.function)
 
     @property
@@ -137,7 +135,7 @@ class Postponed(Tensor):
         return self.plain is None
 
     def become_plain(self) -> Tensor:
-        """Turn the object into the plain tensor; if torch holds the object, as in checkpoints, return a new tensor."""
+        """Turn the object into the plain tensor; return a new tensor if torch holds the object."""
         if self.plain is None:
             with without_functions():
                 foreign = self.grad_fn is not None and getattr(self.grad_fn, "made", None) is not self.made
@@ -188,14 +186,14 @@ class Postponed(Tensor):
 
 
 def may_postpone(program: Any, count: str) -> bool:
-    """Whether results of a program may be postponed; counts down the attribute ``count``, calls that still may not."""
+    """Whether results of a program may wait; counts down the calls in attribute ``count`` that may not."""
     left = max(getattr(program, count) - 1, 0)
     setattr(program, count, left)
     return left == 0
 
 
 def plain(x: Any) -> Any:
-    """Return ``x``, a postponed tensor as a plain tensor."""
+    """``x``, with numbers if postponed."""
     return x.become_plain() if isinstance(x, Postponed) else x
 
 

@@ -1,4 +1,4 @@
-"""Swaps of e3nn's tensor products; `convolving` swaps a product on edges for a convolution."""
+"""Swaps of e3nn's tensor products, also for convolutions (`convolving`)."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -31,14 +31,14 @@ STOCK_PROGRAM = "_compiled_main_left_right"
 
 
 def cast_integers(name: str, x: Tensor, like: Tensor) -> Tensor:
-    """Cast integers, such as one-hot rows, to the dtype of ``like``; TorchScript can run this function."""
+    """Cast integers, such as one-hot rows, to the dtype of ``like``; for TorchScript too."""
     if not torch.jit.is_scripting():
         return given_numbers(name, x, like.dtype)
     return x if x.is_floating_point() or x.is_complex() else x.to(like.dtype)
 
 
 class _ProductOfTwo(o3.TensorProduct):
-    """Base of converted products with two operands."""
+    """Base of converted products of two operands."""
 
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's."""
@@ -64,7 +64,7 @@ class ConvertedFullyConnectedTensorProduct(_ProductOfTwo, o3.FullyConnectedTenso
 
 @compile_mode("script")
 class ProductBySpecies(o3.FullyConnectedTensorProduct):
-    """A fully connected product with scalars as second input: one-hot rows select among the weights."""
+    """A fully connected product with scalars as second input: one-hot rows select weights."""
 
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's."""
@@ -112,7 +112,7 @@ _NAMES = tuple(cls.__name__ for cls in CONVERTED)
 
 
 def find_product(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """Return the `Swap` of a product of e3nn, or `Kept` with a reason; None for other modules."""
+    """`Swap` of e3nn's product, or `Kept`; None for other modules."""
     if isinstance(module, torch.jit.ScriptModule):
         return _keep_scripted(module, getattr(module, "original_name", ""))
     if not isinstance(module, o3.TensorProduct):
@@ -152,10 +152,10 @@ def _swap_product(module: nn.Module, plan: Plan, options: Mapping[str, Any]) -> 
 def convolving(
     module: nn.Module, cls: type[nn.Module], options: Mapping[str, Any], held: str | None = None, paired: bool = False
 ) -> SwapOrKept:
-    """Swap a module for the convolution of a product: gather, product and sum in one.
+    """Swap a module for the convolution of its product: gather, product and sum in one; or `Kept`.
 
-    The product is the module itself, or its child named ``held``.  ``paired``: the holder of the module no longer
-    gathers and sums, so both are restored together.  Returns `Kept` for a product that cannot be planned.
+    The product is the module, or its child named ``held``.  ``paired``: the holder no longer gathers and sums, so both
+    are restored together.
     """
     product = module if held is None else module.get_submodule(held)
     plan = _plan_or_kept(product)
@@ -173,29 +173,29 @@ def _describe_convolution(_module: nn.Module, extra: Mapping[str, Any]) -> str:
 
 
 def describe_product(_module: nn.Module, extra: Mapping[str, Any]) -> str:
-    """Return the report's text of a converted product: its strategy, and whether a kernel is missing."""
+    """Text of the report on a product: its strategy, and a missing kernel."""
     return f"tpgen {extra[PROGRAM].choice}{note_idle_kernel(extra[PROGRAM])}"
 
 
 def note_idle_kernel(program: Any) -> str:
-    """Return a note for the report if the chosen kernel of a program cannot run; else an empty text."""
+    """Note for the report if the chosen kernel cannot run; else empty."""
     why = why_no_product_kernel(program.plan, program) if program.choice.strategy == "kernel" else None
     return f": none runs as it is, {why}" if why else ""
 
 
 def describe_product_by_element(module: nn.Module, extra: Mapping[str, Any]) -> str:
-    """Return the report's text of a product that selects weights for one-hot rows if kernels run."""
+    """Text of the report on a product that selects weights by one-hot rows."""
     missing = why_no_product_kernel(extra[SPECIES].plan, extra[PROGRAM])
     return describe_product(module, extra) + ("" if missing else "; by element where rows are one-hot")
 
 
 def why_no_product_kernel(plan: Any, program: Any) -> str | None:
-    """Return why no kernel runs for a plan in the dtype and on the device of a program; None if one runs."""
+    """Why no kernel runs a plan in dtype and on device of a program, or None."""
     return kernel_supported(plan, dtype=program.output_mask.dtype, device=program.output_mask.device)
 
 
 def exact_couplings(module: Any) -> None:
-    """Replace the e3nn code of a product by code with float64 couplings: the module holds rounded ones."""
+    """Replace e3nn's code of a product, with rounded couplings, by code in float64."""
     with default_dtype(torch.float64):
         fresh = o3.TensorProduct(
             module.irreps_in1,

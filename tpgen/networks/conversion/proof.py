@@ -1,7 +1,6 @@
-"""Comparison of a stock and a converted network: differences in float64, and times.
+"""Comparison of a stock and a converted network: times, and differences in float64.
 
-The compared tensors: outputs, gradients of a random combination of outputs, and gradients of a random combination of
-these gradients, as training on forces needs.
+Compared are outputs, gradients of a random combination of outputs, and gradients of a random combination of these.
 """
 
 from __future__ import annotations
@@ -55,10 +54,7 @@ BUSY = "the machine is busy: measure again, when it is not, for a ratio"
 
 @dataclass(frozen=True)
 class Difference:
-    """Largest difference among tensors of two networks, absolute and relative to the largest entry of its tensor.
-
-    The relative difference of a nearly zero tensor refers to `_FLOOR` times the largest entry of all tensors.
-    """
+    """Largest difference among tensors, absolute, and relative to the tensor's largest entry or a floor."""
 
     what: str
     tensors: int
@@ -69,7 +65,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Proof:
-    """Differences between a converted and the stock network in float64, with the limits for equality."""
+    """Differences between a converted and the stock network in float64, with limits."""
 
     differences: tuple[Difference, ...]
     limit: float = LIMIT
@@ -97,7 +93,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Time:
-    """Median seconds of one task in the stock and in the converted network."""
+    """Median seconds of a task in the stock and the converted network."""
 
     task: str
     stock: float
@@ -110,13 +106,13 @@ class Time:
 
     @property
     def said(self) -> str:
-        """The ratio of times as text, or a remark if times vary too much."""
+        """The ratio of times, or a remark if times vary too much."""
         return ratio(self.ratio) if self.spread <= ROUGH else f"times lie {100 * self.spread:.0f} % apart"
 
 
 @dataclass(frozen=True)
 class Times:
-    """Times of several tasks, measured in turn in the stock and the converted network."""
+    """Times of tasks, measured in turn in both networks."""
 
     tasks: tuple[Time, ...]
     rounds: int
@@ -131,7 +127,7 @@ class Times:
 
 @by_networks()
 def prove(stock: nn.Module, converted: nn.Module, exact: Iterable[Callable[[], None]], inputs: Sequence[Any]) -> Proof:
-    """Compare two networks, cast to float64 in place; ``exact`` first sets the stock constants to full precision."""
+    """Compare networks, cast to float64 in place; ``exact`` sets stock constants to full precision."""
     for network in (stock, converted):
         _to_float64(network)
     with default_dtype(torch.float64):  # what networks make on the way is float64 too
@@ -153,7 +149,7 @@ def _compile_kernels_ahead(find: _Find, network: nn.Module, inputs: Sequence[Any
 
 
 def _stock_derivatives(stock: nn.Module, inputs: Sequence[Any]) -> tuple[dict[str, NamedTensors], list[str]]:
-    """Return outputs and derivatives, with remarks; in training mode if evaluation keeps no graph."""
+    """Outputs and derivatives, with remarks; in training mode if evaluation keeps no graph."""
     try:
         found = derivatives_of(stock, inputs)
         if stock.training or any(found[what] for what in DERIVATIVES):
@@ -267,7 +263,7 @@ def _largest_entry(x: Tensor) -> float:
 
 
 def tensor_copies(network: nn.Module) -> tuple[nn.Module, nn.Module]:
-    """Return two copies of a network; raises `TpgenError` if the network cannot be copied."""
+    """Two copies of a network; raises `TpgenError` if impossible."""
     try:
         return copy_of(network), copy_of(network)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Swap of e3nn's `FullyConnectedNet`, which makes weights of edges: large products by kernels."""
+"""Swap of e3nn's `FullyConnectedNet`, which makes weights of edges: products by kernels."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -47,10 +47,7 @@ def _describe_net(net: nn.Module, extra: Mapping[str, Any]) -> str:
 
 @compile_mode("script")
 class ConvertedFullyConnectedNet(FullyConnectedNet):
-    """An `e3nn.nn.FullyConnectedNet` that computes with tpgen.
-
-    In TorchScript, and after a layer got hooks (as by pruning) or was replaced, e3nn's own code runs.
-    """
+    """An `e3nn.nn.FullyConnectedNet` by tpgen; scripted, or with hooked or replaced layers, e3nn's code runs."""
 
     _tpgen_splined = False
 
@@ -103,7 +100,7 @@ def _layers(net: nn.Module) -> Iterable[Any]:
 
 
 def find_net(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """Return the `Swap` of a `FullyConnectedNet`, or `Kept` with a reason; None for other and swapped modules."""
+    """`Swap` of a `FullyConnectedNet`, or `Kept`; None for other and swapped modules."""
     if type(module) is not FullyConnectedNet or mark_of(module) is not None:
         return None
     why = why_patched(module) or next(filter(None, map(_why_layer_stays, _layers(module))), None)
@@ -117,7 +114,7 @@ def find_net(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None
 def find_weights(
     network: nn.Module, block: nn.Module, names: tuple[str, str], options: Mapping[str, Any]
 ) -> Iterator[SwapOrKept]:
-    """Yield the swap of a net that feeds one product only; ``names``: of the net and the product in the block."""
+    """Yield the swap of a net that feeds one product only; ``names`` of net and product in the block."""
     net: Any = getattr(block, names[0], None)
     found = find_net(net, options) if isinstance(net, nn.Module) else None
     if isinstance(found, Swap) and count_places(network, net) == 1:
@@ -125,7 +122,7 @@ def find_weights(
 
 
 def convolves(net: nn.Module) -> bool:
-    """Whether the results of a net go unseen to a product that takes rows of pairs; checks wrappers at each call."""
+    """Whether results of a net go unseen to a product that takes rows of pairs, now."""
     if not (taker := getattr(net, TAKER)):
         return False
     block, name, gets = taker

@@ -1,4 +1,4 @@
-"""Errors of `convert`, `restore` and `conversion_report` for arguments that are no suitable network, with advice."""
+"""Errors for networks that `convert`, `restore` or `conversion_report` cannot take."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PROGRAMS = {
 
 
 def networks_of(function: str, given: Any) -> list[nn.Module]:
-    """Return the network, or all networks in a list, dict or object such as a calculator; `InputError` without any."""
+    """The network, or networks in a list, dict or object such as a calculator; `InputError` without any."""
     if isinstance(given, nn.Module):
         return [given]
     networks = {} if _program_kind(given) else held_networks(given)
@@ -39,7 +39,7 @@ def networks_of(function: str, given: Any) -> list[nn.Module]:
 
 
 def network_of(function: str, given: Any) -> nn.Module:
-    """Return the only network of `networks_of`; raises `InputError` for several networks."""
+    """The only network of `networks_of`; `InputError` for several."""
     network, *others = networks_of(function, given)
     if others:
         place = next(iter(held_networks(given)))
@@ -51,7 +51,7 @@ def network_of(function: str, given: Any) -> nn.Module:
 
 
 def nothing_to_convert(network: nn.Module, kept: Sequence[Kept]) -> str:
-    """Return the message for a network without swaps, from the reasons of kept modules."""
+    """Message for a network without swaps, from reasons of kept modules."""
     name = type(network).__name__
     if any(mark_of(module) for module in network.modules()):
         return f"{name} is converted already: tpgen.restore(network) undoes it, then convert it anew"

@@ -1,4 +1,4 @@
-"""The report of a conversion: a value that prints itself."""
+"""The report of a conversion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tpgen.networks.conversion.proof import Proof, Times
 
 @dataclass(frozen=True)
 class Replaced:
-    """A module that computes with tpgen: all its names in the network, its class before, and the code that computes."""
+    """A module that computes with tpgen: all names in the network, class before, code now."""
 
     paths: tuple[str, ...]
     was: str
@@ -21,7 +21,7 @@ class Replaced:
 
 @dataclass(frozen=True)
 class Stayed:
-    """A module that stayed unchanged: all its names in the network, its class, and the reason."""
+    """A module that stayed: all names in the network, class, reason."""
 
     paths: tuple[str, ...]
     was: str
@@ -30,7 +30,7 @@ class Stayed:
 
 @dataclass(frozen=True)
 class Conversion(Shown):
-    """Report of a conversion: modules that compute with tpgen, modules that stayed and why, proof, and times.
+    """Report of a conversion: converted modules, modules that stayed, proof, times.
 
     >>> print(Conversion("Net", (Replaced(("a", "b"), "e3nn.TensorProduct", "tpgen kernel"),), ()))
     Net: 1 module computes with tpgen, 0 stay as they are
@@ -48,7 +48,7 @@ class Conversion(Shown):
     own: tuple[tuple[str, ...], ...] = ()  # all names of each module that was written with tpgen
 
     def to_json(self) -> str:
-        """Return the report as JSON text; null for a proof or times that nobody requested."""
+        """The report as JSON; null for a proof or times not requested."""
         return json.dumps(asdict(self), indent=1)
 
     def __str__(self) -> str:

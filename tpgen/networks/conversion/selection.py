@@ -1,4 +1,4 @@
-"""Selection of the modules that `convert` takes: all convertible modules, or the named ones."""
+"""Selection of the modules that `convert` takes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Names = str | Sequence[str]
 
 @dataclass(frozen=True)
 class Selection:
-    """Patterns of module or class names, as in the report: modules to keep, and modules to convert alone.
+    """Patterns of module or class names: modules to keep, and modules to convert alone.
 
-    A pattern selects a module with all its submodules.  ``*`` matches any text.
+    A pattern selects a module with all submodules; ``*`` matches any text.
     """
 
     keep: tuple[str, ...] = ()
     only: tuple[str, ...] | None = None
 
     def why_not(self, names: set[str], parts: set[str]) -> str | None:
-        """Return why a module with these names, and parts with names ``parts``, is left out; None if selected."""
+        """Why a module with these names, and parts with names ``parts``, is left out; None if selected."""
         if name := next((name for name in self.keep if _matches_any(name, names | parts)), None):
             return f"among keep={name!r}"
         if self.only is None or any(_matches_any(name, names) for name in self.only):
@@ -35,7 +35,7 @@ class Selection:
 
 
 def make_selection(network: nn.Module, keep: Any, only: Any) -> Selection:
-    """Make the selection from ``keep`` and ``only``; raises `InputError` for a name that matches no module."""
+    """Make a selection from arguments; raises `InputError` for a name of no module."""
     chosen = Selection(_check_names("keep", keep), None if only is None else _check_names("only", only))
     there = set().union(*_names_with_holders(network).values())
     for what, names in (("keep", chosen.keep), ("only", chosen.only or ())):
@@ -50,10 +50,9 @@ def make_selection(network: nn.Module, keep: Any, only: Any) -> Selection:
 
 
 def selected(network: nn.Module, findings: Sequence[SwapOrKept], chosen: Selection) -> list[SwapOrKept]:
-    """Replace each `Swap` that the selection leaves out by a `Kept`, and return all findings.
+    """Replace swaps that the selection leaves out by `Kept`; return all findings.
 
-    A holder that is swapped only for a left-out child stays out too.  Reasons about a whole project stay in.  Raises
-    `InputError` if ``only`` names a mere part of a swap.
+    A swap that only serves a left-out child goes.  Raises `InputError` if ``only`` names mere parts of swaps.
     """
     if chosen == Selection():
         return list(findings)
@@ -70,7 +69,7 @@ def selected(network: nn.Module, findings: Sequence[SwapOrKept], chosen: Selecti
 
 
 def _check_only(network: nn.Module, chosen: Selection, there: dict[nn.Module, tuple[set[str], set[str]]]) -> None:
-    """Raise `InputError` if a name of ``only`` matches parts of swapped modules but no module itself."""
+    """Raise `InputError` if a name of ``only`` matches parts of swapped modules but no module."""
     paths = {module: path for path, module in network.named_modules()}
     for name in chosen.only or ():
         if any(_matches_any(name, own) for own, _ in there.values()):

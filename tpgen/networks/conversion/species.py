@@ -1,8 +1,7 @@
 """Fully connected products with rows that tell a species, as layers with matrices of each species.
 
-A product of features with scalars is a linear layer whose matrices are sums over these scalars.  If few distinct rows
-of scalars occur, as with one-hot elements or embeddings of atom types, the matrices are computed once for each distinct
-row, and an index selects the matrix (`tpgen.planner.linear.make_linear_plan`).
+A product with scalars is a linear layer whose matrices are sums over the scalars.  For few distinct rows of scalars
+(elements, atom types) the matrices are computed once, and an index selects.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _TILE = 64
 
 
 def pulled_back(function: Callable[..., Tensor], operands: Sequence[Tensor], g: Tensor) -> list[Tensor | None]:
-    """Return gradients by the operands of a function for cotangent ``g``, by another call; None for other operands."""
+    """Gradients by operands of a function for cotangent ``g``, by another call; None if not required."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
         own = [x.view_as(x) for x in operands]  # each by itself, though two may be the same tensor
@@ -51,14 +50,14 @@ _TRACKED = (
 
 @dataclass(frozen=True)
 class _Block:
-    """Weights of one path, ``(u, v, w)``: v runs over the scalars."""
+    """Weights of one path, ``(u, v, w)`` with v over the scalars."""
 
     shape: tuple[int, int, int]
     pair: int  # the path of the layer that they are part of
     scale: float  # to the coefficient that the layer has
 
     def matrices(self, weight: Tensor, table: Tensor, one_hot: Tensor | None) -> Tensor:
-        """Return matrices ``(species, u * w)``: sums over the ``table`` of scalars, or a selection for one-hot rows."""
+        """Matrices ``(species, u * w)``: sums over a ``table`` of scalars, or a selection for one-hot rows."""
         found = weight.view(self.shape)
         if one_hot is not None:
             return self.scale * found.transpose(0, 1).index_select(0, one_hot).flatten(1)
@@ -68,37 +67,33 @@ class _Block:
 
 @dataclass(frozen=True)
 class SpeciesProduct:
-    """A fully connected product with scalars as second input, computed with matrices of each species."""
+    """A fully connected product with scalars as second input, by matrices of each species."""
 
     plan: Plan
     blocks: tuple[_Block, ...]
 
     @cached_property
     def operations(self) -> int:
-        """Multiply-adds of one row in the product itself."""
+        """Multiply-adds of a row in the product itself."""
         return sum(prod(block.shape) * self.plan.paths[block.pair].in1.ir.dim for block in self.blocks)
 
     def is_worth(self, rows: int) -> bool:
-        """Whether the product itself takes longer for so many rows."""
+        """Whether the product itself takes longer."""
         return (rows + _TILE) * self.operations >= WORTH_SPECIES
 
     def apply(self, x: Tensor, weight: Tensor, table: Tensor, species: Tensor) -> Tensor:
-        """Return the product of ``x (rows, in1)`` with ``table[species]``, differentiable except by the species."""
+        """The product of ``x (rows, in1)`` with ``table[species]``, differentiable except by species."""
         there, group = torch.unique(species, return_inverse=True)
         return self._apply_matrices(x, self._sum_matrices(weight, table.index_select(0, there), None), group)
 
     def apply_grouped(self, x: Tensor, weight: Tensor, table: Tensor, groups: Groups) -> Tensor:
-        """As `apply`, in a program that gets the rows of each species as ``groups``."""
+        """As `apply`, in a program that gets the rows of each species."""
         return self._apply_matrices(
             x, self._sum_matrices(weight, table.index_select(0, groups.there), None), groups.group
         )
 
     def one_hot(self, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
-        """Return the product with one-hot rows ``y``, or None if the product itself is better.
-
-        That is if the product is small, a row of ``y`` is not one-hot, or ``y`` needs a gradient: a selection gives
-        none.
-        """
+        """The product with one-hot rows ``y``; None if ``y`` is not one-hot or needs a gradient, or for few rows."""
         program = recorded_program()
         if program is not None and (found := self._one_hot_in_program(program, x, weight, y)) is not None:
             return found
@@ -116,15 +111,15 @@ class SpeciesProduct:
 
     @property
     def species(self) -> int:
-        """Number of species, equal to the number of scalars."""
+        """Number of species: of scalars."""
         return self.blocks[0].shape[1]
 
     def matrices_of(self, weight: Tensor, there: Tensor) -> Tensor:
-        """Return the matrices ``(len(there), numel)`` of the species with numbers ``there``."""
+        """Matrices ``(len(there), numel)`` of the species with numbers ``there``."""
         return self._sum_matrices(weight, weight, there)
 
     def parts(self, weight: Tensor, there: Tensor) -> list[Tensor]:
-        """Return the weights of each path as a matrix, restricted to the species with numbers ``there``."""
+        """Weights of each path as a matrix, for the species with numbers ``there``."""
         every = len(there) == self.species
         split = zip(self.blocks, weight.split([prod(block.shape) for block in self.blocks]), strict=True)
         found = [own.view(block.shape) for block, own in split]
@@ -153,7 +148,7 @@ class SpeciesProduct:
 def species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProduct | None:
     """Rewrite a product with scalars as a layer with matrices of each species.
 
-    None if the second input is not one segment of scalars, if a path has no matrix of weights, or if no kernel runs.
+    None if the second input is not one segment of scalars, a path is not `uvw` with weights, or no kernel runs.
     """
     if not allows_kernels(options):
         return None

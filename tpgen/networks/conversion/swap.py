@@ -1,8 +1,7 @@
-"""Class swaps as values: a module changes its class and keeps its tensors, names, hooks and place.
+"""Class swaps as values: a module changes its class and keeps tensors, names, hooks and place.
 
-The new class is a subclass whose ``forward`` calls tpgen.  New attributes of the module hold the programs, and a mark
-lists these attributes.  So parameters stay the same objects, a state_dict keeps its keys, and undoing a swap leaves no
-trace.
+The new class is a subclass whose ``forward`` calls tpgen.  A mark lists new attributes: a state_dict keeps its keys,
+and undoing leaves no trace.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ _Description = str | Callable[[nn.Module, Mapping[str, Any]], str]
 class Kept:
     """A module that stays unchanged, and the reason.
 
-    ``asked``: the caller of `convert` left the module out.  ``general``: the reason concerns a whole project, whatever
-    modules are selected.
+    ``asked``: the caller left the module out.  ``general``: the reason concerns a whole project.
     """
 
     module: nn.Module
@@ -43,26 +41,26 @@ class Kept:
 
 @dataclass(frozen=True)
 class Swap:
-    """A module, its new class, and the attributes that the new class needs.
+    """A module, its new class, and the attributes that the class needs.
 
     Parameters
     ----------
     module
         stays the same object.
     cls
-        a class for all that the module holds: as a rule a subclass of its class, or the same class with new attributes.
+        a subclass of the module's class, as a rule; the same class if attributes make the difference.
     now
-        text for the report, which names the code that computes; empty if the row of another module says so.  A function
-        of the present ``module`` and ``extra`` if the text may change, as with the dtype.
+        text for the report on the code that computes; empty if another module's row tells.  A function of ``module``
+        and ``extra`` if the text may change, as with the dtype.
     extra
-        new attributes: no such attribute may exist.  A module among the values must add no key to the state_dict.
+        new attributes.  A module among the values must add no key to the state_dict.
     exact
-        function that writes the constants of the stock module in float64: a module built in float32 holds rounded
-        constants, which a proof would count as errors of the swap.
+        function that writes constants of the stock module, cast to float64, in full precision: a proof would count
+        float32 rounding as an error.
     covers
-        names of children that the new class never calls and that stay unchanged.
+        names of children that the new class never calls.
     paired
-        whether the holder of the module is swapped too, so that neither can be restored alone.
+        whether the holder is swapped too, so that neither can be restored alone.
     """
 
     module: nn.Module
@@ -84,7 +82,7 @@ class Swap:
 
 @dataclass(frozen=True)
 class Mark:
-    """Mark of a swapped module: its old and new class, and the fields of the `Swap` for reports and undoing."""
+    """Mark of a swapped module: old class, new class, and fields of the `Swap`."""
 
     cls: type[nn.Module]
     swapped: type[nn.Module]
@@ -98,7 +96,7 @@ SwapOrKept = Swap | Kept
 
 
 def apply_all(swaps: Iterable[Swap]) -> None:
-    """Apply every swap, or none if one fails."""
+    """Apply all swaps, or none if one fails."""
     done: list[nn.Module] = []
     try:
         for swap in swaps:
@@ -149,12 +147,12 @@ def _move_programs(module: nn.Module, _keys: Any) -> None:
 
 
 def mark_of(module: nn.Module) -> Mark | None:
-    """Return the mark of a swapped module; None for other modules."""
+    """The mark of a swapped module, or None."""
     return module.__dict__.get(MARK)
 
 
 def what_computes(module: nn.Module) -> str:
-    """Return the report's text of the code that computes a swapped module in its present dtype and device."""
+    """Text of the report on the code that computes a swapped module now."""
     mark = mark_of(module)
     assert mark is not None
     return _describe(mark.now, module, {name: getattr(module, name) for name in mark.extra})
@@ -165,7 +163,7 @@ def _describe(now: _Description, module: nn.Module, extra: Mapping[str, Any]) ->
 
 
 def undo_all(*networks: nn.Module) -> None:
-    """Give every swapped module its class back, or none: raises `TpgenError` if one class cannot be given back."""
+    """Give all swapped modules their classes back; raises `TpgenError`, and changes nothing, if one cannot."""
     modules = [module for network in networks for module in network.modules()]
     swapped = [module for module in modules if mark_of(module) is not None]
     for module in swapped:
@@ -195,7 +193,7 @@ def _check_undo(module: nn.Module, swapped: Sequence[nn.Module]) -> None:
 
 
 def undo(module: nn.Module) -> None:
-    """Give one swapped module its class back; other modules stay unchanged."""
+    """Give one module its class back if swapped."""
     mark = mark_of(module)
     if mark is not None:
         _undo_swap(module, mark)
@@ -213,7 +211,7 @@ def _undo_swap(module: nn.Module, mark: Mark) -> None:
 
 
 def qualified(cls: type) -> str:
-    """Return the name of a class after the name of its package.
+    """Name of a class after the name of its package.
 
     >>> qualified(nn.Linear)
     'torch.Linear'

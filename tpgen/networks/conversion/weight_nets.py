@@ -1,4 +1,4 @@
-"""Nets as wide as the weights of a product: the last layer may wait for a sum by node."""
+"""Nets as wide as the weights of a product, whose last layers may wait for a sum by node."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -23,7 +23,7 @@ from tpgen.planner.plan import Plan
 
 
 class SequentialForWeights(nn.Sequential):
-    """An `nn.Sequential` whose last layer makes weights of a product, which may be postponed."""
+    """An `nn.Sequential` whose results, weights of a product, may be postponed."""
 
     def forward(self, input: Tensor) -> Tensor:
         """As PyTorch's."""
@@ -51,7 +51,7 @@ _LINEAR, _AFFINE = (LastLayer(nn.functional.linear, _matrix_with_bias, adds) for
 
 
 def with_late_weights(network: nn.Module, findings: Sequence[SwapOrKept]) -> list[SwapOrKept]:
-    """Add swaps of nets as wide as the weights of products that mix all copies, by kernels, to the findings."""
+    """Add swaps of nets as wide as the weights of kernel products that mix all copies."""
     swaps = [f for f in findings if isinstance(f, Swap)]
     products = {plan.weight_numel for f in swaps if (plan := _plan_if_mixing(f)) is not None}
     seen = {f.module for f in findings}

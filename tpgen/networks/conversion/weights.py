@@ -1,7 +1,6 @@
 """Weights of edges and products of edges, postponed until code sums the products by node.
 
-A net as wide as the weights of a product returns `PostponedWeights`, a product of edges `PostponedRows`.  Sums by node
-need no rows: `late_weights` or the kernel of the product computes them.  Other code gets the stock numbers.
+`late_weights` or the kernel of the product computes sums without rows.  Other code gets stock numbers.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ _MOST = 0.7  # the share of nodes with rows up to which sums of the others, zero
 
 @dataclass(frozen=True)
 class LastLayer:
-    """Last layer of a net as ``multiply(h, *parameters)`` of rows ``h``, and as ``matrix(*parameters)``.
+    """Last layer of a net: ``multiply(h, *parameters)`` of rows ``h``, and ``matrix(*parameters)``.
 
-    The matrix is ``(hidden, numel)``, with one more row if the layer ``adds`` a bias.  The last ``factors`` operands of
-    a call multiply the rows of results.
+    The matrix is ``(hidden, numel)``, with a last row for the bias if ``adds``.  The last ``factors`` operands of a
+    call multiply the results.
     """
 
     multiply: _Function
@@ -79,7 +78,7 @@ class PostponedRows(Postponed):
         return None if isinstance(w, Postponed) or w._version else w
 
     def summed(self, nodes: Tensor, count: Any) -> Any:
-        """Return sums ``(count, out)`` of the rows by node; NotImplemented if summing computed rows is as fast."""
+        """Sums ``(count, out)`` of the rows by node; NotImplemented if computed rows are no slower."""
         if not self.made.state_is_unchanged:
             return NotImplemented
         sums: Any = self._sum_before_last_layer(nodes, count) if _are_postponed(self.weights) else None
@@ -181,7 +180,7 @@ def _can_postpone(*tensors: Tensor) -> bool:
 
 
 def weights_of(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
-    """Return the results of a last layer, postponed if that may save time."""
+    """Results of a last layer, postponed if that may save time."""
     if h.dim() == 2 and _can_postpone(h, *parameters):
         edges, hidden = h.shape
         width = parameters[0].numel() // max(hidden, 1)  # of a matrix, whichever way it lies
@@ -192,7 +191,7 @@ def weights_of(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
 
 
 def product_of_edges(program: Any, x: Tensor, y: Tensor, w: Any, hooked: bool = False) -> Tensor:
-    """Return a product row by row, postponed if a sum by node may need no rows; ``hooked`` modules never postpone."""
+    """Product row by row, postponed if a sum by node may follow; ``hooked`` modules never postpone."""
     of_rows, source = not hooked and _have_equal_rows(x, y, w), waiting_source(x)
     if of_rows and _are_postponed(w) and w.made.state_is_unchanged and _can_postpone(source, y, w.made.operands[0]):
         return _postpone_rows(program, x, y, w, _Product(program, w.made.function), w.made.operands)

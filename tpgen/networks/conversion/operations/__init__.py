@@ -1,1 +1,1 @@
-"""Operations of converted networks: large matrix products, splines of lengths, nets once for each pair of edges."""
+"""Operations that converted networks call: matrix products, splines, pairs of edges."""

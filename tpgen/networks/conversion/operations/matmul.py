@@ -1,8 +1,6 @@
-"""Matrix products with large results, by the kernels of linear layers.
+"""Matrix products with large results, by kernels of linear layers.
 
-BLAS clears a result before adding and repacks both factors, which takes much of the time if the inner axis is short, as
-in nets that make weights of edges.  A kernel does neither, and writes into memory used before: the system clears new
-memory page by page.
+BLAS clears results and repacks both factors, much of the time for short inner axes.  A kernel writes into used memory.
 """
 
 from __future__ import annotations
@@ -38,9 +36,7 @@ def matmul(x: Tensor, w: Tensor, scale: float | Tensor = 1.0) -> Tensor:
 
 
 def why_no_matmul(*weights: Tensor) -> str | None:
-    """Return why torch computes products with these weights whatever their size; None if kernels can compute.
-
-    Weights that are no matrices, such as scales of weight_norm, do not count.
+    """Why torch computes products with these weights, or None; only matrices count, not scales of weight_norm.
 
     >>> why_no_matmul(torch.ones(3, 4, dtype=torch.float16))
     'kernels compute in float32, float64 or bfloat16, not in float16'

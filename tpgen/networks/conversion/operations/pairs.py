@@ -1,18 +1,14 @@
-r"""Pairs of edges: functions of lengths are computed once for both directions of an edge.
+r"""Pairs of opposite edges: nets of lengths run once for both.
 
-A list of neighbours holds the edges i → j and j → i, with opposite vectors and equal lengths.  With x the rows of
-edges, :math:`\bar x` the rows of pairs and p(e) the pair of edge e, a net of lengths has
+With x the rows of edges, :math:`\bar x` those of pairs and p(e) the pair of edge e,
 
 .. math:: \bar x_p = \tfrac12 (x_e + x_{e'}), \qquad \text{net}(x)_e = \text{net}(\bar x)_{p(e)}.
 
-Both rows of a pair are equal, so the mean is exact, and each edge gets half of the pair's gradient.  Gradients by
-single edges thus differ from those without pairs; sums over a pair do not, nor do forces, stress, gradients of
-parameters and derivatives of these.
+Both rows of a pair are equal, so the mean is exact, and each edge gets half of the gradient.  Gradients by single edges
+change; sums over pairs, forces, stress, gradients of parameters and their derivatives do not.
 
-The code that computes rows of edges from lengths marks the tensor (`mark`), and a net looks for the mark on its input;
-tensors computed from a marked tensor have no mark.  Weights of a convolution stay rows of pairs: its kernel reads a row
-for both edges.  While a program is recorded, nets use pairs that the program gets as arguments, and the `Recording`
-gets the tensors that determine the pairs.
+Code that computes rows of edges marks the tensor (`mark`); a net looks for the mark on its input.  Weights of a
+convolution stay rows of pairs.  Recorded programs get pairs as arguments.
 """
 
 from __future__ import annotations
@@ -44,10 +40,9 @@ _wanted = local()
 
 @contextmanager
 def local_rows(count: int, *, in_pairs: bool = False) -> Iterator[None]:
-    """Let convolutions of this thread return the first ``count`` rows only: no edge points to the other rows.
+    """Let convolutions of this thread return the first ``count`` rows: no edge points to the others, ghosts in LAMMPS.
 
-    These are the own atoms of a rank in LAMMPS; ghosts follow.  ``in_pairs``: callers use gradients by edges only
-    summed over both edges of a pair, whose vectors are opposite but for rounding.
+    ``in_pairs``: gradients by edges are used only as sums over pairs.
     """
     _wanted.count, _wanted.in_pairs = count, in_pairs
     try:
@@ -57,28 +52,27 @@ def local_rows(count: int, *, in_pairs: bool = False) -> Iterator[None]:
 
 
 def rows_to_return(nodes: Tensor) -> int:
-    """Return the number of rows that a convolution computes: all rows of ``nodes``, or the count of `local_rows`."""
+    """Number of rows that a convolution returns: all of ``nodes``, or the count of `local_rows`."""
     if torch.compiler.is_compiling():
         return nodes.size(0)
     return getattr(_wanted, "count", nodes.size(0))
 
 
 def count_in_pairs() -> bool:
-    """Whether `local_rows` says that callers use gradients by edges only summed over pairs."""
+    """Whether `local_rows` is active with ``in_pairs``."""
     return getattr(_wanted, "in_pairs", False)
 
 
 def first_rows(x: Tensor, count: int) -> Tensor:
-    """Return the first ``count`` rows; the tensor itself if these are all its rows."""
+    """The first ``count`` rows; the tensor itself if these are all."""
     return x if x.size(0) == count else x[:count]  # the gradient of a slice is a copy
 
 
 def mark(x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool = True) -> None:
-    """Mark ``x``, rows of edges, so that nets compute once for each pair of edges if that saves time.
+    """Mark rows ``x`` of edges, so that nets run once for each pair of edges if that saves time.
 
-    A row of ``x`` depends on the length of its edge and, alike in both directions, on the two nodes.  ``vectors`` are
-    those of the edges, or other rows that change sign with the direction.  Edges with different rows form no pair;
-    ``alike`` promises equal rows, as recorded programs require.
+    A row depends on the length of its edge and, alike in both directions, on the nodes.  ``vectors`` change sign with
+    the direction.  Edges with different rows form no pair; ``alike`` promises equal rows, as programs need.
     """
     program = recorded_program()
     if program is not None:
@@ -114,7 +108,7 @@ def _mark_in_program(program: Recording, x: Tensor, edge_index: Tensor, vectors:
 
 
 def carry_over(x: Tensor, made: Tensor) -> None:
-    """Mark ``made``, computed from ``x`` row by row, with the pairs of ``x``."""
+    """Mark ``made``, computed from ``x`` row by row, like ``x``."""
     pairs = pairs_of(x)
     # the shape comes last: a traced length would be fixed
     if pairs is not None and _can_be_marked(made) and made.shape[0] == x.shape[0]:
@@ -122,15 +116,15 @@ def carry_over(x: Tensor, made: Tensor) -> None:
 
 
 def pairs_of(x: Tensor) -> EdgePairs | None:
-    """Return the pairs that mark a tensor; None without a mark, and if the tensor was written to since."""
+    """The pairs that mark a tensor; None without a mark or after a write."""
     return _look_up_pairs(_marks, x)
 
 
 def once_for_pairs(net: _Net, x: Tensor, convolves: bool = False, marked: Tensor | None = None) -> Tensor:
-    """Return ``net(x)``, computed once for each pair of edges if ``x`` is marked; the net takes each row by itself.
+    """``net(x)`` of a net of single rows, computed once for each pair of edges if ``x`` is marked.
 
-    ``convolves``: only `convolved` gets the result, which may be rows of pairs.  ``marked``: a tensor whose mark counts
-    instead of that of ``x``.
+    ``convolves``: only `convolved` gets the result, maybe rows of pairs.  ``marked``: tensor with the mark, if not
+    ``x``.
     """
     pairs = pairs_of(x if marked is None else marked)
     if pairs is None:
@@ -143,7 +137,7 @@ def once_for_pairs(net: _Net, x: Tensor, convolves: bool = False, marked: Tensor
 
 
 def convolved(conv: TensorProductConv, x: Tensor, y: Tensor, weight: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-    """Return ``conv(x, y, weight, src, dst)``; weights may be rows of pairs."""
+    """``conv(x, y, weight, src, dst)``; weights may be rows of pairs."""
     pairs = _look_up_pairs(_weights, weight)
     if pairs is None:
         return conv.forward(x, y, weight, src, dst, rows_to_return(x))
@@ -211,7 +205,7 @@ def _are_rows_of_edges(x: Tensor, edge_index: Tensor, vectors: Tensor) -> bool:
 
 
 def _mean(x: Tensor, pairs: EdgePairs) -> Tensor:
-    """Return the mean rows of pairs, and rows of edges without a pair, from equal rows of both edges; cached."""
+    """Mean rows of pairs, and rows of edges without a pair; cached."""
     return _cached(_means, x, (pairs,), lambda: _compute_means(x, pairs))
 
 
@@ -257,7 +251,7 @@ def _sum_without_graph(x: Tensor, pairs: EdgePairs) -> Tensor:
 
 
 def _permute_to_pairs(pairs: EdgePairs, y: Tensor, *ends: Tensor) -> tuple[tuple[Tensor, ...], Any]:
-    """Return ``y`` and indices ``ends`` of edges in the order of pairs, and the given ``ends``."""
+    """``y`` and indices ``ends`` of edges in the order of pairs, and the given ``ends``."""
     return (_permute(y, pairs.order, pairs.place), *(end.index_select(0, pairs.order) for end in ends)), ends
 
 
@@ -280,7 +274,7 @@ def _select_rows(x: Tensor, rows: Tensor) -> Tensor:
 
 
 class _LinearMap(torch.autograd.Function):
-    """Linear map ``of(x)`` with ``adjoint`` as derivative, which can be differentiated in turn."""
+    """Linear map ``of(x)``, with ``adjoint`` as derivative."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, of: _Net, adjoint: _Net) -> Tensor:

@@ -1,8 +1,7 @@
 """Weights of edges as cubic splines of lengths instead of nets, for inference.
 
-Each result of a net of lengths is a function of one number.  A spline takes three multiplications for each result, the
-last product of a net 64.  The first call makes the table in float64, with so many steps that slopes, and thus forces,
-err by a millionth of the largest at most; a change of the net makes a new table.
+A spline takes three multiplications for each weight, the last product of a net 64.  Splines are made in float64, at the
+first call and after changes of the net, until slopes err by a millionth of the largest at most.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _made: WeakKeyDictionary[nn.Module, tuple[tuple, Spline]] = WeakKeyDictionary()
 
 
 def with_splines(swaps: Iterable[Swap]) -> list[Swap]:
-    """Let the nets among swapped modules use splines; raises `OptionError` if there are no such nets."""
+    """Let nets among swapped modules use splines; raises `OptionError` without such nets."""
     found = [_request_splines(swap) if hasattr(swap.cls, SPLINED) else swap for swap in swaps]
     if not any(SPLINED in swap.extra for swap in found):
         raise OptionError(
@@ -46,14 +45,14 @@ def is_splined(network: nn.Module) -> bool:
 
 
 def spline_error(network: nn.Module) -> float:
-    """Return the largest error of slopes of the splines made so far, relative to the largest slope."""
+    """Largest error of slopes of the splines in use, relative to the largest slope."""
     made = [_made[net][1].slopes_error for net in _splined_nets(network) if net in _made]
     return max((error for error in made if error <= SLOPE_ERROR), default=0.0)
 
 
 @contextmanager
 def without_splines(network: nn.Module) -> Iterator[None]:
-    """Let the nets of a network compute without splines inside the context."""
+    """Let nets compute without splines inside the context."""
     nets = _splined_nets(network)
     try:
         for net in nets:
@@ -85,10 +84,10 @@ def _describe_net_or_spline(net: nn.Module, _extra: Any) -> str:
 
 
 def net_or_spline(net: Any, compute: _Net, x: Tensor) -> tuple[_Net, Tensor]:
-    """Return the net and its rows ``x``, or a spline of the net and the lengths behind ``x``.
+    """The net and its rows ``x``, or a spline of the net and the lengths behind ``x``.
 
-    The net if splines are not requested or not exact enough, if ``x`` is not known to depend on lengths alone, and in
-    calls that no kernel takes: traced, transformed, or not on a CPU.
+    The net if splines are not requested or not exact, ``x`` may depend on more than lengths, or no kernel takes the
+    call.
     """
     if not getattr(net, SPLINED):
         return compute, x

@@ -1,1 +1,1 @@
-"""Adapters: swaps for modules of known projects, each imported when a network holds such modules."""
+"""Adapters of known projects, each imported when a network holds such modules."""

@@ -1,8 +1,8 @@
-r"""Allegro (package ``nequip-allegro``): products of strided features, channel by channel, as generated polynomials.
+r"""Allegro (package ``nequip-allegro``): products of strided features, channel by channel, as polynomials.
 
 .. math:: z_{e u k} = \sum_p w_{u p} \sum_{i j} C^p_{i j k}\, x_{e u i}\, y_{n(e) u j}
 
-Allegro multiplies by a dense tensor of all weights and couplings; a kernel visits nonzero couplings only.
+Allegro multiplies by a dense tensor; a kernel visits nonzero couplings only.
 """
 
 # Annotations are objects here, not strings: TorchScript reads them.
@@ -36,7 +36,7 @@ _ROUNDING = 1e-5  # of couplings that were made in float32
 
 
 class TpgenContracter(Contracter):
-    """Allegro's product; Allegro's own code runs on devices and in dtypes without kernels."""
+    """Allegro's product; Allegro's code runs on devices and in dtypes without kernels."""
 
     _nequip_custom_ops_libs: ClassVar[tuple[str, ...]] = ("tpgen",)
     _tpgen_plan: str
@@ -62,7 +62,7 @@ class TpgenContracter(Contracter):
         return found.view(-1, self.mul, self.base_dim_out)
 
     def _weights_by_segment(self) -> list[Tensor]:
-        """Return weights ``(1, paths, channels)`` of each segment of the output."""
+        """Weights ``(1, paths, channels)`` of each segment of the output."""
         weights = self.weights
         if not self.path_channel_coupling:
             weights = weights.reshape(1, self.num_paths).expand(self.mul, self.num_paths)
@@ -96,7 +96,7 @@ def _describe_contracter(module: Any, extra: Mapping[str, Any]) -> str:
 
 
 def allegro_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield the swaps of Allegro's products; other modules follow rules of e3nn and NequIP."""
+    """Yield swaps of Allegro's products."""
     for module in network.modules():
         if type(module) is Contracter:
             yield _swap_contracter(module, options)
@@ -131,7 +131,7 @@ def _make_plan(module: Any) -> Plan:
 
 
 def _couplings(plan: Plan, module: Any) -> Tensor:
-    """Return the couplings of a plan in float64, in the shape of Allegro's ``w3j``."""
+    """Couplings of a plan in float64, in the shape of Allegro's ``w3j``."""
     found = [path.entries or {} for path in plan.paths]
     couplings = torch.zeros(len(found), *(plan.operand(name).dim for name in ("x", "y", OUT)), dtype=torch.float64)
     for n, path in enumerate(found):

@@ -1,11 +1,7 @@
 """Models for LAMMPS's Python interface (``pair_style mliap unified``): files, and exchanges of ghosts.
 
-`Converted` precedes a project's class for that interface: the model gets each atom once, convolutions return rows of
-own atoms only, radial nets run once for each pair of edges, and ranks without atoms take part in exchanges.
-
-LAMMPS adds each periodic image of an atom as a ghost with the same features.  Once a step, ranks exchange the owners of
-ghosts: then edges read the row of an own atom for its images, and one row for all images of another rank's atom.  A
-rank that shares no atom exchanges nothing.
+LAMMPS adds periodic images of atoms as ghosts.  Once a step, ranks exchange the owners of ghosts, so that the model
+gets each atom once.  Ranks that share no atom exchange nothing; ranks without atoms join the exchanges.
 """
 
 from __future__ import annotations
@@ -38,14 +34,14 @@ PROJECTS = {  # classes of what LAMMPS calls, with their modules here
 
 
 class Converted:
-    """Base of a project's class for LAMMPS; its pickle names the version of tpgen before other content."""
+    """Base of a project's class for LAMMPS; its pickle first tells the version of tpgen."""
 
     options: Mapping[str, Any] = MappingProxyType({})  # of `convert`, where a model is built when LAMMPS runs
     stock_options: Mapping[str, Any] = MappingProxyType({})  # of the project's own class
 
     @classmethod
     def of_file(cls, source: Path, **options: Any) -> Any:
-        """Make the object for LAMMPS from a model's file or name; the options convert the model once built."""
+        """Make the object for LAMMPS from a model's file or name; options convert the model once built."""
         make: Any = cls
         made = make(str(source), **cls.stock_options)
         made.options = options
@@ -93,7 +89,7 @@ class Converted:
 
 
 class _PairOfAtoms:
-    """Two atoms of an element, as LAMMPS data, which records the rows that a model exchanges."""
+    """Data of two atoms of an element, which records the rows that a model exchanges."""
 
     nlocal = ntotal = npairs = 2
     energy = 0.0
@@ -117,7 +113,7 @@ class _PairOfAtoms:
 
 
 def opened(written_by: str, module: str, name: str, held: bytes) -> Any:
-    """Unpickle a `Converted`; raises `InputError` if another version of tpgen wrote the file."""
+    """Unpickle a `Converted`; raises `InputError` for a file by another version of tpgen."""
     if written_by != __version__:
         raise InputError(
             f"this file for LAMMPS was written by tpgen {written_by}, and {__version__} is installed here: "
@@ -129,12 +125,12 @@ def opened(written_by: str, module: str, name: str, held: bytes) -> Any:
 
 
 def write_for_lammps(source: Path, target: Path, project: str | None, **options: Any) -> None:
-    """Write a model's file as a file for LAMMPS, converted with options of `convert`."""
+    """Write a model's file for LAMMPS, converted with options of `convert`."""
     torch.save(_lammps_class(project).of_file(source, **options), target)
 
 
 def _lammps_class(project: str | None) -> type[Converted]:
-    """Return the class for LAMMPS of a project; of the only installed project by default."""
+    """Class for LAMMPS of a project; None means the only installed project."""
     there = [name for name in PROJECTS if find_spec(name) is not None]
     if project is None and len(there) == 1:
         (project,) = there
@@ -157,7 +153,7 @@ _NUMBERS = 2**32  # more than a rank has atoms
 
 @dataclass(frozen=True, eq=False)
 class Owners:
-    """For each atom the row of its original, the atoms with a row, and whether ranks share atoms."""
+    """Row of each atom's original, atoms with a row, and whether ranks share atoms."""
 
     rows: Tensor
     atoms: Tensor
@@ -165,7 +161,7 @@ class Owners:
 
 
 def find_owners(data: Any) -> Owners:
-    """Exchange the owners of ghosts with all ranks, which must call this function too."""
+    """Find the owners of ghosts, by exchanges of all ranks."""
     number, rank, mine = _exchange_owners(data)
     others = (rank != mine).nonzero().flatten()
     ranks = rank[others].unique(return_inverse=True)[1]
@@ -179,7 +175,7 @@ def find_owners(data: Any) -> Owners:
 
 
 def _exchange_owners(data: Any) -> tuple[Tensor, Tensor, float]:
-    """Return the number and rank of each atom's owner, and the own rank's random name."""
+    """Number and rank of each atom's owner, and this rank's random number."""
     mine = float(randbits(52))  # which no other has
     sent = torch.full((data.ntotal, 2), mine, dtype=torch.float64)
     sent[:, 0] = torch.arange(data.ntotal)
@@ -221,7 +217,7 @@ class DeduplicatedAtoms:
     energy = property(fset=_set_energy)
 
     def forward_exchange(self, rows: Tensor, out: Tensor, width: int) -> None:
-        """Write own rows to ``out``, and other atoms' rows from the ranks that own the atoms."""
+        """Write own rows to ``out``, and other atoms' rows from their ranks."""
         out.copy_(rows)
         if self._owners.shares:
             sent, width = _pack_in_doubles(self._expand_to_all_atoms(rows[: self.nlocal]), width)
@@ -229,7 +225,7 @@ class DeduplicatedAtoms:
             out[self.nlocal :] = sent.view(rows.dtype)[self._owners.atoms[self.nlocal :]]
 
     def reverse_exchange(self, rows: Tensor, out: Tensor, width: int) -> None:
-        """Write own rows to ``out``, plus the rows of their images on other ranks."""
+        """Write own rows to ``out``, plus rows of their images on other ranks."""
         out.copy_(rows)
         if self._owners.shares:
             sent = self._expand_to_all_atoms(rows)

@@ -1,6 +1,6 @@
 """MACE (package ``mace-torch``): convolutions of interaction blocks, and symmetric contractions.
 
-A block with an attribute ``conv_fusion`` calls its product with nodes and ``edge_index``, and neither gathers nor sums.
+Blocks with attribute ``conv_fusion`` give nodes and ``edge_index`` to their product, and neither gather nor sum.
 """
 
 # Annotations are objects here, not strings: TorchScript reads them.
@@ -51,7 +51,7 @@ class MaceConvolution(o3.TensorProduct):
 
 
 def mace_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield the swaps of a MACE model; other modules follow e3nn's rules."""
+    """Yield the swaps of a MACE model."""
     for module in network.modules():
         if _gathers_itself(module):
             yield from _swap_interaction(network, module, options)

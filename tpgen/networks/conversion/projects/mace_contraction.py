@@ -1,8 +1,4 @@
-"""MACE's symmetric contraction by a generated kernel, and the preceding change of layout.
-
-MACE cuts rows of irreps ``(copies, components)`` apart and joins the components of each copy.  As a polynomial of
-degree one, this change and its derivatives are each one pass over whole vectors.
-"""
+"""MACE's symmetric contraction, and the change of layout before, by polynomial kernels."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -58,8 +54,8 @@ _OWN = "MACE's own code (the loaded couplings are none of tpgen's)"
 class MaceContraction(nn.Module):
     """MACE's symmetric contraction of features ``(nodes, channels, components)`` and one-hot elements.
 
-    MACE's own code computes all that no kernel takes: elements that are not one-hot or need a gradient, other devices
-    and dtypes, children with hooks, and foreign couplings.
+    MACE's code runs for elements not one-hot or with a gradient, without kernels, with hooks, and for foreign
+    couplings.
     """
 
     _tpgen_plan: str
@@ -136,7 +132,7 @@ def _describe_contraction(module: Any, extra: Mapping[str, Any]) -> str:
 
 
 def one_hot_index(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
-    """Return the column of the one in each row; None if a row is not one-hot or rows need a gradient."""
+    """Column of the one in each row; None if a row is not one-hot or rows need a gradient."""
     if not torch.jit.is_scripting():
         program = recorded_program()
         groups = None if program is None else program.groups(y)  # each call of the program looks for one-hot rows
@@ -159,7 +155,7 @@ def one_hot_index(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
 
 
 def contraction_swap(module: Any, options: Mapping[str, Any]) -> SwapOrKept:
-    """Return the `Swap` of a symmetric contraction, or `Kept` with a reason."""
+    """The `Swap` of a symmetric contraction, or `Kept` with a reason."""
     if why := _why_contraction_stays(module) or _why_unreadable(module):
         return Kept(module, why)
     signs: list[list[float]] = []
@@ -261,7 +257,7 @@ def _write_exact_couplings(module: Any, signs: list[list[float]], bases: list[li
 
 
 def is_contraction(module: nn.Module) -> bool:
-    """Whether a module is a stock symmetric contraction of MACE."""
+    """Whether a module is MACE's stock symmetric contraction."""
     return _is_mace_class(module, _KIND)
 
 
@@ -294,7 +290,7 @@ class MaceReshape(nn.Module):
 
 
 def layout_plan(irreps: Irreps) -> Plan:
-    """Return the polynomial of degree one that copies components from layout ``mul_ir`` to ``channel``.
+    """Polynomial of degree one that copies components from layout ``mul_ir`` to ``channel``.
 
     >>> layout_plan(Irreps("0e + 1o")).out.dim
     4
@@ -305,7 +301,7 @@ def layout_plan(irreps: Irreps) -> Plan:
 
 
 def is_reshape(module: nn.Module) -> bool:
-    """Whether a module is MACE's change from e3nn's layout, with several irreps of as many copies."""
+    """Whether a module is MACE's change from e3nn's layout, of several irreps with equal multiplicities."""
     return (
         _is_mace_class(module, "reshape_irreps")
         and getattr(module, "cueq_config", None) is None
@@ -315,7 +311,7 @@ def is_reshape(module: nn.Module) -> bool:
 
 
 def reshape_swap(module: Any, options: dict[str, Any]) -> SwapOrKept | None:
-    """Return the `Swap` of a `reshape_irreps`, or `Kept` with a reason; None without a kernel."""
+    """The `Swap` of a `reshape_irreps`, or `Kept` with a reason; None without a kernel."""
     plan = layout_plan(Irreps([(1, ir) for _, ir in module.irreps]))
     if not allows_kernels(options) or kernel_supported(plan):
         return None

@@ -1,4 +1,4 @@
-"""Model files of MACE, stock to converted and back; reading a file runs pickled code."""
+"""Model files of MACE, converted and restored; reading a file runs pickled code."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _Change = Callable[[nn.Module], nn.Module]
 
 
 def change_file(source: Path, target: Path, change: _Change) -> Conversion:
-    """Read a model, apply `convert` or `restore`, write the model, and return the report.
+    """Read a model, change the model by `convert` or `restore`, write a file, and return the report.
 
-    Reads files of ``mace_run_train`` and ``mace_create_lammps_model --format=mliap``.  An error writes nothing, and
-    ``target`` may be ``source``.
+    Reads files of ``mace_run_train`` and ``mace_create_lammps_model --format=mliap``.  ``target`` may be ``source``;
+    errors write nothing.
     """
     held = _read(source)
     network = change(_network_in(source, held))
@@ -31,7 +31,7 @@ def change_file(source: Path, target: Path, change: _Change) -> Conversion:
 
 
 def read_model(source: Path) -> nn.Module:
-    """Return the model in a file."""
+    """The model in a file."""
     return _network_in(source, _read(source))
 
 

@@ -25,7 +25,7 @@ class LammpsMace(Converted, LAMMPS_MLIAP_MACE):
 
     @classmethod
     def of_file(cls, source: Path, **options: Any) -> LammpsMace:
-        """Read a model's file, convert the model, and make the object for LAMMPS."""
+        """Make the object for LAMMPS from a model's file, and convert the model."""
         model = read_model(source)
         return cls(model if any(map(mark_of, model.modules())) else convert(model, **options))
 

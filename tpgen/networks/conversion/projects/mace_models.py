@@ -1,9 +1,7 @@
 """MACE's radial embedding by a kernel, radial nets once for each pair of edges, and interaction blocks.
 
-Nothing is marked in a call that requests forces on single edges, or gradients by its shifts.
-
-MACE's blocks divide features of all atoms by the number of neighbours; here the weights of the preceding linear layer
-are divided.  Outside training, the first block joins this layer and the following product by element.
+Calls that request forces on edges, or gradients by shifts, use no pairs.  Blocks divide weights instead of features by
+the number of neighbours.
 """
 
 from __future__ import annotations
@@ -45,14 +43,14 @@ _DTYPES = (torch.float32, torch.float64)
 
 
 class _StockConstructor:
-    """Base of classes that copies and unpickling create empty; a call with arguments builds the stock class."""
+    """Base of classes: without arguments an empty object, as copies need; with arguments a stock one."""
 
     def __new__(cls, *args: Any, **given: Any) -> Any:
         return cls.__bases__[-1](*args, **given) if args or given else super().__new__(cls)
 
 
 class _SetsCallContext(_StockConstructor):
-    """Base of models that publish the graph and the training flag of a call in context variables."""
+    """Base of models: context variables hold the graph and training flag of a call."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         if torch.compiler.is_compiling():
@@ -88,11 +86,11 @@ _signature = remembered("signatures of models", entries=64)(inspect.signature)
 
 
 class MACE(_SetsCallContext, models.MACE):
-    """A `MACE` whose radial nets run once for each pair of edges."""
+    """A `MACE` whose nets run once for each pair of edges."""
 
 
 class ScaleShiftMACE(_SetsCallContext, models.ScaleShiftMACE):
-    """A `ScaleShiftMACE` whose radial nets run once for each pair of edges."""
+    """A `ScaleShiftMACE` whose nets run once for each pair of edges."""
 
 
 class RadialEmbeddingBlock(blocks.RadialEmbeddingBlock):
@@ -142,7 +140,7 @@ _MODELS: dict[type, type[nn.Module]] = {models.MACE: MACE, models.ScaleShiftMACE
 
 
 def model_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap]:
-    """Yield swaps of radial embeddings, and of models whose radial nets run once for each pair of edges."""
+    """Yield swaps of radial embeddings, and of models whose nets run once for each pair of edges."""
     paired = {model.radial_embedding: model for model in network.modules() if type(model) in _MODELS}
     extra = {"_tpgen_kernels": allows_kernels(options)}
     for embedding in network.modules():
@@ -171,7 +169,7 @@ def _is_plain_mace(embedding: nn.Module) -> bool:
 
 
 class _DividesWeights(_StockConstructor):
-    """Base of blocks that divide weights instead of features by the number of neighbours."""
+    """Base of blocks that divide weights, not features, by the number of neighbours."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         if args or torch.compiler.is_compiling() or has_proxy(*given.values()) or not _can_divide_weights(self):
@@ -180,7 +178,7 @@ class _DividesWeights(_StockConstructor):
 
 
 class RealAgnosticInteractionBlock(_DividesWeights, blocks.RealAgnosticInteractionBlock):
-    """MACE's first block; outside training, its linear layer and product by element are one layer."""
+    """MACE's first block; outside training, linear layer and product by element are one layer."""
 
     def _evaluate(self, **given: Any) -> tuple[Tensor, None]:
         message, node_attrs = _sum_over_neighbours(self, **given)
@@ -218,7 +216,7 @@ def _sum_over_neighbours(
     first_layer: bool = False,
     **lammps: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Return MACE's messages and attributes of nodes; in LAMMPS, of local atoms only."""
+    """MACE's messages and attributes of nodes; in LAMMPS, of local atoms."""
     features = block.handle_lammps(
         block.linear_up(node_feats),
         lammps_class=lammps.get("lammps_class"),
@@ -266,7 +264,7 @@ _KNOWN: dict[type[nn.Module], tuple[type[nn.Module], tuple[str, ...]]] = {
 
 
 def dividing_class(block: nn.Module, options: Mapping[str, Any]) -> tuple[type[nn.Module], dict[str, Any]]:
-    """Return the class of a block that divides weights, and its new attributes; other blocks keep their class."""
+    """Class of a block that divides weights, and new attributes; other blocks keep their class."""
     cls, names = _KNOWN.get(type(block), (None, None))
     if cls is None or inspect.unwrap(type(block).forward).__code__.co_names != names:
         return type(block), {}

@@ -20,7 +20,7 @@ from tpgen.networks.conversion.swap import undo_all
 def run_training(arguments: Sequence[str]) -> None:
     """Train as ``mace_run_train`` with these arguments, by a converted model; saved models are stock.
 
-    Raises `InputError` if MACE is missing or its version has another structure.
+    Raises `InputError` without MACE or for unknown versions.
     """
     program = _import_program()
     with patch.object(sys, "argv", ["mace_run_train", *arguments]), converted_training(program):
@@ -29,7 +29,7 @@ def run_training(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def converted_training(program: Any) -> Iterator[None]:
-    """Inside the context, ``program`` converts its model before making the optimiser, and restores copies to save."""
+    """Inside the context, ``program`` converts its model before making the optimiser, and restores saved copies."""
     changes = {"get_params_options": _convert_before_options, "deepcopy": _restore_copies}
     missing = [name for name in changes if not hasattr(program, name)]
     if missing:

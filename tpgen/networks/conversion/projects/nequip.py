@@ -25,7 +25,7 @@ class TpgenTensorProductScatter(TensorProductScatter):
     program_arguments = ("x", "y", "weight", "edge_dst", "edge_src")
 
     def forward(self, x: Tensor, edge_attr: Tensor, edge_weight: Tensor, edge_dst: Tensor, edge_src: Tensor) -> Tensor:
-        """Sums over incoming edges by node, in the dtype of the model, even under autocast."""
+        """Sums over incoming edges by node, in the model's dtype even under autocast."""
         dtype = self.tp.output_mask.dtype
         if not torch.jit.is_scripting():
             return convolved(self._tpgen, x.to(dtype), edge_attr.to(dtype), edge_weight.to(dtype), edge_src, edge_dst)
@@ -34,7 +34,7 @@ class TpgenTensorProductScatter(TensorProductScatter):
 
 
 def nequip_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield the swaps of a NequIP model; other modules follow e3nn's rules."""
+    """Yield the swaps of a NequIP model."""
     for module in network.modules():
         if type(module) is TensorProductScatter:
             why = not_fused(network, module, "tp")

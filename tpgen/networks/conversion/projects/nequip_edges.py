@@ -1,7 +1,6 @@
 """NequIP's functions of lengths by a kernel, and nets of edges once for each pair.
 
-A caller may give vectors or lengths that require a gradient, and ask for gradients by single edges.  In that case only
-rows that NequIP computed from positions are marked.
+Given vectors or lengths that require a gradient, maybe by single edges, use no pairs.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _computed: Any = WeakTensorKeyDictionary()  # those that NequIP made of position
 
 
 class _RemembersComputed:
-    """Base of modules that remember which vectors and lengths they add to a graph."""
+    """Base of modules that remember vectors and lengths added to a graph."""
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         if torch.compiler.is_compiling() or has_proxy(data):
@@ -48,11 +47,11 @@ class _RemembersComputed:
 
 
 class TpgenEdgeLengthNormalizer(_RemembersComputed, EdgeLengthNormalizer):
-    """NequIP's lengths of edges, remembered as computed."""
+    """NequIP's lengths of edges, remembered."""
 
 
 class TpgenSphericalHarmonicEdgeAttrs(_RemembersComputed, SphericalHarmonicEdgeAttrs):
-    """NequIP's harmonics of edges, whose vectors are remembered as computed."""
+    """NequIP's harmonics of edges, with remembered vectors."""
 
 
 class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
@@ -100,7 +99,7 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
 
 
 def _embed_by_kernel(encoding: Any, lengths: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return radial functions and cutoff of lengths in units of the cutoff; None without a kernel."""
+    """Radial functions and cutoff of lengths in units of the cutoff; None without a kernel."""
     frequencies, given = encoding.bessel_weights, lengths
     lengths = lengths.to(torch.promote_types(given.dtype, frequencies.dtype))  # as NequIP's own product of both
     if not (_is_cut_bessel(encoding) and takes(lengths, frequencies)):
@@ -127,7 +126,7 @@ def _describe_encoding(encoding: Any, extra: Mapping[str, Any]) -> str:
 
 
 class TpgenApplyFactor(ApplyFactor):
-    """NequIP's factor of a field, which keeps marks of rows."""
+    """NequIP's factor of a field, which keeps marks."""
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         rows = data[self.in_field]
@@ -141,7 +140,7 @@ class TpgenApplyFactor(ApplyFactor):
 
 
 class TpgenScalarMLPFunction(ScalarMLPFunction):
-    """NequIP's net of scalars, run once for each pair of marked rows; with hooks, for all rows."""
+    """NequIP's net of scalars, once for each pair of marked rows unless hooked."""
 
     _tpgen_splined = False
 
@@ -163,7 +162,7 @@ _COMPUTING: dict[type, type[nn.Module]] = {
 
 
 def nequip_paired_edges(network: nn.Module, options: dict[str, Any]) -> Iterator[Swap]:
-    """Yield swaps of nets of edges and of modules that compute their rows from lengths."""
+    """Yield swaps of nets of edges, and of modules that compute the nets' rows from lengths."""
     blocks: list[Any] = [m for m in network.modules() if isinstance(getattr(m, "edge_mlp", None), ScalarMLPFunction)]
     fields = {m.edge_invariant_field for m in network.modules() if type(m) is BesselEdgeLengthEncoding}
     if not (blocks and fields):

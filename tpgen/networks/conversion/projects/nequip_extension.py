@@ -1,8 +1,7 @@
-"""The model modifier ``enable_tpgen``: NequIP loads this module by the entry point ``nequip.extension``.
+"""The model modifier ``enable_tpgen``, from entry point ``nequip.extension``.
 
-NequIP looks for modifiers among methods of a model's modules; tpgen wraps this search, so that all models have the
-modifier, also Allegro's and packaged ones.  NequIP is half imported by then, so the wrapping waits for the import of
-the search.
+tpgen wraps NequIP's search for modifiers, once imported, so that all models have this one, also Allegro's and packaged
+models.
 """
 
 import sys
@@ -23,12 +22,12 @@ _MODULE, _SEARCH = "nequip.model.modify_utils", "get_all_modifiers"
 
 
 def enable_tpgen(_cls: type, model: nn.Module) -> nn.Module:
-    """Convert a model in place, for CPUs; a converted model stays unchanged."""
+    """Convert a model in place, for CPUs, unless converted."""
     return model if any(map(mark_of, model.modules())) else convert(model)
 
 
 def offer_modifier(module: ModuleType) -> None:
-    """Wrap the search for modifiers in a module of NequIP, so that it returns ``enable_tpgen`` too."""
+    """Wrap NequIP's search for modifiers, so that results include ``enable_tpgen``."""
     search = getattr(module, _SEARCH, None)
     if search is None:
         warnings.warn(

@@ -12,7 +12,7 @@ from tpgen.networks.conversion.projects.lammps import Converted
 
 
 class LammpsNequip(Converted, NequIPLAMMPSMLIAPWrapper):
-    """A converted model on a CPU, not compiled; the stock class takes a GPU if LAMMPS has KOKKOS."""
+    """A converted model on a CPU, not compiled; stock takes a GPU if LAMMPS has KOKKOS."""
 
     stock_options = MappingProxyType({"model_key": "sole_model", "compile": False})
 

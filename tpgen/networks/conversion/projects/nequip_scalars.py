@@ -1,4 +1,4 @@
-"""NequIP's radial nets: the last product by a kernel, activations in few passes over memory used before."""
+"""NequIP's radial nets: last products by a kernel, activations in few passes."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -17,7 +17,7 @@ from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
 
 
 class TpgenScalarLinearLayer(ScalarLinearLayer):
-    """NequIP's scalar layer without biases, by a kernel for large products."""
+    """NequIP's scalar layer without biases, by a kernel if large."""
 
     def forward(self, input: Tensor) -> Tensor:
         """As NequIP's."""
@@ -37,7 +37,7 @@ class TpgenSiLU(nn.SiLU):
 
 
 def scalar_layers(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield swaps of the last layer and the SiLUs of nets with more outputs than inputs in this layer."""
+    """Yield swaps of the last layer and the SiLUs of nets whose last layer has more outputs than inputs."""
     nets: list[Any] = [
         m for m in network.modules() if type(m) is ScalarMLPFunction and isinstance(m.mlp, nn.Sequential)
     ]

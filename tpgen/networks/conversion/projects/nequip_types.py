@@ -1,6 +1,6 @@
-"""NequIP's self-connections by atom type: products with embeddings of types are layers with matrices of each type.
+"""NequIP's self-connections by atom type, as layers with matrices of each type.
 
-Gradients go to the table of embeddings, or to its rows if a caller asks for that (`with_gradient_by_rows`).
+Gradients go to the table of embeddings, or to looked-up rows on request (`with_gradient_by_rows`).
 """
 
 # Annotations are objects here, not strings: TorchScript reads them.
@@ -33,7 +33,7 @@ _REPLACED_ATTRIBUTES: ContextVar[Optional[Tensor]] = ContextVar("attributes in w
 
 
 class TpgenSelfConnection(ProductBySpecies):
-    """NequIP's product of features with the embeddings of types, or with the types themselves."""
+    """NequIP's product of features with embeddings of types, or with types themselves."""
 
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's; ``y`` may also be the types, int64 ``(nodes, 1)``."""
@@ -56,17 +56,17 @@ class TpgenSelfConnection(ProductBySpecies):
         return with_gradient_by_rows(attributes, found, self._tpgen.forward, (x, attributes[: x.shape[0]], weight))
 
     def table(self) -> Tensor:
-        """Return the parameter with the embedding of each type."""
+        """The parameter with the embeddings of types."""
         return self._tpgen_embedding[0].embed_module.weight
 
     def embeds_alone(self) -> bool:
-        """Whether neither hooks nor patches can see or change the embeddings on their way to the product."""
+        """Whether no hook or patch sees or changes the embeddings before the product."""
         embedding = self._tpgen_embedding[0]
         return not any(map(is_hooked_or_patched, (self, embedding, embedding.embed_module)))
 
 
 class TpgenInteractionBlock(InteractionBlock):
-    """NequIP's block, which gives types to its self-connection if node attributes are embeddings of types."""
+    """NequIP's block, whose self-connection gets types if node attributes are their embeddings."""
 
     def forward(self, data: AtomicDataDict.Type) -> AtomicDataDict.Type:
         """As NequIP's."""
@@ -122,7 +122,7 @@ _UNUSUAL = (
 
 
 def self_connections(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield swaps of blocks and their self-connections, if a model has one embedding of types."""
+    """Yield swaps of blocks and self-connections, if a model has one embedding of types."""
     blocks: list[Any] = [
         m for m in network.modules() if type(m) is InteractionBlock and type(m.sc) is o3.FullyConnectedTensorProduct
     ]
@@ -138,7 +138,7 @@ def self_connections(network: nn.Module, options: dict[str, Any]) -> Iterator[Sw
 
 
 def _find_type_embedding(network: nn.Module, block: nn.Module) -> Any:
-    """Return the plain embedding of types in the nearest module around a block, if only one."""
+    """The plain embedding of types in the nearest module around a block, if only one."""
     paths = [path for path, module in network.named_modules(remove_duplicate=False) if module is block]
     around = {embedding for path in paths for embedding in _nearest_embeddings(network, path)}
     found = around.pop() if len(around) == 1 else None
@@ -176,8 +176,8 @@ _Product = Callable[..., Tensor]
 def with_gradient_by_rows(rows: Tensor, found: Tensor, product: _Product, operands: tuple[Tensor, ...]) -> Tensor:
     """Return ``found``, a result looked up by types, with a gradient by ``rows`` of the table.
 
-    A backward pass for ``rows`` runs through ``product(*operands)``, of equal value, with an operand made from
-    ``rows``; any other pass runs through the graph of ``found``.
+    A backward pass for ``rows`` runs through ``product(*operands)`` of equal value; any other, through the graph of
+    ``found``.
 
     >>> table = torch.tensor([2.0, 3.0], requires_grad=True)
     >>> rows, x = table[[0, 0, 1]], torch.ones(3)
@@ -189,7 +189,7 @@ def with_gradient_by_rows(rows: Tensor, found: Tensor, product: _Product, operan
 
 
 class _WithGradientByRows(torch.autograd.Function):
-    """Autograd function of `with_gradient_by_rows`: returns ``found`` with derivatives of the product."""
+    """Returns ``found``, with derivatives of the product if a pass wants those by ``rows``."""
 
     @staticmethod
     def forward(ctx: Any, found: Tensor, rows: Tensor, product: _Product, *operands: Tensor) -> Tensor:
@@ -216,7 +216,7 @@ _CALLS = (torch.autograd.grad.__code__, torch.autograd.backward.__code__)
 
 
 def _backward_inputs(frame: FrameType | None) -> Iterator[tuple[Any, ...]]:
-    """Yield the inputs of each running backward pass, read from the frames of callers."""
+    """Yield inputs of each running backward pass, from frames of callers."""
     while frame is not None:
         if frame.f_code in _CALLS:
             inputs = frame.f_locals.get("inputs_tuple") or frame.f_locals["inputs"] or ()

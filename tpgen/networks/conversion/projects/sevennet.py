@@ -1,8 +1,4 @@
-"""SevenNet (package ``sevenn``): convolutions, by the class for fused products.
-
-`IrrepsScatterGatterFusedConvolution` gives nodes and edges to its product, so a convolution changes to that class and
-its product to one that gathers and sums.
-"""
+"""SevenNet (package ``sevenn``): convolutions become `IrrepsScatterGatterFusedConvolution`."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -42,7 +38,7 @@ class SevenNetConvolution(o3.TensorProduct):
 
 
 def sevennet_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield the swaps of a SevenNet model; other modules follow e3nn's rules."""
+    """Yield the swaps of a SevenNet model."""
     for module in network.modules():
         if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _STOCK:
             yield from _swap_convolution(network, module, options)
@@ -52,7 +48,7 @@ def sevennet_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Swap
 
 
 def to_float64(network: nn.Module) -> None:
-    """Cast one-hot elements to float64 by hooks: SevenNet makes float32 in any model."""
+    """Cast one-hot elements, always float32 in SevenNet, to float64 by hooks."""
     for module in network.modules():
         if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _ONE_HOT:
             module.register_forward_hook(_cast_to_float64)

@@ -14,7 +14,7 @@ from tpgen.networks.conversion.swap import mark_of
 
 
 class _Convolution(MLIAPWrappedConvolution):
-    """SevenNet's convolution between two exchanges of ghosts, without needless slices."""
+    """SevenNet's convolution between exchanges of ghosts, without needless slices."""
 
     def forward(self, data: Any) -> Any:
         count = int(data[keys.MLIAP_NUM_LOCAL_GHOST][0])
