@@ -1,6 +1,6 @@
 """Table of adapters, which find swaps of modules of other projects than e3nn.
 
-An adapter is a function ``(network, options) -> list of Swap and Kept``, imported when needed.
+An adapter ``(network, options) -> list of Swap and Kept`` is imported at first use.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def register_adapter(package: str, adapter: Adapter | str) -> None:
 
 
 def adapters_for(network: nn.Module) -> list[Adapter]:
-    """Adapters of projects with modules in a network, in the order of the table."""
+    """Adapters of the projects with modules in a network."""
     packages = packages_in(network)
     return [_load_adapter(package, adapter) for package, adapter in ADAPTERS.items() if package in packages]
 
 
 def cast_projects_to_float64(network: nn.Module) -> None:
-    """Stop casts to float32 in modules of known projects, in place."""
+    """Make modules of known projects that cast to float32 cast to float64, in place."""
     for package in packages_in(network) & CASTS.keys():
         resolve_name(CASTS[package])(network)
 

@@ -20,7 +20,7 @@ _NOW = "one kernel in training, one pass in evaluation, but e3nn's own code wher
 
 
 class ConvertedBatchNorm(BatchNorm):
-    """An `e3nn.nn.BatchNorm` by tpgen; traced, transformed or compiled calls run e3nn's code."""
+    """An `e3nn.nn.BatchNorm`, computed by tpgen; traced, transformed or compiled, e3nn's code runs."""
 
     def forward(self, input: Tensor) -> Tensor:
         """As e3nn's."""

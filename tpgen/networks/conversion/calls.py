@@ -29,7 +29,7 @@ class GraphError(TpgenError):
 
 @contextmanager
 def blame_conversion(network: nn.Module) -> Iterator[None]:
-    """Turn errors inside into errors of the conversion: the stock network accepted the inputs."""
+    """Turn errors inside into errors of the conversion: the stock network took the inputs."""
     try:
         yield
     except (CallError, GraphError) as error:
@@ -56,7 +56,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def call_network(network: nn.Module, given: list[Any]) -> Any:
-    """Call a network; raises `BackendError` if a kernel fails, and `CallError`, which blames the inputs, otherwise."""
+    """Call a network; raises `BackendError` if a kernel fails, else `CallError`, which blames the inputs."""
     try:
         return network(*given)
     except BackendError as error:
@@ -92,7 +92,7 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def fresh_inputs(inputs: Sequence[Any], tracked: bool = False) -> list[Any]:
-    """Copy containers and detach tensors; gradients stay required, or become so if ``tracked``."""
+    """Copy containers and detach tensors, which require gradients as before, or all if ``tracked``."""
     return pytree.tree_map(
         lambda a: (
             a.detach().requires_grad_(is_floating(a) and (tracked or a.requires_grad)) if isinstance(a, Tensor) else a
@@ -102,7 +102,7 @@ def fresh_inputs(inputs: Sequence[Any], tracked: bool = False) -> list[Any]:
 
 
 def call_and_differentiate(network: nn.Module, inputs: Sequence[Any]) -> None:
-    """Call a network and compute gradients by all that requires one; by inputs if nothing does."""
+    """Call a network, and compute gradients by parameters and inputs that require any; by all inputs if none does."""
     wanted: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
     given = fresh_inputs(inputs)
     if not wanted and not _tensors_requiring_grad(given):
@@ -123,10 +123,8 @@ def outputs_of(network: nn.Module, inputs: Sequence[Any]) -> NamedTensors:
 
 
 def derivatives_of(network: nn.Module, inputs: Sequence[Any]) -> dict[str, NamedTensors]:
-    """Outputs, gradients and second derivatives, each by name.
-
-    Derivatives come twice, for inputs as given and for gradients by all inputs.
-    """
+    """Outputs, gradients and second derivatives by name, the latter also for gradients by all inputs."""
+    # twice: modules may compute in another way if an input needs no gradient
     outputs, *found = outputs_and_derivatives(network, inputs, tracked=False)
     with without_notices():
         _, *of_inputs = outputs_and_derivatives(network, inputs, tracked=True)

@@ -250,7 +250,7 @@ def _make_report(network: nn.Module, to_prove: _Inputs | None, to_measure: _Inpu
 
 
 def collect(network: nn.Module, options: dict[str, Any]) -> list[SwapOrKept]:
-    """Find a `Swap` or a `Kept` for each module: adapters first, then the rules for e3nn."""
+    """Find a `Swap` or a `Kept` for each module, by adapters and by the rules for e3nn."""
     with with_installed_classes(network):
         return [*_find_swaps(network, options), *kept_in_packages(network)]
 
@@ -277,7 +277,7 @@ _FINDERS = (find_product, find_linear, find_harmonics, find_net, find_gate, find
 
 
 def _check_adapter_swaps(network: nn.Module, adapter: Adapter, swaps: Sequence[Swap]) -> None:
-    """Raise `TpgenError` if an adapter swaps a module twice or hides an attribute."""
+    # an adapter must swap a module once, and hide no attribute
     seen: set[nn.Module] = set()
     for swap in swaps:
         hidden = [] if mark_of(swap.module) else [name for name in swap.extra if hasattr(swap.module, name)]

@@ -57,7 +57,7 @@ Functions = tuple[tuple[_Function, ...], tuple[_Function, ...]]  # of scalars, a
 
 @compile_mode("script")
 class ConvertedGate(Gate):
-    """An `e3nn.nn.Gate` that computes with tpgen; scripted, or with hooked or replaced parts, e3nn's code runs."""
+    """An `e3nn.nn.Gate`, computed by tpgen; scripted, or with hooked or replaced parts, e3nn's code runs."""
 
     stock = renamed_copy(Gate.forward, "stock")
 

@@ -1,7 +1,4 @@
-"""Rows that a network gathers from results of a layer, postponed until code reads the rows.
-
-`torch.index_select` takes a sixth of the time of ``x[index]``, and kernels that sum by node need no gathered rows.
-"""
+"""Rows that a network gathers from results of a layer, postponed until code reads the rows."""
 
 from __future__ import annotations
 
@@ -16,21 +13,22 @@ from tpgen.base._torch import saved_tensor_hooks
 from tpgen.networks.conversion.postponed import REST, Postponed, may_postpone
 from tpgen.nn.plain_tensors import PlainTensor, is_usual
 
+# ``x[index]`` takes six times as long as `torch.index_select`; a kernel that sums by node needs no gathered rows.
 # Gathered numbers from which on it takes less time to select rows than torch's indexing does, and to let them wait.
 WORTH_SELECTING, WORTH_WAITING = 50_000, 250_000
 
 
 class Gatherable(PlainTensor):
-    """Results ``(rows, numbers)`` of a layer: a plain tensor whose rows are gathered fast or postponed.
+    """Results ``(rows, numbers)`` of a layer: a tensor whose rows are gathered fast or postponed.
 
-    Printing, copying or saving makes the object a `Tensor`, as are results of other operations.
+    Printing, copying or saving makes the object a plain `Tensor`.
     """
 
     _tpgen_layer: Any  # the program that made it
 
     @staticmethod
     def of(layer: Any, x: Tensor) -> Tensor:
-        """Make results of a layer `Gatherable` in place if possible, and return ``x``."""
+        """Make ``x``, results of a layer, a `Gatherable` if possible; return ``x``."""
         if type(x) is Tensor and x.dim() == 2 and not torch.compiler.is_compiling() and is_usual(x):
             x.__class__ = Gatherable
             x._tpgen_layer = layer  # type: ignore[attr-defined]
@@ -96,7 +94,7 @@ class GatheredRows(Postponed):
         return super().computed()
 
     def results_and_index(self) -> tuple[Tensor, Tensor] | None:
-        """Results and index, for a kernel that gathers; None if the rows may differ."""
+        """Results of the layer and index, for a kernel that gathers; None if no longer valid."""
         if not self.open or not self.made.state_is_unchanged or self.made.is_written_to:
             return None
         self.used = True
@@ -105,7 +103,7 @@ class GatheredRows(Postponed):
 
 
 def waiting_source(x: Any) -> Any:
-    """Results of the layer behind postponed rows; other values unchanged."""
+    """The results behind postponed rows; other values unchanged."""
     return x.made.operands[0] if isinstance(x, GatheredRows) and x.open else x
 
 

@@ -43,7 +43,7 @@ def run_harmonics(tensors: list[Tensor], shared: list[Tensor], dim: int, descrip
 
 @compile_mode("script")
 class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
-    """An `e3nn.o3.SphericalHarmonics` that computes with tpgen."""
+    """An `e3nn.o3.SphericalHarmonics`, computed by tpgen."""
 
     stock = renamed_copy(o3.SphericalHarmonics.forward, "stock")
 

@@ -1,7 +1,4 @@
-"""A linear layer and the following layer by species as one layer with matrices of each species.
-
-The products of matrices are computed at the first call and after changes of weights.
-"""
+"""A linear layer and the following layer by species as one layer with matrices of each species."""
 
 from __future__ import annotations
 
@@ -37,8 +34,7 @@ class JoinedLayers:
     def apply(self, x: Tensor, first: Tensor, second: Tensor, rows: Tensor, factor: float) -> Tensor | None:
         """``factor`` times the product, by one-hot ``rows``, of the linear layer of ``x``.
 
-        ``first`` and ``second`` are the weights of both.  None if rows are not one-hot or need a gradient, or without a
-        kernel.
+        ``first`` and ``second`` are the weights.  None if rows are not one-hot or need a gradient, or without a kernel.
         """
         if not is_usual(x, first, second, rows) or autocasting(x.device) or rows.requires_grad:
             return None
@@ -52,7 +48,7 @@ class JoinedLayers:
         return kernel_layer(x, made, species, describe(self.plan))
 
     def matrices(self, first: Tensor, second: Tensor, there: Tensor, factor: float) -> Tensor:
-        """Joined matrices ``(len(there), numel)`` of the species with numbers ``there``."""
+        """Joined matrices ``(len(there), numel)`` of species ``there``."""
         by_species = self.product.matrices_of(second, there)
         found: dict[int, Tensor] = {}
         for n, a, b in self.chains:
@@ -84,6 +80,7 @@ class JoinedLayers:
             ).tolist()
 
 
+# Products of both layers' matrices, made at the first call and after changes of weights.
 # Beside the layers, as an attribute would go into pickles of the network.
 _made: WeakKeyDictionary[JoinedLayers, tuple[tuple, frozenset[int], Tensor]] = WeakKeyDictionary()
 

@@ -1,10 +1,10 @@
 r"""Sums of products over edges, taken before the last layer of the net that makes the weights.
 
-With weights :math:`w_e = h_e M`, M the matrix of the last layer, the sum over the edges of a node is
+With weights :math:`w_e = h_e M`, M the matrix of the last layer, the sum over edges of a node is
 
 .. math:: \sum_e x_e \otimes_{h_e M} y_e = \Big(\sum_e h_e \otimes (x_e \otimes y_e)\Big) M.
 
-M multiplies once for each node, not each edge: several times fewer multiply-adds in products that mix all copies.
+M multiplies once for each node, not each edge, which pays in products that mix all copies.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MOST_SUMS = 2**22  # numbers of sums at a time: more of them are memory that is 
 
 @dataclass(frozen=True)
 class LateWeights:
-    """Plans for products with weights ``h M`` of rows, summed by node before the multiplication by ``M``."""
+    """Plans for products with weights ``h M``, summed by node before the multiplication by ``M``."""
 
     plan: Plan
     product: Plan  # of x and y, path by path
@@ -48,7 +48,7 @@ class LateWeights:
     outputs: tuple[tuple[int, ...], ...]  # the paths of each slot of the result
 
     def is_worth(self, edges: int | None, nodes: int | None, hidden: int) -> bool:
-        """Whether the sum before the last layer takes less time; True for unknown sizes."""
+        """Whether the sum before the last layer is faster; True for unknown sizes."""
         if edges is None or nodes is None:
             return True
         now = edges * hidden * self.plan.weight_numel
@@ -87,7 +87,7 @@ def mixes_copies(plan: Plan) -> bool:
 
 
 def late_weights(plan: Plan, hidden: int, nodes: int | None) -> LateWeights | None:
-    """Plan a product with weights from ``hidden`` numbers a row; None unless `mixes_copies` and kernels run."""
+    """Plan a product with weights from ``hidden`` numbers a row; None without a kernel or `mixes_copies`."""
     if not mixes_copies(plan):
         return None
     products = sum(p.in1.mul * p.in2.mul * p.out.ir.dim for p in plan.paths)

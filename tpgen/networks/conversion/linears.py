@@ -30,7 +30,7 @@ _stock.__annotations__ = {"features": Tensor, "weight": Optional[Tensor], "bias"
 
 @compile_mode("script")
 class ConvertedLinear(o3.Linear):
-    """An `e3nn.o3.Linear` that computes with tpgen, or with e3nn's code for features of width 0."""
+    """An `e3nn.o3.Linear`, computed by tpgen; e3nn's code runs for features of width 0."""
 
     stock = _stock
 

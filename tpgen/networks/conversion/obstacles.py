@@ -26,7 +26,7 @@ HOOKED = "of hooks inside it, which would no longer run: hook the module itself"
 
 
 def why_not_swapped(module: nn.Module, known: Mapping[type[nn.Module], Any], program: str) -> str | None:
-    """Why a module of a ``known`` class or a subclass must stay; the swap never calls child ``program``."""
+    """Why a module of a ``known`` class or a subclass must stay; a swap never calls child ``program``."""
     if parametrize.is_parametrized(module):
         names = ", ".join(name for name, _ in module.parametrizations.named_children())  # type: ignore[union-attr]
         return f"{names} parametrised: convert first, then parametrise"
@@ -42,7 +42,7 @@ def why_not_swapped(module: nn.Module, known: Mapping[type[nn.Module], Any], pro
 
 
 def own_code(module: nn.Module, base: type[nn.Module]) -> list[str]:
-    """Names that classes between a module's class and ``base`` define and that may change results."""
+    """Names defined by classes between a module's class and ``base`` that may change results."""
     lineage = type(module).__mro__
     defined = [(name, made) for cls in lineage[: lineage.index(base)] for name, made in vars(cls).items()]
     return sorted(
@@ -95,17 +95,14 @@ def stock_class(module: nn.Module, known: Iterable[type[nn.Module]]) -> type[nn.
 
 
 def why_patched(module: nn.Module) -> str | None:
-    """Reason to keep a module whose forward was replaced on the instance, or None."""
+    """Why a module with a forward on the instance must stay; None for other modules."""
     return (
         "its forward is replaced on the instance: put it back before converting" if "forward" in vars(module) else None
     )
 
 
 def not_fused(network: nn.Module, block: nn.Module, name: str) -> str | None:
-    """Why a block must still gather and sum around its product ``name``, or None.
-
-    A fused product gets nodes instead of edges, from its block only.
-    """
+    """Why a block must still gather for product ``name`` and sum, or None: a fused product gets nodes, not edges."""
     product = block.get_submodule(name)
     if has_hooks(product):
         return f"hooks on {name}, which see edges: its product alone is converted; convert first, then hook"
@@ -127,7 +124,7 @@ def has_hooks(module: Any) -> bool:
 
 
 def idle_hooks(module: nn.Module) -> str:
-    """Note for the report on hooks of e3nn's programs that never run in a converted module."""
+    """Note for the report on hooks of e3nn's programs, which never run in a converted module."""
     names = [name for name in _PROGRAMS if has_hooks(vars(module).get("_modules", {}).get(name))]
     return f"; hooks on {', '.join(names)} do not run: hook the module itself" if names else ""
 

@@ -1,7 +1,6 @@
-"""Networks from `torch.package` files, as of NequIP, whose classes are copies of installed classes.
+"""Networks from `torch.package` files, as of NequIP, whose classes are copies of installed ones.
 
-An installed class replaces a packaged class of the same code: equal names, bases and bytecode of all reached functions
-and classes.
+An installed class replaces a packaged class of the same code: equal names, bases and bytecode.
 """
 
 from __future__ import annotations
@@ -70,14 +69,14 @@ def switch_to_installed_classes(network: nn.Module) -> list[nn.Module]:
 
 
 def switch_to_packaged_classes(modules: Iterable[nn.Module]) -> None:
-    """Undo `switch_to_installed_classes`."""
+    """Undo `switch_to_installed_classes`: give packaged classes back."""
     for module in modules:
         if _FROM in vars(module):
             module.__class__ = vars(module).pop(_FROM)[0]
 
 
 def check_switch_to_packaged_class(module: nn.Module, cls: type) -> None:
-    """Raise `TpgenError` if ``cls``, a module's unconverted class, changed after `switch_to_installed_classes`."""
+    """Raise `TpgenError` if ``cls``, a module's unconverted class, is no longer its installed class."""
     held = vars(module).get(_FROM)
     if held is not None and cls is not held[1]:
         raise TpgenError(
@@ -100,7 +99,7 @@ _installed: WeakKeyDictionary[type, type | None] = WeakKeyDictionary()
 
 
 def installed_class(cls: type) -> type | None:
-    """The installed class of the same code as a packaged class, or None."""
+    """The installed class of a packaged class's code, or None."""
     if cls not in _installed:
         ours = _installed_namesake(cls)
         _installed[cls] = ours if ours is not None and same_code(cls, ours) else None

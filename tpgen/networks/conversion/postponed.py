@@ -74,7 +74,7 @@ class PostponedCall:
             self.value = self.computed(self.function)
 
     def computed(self, function: _Function) -> Tensor:
-        """A function of the operands, in the autograd state of the call; raises `InputError` after a write."""
+        """A function of the operands in the autograd state of the call; raises `InputError` after a write."""
         if function is self.function and self.value is not None:
             return self.value
         if self.is_written_to:
@@ -106,8 +106,7 @@ def _identity(x: Tensor) -> Tensor:
 class Postponed(Tensor):
     """``function(*operands)`` of a known shape, as a tensor without numbers.
 
-    Code beneath Python gets computed numbers and the graph of the function.  Raises `InputError` after a write to an
-    operand.
+    Code beneath Python gets numbers and the graph of the function.  Raises `InputError` after a write to an operand.
     """
 
     RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}
@@ -186,14 +185,14 @@ class Postponed(Tensor):
 
 
 def may_postpone(program: Any, count: str) -> bool:
-    """Whether results of a program may wait; counts down the calls in attribute ``count`` that may not."""
+    """Whether results of a program may wait; counts down attribute ``count``, calls that may not."""
     left = max(getattr(program, count) - 1, 0)
     setattr(program, count, left)
     return left == 0
 
 
 def plain(x: Any) -> Any:
-    """``x``, with numbers if postponed."""
+    """``x``, or the plain tensor of a postponed ``x``."""
     return x.become_plain() if isinstance(x, Postponed) else x
 
 

@@ -31,15 +31,13 @@ STOCK_PROGRAM = "_compiled_main_left_right"
 
 
 def cast_integers(name: str, x: Tensor, like: Tensor) -> Tensor:
-    """Cast integers, such as one-hot rows, to the dtype of ``like``; for TorchScript too."""
+    """Cast integers, such as one-hot rows, to the dtype of ``like``."""
     if not torch.jit.is_scripting():
         return given_numbers(name, x, like.dtype)
     return x if x.is_floating_point() or x.is_complex() else x.to(like.dtype)
 
 
 class _ProductOfTwo(o3.TensorProduct):
-    """Base of converted products of two operands."""
-
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's."""
         x, y = cast_integers("x", x, self.output_mask), cast_integers("y", y, self.output_mask)
@@ -54,12 +52,12 @@ class _ProductOfTwo(o3.TensorProduct):
 
 @compile_mode("script")
 class ConvertedTensorProduct(_ProductOfTwo):
-    """An `e3nn.o3.TensorProduct` that computes with tpgen."""
+    """An `e3nn.o3.TensorProduct`, computed by tpgen."""
 
 
 @compile_mode("script")
 class ConvertedFullyConnectedTensorProduct(_ProductOfTwo, o3.FullyConnectedTensorProduct):
-    """An `e3nn.o3.FullyConnectedTensorProduct` that computes with tpgen."""
+    """An `e3nn.o3.FullyConnectedTensorProduct`, computed by tpgen."""
 
 
 @compile_mode("script")
@@ -81,17 +79,17 @@ class ProductBySpecies(o3.FullyConnectedTensorProduct):
 
 @compile_mode("script")
 class ConvertedElementwiseTensorProduct(_ProductOfTwo, o3.ElementwiseTensorProduct):
-    """An `e3nn.o3.ElementwiseTensorProduct` that computes with tpgen."""
+    """An `e3nn.o3.ElementwiseTensorProduct`, computed by tpgen."""
 
 
 @compile_mode("script")
 class ConvertedFullTensorProduct(_ProductOfTwo, o3.FullTensorProduct):
-    """An `e3nn.o3.FullTensorProduct` that computes with tpgen."""
+    """An `e3nn.o3.FullTensorProduct`, computed by tpgen."""
 
 
 @compile_mode("script")
 class ConvertedTensorSquare(o3.TensorSquare):
-    """An `e3nn.o3.TensorSquare` that computes with tpgen."""
+    """An `e3nn.o3.TensorSquare`, computed by tpgen."""
 
     def forward(self, x: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
         """As e3nn's."""
@@ -152,7 +150,7 @@ def _swap_product(module: nn.Module, plan: Plan, options: Mapping[str, Any]) -> 
 def convolving(
     module: nn.Module, cls: type[nn.Module], options: Mapping[str, Any], held: str | None = None, paired: bool = False
 ) -> SwapOrKept:
-    """Swap a module for the convolution of its product: gather, product and sum in one; or `Kept`.
+    """Swap a module for the convolution of its product (gather, product, sum), or return `Kept`.
 
     The product is the module, or its child named ``held``.  ``paired``: the holder no longer gathers and sums, so both
     are restored together.
@@ -184,7 +182,7 @@ def note_idle_kernel(program: Any) -> str:
 
 
 def describe_product_by_element(module: nn.Module, extra: Mapping[str, Any]) -> str:
-    """Text of the report on a product that selects weights by one-hot rows."""
+    """Text of the report on a product whose weights one-hot rows select."""
     missing = why_no_product_kernel(extra[SPECIES].plan, extra[PROGRAM])
     return describe_product(module, extra) + ("" if missing else "; by element where rows are one-hot")
 
@@ -195,7 +193,7 @@ def why_no_product_kernel(plan: Any, program: Any) -> str | None:
 
 
 def exact_couplings(module: Any) -> None:
-    """Replace e3nn's code of a product, with rounded couplings, by code in float64."""
+    """Replace e3nn's code of a product, with rounded couplings, by exact code."""
     with default_dtype(torch.float64):
         fresh = o3.TensorProduct(
             module.irreps_in1,

@@ -1,6 +1,6 @@
 """Comparison of a stock and a converted network: times, and differences in float64.
 
-Compared are outputs, gradients of a random combination of outputs, and gradients of a random combination of these.
+Compared are outputs, gradients of a random combination of outputs, and gradients of these gradients.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ BUSY = "the machine is busy: measure again, when it is not, for a ratio"
 
 @dataclass(frozen=True)
 class Difference:
-    """Largest difference among tensors, absolute, and relative to the tensor's largest entry or a floor."""
+    """Largest difference among tensors, absolute, and relative to its tensor's largest entry or a floor."""
 
     what: str
     tensors: int
@@ -183,7 +183,7 @@ def _to_float64(network: nn.Module) -> None:
 
 @by_networks()
 def measure(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any], rounds: int = 7) -> Times:
-    """Time a call, and a call with gradients, of both networks in turn."""
+    """Time calls, and calls with gradients, of both networks in turn."""
     both = {"stock": stock, "converted": converted}
     device = device_of(stock, inputs)
     found = []

@@ -47,7 +47,10 @@ def _describe_net(net: nn.Module, extra: Mapping[str, Any]) -> str:
 
 @compile_mode("script")
 class ConvertedFullyConnectedNet(FullyConnectedNet):
-    """An `e3nn.nn.FullyConnectedNet` by tpgen; scripted, or with hooked or replaced layers, e3nn's code runs."""
+    """An `e3nn.nn.FullyConnectedNet`, computed by tpgen.
+
+    Scripted, or with hooked or replaced layers, e3nn's code runs.
+    """
 
     _tpgen_splined = False
 
@@ -122,7 +125,7 @@ def find_weights(
 
 
 def convolves(net: nn.Module) -> bool:
-    """Whether results of a net go unseen to a product that takes rows of pairs, now."""
+    """Whether results of a net go straight to a product that takes rows of pairs, without hooks or wrappers."""
     if not (taker := getattr(net, TAKER)):
         return False
     block, name, gets = taker

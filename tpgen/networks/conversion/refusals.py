@@ -28,7 +28,7 @@ _PROGRAMS = {
 
 
 def networks_of(function: str, given: Any) -> list[nn.Module]:
-    """The network, or networks in a list, dict or object such as a calculator; `InputError` without any."""
+    """The network, or networks in a list, dict or object such as a calculator; `InputError` if none."""
     if isinstance(given, nn.Module):
         return [given]
     networks = {} if _program_kind(given) else held_networks(given)

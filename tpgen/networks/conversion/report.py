@@ -12,7 +12,7 @@ from tpgen.networks.conversion.proof import Proof, Times
 
 @dataclass(frozen=True)
 class Replaced:
-    """A module that computes with tpgen: all names in the network, class before, code now."""
+    """A module that computes with tpgen: names in the network, class before, code now."""
 
     paths: tuple[str, ...]
     was: str
@@ -21,7 +21,7 @@ class Replaced:
 
 @dataclass(frozen=True)
 class Stayed:
-    """A module that stayed: all names in the network, class, reason."""
+    """A module that stayed: names in the network, class, reason."""
 
     paths: tuple[str, ...]
     was: str

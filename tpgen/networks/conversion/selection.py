@@ -26,7 +26,7 @@ class Selection:
     only: tuple[str, ...] | None = None
 
     def why_not(self, names: set[str], parts: set[str]) -> str | None:
-        """Why a module with these names, and parts with names ``parts``, is left out; None if selected."""
+        """Why a module with these names, and with names of ``parts``, is left out; None if selected."""
         if name := next((name for name in self.keep if _matches_any(name, names | parts)), None):
             return f"among keep={name!r}"
         if self.only is None or any(_matches_any(name, names) for name in self.only):
@@ -35,7 +35,7 @@ class Selection:
 
 
 def make_selection(network: nn.Module, keep: Any, only: Any) -> Selection:
-    """Make a selection from arguments; raises `InputError` for a name of no module."""
+    """Make the selection of arguments; raises `InputError` for a name of no module."""
     chosen = Selection(_check_names("keep", keep), None if only is None else _check_names("only", only))
     there = set().union(*_names_with_holders(network).values())
     for what, names in (("keep", chosen.keep), ("only", chosen.only or ())):
@@ -50,9 +50,9 @@ def make_selection(network: nn.Module, keep: Any, only: Any) -> Selection:
 
 
 def selected(network: nn.Module, findings: Sequence[SwapOrKept], chosen: Selection) -> list[SwapOrKept]:
-    """Replace swaps that the selection leaves out by `Kept`; return all findings.
+    """Findings, with swaps that the selection leaves out as `Kept`, and without swaps that only serve such a child.
 
-    A swap that only serves a left-out child goes.  Raises `InputError` if ``only`` names mere parts of swaps.
+    Raises `InputError` if ``only`` names mere parts of swaps.
     """
     if chosen == Selection():
         return list(findings)
@@ -69,7 +69,7 @@ def selected(network: nn.Module, findings: Sequence[SwapOrKept], chosen: Selecti
 
 
 def _check_only(network: nn.Module, chosen: Selection, there: dict[nn.Module, tuple[set[str], set[str]]]) -> None:
-    """Raise `InputError` if a name of ``only`` matches parts of swapped modules but no module."""
+    # names of mere parts of swapped modules are errors
     paths = {module: path for path, module in network.named_modules()}
     for name in chosen.only or ():
         if any(_matches_any(name, own) for own, _ in there.values()):

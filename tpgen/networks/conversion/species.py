@@ -1,7 +1,7 @@
 """Fully connected products with rows that tell a species, as layers with matrices of each species.
 
-A product with scalars is a linear layer whose matrices are sums over the scalars.  For few distinct rows of scalars
-(elements, atom types) the matrices are computed once, and an index selects.
+The matrices are sums over scalars.  For few distinct rows of scalars (elements, atom types) an index selects among
+matrices computed once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TILE = 64
 
 
 def pulled_back(function: Callable[..., Tensor], operands: Sequence[Tensor], g: Tensor) -> list[Tensor | None]:
-    """Gradients by operands of a function for cotangent ``g``, by another call; None if not required."""
+    """Gradients by operands of a function, called again, for cotangent ``g``; None if not required."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
         own = [x.view_as(x) for x in operands]  # each by itself, though two may be the same tensor
@@ -78,7 +78,7 @@ class SpeciesProduct:
         return sum(prod(block.shape) * self.plan.paths[block.pair].in1.ir.dim for block in self.blocks)
 
     def is_worth(self, rows: int) -> bool:
-        """Whether the product itself takes longer."""
+        """Whether the product itself takes longer for so many rows."""
         return (rows + _TILE) * self.operations >= WORTH_SPECIES
 
     def apply(self, x: Tensor, weight: Tensor, table: Tensor, species: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ class SpeciesProduct:
         )
 
     def one_hot(self, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
-        """The product with one-hot rows ``y``; None if ``y`` is not one-hot or needs a gradient, or for few rows."""
+        """The product with one-hot rows ``y``; None for other rows, rows with a gradient, or few rows."""
         program = recorded_program()
         if program is not None and (found := self._one_hot_in_program(program, x, weight, y)) is not None:
             return found
@@ -115,11 +115,11 @@ class SpeciesProduct:
         return self.blocks[0].shape[1]
 
     def matrices_of(self, weight: Tensor, there: Tensor) -> Tensor:
-        """Matrices ``(len(there), numel)`` of the species with numbers ``there``."""
+        """Matrices ``(len(there), numel)`` of species ``there``."""
         return self._sum_matrices(weight, weight, there)
 
     def parts(self, weight: Tensor, there: Tensor) -> list[Tensor]:
-        """Weights of each path as a matrix, for the species with numbers ``there``."""
+        """Weights of each path as a matrix, for species ``there``."""
         every = len(there) == self.species
         split = zip(self.blocks, weight.split([prod(block.shape) for block in self.blocks]), strict=True)
         found = [own.view(block.shape) for block, own in split]
@@ -148,7 +148,7 @@ class SpeciesProduct:
 def species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProduct | None:
     """Rewrite a product with scalars as a layer with matrices of each species.
 
-    None if the second input is not one segment of scalars, a path is not `uvw` with weights, or no kernel runs.
+    None unless kernels run, and all paths are `uvw` with one segment of scalars.
     """
     if not allows_kernels(options):
         return None

@@ -1,7 +1,6 @@
 """Class swaps as values: a module changes its class and keeps tensors, names, hooks and place.
 
-The new class is a subclass whose ``forward`` calls tpgen.  A mark lists new attributes: a state_dict keeps its keys,
-and undoing leaves no trace.
+The new class is a subclass whose ``forward`` calls tpgen.  State_dicts keep their keys, and undoing leaves no trace.
 """
 
 from __future__ import annotations
@@ -55,8 +54,7 @@ class Swap:
     extra
         new attributes.  A module among the values must add no key to the state_dict.
     exact
-        function that writes constants of the stock module, cast to float64, in full precision: a proof would count
-        float32 rounding as an error.
+        function that writes constants of the stock module in float64, so that a proof counts no float32 rounding.
     covers
         names of children that the new class never calls.
     paired
@@ -152,7 +150,7 @@ def mark_of(module: nn.Module) -> Mark | None:
 
 
 def what_computes(module: nn.Module) -> str:
-    """Text of the report on the code that computes a swapped module now."""
+    """Text of the report on the code that computes a swapped module."""
     mark = mark_of(module)
     assert mark is not None
     return _describe(mark.now, module, {name: getattr(module, name) for name in mark.extra})
@@ -163,7 +161,7 @@ def _describe(now: _Description, module: nn.Module, extra: Mapping[str, Any]) ->
 
 
 def undo_all(*networks: nn.Module) -> None:
-    """Give all swapped modules their classes back; raises `TpgenError`, and changes nothing, if one cannot."""
+    """Give all swapped modules their classes back, or raise `TpgenError` if one cannot get its class back."""
     modules = [module for network in networks for module in network.modules()]
     swapped = [module for module in modules if mark_of(module) is not None]
     for module in swapped:

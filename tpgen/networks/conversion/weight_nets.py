@@ -1,4 +1,4 @@
-"""Nets as wide as the weights of a product, whose last layers may wait for a sum by node."""
+"""Nets as wide as a product's weights, whose last layers may wait for a sum by node."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 

@@ -1,6 +1,6 @@
 """Weights of edges and products of edges, postponed until code sums the products by node.
 
-`late_weights` or the kernel of the product computes sums without rows.  Other code gets stock numbers.
+Sums need no rows; other code gets stock numbers.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _MOST = 0.7  # the share of nodes with rows up to which sums of the others, zero
 class LastLayer:
     """Last layer of a net: ``multiply(h, *parameters)`` of rows ``h``, and ``matrix(*parameters)``.
 
-    The matrix is ``(hidden, numel)``, with a last row for the bias if ``adds``.  The last ``factors`` operands of a
-    call multiply the results.
+    The matrix is ``(hidden, numel)``, with a last row for the bias if ``adds``.  The last ``factors`` operands multiply
+    results.
     """
 
     multiply: _Function
@@ -56,7 +56,7 @@ class PostponedWeights(Postponed):
 
 
 class PostponedRows(Postponed):
-    """Postponed products of edges ``(edges, out)``; their weights may be postponed too."""
+    """Postponed products of edges ``(edges, out)``, maybe of postponed weights."""
 
     RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}
     weights: Any
@@ -191,7 +191,7 @@ def weights_of(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
 
 
 def product_of_edges(program: Any, x: Tensor, y: Tensor, w: Any, hooked: bool = False) -> Tensor:
-    """Product row by row, postponed if a sum by node may follow; ``hooked`` modules never postpone."""
+    """Product row by row, postponed if a sum by node may follow and no module is ``hooked``."""
     of_rows, source = not hooked and _have_equal_rows(x, y, w), waiting_source(x)
     if of_rows and _are_postponed(w) and w.made.state_is_unchanged and _can_postpone(source, y, w.made.operands[0]):
         return _postpone_rows(program, x, y, w, _Product(program, w.made.function), w.made.operands)

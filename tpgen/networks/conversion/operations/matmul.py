@@ -1,7 +1,4 @@
-"""Matrix products with large results, by kernels of linear layers.
-
-BLAS clears results and repacks both factors, much of the time for short inner axes.  A kernel writes into used memory.
-"""
+"""Matrix products with large results, by kernels of linear layers."""
 
 from __future__ import annotations
 
@@ -15,6 +12,8 @@ from tpgen.nn.autocast import autocasting
 from tpgen.nn.plain_tensors import has_plain_numbers, is_traced
 from tpgen.planner.linear import make_matrix_plan
 
+# BLAS clears results and repacks both factors, which is slow for short inner axes, as in nets of weights of edges;
+# a kernel writes into memory used before, while the system clears new memory page by page.
 WORTH_MATMUL = 2**18  # numbers of a result: smaller ones are as fast by BLAS, unless each is a long sum
 LONG, MANY = 32, 2**21  # products in a sum, and in all sums
 _WEIGHTS = 2**14  # of long sums, where a graph is traced, whose rows are not known: there may be thousands

@@ -4,11 +4,11 @@ With x the rows of edges, :math:`\bar x` those of pairs and p(e) the pair of edg
 
 .. math:: \bar x_p = \tfrac12 (x_e + x_{e'}), \qquad \text{net}(x)_e = \text{net}(\bar x)_{p(e)}.
 
-Both rows of a pair are equal, so the mean is exact, and each edge gets half of the gradient.  Gradients by single edges
-change; sums over pairs, forces, stress, gradients of parameters and their derivatives do not.
+Each edge gets half of the gradient, so gradients by single edges change; sums over pairs, forces, stress, gradients of
+parameters and their derivatives do not.
 
-Code that computes rows of edges marks the tensor (`mark`); a net looks for the mark on its input.  Weights of a
-convolution stay rows of pairs.  Recorded programs get pairs as arguments.
+Code that computes rows of edges marks the tensor (`mark`); a net looks for the mark on its input.  Weights of
+convolutions stay rows of pairs.  Recorded programs get pairs as arguments.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _wanted = local()
 
 @contextmanager
 def local_rows(count: int, *, in_pairs: bool = False) -> Iterator[None]:
-    """Let convolutions of this thread return the first ``count`` rows: no edge points to the others, ghosts in LAMMPS.
+    """Let convolutions of this thread return the first ``count`` rows: no edge points to the others.
 
     ``in_pairs``: gradients by edges are used only as sums over pairs.
     """
@@ -52,14 +52,14 @@ def local_rows(count: int, *, in_pairs: bool = False) -> Iterator[None]:
 
 
 def rows_to_return(nodes: Tensor) -> int:
-    """Number of rows that a convolution returns: all of ``nodes``, or the count of `local_rows`."""
+    """Number of rows that a convolution returns: the count of `local_rows`, or all."""
     if torch.compiler.is_compiling():
         return nodes.size(0)
     return getattr(_wanted, "count", nodes.size(0))
 
 
 def count_in_pairs() -> bool:
-    """Whether `local_rows` is active with ``in_pairs``."""
+    """Whether gradients by edges are used only as sums over pairs, as `local_rows` says."""
     return getattr(_wanted, "in_pairs", False)
 
 
@@ -69,7 +69,7 @@ def first_rows(x: Tensor, count: int) -> Tensor:
 
 
 def mark(x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool = True) -> None:
-    """Mark rows ``x`` of edges, so that nets run once for each pair of edges if that saves time.
+    """Mark rows ``x`` of edges, so that nets run once for each pair of edges.
 
     A row depends on the length of its edge and, alike in both directions, on the nodes.  ``vectors`` change sign with
     the direction.  Edges with different rows form no pair; ``alike`` promises equal rows, as programs need.
@@ -108,7 +108,7 @@ def _mark_in_program(program: Recording, x: Tensor, edge_index: Tensor, vectors:
 
 
 def carry_over(x: Tensor, made: Tensor) -> None:
-    """Mark ``made``, computed from ``x`` row by row, like ``x``."""
+    """Mark ``made``, computed from ``x`` row by row, with the pairs of ``x``."""
     pairs = pairs_of(x)
     # the shape comes last: a traced length would be fixed
     if pairs is not None and _can_be_marked(made) and made.shape[0] == x.shape[0]:
@@ -251,7 +251,7 @@ def _sum_without_graph(x: Tensor, pairs: EdgePairs) -> Tensor:
 
 
 def _permute_to_pairs(pairs: EdgePairs, y: Tensor, *ends: Tensor) -> tuple[tuple[Tensor, ...], Any]:
-    """``y`` and indices ``ends`` of edges in the order of pairs, and the given ``ends``."""
+    """``y`` and indices ``ends`` in the order of pairs, and the given ``ends``."""
     return (_permute(y, pairs.order, pairs.place), *(end.index_select(0, pairs.order) for end in ends)), ends
 
 

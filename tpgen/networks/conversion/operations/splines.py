@@ -1,7 +1,7 @@
 """Weights of edges as cubic splines of lengths instead of nets, for inference.
 
-A spline takes three multiplications for each weight, the last product of a net 64.  Splines are made in float64, at the
-first call and after changes of the net, until slopes err by a millionth of the largest at most.
+A spline takes three multiplications for each weight, the last product of a net 64.  The first call and changes of the
+net make a spline with slopes within a millionth of the largest.
 """
 
 from __future__ import annotations
@@ -84,10 +84,9 @@ def _describe_net_or_spline(net: nn.Module, _extra: Any) -> str:
 
 
 def net_or_spline(net: Any, compute: _Net, x: Tensor) -> tuple[_Net, Tensor]:
-    """The net and its rows ``x``, or a spline of the net and the lengths behind ``x``.
+    """The net and its rows ``x``, or a spline and the lengths behind ``x``.
 
-    The net if splines are not requested or not exact, ``x`` may depend on more than lengths, or no kernel takes the
-    call.
+    The net if splines are not requested or not exact, if ``x`` may depend on more than lengths, or without a kernel.
     """
     if not getattr(net, SPLINED):
         return compute, x

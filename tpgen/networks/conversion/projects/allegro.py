@@ -1,8 +1,6 @@
 r"""Allegro (package ``nequip-allegro``): products of strided features, channel by channel, as polynomials.
 
 .. math:: z_{e u k} = \sum_p w_{u p} \sum_{i j} C^p_{i j k}\, x_{e u i}\, y_{n(e) u j}
-
-Allegro multiplies by a dense tensor; a kernel visits nonzero couplings only.
 """
 
 # Annotations are objects here, not strings: TorchScript reads them.
@@ -62,7 +60,7 @@ class TpgenContracter(Contracter):
         return found.view(-1, self.mul, self.base_dim_out)
 
     def _weights_by_segment(self) -> list[Tensor]:
-        """Weights ``(1, paths, channels)`` of each segment of the output."""
+        # ``(1, paths, channels)`` each; without channels all get the same
         weights = self.weights
         if not self.path_channel_coupling:
             weights = weights.reshape(1, self.num_paths).expand(self.mul, self.num_paths)
@@ -131,7 +129,7 @@ def _make_plan(module: Any) -> Plan:
 
 
 def _couplings(plan: Plan, module: Any) -> Tensor:
-    """Couplings of a plan in float64, in the shape of Allegro's ``w3j``."""
+    # constants of the plan in float64, in the shape of Allegro's ``w3j``
     found = [path.entries or {} for path in plan.paths]
     couplings = torch.zeros(len(found), *(plan.operand(name).dim for name in ("x", "y", OUT)), dtype=torch.float64)
     for n, path in enumerate(found):

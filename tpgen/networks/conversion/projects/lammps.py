@@ -1,7 +1,7 @@
 """Models for LAMMPS's Python interface (``pair_style mliap unified``): files, and exchanges of ghosts.
 
-LAMMPS adds periodic images of atoms as ghosts.  Once a step, ranks exchange the owners of ghosts, so that the model
-gets each atom once.  Ranks that share no atom exchange nothing; ranks without atoms join the exchanges.
+LAMMPS adds periodic images of atoms as ghosts.  Once a step, ranks exchange the owners of ghosts, so that models get
+each atom once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Converted:
 
     @classmethod
     def of_file(cls, source: Path, **options: Any) -> Any:
-        """Make the object for LAMMPS from a model's file or name; options convert the model once built."""
+        """Make the object for LAMMPS from a model's file or name; ``options`` are those of `convert`."""
         make: Any = cls
         made = make(str(source), **cls.stock_options)
         made.options = options
@@ -130,7 +130,7 @@ def write_for_lammps(source: Path, target: Path, project: str | None, **options:
 
 
 def _lammps_class(project: str | None) -> type[Converted]:
-    """Class for LAMMPS of a project; None means the only installed project."""
+    # of the only installed project by default
     there = [name for name in PROJECTS if find_spec(name) is not None]
     if project is None and len(there) == 1:
         (project,) = there
@@ -194,7 +194,7 @@ def _is_shared(data: Any, others: Tensor) -> bool:
 
 
 class DeduplicatedAtoms:
-    """LAMMPS data with each atom once: own atoms, then one image of each atom of other ranks."""
+    """LAMMPS data with each atom once: own atoms, then one image of each other atom."""
 
     def __init__(self, data: Any, owners: Owners) -> None:
         self._data, self._owners = data, owners

@@ -1,7 +1,4 @@
-"""MACE (package ``mace-torch``): convolutions of interaction blocks, and symmetric contractions.
-
-Blocks with attribute ``conv_fusion`` give nodes and ``edge_index`` to their product, and neither gather nor sum.
-"""
+"""MACE (package ``mace-torch``): convolutions of interaction blocks, and symmetric contractions."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -27,6 +24,7 @@ from tpgen.networks.conversion.projects.mace_contraction import (
 from tpgen.networks.conversion.radial import find_weights
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, mark_of
 
+# a block with this attribute gives nodes and ``edge_index`` to its product, and neither gathers nor sums
 _FUSION = "conv_fusion"
 _MODELS, _BLOCKS = "mace.modules.models", "mace.modules.blocks"
 _DIVIDE = ("RealAgnosticInteractionBlock", "RealAgnosticResidualInteractionBlock")

@@ -155,7 +155,7 @@ def one_hot_index(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
 
 
 def contraction_swap(module: Any, options: Mapping[str, Any]) -> SwapOrKept:
-    """The `Swap` of a symmetric contraction, or `Kept` with a reason."""
+    """`Swap` of a symmetric contraction, or `Kept`."""
     if why := _why_contraction_stays(module) or _why_unreadable(module):
         return Kept(module, why)
     signs: list[list[float]] = []
@@ -211,7 +211,7 @@ def _make_plan(module: Any) -> Plan:
 
 
 def _coupling_names(module: Any) -> Iterator[tuple[int, int, str]]:
-    """Yield output, degree and name of the couplings of each weight."""
+    # output, degree and name of the couplings of each weight
     for n, contraction in enumerate(module.contractions):
         for degree in range(contraction.correlation, 0, -1):
             yield n, degree, f"contractions.{n}.U_matrix_{degree}"
@@ -301,7 +301,7 @@ def layout_plan(irreps: Irreps) -> Plan:
 
 
 def is_reshape(module: nn.Module) -> bool:
-    """Whether a module is MACE's change from e3nn's layout, of several irreps with equal multiplicities."""
+    """Whether a module is MACE's change from e3nn's layout, of irreps with equal multiplicities."""
     return (
         _is_mace_class(module, "reshape_irreps")
         and getattr(module, "cueq_config", None) is None
@@ -311,7 +311,7 @@ def is_reshape(module: nn.Module) -> bool:
 
 
 def reshape_swap(module: Any, options: dict[str, Any]) -> SwapOrKept | None:
-    """The `Swap` of a `reshape_irreps`, or `Kept` with a reason; None without a kernel."""
+    """`Swap` of a `reshape_irreps`, or `Kept`; None without a kernel."""
     plan = layout_plan(Irreps([(1, ir) for _, ir in module.irreps]))
     if not allows_kernels(options) or kernel_supported(plan):
         return None

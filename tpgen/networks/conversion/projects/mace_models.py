@@ -1,7 +1,6 @@
 """MACE's radial embedding by a kernel, radial nets once for each pair of edges, and interaction blocks.
 
-Calls that request forces on edges, or gradients by shifts, use no pairs.  Blocks divide weights instead of features by
-the number of neighbours.
+Calls that request forces on edges, or gradients by shifts, use no pairs.
 """
 
 from __future__ import annotations
@@ -140,7 +139,7 @@ _MODELS: dict[type, type[nn.Module]] = {models.MACE: MACE, models.ScaleShiftMACE
 
 
 def model_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap]:
-    """Yield swaps of radial embeddings, and of models whose nets run once for each pair of edges."""
+    """Yield swaps of radial embeddings, and of models whose nets run once for each pair."""
     paired = {model.radial_embedding: model for model in network.modules() if type(model) in _MODELS}
     extra = {"_tpgen_kernels": allows_kernels(options)}
     for embedding in network.modules():
@@ -196,7 +195,7 @@ class RealAgnosticInteractionBlock(_DividesWeights, blocks.RealAgnosticInteracti
 
 
 class RealAgnosticResidualInteractionBlock(_DividesWeights, blocks.RealAgnosticResidualInteractionBlock):
-    """MACE's block with a product by element beside the sum over neighbours."""
+    """MACE's block with a product by element beside the sum."""
 
     def _evaluate(self, node_attrs: Tensor, node_feats: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
         beside = self.skip_tp(node_feats, node_attrs)
@@ -216,7 +215,7 @@ def _sum_over_neighbours(
     first_layer: bool = False,
     **lammps: Any,
 ) -> tuple[Tensor, Tensor]:
-    """MACE's messages and attributes of nodes; in LAMMPS, of local atoms."""
+    # as MACE, with attributes; in LAMMPS of local atoms alone
     features = block.handle_lammps(
         block.linear_up(node_feats),
         lammps_class=lammps.get("lammps_class"),
@@ -264,7 +263,7 @@ _KNOWN: dict[type[nn.Module], tuple[type[nn.Module], tuple[str, ...]]] = {
 
 
 def dividing_class(block: nn.Module, options: Mapping[str, Any]) -> tuple[type[nn.Module], dict[str, Any]]:
-    """Class of a block that divides weights, and new attributes; other blocks keep their class."""
+    """Class of a block that divides weights, with new attributes; other blocks keep their class."""
     cls, names = _KNOWN.get(type(block), (None, None))
     if cls is None or inspect.unwrap(type(block).forward).__code__.co_names != names:
         return type(block), {}

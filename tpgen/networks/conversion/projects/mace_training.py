@@ -29,7 +29,7 @@ def run_training(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def converted_training(program: Any) -> Iterator[None]:
-    """Inside the context, ``program`` converts its model before making the optimiser, and restores saved copies."""
+    """Let ``program`` convert its model before making the optimiser, and restore saved copies."""
     changes = {"get_params_options": _convert_before_options, "deepcopy": _restore_copies}
     missing = [name for name in changes if not hasattr(program, name)]
     if missing:

@@ -1,6 +1,6 @@
 """NequIP's functions of lengths by a kernel, and nets of edges once for each pair.
 
-Given vectors or lengths that require a gradient, maybe by single edges, use no pairs.
+Given vectors or lengths that require gradients use no pairs.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
 
 
 def _embed_by_kernel(encoding: Any, lengths: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Radial functions and cutoff of lengths in units of the cutoff; None without a kernel."""
+    """Radial functions and cutoff of lengths; None without a kernel."""
     frequencies, given = encoding.bessel_weights, lengths
     lengths = lengths.to(torch.promote_types(given.dtype, frequencies.dtype))  # as NequIP's own product of both
     if not (_is_cut_bessel(encoding) and takes(lengths, frequencies)):
@@ -162,7 +162,7 @@ _COMPUTING: dict[type, type[nn.Module]] = {
 
 
 def nequip_paired_edges(network: nn.Module, options: dict[str, Any]) -> Iterator[Swap]:
-    """Yield swaps of nets of edges, and of modules that compute the nets' rows from lengths."""
+    """Yield swaps of nets of edges, and of modules that compute rows from lengths."""
     blocks: list[Any] = [m for m in network.modules() if isinstance(getattr(m, "edge_mlp", None), ScalarMLPFunction)]
     fields = {m.edge_invariant_field for m in network.modules() if type(m) is BesselEdgeLengthEncoding}
     if not (blocks and fields):

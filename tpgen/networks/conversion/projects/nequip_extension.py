@@ -1,7 +1,6 @@
 """The model modifier ``enable_tpgen``, from entry point ``nequip.extension``.
 
-tpgen wraps NequIP's search for modifiers, once imported, so that all models have this one, also Allegro's and packaged
-models.
+tpgen wraps NequIP's search for modifiers, so that all models have this one, also Allegro's and packaged models.
 """
 
 import sys

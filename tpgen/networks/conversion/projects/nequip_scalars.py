@@ -37,7 +37,7 @@ class TpgenSiLU(nn.SiLU):
 
 
 def scalar_layers(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield swaps of the last layer and the SiLUs of nets whose last layer has more outputs than inputs."""
+    """Yield swaps of SiLUs and the last layer of nets whose last layer has more outputs than inputs."""
     nets: list[Any] = [
         m for m in network.modules() if type(m) is ScalarMLPFunction and isinstance(m.mlp, nn.Sequential)
     ]

@@ -1,7 +1,4 @@
-"""NequIP's self-connections by atom type, as layers with matrices of each type.
-
-Gradients go to the table of embeddings, or to looked-up rows on request (`with_gradient_by_rows`).
-"""
+"""NequIP's self-connections by atom type, as layers with matrices of each type."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -138,7 +135,7 @@ def self_connections(network: nn.Module, options: dict[str, Any]) -> Iterator[Sw
 
 
 def _find_type_embedding(network: nn.Module, block: nn.Module) -> Any:
-    """The plain embedding of types in the nearest module around a block, if only one."""
+    # in the nearest module around the block that has any
     paths = [path for path, module in network.named_modules(remove_duplicate=False) if module is block]
     around = {embedding for path in paths for embedding in _nearest_embeddings(network, path)}
     found = around.pop() if len(around) == 1 else None
@@ -176,7 +173,7 @@ _Product = Callable[..., Tensor]
 def with_gradient_by_rows(rows: Tensor, found: Tensor, product: _Product, operands: tuple[Tensor, ...]) -> Tensor:
     """Return ``found``, a result looked up by types, with a gradient by ``rows`` of the table.
 
-    A backward pass for ``rows`` runs through ``product(*operands)`` of equal value; any other, through the graph of
+    A backward pass for ``rows`` runs through ``product(*operands)`` of equal value; others, through the graph of
     ``found``.
 
     >>> table = torch.tensor([2.0, 3.0], requires_grad=True)
@@ -189,7 +186,7 @@ def with_gradient_by_rows(rows: Tensor, found: Tensor, product: _Product, operan
 
 
 class _WithGradientByRows(torch.autograd.Function):
-    """Returns ``found``, with derivatives of the product if a pass wants those by ``rows``."""
+    """Autograd function of `with_gradient_by_rows`."""
 
     @staticmethod
     def forward(ctx: Any, found: Tensor, rows: Tensor, product: _Product, *operands: Tensor) -> Tensor:
@@ -216,7 +213,7 @@ _CALLS = (torch.autograd.grad.__code__, torch.autograd.backward.__code__)
 
 
 def _backward_inputs(frame: FrameType | None) -> Iterator[tuple[Any, ...]]:
-    """Yield inputs of each running backward pass, from frames of callers."""
+    # inputs of each running backward pass, from the frames of callers
     while frame is not None:
         if frame.f_code in _CALLS:
             inputs = frame.f_locals.get("inputs_tuple") or frame.f_locals["inputs"] or ()

@@ -1,6 +1,6 @@
-"""SevenNet's functions of lengths by a kernel, nets once for each pair of edges, and outputs in programs.
+"""SevenNet's functions of lengths by a kernel, nets once for each pair, and outputs in programs.
 
-Virials of atoms need gradients by single edges: no pairs.
+Virials of atoms need gradients by single edges, so such models use no pairs.
 """
 
 from __future__ import annotations
