@@ -123,7 +123,7 @@ def outputs_of(network: nn.Module, inputs: Sequence[Any]) -> NamedTensors:
 
 
 def derivatives_of(network: nn.Module, inputs: Sequence[Any]) -> dict[str, NamedTensors]:
-    """Outputs, gradients and second derivatives by name, the latter also for gradients by all inputs."""
+    """Outputs, gradients and second derivatives, each by name."""
     # twice: modules may compute in another way if an input needs no gradient
     outputs, *found = outputs_and_derivatives(network, inputs, tracked=False)
     with without_notices():
@@ -157,9 +157,9 @@ def _float64_leaf(value: Tensor, tracked: bool) -> Tensor:
     return value.detach().to(torch.float64, copy=True).requires_grad_(tracked or value.requires_grad)
 
 
-def _floating_leaves(what: str, values: Any) -> NamedTensors:
+def _floating_leaves(prefix: str, values: Any) -> NamedTensors:
     leaves = pytree.tree_flatten_with_path(values)[0]
-    return {what + pytree.keystr(path): leaf for path, leaf in leaves if is_floating(leaf)}
+    return {prefix + pytree.keystr(path): leaf for path, leaf in leaves if is_floating(leaf)}
 
 
 def _gradients_of_random_combination(outputs: NamedTensors, wanted: NamedTensors) -> NamedTensors:

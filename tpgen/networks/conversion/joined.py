@@ -42,14 +42,14 @@ class JoinedLayers:
             return None
         if (species := find_ones(rows)) is None:
             return None
-        there, made = self._cached_matrices(first, second, species, factor)
+        chosen, made = self._cached_matrices(first, second, species, factor)
         if torch.is_grad_enabled() and (first.requires_grad or second.requires_grad):
-            made = _with_gradients_of_layers(made, self, there, factor, first, second)
+            made = _with_gradients_of_layers(made, self, chosen, factor, first, second)
         return kernel_layer(x, made, species, describe(self.plan))
 
-    def matrices(self, first: Tensor, second: Tensor, there: Tensor, factor: float) -> Tensor:
-        """Joined matrices ``(len(there), numel)`` of species ``there``."""
-        by_species = self.product.matrices_of(second, there)
+    def matrices(self, first: Tensor, second: Tensor, chosen: Tensor, factor: float) -> Tensor:
+        """Joined matrices ``(len(chosen), numel)`` of the ``chosen`` species."""
+        by_species = self.product.matrices_of(second, chosen)
         found: dict[int, Tensor] = {}
         for n, a, b in self.chains:
             scale = factor * a.coefficient * b.coefficient / self.plan.paths[n].coefficient
@@ -62,18 +62,18 @@ class JoinedLayers:
         known, had, found = _made.get(self, (None, frozenset(), None))
         present = torch.bincount(species).nonzero().flatten().tolist()
         union = had.union(present)
-        there = torch.tensor(sorted(union))
-        state = (factor, union, *map(_fingerprint, (first, second)), *self._checksums(first, second, there))
+        chosen = torch.tensor(sorted(union))
+        state = (factor, union, *map(_fingerprint, (first, second)), *self._checksums(first, second, chosen))
         if found is None or known != state:
             with torch.no_grad():
-                some = self.matrices(first, second, there, factor)
-                found = some.new_zeros(self.product.species, some.shape[1]).index_copy_(0, there, some)
+                some = self.matrices(first, second, chosen, factor)
+                found = some.new_zeros(self.product.species, some.shape[1]).index_copy_(0, chosen, some)
             _made[self] = state, union, found
-        return there, found
+        return chosen, found
 
-    def _checksums(self, first: Tensor, second: Tensor, there: Tensor) -> list[float]:
+    def _checksums(self, first: Tensor, second: Tensor, chosen: Tensor) -> list[float]:
         # also change with weights written through ``.data``, which torch does not count
-        parts = [first.view(1, -1), *self.product.parts(second, there)]
+        parts = [first.view(1, -1), *self.product.parts(second, chosen)]
         with torch.no_grad():
             return torch.stack(
                 [_checksum_vector(len(x), 2, x.dtype) @ x @ _checksum_vector(x.shape[1], 3, x.dtype) for x in parts]
@@ -116,17 +116,17 @@ def _checksum_vector(count: int, end: int, dtype: torch.dtype) -> Tensor:
 class _JoinedMatrices(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, made: Tensor, layers: JoinedLayers, there: Tensor, factor: float, first: Tensor, second: Tensor
+        ctx: Any, made: Tensor, layers: JoinedLayers, chosen: Tensor, factor: float, first: Tensor, second: Tensor
     ) -> Tensor:
         ctx.save_for_backward(first, second)
-        ctx.made_of = layers, there, factor
+        ctx.made_of = layers, chosen, factor
         return made.view_as(made)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple:
-        layers, there, factor = ctx.made_of
-        matrices = partial(layers.matrices, there=there, factor=factor)
-        return (None, None, None, None, *pulled_back(matrices, ctx.saved_tensors, g.index_select(0, there)))
+        layers, chosen, factor = ctx.made_of
+        matrices = partial(layers.matrices, chosen=chosen, factor=factor)
+        return (None, None, None, None, *pulled_back(matrices, ctx.saved_tensors, g.index_select(0, chosen)))
 
 
 _with_gradients_of_layers = apply_of(_JoinedMatrices)

@@ -68,10 +68,10 @@ class _ForwardingCalls(nn.Module):
 _FLAGS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
 
 
-def _bytecode_and_signature(made: Any) -> tuple:
-    code = made.__code__
+def _bytecode_and_signature(function: Any) -> tuple:
+    code = function.__code__
     flags = code.co_flags & _FLAGS  # others are those of a file
-    return code.co_code, code.co_names, code.co_argcount, code.co_kwonlyargcount, flags, made.__defaults__
+    return code.co_code, code.co_names, code.co_argcount, code.co_kwonlyargcount, flags, function.__defaults__
 
 
 _FORWARDING = [
@@ -82,10 +82,14 @@ _FORWARDING = [
 ]
 
 
-def _only_forwards(name: str, made: Any, base: type[nn.Module]) -> bool:
-    if name != "__call__" or not isinstance(made, FunctionType) or _bytecode_and_signature(made) not in _FORWARDING:
+def _only_forwards(name: str, attribute: Any, base: type[nn.Module]) -> bool:
+    if (
+        name != "__call__"
+        or not isinstance(attribute, FunctionType)
+        or _bytecode_and_signature(attribute) not in _FORWARDING
+    ):
         return False
-    own, stock = made.__code__, base.forward.__code__  # callers may name arguments
+    own, stock = attribute.__code__, base.forward.__code__  # callers may name arguments
     return own.co_argcount == 1 or own.co_varnames[: own.co_argcount] == stock.co_varnames[: own.co_argcount]
 
 

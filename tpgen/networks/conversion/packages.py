@@ -144,10 +144,12 @@ def _same(theirs: Any, ours: Any, seen: _Seen) -> bool:
 def _same_classes(theirs: Any, ours: Any, seen: _Seen) -> bool:
     if not is_packaged(theirs) or (module_name_of(theirs), theirs.__qualname__) != (ours.__module__, ours.__qualname__):
         return False  # one that no package brought would be the same object
-    return _same_lists(theirs.__bases__, ours.__bases__, seen) and _same_maps(_code_of(theirs), _code_of(ours), seen)
+    return _same_lists(theirs.__bases__, ours.__bases__, seen) and _same_maps(
+        _code_attributes(theirs), _code_attributes(ours), seen
+    )
 
 
-def _code_of(cls: type) -> dict[str, Any]:
+def _code_attributes(cls: type) -> dict[str, Any]:
     return {name: value for name, value in vars(cls).items() if name not in _NO_CODE}
 
 
@@ -195,7 +197,7 @@ def _same_maps(theirs: Any, ours: Any, seen: _Seen) -> bool:
     return theirs.keys() == ours.keys() and all(_same(theirs[name], ours[name], seen) for name in theirs)
 
 
-def _same_part(part: Callable[[Any], Any]) -> Callable[[Any, Any, _Seen], bool]:
+def _compare_part(part: Callable[[Any], Any]) -> Callable[[Any, Any, _Seen], bool]:
     return lambda theirs, ours, seen: _same(part(theirs), part(ours), seen)
 
 
@@ -219,12 +221,12 @@ class _Wrapper(metaclass=_WrapsFunction):
 _KINDS: tuple[tuple[Any, Callable[[Any, Any, _Seen], bool]], ...] = (
     (type, _same_classes),
     (FunctionType, _same_functions),
-    ((classmethod, staticmethod, MethodType), _same_part(lambda held: held.__func__)),
-    (property, _same_part(lambda held: (held.fget, held.fset, held.fdel))),
-    (_Wrapper, _same_part(lambda held: held.__wrapped__)),
-    (partial, _same_part(lambda held: (held.func, held.args, held.keywords))),
+    ((classmethod, staticmethod, MethodType), _compare_part(lambda held: held.__func__)),
+    (property, _compare_part(lambda held: (held.fget, held.fset, held.fdel))),
+    (_Wrapper, _compare_part(lambda held: held.__wrapped__)),
+    (partial, _compare_part(lambda held: (held.func, held.args, held.keywords))),
     (ModuleType, lambda theirs, ours, _seen: _PREFIX.sub("", theirs.__name__) == ours.__name__),
-    (torch.jit.ScriptFunction, _same_part(lambda held: held.code)),
+    (torch.jit.ScriptFunction, _compare_part(lambda held: held.code)),
     (Tensor, lambda theirs, ours, _seen: torch.equal(theirs, ours)),
     ((list, tuple), _same_lists),
     (dict, _same_maps),

@@ -37,12 +37,12 @@ class Selection:
 def make_selection(network: nn.Module, keep: Any, only: Any) -> Selection:
     """Make the selection of arguments; raises `InputError` for a name of no module."""
     chosen = Selection(_check_names("keep", keep), None if only is None else _check_names("only", only))
-    there = set().union(*_names_with_holders(network).values())
-    for what, names in (("keep", chosen.keep), ("only", chosen.only or ())):
+    known = set().union(*_names_with_holders(network).values())
+    for argument, names in (("keep", chosen.keep), ("only", chosen.only or ())):
         for name in names:
-            if not _matches_any(name, there):
+            if not _matches_any(name, known):
                 raise InputError(
-                    f"{what}: {type(network).__name__} has no module {name!r}: give names of modules, as in "
+                    f"{argument}: {type(network).__name__} has no module {name!r}: give names of modules, as in "
                     "'layers.0.linear' or 'layers.*', or of their classes, as in 'e3nn.Linear'; "
                     "tpgen.conversion_report(network) shows both"
                 )
@@ -68,13 +68,15 @@ def selected(network: nn.Module, findings: Sequence[SwapOrKept], chosen: Selecti
     ]
 
 
-def _check_only(network: nn.Module, chosen: Selection, there: dict[nn.Module, tuple[set[str], set[str]]]) -> None:
+def _check_only(
+    network: nn.Module, chosen: Selection, names_and_parts: dict[nn.Module, tuple[set[str], set[str]]]
+) -> None:
     # names of mere parts of swapped modules are errors
     paths = {module: path for path, module in network.named_modules()}
     for name in chosen.only or ():
-        if any(_matches_any(name, own) for own, _ in there.values()):
+        if any(_matches_any(name, own) for own, _ in names_and_parts.values()):
             continue
-        if whole := [paths[module] for module, (_, parts) in there.items() if _matches_any(name, parts)]:
+        if whole := [paths[module] for module, (_, parts) in names_and_parts.items() if _matches_any(name, parts)]:
             raise InputError(
                 f"only: {name!r} names a part of {whole[0]!r}, which is converted as a whole: give the name of that, "
                 f"only={whole[0]!r}"
@@ -97,15 +99,15 @@ def _is_swapped_for_child(finding: SwapOrKept) -> bool:
     return isinstance(finding, Swap) and not finding.now
 
 
-def _check_names(what: str, given: Any) -> tuple[str, ...]:
+def _check_names(argument: str, given: Any) -> tuple[str, ...]:
     names = given if isinstance(given, (tuple, list)) else (given,)
     if not all(isinstance(name, str) for name in names):
-        raise InputError(f"{what}: give the name of a module or of a class, or a list of them, got {given!r}")
+        raise InputError(f"{argument}: give the name of a module or of a class, or a list of them, got {given!r}")
     return tuple(names)
 
 
-def _matches_any(name: str, there: Iterable[str]) -> bool:
-    return any(fnmatchcase(one, name) for one in there)
+def _matches_any(pattern: str, names: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names)
 
 
 def _names_with_holders(network: nn.Module) -> dict[nn.Module, set[str]]:

@@ -83,8 +83,8 @@ class SpeciesProduct:
 
     def apply(self, x: Tensor, weight: Tensor, table: Tensor, species: Tensor) -> Tensor:
         """The product of ``x (rows, in1)`` with ``table[species]``, differentiable except by species."""
-        there, group = torch.unique(species, return_inverse=True)
-        return self._apply_matrices(x, self._sum_matrices(weight, table.index_select(0, there), None), group)
+        chosen, group = torch.unique(species, return_inverse=True)
+        return self._apply_matrices(x, self._sum_matrices(weight, table.index_select(0, chosen), None), group)
 
     def apply_grouped(self, x: Tensor, weight: Tensor, table: Tensor, groups: Groups) -> Tensor:
         """As `apply`, in a program that gets the rows of each species."""
@@ -106,24 +106,24 @@ class SpeciesProduct:
         if y.requires_grad:
             warn_of_slow_path(_TRACKED)
             return None
-        there, species = torch.unique(ones, return_inverse=True)
-        return self._apply_matrices(x, self._sum_matrices(weight, y, there), species)
+        chosen, species = torch.unique(ones, return_inverse=True)
+        return self._apply_matrices(x, self._sum_matrices(weight, y, chosen), species)
 
     @property
     def species(self) -> int:
         """Number of species: of scalars."""
         return self.blocks[0].shape[1]
 
-    def matrices_of(self, weight: Tensor, there: Tensor) -> Tensor:
-        """Matrices ``(len(there), numel)`` of species ``there``."""
-        return self._sum_matrices(weight, weight, there)
+    def matrices_of(self, weight: Tensor, chosen: Tensor) -> Tensor:
+        """Matrices ``(len(chosen), numel)`` of the ``chosen`` species."""
+        return self._sum_matrices(weight, weight, chosen)
 
-    def parts(self, weight: Tensor, there: Tensor) -> list[Tensor]:
-        """Weights of each path as a matrix, for species ``there``."""
-        every = len(there) == self.species
+    def parts(self, weight: Tensor, chosen: Tensor) -> list[Tensor]:
+        """Weights of each path as a matrix, for the ``chosen`` species."""
+        every = len(chosen) == self.species
         split = zip(self.blocks, weight.split([prod(block.shape) for block in self.blocks]), strict=True)
         found = [own.view(block.shape) for block, own in split]
-        return [(x if every else x.index_select(1, there)).flatten(1) for x in found]
+        return [(x if every else x.index_select(1, chosen)).flatten(1) for x in found]
 
     def _one_hot_in_program(self, program: Recording, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
         groups = program.groups(y) if x.dim() == y.dim() == 2 and x.shape[0] == y.shape[0] else None

@@ -108,6 +108,8 @@ class PostponedRows(Postponed):
 
 @dataclass(frozen=True)
 class _Product:
+    """Products of edges with weights of a last layer, and sums of products by node."""
+
     program: Any
     layer: LastLayer  # as the weights are when the product is taken
     factors: int = 0  # of the rows of the product, the last operands

@@ -159,17 +159,17 @@ _means: Any = WeakTensorKeyDictionary()
 _ordered: Any = WeakTensorKeyDictionary()
 
 
-def _cached(kept: Any, x: Tensor, beside: tuple, make: Callable[[], Any]) -> Any:
-    # calls ``make`` again if the tensor or a value in ``beside`` has changed
+def _cached(cache: Any, x: Tensor, key: tuple, make: Callable[[], Any]) -> Any:
+    # calls ``make`` again if the tensor or a value in ``key`` has changed
     # not cached if torch counts no writes, nor for a leaf: the graph of its gradient would keep the leaf alive
     records = torch.is_grad_enabled() and x.requires_grad
     if x.is_inference() or (records and x.is_leaf) or not is_usual(x):
         return make()
-    state = (x._version, records, *beside)
-    found, made = kept.get(x, (None, None))
+    state = (x._version, records, *key)
+    found, made = cache.get(x, (None, None))
     if found != state:
         made = make()
-        kept[x] = state, made
+        cache[x] = state, made
     return made
 
 
@@ -178,10 +178,10 @@ def _fingerprint(index: Tensor) -> tuple[int, ...]:
     return index.data_ptr(), writes_to(index), *index.shape, *index.stride()
 
 
-def _look_up_pairs(marked: Any, x: Tensor) -> EdgePairs | None:
+def _look_up_pairs(marks: Any, x: Tensor) -> EdgePairs | None:
     if torch.compiler.is_compiling() or not _can_be_marked(x):
         return None
-    pairs, version = marked.get(x, (None, 0))
+    pairs, version = marks.get(x, (None, 0))
     return pairs if version == writes_to(x) else None
 
 

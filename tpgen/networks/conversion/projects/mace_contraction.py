@@ -156,7 +156,7 @@ def one_hot_index(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
 
 def contraction_swap(module: Any, options: Mapping[str, Any]) -> SwapOrKept:
     """`Swap` of a symmetric contraction, or `Kept`."""
-    if why := _why_contraction_stays(module) or _why_unreadable(module):
+    if why := _why_contraction_stays(module) or _why_couplings_unreadable(module):
         return Kept(module, why)
     signs: list[list[float]] = []
     bases: list[list[list[int]]] = []
@@ -191,7 +191,7 @@ def _why_contraction_stays(module: Any) -> str | None:
     return why
 
 
-def _why_unreadable(module: Any) -> str | None:
+def _why_couplings_unreadable(module: Any) -> str | None:
     held = [module.get_buffer(name) for _, _, name in _coupling_names(module)]
     if any(u.is_meta for u in held):
         return "on the device meta, where its couplings have no numbers: give it memory and weights, then convert it"

@@ -200,7 +200,7 @@ class RealAgnosticResidualInteractionBlock(_DividesWeights, blocks.RealAgnosticR
     def _evaluate(self, node_attrs: Tensor, node_feats: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
         beside = self.skip_tp(node_feats, node_attrs)
         message, _ = _sum_over_neighbours(self, node_attrs, node_feats, **given)
-        local = self.truncate_ghosts(beside, _local_atoms(given))
+        local = self.truncate_ghosts(beside, _count_local_atoms(given))
         return self.reshape(_divided_linear(self, message)), local
 
 
@@ -226,10 +226,12 @@ def _sum_over_neighbours(
     if cutoff is not None:
         weights = weights * cutoff
     message = block.conv_tp(features, edge_attrs, weights, edge_index)
-    return block.truncate_ghosts(message, _local_atoms(lammps)), block.truncate_ghosts(node_attrs, _local_atoms(lammps))
+    return block.truncate_ghosts(message, _count_local_atoms(lammps)), block.truncate_ghosts(
+        node_attrs, _count_local_atoms(lammps)
+    )
 
 
-def _local_atoms(lammps: Mapping[str, Any]) -> int | None:
+def _count_local_atoms(lammps: Mapping[str, Any]) -> int | None:
     return None if lammps.get("lammps_class") is None else lammps["lammps_natoms"][0]
 
 

@@ -36,12 +36,12 @@ class TpgenSelfConnection(ProductBySpecies):
         """As e3nn's; ``y`` may also be the types, int64 ``(nodes, 1)``."""
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
             if y.dtype == torch.int64:
-                return self._typed(x, y, self._get_weights(weight))
+                return self._apply_by_types(x, y, self._get_weights(weight))
         return self.product(x, y, weight)
 
     product = renamed_copy(ProductBySpecies.forward, "product")
 
-    def _typed(self, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+    def _apply_by_types(self, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         attributes, program = _REPLACED_ATTRIBUTES.get(), recorded_program()
         groups = None if program is None else program.given.get("groups")
         if groups is None:
@@ -69,12 +69,12 @@ class TpgenInteractionBlock(InteractionBlock):
         """As NequIP's."""
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
             if not torch.compiler.is_compiling() and self._attributes_are_embeddings(data):
-                return self._typed(data)
+                return self._call_with_types(data)
         return self.stock(data)
 
     stock = renamed_copy(InteractionBlock.forward, "stock")
 
-    def _typed(self, data: AtomicDataDict.Type) -> AtomicDataDict.Type:
+    def _call_with_types(self, data: AtomicDataDict.Type) -> AtomicDataDict.Type:
         given, attributes = data, data[ATTRIBUTES]
         data[ATTRIBUTES] = data[TYPES].view(-1, 1)
         token = _REPLACED_ATTRIBUTES.set(attributes)
