@@ -92,7 +92,7 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def fresh_inputs(inputs: Sequence[Any], tracked: bool = False) -> list[Any]:
-    """Copy containers and detach tensors, which require gradients as before, or all if ``tracked``."""
+    """Detached copies of inputs, which require gradients as before, or all if ``tracked``."""
     return pytree.tree_map(
         lambda a: (
             a.detach().requires_grad_(is_floating(a) and (tracked or a.requires_grad)) if isinstance(a, Tensor) else a

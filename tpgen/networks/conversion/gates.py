@@ -69,7 +69,7 @@ class ConvertedGate(Gate):
     def forward(self, features: Tensor) -> Tensor:
         """As e3nn's."""
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
-            if not _parts_changed(self):
+            if not _parts_changed_since_swap(self):
                 return gate(self._tpgen_table, _apply_torch_functions(self, features), self._tpgen_kernels)
         return self.stock(features)
 
@@ -80,7 +80,7 @@ def find_gate(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | Non
         return None
     if why := _why_gate_stays(module):
         return Kept(module, why)
-    functions = _activations(module)
+    functions = _activation_names_and_scales(module)
     extra = {
         "_tpgen_pieces": _split_at_torch_functions(module, functions),
         "_tpgen_table": _make_table(module, functions),
@@ -94,7 +94,7 @@ def find_gate(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | Non
 
 def _describe_gate(module: nn.Module, extra: Mapping[str, Any]) -> str:
     # name what computes a gate, for the report: a kernel where one is allowed and can be built, else why not
-    if mark_of(module) is not None and _parts_changed(module):
+    if mark_of(module) is not None and _parts_changed_since_swap(module):
         return "e3nn's own code, as a part was changed since"
     mask: Any = module.get_submodule("mul").output_mask
     if not extra["_tpgen_kernels"]:
@@ -120,24 +120,26 @@ def _why_gate_stays(module: Any) -> str | None:
     return next(filter(None, map(why_patched, parts)), HOOKED if hooked else None)
 
 
-def _parts_changed(module: Any) -> bool:
+def _parts_changed_since_swap(module: Any) -> bool:
     # whether the parts must be called: something was added to one of them, or put in its place, after the swap
     parts = module._modules
     if any(type(parts.get(name)) not in kinds or is_hooked_or_patched(parts[name]) for name, kinds in _PARTS.items()):
         return True
     if is_hooked_or_patched(parts["sc"]._modules["cut"]) or module._has_hooked_programs():
         return True
-    return _activations(module) != module._tpgen_functions
+    return _activation_names_and_scales(module) != module._tpgen_functions
 
 
-def _activations(module: Any) -> Functions:
+def _activation_names_and_scales(module: Any) -> Functions:
     # name and scale of each activation of a gate: those of scalars, then those of gates
     parts = module._modules
-    scalars, gates = (tuple(map(_activation, parts[n]._modules["acts"])) for n in ("act_scalars", "act_gates"))
+    scalars, gates = (
+        tuple(map(_activation_name_and_scale, parts[n]._modules["acts"])) for n in ("act_scalars", "act_gates")
+    )
     return scalars, gates
 
 
-def _activation(act: Any) -> _Function:
+def _activation_name_and_scale(act: Any) -> _Function:
     if act is None:
         return "identity", 1.0
     if type(act) is not normalize2mom or is_hooked_or_patched(act):

@@ -86,7 +86,7 @@ _made: WeakKeyDictionary[JoinedLayers, tuple[tuple, frozenset[int], Tensor]] = W
 
 
 def join_layers(linear: Plan, product: SpeciesProduct) -> JoinedLayers | None:
-    """Join a linear layer and a product of its results; None if no kernel takes both as one."""
+    """Join a linear layer and a product of its results; None without a kernel."""
     if linear.bias_numel or linear.f_in is not None or linear.operand("w").rows != SHARED:
         return None
     if linear.irreps_out != product.plan.irreps_in:

@@ -87,7 +87,7 @@ def mixes_copies(plan: Plan) -> bool:
 
 
 def late_weights(plan: Plan, hidden: int, nodes: int | None) -> LateWeights | None:
-    """Plan a product with weights from ``hidden`` numbers a row; None without a kernel or `mixes_copies`."""
+    """Plan the sum of a product before a last layer of ``hidden`` inputs; None without kernels or `mixes_copies`."""
     if not mixes_copies(plan):
         return None
     products = sum(p.in1.mul * p.in2.mul * p.out.ir.dim for p in plan.paths)

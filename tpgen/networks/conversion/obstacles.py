@@ -128,7 +128,7 @@ def has_hooks(module: Any) -> bool:
 
 
 def idle_hooks(module: nn.Module) -> str:
-    """Note for the report on hooks of e3nn's programs, which never run in a converted module."""
+    """Note for the report on hooks of e3nn's programs that a converted module never calls."""
     names = [name for name in _PROGRAMS if has_hooks(vars(module).get("_modules", {}).get(name))]
     return f"; hooks on {', '.join(names)} do not run: hook the module itself" if names else ""
 

@@ -1,7 +1,4 @@
-"""Tensors whose numbers are computed when code first reads them, since a sum of rows may need no rows.
-
-Subclasses of `Postponed` have rules for some functions of torch.
-"""
+"""Tensors whose numbers are computed when code first reads them, since a sum of rows may need no rows."""
 
 from __future__ import annotations
 
@@ -109,13 +106,14 @@ class Postponed(Tensor):
     Code beneath Python gets numbers and the graph of the function.  Raises `InputError` after a write to an operand.
     """
 
-    RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}
+    RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}  # functions of torch that need no numbers
     made: PostponedCall
     plain: Tensor | None = None
     used: bool = False  # whether another tensor was computed without the numbers
 
     @classmethod
     def of(cls, function: _Function, operands: Sequence[Tensor], shape: Sequence[Any]) -> Any:
+        """A postponed tensor of ``function(*operands)``."""
         made = PostponedCall.now(function, operands)
         if made.tracked and any(x.requires_grad for x in operands):
             found = _postpone(cls, made, shape, *operands)

@@ -150,7 +150,7 @@ def _swap_product(module: nn.Module, plan: Plan, options: Mapping[str, Any]) -> 
 def convolving(
     module: nn.Module, cls: type[nn.Module], options: Mapping[str, Any], held: str | None = None, paired: bool = False
 ) -> SwapOrKept:
-    """Swap a module for the convolution of its product (gather, product, sum), or return `Kept`.
+    """`Swap` of a module to the convolution of its product (gather, product, sum), or `Kept`.
 
     The product is the module, or its child named ``held``.  ``paired``: the holder no longer gathers and sums, so both
     are restored together.

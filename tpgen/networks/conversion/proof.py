@@ -1,6 +1,6 @@
 """Comparison of a stock and a converted network: times, and differences in float64.
 
-Compared are outputs, gradients of a random combination of outputs, and gradients of these gradients.
+Compared are outputs, gradients of a random combination, and gradients of these gradients.
 """
 
 from __future__ import annotations

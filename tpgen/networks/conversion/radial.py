@@ -60,7 +60,7 @@ class ConvertedFullyConnectedNet(FullyConnectedNet):
             node = None if isinstance(input, Tensor) else leaf_call(self, input)  # fx looks into a Sequential
             if node is not None:
                 return node
-            if not _layers_changed(self):
+            if not _layers_changed_since_swap(self):
                 compute, given = net_or_spline(self, partial(_evaluate, self), input)
                 return once_for_pairs(compute, given, convolves(self), marked=input)
         for layer in self:
@@ -68,7 +68,7 @@ class ConvertedFullyConnectedNet(FullyConnectedNet):
         return input
 
 
-def _layers_changed(net: nn.Module) -> bool:
+def _layers_changed_since_swap(net: nn.Module) -> bool:
     # whether the layers must be called: something was added to one of them, or put in its place, after the swap
     return any(
         type(layer) is not _Layer
@@ -125,7 +125,7 @@ def find_weights(
 
 
 def convolves(net: nn.Module) -> bool:
-    """Whether results of a net go straight to a product that takes rows of pairs, without hooks or wrappers."""
+    """Whether results of a net go straight to a product of rows of pairs, without hooks or wrappers."""
     if not (taker := getattr(net, TAKER)):
         return False
     block, name, gets = taker

@@ -161,11 +161,11 @@ def _describe(now: _Description, module: nn.Module, extra: Mapping[str, Any]) ->
 
 
 def undo_all(*networks: nn.Module) -> None:
-    """Give all swapped modules their classes back, or raise `TpgenError` if one cannot get its class back."""
+    """Give all swapped modules their classes back, or raise `TpgenError` without changes."""
     modules = [module for network in networks for module in network.modules()]
     swapped = [module for module in modules if mark_of(module) is not None]
     for module in swapped:
-        _check_undo(module, swapped)
+        _check_can_undo(module, swapped)
     for module in modules:
         mark = mark_of(module)
         check_switch_to_packaged_class(module, type(module) if mark is None else mark.cls)
@@ -174,7 +174,7 @@ def undo_all(*networks: nn.Module) -> None:
     switch_to_packaged_classes(modules)
 
 
-def _check_undo(module: nn.Module, swapped: Sequence[nn.Module]) -> None:
+def _check_can_undo(module: nn.Module, swapped: Sequence[nn.Module]) -> None:
     mark = mark_of(module)
     assert mark is not None
     if type(module) is not mark.swapped:

@@ -1,7 +1,4 @@
-"""Weights of edges and products of edges, postponed until code sums the products by node.
-
-Sums need no rows; other code gets stock numbers.
-"""
+"""Weights of edges and products of edges, postponed until code sums the products by node."""
 
 from __future__ import annotations
 

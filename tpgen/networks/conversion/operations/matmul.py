@@ -20,7 +20,7 @@ _WEIGHTS = 2**14  # of long sums, where a graph is traced, whose rows are not kn
 
 
 def matmul(x: Tensor, w: Tensor, scale: float | Tensor = 1.0) -> Tensor:
-    """Return ``x @ (scale * w)`` of two matrices, differentiable to any order.
+    """``x @ (scale * w)`` of two matrices, differentiable to any order.
 
     >>> matmul(torch.ones(2, 3), torch.ones(3, 4), scale=2.0)
     tensor([[6., 6., 6., 6.],

@@ -8,7 +8,7 @@ Each edge gets half of the gradient, so gradients by single edges change; sums o
 parameters and their derivatives do not.
 
 Code that computes rows of edges marks the tensor (`mark`); a net looks for the mark on its input.  Weights of
-convolutions stay rows of pairs.  Recorded programs get pairs as arguments.
+convolutions stay rows of pairs.
 """
 
 from __future__ import annotations

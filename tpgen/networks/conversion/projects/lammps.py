@@ -41,7 +41,7 @@ class Converted:
 
     @classmethod
     def of_file(cls, source: Path, **options: Any) -> Any:
-        """Make the object for LAMMPS from a model's file or name; ``options`` are those of `convert`."""
+        """Make the object for LAMMPS from a model's file or name, with options of `convert`."""
         make: Any = cls
         made = make(str(source), **cls.stock_options)
         made.options = options
@@ -225,7 +225,7 @@ class DeduplicatedAtoms:
             out[self.nlocal :] = sent.view(rows.dtype)[self._owners.atoms[self.nlocal :]]
 
     def reverse_exchange(self, rows: Tensor, out: Tensor, width: int) -> None:
-        """Write own rows to ``out``, plus rows of their images on other ranks."""
+        """Write own rows to ``out``, plus rows of own atoms' images on other ranks."""
         out.copy_(rows)
         if self._owners.shares:
             sent = self._expand_to_all_atoms(rows)

@@ -49,7 +49,7 @@ class MaceConvolution(o3.TensorProduct):
 
 
 def mace_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield the swaps of a MACE model."""
+    """Yield swaps of a MACE model."""
     for module in network.modules():
         if _gathers_itself(module):
             yield from _swap_interaction(network, module, options)

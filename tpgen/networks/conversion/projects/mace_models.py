@@ -226,9 +226,8 @@ def _sum_over_neighbours(
     if cutoff is not None:
         weights = weights * cutoff
     message = block.conv_tp(features, edge_attrs, weights, edge_index)
-    return block.truncate_ghosts(message, _count_local_atoms(lammps)), block.truncate_ghosts(
-        node_attrs, _count_local_atoms(lammps)
-    )
+    count = _count_local_atoms(lammps)
+    return block.truncate_ghosts(message, count), block.truncate_ghosts(node_attrs, count)
 
 
 def _count_local_atoms(lammps: Mapping[str, Any]) -> int | None:

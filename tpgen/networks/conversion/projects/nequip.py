@@ -34,7 +34,7 @@ class TpgenTensorProductScatter(TensorProductScatter):
 
 
 def nequip_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield the swaps of a NequIP model."""
+    """Yield swaps of a NequIP model."""
     for module in network.modules():
         if type(module) is TensorProductScatter:
             why = not_fused(network, module, "tp")

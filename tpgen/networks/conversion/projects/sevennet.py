@@ -38,7 +38,7 @@ class SevenNetConvolution(o3.TensorProduct):
 
 
 def sevennet_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield the swaps of a SevenNet model."""
+    """Yield swaps of a SevenNet model."""
     for module in network.modules():
         if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _STOCK:
             yield from _swap_convolution(network, module, options)
