@@ -12,7 +12,7 @@ from tpgen.base.errors import BackendError, TpgenError
 from tpgen.networks.conversion.adapters import ADAPTERS
 from tpgen.networks.conversion.convert import conversion_report, convert
 from tpgen.networks.conversion.products import CONVERTED
-from tpgen.networks.conversion.proof import BUSY, Proof, Time, Times, _difference
+from tpgen.networks.conversion.proof import BUSY, Proof, Time, Times, _largest_difference
 from tpgen.networks.conversion.swap import Swap, mark_of
 
 
@@ -57,19 +57,19 @@ def test_a_proof_that_fails_leaves_the_network_alone(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("where", ["stock", "converted"])
 def test_a_nan_fails_the_proof_whatever_comes_after_it(where: str) -> None:
     whole, broken = {"a": torch.ones(2), "b": torch.ones(2)}, {"a": torch.tensor([torch.nan, 1.0]), "b": torch.ones(2)}
-    found = _difference("outputs", *((broken, whole) if where == "stock" else (whole, broken)))
+    found = _largest_difference("outputs", *((broken, whole) if where == "stock" else (whole, broken)))
     assert found.where == f"a (no numbers in the {where} network alone)"
     assert not Proof((found,)).holds
 
 
 def test_what_is_no_number_in_both_is_equal_and_the_rest_is_compared() -> None:
     broken = {"a": torch.tensor([torch.nan, torch.inf, 1.0])}
-    assert Proof((_difference("outputs", broken, broken),)).holds
-    assert not Proof((_difference("outputs", broken, {"a": torch.tensor([torch.nan, torch.inf, 1.1])}),)).holds
-    assert not Proof((_difference("outputs", broken, {"a": torch.tensor([1.0, torch.inf, 1.0])}),)).holds
-    assert not Proof((_difference("outputs", broken, {"a": torch.tensor([torch.nan, -torch.inf, 1.0])}),)).holds
+    assert Proof((_largest_difference("outputs", broken, broken),)).holds
+    assert not Proof((_largest_difference("outputs", broken, {"a": torch.tensor([torch.nan, torch.inf, 1.1])}),)).holds
+    assert not Proof((_largest_difference("outputs", broken, {"a": torch.tensor([1.0, torch.inf, 1.0])}),)).holds
+    assert not Proof((_largest_difference("outputs", broken, {"a": torch.tensor([torch.nan, -torch.inf, 1.0])}),)).holds
     free = {"a": torch.tensor([7.0, torch.nan, 1.0])}
-    assert Proof((_difference("gradients", broken, free, leniently=True),)).holds
+    assert Proof((_largest_difference("gradients", broken, free, leniently=True),)).holds
 
 
 class Directions(nn.Module):
@@ -222,9 +222,9 @@ def test_a_proof_needs_a_graph_to_differentiate() -> None:
 def test_what_is_zero_but_for_rounding_is_measured_beside_the_rest() -> None:
     zero, whole = torch.full((2,), 1e-17, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
     for noise, holds in ((-zero, True), (zero + 1e-13, False)):
-        found = _difference("outputs", {"zero": zero, "whole": whole}, {"zero": noise, "whole": whole})
+        found = _largest_difference("outputs", {"zero": zero, "whole": whole}, {"zero": noise, "whole": whole})
         assert Proof((found,)).holds is holds
-    assert not Proof((_difference("outputs", {"zero": zero}, {"zero": -zero}),)).holds
+    assert not Proof((_largest_difference("outputs", {"zero": zero}, {"zero": -zero}),)).holds
 
 
 def test_a_float32_network_is_proven_against_exact_couplings() -> None:
@@ -235,8 +235,8 @@ def test_a_float32_network_is_proven_against_exact_couplings() -> None:
 def test_outputs_are_asked_more_of_than_derivatives() -> None:
     one = {"a": torch.ones(2, dtype=torch.float64)}
     near = {"a": one["a"] + 1e-9}
-    assert not Proof((_difference("outputs", one, near),)).holds
-    assert Proof((_difference("gradients", one, near),)).holds
+    assert not Proof((_largest_difference("outputs", one, near),)).holds
+    assert Proof((_largest_difference("gradients", one, near),)).holds
 
 
 def test_times_of_a_busy_machine_give_no_ratio_and_say_what_to_do() -> None:

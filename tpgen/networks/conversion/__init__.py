@@ -1,1 +1,1 @@
-"""Whole networks: e3nn's modules, and those of known projects, compute with tpgen's kernels and stay what they are."""
+"""Whole networks: modules of e3nn and of known projects compute with tpgen's kernels."""

@@ -1,7 +1,6 @@
-"""The table of adapters: how the modules of a project, besides e3nn's own, come to compute with tpgen.
+"""Table of adapters, which find swaps of modules of other projects than e3nn.
 
-An adapter is a function ``(network, options) -> list of Swap and Kept``.  It is imported when a network holds a module
-of its project, so nobody pays for projects that are not in use.
+An adapter ``(network, options) -> list of Swap and Kept`` is imported at first use.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from tpgen.networks.conversion.packages import foreign_modules, home
+from tpgen.networks.conversion.packages import foreign_modules, module_name_of
 from tpgen.networks.conversion.swap import Kept, SwapOrKept
 
 Adapter = Callable[[nn.Module, dict[str, Any]], Iterable[SwapOrKept]]
@@ -32,7 +31,7 @@ CASTS: dict[str, str] = {"sevenn": "tpgen.networks.conversion.projects.sevennet:
 
 
 def register_adapter(package: str, adapter: Adapter | str) -> None:
-    """Let `convert` call an adapter for networks that hold modules of a package.
+    """Let `convert` call an adapter for networks with modules of a package.
 
     >>> register_adapter("my_potentials", "my_potentials.speed:swaps")
     >>> ADAPTERS.pop("my_potentials")
@@ -42,29 +41,29 @@ def register_adapter(package: str, adapter: Adapter | str) -> None:
 
 
 def adapters_for(network: nn.Module) -> list[Adapter]:
-    """The adapters whose projects have modules in a network, in the order of the table."""
+    """Adapters of the projects with modules in a network."""
     packages = packages_in(network)
-    return [_loaded(package, adapter) for package, adapter in ADAPTERS.items() if package in packages]
+    return [_load_adapter(package, adapter) for package, adapter in ADAPTERS.items() if package in packages]
 
 
-def cast_further(network: nn.Module) -> None:
-    """Let modules of known projects that cast to float32 themselves compute in float64; for copies."""
+def cast_projects_to_float64(network: nn.Module) -> None:
+    """Make modules of known projects that cast to float32 cast to float64, in place."""
     for package in packages_in(network) & CASTS.keys():
         resolve_name(CASTS[package])(network)
 
 
 def packages_in(network: nn.Module) -> set[str]:
-    """Names of the packages of all modules of a network."""
+    """Packages of all modules, by name."""
     return {package for module in network.modules() for package in packages_of(module)}
 
 
 def packages_of(module: nn.Module) -> set[str]:
-    """Names of the packages that the class of a module, and its bases, come from."""
-    return {home(cls).partition(".")[0] for cls in type(module).__mro__}
+    """Packages of a module's class and bases."""
+    return {module_name_of(cls).partition(".")[0] for cls in type(module).__mro__}
 
 
 def kept_in_packages(network: nn.Module) -> Iterable[Kept]:
-    """Yield the first module of each known project whose code, from a package, is not the installed one."""
+    """Yield the first packaged module of each known project whose installed code differs."""
     for project, modules in foreign_modules(network).items():
         if project == "e3nn" or project in ADAPTERS:
             yield Kept(
@@ -75,7 +74,7 @@ def kept_in_packages(network: nn.Module) -> Iterable[Kept]:
             )
 
 
-def _loaded(package: str, adapter: Adapter | str) -> Adapter:
+def _load_adapter(package: str, adapter: Adapter | str) -> Adapter:
     if not isinstance(adapter, str):
         return adapter
     try:
@@ -83,11 +82,10 @@ def _loaded(package: str, adapter: Adapter | str) -> Adapter:
             raise ValueError("an adapter is written as module:function")
         return resolve_name(adapter)
     except (ImportError, AttributeError, ValueError) as error:
-        return partial(_unloaded, package, f"{adapter}: {error}")
+        return partial(_keep_without_adapter, package, f"{adapter}: {error}")
 
 
-def _unloaded(package: str, why: str, network: nn.Module, options: dict[str, Any]) -> Iterable[SwapOrKept]:
-    """In place of an adapter that cannot be loaded: what it would have seen stays, and is named once."""
+def _keep_without_adapter(package: str, why: str, network: nn.Module, options: dict[str, Any]) -> Iterable[SwapOrKept]:
     first = next(module for module in network.modules() if package in packages_of(module))
     yield Kept(
         first,

@@ -1,4 +1,4 @@
-"""e3nn's `BatchNorm`: one kernel in training, where e3nn takes some five passes over the rows for each irrep."""
+"""Swap of e3nn's `BatchNorm`: one kernel in training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tpgen.base.remember import remembered
 from tpgen.functions.batch_norm import NormTable, batch_norm, can_batch_norm, make_norm_table
-from tpgen.networks.conversion.obstacles import replaced
+from tpgen.networks.conversion.obstacles import why_patched
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
 from tpgen.nn.plain_tensors import is_usual
 
@@ -20,7 +20,7 @@ _NOW = "one kernel in training, one pass in evaluation, but e3nn's own code wher
 
 
 class ConvertedBatchNorm(BatchNorm):
-    """An `e3nn.nn.BatchNorm` of fewer passes; traced, transformed or compiled it runs e3nn's own code."""
+    """An `e3nn.nn.BatchNorm`, computed by tpgen; traced, transformed or compiled, e3nn's code runs."""
 
     def forward(self, input: Tensor) -> Tensor:
         """As e3nn's."""
@@ -29,7 +29,7 @@ class ConvertedBatchNorm(BatchNorm):
         usual = usual and all(x.dtype == input.dtype for x in held)
         if not usual or (self.training and not can_batch_norm(input.dtype)):
             return super().forward(input)
-        table = _table(self.irreps, self.normalization)
+        table = _norm_table(self.irreps, self.normalization)
         weight = self.running_var.new_ones(len(table.divisor)) if self.weight is None else self.weight
         bias = getattr(self, "bias", None)  # e3nn 0.6 has no such attribute where there is no bias
         # e3nn reads no bias without scalars: its gradient is None
@@ -52,15 +52,15 @@ class ConvertedBatchNorm(BatchNorm):
 
 
 @remembered("tables of norms")
-def _table(irreps: Irreps, normalization: str) -> NormTable:
+def _norm_table(irreps: Irreps, normalization: str) -> NormTable:
     copies = [(irrep.dim, irrep.is_scalar()) for mul, irrep in irreps for _ in range(mul)]
     return make_norm_table(copies, normalization)
 
 
 def find_batch_norm(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """Return the swap of e3nn's batch norm, or why it stays; None for other modules."""
+    """`Swap` of e3nn's batch norm, or `Kept`; None for other modules."""
     if type(module) is not BatchNorm:
         return None
     other = "of instances, or of the largest norm" if module.instance or module.reduce != "mean" else None
-    why = replaced(module) or other
+    why = why_patched(module) or other
     return Kept(module, why) if why else Swap(module, ConvertedBatchNorm, _NOW)

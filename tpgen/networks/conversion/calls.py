@@ -1,8 +1,4 @@
-"""Calls of a network and their derivatives, and whose fault it is where one fails.
-
-What the stock network cannot do with some inputs is the inputs' fault; what it can do and the converted one cannot, is
-that of tpgen: of a kernel that does not compile, or of the conversion.
-"""
+"""Calls and derivatives of networks, with errors that name the cause: inputs or tpgen."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from torch import Tensor, nn
 
 from tpgen.base._torch import pytree
 from tpgen.base.errors import BackendError, TpgenError
-from tpgen.networks.conversion.notices import unsaid
+from tpgen.networks.conversion.notices import without_notices
 from tpgen.networks.conversion.swap import mark_of
 from tpgen.networks.trial import is_floating, restored
 
@@ -24,21 +20,21 @@ OUTPUTS, DERIVATIVES = "outputs", ("gradients", "second derivatives")
 
 
 class CallError(TpgenError):
-    """A network that cannot be called with some inputs."""
+    """A network cannot be called with some inputs."""
 
 
 class GraphError(TpgenError):
-    """A network that cannot be differentiated with some inputs."""
+    """A network cannot be differentiated with some inputs."""
 
 
 @contextmanager
-def of_converted(network: nn.Module) -> Iterator[None]:
-    """Say of an error that the stock network, which was called before, takes these inputs."""
+def blame_conversion(network: nn.Module) -> Iterator[None]:
+    """Turn errors inside into errors of the conversion: the stock network took the inputs."""
     try:
         yield
     except (CallError, GraphError) as error:
         cause = error.__cause__ or error
-        module = _failing(network, cause)
+        module = _failing_module_name(network, cause)
         where, leave = (f" in {module!r}", f"leave the module out, keep={module!r}") if module else ("", "leave it")
         raise TpgenError(
             f"the conversion is at fault{where} ({_first_line(cause)}): the stock network takes these inputs, and the "
@@ -46,7 +42,7 @@ def of_converted(network: nn.Module) -> Iterator[None]:
         ) from cause
 
 
-def _failing(network: nn.Module, error: BaseException) -> str:
+def _failing_module_name(network: nn.Module, error: BaseException) -> str:
     names = {id(module): name for name, module in network.named_modules() if mark_of(module) is not None}
     found, trace = "", error.__traceback__
     while trace is not None:
@@ -59,11 +55,8 @@ def _first_line(error: BaseException) -> str:
     return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
 
 
-def called(network: nn.Module, given: list[Any]) -> Any:
-    """Results of a call.  Raises `BackendError` for the compiler's fault, else `CallError` for what the network raises.
-
-    Its text speaks of the stock network: `of_converted` has another.
-    """
+def call_network(network: nn.Module, given: list[Any]) -> Any:
+    """Call a network; raises `BackendError` if a kernel fails, else `CallError`, which blames the inputs."""
     try:
         return network(*given)
     except BackendError as error:
@@ -72,7 +65,7 @@ def called(network: nn.Module, given: list[Any]) -> Any:
         ) from error
     except Exception as error:
         said = f"the stock network cannot be called with these inputs ({_first_line(error)})"
-        if opaque := _not_cast(given):
+        if opaque := _argument_not_cast(given):
             raise CallError(
                 f"{said}: {opaque} could not be cast. Give its tensors in a dict, as in `batch.to_dict()`"
             ) from error
@@ -82,7 +75,7 @@ def called(network: nn.Module, given: list[Any]) -> Any:
         ) from error
 
 
-def _not_cast(given: Sequence[Any]) -> str:
+def _argument_not_cast(given: Sequence[Any]) -> str:
     # the first argument whose tensors are out of reach, in an object that is no list or dict; empty where none is
     for number, argument in enumerate(given):
         for leaf in pytree.tree_leaves(argument):
@@ -98,8 +91,8 @@ def _holds_tensors(value: Any) -> bool:
     return any(isinstance(one, Tensor) for one in pytree.tree_leaves(held))
 
 
-def fresh(inputs: Sequence[Any], tracked: bool = False) -> list[Any]:
-    """The inputs anew, so that what a call writes into a list or dict stays there; gradients are asked as they were."""
+def fresh_inputs(inputs: Sequence[Any], tracked: bool = False) -> list[Any]:
+    """Detached copies of inputs, which require gradients as before, or all if ``tracked``."""
     return pytree.tree_map(
         lambda a: (
             a.detach().requires_grad_(is_floating(a) and (tracked or a.requires_grad)) if isinstance(a, Tensor) else a
@@ -108,48 +101,47 @@ def fresh(inputs: Sequence[Any], tracked: bool = False) -> list[Any]:
     )
 
 
-def trained(network: nn.Module, inputs: Sequence[Any]) -> None:
-    """A call and the gradients of its parameters and of inputs that require any; of all inputs where nothing does."""
+def call_and_differentiate(network: nn.Module, inputs: Sequence[Any]) -> None:
+    """Call a network, and compute gradients by parameters and inputs that require any; by all inputs if none does."""
     wanted: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
-    given = fresh(inputs)
-    if not wanted and not _tracked(given):
-        given = fresh(inputs, tracked=True)
-    wanted += _tracked(given)  # before a call that writes into a dict
-    live = [leaf for leaf in _named("output", called(network, given)).values() if leaf.requires_grad]
+    given = fresh_inputs(inputs)
+    if not wanted and not _tensors_requiring_grad(given):
+        given = fresh_inputs(inputs, tracked=True)
+    wanted += _tensors_requiring_grad(given)  # before a call that writes into a dict
+    live = [leaf for leaf in _floating_leaves("output", call_network(network, given)).values() if leaf.requires_grad]
     if live and wanted:
-        _differentiated(live, wanted, [torch.cos(leaf.detach()) for leaf in live], create_graph=False)
+        _differentiate(live, wanted, [torch.cos(leaf.detach()) for leaf in live], create_graph=False)
 
 
-def _tracked(values: Any) -> list[Tensor]:
+def _tensors_requiring_grad(values: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor) and leaf.requires_grad]
 
 
 def outputs_of(network: nn.Module, inputs: Sequence[Any]) -> NamedTensors:
-    """Outputs by name."""
-    return passed(network, inputs, tracked=False, orders=0)[0]
+    """Outputs by name, for inputs in float64."""
+    return outputs_and_derivatives(network, inputs, tracked=False, orders=0)[0]
 
 
 def derivatives_of(network: nn.Module, inputs: Sequence[Any]) -> dict[str, NamedTensors]:
-    """Outputs, gradients and second derivatives, each by name.
-
-    Derivatives are taken twice: of the parameters, with inputs as they are given, and of the inputs too.  A module may
-    compute in another way where an input needs no gradient.
-    """
-    outputs, *found = passed(network, inputs, tracked=False)
-    with unsaid():
-        _, *of_inputs = passed(network, inputs, tracked=True)
+    """Outputs, gradients and second derivatives, each by name."""
+    # twice: modules may compute in another way if an input needs no gradient
+    outputs, *found = outputs_and_derivatives(network, inputs, tracked=False)
+    with without_notices():
+        _, *of_inputs = outputs_and_derivatives(network, inputs, tracked=True)
     both = [a | {f"{name}, inputs tracked": g for name, g in b.items()} for a, b in zip(found, of_inputs, strict=True)]
     return dict(zip((OUTPUTS, *DERIVATIVES), (outputs, *both), strict=True))
 
 
-def passed(network: nn.Module, inputs: Sequence[Any], tracked: bool, orders: int = 2) -> list[NamedTensors]:
-    """Outputs and gradients of so many orders, by parameters and by inputs if these are ``tracked``."""
+def outputs_and_derivatives(
+    network: nn.Module, inputs: Sequence[Any], tracked: bool, orders: int = 2
+) -> list[NamedTensors]:
+    """Outputs, then gradients of each order by parameters and, if ``tracked``, by inputs, in float64."""
     with restored(network):
         torch.manual_seed(0)  # the same masks of dropout in both
-        given = pytree.tree_map(lambda a: _leaf(a, tracked) if is_floating(a) else a, list(inputs))
+        given = pytree.tree_map(lambda a: _float64_leaf(a, tracked) if is_floating(a) else a, list(inputs))
         wanted: NamedTensors = {name: p for name, p in network.named_parameters() if p.requires_grad}
-        wanted |= _named("input", given) if tracked else {}
-        outputs = _named("output", called(network, given))
+        wanted |= _floating_leaves("input", given) if tracked else {}
+        outputs = _floating_leaves("output", call_network(network, given))
         if not outputs:
             raise TpgenError(
                 "the network returns no floating tensors that prove can see: it must return a tensor, or tuples, lists "
@@ -157,31 +149,30 @@ def passed(network: nn.Module, inputs: Sequence[Any], tracked: bool, orders: int
             )
         found = [outputs]
         for _ in range(orders):
-            found.append(_pull_back(found[-1], wanted))
+            found.append(_gradients_of_random_combination(found[-1], wanted))
     return [{name: value.detach() for name, value in named.items()} for named in found]
 
 
-def _leaf(value: Tensor, tracked: bool) -> Tensor:
+def _float64_leaf(value: Tensor, tracked: bool) -> Tensor:
     return value.detach().to(torch.float64, copy=True).requires_grad_(tracked or value.requires_grad)
 
 
-def _named(what: str, values: Any) -> NamedTensors:
+def _floating_leaves(prefix: str, values: Any) -> NamedTensors:
     leaves = pytree.tree_flatten_with_path(values)[0]
-    return {what + pytree.keystr(path): leaf for path, leaf in leaves if is_floating(leaf)}
+    return {prefix + pytree.keystr(path): leaf for path, leaf in leaves if is_floating(leaf)}
 
 
-def _pull_back(outputs: NamedTensors, wanted: NamedTensors) -> NamedTensors:
-    """The gradients of one random combination of the outputs, which can be differentiated again."""
+def _gradients_of_random_combination(outputs: NamedTensors, wanted: NamedTensors) -> NamedTensors:
     live = [out for out in outputs.values() if out.requires_grad]
     if not live or not wanted:
         return {}
     generator = torch.Generator().manual_seed(0)
     directions = [torch.randn(out.shape, generator=generator, dtype=out.dtype).to(out.device) for out in live]
-    found = _differentiated(live, list(wanted.values()), directions, create_graph=True)
+    found = _differentiate(live, list(wanted.values()), directions, create_graph=True)
     return {name: g for name, g in zip(wanted, found, strict=True) if g is not None}
 
 
-def _differentiated(
+def _differentiate(
     out: Sequence[Tensor], wanted: Sequence[Tensor], directions: Sequence[Tensor], create_graph: bool
 ) -> Sequence[Tensor | None]:
     differentiate: Callable[..., Sequence[Tensor | None]] = torch.autograd.grad

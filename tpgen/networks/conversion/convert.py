@@ -1,4 +1,4 @@
-"""`convert`, `restore` and `conversion_report`: a network computes with tpgen, gives it back, and says what it does."""
+"""`convert`, `restore` and `conversion_report`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from tpgen.networks.conversion.harmonics import find_harmonics
 from tpgen.networks.conversion.linears import find_linear
 from tpgen.networks.conversion.obstacles import idle_hooks
 from tpgen.networks.conversion.operations.splines import is_splined, with_splines
-from tpgen.networks.conversion.packages import adopt, give_back, installed_classes
+from tpgen.networks.conversion.packages import (
+    switch_to_installed_classes,
+    switch_to_packaged_classes,
+    with_installed_classes,
+)
 from tpgen.networks.conversion.products import find_product
 from tpgen.networks.conversion.proof import Proof, Times, measure, prove, tensor_copies
 from tpgen.networks.conversion.radial import find_net
@@ -62,13 +66,13 @@ def convert(
     report: Callable[[Conversion], object] | None = None,
     **options: Unpack[ConvertOptions],
 ) -> _Network:
-    """Let e3nn's products, layers, gates and harmonics inside a network, and modules of known projects, use tpgen.
+    """Convert a network in place: modules of e3nn and of known projects compute with tpgen.
 
-    Each module stays the same object with the same parameters, buffers, names and hooks, and only its class changes.
-    So a state_dict loads into the stock network and back, and optimisers, averages of weights and wrappers go on.
-    All modules are swapped or none.  What cannot be is a warning that says why, and a row of the report.
+    Only classes change: each module stays the same object with its parameters, buffers, names and hooks.  So a
+    state_dict loads into the stock network and back, and optimisers, averages of weights and wrappers stay valid.  All
+    swaps succeed or none is made.  A module that stays gets a warning and a row of the report, with the reason.
 
-    Raises `TpgenError` where there is nothing to convert, or where the proof fails; the network is then as it was.
+    Raises `TpgenError` if nothing can be converted or the proof fails; the network is then unchanged.
 
     >>> from e3nn import o3
     >>> network = nn.ModuleDict({"tp": o3.FullTensorProduct("2x1o", "1o")})
@@ -80,27 +84,27 @@ def convert(
     Parameters
     ----------
     network
-        any module, changed in place; or a list, a dict or an object such as a calculator, whose networks are.
+        any module, or a list, a dict or an object, such as a calculator, that holds networks.
     keep, only
-        what to leave as it is, and what alone to convert: names of modules, each with all that it holds, or of classes,
-        as the report shows them: ``keep=["layers.0", "e3nn.Linear"]``.  ``*`` stands for any text.
+        modules to leave out, and modules to convert alone: names of modules, with all parts, or of classes, as in the
+        report: ``keep=["layers.0", "e3nn.Linear"]``.  ``*`` matches any text.
     radial
-        ``"spline"`` computes weights of edges by cubic splines of lengths in the place of their nets, on a CPU, for
-        inference: slopes err by a millionth of the largest at most, and gradients of parameters are an error.
+        ``"spline"`` replaces nets of lengths by cubic splines, on a CPU, for inference: slopes err by a millionth of
+        the largest at most, and gradients of parameters raise an error.
     program
-        whether calls take the network as one program: ``"auto"`` builds it in another process, of calls that have come
-        ten times and take less than 250 ms; True builds it at the first call.  `tpgen.ready` waits for it.  A program
-        sums in another order: False leaves the bits of results as they are.
+        whether calls run the network as one program: ``"auto"`` builds the program in another process, for calls that
+        came ten times and take less than 250 ms; True builds at the first call.  `tpgen.ready` waits for the program.
+        A program sums in another order: False keeps the bits of results.
     prove
-        arguments of a call: outputs, gradients and second derivatives are compared with the stock network's in float64,
-        without splines; how far outputs of these are from stock's is said too.
+        arguments of a call: compares outputs, gradients and second derivatives with stock in float64, without splines,
+        and reports errors of splines.
     measure
-        arguments of a call: both networks are timed.
+        arguments of a call: times both networks.
     report
-        called with the `Conversion`, as in ``report=print``; `conversion_report` gives it later.
+        function of the `Conversion`, as in ``report=print``; `conversion_report` returns the value later.
     options
-        of the modules that take their places: ``strategy``, ``backend``, ``streams``, ``dynamic``, ``fullgraph``,
-        ``mode`` and ``max_bytes``, as of `TensorProduct`.
+        of the new modules: ``strategy``, ``backend``, ``streams``, ``dynamic``, ``fullgraph``, ``mode`` and
+        ``max_bytes``, as for `TensorProduct`.
     """
     networks = networks_of("convert", network)
     given: dict[str, Any] = {**options}
@@ -133,22 +137,22 @@ def _convert(
     measure: _Inputs | None,
     report: Callable[[Conversion], object] | None,
 ) -> list[Swap]:
-    adopted = adopt(network)
+    adopted = switch_to_installed_classes(network)
     try:
         chosen = make_selection(network, keep, only)
-        swaps, kept = _chosen_swaps(network, options, chosen, change)
-        compared = _compared(network, options, chosen, prove, measure, change)
+        swaps, kept = _find_selected_swaps(network, options, chosen, change)
+        compared = _prove_and_measure(network, options, chosen, prove, measure, change)
         _swap_all(network, swaps, kept, compared, report)
     except BaseException:
-        give_back(adopted)
+        switch_to_packaged_classes(adopted)
         raise
     return swaps
 
 
-def _chosen_swaps(
+def _find_selected_swaps(
     network: nn.Module, options: dict[str, Any], chosen: Selection, change: _Change
 ) -> tuple[list[Swap], list[Kept]]:
-    swaps, kept = _split(selected(network, collect(network, options), chosen))
+    swaps, kept = _split_findings(selected(network, collect(network, options), chosen))
     if not swaps:
         raise TpgenError(nothing_to_convert(network, kept))
     return change(swaps), kept
@@ -161,19 +165,23 @@ def _swap_all(
     compared: tuple[Proof | None, Times | None],
     report: Callable[[Conversion], object] | None,
 ) -> None:
-    names = _names(network)
+    names = _names_by_module(network)
     found = Conversion(
-        type(network).__name__, _replaced(swaps, names), _stayed(kept, names), *compared, own=_own(names)
+        type(network).__name__,
+        _replaced_rows(swaps, names),
+        _stayed_rows(kept, names),
+        *compared,
+        own=_names_of_tpgen_modules(names),
     )
     if found.proof and not found.proof.holds:
         raise TpgenError(f"the network is left as it was: {found.proof}")
-    _warn([k for k in kept if not k.asked], names)
+    _warn_of_kept([k for k in kept if not k.asked], names)
     apply_all(swaps)
     if report:
-        _report(report, found, swaps)
+        _call_report(report, found, swaps)
 
 
-def _warn(kept: Sequence[Kept], names: dict[nn.Module, tuple[str, ...]]) -> None:
+def _warn_of_kept(kept: Sequence[Kept], names: dict[nn.Module, tuple[str, ...]]) -> None:
     if kept:
         many = len(kept) > 1
         warnings.warn(
@@ -183,7 +191,7 @@ def _warn(kept: Sequence[Kept], names: dict[nn.Module, tuple[str, ...]]) -> None
         )
 
 
-def _report(report: Callable[[Conversion], object], found: Conversion, swaps: Iterable[Swap]) -> None:
+def _call_report(report: Callable[[Conversion], object], found: Conversion, swaps: Iterable[Swap]) -> None:
     # report what was done; an error there undoes it
     try:
         report(found)
@@ -194,10 +202,10 @@ def _report(report: Callable[[Conversion], object], found: Conversion, swaps: It
 
 
 def restore(network: _Network) -> _Network:
-    """Undo `convert`: every module gets its class back, with the parameters as they are now.
+    """Undo `convert`: give every module its class back, with its present parameters.
 
-    Raises `TpgenError` where nothing in the network is converted, and where a class cannot be given back: something
-    else has changed it since, or the module that holds it was converted with it.  All is then as it was.
+    Raises `TpgenError` if no module is converted, if a class changed since, or if a module was converted with its
+    holder. The network is then unchanged.
     """
     networks = networks_of("restore", network)
     for one in networks:
@@ -213,20 +221,20 @@ def restore(network: _Network) -> _Network:
 
 
 def conversion_report(network: Any, *, prove: _Inputs | None = None, measure: _Inputs | None = None) -> Conversion:
-    """Report which modules of a network compute with tpgen, which could, and which could not and why.
+    """Report which modules of a network compute with tpgen, which could, and which cannot and why.
 
-    With ``prove`` or ``measure``, arguments of a call, a converted network is compared with the stock one that it came
-    from.  The report prints itself and has `to_json`.
+    ``prove`` and ``measure``, arguments of a call, compare the stock network with the converted one.  The report prints
+    itself and has `to_json`.
     """
     network = network_of("conversion_report", network)
-    with installed_classes(network):
-        return _reported(network, prove, measure)
+    with with_installed_classes(network):
+        return _make_report(network, prove, measure)
 
 
-def _reported(network: nn.Module, to_prove: _Inputs | None, to_measure: _Inputs | None) -> Conversion:
+def _make_report(network: nn.Module, to_prove: _Inputs | None, to_measure: _Inputs | None) -> Conversion:
     marks = {module: mark for module in network.modules() if (mark := mark_of(module)) is not None}
-    names = _names(network)
-    swaps, kept = _split(collect(network, {}))
+    names = _names_by_module(network)
+    swaps, kept = _split_findings(collect(network, {}))
     return Conversion(
         type(network).__name__,
         tuple(
@@ -234,48 +242,48 @@ def _reported(network: nn.Module, to_prove: _Inputs | None, to_measure: _Inputs 
             for m, mark in marks.items()
             if mark.now
         ),
-        _stayed(kept, names),
-        *_compared(network, {}, None if marks else Selection(), to_prove, to_measure),
-        possible=_replaced(swaps, names),
-        own=_own(names),
+        _stayed_rows(kept, names),
+        *_prove_and_measure(network, {}, None if marks else Selection(), to_prove, to_measure),
+        possible=_replaced_rows(swaps, names),
+        own=_names_of_tpgen_modules(names),
     )
 
 
 def collect(network: nn.Module, options: dict[str, Any]) -> list[SwapOrKept]:
-    """Find a swap for each module, or why it stays, changing nothing: adapters first, then e3nn's own modules."""
-    with installed_classes(network):
-        return [*_collected(network, options), *kept_in_packages(network)]
+    """Find a `Swap` or a `Kept` for each module, by adapters and by the rules for e3nn."""
+    with with_installed_classes(network):
+        return [*_find_swaps(network, options), *kept_in_packages(network)]
 
 
-def _collected(network: nn.Module, options: dict[str, Any]) -> list[SwapOrKept]:
+def _find_swaps(network: nn.Module, options: dict[str, Any]) -> list[SwapOrKept]:
     findings: list[SwapOrKept] = []
     for adapter in adapters_for(network):
         given = list(adapter(network, options))
-        _check_found(network, adapter, [f for f in given if isinstance(f, Swap)])
+        _check_adapter_swaps(network, adapter, [f for f in given if isinstance(f, Swap)])
         findings += given
     marks = [(module, mark.covers) for module in network.modules() if (mark := mark_of(module))]
     swaps = [(f.module, f.covers) for f in findings if isinstance(f, Swap)]
-    seen = {f.module for f in findings} | {part for whole in (*swaps, *marks) for part in _covered(*whole)}
+    seen = {f.module for f in findings} | {part for whole in (*swaps, *marks) for part in _covered_modules(*whole)}
     for module in network.modules():
         if module in seen or mark_of(module) is not None:
             continue
         found = next((found for find in _FINDERS if (found := find(module, options)) is not None), None)
         findings += [found] if found else []
-        seen |= set(_covered(module, found.covers) if isinstance(found, Swap) else ())
+        seen |= set(_covered_modules(module, found.covers) if isinstance(found, Swap) else ())
     return with_late_weights(network, findings)
 
 
 _FINDERS = (find_product, find_linear, find_harmonics, find_net, find_gate, find_batch_norm)  # of e3nn's own modules
 
 
-def _check_found(network: nn.Module, adapter: Adapter, swaps: Sequence[Swap]) -> None:
-    """Raise `TpgenError` where an adapter swaps a module twice, or would hide an attribute of it."""
+def _check_adapter_swaps(network: nn.Module, adapter: Adapter, swaps: Sequence[Swap]) -> None:
+    # an adapter must swap a module once, and hide no attribute
     seen: set[nn.Module] = set()
     for swap in swaps:
         hidden = [] if mark_of(swap.module) else [name for name in swap.extra if hasattr(swap.module, name)]
         why = "a second time" if swap.module in seen else f"and hides its {', '.join(hidden)}" if hidden else ""
         if why:
-            path = " = ".join(_names(network)[swap.module])
+            path = " = ".join(_names_by_module(network)[swap.module])
             raise TpgenError(
                 f"the adapter {adapter.__module__}.{getattr(adapter, '__qualname__', adapter)} swaps {path!r} (a "
                 f"{swap.was}) {why}: it must yield one Swap for each module, whose extra names are new; "
@@ -284,13 +292,12 @@ def _check_found(network: nn.Module, adapter: Adapter, swaps: Sequence[Swap]) ->
         seen.add(swap.module)
 
 
-def _covered(module: nn.Module, names: Iterable[str]) -> Iterator[nn.Module]:
-    """Modules that nobody calls once a swap that covers them is made, or since it was."""
+def _covered_modules(module: nn.Module, names: Iterable[str]) -> Iterator[nn.Module]:
     held = dict(module.named_modules()) if names else {}
     yield from (held[name] for name in names if name in held)  # somebody may have taken one out since
 
 
-def _compared(
+def _prove_and_measure(
     network: nn.Module,
     options: dict[str, Any],
     chosen: Selection | None,
@@ -303,17 +310,17 @@ def _compared(
             raise InputError(f"{name}: give the arguments of a call as a tuple, as in {name}=(x,), got {a_kind(given)}")
     timed = proof = None
     if to_measure is not None:
-        stock, converted, _ = _pair(network, options, chosen, change)
+        stock, converted, _ = _make_stock_and_converted(network, options, chosen, change)
         for one in (stock, converted) if is_splined(converted) else ():
             one.requires_grad_(False)  # the task is inference
         timed = measure(stock, converted, to_measure)
     if to_prove is not None:
-        stock, converted, exact = _pair(network, options, chosen, change)
+        stock, converted, exact = _make_stock_and_converted(network, options, chosen, change)
         proof = prove(stock, converted, exact, to_prove)
     return proof, timed
 
 
-def _pair(
+def _make_stock_and_converted(
     network: nn.Module, options: dict[str, Any], chosen: Selection | None, change: _Change
 ) -> tuple[nn.Module, nn.Module, Any]:
     # a stock copy and one converted as chosen, None for as it is; and what makes all their stock modules exact
@@ -322,38 +329,38 @@ def _pair(
     findings = collect(converted, options)
     exact = [f.exact for f in (*collect(stock, options), *findings) if isinstance(f, Swap) and f.exact]
     if chosen is not None:
-        apply_all(change(_split(selected(converted, findings, chosen))[0]))
+        apply_all(change(_split_findings(selected(converted, findings, chosen))[0]))
     return stock, converted, exact
 
 
-def _split(findings: Iterable[SwapOrKept]) -> tuple[list[Swap], list[Kept]]:
+def _split_findings(findings: Iterable[SwapOrKept]) -> tuple[list[Swap], list[Kept]]:
     findings = list(findings)
     return [f for f in findings if isinstance(f, Swap)], [f for f in findings if isinstance(f, Kept)]
 
 
-def _names(network: nn.Module) -> dict[nn.Module, tuple[str, ...]]:
+def _names_by_module(network: nn.Module) -> dict[nn.Module, tuple[str, ...]]:
     names: dict[nn.Module, tuple[str, ...]] = {}
     for name, module in network.named_modules(remove_duplicate=False):
         names[module] = (*names.get(module, ()), name)
     return names
 
 
-def _own(names: dict[nn.Module, tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """Names of the modules that somebody has built with tpgen: not converted ones, and no parts of either."""
+def _names_of_tpgen_modules(names: dict[nn.Module, tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    # modules that users built with tpgen: neither converted modules nor parts of either
     ours = [module for module in names if mark_of(module) or isinstance(module, PlannedModule)]
     parts = {part for whole in ours for part in whole.modules() if part is not whole}
     return tuple(names[module] for module in ours if not mark_of(module) and module not in parts)
 
 
-def _replaced(swaps: Iterable[Swap], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Replaced, ...]:
-    return tuple(Replaced(names[s.module], s.was, s.told) for s in _in_order(swaps, names) if s.now)
+def _replaced_rows(swaps: Iterable[Swap], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Replaced, ...]:
+    return tuple(Replaced(names[s.module], s.was, s.told) for s in _in_network_order(swaps, names) if s.now)
 
 
-def _stayed(kept: Iterable[Kept], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Stayed, ...]:
-    return tuple(Stayed(names[k.module], qualified(type(k.module)), k.why) for k in _in_order(kept, names))
+def _stayed_rows(kept: Iterable[Kept], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Stayed, ...]:
+    return tuple(Stayed(names[k.module], qualified(type(k.module)), k.why) for k in _in_network_order(kept, names))
 
 
-def _in_order(findings: Iterable[_Found], names: dict[nn.Module, tuple[str, ...]]) -> list[_Found]:
+def _in_network_order(findings: Iterable[_Found], names: dict[nn.Module, tuple[str, ...]]) -> list[_Found]:
     # as their modules stand in the network, whoever found them
     places = {module: place for place, module in enumerate(names)}
     return sorted(findings, key=lambda finding: places[finding.module])

@@ -1,7 +1,6 @@
-"""e3nn's `Gate`: one kernel in the place of its copies, activations and product.
+"""Swap of e3nn's `Gate`: one kernel for copies, activations and product."""
 
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# Annotations are objects here, not strings: TorchScript reads them.
 
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -17,7 +16,14 @@ from torch import Tensor, nn
 
 from tpgen.functions.gate import GateTable, gate, make_gate_table
 from tpgen.kernels.build.compiler import find_compiler, why_no_compiler
-from tpgen.networks.conversion.obstacles import HOOKED, has_hooks, has_more, may_be_kernels, renamed, replaced
+from tpgen.networks.conversion.obstacles import (
+    HOOKED,
+    allows_kernels,
+    has_hooks,
+    is_hooked_or_patched,
+    renamed_copy,
+    why_patched,
+)
 from tpgen.networks.conversion.products import ConvertedElementwiseTensorProduct, exact_couplings
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, mark_of, qualified
 
@@ -51,12 +57,9 @@ Functions = tuple[tuple[_Function, ...], tuple[_Function, ...]]  # of scalars, a
 
 @compile_mode("script")
 class ConvertedGate(Gate):
-    """An `e3nn.nn.Gate` that computes with tpgen.
+    """An `e3nn.nn.Gate`, computed by tpgen; scripted, or with hooked or replaced parts, e3nn's code runs."""
 
-    Scripted it runs e3nn's own code, and so it does where a part got hooks since, or is another.
-    """
-
-    stock = renamed(Gate.forward, "stock")
+    stock = renamed_copy(Gate.forward, "stock")
 
     @torch.compiler.assume_constant_result  # Dynamo takes no scripted module into its hands, not even to look at it
     def _has_hooked_programs(self) -> bool:
@@ -66,32 +69,32 @@ class ConvertedGate(Gate):
     def forward(self, features: Tensor) -> Tensor:
         """As e3nn's."""
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
-            if not _changed_since(self):
-                return gate(self._tpgen_table, _activated(self, features), self._tpgen_kernels)
+            if not _parts_changed_since_swap(self):
+                return gate(self._tpgen_table, _apply_torch_functions(self, features), self._tpgen_kernels)
         return self.stock(features)
 
 
 def find_gate(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """Return the swap of e3nn's gate, or why it stays; None for other modules."""
+    """`Swap` of e3nn's gate, or `Kept`; None for other modules."""
     if type(module) is not Gate:
         return None
-    if why := _obstacle(module):
+    if why := _why_gate_stays(module):
         return Kept(module, why)
-    functions = _functions(module)
+    functions = _activation_names_and_scales(module)
     extra = {
-        "_tpgen_pieces": _pieces(module, functions),
-        "_tpgen_table": _table(module, functions),
+        "_tpgen_pieces": _split_at_torch_functions(module, functions),
+        "_tpgen_table": _make_table(module, functions),
         "_tpgen_functions": functions,
-        "_tpgen_kernels": may_be_kernels(options),
+        "_tpgen_kernels": allows_kernels(options),
     }
     product = module.get_submodule("mul")
     exact = None if mark_of(product) else partial(exact_couplings, product)
-    return Swap(module, ConvertedGate, _now, extra, exact, covers=tuple(_PARTS))
+    return Swap(module, ConvertedGate, _describe_gate, extra, exact, covers=tuple(_PARTS))
 
 
-def _now(module: nn.Module, extra: Mapping[str, Any]) -> str:
+def _describe_gate(module: nn.Module, extra: Mapping[str, Any]) -> str:
     # name what computes a gate, for the report: a kernel where one is allowed and can be built, else why not
-    if mark_of(module) is not None and _changed_since(module):
+    if mark_of(module) is not None and _parts_changed_since_swap(module):
         return "e3nn's own code, as a part was changed since"
     mask: Any = module.get_submodule("mul").output_mask
     if not extra["_tpgen_kernels"]:
@@ -103,7 +106,7 @@ def _now(module: nn.Module, extra: Mapping[str, Any]) -> str:
     return "tpgen kernel (activations and product in one)"
 
 
-def _obstacle(module: Any) -> str | None:
+def _why_gate_stays(module: Any) -> str | None:
     for name, kinds in _PARTS.items():
         part = getattr(module, name, None)
         if type(part) not in kinds:
@@ -114,45 +117,47 @@ def _obstacle(module: Any) -> str | None:
             return f"of an activation that is a {qualified(type(act))}, not e3nn's normalize2mom"
     parts = (module, module.sc, module.sc.cut, module.act_scalars, module.act_gates, module.mul, *acts)
     hooked = any(has_hooks(part) for part in module.modules() if part is not module)
-    return next(filter(None, map(replaced, parts)), HOOKED if hooked else None)
+    return next(filter(None, map(why_patched, parts)), HOOKED if hooked else None)
 
 
-def _changed_since(module: Any) -> bool:
+def _parts_changed_since_swap(module: Any) -> bool:
     # whether the parts must be called: something was added to one of them, or put in its place, after the swap
     parts = module._modules
-    if any(type(parts.get(name)) not in kinds or has_more(parts[name]) for name, kinds in _PARTS.items()):
+    if any(type(parts.get(name)) not in kinds or is_hooked_or_patched(parts[name]) for name, kinds in _PARTS.items()):
         return True
-    if has_more(parts["sc"]._modules["cut"]) or module._has_hooked_programs():
+    if is_hooked_or_patched(parts["sc"]._modules["cut"]) or module._has_hooked_programs():
         return True
-    return _functions(module) != module._tpgen_functions
+    return _activation_names_and_scales(module) != module._tpgen_functions
 
 
-def _functions(module: Any) -> Functions:
+def _activation_names_and_scales(module: Any) -> Functions:
     # name and scale of each activation of a gate: those of scalars, then those of gates
     parts = module._modules
-    scalars, gates = (tuple(map(_function, parts[n]._modules["acts"])) for n in ("act_scalars", "act_gates"))
+    scalars, gates = (
+        tuple(map(_activation_name_and_scale, parts[n]._modules["acts"])) for n in ("act_scalars", "act_gates")
+    )
     return scalars, gates
 
 
-def _function(act: Any) -> _Function:
+def _activation_name_and_scale(act: Any) -> _Function:
     if act is None:
         return "identity", 1.0
-    if type(act) is not normalize2mom or has_more(act):
+    if type(act) is not normalize2mom or is_hooked_or_patched(act):
         return "", 0.0
-    return _name(act.f), 1.0 if act._is_id else act.cst
+    return _name_in_table(act.f), 1.0 if act._is_id else act.cst
 
 
-def _name(function: Any) -> str:
+def _name_in_table(function: Any) -> str:
     # of a function in a table: a module that writes into its input, or has hooks, is another function
     if type(function) not in _MODULES:
         return _BY_ID.get(id(function), _OTHER)
-    return _OTHER if has_more(function) or getattr(function, "inplace", False) else _MODULES[type(function)]
+    return _OTHER if is_hooked_or_patched(function) or getattr(function, "inplace", False) else _MODULES[type(function)]
 
 
-def _pieces(module: Any, functions: Functions) -> tuple[_Piece, ...]:
-    """A row cut where functions of no table begin and end; empty where there are none."""
+def _split_at_torch_functions(module: Any, functions: Functions) -> tuple[_Piece, ...]:
+    # cut a row at the begin and end of functions that no table has; empty without such functions
     ranges: dict[int, tuple[int, tuple[str, int]]] = {}
-    scalars, gates, _ = (list(_copies(module.sc.cut, chosen)) for chosen in module.sc.cut.instructions)
+    scalars, gates, _ = (list(_offsets_of_copies(module.sc.cut, chosen)) for chosen in module.sc.cut.instructions)
     for part, copies, each in zip(("act_scalars", "act_gates"), (scalars, gates), functions, strict=True):
         begin = 0
         for number, ((mul, _), (name, _)) in enumerate(zip(getattr(module, part).irreps_in, each, strict=True)):
@@ -167,7 +172,7 @@ def _pieces(module: Any, functions: Functions) -> tuple[_Piece, ...]:
     return (*found, (module.irreps_in.dim - at, None)) if found else ()
 
 
-def _activated(module: Any, features: Tensor) -> Tensor:
+def _apply_torch_functions(module: Any, features: Tensor) -> Tensor:
     # rows with the values of functions that no table has, some of which write to their input
     pieces = module._tpgen_pieces
     if not pieces or features.dim() == 0 or features.shape[-1] != module._tpgen_table.dim_in:
@@ -177,11 +182,11 @@ def _activated(module: Any, features: Tensor) -> Tensor:
     return torch.cat([act(x.clone()) if act else x for act, x in zip(acts, parts, strict=True)], -1)
 
 
-def _table(module: Any, functions: Functions) -> GateTable:
+def _make_table(module: Any, functions: Functions) -> GateTable:
     # A gate's table: e3nn sorts its input by irreps, so what belongs together stands in many places
-    scalars, gates, gated = (_copies(module.sc.cut, chosen) for chosen in module.sc.cut.instructions)
+    scalars, gates, gated = (_offsets_of_copies(module.sc.cut, chosen) for chosen in module.sc.cut.instructions)
     by_scalar, by_gate = (
-        [_of_values(f) for (mul, _), f in zip(activation.irreps_in, each, strict=True) for _ in range(mul)]
+        [_identity_if_unknown(f) for (mul, _), f in zip(activation.irreps_in, each, strict=True) for _ in range(mul)]
         for activation, each in zip((module.act_scalars, module.act_gates), functions, strict=True)
     )
     return make_gate_table(
@@ -190,11 +195,11 @@ def _table(module: Any, functions: Functions) -> GateTable:
     )
 
 
-def _of_values(function: _Function) -> _Function:
+def _identity_if_unknown(function: _Function) -> _Function:
     return ("identity", function[1]) if function[0] == _OTHER else function
 
 
-def _copies(cut: Any, chosen: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+def _offsets_of_copies(cut: Any, chosen: tuple[int, ...]) -> Iterator[tuple[int, int]]:
     # yield the offset of each copy of the chosen irreps in the input of an `Extract`, and its dimension
     for n in chosen:
         mul, ir = cut.irreps_in[n]

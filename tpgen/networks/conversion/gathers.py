@@ -1,9 +1,4 @@
-"""Rows of a layer's results that a network gathers by an index, as those of the senders of edges.
-
-``x[index]`` of torch takes six times as long as `torch.index_select`, and a product of edges that is summed by node
-needs no gathered rows: its kernel finds them.  So converted layers return `Gatherable`, and what is gathered of these
-waits until something reads it.
-"""
+"""Rows that a network gathers from results of a layer, postponed until code reads the rows."""
 
 from __future__ import annotations
 
@@ -15,67 +10,68 @@ import torch
 from torch import Tensor
 
 from tpgen.base._torch import saved_tensor_hooks
-from tpgen.networks.conversion.postponed import REST, Postponed, may_wait
+from tpgen.networks.conversion.postponed import REST, Postponed, may_postpone
 from tpgen.nn.plain_tensors import PlainTensor, is_usual
 
+# ``x[index]`` takes six times as long as `torch.index_select`; a kernel that sums by node needs no gathered rows.
 # Gathered numbers from which on it takes less time to select rows than torch's indexing does, and to let them wait.
 WORTH_SELECTING, WORTH_WAITING = 50_000, 250_000
 
 
 class Gatherable(PlainTensor):
-    """The results of a layer ``(rows, numbers)``: to torch a plain tensor, whose rows are gathered here.
+    """Results ``(rows, numbers)`` of a layer: a tensor whose rows are gathered fast or postponed.
 
-    Whatever else is computed of it is a `Tensor`; printed, copied or saved it becomes one itself.
+    Printing, copying or saving makes the object a plain `Tensor`.
     """
 
     _tpgen_layer: Any  # the program that made it
 
     @staticmethod
     def of(layer: Any, x: Tensor) -> Tensor:
-        """The results of a layer, of this class where they are plain rows of numbers."""
+        """Make ``x``, results of a layer, a `Gatherable` if possible; return ``x``."""
         if type(x) is Tensor and x.dim() == 2 and not torch.compiler.is_compiling() and is_usual(x):
             x.__class__ = Gatherable
             x._tpgen_layer = layer  # type: ignore[attr-defined]
         return x
 
     def __getitem__(self, index: Any) -> Tensor:
-        return _gathered(self, index, super().__getitem__)
+        return _gather(self, index, super().__getitem__)
 
     def index_select(self, dim: Any, index: Any) -> Tensor:
         if dim in (0, -2):
-            return _gathered(self, index, lambda index: super(Gatherable, self).index_select(0, index))
+            return _gather(self, index, lambda index: super(Gatherable, self).index_select(0, index))
         return super().index_select(dim, index)
 
     def detach(self) -> Tensor:
         return Gatherable.of(self._tpgen_layer, super().detach())  # of the same class, for parameters made of it
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self._plain().__reduce_ex__(protocol)
+        return self._become_tensor().__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo: Any) -> Any:
-        return self._plain().__deepcopy__(memo)
+        return self._become_tensor().__deepcopy__(memo)
 
     def __repr__(self, **options: Any) -> str:  # type: ignore[override]
-        return self._plain().__repr__(**options)
+        return self._become_tensor().__repr__(**options)
 
-    def _plain(self) -> Any:
-        self._settle()
+    def _become_tensor(self) -> Any:
+        self._compute_waiting_rows()
         del self._tpgen_layer
         self.__class__ = Tensor  # type: ignore[assignment]
         return self
 
-    def _settle(self) -> None:
+    def _compute_waiting_rows(self) -> None:
         # somebody is about to write: rows that wait are read before
         for waiting in self.__dict__.pop("_tpgen_waiting", ()):
             if (call := waiting()) is not None:
                 call.settle()
 
 
-def _writing(name: str) -> Callable[..., Any]:
+def _computing_before_write(name: str) -> Callable[..., Any]:
     write = getattr(Tensor, name)
 
     def written(self: Gatherable, *args: Any, **options: Any) -> Any:
-        self._settle()
+        self._compute_waiting_rows()
         return write(self, *args, **options)
 
     return written
@@ -84,11 +80,11 @@ def _writing(name: str) -> Callable[..., Any]:
 _OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor")
 _WRITES = [name for name in dir(Tensor) if name.endswith("_") and not name.endswith("__") and name[0] != "_"]
 for _name in ("__setitem__", *(f"__i{name}__" for name in _OPERATORS), *_WRITES):
-    setattr(Gatherable, _name, _writing(_name))
+    setattr(Gatherable, _name, _computing_before_write(_name))
 
 
 class GatheredRows(Postponed):
-    """Rows of a layer's results, by an index that is in range."""
+    """Postponed rows of a layer's results, by an index in range."""
 
     RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}
     layer: Any
@@ -97,9 +93,9 @@ class GatheredRows(Postponed):
         self.layer.rest_of_gathers = REST
         return super().computed()
 
-    def taken(self) -> tuple[Tensor, Tensor] | None:
-        """The results and the index, for a kernel that gathers; None where the rows are no longer these."""
-        if not self.open or not self.made.is_as_then or self.made.is_written_to:
+    def results_and_index(self) -> tuple[Tensor, Tensor] | None:
+        """Results of the layer and index, for a kernel that gathers; None if no longer valid."""
+        if not self.open or not self.made.state_is_unchanged or self.made.is_written_to:
             return None
         self.used = True
         x, index = self.made.operands
@@ -107,11 +103,11 @@ class GatheredRows(Postponed):
 
 
 def waiting_source(x: Any) -> Any:
-    """What a kernel reads: of rows that wait, the results that they are of."""
+    """The results behind postponed rows; other values unchanged."""
     return x.made.operands[0] if isinstance(x, GatheredRows) and x.open else x
 
 
-def _gathered(x: Gatherable, index: Any, stock: Callable[[Any], Tensor]) -> Tensor:
+def _gather(x: Gatherable, index: Any, stock: Callable[[Any], Tensor]) -> Tensor:
     if type(index) is not Tensor or index.dim() != 1 or index.dtype != torch.int64 or not index.is_cpu:
         return stock(index)
     numbers = index.numel() * x.shape[1]
@@ -119,7 +115,7 @@ def _gathered(x: Gatherable, index: Any, stock: Callable[[Any], Tensor]) -> Tens
         return stock(index)
     if not is_within(index, len(x)):
         return stock(index)
-    if numbers >= WORTH_WAITING and _may_wait(x):
+    if numbers >= WORTH_WAITING and _may_postpone_gather(x):
         rows = GatheredRows.of(_select, (x, index), (len(index), x.shape[1]))
         rows.layer = x._tpgen_layer
         waiting = [one for one in getattr(x, "_tpgen_waiting", ()) if one() is not None]
@@ -128,11 +124,11 @@ def _gathered(x: Gatherable, index: Any, stock: Callable[[Any], Tensor]) -> Tens
     return _select(x, index)
 
 
-def _may_wait(x: Gatherable) -> bool:
+def _may_postpone_gather(x: Gatherable) -> bool:
     # a checkpoint must save the same when it runs again
     if torch.is_inference_mode_enabled() or x.is_inference() or saved_tensor_hooks(True) is not None:
         return False
-    return may_wait(x._tpgen_layer, "rest_of_gathers")
+    return may_postpone(x._tpgen_layer, "rest_of_gathers")
 
 
 def _select(x: Tensor, index: Tensor) -> Tensor:
@@ -140,6 +136,6 @@ def _select(x: Tensor, index: Tensor) -> Tensor:
 
 
 def is_within(index: Tensor, count: int) -> bool:
-    """Whether an index that is not empty holds places of so many rows, counted from the first."""
+    """Whether a non-empty index lies in ``range(count)``."""
     least, most = index.aminmax()
     return int(least) >= 0 and int(most) < count

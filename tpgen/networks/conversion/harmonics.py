@@ -1,7 +1,6 @@
-"""e3nn's spherical harmonics that compute with tpgen: one generated kernel for all degrees.
+"""Swap of e3nn's spherical harmonics: one kernel for all degrees."""
 
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# Annotations are objects here, not strings: TorchScript reads them.
 
 from collections.abc import Mapping
 from functools import partial
@@ -15,7 +14,13 @@ from torch import Tensor, nn
 
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.given import given_numbers
-from tpgen.networks.conversion.obstacles import kernel_plan, own_code, polynomial_attributes, renamed, why_not_swapped
+from tpgen.networks.conversion.obstacles import (
+    kernel_plan,
+    own_code,
+    polynomial_attributes,
+    renamed_copy,
+    why_not_swapped,
+)
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, qualified
 from tpgen.planner.harmonics import make_harmonics_plan
 
@@ -25,15 +30,12 @@ _NOW = "tpgen polynomial, kernel (float32 and float64 on the CPU, e3nn's own els
 
 
 def run_harmonics(tensors: list[Tensor], shared: list[Tensor], dim: int, description: str, call: str) -> Tensor:
-    """The output ``(..., dim)`` of a polynomial of one channel, without weights, in the layout ``channel`` throughout.
+    """Evaluate a polynomial of one channel, without weights; returns ``(..., dim)``.
 
-    Rows stand where the channels of one row would: vectors of a kernel run over channels, and one channel would fill
-    one lane of each.  In that layout numbers of many rows stand as those of many channels do, and a view makes the one
-    the other.
-
-    ``tensors`` are ``(..., components)``, ``shared`` are ``(components,)`` and the operands without channels, behind
-    them in the plan.  ``description`` is the plan's JSON text, ``call`` its `forward_call` as text.
+    ``tensors`` are ``(..., components)``; ``shared``, without channels and last in the plan, are ``(components,)``.
+    ``description`` is the plan as JSON, ``call`` its `forward_call` as text.
     """
+    # rows as channels of one row: vectors of a kernel run over channels, and one channel would fill one lane of each
     given = [x.reshape(1, -1) for x in tensors] + [x.reshape(1, -1) for x in shared]
     found = run_polynomial(given, None, description, call)
     return found.reshape(list(tensors[0].shape[:-1]) + [dim])
@@ -41,12 +43,12 @@ def run_harmonics(tensors: list[Tensor], shared: list[Tensor], dim: int, descrip
 
 @compile_mode("script")
 class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
-    """An `e3nn.o3.SphericalHarmonics` that computes with tpgen."""
+    """An `e3nn.o3.SphericalHarmonics`, computed by tpgen."""
 
-    stock = renamed(o3.SphericalHarmonics.forward, "stock")
+    stock = renamed_copy(o3.SphericalHarmonics.forward, "stock")
 
     def forward(self, x: Tensor) -> Tensor:
-        """As e3nn's, computed by tpgen where a kernel runs."""
+        """As e3nn's."""
         if not torch.jit.is_scripting():
             x = given_numbers("x", x, torch.get_default_dtype())
         if not x.is_cpu or x.dtype not in (torch.float32, torch.float64) or x.size(-1) != 3:
@@ -56,7 +58,7 @@ class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
         return run_harmonics([x], [x.new_ones(1)], self._tpgen_dim, self._tpgen_plan, self._tpgen_call)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out a scripted function, as e3nn 0.5 holds it: torch can neither copy nor pickle one."""
+        # e3nn 0.5 holds a scripted function, which torch can neither copy nor pickle
         scripted = isinstance(self.__dict__.get(_STOCK_PROGRAM), torch.jit.ScriptFunction)
         return {**self.__dict__, **({_STOCK_PROGRAM: None} if scripted else {})}
 
@@ -67,7 +69,7 @@ class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
 
 
 def find_harmonics(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """Return the swap of e3nn's spherical harmonics, or why they stay; None for other modules."""
+    """`Swap` of e3nn's spherical harmonics, or `Kept`; None for other modules."""
     if isinstance(module, torch.jit.ScriptModule):
         scripted = getattr(module, "original_name", "") == "SphericalHarmonics"
         return Kept(module, "scripted harmonics: convert the network before it is scripted") if scripted else None

@@ -1,9 +1,4 @@
-"""A linear layer and the layer by species behind it as one: matrices of each species, multiplied once.
-
-Two layers in a row take two passes over the rows, and keep what lies between.  While weights stay as they are, as in
-dynamics, the products of their matrices do too: they are made at the first call and again where weights have changed.
-Gradients of the weights are those of both layers, computed where a backward pass asks for them.
-"""
+"""A linear layer and the following layer by species as one layer with matrices of each species."""
 
 from __future__ import annotations
 
@@ -30,16 +25,16 @@ from tpgen.planner.plan import ELEMENT, SHARED, Path, Plan
 
 @dataclass(frozen=True, eq=False)
 class JoinedLayers:
-    """A linear layer and a product by species: `apply`."""
+    """A linear layer and the following product by species as one layer."""
 
     product: SpeciesProduct
     plan: Plan
     chains: tuple[tuple[int, Path, Path], ...]  # a path of the plan, and one of each layer that it is made of
 
     def apply(self, x: Tensor, first: Tensor, second: Tensor, rows: Tensor, factor: float) -> Tensor | None:
-        """The product by one-hot ``rows`` of the layer's results times ``factor``, by its weights and the product's.
+        """``factor`` times the product, by one-hot ``rows``, of the linear layer of ``x``.
 
-        None where rows are not one-hot or need a gradient, and in calls that no kernel takes.
+        ``first`` and ``second`` are the weights.  None if rows are not one-hot or need a gradient, or without a kernel.
         """
         if not is_usual(x, first, second, rows) or autocasting(x.device) or rows.requires_grad:
             return None
@@ -47,48 +42,51 @@ class JoinedLayers:
             return None
         if (species := find_ones(rows)) is None:
             return None
-        there, made = self._current(first, second, species, factor)
+        chosen, made = self._cached_matrices(first, second, species, factor)
         if torch.is_grad_enabled() and (first.requires_grad or second.requires_grad):
-            made = _joined(made, self, there, factor, first, second)
+            made = _with_gradients_of_layers(made, self, chosen, factor, first, second)
         return kernel_layer(x, made, species, describe(self.plan))
 
-    def matrices(self, first: Tensor, second: Tensor, there: Tensor, factor: float) -> Tensor:
-        """The weights of the plan for some species, ``(len(there), numel)``."""
-        by_species = self.product.chosen(second, there)
+    def matrices(self, first: Tensor, second: Tensor, chosen: Tensor, factor: float) -> Tensor:
+        """Joined matrices ``(len(chosen), numel)`` of the ``chosen`` species."""
+        by_species = self.product.matrices_of(second, chosen)
         found: dict[int, Tensor] = {}
         for n, a, b in self.chains:
             scale = factor * a.coefficient * b.coefficient / self.plan.paths[n].coefficient
-            part = (scale * _matrix(first, a)) @ _matrix(by_species, b)
+            part = (scale * _path_matrix(first, a)) @ _path_matrix(by_species, b)
             found[n] = found[n] + part if n in found else part
         return torch.cat([found[n].flatten(-2) for n in sorted(found)], -1)
 
-    def _current(self, first: Tensor, second: Tensor, species: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-        """The species that have matrices, and a row of these for each species, zeros for those that have none."""
+    def _cached_matrices(self, first: Tensor, second: Tensor, species: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+        """Species seen so far, and matrices of all species, zeros for unseen species."""
         known, had, found = _made.get(self, (None, frozenset(), None))
         present = torch.bincount(species).nonzero().flatten().tolist()
         union = had.union(present)
-        there = torch.tensor(sorted(union))
-        state = (factor, union, *map(_state, (first, second)), *self._sums(first, second, there))
+        chosen = torch.tensor(sorted(union))
+        state = (factor, union, *map(_fingerprint, (first, second)), *self._checksums(first, second, chosen))
         if found is None or known != state:
             with torch.no_grad():
-                some = self.matrices(first, second, there, factor)
-                found = some.new_zeros(self.product.species, some.shape[1]).index_copy_(0, there, some)
+                some = self.matrices(first, second, chosen, factor)
+                found = some.new_zeros(self.product.species, some.shape[1]).index_copy_(0, chosen, some)
             _made[self] = state, union, found
-        return there, found
+        return chosen, found
 
-    def _sums(self, first: Tensor, second: Tensor, there: Tensor) -> list[float]:
-        """Numbers that change with weights, also with those written through ``.data``, which torch does not count."""
-        parts = [first.view(1, -1), *self.product.parts(second, there)]
+    def _checksums(self, first: Tensor, second: Tensor, chosen: Tensor) -> list[float]:
+        # also change with weights written through ``.data``, which torch does not count
+        parts = [first.view(1, -1), *self.product.parts(second, chosen)]
         with torch.no_grad():
-            return torch.stack([_ramp(len(x), 2, x.dtype) @ x @ _ramp(x.shape[1], 3, x.dtype) for x in parts]).tolist()
+            return torch.stack(
+                [_checksum_vector(len(x), 2, x.dtype) @ x @ _checksum_vector(x.shape[1], 3, x.dtype) for x in parts]
+            ).tolist()
 
 
+# Products of both layers' matrices, made at the first call and after changes of weights.
 # Beside the layers, as an attribute would go into pickles of the network.
 _made: WeakKeyDictionary[JoinedLayers, tuple[tuple, frozenset[int], Tensor]] = WeakKeyDictionary()
 
 
 def join_layers(linear: Plan, product: SpeciesProduct) -> JoinedLayers | None:
-    """Join a linear layer and a product by species of its results; None where no kernel takes both as one."""
+    """Join a linear layer and a product of its results; None without a kernel."""
     if linear.bias_numel or linear.f_in is not None or linear.operand("w").rows != SHARED:
         return None
     if linear.irreps_out != product.plan.irreps_in:
@@ -101,34 +99,34 @@ def join_layers(linear: Plan, product: SpeciesProduct) -> JoinedLayers | None:
     return JoinedLayers(product, plan, tuple((pairs.index((a.in1.index, b.out.index)), a, b) for a, b in found))
 
 
-def _matrix(weights: Tensor, path: Path) -> Tensor:
+def _path_matrix(weights: Tensor, path: Path) -> Tensor:
     assert path.weight is not None
     return weights[..., path.weight.start : path.weight.stop].unflatten(-1, path.weight.shape)
 
 
-def _state(x: Tensor) -> tuple:
+def _fingerprint(x: Tensor) -> tuple:
     return x.dtype, x.data_ptr(), writes_to(x)
 
 
 @remembered("ramps of sums that tell weights apart", entries=64)
-def _ramp(count: int, end: int, dtype: torch.dtype) -> Tensor:
+def _checksum_vector(count: int, end: int, dtype: torch.dtype) -> Tensor:
     return torch.linspace(1, end, count, dtype=dtype)
 
 
-class _Joined(torch.autograd.Function):
+class _JoinedMatrices(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, made: Tensor, layers: JoinedLayers, there: Tensor, factor: float, first: Tensor, second: Tensor
+        ctx: Any, made: Tensor, layers: JoinedLayers, chosen: Tensor, factor: float, first: Tensor, second: Tensor
     ) -> Tensor:
         ctx.save_for_backward(first, second)
-        ctx.made_of = layers, there, factor
+        ctx.made_of = layers, chosen, factor
         return made.view_as(made)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple:
-        layers, there, factor = ctx.made_of
-        matrices = partial(layers.matrices, there=there, factor=factor)
-        return (None, None, None, None, *pulled_back(matrices, ctx.saved_tensors, g.index_select(0, there)))
+        layers, chosen, factor = ctx.made_of
+        matrices = partial(layers.matrices, chosen=chosen, factor=factor)
+        return (None, None, None, None, *pulled_back(matrices, ctx.saved_tensors, g.index_select(0, chosen)))
 
 
-_joined = apply_of(_Joined)
+_with_gradients_of_layers = apply_of(_JoinedMatrices)

@@ -1,12 +1,10 @@
-r"""Sums of products over edges before the last layer of the net that makes their weights.
+r"""Sums of products over edges, taken before the last layer of the net that makes the weights.
 
-With weights :math:`w_e = h_e M` of a net whose last layer is a matrix, products :math:`x_e \otimes_{w_e} y_e` that are
-summed over the edges of a node are
+With weights :math:`w_e = h_e M`, M the matrix of the last layer, the sum over edges of a node is
 
-.. math:: \sum_e x_e \otimes_{h_e M} y_e = \Big(\sum_e h_e \otimes (x_e \otimes y_e)\Big) M,
+.. math:: \sum_e x_e \otimes_{h_e M} y_e = \Big(\sum_e h_e \otimes (x_e \otimes y_e)\Big) M.
 
-so the matrix is multiplied once for each node, not for each edge, and no weights of an edge are ever made.  Products
-that mix all copies (`uvw`), as those of DiffDock and of e3nn's tutorials, then take several times fewer multiply-adds.
+M multiplies once for each node, not each edge, which pays in products that mix all copies.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ MOST_SUMS = 2**22  # numbers of sums at a time: more of them are memory that is 
 
 @dataclass(frozen=True)
 class LateWeights:
-    """A product with weights ``h M`` of rows, summed by node, of some columns of ``h`` at a time: `summed`."""
+    """Plans for products with weights ``h M``, summed by node before the multiplication by ``M``."""
 
     plan: Plan
     product: Plan  # of x and y, path by path
@@ -50,7 +48,7 @@ class LateWeights:
     outputs: tuple[tuple[int, ...], ...]  # the paths of each slot of the result
 
     def is_worth(self, edges: int | None, nodes: int | None, hidden: int) -> bool:
-        """Whether a sum before the last layer takes less time; of sizes that nobody knows yet it is taken to."""
+        """Whether the sum before the last layer is faster; True for unknown sizes."""
         if edges is None or nodes is None:
             return True
         now = edges * hidden * self.plan.weight_numel
@@ -59,19 +57,18 @@ class LateWeights:
         return now >= WORTH_LATE and _FEWER * late < now
 
     def summed(self, x: Tensor, y: Tensor, h: Tensor, matrix: Tensor, nodes: Tensor, count: Any) -> Tensor:
-        """Sums over rows of each of ``count`` nodes ``(count, out)``.
+        """Sums ``(count, out)`` of products by node, differentiable to any order except by ``nodes``.
 
-        Of ``x (rows, in1)``, ``y (rows, in2)``, ``h (rows, hidden)``, ``matrix (hidden, numel)`` and ``nodes (rows,)``
-        of int64.  Differentiable to any order in all but the nodes.
+        ``x (rows, in1)``, ``y (rows, in2)``, ``h (rows, hidden)``, ``matrix (hidden, numel)``, int64 ``nodes (rows,)``.
         """
         products = kernel_product(x, y, None, describe(self.product))
         width = self.outer.irreps_in.dim
         missing = -h.shape[1] % width
         parts = pad(h, (0, missing)).split(width, 1), pad(matrix, (0, 0, 0, missing)).split(width)
-        found = [self._part(products, *part, nodes, count) for part in zip(*parts, strict=True)]
+        found = [self._sum_columns(products, *part, nodes, count) for part in zip(*parts, strict=True)]
         return reduce(torch.add, found)
 
-    def _part(self, products: Tensor, h: Tensor, matrix: Tensor, nodes: Tensor, count: Any) -> Tensor:
+    def _sum_columns(self, products: Tensor, h: Tensor, matrix: Tensor, nodes: Tensor, count: Any) -> Tensor:
         shape = h.new_empty(count, self.outer.weight_numel)  # nothing reads or writes its numbers
         call = FormCall((h, h.detach()[:, :0], shape, products), (nodes,), describe(self.outer), _OUTER, (ELEMENTS,))
         (sums,) = forms.form(call)
@@ -84,25 +81,22 @@ _OUTER = opening_text("w")
 
 
 def mixes_copies(plan: Plan) -> bool:
-    """Whether each row has weights of its own, and each path mixes all copies by them."""
+    """Whether all paths are `uvw`, with weights of each row."""
     ways = {(p.mode.name, p.weight is not None) for p in plan.paths}
     return ways == {("uvw", True)} and plan.operand("w").rows == ROW
 
 
 def late_weights(plan: Plan, hidden: int, nodes: int | None) -> LateWeights | None:
-    """Plan a product with weights of so many hidden numbers a row, summed to so many nodes.
-
-    None where a path does not mix all copies, and where a kernel is missing.
-    """
+    """Plan the sum of a product before a last layer of ``hidden`` inputs; None without kernels or `mixes_copies`."""
     if not mixes_copies(plan):
         return None
     products = sum(p.in1.mul * p.in2.mul * p.out.ir.dim for p in plan.paths)
     parts = -(-hidden * products * (nodes or 0) // MOST_SUMS) or 1
-    return _planned(plan, -(-hidden // min(parts, hidden)))
+    return _plan_late_weights(plan, -(-hidden // min(parts, hidden)))
 
 
 @remembered("products with late weights")
-def _planned(plan: Plan, width: int) -> LateWeights | None:
+def _plan_late_weights(plan: Plan, width: int) -> LateWeights | None:
     paths = sorted(range(len(plan.paths)), key=lambda n: plan.paths[n].out.index)
     outputs = [tuple(same) for _, same in groupby(paths, key=lambda n: plan.paths[n].out.index)]
     copies = [p.in1.mul * p.in2.mul for p in plan.paths]

@@ -1,7 +1,6 @@
-"""e3nn's linear layers that compute with tpgen.
+"""Swap of e3nn's linear layers."""
 
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# Annotations are objects here, not strings: TorchScript reads them.
 
 from collections.abc import Mapping
 from typing import Any, Optional
@@ -14,8 +13,8 @@ from torch import Tensor, nn
 from tpgen.base.errors import TpgenError
 from tpgen.kernels.runtime.given import given_numbers
 from tpgen.networks.conversion.gathers import Gatherable
-from tpgen.networks.conversion.obstacles import renamed, why_not_swapped
-from tpgen.networks.conversion.products import PROGRAM, chosen
+from tpgen.networks.conversion.obstacles import renamed_copy, why_not_swapped
+from tpgen.networks.conversion.products import PROGRAM, describe_product
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
 from tpgen.nn.linear import Linear
 from tpgen.planner.linear import LINEAR_NORMALIZATIONS, make_linear_plan
@@ -25,18 +24,18 @@ _STOCK_PROGRAM = "_compiled_main"
 _CHANNELS = "of channels (f_in, f_out), which e3nn knows by its weights alone, and it has none: build a tpgen.Linear"
 
 
-_stock = renamed(o3.Linear.forward, "stock")
+_stock = renamed_copy(o3.Linear.forward, "stock")
 _stock.__annotations__ = {"features": Tensor, "weight": Optional[Tensor], "bias": Optional[Tensor]}  # noqa: UP045
 
 
 @compile_mode("script")
 class ConvertedLinear(o3.Linear):
-    """An `e3nn.o3.Linear` that computes with tpgen; what e3nn alone takes, as features of width 0, is left to it."""
+    """An `e3nn.o3.Linear`, computed by tpgen; e3nn's code runs for features of width 0."""
 
     stock = _stock
 
     def forward(self, features: Tensor, weight: Optional[Tensor] = None, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """As e3nn's, computed by tpgen."""
+        """As e3nn's."""
         if not torch.jit.is_scripting():
             features = given_numbers("features", features, self.output_mask.dtype)
         alone = features.dim() == 1 and not self.shared_weights  # a row without a batch, and weights of it
@@ -50,10 +49,7 @@ class ConvertedLinear(o3.Linear):
 
 
 def find_linear(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """Return the swap of one of e3nn's linear layers, or why it stays; None for other modules.
-
-    None as well where it has no path: e3nn's then gives zeros or biases for features of any width.
-    """
+    """`Swap` of e3nn's linear layer, or `Kept`; None for other modules or without paths."""
     if isinstance(module, torch.jit.ScriptModule):
         scripted = getattr(module, "original_name", "") == "Linear" and hasattr(module, _STOCK_PROGRAM)
         return Kept(module, "a scripted Linear: convert the network before it is scripted") if scripted else None
@@ -69,11 +65,11 @@ def find_linear(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | N
         program = Linear.from_plan(plan, False, **{name: o for name, o in options.items() if name != "streams"})
     except TpgenError as error:
         return Kept(module, f"tpgen cannot write it: {error}")
-    return Swap(module, ConvertedLinear, chosen, {PROGRAM: program.compute_for(module)})
+    return Swap(module, ConvertedLinear, describe_product, {PROGRAM: program.compute_for(module)})
 
 
 def _has_channels(layer: Any) -> bool:
-    """Whether a layer without weights of its own takes channels: two rows of e3nn's then give no two rows."""
+    # then two rows of e3nn's give no two rows
     like, rows = layer.output_mask, 2
     each = () if layer.shared_weights else (rows,)
     given = [(rows, layer.irreps_in.dim), (*each, layer.weight_numel), (*each, layer.bias_numel)]
@@ -86,7 +82,7 @@ def _has_channels(layer: Any) -> bool:
 
 
 def linear_plan_of(layer: Any) -> Plan | None:
-    """The plan of a built layer, found again from its instructions and coefficients; None where no plan has these."""
+    """Plan of a built layer, from instructions and coefficients; None if no plan fits."""
     paths = [i for i in layer.instructions if i.i_in != -1]
     biased = {i.i_out for i in layer.instructions if i.i_in == -1}
     f_in, f_out = layer.weight.shape[:2] if layer.weight.dim() == 3 else (None, None)

@@ -1,4 +1,4 @@
-"""Warnings of calls that go a slower way: each once, and none where a proof goes every way on purpose."""
+"""Warnings about slow calls: each once, none during a proof."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -14,11 +14,11 @@ from torch import Tensor
 _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
 
 
-def say_once(text: str) -> None:
-    """Warn, unless that was said before.
+def warn_of_slow_path(text: str) -> None:
+    """Warn, once for each text and not inside `without_notices`.
 
-    >>> with unsaid():
-    ...     say_once("this is slow")
+    >>> with without_notices():
+    ...     warn_of_slow_path("this is slow")
     """
     if not _SILENT.get():
         _say(text)
@@ -30,22 +30,22 @@ def _say(text: str) -> None:
 
 
 def kernels_take(x: Tensor) -> bool:
-    """Whether kernels of polynomials take a tensor of this device and dtype."""
+    """Whether kernels of polynomials support the device and dtype of a tensor."""
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64, torch.bfloat16)
 
 
-def runs_on(x: Tensor, otherwise: str) -> bool:
-    """Whether a kernel takes a tensor, which may have changed since the conversion; what runs ``otherwise`` is said."""
+def kernels_take_or_warn(x: Tensor, otherwise: str) -> bool:
+    """As `kernels_take`; if not, warn once that ``otherwise``, some other code, runs."""
     good = kernels_take(x)
     if not good and not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
         if not torch.compiler.is_compiling():
-            say_once(f"{otherwise}: kernels take no {x.dtype} on {x.device.type}")
+            warn_of_slow_path(f"{otherwise}: kernels take no {x.dtype} on {x.device.type}")
     return good
 
 
 @contextmanager
-def unsaid() -> Iterator[None]:
-    """Nothing is said, and nothing counts as said, in here."""
+def without_notices() -> Iterator[None]:
+    """Suppress warnings inside the context."""
     token = _SILENT.set(True)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Why a module must stay as it is: a swap would lose what somebody added to its computation."""
+"""Reasons to keep a module: a swap would lose code that users added."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOOKED = "of hooks inside it, which would no longer run: hook the module itself"
 
 
 def why_not_swapped(module: nn.Module, known: Mapping[type[nn.Module], Any], program: str) -> str | None:
-    """Say why a module of a class of e3nn's, or derived from one, must stay; ``program`` is what it will not call."""
+    """Why a module of a ``known`` class or a subclass must stay; a swap never calls child ``program``."""
     if parametrize.is_parametrized(module):
         names = ", ".join(name for name, _ in module.parametrizations.named_children())  # type: ignore[union-attr]
         return f"{names} parametrised: convert first, then parametrise"
@@ -34,7 +34,7 @@ def why_not_swapped(module: nn.Module, known: Mapping[type[nn.Module], Any], pro
     if own := own_code(module, base):
         code = f"whose own code a swap would skip ({', '.join(own)})"
         return f"a subclass of {qualified(base)}, {code}: build it on tpgen's {base.__name__}"
-    if why := replaced(module):
+    if why := why_patched(module):
         return why
     if has_hooks(getattr(module, program, None)):
         return f"hooks on {program}, which would no longer run: move them to the module itself"
@@ -42,13 +42,15 @@ def why_not_swapped(module: nn.Module, known: Mapping[type[nn.Module], Any], pro
 
 
 def own_code(module: nn.Module, base: type[nn.Module]) -> list[str]:
-    """Names that classes between a module's own and a base define, and that may change what it computes."""
+    """Names defined by classes between a module's class and ``base`` that may change results."""
     lineage = type(module).__mro__
     defined = [(name, made) for cls in lineage[: lineage.index(base)] for name, made in vars(cls).items()]
-    return sorted({name for name, made in defined if name not in _CONSTRUCTION and not _passes_on(name, made, base)})
+    return sorted(
+        {name for name, made in defined if name not in _CONSTRUCTION and not _only_forwards(name, made, base)}
+    )
 
 
-class _Passing(nn.Module):
+class _ForwardingCalls(nn.Module):
     # calls that hand their arguments to those of a base, as where a class says their types
     def one(self, x: Any) -> Any:
         return super().__call__(x)
@@ -66,85 +68,91 @@ class _Passing(nn.Module):
 _FLAGS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
 
 
-def _written(made: Any) -> tuple:
-    code = made.__code__
+def _bytecode_and_signature(function: Any) -> tuple:
+    code = function.__code__
     flags = code.co_flags & _FLAGS  # others are those of a file
-    return code.co_code, code.co_names, code.co_argcount, code.co_kwonlyargcount, flags, made.__defaults__
+    return code.co_code, code.co_names, code.co_argcount, code.co_kwonlyargcount, flags, function.__defaults__
 
 
-_PASSING = [*map(_written, (_Passing.one, _Passing.two, _Passing.three, _Passing.every))]
+_FORWARDING = [
+    *map(
+        _bytecode_and_signature,
+        (_ForwardingCalls.one, _ForwardingCalls.two, _ForwardingCalls.three, _ForwardingCalls.every),
+    )
+]
 
 
-def _passes_on(name: str, made: Any, base: type[nn.Module]) -> bool:
-    if name != "__call__" or not isinstance(made, FunctionType) or _written(made) not in _PASSING:
+def _only_forwards(name: str, attribute: Any, base: type[nn.Module]) -> bool:
+    if (
+        name != "__call__"
+        or not isinstance(attribute, FunctionType)
+        or _bytecode_and_signature(attribute) not in _FORWARDING
+    ):
         return False
-    own, stock = made.__code__, base.forward.__code__  # callers may name arguments
+    own, stock = attribute.__code__, base.forward.__code__  # callers may name arguments
     return own.co_argcount == 1 or own.co_varnames[: own.co_argcount] == stock.co_varnames[: own.co_argcount]
 
 
 def stock_class(module: nn.Module, known: Iterable[type[nn.Module]]) -> type[nn.Module]:
-    """The class of e3nn's that a module is of, itself or by inheritance: the nearest of those that are known."""
+    """The nearest of the ``known`` classes among a module's class and bases."""
     return next(cls for cls in type(module).__mro__ if cls in known)
 
 
-def replaced(module: nn.Module) -> str | None:
-    """Whether somebody put another forward on a module, in words."""
+def why_patched(module: nn.Module) -> str | None:
+    """Why a module with a forward on the instance must stay; None for other modules."""
     return (
         "its forward is replaced on the instance: put it back before converting" if "forward" in vars(module) else None
     )
 
 
 def not_fused(network: nn.Module, block: nn.Module, name: str) -> str | None:
-    """Why a block must go on gathering for its product and summing up, or None.
-
-    A fused product is called with nodes, not with edges, and by the block alone.
-    """
+    """Why a block must still gather for product ``name`` and sum, or None: a fused product gets nodes, not edges."""
     product = block.get_submodule(name)
     if has_hooks(product):
         return f"hooks on {name}, which see edges: its product alone is converted; convert first, then hook"
-    if places(network, product) > 1:
+    if count_places(network, product) > 1:
         return f"of a {name} that stands in several places: its product alone is converted"
-    return replaced(block)
+    return why_patched(block)
 
 
-def renamed(method: Any, name: str) -> Any:
-    """A method under another name, which ours does not hide from TorchScript: it has no super()."""
+def renamed_copy(method: Any, name: str) -> Any:
+    """Copy a method under another name: TorchScript has no ``super()``."""
     copy = FunctionType(method.__code__, method.__globals__, name, method.__defaults__)
     copy.__annotations__ = method.__annotations__
     return copy
 
 
 def has_hooks(module: Any) -> bool:
-    """Whether anything is hooked to the calls of a module."""
+    """Whether calls of a module run hooks."""
     return any(map(getattr(module, "__dict__", {}).get, _HOOKS))  # asked at every call of a net, of each of its layers
 
 
 def idle_hooks(module: nn.Module) -> str:
-    """For a report: hooks that somebody put on programs of a converted module, which nothing calls."""
+    """Note for the report on hooks of e3nn's programs that a converted module never calls."""
     names = [name for name in _PROGRAMS if has_hooks(vars(module).get("_modules", {}).get(name))]
     return f"; hooks on {', '.join(names)} do not run: hook the module itself" if names else ""
 
 
-def has_more(module: Any) -> bool:
-    """Whether a call of a module does more than its class says, by hooks or a forward of its own."""
+def is_hooked_or_patched(module: Any) -> bool:
+    """Whether a module has hooks, or a forward on the instance."""
     return has_hooks(module) or "forward" in module.__dict__
 
 
-def places(network: nn.Module, module: nn.Module) -> int:
-    """In how many places of a network a module stands."""
+def count_places(network: nn.Module, module: nn.Module) -> int:
+    """In how many places a network holds a module."""
     return sum(child is module for holder in network.modules() for child in holder._modules.values())
 
 
-def may_be_kernels(options: Mapping[str, Any]) -> bool:
-    """Whether the options of a conversion let kernels compute."""
+def allows_kernels(options: Mapping[str, Any]) -> bool:
+    """Whether options of `convert` allow kernels."""
     return options.get("strategy", "auto") in ("auto", "kernel")
 
 
 def kernel_plan(
     module: nn.Module, options: Mapping[str, Any], make: Callable[[], Plan], like: Tensor | None = None
 ) -> Plan | Kept:
-    """The plan of a module that kernels alone compute, in the dtype and where ``like`` is; or why it must stay."""
-    if not may_be_kernels(options):
+    """``make()``, or `Kept` if no kernel runs this plan in dtype and on device of ``like``."""
+    if not allows_kernels(options):
         return Kept(module, f"for kernels alone, and strategy={options['strategy']!r} was asked for")
     try:
         plan = make()
@@ -156,5 +164,5 @@ def kernel_plan(
 
 
 def polynomial_attributes(plan: Plan) -> dict[str, str]:
-    """Attributes of a class that runs a polynomial: its plan and its call, as text."""
+    """Attributes of classes that run a polynomial: plan and call as text."""
     return {"_tpgen_plan": plan.to_json(), "_tpgen_call": str(forward_call(plan))}

@@ -1,8 +1,6 @@
-"""Networks from a package of `torch.package`, as NequIP writes: their classes are the installed ones under other names.
+"""Networks from `torch.package` files, as of NequIP, whose classes are copies of installed ones.
 
-A package brings the code of its network, so each class in it is another object than that of the installed project.  An
-installed class stands in the place of one from a package where both are the same code: they have the same name and
-bases, and so has all that their methods reach, by its bytecode.  What is torch's or Python's is the same object.
+An installed class replaces a packaged class of the same code: equal names, bases and bytecode.
 """
 
 from __future__ import annotations
@@ -36,32 +34,32 @@ _NO_CODE = {
 _MISSING = object()
 
 
-def home(cls: type) -> str:
-    """The name of the module of a class, without that of the package that brought it.
+def module_name_of(cls: type) -> str:
+    """Name of the module of a class, without the prefix of a package.
 
-    >>> home(nn.Linear)
+    >>> module_name_of(nn.Linear)
     'torch.nn.modules.linear'
     """
     return _PREFIX.sub("", cls.__module__)
 
 
 def is_packaged(cls: type) -> bool:
-    """Whether a package brought a class."""
+    """Whether a class comes from a package."""
     return _PREFIX.match(cls.__module__) is not None
 
 
 @contextmanager
-def installed_classes(network: nn.Module) -> Iterator[None]:
-    """Let modules from a package have the installed classes that are the same code, for a while."""
-    adopted = adopt(network)
+def with_installed_classes(network: nn.Module) -> Iterator[None]:
+    """Give packaged modules the installed classes of the same code inside the context."""
+    adopted = switch_to_installed_classes(network)
     try:
         yield
     finally:
-        give_back(adopted)
+        switch_to_packaged_classes(adopted)
 
 
-def adopt(network: nn.Module) -> list[nn.Module]:
-    """Give modules from a package the installed classes that are the same code; returns these modules."""
+def switch_to_installed_classes(network: nn.Module) -> list[nn.Module]:
+    """Give packaged modules the installed classes of the same code; return these modules."""
     found = [(module, installed_class(type(module))) for module in network.modules() if is_packaged(type(module))]
     adopted = [(module, cls) for module, cls in found if cls is not None]
     for module, cls in adopted:
@@ -70,15 +68,15 @@ def adopt(network: nn.Module) -> list[nn.Module]:
     return [module for module, _ in adopted]
 
 
-def give_back(modules: Iterable[nn.Module]) -> None:
-    """Give modules the classes of their package back, those that `adopt` took from them."""
+def switch_to_packaged_classes(modules: Iterable[nn.Module]) -> None:
+    """Undo `switch_to_installed_classes`: give packaged classes back."""
     for module in modules:
         if _FROM in vars(module):
             module.__class__ = vars(module).pop(_FROM)[0]
 
 
-def check_give_back(module: nn.Module, cls: type) -> None:
-    """Raise `TpgenError` where a module of class ``cls``, but for a conversion, is not as `adopt` left it."""
+def check_switch_to_packaged_class(module: nn.Module, cls: type) -> None:
+    """Raise `TpgenError` if ``cls``, a module's unconverted class, is no longer its installed class."""
     held = vars(module).get(_FROM)
     if held is not None and cls is not held[1]:
         raise TpgenError(
@@ -89,11 +87,11 @@ def check_give_back(module: nn.Module, cls: type) -> None:
 
 
 def foreign_modules(network: nn.Module) -> dict[str, list[nn.Module]]:
-    """Modules from a package that no installed class is the code of, by the project that they are of."""
+    """Packaged modules without an installed class of the same code, by project."""
     found: dict[str, list[nn.Module]] = {}
     for module in network.modules():
         if is_packaged(type(module)) and installed_class(type(module)) is None:
-            found.setdefault(home(type(module)).partition(".")[0], []).append(module)
+            found.setdefault(module_name_of(type(module)).partition(".")[0], []).append(module)
     return found
 
 
@@ -101,17 +99,16 @@ _installed: WeakKeyDictionary[type, type | None] = WeakKeyDictionary()
 
 
 def installed_class(cls: type) -> type | None:
-    """The installed class that is the same code as one from a package; None where there is none."""
+    """The installed class of a packaged class's code, or None."""
     if cls not in _installed:
-        ours = _look_up(cls)
+        ours = _installed_namesake(cls)
         _installed[cls] = ours if ours is not None and same_code(cls, ours) else None
     return _installed[cls]
 
 
-def _look_up(cls: type) -> type | None:
-    """The installed class of the same name; None where its project has none, or is not installed."""
+def _installed_namesake(cls: type) -> type | None:
     try:
-        found: Any = import_module(home(cls))
+        found: Any = import_module(module_name_of(cls))
     except ModuleNotFoundError:
         return None
     for name in cls.__qualname__.split("."):
@@ -123,7 +120,7 @@ def _look_up(cls: type) -> type | None:
 
 
 def same_code(theirs: Any, ours: Any) -> bool:
-    """Whether two classes or functions are the same code, and so is all that they reach.
+    """Whether two classes or functions, with all that these reach, are the same code.
 
     >>> same_code(lambda x: x + 1, lambda x: x + 1), same_code(lambda x: x + 1, lambda x: x + 2)
     (True, False)
@@ -145,37 +142,39 @@ def _same(theirs: Any, ours: Any, seen: _Seen) -> bool:
 
 
 def _same_classes(theirs: Any, ours: Any, seen: _Seen) -> bool:
-    if not is_packaged(theirs) or (home(theirs), theirs.__qualname__) != (ours.__module__, ours.__qualname__):
+    if not is_packaged(theirs) or (module_name_of(theirs), theirs.__qualname__) != (ours.__module__, ours.__qualname__):
         return False  # one that no package brought would be the same object
-    return _same_lists(theirs.__bases__, ours.__bases__, seen) and _same_maps(_code_of(theirs), _code_of(ours), seen)
+    return _same_lists(theirs.__bases__, ours.__bases__, seen) and _same_maps(
+        _code_attributes(theirs), _code_attributes(ours), seen
+    )
 
 
-def _code_of(cls: type) -> dict[str, Any]:
+def _code_attributes(cls: type) -> dict[str, Any]:
     return {name: value for name, value in vars(cls).items() if name not in _NO_CODE}
 
 
 def _same_functions(theirs: Any, ours: Any, seen: _Seen) -> bool:
-    if not _same_texts(theirs.__code__, ours.__code__):
+    if not _same_bytecode(theirs.__code__, ours.__code__):
         return False
     cells = [[cell.cell_contents for cell in f.__closure__ or ()] for f in (theirs, ours)]
     kept = (theirs.__defaults__, theirs.__kwdefaults__, cells[0]), (ours.__defaults__, ours.__kwdefaults__, cells[1])
-    return _same_lists(*kept, seen) and all(_same(a, b, seen) for a, b in _reached(theirs, ours))
+    return _same_lists(*kept, seen) and all(_same(a, b, seen) for a, b in _reached_objects(theirs, ours))
 
 
-def _same_texts(theirs: CodeType, ours: CodeType) -> bool:
-    """Whether two functions are the same bytecode with the same names and constants."""
+def _same_bytecode(theirs: CodeType, ours: CodeType) -> bool:
     for name in ("co_code", "co_names", "co_varnames", "co_freevars", "co_flags"):
         if getattr(theirs, name) != getattr(ours, name):
             return False
     pairs = list(zip(theirs.co_consts, ours.co_consts, strict=False))
     return len(theirs.co_consts) == len(ours.co_consts) and all(
-        _same_texts(a, b) if isinstance(a, CodeType) and isinstance(b, CodeType) else a == b for a, b in pairs
+        _same_bytecode(a, b) if isinstance(a, CodeType) and isinstance(b, CodeType) else a == b for a, b in pairs
     )
 
 
-def _reached(theirs: FunctionType, ours: FunctionType) -> Iterator[tuple[Any, Any]]:
+def _reached_objects(theirs: FunctionType, ours: FunctionType) -> Iterator[tuple[Any, Any]]:
     # yield what the names of a function stand for in its module, and in the modules of the package among these
-    names = {name for name in _names(theirs.__code__) if not name.startswith("__")}
+    # objects that the names of a function refer to in its module, and in packaged modules among these objects
+    names = {name for name in _names_in_code(theirs.__code__) if not name.startswith("__")}
     spaces: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = [(theirs.__globals__, ours.__globals__)]
     for a, b in spaces:  # which grows
         for name in names & a.keys():
@@ -186,8 +185,8 @@ def _reached(theirs: FunctionType, ours: FunctionType) -> Iterator[tuple[Any, An
                 spaces.append(inner)
 
 
-def _names(code: CodeType) -> set[str]:
-    return {*code.co_names}.union(*(_names(c) for c in code.co_consts if isinstance(c, CodeType)))
+def _names_in_code(code: CodeType) -> set[str]:
+    return {*code.co_names}.union(*(_names_in_code(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
 def _same_lists(theirs: Any, ours: Any, seen: _Seen) -> bool:
@@ -198,7 +197,7 @@ def _same_maps(theirs: Any, ours: Any, seen: _Seen) -> bool:
     return theirs.keys() == ours.keys() and all(_same(theirs[name], ours[name], seen) for name in theirs)
 
 
-def _same_by(part: Callable[[Any], Any]) -> Callable[[Any, Any, _Seen], bool]:
+def _compare_part(part: Callable[[Any], Any]) -> Callable[[Any, Any, _Seen], bool]:
     return lambda theirs, ours, seen: _same(part(theirs), part(ours), seen)
 
 
@@ -206,8 +205,8 @@ def _equal(theirs: Any, ours: Any, _seen: _Seen) -> bool:
     return theirs == ours
 
 
-class _Wrapping(type):
-    """Anything that says which function it wraps, as one that remembers its results does."""
+class _WrapsFunction(type):
+    """Metaclass: objects with a wrapped function, such as caches, are instances."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return not isinstance(instance, FunctionType) and isinstance(
@@ -215,19 +214,19 @@ class _Wrapping(type):
         )
 
 
-class _Wrapper(metaclass=_Wrapping):
+class _Wrapper(metaclass=_WrapsFunction):
     pass
 
 
 _KINDS: tuple[tuple[Any, Callable[[Any, Any, _Seen], bool]], ...] = (
     (type, _same_classes),
     (FunctionType, _same_functions),
-    ((classmethod, staticmethod, MethodType), _same_by(lambda held: held.__func__)),
-    (property, _same_by(lambda held: (held.fget, held.fset, held.fdel))),
-    (_Wrapper, _same_by(lambda held: held.__wrapped__)),
-    (partial, _same_by(lambda held: (held.func, held.args, held.keywords))),
+    ((classmethod, staticmethod, MethodType), _compare_part(lambda held: held.__func__)),
+    (property, _compare_part(lambda held: (held.fget, held.fset, held.fdel))),
+    (_Wrapper, _compare_part(lambda held: held.__wrapped__)),
+    (partial, _compare_part(lambda held: (held.func, held.args, held.keywords))),
     (ModuleType, lambda theirs, ours, _seen: _PREFIX.sub("", theirs.__name__) == ours.__name__),
-    (torch.jit.ScriptFunction, _same_by(lambda held: held.code)),
+    (torch.jit.ScriptFunction, _compare_part(lambda held: held.code)),
     (Tensor, lambda theirs, ours, _seen: torch.equal(theirs, ours)),
     ((list, tuple), _same_lists),
     (dict, _same_maps),

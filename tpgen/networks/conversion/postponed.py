@@ -1,9 +1,4 @@
-"""Tensors whose numbers are computed where something first reads them.
-
-What a network does next decides how a result is best computed, as a sum of its rows may be computed without any row.
-A `Postponed` is such a result: a tensor with a shape, a dtype and a graph, and a function of other tensors.  Functions
-of torch that a subclass has a rule for go by the rule.  For all others the object becomes the plain tensor first.
-"""
+"""Tensors whose numbers are computed when code first reads them, since a sum of rows may need no rows."""
 
 from __future__ import annotations
 
@@ -38,43 +33,45 @@ _HOOKS = {Tensor.register_hook, Tensor.retain_grad}
 _LIKES = {Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.new_full, Tensor.expand_as, torch.zeros_like}
 
 
-def _called(function: Callable[[], Tensor]) -> Tensor:
+def _call(function: Callable[[], Tensor]) -> Tensor:
     return function()
 
 
 @dataclass
 class PostponedCall:
-    """A function and its operands, as they were when a tensor was postponed."""
+    """A function and its operands, with autograd state and counts of writes at the call."""
 
     function: _Function
     operands: tuple[Tensor, ...]
     tracked: bool
     hooks: Any  # of saved tensors, as checkpoints have them
     writes: list[int]
-    within: Callable[[Callable[[], Tensor]], Tensor] = _called  # what computes the numbers, as a watch of calls does
+    within: Callable[[Callable[[], Tensor]], Tensor] = _call  # what computes the numbers, as a watch of calls does
     value: Tensor | None = None  # of a call that could not wait
 
     @classmethod
     def now(cls, function: _Function, operands: Sequence[Tensor]) -> PostponedCall:
-        return cls(function, tuple(operands), torch.is_grad_enabled(), saved_tensor_hooks(True), _writes(operands))
+        return cls(
+            function, tuple(operands), torch.is_grad_enabled(), saved_tensor_hooks(True), _write_counts(operands)
+        )
 
     @property
-    def is_as_then(self) -> bool:
-        """Whether gradients are taken, and tensors saved, as when the call was postponed."""
+    def state_is_unchanged(self) -> bool:
+        """Whether gradients and hooks of saved tensors are as at the call."""
         return torch.is_grad_enabled() == self.tracked and saved_tensor_hooks(True) == self.hooks
 
     @property
     def is_written_to(self) -> bool:
-        """Whether somebody has written to an operand since."""
-        return _writes(self.operands) != self.writes
+        """Whether an operand was written to after the call."""
+        return _write_counts(self.operands) != self.writes
 
     def settle(self) -> None:
-        """Compute the value before somebody writes to an operand."""
+        """Compute and keep the value, before a write to an operand."""
         if self.value is None and not self.is_written_to:
             self.value = self.computed(self.function)
 
     def computed(self, function: _Function) -> Tensor:
-        """Another function of the operands, as if it were called back then."""
+        """A function of the operands in the autograd state of the call; raises `InputError` after a write."""
         if function is self.function and self.value is not None:
             return self.value
         if self.is_written_to:
@@ -85,54 +82,57 @@ class PostponedCall:
             )
         inference = torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
         # a checkpoint that began since would miss, when it runs again, what is saved here
-        saving = nullcontext() if saved_tensor_hooks(True) in (None, self.hooks) else saved_tensors_hooks(_same, _same)
+        saving = (
+            nullcontext()
+            if saved_tensor_hooks(True) in (None, self.hooks)
+            else saved_tensors_hooks(_identity, _identity)
+        )
         with inference, torch.set_grad_enabled(self.tracked), torch.autocast("cpu", enabled=False), saving:
             return self.within(partial(function, *self.operands))
 
 
-def _writes(operands: Sequence[Tensor]) -> list[int]:
+def _write_counts(operands: Sequence[Tensor]) -> list[int]:
     with without_functions():  # an operand may be postponed as well
         return [*map(writes_to, operands)]
 
 
-def _same(x: Tensor) -> Tensor:
+def _identity(x: Tensor) -> Tensor:
     return x
 
 
 class Postponed(Tensor):
-    """``function(*operands)``, of a known shape, as a tensor without numbers.
+    """``function(*operands)`` of a known shape, as a tensor without numbers.
 
-    Where something beneath Python's functions takes it, as an `autograd.Function` of a user's does, it computes its
-    numbers too, and its graph is that of the function.  Raises `InputError` where somebody has written to an operand
-    since: the numbers of then are gone.
+    Code beneath Python gets numbers and the graph of the function.  Raises `InputError` after a write to an operand.
     """
 
-    RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}
+    RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}  # functions of torch that need no numbers
     made: PostponedCall
     plain: Tensor | None = None
     used: bool = False  # whether another tensor was computed without the numbers
 
     @classmethod
     def of(cls, function: _Function, operands: Sequence[Tensor], shape: Sequence[Any]) -> Any:
+        """A postponed tensor of ``function(*operands)``."""
         made = PostponedCall.now(function, operands)
         if made.tracked and any(x.requires_grad for x in operands):
             found = _postpone(cls, made, shape, *operands)
         else:
-            found = _empty(cls, shape, operands[0])
+            found = _tensor_without_numbers(cls, shape, operands[0])
         found.made = made
         return found
 
     def computed(self) -> Tensor:
-        """The numbers, as a tensor of their own."""
+        """The numbers as a new tensor."""
         return self.made.computed(self.made.function)
 
     @property
     def open(self) -> bool:
-        """Whether nothing has read the numbers yet."""
+        """Whether no code has read the numbers."""
         return self.plain is None
 
     def become_plain(self) -> Tensor:
-        """Be the plain tensor from now on; where torch holds this one, as a checkpoint may, that stands beside it."""
+        """Turn the object into the plain tensor; return a new tensor if torch holds the object."""
         if self.plain is None:
             with without_functions():
                 foreign = self.grad_fn is not None and getattr(self.grad_fn, "made", None) is not self.made
@@ -182,31 +182,31 @@ class Postponed(Tensor):
 
 
 def swapped(first: Tensor, second: Tensor) -> bool:
-    """Swap two tensors, or leave both as they are and return False where torch holds a reference to one of them."""
+    """Swap two tensors; return False and change neither if torch holds a reference to one of them."""
     both = first, second
     before = [(type(x), x.__dict__) for x in both]
     try:
         swap_tensors(first, second)
-    except RuntimeError:  # found late, as a profiler's weak reference is: classes and attributes may be swapped by then
+    except RuntimeError:  # torch may have swapped classes and attributes before it found a profiler's weak reference
         for x, (its_class, attributes) in zip(both, before, strict=True):
             x.__class__, x.__dict__ = its_class, attributes
         return False
     return True
 
 
-def may_wait(program: Any, count: str) -> bool:
-    """Whether what a program makes may be postponed again; counts the calls since one was read, under a name."""
+def may_postpone(program: Any, count: str) -> bool:
+    """Whether results of a program may wait; counts down attribute ``count``, calls that may not."""
     left = max(getattr(program, count) - 1, 0)
     setattr(program, count, left)
     return left == 0
 
 
 def plain(x: Any) -> Any:
-    """What is given, with its numbers."""
+    """``x``, or the plain tensor of a postponed ``x``."""
     return x.become_plain() if isinstance(x, Postponed) else x
 
 
-def _empty(cls: type[Postponed], shape: Sequence[Any], like: Tensor) -> Any:
+def _tensor_without_numbers(cls: type[Postponed], shape: Sequence[Any], like: Tensor) -> Any:
     found = wrapper_of(cls, shape, dtype=like.dtype, device=like.device)
     throw_on_access(found)
     return found
@@ -228,7 +228,7 @@ class _Postpone(torch.autograd.Function):
     def forward(ctx: Any, cls: type[Postponed], made: PostponedCall, shape: Sequence[Any], *operands: Tensor) -> Any:
         ctx.save_for_backward(*operands)
         ctx.made = made
-        return _empty(cls, shape, operands[0])
+        return _tensor_without_numbers(cls, shape, operands[0])
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple:

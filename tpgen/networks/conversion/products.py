@@ -1,10 +1,6 @@
-"""e3nn's tensor products that compute with tpgen: the classes they get, and which of them can be swapped.
+"""Swaps of e3nn's tensor products, also for convolutions (`convolving`)."""
 
-Products on edges that a network gathers for and sums up itself are `convolving`: one convolution takes the place of all
-three.
-
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# Annotations are objects here, not strings: TorchScript reads them.
 
 from collections.abc import Mapping
 from functools import partial
@@ -34,17 +30,17 @@ SPECIES = "_tpgen_species"  # where it holds how to compute by species
 STOCK_PROGRAM = "_compiled_main_left_right"
 
 
-def floating(name: str, x: Tensor, like: Tensor) -> Tensor:
-    """Integers, as one-hot rows may be, in the dtype of a module: `given_numbers`, as TorchScript can run it."""
+def cast_integers(name: str, x: Tensor, like: Tensor) -> Tensor:
+    """Cast integers, such as one-hot rows, to the dtype of ``like``."""
     if not torch.jit.is_scripting():
         return given_numbers(name, x, like.dtype)
     return x if x.is_floating_point() or x.is_complex() else x.to(like.dtype)
 
 
-class _TwoOperands(o3.TensorProduct):
+class _ProductOfTwo(o3.TensorProduct):
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """As e3nn's, computed by tpgen."""
-        x, y = floating("x", x, self.output_mask), floating("y", y, self.output_mask)
+        """As e3nn's."""
+        x, y = cast_integers("x", x, self.output_mask), cast_integers("y", y, self.output_mask)
         if self.weight_numel == 0:
             return self._tpgen.forward(x, y, None)
         w = self._get_weights(weight)
@@ -55,22 +51,22 @@ class _TwoOperands(o3.TensorProduct):
 
 
 @compile_mode("script")
-class ConvertedTensorProduct(_TwoOperands):
-    """An `e3nn.o3.TensorProduct` that computes with tpgen."""
+class ConvertedTensorProduct(_ProductOfTwo):
+    """An `e3nn.o3.TensorProduct`, computed by tpgen."""
 
 
 @compile_mode("script")
-class ConvertedFullyConnectedTensorProduct(_TwoOperands, o3.FullyConnectedTensorProduct):
-    """An `e3nn.o3.FullyConnectedTensorProduct` that computes with tpgen."""
+class ConvertedFullyConnectedTensorProduct(_ProductOfTwo, o3.FullyConnectedTensorProduct):
+    """An `e3nn.o3.FullyConnectedTensorProduct`, computed by tpgen."""
 
 
 @compile_mode("script")
 class ProductBySpecies(o3.FullyConnectedTensorProduct):
-    """A fully connected product with scalars as second input, often one-hot: these choose among the weights."""
+    """A fully connected product with scalars as second input: one-hot rows select weights."""
 
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """As e3nn's, computed by tpgen."""
-        x, y = floating("x", x, self.output_mask), floating("y", y, self.output_mask)
+        """As e3nn's."""
+        x, y = cast_integers("x", x, self.output_mask), cast_integers("y", y, self.output_mask)
         w = self._get_weights(weight)
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
             if not torch.compiler.is_compiling():
@@ -82,22 +78,22 @@ class ProductBySpecies(o3.FullyConnectedTensorProduct):
 
 
 @compile_mode("script")
-class ConvertedElementwiseTensorProduct(_TwoOperands, o3.ElementwiseTensorProduct):
-    """An `e3nn.o3.ElementwiseTensorProduct` that computes with tpgen."""
+class ConvertedElementwiseTensorProduct(_ProductOfTwo, o3.ElementwiseTensorProduct):
+    """An `e3nn.o3.ElementwiseTensorProduct`, computed by tpgen."""
 
 
 @compile_mode("script")
-class ConvertedFullTensorProduct(_TwoOperands, o3.FullTensorProduct):
-    """An `e3nn.o3.FullTensorProduct` that computes with tpgen."""
+class ConvertedFullTensorProduct(_ProductOfTwo, o3.FullTensorProduct):
+    """An `e3nn.o3.FullTensorProduct`, computed by tpgen."""
 
 
 @compile_mode("script")
 class ConvertedTensorSquare(o3.TensorSquare):
-    """An `e3nn.o3.TensorSquare` that computes with tpgen."""
+    """An `e3nn.o3.TensorSquare`, computed by tpgen."""
 
     def forward(self, x: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """As e3nn's, computed by tpgen."""
-        x = floating("x", x, self.output_mask)
+        """As e3nn's."""
+        x = cast_integers("x", x, self.output_mask)
         if self.weight_numel == 0:
             return self._tpgen.forward(x, x, None)
         return self._tpgen.forward(x, x, self._get_weights(weight))
@@ -114,16 +110,16 @@ _NAMES = tuple(cls.__name__ for cls in CONVERTED)
 
 
 def find_product(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """Return the swap of one of e3nn's products, or why it stays; None for other modules."""
+    """`Swap` of e3nn's product, or `Kept`; None for other modules."""
     if isinstance(module, torch.jit.ScriptModule):
-        return _scripted(module, getattr(module, "original_name", ""))
+        return _keep_scripted(module, getattr(module, "original_name", ""))
     if not isinstance(module, o3.TensorProduct):
         return None
-    plan = _planned(module)
-    return plan if isinstance(plan, Kept) else _swap(module, plan, options)
+    plan = _plan_or_kept(module)
+    return plan if isinstance(plan, Kept) else _swap_product(module, plan, options)
 
 
-def _scripted(module: nn.Module, name: str) -> Kept | None:
+def _keep_scripted(module: nn.Module, name: str) -> Kept | None:
     if name in _NAMES:
         return Kept(module, f"a scripted {name}: convert the network before it is scripted")
     if hasattr(module, PROGRAM):
@@ -131,7 +127,7 @@ def _scripted(module: nn.Module, name: str) -> Kept | None:
     return None
 
 
-def _planned(product: nn.Module) -> Plan | Kept:
+def _plan_or_kept(product: nn.Module) -> Plan | Kept:
     if why := why_not_swapped(product, CONVERTED, STOCK_PROGRAM):
         return Kept(product, why)
     try:
@@ -140,61 +136,64 @@ def _planned(product: nn.Module) -> Plan | Kept:
         return Kept(product, f"tpgen cannot plan it: {error}")
 
 
-def _swap(module: nn.Module, plan: Plan, options: Mapping[str, Any]) -> Swap:
+def _swap_product(module: nn.Module, plan: Plan, options: Mapping[str, Any]) -> Swap:
     program = TensorProduct.from_plan(plan, False, **options).compute_for(module)
     exact = partial(exact_couplings, module)
     stock = stock_class(module, CONVERTED)
     if stock is o3.FullyConnectedTensorProduct and (by_species := species_product(plan, options)):
-        return Swap(module, ProductBySpecies, by_element, {PROGRAM: program, SPECIES: by_species}, exact)
-    return Swap(module, CONVERTED[stock], chosen, {PROGRAM: program}, exact)
+        return Swap(
+            module, ProductBySpecies, describe_product_by_element, {PROGRAM: program, SPECIES: by_species}, exact
+        )
+    return Swap(module, CONVERTED[stock], describe_product, {PROGRAM: program}, exact)
 
 
 def convolving(
     module: nn.Module, cls: type[nn.Module], options: Mapping[str, Any], held: str | None = None, paired: bool = False
 ) -> SwapOrKept:
-    """Swap a module so that it computes with the convolution of a product: of itself, or of one it holds by a name.
+    """`Swap` of a module to the convolution of its product (gather, product, sum), or `Kept`.
 
-    ``paired`` says that what holds the module no longer gathers and sums, so that both are restored together.
+    The product is the module, or its child named ``held``.  ``paired``: the holder no longer gathers and sums, so both
+    are restored together.
     """
     product = module if held is None else module.get_submodule(held)
-    plan = _planned(product)
+    plan = _plan_or_kept(product)
     if isinstance(plan, Kept):
         return plan
     conv = TensorProductConv.from_plan(plan, False, **options).compute_for(product)
     covers = () if held is None else (held,)
-    return Swap(module, cls, _chosen, {PROGRAM: conv}, partial(exact_couplings, product), covers, paired)
+    return Swap(module, cls, _describe_convolution, {PROGRAM: conv}, partial(exact_couplings, product), covers, paired)
 
 
-def _chosen(_module: nn.Module, extra: Mapping[str, Any]) -> str:
+def _describe_convolution(_module: nn.Module, extra: Mapping[str, Any]) -> str:
     choice = extra[PROGRAM].choice
     how = "gather, product and sum in one" if choice.strategy == "kernel" else choice.reason
-    return f"tpgen convolution, {choice.strategy} ({how}){idle_kernel(extra[PROGRAM])}"
+    return f"tpgen convolution, {choice.strategy} ({how}){note_idle_kernel(extra[PROGRAM])}"
 
 
-def chosen(_module: nn.Module, extra: Mapping[str, Any]) -> str:
-    """Name what computes a product, for the report: the strategy of the program that a swap has added."""
-    return f"tpgen {extra[PROGRAM].choice}{idle_kernel(extra[PROGRAM])}"
+def describe_product(_module: nn.Module, extra: Mapping[str, Any]) -> str:
+    """Text of the report on a product: its strategy, and a missing kernel."""
+    return f"tpgen {extra[PROGRAM].choice}{note_idle_kernel(extra[PROGRAM])}"
 
 
-def idle_kernel(program: Any) -> str:
-    """That a kernel was asked for where none runs, for the report."""
-    why = no_kernel(program.plan, program) if program.choice.strategy == "kernel" else None
+def note_idle_kernel(program: Any) -> str:
+    """Note for the report if the chosen kernel cannot run; else empty."""
+    why = why_no_product_kernel(program.plan, program) if program.choice.strategy == "kernel" else None
     return f": none runs as it is, {why}" if why else ""
 
 
-def by_element(module: nn.Module, extra: Mapping[str, Any]) -> str:
-    """Name what computes a product that looks for one-hot rows where kernels run, for the report."""
-    missing = no_kernel(extra[SPECIES].plan, extra[PROGRAM])
-    return chosen(module, extra) + ("" if missing else "; by element where rows are one-hot")
+def describe_product_by_element(module: nn.Module, extra: Mapping[str, Any]) -> str:
+    """Text of the report on a product whose weights one-hot rows select."""
+    missing = why_no_product_kernel(extra[SPECIES].plan, extra[PROGRAM])
+    return describe_product(module, extra) + ("" if missing else "; by element where rows are one-hot")
 
 
-def no_kernel(plan: Any, program: Any) -> str | None:
-    """Why no kernel runs where a program is and in its dtype."""
+def why_no_product_kernel(plan: Any, program: Any) -> str | None:
+    """Why no kernel runs a plan in dtype and on device of a program, or None."""
     return kernel_supported(plan, dtype=program.output_mask.dtype, device=program.output_mask.device)
 
 
 def exact_couplings(module: Any) -> None:
-    """Let e3nn write a product's program anew in float64: the one there holds couplings rounded when it was built."""
+    """Replace e3nn's code of a product, with rounded couplings, by exact code."""
     with default_dtype(torch.float64):
         fresh = o3.TensorProduct(
             module.irreps_in1,

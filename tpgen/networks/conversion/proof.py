@@ -1,7 +1,6 @@
-"""Stock against converted: are they equal, and how long do they take?
+"""Comparison of a stock and a converted network: times, and differences in float64.
 
-Equality is asked in float64, of outputs, of the gradients of a random combination of them, and of the gradients of a
-random combination of those: what training on forces needs.  Stock modules get their constants in full precision first.
+Compared are outputs, gradients of a random combination, and gradients of these gradients.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from tpgen.base.text import duration, ratio, table
 from tpgen.kernels.build.build import cores
 from tpgen.kernels.build.rehearsal import rehearsed_by
 from tpgen.networks.bypass import by_networks
-from tpgen.networks.conversion.adapters import cast_further
+from tpgen.networks.conversion.adapters import cast_projects_to_float64
 from tpgen.networks.conversion.calls import (
     DERIVATIVES,
     OUTPUTS,
     GraphError,
     NamedTensors,
-    called,
+    blame_conversion,
+    call_and_differentiate,
+    call_network,
     derivatives_of,
-    fresh,
-    of_converted,
+    fresh_inputs,
+    outputs_and_derivatives,
     outputs_of,
-    passed,
-    trained,
 )
-from tpgen.networks.conversion.notices import unsaid
+from tpgen.networks.conversion.notices import without_notices
 from tpgen.networks.conversion.operations.splines import is_splined, without_splines
 from tpgen.networks.copies import copy_of
 
@@ -55,10 +54,7 @@ BUSY = "the machine is busy: measure again, when it is not, for a ratio"
 
 @dataclass(frozen=True)
 class Difference:
-    """The largest difference among some tensors, relative to the largest entry of the tensor it is in.
-
-    A tensor that is nearly zero beside the others, as one that cancels, is measured on `FLOOR` of their largest entry.
-    """
+    """Largest difference among tensors, absolute, and relative to its tensor's largest entry or a floor."""
 
     what: str
     tensors: int
@@ -69,7 +65,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Proof:
-    """Differences of a converted network from the stock one in float64, relative to the largest entries."""
+    """Differences between a converted and the stock network in float64, with limits."""
 
     differences: tuple[Difference, ...]
     limit: float = LIMIT
@@ -97,7 +93,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Time:
-    """Median seconds of one task, and how many times as fast the converted network is."""
+    """Median seconds of a task in the stock and the converted network."""
 
     task: str
     stock: float
@@ -110,13 +106,13 @@ class Time:
 
     @property
     def said(self) -> str:
-        """The ratio, where times lie close enough together to say one."""
+        """The ratio of times, or a remark if times vary too much."""
         return ratio(self.ratio) if self.spread <= ROUGH else f"times lie {100 * self.spread:.0f} % apart"
 
 
 @dataclass(frozen=True)
 class Times:
-    """Stock and converted, called in turn."""
+    """Times of tasks, measured in turn in both networks."""
 
     tasks: tuple[Time, ...]
     rounds: int
@@ -131,29 +127,29 @@ class Times:
 
 @by_networks()
 def prove(stock: nn.Module, converted: nn.Module, exact: Iterable[Callable[[], None]], inputs: Sequence[Any]) -> Proof:
-    """Compare two networks, which become float64; ``exact`` brings the stock one's constants to full precision."""
+    """Compare networks, cast to float64 in place; ``exact`` sets stock constants to full precision."""
     for network in (stock, converted):
         _to_float64(network)
     with default_dtype(torch.float64):  # what networks make on the way is float64 too
         with torch.no_grad():
             for refine in exact:
                 refine()
-        theirs, said = _orders_of_stock(stock, inputs)
-        find = _in_training if said else derivatives_of
-        with without_splines(converted), of_converted(converted), _rehearsed(find, converted, inputs):
+        theirs, said = _stock_derivatives(stock, inputs)
+        find = _derivatives_in_training if said else derivatives_of
+        with without_splines(converted), blame_conversion(converted), _compile_kernels_ahead(find, converted, inputs):
             ours = find(converted, inputs)
-        splined = _splined(stock, converted, inputs) if is_splined(converted) else ()
-    said += filter(None, (_without_numbers(what, found) for what, found in theirs.items()))
-    differences = (_difference(what, theirs[what], ours[what], what != OUTPUTS) for what in theirs)
+        splined = _spline_differences(stock, converted, inputs) if is_splined(converted) else ()
+    said += filter(None, (_remark_on_non_finite(what, found) for what, found in theirs.items()))
+    differences = (_largest_difference(what, theirs[what], ours[what], what != OUTPUTS) for what in theirs)
     return Proof(tuple(differences), splined=splined, said=tuple(said))
 
 
-def _rehearsed(find: _Find, network: nn.Module, inputs: Sequence[Any]) -> AbstractContextManager[None]:
+def _compile_kernels_ahead(find: _Find, network: nn.Module, inputs: Sequence[Any]) -> AbstractContextManager[None]:
     return rehearsed_by(by_networks()(lambda: find(copy_of(network), inputs)), cores() + 1)
 
 
-def _orders_of_stock(stock: nn.Module, inputs: Sequence[Any]) -> tuple[dict[str, NamedTensors], list[str]]:
-    """All orders of the stock network; of one that keeps no graph in evaluation, as in a calculator, in training."""
+def _stock_derivatives(stock: nn.Module, inputs: Sequence[Any]) -> tuple[dict[str, NamedTensors], list[str]]:
+    """Outputs and derivatives, with remarks; in training mode if evaluation keeps no graph."""
     try:
         found = derivatives_of(stock, inputs)
         if stock.training or any(found[what] for what in DERIVATIVES):
@@ -161,18 +157,18 @@ def _orders_of_stock(stock: nn.Module, inputs: Sequence[Any]) -> tuple[dict[str,
     except GraphError:
         if stock.training:
             raise
-    return _in_training(stock, inputs), [IN_TRAINING]
+    return _derivatives_in_training(stock, inputs), [IN_TRAINING]
 
 
-def _in_training(network: nn.Module, inputs: Sequence[Any]) -> dict[str, NamedTensors]:
+def _derivatives_in_training(network: nn.Module, inputs: Sequence[Any]) -> dict[str, NamedTensors]:
     # outputs as the network was given, and derivatives in training
     outputs = outputs_of(network, inputs)
     return {**derivatives_of(network.train(), inputs), OUTPUTS: outputs}
 
 
-def _without_numbers(what: str, theirs: NamedTensors) -> str:
-    names = [name for name, x in theirs.items() if not bool(x.isfinite().all())]
-    return NO_NUMBERS.format(what=what, number=len(names), of=len(theirs), first=names[0]) if names else ""
+def _remark_on_non_finite(order: str, stock: NamedTensors) -> str:
+    names = [name for name, x in stock.items() if not bool(x.isfinite().all())]
+    return NO_NUMBERS.format(what=order, number=len(names), of=len(stock), first=names[0]) if names else ""
 
 
 def _to_float64(network: nn.Module) -> None:
@@ -182,18 +178,18 @@ def _to_float64(network: nn.Module) -> None:
         for name, value in list(vars(module).items()):
             if value is torch.float32:
                 setattr(module, name, torch.float64)
-    cast_further(network)
+    cast_projects_to_float64(network)
 
 
 @by_networks()
 def measure(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any], rounds: int = 7) -> Times:
-    """Time a call, and a call with its gradients, of both networks in turn."""
+    """Time calls, and calls with gradients, of both networks in turn."""
     both = {"stock": stock, "converted": converted}
     device = device_of(stock, inputs)
     found = []
     for task, run in _TASKS.items():
         run(stock, inputs)  # first: whose fault an error is
-        with of_converted(converted):
+        with blame_conversion(converted):
             timed = time_in_turns({n: partial(run, net, inputs) for n, net in both.items()}, device, rounds=rounds)
         spread = max(timing.spread for timing in timed.values())
         found.append(Time(task, timed["stock"].median, timed["converted"].median, spread))
@@ -201,71 +197,75 @@ def measure(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any], round
 
 
 _TASKS: dict[str, Callable[[nn.Module, Sequence[Any]], Any]] = {
-    "call": lambda network, inputs: called(network, fresh(inputs)),
-    "call and gradients": trained,
+    "call": lambda network, inputs: call_network(network, fresh_inputs(inputs)),
+    "call and gradients": call_and_differentiate,
 }
 
 
-def _splined(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any]) -> tuple[Difference, ...]:
-    theirs, ours = (_inferred(network.requires_grad_(False), inputs) for network in (stock, converted))
-    floor = _floor(theirs)
-    return tuple(Difference(name, 1, *_apart(theirs[name], ours[name], floor), name) for name in ours if name in theirs)
+def _spline_differences(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any]) -> tuple[Difference, ...]:
+    theirs, ours = (
+        _outputs_and_input_gradients(network.requires_grad_(False), inputs) for network in (stock, converted)
+    )
+    floor = _scale_floor(theirs)
+    return tuple(
+        Difference(name, 1, *_absolute_and_relative(theirs[name], ours[name], floor), name)
+        for name in ours
+        if name in theirs
+    )
 
 
-def _inferred(network: nn.Module, inputs: Sequence[Any]) -> NamedTensors:
-    """Outputs, and gradients of outputs with respect to inputs; splines have none where forces are outputs already."""
-    with unsaid():
+def _outputs_and_input_gradients(network: nn.Module, inputs: Sequence[Any]) -> NamedTensors:
+    with without_notices():
         try:
-            outputs, gradients = passed(network, inputs, tracked=True, orders=1)
+            outputs, gradients = outputs_and_derivatives(network, inputs, tracked=True, orders=1)
         except TpgenError:
-            return passed(network, inputs, tracked=True, orders=0)[0]
+            return outputs_and_derivatives(network, inputs, tracked=True, orders=0)[0]
     return outputs | {f"gradient of {name}": g for name, g in gradients.items()}
 
 
-def _difference(what: str, theirs: NamedTensors, ours: NamedTensors, leniently: bool = False) -> Difference:
-    """The worst difference by name; a gradient that only one network has must be zero."""
-    worst = Difference(what, len(theirs), 0.0, 0.0, "-")
-    floor = _floor(theirs)
-    for name in theirs | ours:
-        given = [named[name] for named in (theirs, ours) if name in named]
+def _largest_difference(
+    order: str, stock: NamedTensors, converted: NamedTensors, leniently: bool = False
+) -> Difference:
+    # a gradient of one network alone must be zero
+    worst = Difference(order, len(stock), 0.0, 0.0, "-")
+    floor = _scale_floor(stock)
+    for name in stock | converted:
+        given = [named[name] for named in (stock, converted) if name in named]
         wanted, got = given if len(given) == 2 else (torch.zeros_like(given[0]), given[0])
-        absolute, relative = _apart(wanted, got, floor, leniently)
+        absolute, relative = _absolute_and_relative(wanted, got, floor, leniently)
         if relative > worst.relative:
-            worst = Difference(what, len(theirs), absolute, relative, f"{name}{_one_sided(wanted, got)}")
+            worst = Difference(order, len(stock), absolute, relative, f"{name}{_remark_on_one_sided_nans(wanted, got)}")
     return worst
 
 
-def _one_sided(wanted: Tensor, got: Tensor) -> str:
+def _remark_on_one_sided_nans(wanted: Tensor, got: Tensor) -> str:
     sides = {"stock": bool((~wanted.isfinite() & got.isfinite()).any())}
     sides["converted"] = bool((wanted.isfinite() & ~got.isfinite()).any())
     said = [f"no numbers in the {side} network alone" for side, lacks in sides.items() if lacks]
     return f" ({'; '.join(said)})" if said else ""
 
 
-def _floor(found: NamedTensors) -> float:
-    return _FLOOR * max((_largest(x[x.isfinite()]) for x in found.values()), default=0.0)
+def _scale_floor(found: NamedTensors) -> float:
+    return _FLOOR * max((_largest_entry(x[x.isfinite()]) for x in found.values()), default=0.0)
 
 
-def _apart(wanted: Tensor, got: Tensor, floor: float, leniently: bool = False) -> tuple[float, float]:
-    """The largest difference, absolute and relative to the largest entry.
-
-    A NaN or an infinite number is equal to the same; ``leniently``, to whatever stands in its place, as in derivatives,
-    into which it spreads by ways that are free.
-    """
+def _absolute_and_relative(wanted: Tensor, got: Tensor, floor: float, leniently: bool = False) -> tuple[float, float]:
+    # the largest difference, absolute and relative to the largest entry
+    # a NaN or infinity equals the same value; ``leniently``, any value, as NaNs spread freely into derivatives
     same = ~wanted.isfinite() & (leniently | (wanted == got) | (wanted.isnan() & got.isnan()))
     wanted, got = wanted[~same], got[~same]
-    absolute, scale = _largest(wanted - got), max(_largest(wanted), floor)
+    absolute, scale = _largest_entry(wanted - got), max(_largest_entry(wanted), floor)
     if math.isfinite(absolute) and scale > 0:
         return absolute, absolute / scale
     return absolute, 0.0 if absolute == 0 else math.inf  # a NaN is not equal to a number, so the worst there is
 
 
-def _largest(x: Tensor) -> float:
+def _largest_entry(x: Tensor) -> float:
     return float(x.abs().max()) if x.numel() else 0.0
 
 
 def tensor_copies(network: nn.Module) -> tuple[nn.Module, nn.Module]:
-    """Two copies of a network to work on."""
+    """Two copies of a network; raises `TpgenError` if impossible."""
     try:
         return copy_of(network), copy_of(network)
     except Exception as error:

@@ -1,9 +1,6 @@
-"""e3nn's `FullyConnectedNet`, which makes the weights of edges: large products by kernels.
+"""Swap of e3nn's `FullyConnectedNet`, which makes weights of edges: products by kernels."""
 
-Scales go into the weights, so nothing but products and activations runs over the edges.
-
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# Annotations are objects here, not strings: TorchScript reads them.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -22,7 +19,14 @@ from torch.nn.utils import parametrize
 
 from tpgen.emitter.leaf import leaf_call
 from tpgen.functions.silu import silu
-from tpgen.networks.conversion.obstacles import HOOKED, has_hooks, has_more, may_be_kernels, places, replaced
+from tpgen.networks.conversion.obstacles import (
+    HOOKED,
+    allows_kernels,
+    count_places,
+    has_hooks,
+    is_hooked_or_patched,
+    why_patched,
+)
 from tpgen.networks.conversion.operations.matmul import matmul, why_no_matmul
 from tpgen.networks.conversion.operations.pairs import once_for_pairs
 from tpgen.networks.conversion.operations.splines import net_or_spline
@@ -34,7 +38,7 @@ TAKER = "_tpgen_taker"
 FOR_WEIGHTS = "_tpgen_for_weights"  # whether the results may be the weights of a product that mixes all copies
 
 
-def _now(net: nn.Module, extra: Mapping[str, Any]) -> str:
+def _describe_net(net: nn.Module, extra: Mapping[str, Any]) -> str:
     # name what computes a radial net, for the report: kernels where they are allowed and can run
     why = why_no_matmul(*net.parameters()) if extra["_tpgen_kernels"] else None
     by = "tpgen" if extra["_tpgen_kernels"] and not why else "torch"
@@ -43,9 +47,9 @@ def _now(net: nn.Module, extra: Mapping[str, Any]) -> str:
 
 @compile_mode("script")
 class ConvertedFullyConnectedNet(FullyConnectedNet):
-    """An `e3nn.nn.FullyConnectedNet` that computes with tpgen.
+    """An `e3nn.nn.FullyConnectedNet`, computed by tpgen.
 
-    Scripted it runs e3nn's own code, and so it does where a layer got hooks since, as pruning does, or is another.
+    Scripted, or with hooked or replaced layers, e3nn's code runs.
     """
 
     _tpgen_splined = False
@@ -56,7 +60,7 @@ class ConvertedFullyConnectedNet(FullyConnectedNet):
             node = None if isinstance(input, Tensor) else leaf_call(self, input)  # fx looks into a Sequential
             if node is not None:
                 return node
-            if not _changed_since(self):
+            if not _layers_changed_since_swap(self):
                 compute, given = net_or_spline(self, partial(_evaluate, self), input)
                 return once_for_pairs(compute, given, convolves(self), marked=input)
         for layer in self:
@@ -64,12 +68,12 @@ class ConvertedFullyConnectedNet(FullyConnectedNet):
         return input
 
 
-def _changed_since(net: nn.Module) -> bool:
+def _layers_changed_since_swap(net: nn.Module) -> bool:
     # whether the layers must be called: something was added to one of them, or put in its place, after the swap
     return any(
         type(layer) is not _Layer
-        or has_more(layer)
-        or (layer.act is not None and (type(layer.act) is not normalize2mom or has_more(layer.act)))
+        or is_hooked_or_patched(layer)
+        or (layer.act is not None and (type(layer.act) is not normalize2mom or is_hooked_or_patched(layer.act)))
         for layer in _layers(net)
     )
 
@@ -94,46 +98,43 @@ def _multiply(by_kernels: bool, factor: float, x: Tensor, weight: Tensor) -> Ten
 
 
 def _layers(net: nn.Module) -> Iterable[Any]:
-    # the layers in the order of calls; one that stands in two places, to share its weights, is called twice
+    # the layers in the order of calls; one in two places, which share its weights, is called twice
     return net._modules.values()
 
 
 def find_net(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None:
-    """Return the swap of e3nn's net of scalars, or why it stays; None for other modules and swapped ones."""
+    """`Swap` of a `FullyConnectedNet`, or `Kept`; None for other and swapped modules."""
     if type(module) is not FullyConnectedNet or mark_of(module) is not None:
         return None
-    why = replaced(module) or next(filter(None, map(_changed, _layers(module))), None)
+    why = why_patched(module) or next(filter(None, map(_why_layer_stays, _layers(module))), None)
     if why:
         return Kept(module, why)
     covers = tuple(name for name, _ in module.named_children())
-    extra = {"_tpgen_kernels": may_be_kernels(options), TAKER: ()}
-    return Swap(module, ConvertedFullyConnectedNet, _now, extra, covers=covers)
+    extra = {"_tpgen_kernels": allows_kernels(options), TAKER: ()}
+    return Swap(module, ConvertedFullyConnectedNet, _describe_net, extra, covers=covers)
 
 
 def find_weights(
     network: nn.Module, block: nn.Module, names: tuple[str, str], options: Mapping[str, Any]
 ) -> Iterator[SwapOrKept]:
-    """Yield the swap of a net whose results a block gives to its product and to nothing else; ``names`` are theirs."""
+    """Yield the swap of a net that feeds one product only; ``names`` of net and product in the block."""
     net: Any = getattr(block, names[0], None)
     found = find_net(net, options) if isinstance(net, nn.Module) else None
-    if isinstance(found, Swap) and places(network, net) == 1:
+    if isinstance(found, Swap) and count_places(network, net) == 1:
         yield replace(found, extra={**found.extra, TAKER: (block, *names)})
 
 
 def convolves(net: nn.Module) -> bool:
-    """Whether the results of a net go to a product that takes rows of pairs, and nobody sees them on the way.
-
-    That is asked at each call: somebody may have put a wrapper in the place of the net or of the product since.
-    """
+    """Whether results of a net go straight to a product of rows of pairs, without hooks or wrappers."""
     if not (taker := getattr(net, TAKER)):
         return False
     block, name, gets = taker
     product = getattr(block, gets, None)
     takes = getattr(block, name, None) is net and getattr(product, "takes_pairs", False)
-    return takes and not (has_more(net) or has_more(product) or "forward" in block.__dict__)
+    return takes and not (is_hooked_or_patched(net) or is_hooked_or_patched(product) or "forward" in block.__dict__)
 
 
-def _changed(layer: Any) -> str | None:
+def _why_layer_stays(layer: Any) -> str | None:
     # why a net with this layer must stay
     if parametrize.is_parametrized(layer):
         return "of a layer that is parametrised: convert first, then parametrise"
@@ -142,4 +143,4 @@ def _changed(layer: Any) -> str | None:
     if layer.act is not None and type(layer.act) is not normalize2mom:
         return f"of an activation that is a {qualified(type(layer.act))}, not e3nn's normalize2mom"
     parts = [layer, *layer.children()]
-    return next(filter(None, map(replaced, parts)), None) or (HOOKED if any(map(has_hooks, parts)) else None)
+    return next(filter(None, map(why_patched, parts)), None) or (HOOKED if any(map(has_hooks, parts)) else None)

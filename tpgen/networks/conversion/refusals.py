@@ -1,4 +1,4 @@
-"""What `convert`, `restore` and `conversion_report` say of what they cannot take, and what to do instead."""
+"""Errors for networks that `convert`, `restore` or `conversion_report` cannot take."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _PROGRAMS = {
 
 
 def networks_of(function: str, given: Any) -> list[nn.Module]:
-    """A network, or those that a list, a dict or an object such as a calculator holds; `InputError` where none is."""
+    """The network, or networks in a list, dict or object such as a calculator; `InputError` if none."""
     if isinstance(given, nn.Module):
         return [given]
-    networks = {} if _program_of(given) else held_networks(given)
+    networks = {} if _program_kind(given) else held_networks(given)
     if not networks:
-        way = _way_to_a_network(given)
+        way = _advice_on(given)
         raise InputError(f"network: {function} takes a torch.nn.Module, got {a_kind(given)}{f': {way}' if way else ''}")
     return [*networks.values()]
 
 
 def network_of(function: str, given: Any) -> nn.Module:
-    """As `networks_of`, of which there is one."""
+    """The only network of `networks_of`; `InputError` for several."""
     network, *others = networks_of(function, given)
     if others:
         place = next(iter(held_networks(given)))
@@ -51,14 +51,14 @@ def network_of(function: str, given: Any) -> nn.Module:
 
 
 def nothing_to_convert(network: nn.Module, kept: Sequence[Kept]) -> str:
-    """Say why there is no swap in a network."""
+    """Message for a network without swaps, from reasons of kept modules."""
     name = type(network).__name__
     if any(mark_of(module) for module in network.modules()):
         return f"{name} is converted already: tpgen.restore(network) undoes it, then convert it anew"
     if kept:
         reasons = "; ".join(sorted({k.why for k in kept}))
         return f"{name} holds nothing that can be converted: {reasons}"
-    if program := _program_in(network):
+    if program := _find_program(network):
         return f"{name} holds nothing that can be converted: it runs {program}"
     return (
         f"{name} holds no tensor product, linear layer or harmonics of e3nn's and no module of a project tpgen knows: "
@@ -66,18 +66,17 @@ def nothing_to_convert(network: nn.Module, kept: Sequence[Kept]) -> str:
     )
 
 
-def _program_in(network: nn.Module) -> str | None:
-    """What a network runs in the place of modules: it is a program itself, or it holds one."""
-    return next(filter(None, map(_program_of, (network, *vars(network).values(), *network.children()))), None)
+def _find_program(network: nn.Module) -> str | None:
+    return next(filter(None, map(_program_kind, (network, *vars(network).values(), *network.children()))), None)
 
 
-def _program_of(held: Any) -> str | None:
+def _program_kind(held: Any) -> str | None:
     homes = [f"{cls.__module__}." for cls in type(held).__mro__]
     return next((said for home, said in _PROGRAMS.items() if any(h.startswith(home) for h in homes)), None)
 
 
-def _way_to_a_network(given: Any) -> str | None:
-    if program := _program_of(given):
+def _advice_on(given: Any) -> str | None:
+    if program := _program_kind(given):
         return program
     if isinstance(given, (str, PathLike)):
         return f"load the file first, as in torch.load({str(given)!r}, weights_only=False), or as its project does"

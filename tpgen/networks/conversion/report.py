@@ -1,4 +1,4 @@
-"""The report of a conversion, as a value that prints itself."""
+"""The report of a conversion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tpgen.networks.conversion.proof import Proof, Times
 
 @dataclass(frozen=True)
 class Replaced:
-    """A module that computes with tpgen now; ``paths`` are all its names in the network."""
+    """A module that computes with tpgen: names in the network, class before, code now."""
 
     paths: tuple[str, ...]
     was: str
@@ -21,7 +21,7 @@ class Replaced:
 
 @dataclass(frozen=True)
 class Stayed:
-    """A module that stayed as it is, and why."""
+    """A module that stayed: names in the network, class, reason."""
 
     paths: tuple[str, ...]
     was: str
@@ -30,7 +30,7 @@ class Stayed:
 
 @dataclass(frozen=True)
 class Conversion(Shown):
-    """Modules of a network that compute with tpgen, modules that do not and why, and what was proven and measured.
+    """Report of a conversion: converted modules, modules that stayed, proof, times.
 
     >>> print(Conversion("Net", (Replaced(("a", "b"), "e3nn.TensorProduct", "tpgen kernel"),), ()))
     Net: 1 module computes with tpgen, 0 stay as they are
@@ -48,7 +48,7 @@ class Conversion(Shown):
     own: tuple[tuple[str, ...], ...] = ()  # all names of each module that was written with tpgen
 
     def to_json(self) -> str:
-        """All of it as JSON; what was not asked for is null."""
+        """The report as JSON; null for a proof or times not requested."""
         return json.dumps(asdict(self), indent=1)
 
     def __str__(self) -> str:
@@ -62,13 +62,13 @@ class Conversion(Shown):
         parts = [head]
         for found, columns in ((self.replaced, ("was", "computes with")), (self.possible, ("is", "can compute with"))):
             if found:
-                parts.append(table([("module", *columns), *((_names(r.paths), r.was, r.now) for r in found)]))
+                parts.append(table([("module", *columns), *((_join_names(r.paths), r.was, r.now) for r in found)]))
         if self.kept:
-            kept_rows = [(_names(k.paths), k.was, k.why) for k in self.kept]
+            kept_rows = [(_join_names(k.paths), k.was, k.why) for k in self.kept]
             parts.append(table([("module", "is", "stays, because it is"), *kept_rows]))
         parts += [str(compared) for compared in (self.proof, self.times) if compared]
         return "\n\n".join(parts)
 
 
-def _names(paths: tuple[str, ...]) -> str:
+def _join_names(paths: tuple[str, ...]) -> str:
     return " = ".join(path or "(the network itself)" for path in paths)

@@ -1,8 +1,7 @@
-r"""Fully connected products with rows that say a species, as layers with matrices of each species.
+"""Fully connected products with rows that tell a species, as layers with matrices of each species.
 
-A product of features with scalars is a linear layer whose matrices are sums over these scalars.  Where few rows of
-scalars occur, as one-hot elements or embeddings of atom types do, the matrices are made once for each of them: weights
-of elements, which an index selects (`tpgen.planner.linear.make_linear_plan`).
+The matrices are sums over scalars.  For few distinct rows of scalars (elements, atom types) an index selects among
+matrices computed once.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from tpgen.kernels.runtime.description import describe
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.ops import kernel_layer
 from tpgen.kernels.runtime.targets import kernel_supported
-from tpgen.networks.conversion.notices import say_once
-from tpgen.networks.conversion.obstacles import may_be_kernels
+from tpgen.networks.conversion.notices import warn_of_slow_path
+from tpgen.networks.conversion.obstacles import allows_kernels
 from tpgen.networks.recording import Groups, Recording, recorded_program
 from tpgen.nn.plain_tensors import has_plain_numbers
 from tpgen.planner.linear import make_linear_plan
@@ -34,7 +33,7 @@ _TILE = 64
 
 
 def pulled_back(function: Callable[..., Tensor], operands: Sequence[Tensor], g: Tensor) -> list[Tensor | None]:
-    """Return gradients with respect to the operands of a function, called once more; None where none is needed."""
+    """Gradients by operands of a function, called again, for cotangent ``g``; None if not required."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
         own = [x.view_as(x) for x in operands]  # each by itself, though two may be the same tensor
@@ -51,14 +50,14 @@ _TRACKED = (
 
 @dataclass(frozen=True)
 class _Block:
-    """The weights of one path, with axes u, v, w, of which v runs over the scalars."""
+    """Weights of one path, ``(u, v, w)`` with v over the scalars."""
 
     shape: tuple[int, int, int]
     pair: int  # the path of the layer that they are part of
     scale: float  # to the coefficient that the layer has
 
     def matrices(self, weight: Tensor, table: Tensor, one_hot: Tensor | None) -> Tensor:
-        """``(species, u * w)``; for one-hot rows a choice among the weights."""
+        """Matrices ``(species, u * w)``: sums over a ``table`` of scalars, or a selection for one-hot rows."""
         found = weight.view(self.shape)
         if one_hot is not None:
             return self.scale * found.transpose(0, 1).index_select(0, one_hot).flatten(1)
@@ -68,36 +67,35 @@ class _Block:
 
 @dataclass(frozen=True)
 class SpeciesProduct:
-    """A product with scalars alone as its second input, by species: `apply` and `one_hot`."""
+    """A fully connected product with scalars as second input, by matrices of each species."""
 
     plan: Plan
     blocks: tuple[_Block, ...]
 
     @cached_property
     def operations(self) -> int:
-        """Multiply-adds of a row of the product itself."""
+        """Multiply-adds of a row in the product itself."""
         return sum(prod(block.shape) * self.plan.paths[block.pair].in1.ir.dim for block in self.blocks)
 
     def is_worth(self, rows: int) -> bool:
-        """Whether the product itself takes longer."""
+        """Whether the product itself takes longer for so many rows."""
         return (rows + _TILE) * self.operations >= WORTH_SPECIES
 
     def apply(self, x: Tensor, weight: Tensor, table: Tensor, species: Tensor) -> Tensor:
-        """The product of ``x (rows, in1)`` with ``table[species]``, differentiable in all but the species."""
-        there, group = torch.unique(species, return_inverse=True)
-        return self._layer(x, self._summed(weight, table.index_select(0, there), None), group)
+        """The product of ``x (rows, in1)`` with ``table[species]``, differentiable except by species."""
+        chosen, group = torch.unique(species, return_inverse=True)
+        return self._apply_matrices(x, self._sum_matrices(weight, table.index_select(0, chosen), None), group)
 
     def apply_grouped(self, x: Tensor, weight: Tensor, table: Tensor, groups: Groups) -> Tensor:
-        """The product as `apply`, in a program that is given the rows of each species."""
-        return self._layer(x, self._summed(weight, table.index_select(0, groups.there), None), groups.group)
+        """As `apply`, in a program that gets the rows of each species."""
+        return self._apply_matrices(
+            x, self._sum_matrices(weight, table.index_select(0, groups.there), None), groups.group
+        )
 
     def one_hot(self, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
-        """The product with one-hot rows; None where it is not worth it, or some row of ``y`` is none.
-
-        Only where ``y`` needs no gradient, as what is computed does not depend on its other numbers.
-        """
+        """The product with one-hot rows ``y``; None for other rows, rows with a gradient, or few rows."""
         program = recorded_program()
-        if program is not None and (found := self._recorded(program, x, weight, y)) is not None:
+        if program is not None and (found := self._one_hot_in_program(program, x, weight, y)) is not None:
             return found
         if not all(map(has_plain_numbers, (x, weight, y))):  # first, as sizes of what is traced are symbols
             return None
@@ -106,37 +104,37 @@ class SpeciesProduct:
         if (ones := find_ones(y)) is None:
             return None
         if y.requires_grad:
-            say_once(_TRACKED)
+            warn_of_slow_path(_TRACKED)
             return None
-        there, species = torch.unique(ones, return_inverse=True)
-        return self._layer(x, self._summed(weight, y, there), species)
+        chosen, species = torch.unique(ones, return_inverse=True)
+        return self._apply_matrices(x, self._sum_matrices(weight, y, chosen), species)
 
     @property
     def species(self) -> int:
-        """The number of scalars, which is that of the species that one-hot rows tell apart."""
+        """Number of species: of scalars."""
         return self.blocks[0].shape[1]
 
-    def chosen(self, weight: Tensor, there: Tensor) -> Tensor:
-        """The matrices of the species that are ``there``, ``(len(there), numel)``."""
-        return self._summed(weight, weight, there)
+    def matrices_of(self, weight: Tensor, chosen: Tensor) -> Tensor:
+        """Matrices ``(len(chosen), numel)`` of the ``chosen`` species."""
+        return self._sum_matrices(weight, weight, chosen)
 
-    def parts(self, weight: Tensor, there: Tensor) -> list[Tensor]:
-        """The weights of each path that these matrices are made of, as they stand: a matrix each."""
-        every = len(there) == self.species
+    def parts(self, weight: Tensor, chosen: Tensor) -> list[Tensor]:
+        """Weights of each path as a matrix, for the ``chosen`` species."""
+        every = len(chosen) == self.species
         split = zip(self.blocks, weight.split([prod(block.shape) for block in self.blocks]), strict=True)
         found = [own.view(block.shape) for block, own in split]
-        return [(x if every else x.index_select(1, there)).flatten(1) for x in found]
+        return [(x if every else x.index_select(1, chosen)).flatten(1) for x in found]
 
-    def _recorded(self, program: Recording, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
+    def _one_hot_in_program(self, program: Recording, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
         groups = program.groups(y) if x.dim() == y.dim() == 2 and x.shape[0] == y.shape[0] else None
         if groups is None or y.requires_grad:
             return None
-        return self._layer(x, self._summed(weight, y, groups.there), groups.group)
+        return self._apply_matrices(x, self._sum_matrices(weight, y, groups.there), groups.group)
 
-    def _layer(self, x: Tensor, matrices: Tensor, species: Tensor) -> Tensor:
+    def _apply_matrices(self, x: Tensor, matrices: Tensor, species: Tensor) -> Tensor:
         return kernel_layer(x, matrices, species, describe(self.plan))
 
-    def _summed(self, weight: Tensor, table: Tensor, one_hot: Tensor | None) -> Tensor:
+    def _sum_matrices(self, weight: Tensor, table: Tensor, one_hot: Tensor | None) -> Tensor:
         # the matrices of each species, paths of the same segments added up
         found: dict[int, Tensor] = {}
         weights = weight.split([prod(block.shape) for block in self.blocks])
@@ -150,9 +148,9 @@ class SpeciesProduct:
 def species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProduct | None:
     """Rewrite a product with scalars as a layer with matrices of each species.
 
-    None where its second input is not scalars of one segment, where a path is no matrix, and where no kernel runs.
+    None unless kernels run, and all paths are `uvw` with one segment of scalars.
     """
-    if not may_be_kernels(options):
+    if not allows_kernels(options):
         return None
     if not plan.shared_weights or len(plan.irreps_in2) != 1 or not plan.paths:
         return None
@@ -162,11 +160,11 @@ def species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProduct | 
     layer = make_linear_plan(plan.irreps_in1, plan.irreps_out, pairs, shared_weights=ELEMENT)
     if kernel_supported(layer):
         return None
-    blocks = tuple(_block(p, layer, pairs.index((p.in1.index, p.out.index))) for p in plan.paths)
+    blocks = tuple(_make_block(p, layer, pairs.index((p.in1.index, p.out.index))) for p in plan.paths)
     return SpeciesProduct(layer, blocks)
 
 
-def _block(path: Path, layer: Plan, pair: int) -> _Block:
+def _make_block(path: Path, layer: Plan, pair: int) -> _Block:
     assert path.weight is not None
     coupling = path.in1.ir.dim**-0.5  # of l with 0 to l: the identity, of norm 1
     scale = path.coefficient * coupling / layer.paths[pair].coefficient

@@ -1,8 +1,6 @@
-"""A class swap as a value: a module keeps its tensors, names, hooks and place, and only its class becomes another.
+"""Class swaps as values: a module changes its class and keeps tensors, names, hooks and place.
 
-The new class is a subclass of the old one whose ``forward`` calls tpgen.  What that needs besides stands in attributes
-of the module, and a mark says what to take away again.  So parameters stay the same objects, a state_dict keeps its
-keys, and undoing a swap leaves nothing behind.
+The new class is a subclass whose ``forward`` calls tpgen.  State_dicts keep their keys, and undoing leaves no trace.
 """
 
 from __future__ import annotations
@@ -15,20 +13,23 @@ from torch import nn
 
 from tpgen.base.errors import TpgenError
 from tpgen.emitter.leaf import keep_whole, look_inside
-from tpgen.networks.conversion.packages import check_give_back, give_back, home
+from tpgen.networks.conversion.packages import (
+    check_switch_to_packaged_class,
+    module_name_of,
+    switch_to_packaged_classes,
+)
 from tpgen.nn.planned import PlannedModule, follow
 
 MARK = "_tpgen_swap"
 # what computes: a text, or how to say it of a module and what a swap adds to it
-_Told = str | Callable[[nn.Module, Mapping[str, Any]], str]
+_Description = str | Callable[[nn.Module, Mapping[str, Any]], str]
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A module that stays as it is, and why.
+    """A module that stays unchanged, and the reason.
 
-    ``asked`` says that the caller of `convert` wanted that, ``general`` that something is said of a whole project: no
-    choice of modules takes that away.
+    ``asked``: the caller left the module out.  ``general``: the reason concerns a whole project.
     """
 
     module: nn.Module
@@ -39,33 +40,30 @@ class Kept:
 
 @dataclass(frozen=True)
 class Swap:
-    """A module, the class it gets, and what that class needs.
+    """A module, its new class, and the attributes that the class needs.
 
     Parameters
     ----------
     module
         stays the same object.
     cls
-        a class that takes over all that the module holds, as a rule a subclass of its class; or that class itself where
-        attributes alone make the difference.
+        a subclass of the module's class, as a rule; the same class if attributes make the difference.
     now
-        what computes afterwards, for the report; empty where that is said of another module.  A function where it may
-        change, as a module that moves to another dtype gets another program: it takes ``module`` and ``extra``, as they
-        are by then.
+        text for the report on the code that computes; empty if another module's row tells.  A function of ``module``
+        and ``extra`` if the text may change, as with the dtype.
     extra
-        attributes to add: none that is there already.  A module among them must bring no key into the state_dict.
+        new attributes.  A module among the values must add no key to the state_dict.
     exact
-        brings the constants of the module, while it is stock and in float64, to full precision: one built in float32
-        holds rounded ones, and a proof must not take that for an error of the swap.
+        function that writes constants of the stock module in float64, so that a proof counts no float32 rounding.
     covers
-        names of children that the new class does not call any more: they stay as they are.
+        names of children that the new class never calls.
     paired
-        whether a module that holds this one is swapped with it, so that neither can be restored alone.
+        whether the holder is swapped too, so that neither can be restored alone.
     """
 
     module: nn.Module
     cls: type[nn.Module]
-    now: _Told
+    now: _Description
     extra: Mapping[str, Any] = field(default_factory=dict)
     exact: Callable[[], None] | None = None
     covers: tuple[str, ...] = ()
@@ -77,17 +75,17 @@ class Swap:
 
     @property
     def told(self) -> str:
-        return _tell(self.now, self.module, self.extra)
+        return _describe(self.now, self.module, self.extra)
 
 
 @dataclass(frozen=True)
 class Mark:
-    """The mark of a swapped module: the class it had and the one it got, and of the `Swap` what is needed later."""
+    """Mark of a swapped module: old class, new class, and fields of the `Swap`."""
 
     cls: type[nn.Module]
     swapped: type[nn.Module]
     extra: tuple[str, ...]
-    now: _Told
+    now: _Description
     covers: tuple[str, ...]
     paired: bool
 
@@ -96,11 +94,11 @@ SwapOrKept = Swap | Kept
 
 
 def apply_all(swaps: Iterable[Swap]) -> None:
-    """Swap every module, or none where one of them cannot be."""
+    """Apply all swaps, or none if one fails."""
     done: list[nn.Module] = []
     try:
         for swap in swaps:
-            _apply(swap)
+            _apply_swap(swap)
             done.append(swap.module)
     except BaseException:
         for module in reversed(done):
@@ -108,7 +106,7 @@ def apply_all(swaps: Iterable[Swap]) -> None:
         raise
 
 
-def _apply(swap: Swap) -> None:
+def _apply_swap(swap: Swap) -> None:
     module = swap.module
     there = [name for name in (*swap.extra, MARK) if hasattr(module, name)]
     if there:
@@ -119,64 +117,64 @@ def _apply(swap: Swap) -> None:
         setattr(module, MARK, mark)
         for name, value in swap.extra.items():
             setattr(module, name, value)
-        if _computes(swap):
+        if _computes_in_forward(swap):
             keep_whole(module)
-        module.register_load_state_dict_post_hook(_follow)
-        _to_the_front(module, mark.extra)
+        module.register_load_state_dict_post_hook(_move_programs)
+        _move_to_front(module, mark.extra)
     except BaseException:
-        _take_away(module, mark)
+        _undo_swap(module, mark)
         raise
 
 
-def _computes(swap: Swap) -> bool:
-    """Whether a forward of tpgen's computes: no block that calls others, no ``__call__`` around a project's forward."""
+def _computes_in_forward(swap: Swap) -> bool:
+    # no block that calls others, and no ``__call__`` around a project's forward
     return bool(swap.now) and swap.cls.__call__ is nn.Module.__call__
 
 
-def _to_the_front(module: nn.Module, names: Sequence[str]) -> None:
+def _move_to_front(module: nn.Module, names: Sequence[str]) -> None:
     # let added children come first: e3nn puts its own last in every copy, and tools pair buffers by their order
     for name in [name for name in module._modules if name not in names]:
         module._modules[name] = module._modules.pop(name)
 
 
-def _follow(module: nn.Module, _keys: Any) -> None:
-    """Move what computes for a module to where the tensors are that it has loaded."""
+def _move_programs(module: nn.Module, _keys: Any) -> None:
+    # to the device of the tensors that the module has loaded
     for program in module._modules.values():
         if isinstance(program, PlannedModule):
             follow(program)
 
 
 def mark_of(module: nn.Module) -> Mark | None:
-    """Return the mark of a swapped module; None for any other."""
+    """The mark of a swapped module, or None."""
     return module.__dict__.get(MARK)
 
 
 def what_computes(module: nn.Module) -> str:
-    """Name what computes a swapped module, in its present dtype and place."""
+    """Text of the report on the code that computes a swapped module."""
     mark = mark_of(module)
     assert mark is not None
-    return _tell(mark.now, module, {name: getattr(module, name) for name in mark.extra})
+    return _describe(mark.now, module, {name: getattr(module, name) for name in mark.extra})
 
 
-def _tell(now: _Told, module: nn.Module, extra: Mapping[str, Any]) -> str:
+def _describe(now: _Description, module: nn.Module, extra: Mapping[str, Any]) -> str:
     return now if isinstance(now, str) else now(module, extra)
 
 
 def undo_all(*networks: nn.Module) -> None:
-    """Give every swapped module its class back, or none where one of them cannot be."""
+    """Give all swapped modules their classes back, or raise `TpgenError` without changes."""
     modules = [module for network in networks for module in network.modules()]
     swapped = [module for module in modules if mark_of(module) is not None]
     for module in swapped:
-        _check_undo(module, swapped)
+        _check_can_undo(module, swapped)
     for module in modules:
         mark = mark_of(module)
-        check_give_back(module, type(module) if mark is None else mark.cls)
+        check_switch_to_packaged_class(module, type(module) if mark is None else mark.cls)
     for module in swapped:
         undo(module)
-    give_back(modules)
+    switch_to_packaged_classes(modules)
 
 
-def _check_undo(module: nn.Module, swapped: Sequence[nn.Module]) -> None:
+def _check_can_undo(module: nn.Module, swapped: Sequence[nn.Module]) -> None:
     mark = mark_of(module)
     assert mark is not None
     if type(module) is not mark.swapped:
@@ -193,27 +191,27 @@ def _check_undo(module: nn.Module, swapped: Sequence[nn.Module]) -> None:
 
 
 def undo(module: nn.Module) -> None:
-    """Give one module its class back, if it is swapped."""
+    """Give one module its class back if swapped."""
     mark = mark_of(module)
     if mark is not None:
-        _take_away(module, mark)
+        _undo_swap(module, mark)
 
 
-def _take_away(module: nn.Module, mark: Mark) -> None:
+def _undo_swap(module: nn.Module, mark: Mark) -> None:
     for name in (*mark.extra, MARK):
         if hasattr(module, name):
             delattr(module, name)
     look_inside(module)
     hooks = module._load_state_dict_post_hooks
-    for key in [key for key, hook in hooks.items() if hook is _follow]:
+    for key in [key for key, hook in hooks.items() if hook is _move_programs]:
         del hooks[key]
     module.__class__ = mark.cls
 
 
 def qualified(cls: type) -> str:
-    """The name of a class with the package it comes from.
+    """Name of a class after the name of its package.
 
     >>> qualified(nn.Linear)
     'torch.Linear'
     """
-    return f"{home(cls).partition('.')[0]}.{cls.__name__}"
+    return f"{module_name_of(cls).partition('.')[0]}.{cls.__name__}"

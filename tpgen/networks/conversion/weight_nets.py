@@ -1,7 +1,6 @@
-"""Nets whose results are weights of products, found by their width: their last layers may wait for a sum by node.
+"""Nets as wide as a product's weights, whose last layers may wait for a sum by node."""
 
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# Annotations are objects here, not strings: TorchScript reads them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,8 +12,8 @@ from e3nn.nn import FullyConnectedNet
 from torch import Tensor, nn
 
 from tpgen.networks.conversion.late_weights import mixes_copies
-from tpgen.networks.conversion.obstacles import has_more
-from tpgen.networks.conversion.products import chosen
+from tpgen.networks.conversion.obstacles import is_hooked_or_patched
+from tpgen.networks.conversion.products import describe_product
 from tpgen.networks.conversion.radial import FOR_WEIGHTS
 from tpgen.networks.conversion.swap import Swap, SwapOrKept
 from tpgen.networks.conversion.weights import LastLayer, weights_of
@@ -24,49 +23,52 @@ from tpgen.planner.plan import Plan
 
 
 class SequentialForWeights(nn.Sequential):
-    """An `nn.Sequential` whose last layer makes weights of a product."""
+    """An `nn.Sequential` whose results, weights of a product, may be postponed."""
 
     def forward(self, input: Tensor) -> Tensor:
         """As PyTorch's."""
         if not torch.jit.is_scripting():
-            return _sequence(self, input)
+            return _run_with_late_layer(self, input)
         for module in self:
             input = module(input)
         return input
 
 
-def _sequence(net: nn.Sequential, x: Any) -> Any:
+def _run_with_late_layer(net: nn.Sequential, x: Any) -> Any:
     *before, last = net._modules.values() or [nn.Identity()]
     for module in before:
         x = module(x)
-    if type(last) is not nn.Linear or has_more(last) or any(HOOKS_OF_ALL) or not isinstance(x, Tensor):
+    if type(last) is not nn.Linear or is_hooked_or_patched(last) or any(HOOKS_OF_ALL) or not isinstance(x, Tensor):
         return last(x)
     return weights_of(_LINEAR, x, last.weight) if last.bias is None else weights_of(_AFFINE, x, last.weight, last.bias)
 
 
-def _matrix(weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
+def _matrix_with_bias(weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
     return weight.t() if bias is None else torch.cat([weight.t(), bias[None]])
 
 
-_LINEAR, _AFFINE = (LastLayer(nn.functional.linear, _matrix, adds) for adds in (False, True))
+_LINEAR, _AFFINE = (LastLayer(nn.functional.linear, _matrix_with_bias, adds) for adds in (False, True))
 
 
 def with_late_weights(network: nn.Module, findings: Sequence[SwapOrKept]) -> list[SwapOrKept]:
-    """The findings, and nets as wide as the weights of products that mix all copies, by kernels, among these."""
+    """Add swaps of nets as wide as the weights of kernel products that mix all copies."""
     swaps = [f for f in findings if isinstance(f, Swap)]
-    products = {plan.weight_numel for f in swaps if (plan := _mixing(f)) is not None}
+    products = {plan.weight_numel for f in swaps if (plan := _plan_if_mixing(f)) is not None}
     seen = {f.module for f in findings}
     nets = [
         Swap(module, SequentialForWeights, "")
         for module in network.modules()
-        if type(module) is nn.Sequential and len(module) > 1 and module not in seen and _width(module) in products
+        if type(module) is nn.Sequential
+        and len(module) > 1
+        and module not in seen
+        and _output_width(module) in products
     ]
-    own = [f.module for f in (*swaps, *nets) if _width(f.module) in products]
-    widths = {_width(module) for module in own}
-    return [*(_late(f, widths) if isinstance(f, Swap) else f for f in findings), *nets]
+    own = [f.module for f in (*swaps, *nets) if _output_width(f.module) in products]
+    widths = {_output_width(module) for module in own}
+    return [*(_mark_for_late_weights(f, widths) if isinstance(f, Swap) else f for f in findings), *nets]
 
 
-def _mixing(found: Swap) -> Plan | None:
+def _plan_if_mixing(found: Swap) -> Plan | None:
     # the plan of a product that mixes all copies by a kernel
     program = found.extra.get(PROGRAM)
     if not isinstance(found.module, o3.TensorProduct) or program is None or program.choice.strategy != "kernel":
@@ -74,18 +76,20 @@ def _mixing(found: Swap) -> Plan | None:
     return program.plan if mixes_copies(program.plan) else None
 
 
-def _late(found: Swap, widths: set[int | None]) -> Swap:
+def _mark_for_late_weights(found: Swap, widths: set[int | None]) -> Swap:
     if isinstance(found.module, FullyConnectedNet):
-        return replace(found, extra={**found.extra, FOR_WEIGHTS: True}) if _width(found.module) in widths else found
-    plan = _mixing(found)
-    return found if plan is None or plan.weight_numel not in widths else replace(found, now=_by_sums)
+        return (
+            replace(found, extra={**found.extra, FOR_WEIGHTS: True}) if _output_width(found.module) in widths else found
+        )
+    plan = _plan_if_mixing(found)
+    return found if plan is None or plan.weight_numel not in widths else replace(found, now=_describe_late_product)
 
 
-def _width(net: nn.Module) -> int | None:
+def _output_width(net: nn.Module) -> int | None:
     # of the results of a net; None for other modules
     last: Any = net[-1] if isinstance(net, nn.Sequential) and len(net) else None
     return getattr(last, "h_out" if isinstance(net, FullyConnectedNet) else "out_features", None)
 
 
-def _by_sums(module: nn.Module, extra: Mapping[str, Any]) -> str:
-    return chosen(module, extra) + "; summed by node before the last layer of its net, where that is less"
+def _describe_late_product(module: nn.Module, extra: Mapping[str, Any]) -> str:
+    return describe_product(module, extra) + "; summed by node before the last layer of its net, where that is less"

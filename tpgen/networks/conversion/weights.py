@@ -1,8 +1,4 @@
-"""Weights of edges and products of edges, postponed until something sums the products by node.
-
-A net whose last layer is as wide as a product's weights gives `PostponedWeights`, a product of edges `PostponedRows`.
-Sums by node need no rows: `late_weights` or the product's kernel computes them.  All else reads the stock numbers.
-"""
+"""Weights of edges and products of edges, postponed until code sums the products by node."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from tpgen.kernels.runtime.call import FORWARD, FormCall
 from tpgen.kernels.runtime.forms import forms
 from tpgen.networks.conversion.gathers import GatheredRows, is_within, waiting_source
 from tpgen.networks.conversion.late_weights import WORTH_LATE, LateWeights, late_weights
-from tpgen.networks.conversion.postponed import REST, Postponed, may_wait, plain, swapped
+from tpgen.networks.conversion.postponed import REST, Postponed, may_postpone, plain, swapped
 from tpgen.nn.autocast import autocasting
 from tpgen.nn.plain_tensors import is_traced, is_usual
 
@@ -33,10 +29,10 @@ _MOST = 0.7  # the share of nodes with rows up to which sums of the others, zero
 
 @dataclass(frozen=True)
 class LastLayer:
-    """The last layer of a net: a function of rows ``h`` and its parameters, and the matrix that this multiplies by.
+    """Last layer of a net: ``multiply(h, *parameters)`` of rows ``h``, and ``matrix(*parameters)``.
 
-    Both take the parameters; ``matrix`` gives ``(hidden, numel)``, with a row more where the layer ``adds`` a bias.
-    So many operands behind the parameters are ``factors`` of the rows of its results.
+    The matrix is ``(hidden, numel)``, with a last row for the bias if ``adds``.  The last ``factors`` operands multiply
+    results.
     """
 
     multiply: _Function
@@ -45,18 +41,18 @@ class LastLayer:
     factors: int = 0
 
     def __call__(self, h: Tensor, *operands: Tensor) -> Tensor:
-        parameters, factors = _behind(self.factors, operands)
-        return _times(self.multiply(h, *parameters), factors)
+        parameters, factors = _split_last(self.factors, operands)
+        return _multiply_by_all(self.multiply(h, *parameters), factors)
 
 
 class PostponedWeights(Postponed):
-    """Weights of edges ``(edges, numel)``, results of a last layer."""
+    """Weights of edges ``(edges, numel)``: postponed results of a last layer."""
 
     RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}
 
 
 class PostponedRows(Postponed):
-    """Products of edges ``(edges, out)``, with weights of edges that may be postponed as well."""
+    """Postponed products of edges ``(edges, out)``, maybe of postponed weights."""
 
     RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}
     weights: Any
@@ -64,63 +60,65 @@ class PostponedRows(Postponed):
     def computed(self) -> Tensor:
         product: Any = self.made.function
         product.program.rest = REST
-        w = self._weights()
+        w = self._plain_weights()
         return super().computed() if w is None else self.made.computed(partial(product.of, w))
 
-    def _weights(self) -> Tensor | None:
+    def _plain_weights(self) -> Tensor | None:
         # those of the product, whose hooks run; None where somebody has written to them since
         product: Any = self.made.function
         w = self.weights
-        if product.layer is _GIVEN:
+        if product.layer is _NO_LAYER:
             return w
         if isinstance(w, Postponed) and w.made.function is product.layer:
             w = w.become_plain()
         return None if isinstance(w, Postponed) or w._version else w
 
     def summed(self, nodes: Tensor, count: Any) -> Any:
-        """Sums over the rows of each of ``count`` nodes; NotImplemented where a sum of rows is no slower."""
-        if not self.made.is_as_then:
+        """Sums ``(count, out)`` of the rows by node; NotImplemented if computed rows are no slower."""
+        if not self.made.state_is_unchanged:
             return NotImplemented
-        sums: Any = self._before_last_layer(nodes, count) if _waits(self.weights) else None
-        sums = self._by_kernel(nodes, count) if sums is None else sums
+        sums: Any = self._sum_before_last_layer(nodes, count) if _are_postponed(self.weights) else None
+        sums = self._sum_by_kernel(nodes, count) if sums is None else sums
         self.used = sums is not NotImplemented
         return sums
 
-    def _before_last_layer(self, nodes: Tensor, count: Any) -> Tensor | None:
+    def _sum_before_last_layer(self, nodes: Tensor, count: Any) -> Tensor | None:
         product: Any = self.made.function
         hidden = self.made.operands[2].shape[1] + product.layer.adds
         usual = is_usual(waiting_source(self.made.operands[0]))
-        places, nodes, found = _with_rows(nodes, count) if usual else (None, nodes, count)
-        known = _known(found)
+        places, nodes, found = _nodes_with_rows(nodes, count) if usual else (None, nodes, count)
+        known = _size_or_hint(found)
         late = late_weights(product.program.plan, hidden, known)
-        if late is None or not late.is_worth(_known(nodes.shape[0]), known, hidden):
+        if late is None or not late.is_worth(_size_or_hint(nodes.shape[0]), known, hidden):
             return None
         sums = self.made.computed(partial(product.before_last_layer, late, nodes, found))
         return sums if places is None else sums.new_zeros(count, sums.shape[1]).index_add(0, places, sums)
 
-    def _by_kernel(self, nodes: Tensor, count: Any) -> Any:
+    def _sum_by_kernel(self, nodes: Tensor, count: Any) -> Any:
         product: Any = self.made.function
-        w = self._weights()
-        if w is None or not _is_kernel(product.program) or not is_usual(waiting_source(self.made.operands[0]), w):
+        w = self._plain_weights()
+        if w is None or not _runs_kernel(product.program) or not is_usual(waiting_source(self.made.operands[0]), w):
             return NotImplemented
         return self.made.computed(partial(product.by_kernel, w, nodes, count))
 
 
 @dataclass(frozen=True)
 class _Product:
+    """Products of edges with weights of a last layer, and sums of products by node."""
+
     program: Any
     layer: LastLayer  # as the weights are when the product is taken
     factors: int = 0  # of the rows of the product, the last operands
 
     def __call__(self, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
-        return self.of(self.layer(*_behind(self.factors, operands)[0]), x, y, *operands)
+        return self.of(self.layer(*_split_last(self.factors, operands)[0]), x, y, *operands)
 
     def of(self, w: Tensor, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
-        return _times(self.program.forward(plain(x), y, w), _behind(self.factors, operands)[1])
+        return _multiply_by_all(self.program.forward(plain(x), y, w), _split_last(self.factors, operands)[1])
 
     def by_kernel(self, w: Tensor, nodes: Tensor, count: int, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
-        y = _times(y, _behind(self.factors, operands)[1])
-        taken = x.taken() if isinstance(x, GatheredRows) else None
+        y = _multiply_by_all(y, _split_last(self.factors, operands)[1])
+        taken = x.results_and_index() if isinstance(x, GatheredRows) else None
         if taken is None:
             call = FormCall((plain(x), y, w), (nodes,), self.program.kernel_text, FORWARD, (DESTINATIONS,), count)
         else:
@@ -131,27 +129,27 @@ class _Product:
     def before_last_layer(
         self, late: LateWeights, nodes: Tensor, count: Any, x: Tensor, y: Tensor, h: Tensor, *operands: Tensor
     ) -> Tensor:
-        parameters, factors = _behind(self.layer.factors + self.factors, operands)
+        parameters, factors = _split_last(self.layer.factors + self.factors, operands)
         h = torch.cat([h, h.new_ones(h.shape[0], 1)], 1) if self.layer.adds else h
-        return late.summed(plain(x), _times(y, factors), h, self.layer.matrix(*parameters), nodes, count)
+        return late.summed(plain(x), _multiply_by_all(y, factors), h, self.layer.matrix(*parameters), nodes, count)
 
 
-def _given(w: Tensor) -> Tensor:
+def _identity(w: Tensor) -> Tensor:
     return w
 
 
-_GIVEN = LastLayer(_given, _given)  # of weights that no last layer makes
+_NO_LAYER = LastLayer(_identity, _identity)  # of weights that no last layer makes
 
 
-def _behind(count: int, operands: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+def _split_last(count: int, operands: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
     return operands[: len(operands) - count], operands[len(operands) - count :]
 
 
-def _times(rows: Tensor, factors: Sequence[Tensor]) -> Tensor:
+def _multiply_by_all(rows: Tensor, factors: Sequence[Tensor]) -> Tensor:
     return reduce(torch.mul, factors, rows)
 
 
-def _with_rows(nodes: Tensor, count: int) -> tuple[Tensor | None, Tensor, int]:
+def _nodes_with_rows(nodes: Tensor, count: int) -> tuple[Tensor | None, Tensor, int]:
     # the nodes that have rows, the place of each row's node among these, and their number; where most have, all
     if not nodes.numel() or not is_within(nodes, count):
         return None, nodes, count
@@ -162,16 +160,16 @@ def _with_rows(nodes: Tensor, count: int) -> tuple[Tensor | None, Tensor, int]:
     return places, (have.cumsum(0) - 1).index_select(0, nodes), len(places)
 
 
-def _waits(w: Any) -> bool:
+def _are_postponed(w: Any) -> bool:
     return isinstance(w, PostponedWeights) and w.open
 
 
-def _known(size: Any) -> int | None:
+def _size_or_hint(size: Any) -> int | None:
     # of a size that a trace leaves open, that of its example; None where it depends on data
     return size if isinstance(size, int) else size.node.hint
 
 
-def _takes(*tensors: Tensor) -> bool:
+def _can_postpone(*tensors: Tensor) -> bool:
     if torch.compiler.is_compiling() or torch.is_inference_mode_enabled() or autocasting(tensors[0].device):
         return False
     if len({x.dtype for x in tensors}) > 1 or is_tracing() or any(x.is_inference() for x in tensors):
@@ -180,60 +178,62 @@ def _takes(*tensors: Tensor) -> bool:
 
 
 def weights_of(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
-    """The results of a last layer, postponed where that may pay."""
-    if h.dim() == 2 and _takes(h, *parameters):
+    """Results of a last layer, postponed if that may save time."""
+    if h.dim() == 2 and _can_postpone(h, *parameters):
         edges, hidden = h.shape
         width = parameters[0].numel() // max(hidden, 1)  # of a matrix, whichever way it lies
-        known = _known(edges)
+        known = _size_or_hint(edges)
         if known is None or known * hidden * width >= WORTH_LATE:
             return PostponedWeights.of(layer, (h, *parameters), (edges, width))
     return layer(h, *parameters)
 
 
 def product_of_edges(program: Any, x: Tensor, y: Tensor, w: Any, hooked: bool = False) -> Tensor:
-    """A product of rows, postponed where a sum by node may need none."""
-    of_rows, source = not hooked and _is_of_rows(x, y, w), waiting_source(x)
-    if of_rows and _waits(w) and w.made.is_as_then and _takes(source, y, w.made.operands[0]):
-        return _rows(program, x, y, w, _Product(program, w.made.function), w.made.operands)
+    """Product row by row, postponed if a sum by node may follow and no module is ``hooked``."""
+    of_rows, source = not hooked and _have_equal_rows(x, y, w), waiting_source(x)
+    if of_rows and _are_postponed(w) and w.made.state_is_unchanged and _can_postpone(source, y, w.made.operands[0]):
+        return _postpone_rows(program, x, y, w, _Product(program, w.made.function), w.made.operands)
     w = plain(w)
-    if of_rows and _may_be_summed(program, source, x, y, w):
-        return _rows(program, x, y, w, _Product(program, _GIVEN), (w,))
+    if of_rows and _is_worth_summing(program, source, x, y, w):
+        return _postpone_rows(program, x, y, w, _Product(program, _NO_LAYER), (w,))
     return program.forward(plain(x), y, w)
 
 
-def _may_be_summed(program: Any, source: Tensor, x: Tensor, y: Tensor, w: Tensor) -> bool:
+def _is_worth_summing(program: Any, source: Tensor, x: Tensor, y: Tensor, w: Tensor) -> bool:
     # guards of torch.compile ask irreps what they do not tell; a checkpoint must save the same when it runs again
     if torch.compiler.is_compiling() or saved_tensor_hooks(True) is not None:
         return False
     tracked = torch.is_grad_enabled() and (x.requires_grad or y.requires_grad or w.requires_grad)
     numbers = x.shape[0] * program.plan.irreps_out.dim
-    if numbers < WORTH_SUMMING[tracked] or not is_usual(source, y, w) or not _takes(source, y, w):
+    if numbers < WORTH_SUMMING[tracked] or not is_usual(source, y, w) or not _can_postpone(source, y, w):
         return False
-    if not _is_kernel(program) or not program.takes_rows(x, y, w):
+    if not _runs_kernel(program) or not program.takes_rows(x, y, w):
         return False
-    return may_wait(program, "rest")
+    return may_postpone(program, "rest")
 
 
-def _is_of_rows(x: Any, y: Any, w: Any) -> bool:
+def _have_equal_rows(x: Any, y: Any, w: Any) -> bool:
     if not (isinstance(x, Tensor) and isinstance(y, Tensor) and isinstance(w, Tensor)):  # as fx traces them
         return False
     return x.dim() == y.dim() == w.dim() == 2 and x.shape[0] == y.shape[0] == w.shape[0]
 
 
-def _rows(program: Any, x: Tensor, y: Tensor, w: Tensor, product: _Product, weights: Sequence[Tensor]) -> Tensor:
+def _postpone_rows(
+    program: Any, x: Tensor, y: Tensor, w: Tensor, product: _Product, weights: Sequence[Tensor]
+) -> Tensor:
     rows = PostponedRows.of(product, (x, y, *weights), (x.shape[0], program.plan.irreps_out.dim))
     rows.weights = w
     return rows
 
 
-def _is_kernel(program: Any) -> bool:
+def _runs_kernel(program: Any) -> bool:
     return program.choice.strategy == "kernel" and bool(program.kernel_text)
 
 
 # -- what networks do with them ----------------------------------------------------------------------------------------
 
 
-def _scaled(input: Any, other: Any, *, out: Any = None) -> Any:
+def _multiply_postponed(input: Any, other: Any, *, out: Any = None) -> Any:
     made: Any
     made, other = (input, other) if isinstance(input, Postponed) and input.open else (other, input)
     factor = _factor_column(made, other) if out is None else None
@@ -249,9 +249,9 @@ def _scaled(input: Any, other: Any, *, out: Any = None) -> Any:
     return found
 
 
-def _scaled_in_place(made: Any, other: Any) -> Any:
+def _multiply_postponed_in_place(made: Any, other: Any) -> Any:
     # the tensor is another function from now on; products that were taken before keep theirs
-    found = _scaled(made, other) if isinstance(made, Postponed) and made.open else NotImplemented
+    found = _multiply_postponed(made, other) if isinstance(made, Postponed) and made.open else NotImplemented
     if found is not NotImplemented:
         with without_functions():
             return made if swapped(made, found) else NotImplemented
@@ -260,32 +260,34 @@ def _scaled_in_place(made: Any, other: Any) -> Any:
 
 def _factor_column(made: Any, other: Any) -> Tensor | None:
     # what rows that wait are multiplied by, as a column: a number, or one for each row; None for another factor
-    if not made.made.is_as_then:
+    if not made.made.state_is_unchanged:
         return None
     if isinstance(other, (int, float)):
         return made.made.operands[0].new_full((1, 1), other)
     if not isinstance(other, Tensor) or isinstance(other, Postponed):
         return None
-    if not _takes(other, waiting_source(made.made.operands[0])):
+    if not _can_postpone(other, waiting_source(made.made.operands[0])):
         return None
     if other.dim() == 0:
         return other.reshape(1, 1).clone()
     return other.clone() if other.shape == (made.shape[0], 1) else None
 
 
-def _scatter(input: Any, dim: int, index: Any, src: Any, *, in_place: bool, out: Any = None) -> Any:
+def _scatter_add_rows(input: Any, dim: int, index: Any, src: Any, *, in_place: bool, out: Any = None) -> Any:
     rows = isinstance(src, PostponedRows) and not isinstance(input, Postponed) and dim in (0, -2) and out is None
     if not rows or index.dim() != 2 or index.stride(1) != 0 or index.shape != src.shape:
         return NotImplemented
-    return _added(input, index.select(1, 0), src, in_place)
+    return _add_sums(input, index.select(1, 0), src, in_place)
 
 
-def _index(input: Any, dim: int, index: Any, source: Any, *, in_place: bool, alpha: float = 1, out: Any = None) -> Any:
+def _index_add_rows(
+    input: Any, dim: int, index: Any, source: Any, *, in_place: bool, alpha: float = 1, out: Any = None
+) -> Any:
     rows = isinstance(source, PostponedRows) and not isinstance(input, Postponed) and dim in (0, -2) and alpha == 1
-    return _added(input, index, source, in_place) if rows and index.dim() == 1 and out is None else NotImplemented
+    return _add_sums(input, index, source, in_place) if rows and index.dim() == 1 and out is None else NotImplemented
 
 
-def _added(out: Tensor, nodes: Tensor, rows: PostponedRows, in_place: bool) -> Any:
+def _add_sums(out: Tensor, nodes: Tensor, rows: PostponedRows, in_place: bool) -> Any:
     if out.dim() != 2 or out.shape[1] != rows.shape[1] or out.dtype != rows.dtype or nodes.dtype != torch.int64:
         return NotImplemented
     sums = rows.summed(nodes, out.shape[0])
@@ -295,9 +297,9 @@ def _added(out: Tensor, nodes: Tensor, rows: PostponedRows, in_place: bool) -> A
 
 
 for _class in (PostponedWeights, PostponedRows):
-    _class.RULES.update(dict.fromkeys((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__), _scaled))
-    _class.RULES.update(dict.fromkeys((Tensor.mul_, Tensor.__imul__), _scaled_in_place))
-for _add, _takes_it in ((_scatter, "scatter_add"), (_index, "index_add")):
+    _class.RULES.update(dict.fromkeys((torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__), _multiply_postponed))
+    _class.RULES.update(dict.fromkeys((Tensor.mul_, Tensor.__imul__), _multiply_postponed_in_place))
+for _add, _takes_it in ((_scatter_add_rows, "scatter_add"), (_index_add_rows, "index_add")):
     PostponedRows.RULES[getattr(torch, _takes_it)] = partial(_add, in_place=False)
     PostponedRows.RULES[getattr(Tensor, _takes_it)] = partial(_add, in_place=False)
     PostponedRows.RULES[getattr(Tensor, _takes_it + "_")] = partial(_add, in_place=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmarks.networks import lattice
 from tests.clients.ranks import Rank, Wires, cut
-from tpgen.networks.conversion.projects.lammps import OneOfEach, find_owners
+from tpgen.networks.conversion.projects.lammps import DeduplicatedAtoms, find_owners
 
 STRUCTURE = lattice(64, torch.float64)
 ATOMS = len(STRUCTURE.species)
@@ -22,8 +22,8 @@ def at_once(function: Callable, *items: Sequence) -> list:
         return list(pool.map(function, *items))
 
 
-def once_each(ranks: list[Rank]) -> list[OneOfEach]:
-    return [OneOfEach(r, found) for r, found in zip(ranks, at_once(find_owners, ranks), strict=True)]
+def once_each(ranks: list[Rank]) -> list[DeduplicatedAtoms]:
+    return [DeduplicatedAtoms(r, found) for r, found in zip(ranks, at_once(find_owners, ranks), strict=True)]
 
 
 def cut_into(count: int) -> list[Rank]:
@@ -32,7 +32,7 @@ def cut_into(count: int) -> list[Rank]:
     return cut(STRUCTURE, order * min(count, 3) // ATOMS, count, STRUCTURE.species)
 
 
-def numbers_of(rank: Rank, atoms: OneOfEach) -> list[int]:
+def numbers_of(rank: Rank, atoms: DeduplicatedAtoms) -> list[int]:
     """Number in the crystal of the atom of each row."""
     return [rank.atoms[n] for n in atoms._owners.atoms.tolist()]
 
@@ -73,13 +73,13 @@ def test_rows_go_to_images_and_their_gradients_back(count: int, width: int, dtyp
     whole[0], whole[-1] = float("inf"), float("nan")
     total = torch.zeros(ATOMS, width, dtype=torch.float64)
 
-    def forward(rank: Rank, atoms: OneOfEach) -> None:
+    def forward(rank: Rank, atoms: DeduplicatedAtoms) -> None:
         rows = torch.full((atoms.ntotal, width), 7.0, dtype=dtype)
         rows[: atoms.nlocal] = whole[rank.owned]
         atoms.forward_exchange(rows, out := torch.empty_like(rows), width)
         assert torch.equal(out.nan_to_num(9), whole[numbers_of(rank, atoms)].nan_to_num(9))
 
-    def reverse(rank: Rank, atoms: OneOfEach, rows: Tensor) -> Tensor:
+    def reverse(rank: Rank, atoms: DeduplicatedAtoms, rows: Tensor) -> Tensor:
         atoms.reverse_exchange(rows, out := torch.empty_like(rows), width)
         return out[: atoms.nlocal]
 

@@ -1,1 +1,1 @@
-"""Operations of converted networks alone: large products, splines of lengths, nets of edges once for each pair."""
+"""Operations that converted networks call: matrix products, splines, pairs of edges."""

@@ -1,9 +1,4 @@
-"""Matrix products with large results, by the kernels of linear layers.
-
-BLAS clears a result before it adds to it, and lays both factors out anew.  Where the inner axis is short, as in nets
-that make the weights of edges, that is much of the time.  A kernel does neither, and its results stand on memory that
-was used before: torch takes new memory for each, whose pages the system clears as they are first touched.
-"""
+"""Matrix products with large results, by kernels of linear layers."""
 
 from __future__ import annotations
 
@@ -17,6 +12,8 @@ from tpgen.nn.autocast import autocasting
 from tpgen.nn.plain_tensors import has_plain_numbers, is_traced
 from tpgen.planner.linear import make_matrix_plan
 
+# BLAS clears results and repacks both factors, which is slow for short inner axes, as in nets of weights of edges;
+# a kernel writes into memory used before, while the system clears new memory page by page.
 WORTH_MATMUL = 2**18  # numbers of a result: smaller ones are as fast by BLAS, unless each is a long sum
 LONG, MANY = 32, 2**21  # products in a sum, and in all sums
 _WEIGHTS = 2**14  # of long sums, where a graph is traced, whose rows are not known: there may be thousands
@@ -38,9 +35,7 @@ def matmul(x: Tensor, w: Tensor, scale: float | Tensor = 1.0) -> Tensor:
 
 
 def why_no_matmul(*weights: Tensor) -> str | None:
-    """Say why products with ``w`` are torch's whatever their size; None where kernels take them.
-
-    A weight that torch computes from others, as weight_norm does, may have scales among these, which are no matrices.
+    """Why torch computes products with these weights, or None; only matrices count, not scales of weight_norm.
 
     >>> why_no_matmul(torch.ones(3, 4, dtype=torch.float16))
     'kernels compute in float32, float64 or bfloat16, not in float16'

@@ -1,9 +1,7 @@
-"""Weights of edges as cubic splines of lengths, in the place of the nets that make them: for inference.
+"""Weights of edges as cubic splines of lengths instead of nets, for inference.
 
-A net of lengths alone is a function of one number for each of its results.  A table of splines costs three
-multiplications for each result, where the last product of a net costs 64.  It is made at the first call, in float64,
-with so many steps that slopes, which forces are made of, err by a millionth of the largest at most; and made anew when
-the net has changed.
+A spline takes three multiplications for each weight, the last product of a net 64.  The first call and changes of the
+net make a spline with slopes within a millionth of the largest.
 """
 
 from __future__ import annotations
@@ -31,8 +29,8 @@ _made: WeakKeyDictionary[nn.Module, tuple[tuple, Spline]] = WeakKeyDictionary()
 
 
 def with_splines(swaps: Iterable[Swap]) -> list[Swap]:
-    """Let the nets among swapped modules be splines; an `OptionError` where there is none."""
-    found = [_splined(swap) if hasattr(swap.cls, SPLINED) else swap for swap in swaps]
+    """Let nets among swapped modules use splines; raises `OptionError` without such nets."""
+    found = [_request_splines(swap) if hasattr(swap.cls, SPLINED) else swap for swap in swaps]
     if not any(SPLINED in swap.extra for swap in found):
         raise OptionError(
             "radial='spline' is for networks whose weights of edges are made of lengths by nets that tpgen converts, "
@@ -42,19 +40,19 @@ def with_splines(swaps: Iterable[Swap]) -> list[Swap]:
 
 
 def is_splined(network: nn.Module) -> bool:
-    """Whether weights of edges may be splines in a network."""
+    """Whether a network has nets that may use splines."""
     return bool(_splined_nets(network))
 
 
 def spline_error(network: nn.Module) -> float:
-    """The largest error of slopes among the splines that a network has called, relative to the largest slope."""
+    """Largest error of slopes of the splines in use, relative to the largest slope."""
     made = [_made[net][1].slopes_error for net in _splined_nets(network) if net in _made]
     return max((error for error in made if error <= SLOPE_ERROR), default=0.0)
 
 
 @contextmanager
 def without_splines(network: nn.Module) -> Iterator[None]:
-    """Let the nets of a network compute weights meanwhile."""
+    """Let nets compute without splines inside the context."""
     nets = _splined_nets(network)
     try:
         for net in nets:
@@ -69,11 +67,11 @@ def _splined_nets(network: nn.Module) -> list[nn.Module]:
     return [module for module in network.modules() if getattr(module, SPLINED, False)]
 
 
-def _splined(swap: Swap) -> Swap:
-    return replace(swap, now=_now, extra={**swap.extra, SPLINED: True})
+def _request_splines(swap: Swap) -> Swap:
+    return replace(swap, now=_describe_net_or_spline, extra={**swap.extra, SPLINED: True})
 
 
-def _now(net: nn.Module, _extra: Any) -> str:
+def _describe_net_or_spline(net: nn.Module, _extra: Any) -> str:
     _, spline = _made.get(net, (None, None))
     if spline is None:
         return (
@@ -86,35 +84,34 @@ def _now(net: nn.Module, _extra: Any) -> str:
 
 
 def net_or_spline(net: Any, compute: _Net, x: Tensor) -> tuple[_Net, Tensor]:
-    """Choose what makes weights: a net with its rows, or its splines with the lengths that these are of.
+    """The net and its rows ``x``, or a spline and the lengths behind ``x``.
 
-    The net where no splines are asked for, where ``x`` is not known to be of lengths alone, and in calls that no kernel
-    takes, as those that are traced, transformed or not on a CPU.
+    The net if splines are not requested or not exact, if ``x`` may depend on more than lengths, or without a kernel.
     """
     if not getattr(net, SPLINED):
         return compute, x
     lengths = lengths_of(x) if takes_spline(x) else None
-    if lengths is None or not _within(lengths):
+    if lengths is None or not _are_in_range(lengths):
         return compute, x
     constants = (*net.parameters(), *lengths.constants)
-    spline = _spline_of(net, compute, lengths, constants)
+    spline = _cached_spline(net, compute, lengths, constants)
     if not spline.slopes_error <= SLOPE_ERROR:
         return compute, x
     return lambda r: evaluate_spline(spline, r, constants), lengths.column
 
 
-def _within(lengths: Lengths) -> bool:
+def _are_in_range(lengths: Lengths) -> bool:
     # whether splines are of all these lengths: with what ends, of so many ends at most, as more may be no number
     return bool((lengths.column.detach() <= lengths.end * (_BEYOND if lengths.ends else 1)).all())
 
 
-def _spline_of(net: nn.Module, compute: _Net, lengths: Lengths, constants: tuple[Tensor, ...]) -> Spline:
+def _cached_spline(net: nn.Module, compute: _Net, lengths: Lengths, constants: tuple[Tensor, ...]) -> Spline:
     state = (lengths.shape, lengths.column.dtype, *map(_fingerprint, constants))
     known, spline = _made.get(net, (None, None))
     if spline is None or known != state:
         with torch.no_grad():
             wide = {f"net.{name}": p.double() for name, p in net.named_parameters()}
-            of_lengths = _OfLengths(net, compute, lengths.rows)
+            of_lengths = _NetOfLengths(net, compute, lengths.rows)
             spline = make_spline(lambda r: functional_call(of_lengths, wide, (r,)), lengths.start, lengths.end)
         spline = spline.to(lengths.column.dtype)
         _made[net] = state, spline
@@ -122,13 +119,13 @@ def _spline_of(net: nn.Module, compute: _Net, lengths: Lengths, constants: tuple
 
 
 def _fingerprint(x: Tensor) -> tuple:
-    """Tell that numbers have changed, also when they were written through ``.data``, which torch does not count."""
+    # changes with the numbers, also if these are written through ``.data``, which torch does not count
     x = x.detach().flatten()
     numbers = x.norm(), x @ torch.linspace(1, 2, len(x), dtype=x.dtype)
     return len(x), *(float(number).hex() for number in numbers)  # as texts, of which NaN equals itself
 
 
-class _OfLengths(nn.Module):
+class _NetOfLengths(nn.Module):
     def __init__(self, net: nn.Module, compute: _Net, rows: _Net) -> None:
         super().__init__()
         self.net, self.compute, self.rows = net, compute, rows

@@ -1,1 +1,1 @@
-"""Adapters: how modules of known projects come to compute with tpgen.  Each imports its project when it is called."""
+"""Adapters of known projects, each imported when a network holds such modules."""

@@ -1,11 +1,9 @@
-"""Allegro (package ``nequip-allegro``): products of strided features, channel by channel, as generated polynomials.
+r"""Allegro (package ``nequip-allegro``): products of strided features, channel by channel, as polynomials.
 
-.. math:: z_{e u k} = \\sum_p w_{u p} \\sum_{i j} C^p_{i j k}\\, x_{e u i}\\, y_{n(e) u j}
-
-Allegro makes a dense tensor of all weights and couplings and multiplies by that; a kernel visits what is not zero.
-
-Annotations here are objects, not strings: TorchScript reads them.
+.. math:: z_{e u k} = \sum_p w_{u p} \sum_{i j} C^p_{i j k}\, x_{e u i}\, y_{n(e) u j}
 """
+
+# Annotations are objects here, not strings: TorchScript reads them.
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -18,8 +16,8 @@ from e3nn.o3 import Irreps
 from torch import Tensor, nn
 
 from tpgen.kernels.runtime.batched import run_polynomial
-from tpgen.networks.conversion.notices import kernels_take, runs_on
-from tpgen.networks.conversion.obstacles import kernel_plan, polynomial_attributes, replaced
+from tpgen.networks.conversion.notices import kernels_take, kernels_take_or_warn
+from tpgen.networks.conversion.obstacles import kernel_plan, polynomial_attributes, why_patched
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, qualified
 from tpgen.nn.plain_tensors import is_traced, writes_to
 from tpgen.planner.plan import OUT, Operand, Plan
@@ -36,7 +34,7 @@ _ROUNDING = 1e-5  # of couplings that were made in float32
 
 
 class TpgenContracter(Contracter):
-    """Allegro's product; on devices and in dtypes without kernels it runs Allegro's own code."""
+    """Allegro's product; Allegro's code runs on devices and in dtypes without kernels."""
 
     _nequip_custom_ops_libs: ClassVar[tuple[str, ...]] = ("tpgen",)
     _tpgen_plan: str
@@ -46,37 +44,36 @@ class TpgenContracter(Contracter):
     _tpgen_sizes: list[int]  # paths to each segment of the output
 
     def forward(self, x1: Tensor, x2: Tensor, idxs: Tensor) -> Tensor:
-        """As Allegro's: ``x1`` of edges, and ``x2`` of the nodes ``idxs`` that they belong to."""
+        """As Allegro's: ``x1`` of edges, ``x2`` of nodes, ``idxs`` the node of each edge."""
         x1 = x1.reshape(-1, self.mul, self.base_dim1)
         x2 = x2.reshape(-1, self.mul, self.base_dim2)
         if not torch.jit.is_scripting():
             traced = torch.compiler.is_compiling() or is_traced(self.w3j)  # without numbers to compare
             if not traced and writes_to(self.w3j) != self._tpgen_version:
-                self._compare(self.w3j, "a product", "were written to")
-        if not self._tpgen_planned or not runs_on(x1, "Allegro's products run Allegro's own code"):
+                self._check_couplings(self.w3j, "a product", "were written to")
+        if not self._tpgen_planned or not kernels_take_or_warn(x1, "Allegro's products run Allegro's own code"):
             return self._contract_conv(x1, x2, idxs)
         given = [x1, x2.index_select(0, idxs)]
-        for weights in self._by_segment():
+        for weights in self._weights_by_segment():
             given.append(weights)
         found = run_polynomial(given, None, self._tpgen_plan, self._tpgen_call)
         return found.view(-1, self.mul, self.base_dim_out)
 
-    def _by_segment(self) -> list[Tensor]:
-        """Weights ``(1, paths, channels)`` of each segment of the output; without channels all get the same."""
+    def _weights_by_segment(self) -> list[Tensor]:
+        # ``(1, paths, channels)`` each; without channels all get the same
         weights = self.weights
         if not self.path_channel_coupling:
             weights = weights.reshape(1, self.num_paths).expand(self.mul, self.num_paths)
         return weights.reshape(self.mul, self.num_paths).t().unsqueeze(0).split(self._tpgen_sizes, dim=1)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load as usual; couplings among what is loaded must be those that the kernel was made for."""
         loaded: Tensor = state_dict.get(f"{prefix}w3j", self.w3j)  # type: ignore[assignment]
-        self._compare(loaded, prefix[:-1], "were loaded")
+        self._check_couplings(loaded, prefix[:-1], "were loaded")
         super()._load_from_state_dict(state_dict, prefix, *args)
         self._tpgen_version = writes_to(self.w3j)
 
-    def _compare(self, couplings: Tensor, name: str, why: str) -> None:
-        """Find out whether these couplings are those that the kernel was made for, as rounded as their dtype is."""
+    def _check_couplings(self, couplings: Tensor, name: str, why: str) -> None:
+        # within rounding of their dtype, are these the couplings that the kernel was made for?
         ours = _couplings(read_plan(self._tpgen_plan), self)
         limit = max(_ROUNDING, torch.finfo(couplings.dtype).eps)
         self._tpgen_version = writes_to(self.w3j)
@@ -89,7 +86,7 @@ class TpgenContracter(Contracter):
             )
 
 
-def _now(module: Any, extra: Mapping[str, Any]) -> str:
+def _describe_contracter(module: Any, extra: Mapping[str, Any]) -> str:
     if not extra["_tpgen_planned"]:
         return _OWN
     like = module.w3j
@@ -97,18 +94,18 @@ def _now(module: Any, extra: Mapping[str, Any]) -> str:
 
 
 def allegro_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield the swaps of Allegro's products; modules of e3nn and NequIP in it follow their own rules."""
+    """Yield swaps of Allegro's products."""
     for module in network.modules():
         if type(module) is Contracter:
-            yield _contracter(module, options)
+            yield _swap_contracter(module, options)
         elif isinstance(module, Contracter) and type(module) is not TpgenContracter:
             yield Kept(module, f"a {qualified(type(module))}, which another modifier has put there")
 
 
-def _contracter(module: Any, options: dict[str, Any]) -> SwapOrKept:
-    if why := replaced(module):
+def _swap_contracter(module: Any, options: dict[str, Any]) -> SwapOrKept:
+    if why := why_patched(module):
         return Kept(module, why)
-    plan = kernel_plan(module, options, partial(_planned, module), module.w3j)
+    plan = kernel_plan(module, options, partial(_make_plan, module), module.w3j)
     if isinstance(plan, Kept):
         return plan
     couplings = _couplings(plan, module)
@@ -120,10 +117,10 @@ def _contracter(module: Any, options: dict[str, Any]) -> SwapOrKept:
         "_tpgen_version": writes_to(module.w3j),
         "_tpgen_sizes": [operand.dim for operand in plan.weights],
     }
-    return Swap(module, TpgenContracter, _now, extra, lambda: module.w3j.copy_(couplings))
+    return Swap(module, TpgenContracter, _describe_contracter, extra, lambda: module.w3j.copy_(couplings))
 
 
-def _planned(module: Any) -> Plan:
+def _make_plan(module: Any) -> Plan:
     ends = {"x": module.irreps_in1, "y": module.irreps_in2, OUT: module.irreps_out}
     operands = [Operand(name, Irreps([(1, ir) for _, ir in irreps]), "channel") for name, irreps in ends.items()]
     return make_polynomial_plan(
@@ -132,7 +129,7 @@ def _planned(module: Any) -> Plan:
 
 
 def _couplings(plan: Plan, module: Any) -> Tensor:
-    """Constants that the plan multiplies by, in full precision and in the shape of Allegro's ``w3j``."""
+    # constants of the plan in float64, in the shape of Allegro's ``w3j``
     found = [path.entries or {} for path in plan.paths]
     couplings = torch.zeros(len(found), *(plan.operand(name).dim for name in ("x", "y", OUT)), dtype=torch.float64)
     for n, path in enumerate(found):

@@ -1,13 +1,7 @@
-"""Models for LAMMPS's Python interface (``pair_style mliap unified``): their files, their part in exchanges of ghosts.
+"""Models for LAMMPS's Python interface (``pair_style mliap unified``): files, and exchanges of ghosts.
 
-A project has a class for that interface.  `Converted` goes before it: the model then gets each atom once, convolutions
-return the rank's own rows alone, nets of edges run once for each pair, and a rank without atoms takes part in the
-exchanges that the others wait for.
-
-LAMMPS hands over an image of an atom as one more atom, a ghost.  Its features are those of the atom: where that is one
-of the rank's own, neighbours can read its row, and an atom of another rank needs one row for all of its images.  So
-ranks tell each other once a step who owns each ghost.  A rank that shares no atom with another one has no ghosts then,
-and exchanges nothing.
+LAMMPS adds periodic images of atoms as ghosts.  Once a step, ranks exchange the owners of ghosts, so that models get
+each atom once.
 """
 
 from __future__ import annotations
@@ -40,25 +34,25 @@ PROJECTS = {  # classes of what LAMMPS calls, with their modules here
 
 
 class Converted:
-    """Base of a project's class for LAMMPS.  Its pickle says which tpgen wrote it before it is opened."""
+    """Base of a project's class for LAMMPS; its pickle first tells the version of tpgen."""
 
     options: Mapping[str, Any] = MappingProxyType({})  # of `convert`, where a model is built when LAMMPS runs
     stock_options: Mapping[str, Any] = MappingProxyType({})  # of the project's own class
 
     @classmethod
     def of_file(cls, source: Path, **options: Any) -> Any:
-        """Make what LAMMPS calls of a model's file or name; these options convert the model when it is built."""
+        """Make the object for LAMMPS from a model's file or name, with options of `convert`."""
         make: Any = cls
         made = make(str(source), **cls.stock_options)
         made.options = options
         return made
 
     def prepare(self, data: Any) -> None:
-        """Build the model, where that is not done yet."""
+        """Build the model at the first call."""
         raise NotImplementedError
 
     def is_idle(self, data: Any) -> bool:
-        """Whether the project's class returns without the exchanges."""
+        """Whether the project's class returns without exchanges."""
         return data.nlocal == 0 or data.npairs <= 1
 
     def compute_forces(self, data: Any) -> None:
@@ -67,9 +61,9 @@ class Converted:
             return
         on_cpu = torch.as_tensor(data.elems).device.type == "cpu"
         if on_cpu:
-            data = OneOfEach(data, find_owners(data))
+            data = DeduplicatedAtoms(data, find_owners(data))
         if self.is_idle(data):
-            self._take_part(data)
+            self._exchange_zeros(data)
         else:
             with local_rows(data.nlocal, in_pairs=on_cpu and self._takes_pairs):
                 super().compute_forces(data)  # type: ignore[misc]
@@ -79,9 +73,9 @@ class Converted:
         model: Any = self.model  # type: ignore[attr-defined]
         return any(getattr(module, "takes_pairs", False) for module in model.modules())
 
-    def _take_part(self, data: Any) -> None:
-        """Exchange zeros, as wide and as often as the others exchange: a pair of atoms says how."""
-        pair = _Pair(data.elems[:1])
+    def _exchange_zeros(self, data: Any) -> None:
+        # as wide and as often as other ranks exchange: a call with a pair of atoms tells both
+        pair = _PairOfAtoms(data.elems[:1])
         super().compute_forces(pair)  # type: ignore[misc]
         for exchange, all_rows in ((data.forward_exchange, pair.sent), (data.reverse_exchange, pair.returned)):
             for rows in all_rows:
@@ -94,8 +88,8 @@ class Converted:
         return opened, (__version__, type(self).__module__, type(self).__qualname__, held.getvalue())
 
 
-class _Pair:
-    """Two atoms of an element, as LAMMPS would hand them over, and the rows that they would exchange."""
+class _PairOfAtoms:
+    """Data of two atoms of an element, which records the rows that a model exchanges."""
 
     nlocal = ntotal = npairs = 2
     energy = 0.0
@@ -115,11 +109,11 @@ class _Pair:
         self.returned.append(out.copy_(rows))
 
     def update_pair_forces_gpu(self, _forces: Tensor) -> None:
-        """These atoms are nobody's."""
+        """Do nothing."""
 
 
 def opened(written_by: str, module: str, name: str, held: bytes) -> Any:
-    """Read a file for LAMMPS; an error in one line where it was written by another tpgen."""
+    """Unpickle a `Converted`; raises `InputError` for a file by another version of tpgen."""
     if written_by != __version__:
         raise InputError(
             f"this file for LAMMPS was written by tpgen {written_by}, and {__version__} is installed here: "
@@ -131,12 +125,12 @@ def opened(written_by: str, module: str, name: str, held: bytes) -> Any:
 
 
 def write_for_lammps(source: Path, target: Path, project: str | None, **options: Any) -> None:
-    """Write the file of a model as one for LAMMPS, converted with options of `convert`."""
-    torch.save(_class_of(project).of_file(source, **options), target)
+    """Write a model's file for LAMMPS, converted with options of `convert`."""
+    torch.save(_lammps_class(project).of_file(source, **options), target)
 
 
-def _class_of(project: str | None) -> type[Converted]:
-    """The class that LAMMPS calls of a project, or of the only one that is installed."""
+def _lammps_class(project: str | None) -> type[Converted]:
+    # of the only installed project by default
     there = [name for name in PROJECTS if find_spec(name) is not None]
     if project is None and len(there) == 1:
         (project,) = there
@@ -159,7 +153,7 @@ _NUMBERS = 2**32  # more than a rank has atoms
 
 @dataclass(frozen=True, eq=False)
 class Owners:
-    """Whose image each atom is: the row that stands for it, and the atoms that these rows are taken from."""
+    """Row of each atom's original, atoms with a row, and whether ranks share atoms."""
 
     rows: Tensor
     atoms: Tensor
@@ -167,8 +161,8 @@ class Owners:
 
 
 def find_owners(data: Any) -> Owners:
-    """Ask who owns the ghosts of this rank, as all ranks do at once."""
-    number, rank, mine = _told(data)
+    """Find the owners of ghosts, by exchanges of all ranks."""
+    number, rank, mine = _exchange_owners(data)
     others = (rank != mine).nonzero().flatten()
     ranks = rank[others].unique(return_inverse=True)[1]
     atoms, places = (ranks * _NUMBERS + number[others]).unique(return_inverse=True)
@@ -176,12 +170,12 @@ def find_owners(data: Any) -> Owners:
     return Owners(
         rows=number.index_put((others,), data.nlocal + places),
         atoms=torch.cat([torch.arange(data.nlocal), first]),
-        shares=_is_held(data, others) or len(others) > 0,
+        shares=_is_shared(data, others) or len(others) > 0,
     )
 
 
-def _told(data: Any) -> tuple[Tensor, Tensor, float]:
-    """Number and rank of each atom's owner, and the rank that this one is."""
+def _exchange_owners(data: Any) -> tuple[Tensor, Tensor, float]:
+    """Number and rank of each atom's owner, and this rank's random number."""
     mine = float(randbits(52))  # which no other has
     sent = torch.full((data.ntotal, 2), mine, dtype=torch.float64)
     sent[:, 0] = torch.arange(data.ntotal)
@@ -190,8 +184,8 @@ def _told(data: Any) -> tuple[Tensor, Tensor, float]:
     return found[:, 0].long(), found[:, 1], mine
 
 
-def _is_held(data: Any, others: Tensor) -> bool:
-    """Whether another rank has images of an atom of this one; ``others`` are this rank's images of others' atoms."""
+def _is_shared(data: Any, others: Tensor) -> bool:
+    # ``others``: images here of atoms on other ranks; shared if another rank holds images of atoms from here
     sent = torch.zeros(data.ntotal, 1, dtype=torch.float64)
     sent[others] = 1.0
     found = torch.empty_like(sent)
@@ -199,8 +193,8 @@ def _is_held(data: Any, others: Tensor) -> bool:
     return bool(found[: data.nlocal].any())
 
 
-class OneOfEach:
-    """Data of LAMMPS's that a model reads, and hands back: own atoms first, then one image of each that others own."""
+class DeduplicatedAtoms:
+    """LAMMPS data with each atom once: own atoms, then one image of each other atom."""
 
     def __init__(self, data: Any, owners: Owners) -> None:
         self._data, self._owners = data, owners
@@ -223,28 +217,27 @@ class OneOfEach:
     energy = property(fset=_set_energy)
 
     def forward_exchange(self, rows: Tensor, out: Tensor, width: int) -> None:
-        """Rows of own atoms as they are, and those of others' from the ranks that own them."""
+        """Write own rows to ``out``, and other atoms' rows from their ranks."""
         out.copy_(rows)
         if self._owners.shares:
-            sent, width = _in_doubles(self._spread(rows[: self.nlocal]), width)
+            sent, width = _pack_in_doubles(self._expand_to_all_atoms(rows[: self.nlocal]), width)
             self._data.forward_exchange(sent, sent, width)
             out[self.nlocal :] = sent.view(rows.dtype)[self._owners.atoms[self.nlocal :]]
 
     def reverse_exchange(self, rows: Tensor, out: Tensor, width: int) -> None:
-        """Rows of own atoms, to which those of their images on other ranks are added."""
+        """Write own rows to ``out``, plus rows of own atoms' images on other ranks."""
         out.copy_(rows)
         if self._owners.shares:
-            sent = self._spread(rows)
+            sent = self._expand_to_all_atoms(rows)
             self._data.reverse_exchange(sent, sent, width)
             out[: self.nlocal] = sent[: self.nlocal]
 
-    def _spread(self, rows: Tensor) -> Tensor:
-        """A row for each of LAMMPS's atoms: zeros where none of these stands for it."""
+    def _expand_to_all_atoms(self, rows: Tensor) -> Tensor:
         every = empty((self._data.ntotal, rows.shape[1]), rows.dtype).zero_()
         every[self._owners.atoms[: len(rows)]] = rows
         return every
 
 
-def _in_doubles(rows: Tensor, width: int) -> tuple[Tensor, int]:
-    """Two numbers in the place of one where they fit: LAMMPS sends doubles, bit by bit."""
+def _pack_in_doubles(rows: Tensor, width: int) -> tuple[Tensor, int]:
+    # two numbers as one if possible: LAMMPS sends doubles bit by bit
     return (rows.view(torch.float64), width // 2) if rows.dtype == torch.float32 and width % 2 == 0 else (rows, width)

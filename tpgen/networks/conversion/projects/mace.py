@@ -1,10 +1,6 @@
-"""MACE (package ``mace-torch``): convolutions of its interaction blocks, and symmetric contractions.
+"""MACE (package ``mace-torch``): convolutions of interaction blocks, and symmetric contractions."""
 
-A block calls its product once for all edges, with node features and ``edge_index``, where it has an attribute
-``conv_fusion``; it then neither gathers nor sums.  The product gets a class that does both.
-
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# Annotations are objects here, not strings: TorchScript reads them.
 
 import inspect
 from collections.abc import Iterator
@@ -28,6 +24,7 @@ from tpgen.networks.conversion.projects.mace_contraction import (
 from tpgen.networks.conversion.radial import find_weights
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, mark_of
 
+# a block with this attribute gives nodes and ``edge_index`` to its product, and neither gathers nor sums
 _FUSION = "conv_fusion"
 _MODELS, _BLOCKS = "mace.modules.models", "mace.modules.blocks"
 _DIVIDE = ("RealAgnosticInteractionBlock", "RealAgnosticResidualInteractionBlock")
@@ -39,23 +36,23 @@ _TOO_OLD = (
 
 @compile_mode("script")
 class MaceConvolution(o3.TensorProduct):
-    """MACE's product on edges, with the gather before it and the sum after it."""
+    """MACE's product on edges with gather and sum."""
 
     takes_pairs = True
     program_arguments = ("x", "y", "weight", "edge_index")
 
     def forward(self, node_feats: Tensor, edge_attrs: Tensor, tp_weights: Tensor, edge_index: Tensor) -> Tensor:
-        """Sums over the edges that point to each node; ``edge_index`` holds senders and receivers."""
+        """Sums over incoming edges by node; ``edge_index`` holds senders and receivers."""
         if not torch.jit.is_scripting():
             return convolved(self._tpgen, node_feats, edge_attrs, tp_weights, edge_index[0], edge_index[1])
         return self._tpgen.forward(node_feats, edge_attrs, tp_weights, edge_index[0], edge_index[1], node_feats.size(0))
 
 
 def mace_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield the swaps of a MACE model, and what stays; modules of e3nn that are left follow e3nn's rule."""
+    """Yield swaps of a MACE model."""
     for module in network.modules():
-        if _gathers(module):
-            yield from _interaction(network, module, options)
+        if _gathers_itself(module):
+            yield from _swap_interaction(network, module, options)
         elif is_contraction(module):
             yield contraction_swap(module, options)
         elif is_reshape(module):
@@ -66,12 +63,11 @@ def mace_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKe
         yield from import_module("tpgen.networks.conversion.projects.mace_models").model_swaps(network, options)
 
 
-def _gathers(module: nn.Module) -> bool:
-    """Whether a module is an interaction block that gathers for a product of e3nn's, and sums up."""
+def _gathers_itself(module: nn.Module) -> bool:
     return isinstance(getattr(module, "conv_tp", None), o3.TensorProduct) and not hasattr(module, _FUSION)
 
 
-def _interaction(network: nn.Module, block: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
+def _swap_interaction(network: nn.Module, block: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     code = getattr(inspect.unwrap(type(block).forward), "__code__", None)
     asks_for_fusion = code is not None and _FUSION in code.co_consts
     why = not_fused(network, block, "conv_tp") if asks_for_fusion else _TOO_OLD
@@ -83,7 +79,9 @@ def _interaction(network: nn.Module, block: Any, options: dict[str, Any]) -> Ite
         if isinstance(found, Swap):
             cls, extra, ours = type(block), {}, type(block).__module__ == _BLOCKS
             if ours and cls.__name__ in _DIVIDE:
-                cls, extra = import_module("tpgen.networks.conversion.projects.mace_models").dividing(block, options)
+                cls, extra = import_module("tpgen.networks.conversion.projects.mace_models").dividing_class(
+                    block, options
+                )
             yield Swap(block, cls, "", {_FUSION: True, **extra})
             if ours:  # these hand weights to the product as they are
                 yield from find_weights(network, block, ("conv_tp_weights", "conv_tp"), options)

@@ -1,11 +1,6 @@
-"""MACE's symmetric contraction, computed by a generated kernel from the weights where MACE has them.
+"""MACE's symmetric contraction, and the change of layout before, by polynomial kernels."""
 
-Before it MACE changes the layout: it cuts rows ``(copies, components)`` of each irrep apart and joins them as
-``(copies, components of all)``: a copy of short pieces, and its gradient a tensor of zeros for each irrep.  As a
-polynomial of degree one it is one pass over whole vectors, and so is every derivative.
-
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# Annotations are objects here, not strings: TorchScript reads them.
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -22,15 +17,15 @@ from tpgen.base.errors import PlanError, TpgenError
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.native.one_hot import find_ones
 from tpgen.kernels.runtime.targets import kernel_supported
-from tpgen.networks.conversion.notices import kernels_take, runs_on, say_once
+from tpgen.networks.conversion.notices import kernels_take, kernels_take_or_warn, warn_of_slow_path
 from tpgen.networks.conversion.obstacles import (
     HOOKED,
+    allows_kernels,
     has_hooks,
-    has_more,
+    is_hooked_or_patched,
     kernel_plan,
-    may_be_kernels,
     polynomial_attributes,
-    replaced,
+    why_patched,
 )
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, qualified
 from tpgen.networks.recording import recorded_program
@@ -59,8 +54,8 @@ _OWN = "MACE's own code (the loaded couplings are none of tpgen's)"
 class MaceContraction(nn.Module):
     """MACE's symmetric contraction of features ``(nodes, channels, components)`` and one-hot elements.
 
-    What no kernel computes goes MACE's own way: elements that are no one-hot rows or that need a gradient, other
-    devices and dtypes, children that got hooks since, and couplings that were loaded and are none of tpgen's.
+    MACE's code runs for elements not one-hot or with a gradient, without kernels, with hooks, and for foreign
+    couplings.
     """
 
     _tpgen_plan: str
@@ -69,11 +64,15 @@ class MaceContraction(nn.Module):
     _tpgen_bases: list[list[list[int]]]  # each path as a sum of tpgen's; empty where they are the same
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """The contraction, as MACE's."""
+        """As MACE's."""
         called = len(self._tpgen_signs) == 0
         if not torch.jit.is_scripting():
-            called = called or any(map(_called_itself, self.contractions))  # type: ignore[arg-type]
-        elements = None if called or not runs_on(x, "symmetric contractions run MACE's own code") else chosen_by(y)
+            called = called or any(map(_has_hooked_steps, self.contractions))  # type: ignore[arg-type]
+        elements = (
+            None
+            if called or not kernels_take_or_warn(x, "symmetric contractions run MACE's own code")
+            else one_hot_index(y)
+        )
         if elements is None:
             return torch.cat([contraction(x, y) for contraction in self.contractions], dim=-1)  # type: ignore[union-attr]
         tensors, n = [x], 0
@@ -84,52 +83,56 @@ class MaceContraction(nn.Module):
             for weight in weights:
                 signs = self._tpgen_signs[n]
                 if len(signs) > 0:
-                    tensors.append(_signed(_in_basis(weight, self._tpgen_bases[n]), signs))
+                    tensors.append(_apply_signs(_change_basis(weight, self._tpgen_bases[n]), signs))
                 n += 1
         return run_polynomial(tensors, elements, self._tpgen_plan, self._tpgen_call)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Load as usual; couplings among what is loaded say anew which sign each weight goes with."""
+        # loaded couplings determine the signs of weights
         try:
-            self._tpgen_signs, self._tpgen_bases = _read(self, read_plan(self._tpgen_plan), state_dict, prefix)
+            self._tpgen_signs, self._tpgen_bases = _read_couplings(
+                self, read_plan(self._tpgen_plan), state_dict, prefix
+            )
         except TpgenError as error:
             self._tpgen_signs = []
             warnings.warn(f"{prefix[:-1]} is computed by MACE's own code from now on: {error}", stacklevel=2)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-def _called_itself(contraction: Any) -> bool:
+def _has_hooked_steps(contraction: Any) -> bool:
     # as somebody hooked it or one of its steps since
     steps = contraction._modules.values()
-    return has_more(contraction) or any(has_hooks(s) or any(map(has_hooks, s._modules.values())) for s in steps)
+    return is_hooked_or_patched(contraction) or any(
+        has_hooks(s) or any(map(has_hooks, s._modules.values())) for s in steps
+    )
 
 
-def _signed(weight: Tensor, signs: list[float]) -> Tensor:
+def _apply_signs(weight: Tensor, signs: list[float]) -> Tensor:
     if min(signs) > 0:
         return weight
     return weight * torch.tensor(signs, dtype=weight.dtype, device=weight.device).unsqueeze(-1)
 
 
-def _in_basis(weight: Tensor, basis: list[list[int]]) -> Tensor:
+def _change_basis(weight: Tensor, basis: list[list[int]]) -> Tensor:
     if len(basis) == 0:
         return weight
-    return torch.einsum("epc,pq->eqc", weight, _of_parts(basis).to(weight))
+    return torch.einsum("epc,pq->eqc", weight, _basis_from_integers(basis).to(weight))
 
 
-def _of_parts(basis: list[list[int]]) -> Tensor:
+def _basis_from_integers(basis: list[list[int]]) -> Tensor:
     # TorchScript rounds a list of floats to float32, and keeps whole numbers
     return torch.tensor(basis).double() * 2.0**-48
 
 
-def _now(module: Any, extra: Mapping[str, Any]) -> str:
+def _describe_contraction(module: Any, extra: Mapping[str, Any]) -> str:
     like = module.contractions[0].weights_max
     if not extra["_tpgen_signs"]:
         return _OWN
     return _NOW if kernels_take(like) else f"MACE's own code (kernels take no {like.dtype} on {like.device})"
 
 
-def chosen_by(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
-    """The column of the one in each row; None where a row is not one-hot, or where rows need a gradient."""
+def one_hot_index(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
+    """Column of the one in each row; None if a row is not one-hot or rows need a gradient."""
     if not torch.jit.is_scripting():
         program = recorded_program()
         groups = None if program is None else program.groups(y)  # each call of the program looks for one-hot rows
@@ -138,7 +141,7 @@ def chosen_by(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
     if y.requires_grad:
         if not torch.jit.is_scripting():  # noqa: SIM102 (as below)
             if not torch.compiler.is_compiling():
-                say_once(_TRACKED)
+                warn_of_slow_path(_TRACKED)
         return None
     if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
         if not torch.compiler.is_compiling() and has_plain_numbers(y):
@@ -152,15 +155,15 @@ def chosen_by(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
 
 
 def contraction_swap(module: Any, options: Mapping[str, Any]) -> SwapOrKept:
-    """Return the swap of MACE's `SymmetricContraction`, or why it stays."""
-    if why := _changed(module) or _unreadable(module):
+    """`Swap` of a symmetric contraction, or `Kept`."""
+    if why := _why_contraction_stays(module) or _why_couplings_unreadable(module):
         return Kept(module, why)
     signs: list[list[float]] = []
     bases: list[list[list[int]]] = []
 
     def make() -> Plan:
-        plan = _planned(module)
-        found = _read(module, plan)
+        plan = _make_plan(module)
+        found = _read_couplings(module, plan)
         signs.extend(found[0])
         bases.extend(found[1])
         return plan
@@ -169,21 +172,27 @@ def contraction_swap(module: Any, options: Mapping[str, Any]) -> SwapOrKept:
     if isinstance(plan, Kept):
         return plan
     extra = {**polynomial_attributes(plan), "_tpgen_signs": signs, "_tpgen_bases": bases}
-    return Swap(module, MaceContraction, _now, extra, partial(_exact, module, signs, bases), covers=("contractions",))
+    return Swap(
+        module,
+        MaceContraction,
+        _describe_contraction,
+        extra,
+        partial(_write_exact_couplings, module, signs, bases),
+        covers=("contractions",),
+    )
 
 
-def _changed(module: Any) -> str | None:
-    """Why a contraction must stay: somebody changed it, or one of the children that would no longer be called."""
-    why = replaced(module)
+def _why_contraction_stays(module: Any) -> str | None:
+    why = why_patched(module)
     for child in module.contractions:
-        if why is None and not _of_mace(child, "Contraction"):
+        if why is None and not _is_mace_class(child, "Contraction"):
             why = f"of a child that is a {qualified(type(child))}, whose own code a swap would skip"
-        why = why or replaced(child) or next((HOOKED for m in child.modules() if has_hooks(m)), None)
+        why = why or why_patched(child) or next((HOOKED for m in child.modules() if has_hooks(m)), None)
     return why
 
 
-def _unreadable(module: Any) -> str | None:
-    held = [module.get_buffer(name) for _, _, name in _couplings(module)]
+def _why_couplings_unreadable(module: Any) -> str | None:
+    held = [module.get_buffer(name) for _, _, name in _coupling_names(module)]
     if any(u.is_meta for u in held):
         return "on the device meta, where its couplings have no numbers: give it memory and weights, then convert it"
     for u in held:
@@ -192,7 +201,7 @@ def _unreadable(module: Any) -> str | None:
     return None
 
 
-def _planned(module: Any) -> Plan:
+def _make_plan(module: Any) -> Plan:
     outputs = zip(module.irreps_out, module.contractions, strict=True)
     degrees = {str(mul_ir.ir): contraction.correlation for mul_ir, contraction in outputs}
     elements = module.contractions[0].weights_max.shape[0]
@@ -201,28 +210,28 @@ def _planned(module: Any) -> Plan:
     ).plan
 
 
-def _couplings(module: Any) -> Iterator[tuple[int, int, str]]:
-    """Output, degree and name of the couplings of each weight, in the order of the weights."""
+def _coupling_names(module: Any) -> Iterator[tuple[int, int, str]]:
+    # output, degree and name of the couplings of each weight
     for n, contraction in enumerate(module.contractions):
         for degree in range(contraction.correlation, 0, -1):
             yield n, degree, f"contractions.{n}.U_matrix_{degree}"
 
 
-def _read(
+def _read_couplings(
     module: Any, plan: Plan, loaded: Mapping[str, Any] | None = None, prefix: str = ""
 ) -> tuple[list[list[float]], list[list[list[int]]]]:
     # of the paths of each weight, from couplings of a state_dict where it has them
     names, signs, bases = {operand.name for operand in plan.weights}, [], []
-    for n, degree, name in _couplings(module):
+    for n, degree, name in _coupling_names(module):
         theirs = (loaded or {}).get(prefix + name, module.get_buffer(name))
         of = name, theirs, module.irreps_in, module.irreps_out[n].ir, degree
-        sign, basis = _paths(*of) if f"w{n}_{degree}" in names else ([], [])
+        sign, basis = _signs_or_basis(*of) if f"w{n}_{degree}" in names else ([], [])
         signs.append(sign)
         bases.append(basis)
     return signs, bases
 
 
-def _paths(name: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> tuple[list, list]:
+def _signs_or_basis(name: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> tuple[list, list]:
     # each path is one of tpgen's, but for its sign, or a sum, where cuequivariance made them
     try:
         return coupling_signs(name, theirs, irreps_in, output, degree).tolist(), []
@@ -235,24 +244,24 @@ def _paths(name: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: 
         return [1.0] * basis.shape[1], (basis * 2.0**48).round().long().tolist()
 
 
-def _exact(module: Any, signs: list[list[float]], bases: list[list[list[int]]]) -> None:
-    """Write the couplings in full precision: those of a model built in float32 are rounded."""
-    for (n, degree, name), sign, basis in zip(_couplings(module), signs, bases, strict=True):
+def _write_exact_couplings(module: Any, signs: list[list[float]], bases: list[list[list[int]]]) -> None:
+    # those of a model built in float32 are rounded
+    for (n, degree, name), sign, basis in zip(_coupling_names(module), signs, bases, strict=True):
         if sign:
             ours = contraction_couplings(module.irreps_in, module.irreps_out[n].ir, degree)
             paths = torch.tensor(sign, dtype=torch.float64)
             if basis:
-                ours, paths = mean_over_orders(ours), _of_parts(basis).T
+                ours, paths = mean_over_orders(ours), _basis_from_integers(basis).T
             held = module.get_buffer(name)
             held.copy_((ours @ paths if basis else ours * paths).view_as(held))
 
 
 def is_contraction(module: nn.Module) -> bool:
-    """Whether a module is MACE's own, and stock."""
-    return _of_mace(module, _KIND)
+    """Whether a module is MACE's stock symmetric contraction."""
+    return _is_mace_class(module, _KIND)
 
 
-def _of_mace(module: nn.Module, name: str) -> bool:
+def _is_mace_class(module: nn.Module, name: str) -> bool:
     return type(module).__module__.startswith("mace.") and type(module).__name__ == name
 
 
@@ -263,7 +272,7 @@ _NOW_RESHAPE = "tpgen polynomial, kernel (float32 and float64 on the CPU, slices
 
 @compile_mode("script")
 class MaceReshape(nn.Module):
-    """Rows in e3nn's order as ``(rows, copies, components)``."""
+    """MACE's change of layout from e3nn's rows to ``(rows, copies, components)``."""
 
     dims: list[int]
     _tpgen_plan: str
@@ -281,7 +290,7 @@ class MaceReshape(nn.Module):
 
 
 def layout_plan(irreps: Irreps) -> Plan:
-    """The polynomial of degree one that copies all components of a channel, from one layout to the other.
+    """Polynomial of degree one that copies components from layout ``mul_ir`` to ``channel``.
 
     >>> layout_plan(Irreps("0e + 1o")).out.dim
     4
@@ -292,9 +301,9 @@ def layout_plan(irreps: Irreps) -> Plan:
 
 
 def is_reshape(module: nn.Module) -> bool:
-    """Whether a module is MACE's own, in e3nn's layout, and has more than one irrep of as many copies."""
+    """Whether a module is MACE's change from e3nn's layout, of irreps with equal multiplicities."""
     return (
-        _of_mace(module, "reshape_irreps")
+        _is_mace_class(module, "reshape_irreps")
         and getattr(module, "cueq_config", None) is None
         and len(module.muls) > 1  # type: ignore[arg-type]
         and len(set(module.muls)) == 1  # type: ignore[arg-type]
@@ -302,11 +311,11 @@ def is_reshape(module: nn.Module) -> bool:
 
 
 def reshape_swap(module: Any, options: dict[str, Any]) -> SwapOrKept | None:
-    """Return the swap of a `reshape_irreps`; None where no kernel runs, which a report leaves out."""
+    """`Swap` of a `reshape_irreps`, or `Kept`; None without a kernel."""
     plan = layout_plan(Irreps([(1, ir) for _, ir in module.irreps]))
-    if not may_be_kernels(options) or kernel_supported(plan):
+    if not allows_kernels(options) or kernel_supported(plan):
         return None
-    if why := replaced(module):
+    if why := why_patched(module):
         return Kept(module, why)
     extra = {**polynomial_attributes(plan), "_tpgen_copies": module.muls[0], "_tpgen_dim": plan.out.dim}
     return Swap(module, MaceReshape, _NOW_RESHAPE, extra)

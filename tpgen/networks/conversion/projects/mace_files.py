@@ -1,7 +1,4 @@
-"""MACE's model files: a stock one becomes a converted one, and back.
-
-A model file is a pickle: reading one runs code that stands in it.
-"""
+"""Model files of MACE, converted and restored; reading a file runs pickled code."""
 
 from __future__ import annotations
 
@@ -22,24 +19,24 @@ _Change = Callable[[nn.Module], nn.Module]
 
 
 def change_file(source: Path, target: Path, change: _Change) -> Conversion:
-    """Read a model, change it with `convert` or `restore`, and write it; returns what computes with tpgen then.
+    """Read a model, `convert` or `restore` the model, write a file, and return the report.
 
-    Takes what ``mace_run_train`` saves, and what ``mace_create_lammps_model --format=mliap`` does.  Nothing is written
-    where the model cannot be changed, and ``target`` may be ``source``: it is replaced once the new file is whole.
+    Reads files of ``mace_run_train`` and ``mace_create_lammps_model --format=mliap``.  ``target`` may be ``source``;
+    errors write nothing.
     """
     held = _read(source)
-    network = change(_network(source, held))
+    network = change(_network_in(source, held))
     _write(held, target.resolve())
     return conversion_report(network)
 
 
 def read_model(source: Path) -> nn.Module:
-    """The model that a file holds."""
-    return _network(source, _read(source))
+    """The model in a file."""
+    return _network_in(source, _read(source))
 
 
 def _write(held: Any, target: Path) -> None:
-    """Save under another name beside the file, which takes its place when it is whole."""
+    # the complete file replaces ``target``
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
@@ -61,8 +58,7 @@ def _read(source: Path) -> Any:
         raise InputError(f"{source} is no file that torch.save wrote: {str(error).splitlines()[0]}") from error
 
 
-def _network(source: Path, held: Any) -> nn.Module:
-    """The network of what a file holds: that itself, or what LAMMPS's Python interface wraps."""
+def _network_in(source: Path, held: Any) -> nn.Module:
     network = held if isinstance(held, nn.Module) else getattr(held, "model", None)
     if isinstance(network, torch.jit.ScriptModule):
         raise InputError(f"{source} holds a compiled model: convert the model that it was made from, then compile that")

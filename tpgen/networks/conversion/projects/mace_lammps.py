@@ -16,7 +16,7 @@ from tpgen.networks.conversion.swap import mark_of
 
 
 class LammpsMace(Converted, LAMMPS_MLIAP_MACE):
-    """A converted model, also on CPUs: stock asks for ``MACE_ALLOW_CPU`` there, when the file is written."""
+    """A converted model, also on CPUs, without ``MACE_ALLOW_CPU``."""
 
     def __init__(self, model: Any) -> None:
         model.lammps_mliap = True
@@ -25,7 +25,7 @@ class LammpsMace(Converted, LAMMPS_MLIAP_MACE):
 
     @classmethod
     def of_file(cls, source: Path, **options: Any) -> LammpsMace:
-        """Make what LAMMPS calls of the file of a model, which is converted at once."""
+        """Make the object for LAMMPS from a model's file, and convert the model."""
         model = read_model(source)
         return cls(model if any(map(mark_of, model.modules())) else convert(model, **options))
 

@@ -1,12 +1,6 @@
-"""MACE's functions of lengths by a kernel, and its nets of edges once for each pair, for which they are marked.
+"""MACE's radial embedding by a kernel, radial nets once for each pair of edges, and interaction blocks.
 
-A model alone knows what a call asks for.  Where that is forces on single edges, or a gradient by what it is given for
-them, nothing is marked.  It imports MACE: `mace_swaps` of `conversion.projects.mace` loads it where a network
-holds a model.
-
-Its interaction blocks divide the results of a linear layer by the number of neighbours: forwards and backwards that
-reads and writes all features of all atoms once more, on new memory.  Here the layer's weights are divided.  In a call
-that asks for no training, the first block makes one layer of this one and the product by element that follows it.
+Calls that request forces on edges, or gradients by shifts, use no pairs.
 """
 
 from __future__ import annotations
@@ -29,7 +23,7 @@ from tpgen.emitter.leaf import has_proxy
 from tpgen.functions.bessel import CutBessel, cut_bessel, now_cut_bessel, takes
 from tpgen.networks.conversion.joined import JoinedLayers, join_layers
 from tpgen.networks.conversion.linears import ConvertedLinear, linear_plan_of
-from tpgen.networks.conversion.obstacles import has_more, may_be_kernels
+from tpgen.networks.conversion.obstacles import allows_kernels, is_hooked_or_patched
 from tpgen.networks.conversion.operations.pairs import FEEDS, count_in_pairs, mark
 from tpgen.networks.conversion.products import ProductBySpecies
 from tpgen.networks.conversion.species import species_product
@@ -47,22 +41,21 @@ _JOINED = "_tpgen_joined"
 _DTYPES = (torch.float32, torch.float64)
 
 
-class _Rebuilt:
-    """A class whose constructor builds what stands behind it: a copy or an unpickled object begins as an empty one."""
+class _StockConstructor:
+    """Base of classes: without arguments an empty object, as copies need; with arguments a stock one."""
 
     def __new__(cls, *args: Any, **given: Any) -> Any:
-        """An empty object; one that is built, as from a configuration that names the class, is a stock one."""
         return cls.__bases__[-1](*args, **given) if args or given else super().__new__(cls)
 
 
-class _Paired(_Rebuilt):
-    """Says to the embedding, while a call runs, what graph it is about, and to blocks whether it is of training."""
+class _SetsCallContext(_StockConstructor):
+    """Base of models: context variables hold the graph and training flag of a call."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         if torch.compiler.is_compiling():
             return super().__call__(*args, **given)  # type: ignore[misc]
-        asked = _asked(self, args, given)
-        before = _graph.set(_paired_graph(asked)), _evaluates.set(not asked.get("training", False))
+        asked = _arguments_by_name(self, args, given)
+        before = _graph.set(_graph_for_pairs(asked)), _evaluates.set(not asked.get("training", False))
         try:
             return super().__call__(*args, **given)  # type: ignore[misc]
         finally:
@@ -70,8 +63,7 @@ class _Paired(_Rebuilt):
             _evaluates.reset(before[1])
 
 
-def _asked(model: Any, args: tuple, given: dict[str, Any]) -> Mapping[str, Any]:
-    """The arguments of a call by name; none where they do not fit."""
+def _arguments_by_name(model: Any, args: tuple, given: dict[str, Any]) -> Mapping[str, Any]:
     forward = model.forward
     try:
         if "forward" in vars(model) or type(forward) is not MethodType:  # what somebody put there is not kept
@@ -81,7 +73,7 @@ def _asked(model: Any, args: tuple, given: dict[str, Any]) -> Mapping[str, Any]:
         return {}
 
 
-def _paired_graph(asked: Mapping[str, Any]) -> dict[str, Tensor] | None:
+def _graph_for_pairs(asked: Mapping[str, Any]) -> dict[str, Tensor] | None:
     graph = asked.get("data")
     if not isinstance(graph, dict) or (not count_in_pairs() and any(asked.get(name) for name in _SINGLE)):
         return None
@@ -92,42 +84,41 @@ def _paired_graph(asked: Mapping[str, Any]) -> dict[str, Tensor] | None:
 _signature = remembered("signatures of models", entries=64)(inspect.signature)
 
 
-class MACE(_Paired, models.MACE):
-    """A model of MACE's; what reads its name finds the stock one's."""
+class MACE(_SetsCallContext, models.MACE):
+    """A `MACE` whose nets run once for each pair of edges."""
 
 
-class ScaleShiftMACE(_Paired, models.ScaleShiftMACE):
-    """A `ScaleShiftMACE` whose radial nets run once for each pair of edges."""
+class ScaleShiftMACE(_SetsCallContext, models.ScaleShiftMACE):
+    """A `ScaleShiftMACE` whose nets run once for each pair of edges."""
 
 
 class RadialEmbeddingBlock(blocks.RadialEmbeddingBlock):
-    """MACE's functions of the lengths of edges."""
+    """MACE's radial embedding of lengths, by a kernel, with marked rows."""
 
     def __call__(self, lengths: Tensor, node_attrs: Tensor, edge_index: Tensor, atomic_numbers: Tensor) -> Any:
-        """As MACE's, and marked: vectors are differences of positions, and shifts that change sign with them."""
-        if torch.compiler.is_compiling() or not _is_known(self):
+        if torch.compiler.is_compiling() or not _is_plain_mace(self):
             return super().__call__(lengths, node_attrs, edge_index, atomic_numbers)
-        found = _by_kernel(self, lengths) if self._tpgen_kernels else None
+        found = _embed_by_kernel(self, lengths) if self._tpgen_kernels else None
         if found is None:
             found = super().__call__(lengths, node_attrs, edge_index, atomic_numbers)
         graph = _graph.get()
         if graph is None or found[1] is not None:  # blocks multiply weights by a cutoff
             return found
+        # vectors are differences of positions plus shifts, which change sign with the direction
         if isinstance(shifts := graph.get("shifts", graph.get("vectors")), Tensor):  # LAMMPS has vectors alone
             mark(found[0], edge_index, shifts)
         return found
 
 
-def _by_kernel(embedding: Any, lengths: Tensor) -> tuple[Tensor, None] | None:
-    """Compute the radial embedding of lengths ``(edges, 1)`` by a kernel; None where none does."""
+def _embed_by_kernel(embedding: Any, lengths: Tensor) -> tuple[Tensor, None] | None:
     basis, cutoff = embedding.bessel_fn, embedding.cutoff_fn
-    if not (_are_cut_bessel(embedding) and takes(lengths, basis.bessel_weights)):
+    if not (_is_cut_bessel(embedding) and takes(lengths, basis.bessel_weights)):
         return None
     shape = CutBessel(basis.prefactor.item(), cutoff.r_max.item(), cutoff.p.item())
     return cut_bessel(lengths, basis.bessel_weights, shape)[0], None
 
 
-def _are_cut_bessel(embedding: Any) -> bool:
+def _is_cut_bessel(embedding: Any) -> bool:
     return (
         type(embedding.bessel_fn) is BesselBasis
         and type(embedding.cutoff_fn) is PolynomialCutoff
@@ -136,80 +127,84 @@ def _are_cut_bessel(embedding: Any) -> bool:
     )
 
 
-def _now(embedding: Any, extra: Mapping[str, Any]) -> str:
-    return now_cut_bessel() if extra["_tpgen_kernels"] and _are_cut_bessel(embedding) else "its own code"
+def _describe_embedding(embedding: Any, extra: Mapping[str, Any]) -> str:
+    return now_cut_bessel() if extra["_tpgen_kernels"] and _is_cut_bessel(embedding) else "its own code"
 
 
-def _now_paired(embedding: Any, extra: Mapping[str, Any]) -> str:
-    return f"{_now(embedding, extra)}; {FEEDS}"
+def _describe_paired_embedding(embedding: Any, extra: Mapping[str, Any]) -> str:
+    return f"{_describe_embedding(embedding, extra)}; {FEEDS}"
 
 
 _MODELS: dict[type, type[nn.Module]] = {models.MACE: MACE, models.ScaleShiftMACE: ScaleShiftMACE}
 
 
 def model_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap]:
-    """Swaps of embeddings, and of models that MACE itself builds where nets run once for each pair of edges."""
+    """Yield swaps of radial embeddings, and of models whose nets run once for each pair."""
     paired = {model.radial_embedding: model for model in network.modules() if type(model) in _MODELS}
-    extra = {"_tpgen_kernels": may_be_kernels(options)}
+    extra = {"_tpgen_kernels": allows_kernels(options)}
     for embedding in network.modules():
-        if type(embedding) is not blocks.RadialEmbeddingBlock or mark_of(embedding) or not _is_known(embedding):
+        if type(embedding) is not blocks.RadialEmbeddingBlock or mark_of(embedding) or not _is_plain_mace(embedding):
             continue
         model: Any = paired.get(embedding)
-        if model is not None and _feeds(embedding, model.interactions):
-            yield Swap(embedding, RadialEmbeddingBlock, _now_paired, extra, paired=True)
+        if model is not None and _feeds_radial_net(embedding, model.interactions):
+            yield Swap(embedding, RadialEmbeddingBlock, _describe_paired_embedding, extra, paired=True)
             yield Swap(model, _MODELS[type(model)], "")
-        elif extra["_tpgen_kernels"] and _are_cut_bessel(embedding):
-            yield Swap(embedding, RadialEmbeddingBlock, _now, extra)
+        elif extra["_tpgen_kernels"] and _is_cut_bessel(embedding):
+            yield Swap(embedding, RadialEmbeddingBlock, _describe_embedding, extra)
 
 
-def _feeds(embedding: Any, interactions: Any) -> bool:
+def _feeds_radial_net(embedding: Any, interactions: Any) -> bool:
     # whether a net gets the rows as they are: other blocks join them to more, or multiply weights by a cutoff
     nets = [net for b in interactions if isinstance(net := getattr(b, "conv_tp_weights", None), FullyConnectedNet)]
     return getattr(embedding, "apply_cutoff", True) and any(net.hs[0] == embedding.out_dim for net in nets)
 
 
-def _is_known(embedding: nn.Module) -> bool:
-    """Whether all that an embedding computes with is MACE's own, as it stands there."""
+def _is_plain_mace(embedding: nn.Module) -> bool:
     own = ("mace", "tpgen")
-    return all(type(m).__module__.split(".")[0] in own and not has_more(m) for m in embedding.modules())
+    return all(type(m).__module__.split(".")[0] in own and not is_hooked_or_patched(m) for m in embedding.modules())
 
 
 # -- interaction blocks ------------------------------------------------------------------------------------------------
 
 
-class _Divides(_Rebuilt):
-    """Divides weights by the number of neighbours, where nothing but MACE's own code stands between."""
+class _DividesWeights(_StockConstructor):
+    """Base of blocks that divide weights, not features, by the number of neighbours."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
-        if args or torch.compiler.is_compiling() or has_proxy(*given.values()) or not _is_plain(self):
+        if args or torch.compiler.is_compiling() or has_proxy(*given.values()) or not _can_divide_weights(self):
             return super().__call__(*args, **given)  # type: ignore[misc]
         return self._evaluate(**given)  # type: ignore[attr-defined]
 
 
-class RealAgnosticInteractionBlock(_Divides, blocks.RealAgnosticInteractionBlock):
-    """MACE's first block, whose linear layer and product by element are one where no training is asked for."""
+class RealAgnosticInteractionBlock(_DividesWeights, blocks.RealAgnosticInteractionBlock):
+    """MACE's first block; outside training, linear layer and product by element are one layer."""
 
     def _evaluate(self, **given: Any) -> tuple[Tensor, None]:
-        message, node_attrs = _summed(self, **given)
+        message, node_attrs = _sum_over_neighbours(self, **given)
         joined, linear, skip, found = getattr(self, _JOINED), self.linear, self.skip_tp, None
-        if joined is not None and _evaluates.get() and type(skip) is ProductBySpecies and not has_more(skip):
+        if (
+            joined is not None
+            and _evaluates.get()
+            and type(skip) is ProductBySpecies
+            and not is_hooked_or_patched(skip)
+        ):
             found = joined.apply(message, linear.weight, skip.weight, node_attrs, 1 / self.avg_num_neighbors)
         if found is None:
-            found = skip(_divided(self, message), node_attrs)
+            found = skip(_divided_linear(self, message), node_attrs)
         return self.reshape(found), None
 
 
-class RealAgnosticResidualInteractionBlock(_Divides, blocks.RealAgnosticResidualInteractionBlock):
-    """MACE's block with a product by element beside the sum over neighbours."""
+class RealAgnosticResidualInteractionBlock(_DividesWeights, blocks.RealAgnosticResidualInteractionBlock):
+    """MACE's block with a product by element beside the sum."""
 
     def _evaluate(self, node_attrs: Tensor, node_feats: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
         beside = self.skip_tp(node_feats, node_attrs)
-        message, _ = _summed(self, node_attrs, node_feats, **given)
-        local = self.truncate_ghosts(beside, _local(given))
-        return self.reshape(_divided(self, message)), local
+        message, _ = _sum_over_neighbours(self, node_attrs, node_feats, **given)
+        local = self.truncate_ghosts(beside, _count_local_atoms(given))
+        return self.reshape(_divided_linear(self, message)), local
 
 
-def _summed(
+def _sum_over_neighbours(
     block: Any,
     node_attrs: Tensor,
     node_feats: Tensor,
@@ -220,7 +215,7 @@ def _summed(
     first_layer: bool = False,
     **lammps: Any,
 ) -> tuple[Tensor, Tensor]:
-    """The sum over neighbours as MACE writes it, and attributes, of local atoms alone in LAMMPS."""
+    # as MACE, with attributes; in LAMMPS of local atoms alone
     features = block.handle_lammps(
         block.linear_up(node_feats),
         lammps_class=lammps.get("lammps_class"),
@@ -231,25 +226,25 @@ def _summed(
     if cutoff is not None:
         weights = weights * cutoff
     message = block.conv_tp(features, edge_attrs, weights, edge_index)
-    return block.truncate_ghosts(message, _local(lammps)), block.truncate_ghosts(node_attrs, _local(lammps))
+    count = _count_local_atoms(lammps)
+    return block.truncate_ghosts(message, count), block.truncate_ghosts(node_attrs, count)
 
 
-def _local(lammps: Mapping[str, Any]) -> int | None:
+def _count_local_atoms(lammps: Mapping[str, Any]) -> int | None:
     return None if lammps.get("lammps_class") is None else lammps["lammps_natoms"][0]
 
 
-def _divided(block: Any, message: Tensor) -> Tensor:
+def _divided_linear(block: Any, message: Tensor) -> Tensor:
     return block.linear(message, block.linear.weight / block.avg_num_neighbors)
 
 
-def _is_plain(block: Any) -> bool:
-    """Whether a call of a block is MACE's code, with a layer of ours whose weights can be divided."""
+def _can_divide_weights(block: Any) -> bool:
     linear = block.linear
     return (
         type(linear) is ConvertedLinear
         and linear.weight.dtype in _DTYPES
         and linear.internal_weights
-        and not (has_more(block) or has_more(linear))
+        and not (is_hooked_or_patched(block) or is_hooked_or_patched(linear))
         and isinstance(block.avg_num_neighbors, float | int)
     )
 
@@ -268,17 +263,17 @@ _KNOWN: dict[type[nn.Module], tuple[type[nn.Module], tuple[str, ...]]] = {
 }
 
 
-def dividing(block: nn.Module, options: Mapping[str, Any]) -> tuple[type[nn.Module], dict[str, Any]]:
-    """The class of a block that divides weights, and attributes that it needs; its own class for other blocks."""
+def dividing_class(block: nn.Module, options: Mapping[str, Any]) -> tuple[type[nn.Module], dict[str, Any]]:
+    """Class of a block that divides weights, with new attributes; other blocks keep their class."""
     cls, names = _KNOWN.get(type(block), (None, None))
     if cls is None or inspect.unwrap(type(block).forward).__code__.co_names != names:
         return type(block), {}
     if cls is not RealAgnosticInteractionBlock:
         return cls, {}
-    return cls, {_JOINED: _joined(block, options)}
+    return cls, {_JOINED: _join_with_skip(block, options)}
 
 
-def _joined(block: Any, options: Mapping[str, Any]) -> JoinedLayers | None:
+def _join_with_skip(block: Any, options: Mapping[str, Any]) -> JoinedLayers | None:
     # the linear layer of a first block and the product that follows it, if one layer can be made of them
     linear, skip = block.linear, block.skip_tp
     if not (isinstance(linear, o3.Linear) and isinstance(skip, o3.FullyConnectedTensorProduct)):

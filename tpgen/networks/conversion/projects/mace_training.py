@@ -1,4 +1,4 @@
-"""MACE's own training program, unchanged but for its model, which computes with tpgen while it is trained."""
+"""MACE's own training program with a converted model."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tpgen.networks.conversion.swap import undo_all
 
 
 def run_training(arguments: Sequence[str]) -> None:
-    """Train as ``mace_run_train`` does with its arguments, by a converted model; the models that it saves are stock.
+    """Train as ``mace_run_train`` with these arguments, by a converted model; saved models are stock.
 
-    Raises `InputError` where MACE is not installed, or is of a version that is put together in another way.
+    Raises `InputError` without MACE or for unknown versions.
     """
-    program = _program()
+    program = _import_program()
     with patch.object(sys, "argv", ["mace_run_train", *arguments]), converted_training(program):
         program.main()
 
 
 @contextmanager
 def converted_training(program: Any) -> Iterator[None]:
-    """Convert the model once it is complete, before its optimiser is made; restore each copy, which is made to save."""
-    changes = {"get_params_options": _converting, "deepcopy": _restoring}
+    """Let ``program`` convert its model before making the optimiser, and restore saved copies."""
+    changes = {"get_params_options": _convert_before_options, "deepcopy": _restore_copies}
     missing = [name for name in changes if not hasattr(program, name)]
     if missing:
         raise InputError(
@@ -42,7 +42,7 @@ def converted_training(program: Any) -> Iterator[None]:
         yield
 
 
-def _converting(get_options: Callable[..., Any]) -> Callable[..., Any]:
+def _convert_before_options(get_options: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(get_options)
     def converted(args: Any, model: nn.Module) -> Any:
         logging.info("%s", conversion_report(convert(model)))
@@ -51,7 +51,7 @@ def _converting(get_options: Callable[..., Any]) -> Callable[..., Any]:
     return converted
 
 
-def _restoring(deepcopy: Callable[..., Any]) -> Callable[..., Any]:
+def _restore_copies(deepcopy: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(deepcopy)
     def restored(value: Any, *rest: Any) -> Any:
         made = deepcopy(value, *rest)
@@ -62,7 +62,7 @@ def _restoring(deepcopy: Callable[..., Any]) -> Callable[..., Any]:
     return restored
 
 
-def _program() -> Any:
+def _import_program() -> Any:
     try:
         from mace.cli import run_train
     except ImportError as error:

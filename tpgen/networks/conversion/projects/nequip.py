@@ -1,7 +1,6 @@
-"""NequIP (package ``nequip``): product and scatter of its interaction blocks.
+"""NequIP (package ``nequip``): product and scatter of its interaction blocks."""
 
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# Annotations are objects here, not strings: TorchScript reads them.
 
 from collections.abc import Iterator
 from importlib import import_module
@@ -19,14 +18,14 @@ from tpgen.networks.conversion.swap import Kept, SwapOrKept, mark_of
 
 
 class TpgenTensorProductScatter(TensorProductScatter):
-    """NequIP's product with its gather and sum as one convolution; ``tp`` stays for its place in the state_dict."""
+    """NequIP's product, gather and sum as one convolution; ``tp`` stays for the state_dict."""
 
     _nequip_custom_ops_libs: ClassVar[tuple[str, ...]] = ("tpgen",)
     takes_pairs = True
     program_arguments = ("x", "y", "weight", "edge_dst", "edge_src")
 
     def forward(self, x: Tensor, edge_attr: Tensor, edge_weight: Tensor, edge_dst: Tensor, edge_src: Tensor) -> Tensor:
-        """Sums over the edges that point to each node, in the dtype of the model also under autocast."""
+        """Sums over incoming edges by node, in the model's dtype even under autocast."""
         dtype = self.tp.output_mask.dtype
         if not torch.jit.is_scripting():
             return convolved(self._tpgen, x.to(dtype), edge_attr.to(dtype), edge_weight.to(dtype), edge_src, edge_dst)
@@ -35,24 +34,24 @@ class TpgenTensorProductScatter(TensorProductScatter):
 
 
 def nequip_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield the swaps of a NequIP model, and what stays; modules of e3nn that are left follow e3nn's rule."""
+    """Yield swaps of a NequIP model."""
     for module in network.modules():
         if type(module) is TensorProductScatter:
             why = not_fused(network, module, "tp")
             yield Kept(module, why) if why else convolving(module, TpgenTensorProductScatter, options, held="tp")
-    yield from _compiled(network)
+    yield from _keep_compiled(network)
     for where, find in _FURTHER.items():
         try:
             found = getattr(import_module(where), find)
         except ImportError as error:  # the modules of a version stand elsewhere: they stay or are as any of e3nn's
-            why = f"of nequip {_version()}, where tpgen does not find all it swaps: {error}"
-            yield Kept(_first(network), why, general=True)
+            why = f"of nequip {_nequip_version()}, where tpgen does not find all it swaps: {error}"
+            yield Kept(_first_nequip_module(network), why, general=True)
         else:
             yield from found(network, options)
 
 
-def _compiled(network: nn.Module) -> Iterator[Kept]:
-    """Yield a stock model that NequIP has compiled for training, which goes on with its program."""
+def _keep_compiled(network: nn.Module) -> Iterator[Kept]:
+    # a stock model that NequIP has compiled for training would run its program
     if not any(map(mark_of, network.modules())):
         for module in network.modules():
             if getattr(module, "_compiled_cache", ({},))[0]:
@@ -60,12 +59,11 @@ def _compiled(network: nn.Module) -> Iterator[Kept]:
                 yield Kept(module, why, general=True)
 
 
-def _first(network: nn.Module) -> nn.Module:
-    """The outermost module of NequIP's, in whose name something is said of all."""
+def _first_nequip_module(network: nn.Module) -> nn.Module:
     return next((m for m in network.modules() if type(m).__module__.startswith("nequip.")), network)
 
 
-def _version() -> str:
+def _nequip_version() -> str:
     try:
         return version("nequip")
     except PackageNotFoundError:

@@ -1,7 +1,6 @@
-"""NequIP's functions of lengths by a kernel, and its nets of edges once for each pair, for which rows are marked.
+"""NequIP's functions of lengths by a kernel, and nets of edges once for each pair.
 
-Who gives vectors or lengths of edges may ask for gradients by them, which are those of single edges.  So where these
-require a gradient, nothing is marked but what NequIP computed from positions.
+Given vectors or lengths that require gradients use no pairs.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from tpgen.emitter.leaf import has_proxy
 from tpgen.functions.bessel import CutBessel, cut_bessel, now_cut_bessel, takes
 from tpgen.functions.lengths import lengths_of, note_lengths
-from tpgen.networks.conversion.obstacles import has_more, may_be_kernels
+from tpgen.networks.conversion.obstacles import allows_kernels, is_hooked_or_patched
 from tpgen.networks.conversion.operations.pairs import FEEDS, carry_over, count_in_pairs, mark, once_for_pairs
 from tpgen.networks.conversion.operations.splines import net_or_spline
 from tpgen.networks.conversion.radial import TAKER, convolves
@@ -33,8 +32,8 @@ _VECTORS = (keys.EDGE_VECTORS_KEY, keys.EDGE_LENGTH_KEY)
 _computed: Any = WeakTensorKeyDictionary()  # those that NequIP made of positions, or lengths of vectors, itself
 
 
-class _Computing:
-    """Remembers which vectors and lengths a module of NequIP's adds to a graph: whichever comes first computes them."""
+class _RemembersComputed:
+    """Base of modules that remember vectors and lengths added to a graph."""
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         if torch.compiler.is_compiling() or has_proxy(data):
@@ -47,26 +46,25 @@ class _Computing:
         return data
 
 
-class TpgenEdgeLengthNormalizer(_Computing, EdgeLengthNormalizer):
-    """NequIP's lengths of edges."""
+class TpgenEdgeLengthNormalizer(_RemembersComputed, EdgeLengthNormalizer):
+    """NequIP's lengths of edges, remembered."""
 
 
-class TpgenSphericalHarmonicEdgeAttrs(_Computing, SphericalHarmonicEdgeAttrs):
-    """NequIP's harmonics of edges."""
+class TpgenSphericalHarmonicEdgeAttrs(_RemembersComputed, SphericalHarmonicEdgeAttrs):
+    """NequIP's harmonics of edges, with remembered vectors."""
 
 
 class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
-    """NequIP's functions of the lengths of edges."""
+    """NequIP's radial functions of edges, by a kernel, with marked rows."""
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """As NequIP's, and marked, unless somebody asks for gradients by single edges."""
-        if torch.compiler.is_compiling() or has_proxy(data) or _has_more(self):
+        if torch.compiler.is_compiling() or has_proxy(data) or _any_hooked_or_patched(self):
             return super().__call__(data)
-        asked = self._is_asked(data)
+        asked = self._wants_edge_gradients(data)
         alike = keys.EDGE_TYPE_KEY not in data  # else cutoffs may differ by direction
         if recorded_program() is not None and keys.EDGE_VECTORS_KEY in data and alike and not asked:
-            return self._of_pairs(data)
-        rows = _by_kernel(self, data[self.norm_length_field]) if self._tpgen_kernels else None
+            return self._embed_pairs(data)
+        rows = _embed_by_kernel(self, data[self.norm_length_field]) if self._tpgen_kernels else None
         if rows is None:
             data = super().__call__(data)
         else:
@@ -79,8 +77,8 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
             mark(data[self.edge_invariant_field], data[keys.EDGE_INDEX_KEY], data[keys.EDGE_VECTORS_KEY], alike)
         return data
 
-    def _of_pairs(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """As NequIP's, of a program: what costs most where there are few atoms is computed once for each pair."""
+    def _embed_pairs(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
+        # what costs most with few atoms, in a program
         lengths = data[self.norm_length_field]
         mark(lengths, data[keys.EDGE_INDEX_KEY], data[keys.EDGE_VECTORS_KEY])
         compute = super().__call__
@@ -93,48 +91,47 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
         carry_over(lengths, data[self.edge_invariant_field])
         return data
 
-    def _is_asked(self, data: dict[str, Tensor]) -> bool:
+    def _wants_edge_gradients(self, data: dict[str, Tensor]) -> bool:
         if count_in_pairs():
             return False
         given = [name for name in _VECTORS if name in data and data[name] not in _computed]
         return any(name in data and data[name].requires_grad for name in (keys.EDGE_CELL_SHIFT_KEY, *given))
 
 
-def _by_kernel(encoding: Any, lengths: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Functions of lengths in units of the cutoff, and the cutoff, where a kernel computes them."""
+def _embed_by_kernel(encoding: Any, lengths: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Radial functions and cutoff of lengths; None without a kernel."""
     frequencies, given = encoding.bessel_weights, lengths
     lengths = lengths.to(torch.promote_types(given.dtype, frequencies.dtype))  # as NequIP's own product of both
-    if not (_are_cut_bessel(encoding) and takes(lengths, frequencies)):
+    if not (_is_cut_bessel(encoding) and takes(lengths, frequencies)):
         return None
-    if given.dtype != lengths.dtype and not _is_finite(encoding.cutoff, given):
+    if given.dtype != lengths.dtype and not _cutoff_is_finite(encoding.cutoff, given):
         return None
     # b sinc(b x), where sinc(x) = sin(πx) / (πx)
     shape = CutBessel(1 / math.pi, 1.0, int(encoding.cutoff.p), limit=True)
     return cut_bessel(lengths, math.pi * frequencies.flatten(), shape)
 
 
-def _is_finite(cutoff: Any, lengths: Tensor) -> bool:
-    """Whether no term of a cutoff overflows in the dtype of the lengths, in which NequIP computes it."""
+def _cutoff_is_finite(cutoff: Any, lengths: Tensor) -> bool:
+    # in the dtype of the lengths, in which NequIP computes the cutoff
     return bool((lengths.detach() < torch.finfo(lengths.dtype).max ** (1 / (cutoff.p + 4))).all())
 
 
-def _are_cut_bessel(encoding: Any) -> bool:
+def _is_cut_bessel(encoding: Any) -> bool:
     return type(encoding.cutoff) is PolynomialCutoff and float(encoding.cutoff.p).is_integer()
 
 
-def _now(encoding: Any, extra: Mapping[str, Any]) -> str:
-    own = now_cut_bessel() if extra["_tpgen_kernels"] and _are_cut_bessel(encoding) else "its own code"
+def _describe_encoding(encoding: Any, extra: Mapping[str, Any]) -> str:
+    own = now_cut_bessel() if extra["_tpgen_kernels"] and _is_cut_bessel(encoding) else "its own code"
     return f"{own}; {FEEDS}"
 
 
 class TpgenApplyFactor(ApplyFactor):
-    """NequIP's factor of a field."""
+    """NequIP's factor of a field, which keeps marks."""
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
-        """As NequIP's; marked rows stay so."""
         rows = data[self.in_field]
         data = super().__call__(data)
-        if not _has_more(self):
+        if not _any_hooked_or_patched(self):
             carry_over(rows, data[self.out_field])
             lengths = lengths_of(rows)
             if lengths is not None:
@@ -143,20 +140,19 @@ class TpgenApplyFactor(ApplyFactor):
 
 
 class TpgenScalarMLPFunction(ScalarMLPFunction):
-    """NequIP's net of scalars."""
+    """NequIP's net of scalars, once for each pair of marked rows unless hooked."""
 
     _tpgen_splined = False
 
     def __call__(self, x: Tensor) -> Tensor:
-        """As NequIP's, where rows are marked once for each pair; hooks see all rows."""
-        if _has_more(self):
+        if _any_hooked_or_patched(self):
             return super().__call__(x)
         compute, given = net_or_spline(self, super().__call__, x)
         return once_for_pairs(compute, given, convolves(self), marked=x)
 
 
-def _has_more(module: nn.Module) -> bool:
-    return any(map(has_more, module.modules()))
+def _any_hooked_or_patched(module: nn.Module) -> bool:
+    return any(map(is_hooked_or_patched, module.modules()))
 
 
 _COMPUTING: dict[type, type[nn.Module]] = {
@@ -166,7 +162,7 @@ _COMPUTING: dict[type, type[nn.Module]] = {
 
 
 def nequip_paired_edges(network: nn.Module, options: dict[str, Any]) -> Iterator[Swap]:
-    """Swaps of nets of edges, and of what computes their rows from lengths; none where there is no such net."""
+    """Yield swaps of nets of edges, and of modules that compute rows from lengths."""
     blocks: list[Any] = [m for m in network.modules() if isinstance(getattr(m, "edge_mlp", None), ScalarMLPFunction)]
     fields = {m.edge_invariant_field for m in network.modules() if type(m) is BesselEdgeLengthEncoding}
     if not (blocks and fields):
@@ -175,7 +171,9 @@ def nequip_paired_edges(network: nn.Module, options: dict[str, Any]) -> Iterator
         if type(module) in _COMPUTING:
             yield Swap(module, _COMPUTING[type(module)], "")
         elif type(module) is BesselEdgeLengthEncoding:
-            yield Swap(module, TpgenBesselEdgeLengthEncoding, _now, {"_tpgen_kernels": may_be_kernels(options)})
+            yield Swap(
+                module, TpgenBesselEdgeLengthEncoding, _describe_encoding, {"_tpgen_kernels": allows_kernels(options)}
+            )
         elif type(module) is ApplyFactor and module.in_field in fields:
             yield Swap(module, TpgenApplyFactor, "")
     for block in blocks:

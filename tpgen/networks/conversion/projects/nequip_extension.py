@@ -1,8 +1,6 @@
-"""The model modifier ``enable_tpgen``: NequIP loads this module when it is imported (entry point ``nequip.extension``).
+"""The model modifier ``enable_tpgen``, from entry point ``nequip.extension``.
 
-NequIP looks for modifiers among the methods of a model's modules.  This one is a method of none: the search itself is
-changed, so that every model has it, also where its classes are Allegro's, or those that a package brings.  NequIP is
-half imported when it loads this module, so the search is changed once its own module is imported.
+tpgen wraps NequIP's search for modifiers, so that all models have this one, also Allegro's and packaged models.
 """
 
 import sys
@@ -23,12 +21,12 @@ _MODULE, _SEARCH = "nequip.model.modify_utils", "get_all_modifiers"
 
 
 def enable_tpgen(_cls: type, model: nn.Module) -> nn.Module:
-    """Let tpgen compute the tensor products of a model, on CPUs; one that is converted stays as it is."""
+    """Convert a model in place, for CPUs, unless converted."""
     return model if any(map(mark_of, model.modules())) else convert(model)
 
 
 def offer_modifier(module: ModuleType) -> None:
-    """Let the search for modifiers in a module of NequIP's find ``enable_tpgen``."""
+    """Wrap NequIP's search for modifiers, so that results include ``enable_tpgen``."""
     search = getattr(module, _SEARCH, None)
     if search is None:
         warnings.warn(
@@ -52,7 +50,7 @@ def offer_modifier(module: ModuleType) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds the module of the search as Python does, and changes the search once that is imported."""
+    """Import hook that calls `offer_modifier` after the import of NequIP's search."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path) if name == _MODULE else None

@@ -1,4 +1,4 @@
-"""NequIP, and Allegro, in LAMMPS's Python interface."""
+"""NequIP and Allegro in LAMMPS's Python interface."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tpgen.networks.conversion.projects.lammps import Converted
 
 
 class LammpsNequip(Converted, NequIPLAMMPSMLIAPWrapper):
-    """A converted model, not compiled, on a CPU: stock takes a GPU wherever LAMMPS is built with KOKKOS."""
+    """A converted model on a CPU, not compiled; stock takes a GPU if LAMMPS has KOKKOS."""
 
     stock_options = MappingProxyType({"model_key": "sole_model", "compile": False})
 

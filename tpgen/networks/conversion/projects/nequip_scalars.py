@@ -1,7 +1,6 @@
-"""NequIP's radial networks: the last product by a kernel, activations in few passes on memory that was used before.
+"""NequIP's radial nets: last products by a kernel, activations in few passes."""
 
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# Annotations are objects here, not strings: TorchScript reads them.
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,13 +11,13 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from tpgen.functions.silu import silu
-from tpgen.networks.conversion.obstacles import may_be_kernels, replaced
+from tpgen.networks.conversion.obstacles import allows_kernels, why_patched
 from tpgen.networks.conversion.operations.matmul import matmul, why_no_matmul
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
 
 
 class TpgenScalarLinearLayer(ScalarLinearLayer):
-    """NequIP's layer without biases."""
+    """NequIP's scalar layer without biases, by a kernel if large."""
 
     def forward(self, input: Tensor) -> Tensor:
         """As NequIP's."""
@@ -28,7 +27,7 @@ class TpgenScalarLinearLayer(ScalarLinearLayer):
 
 
 class TpgenSiLU(nn.SiLU):
-    """SiLU between layers of scalars, as torch computes it."""
+    """SiLU in fewer passes than torch's."""
 
     def forward(self, input: Tensor) -> Tensor:
         """As torch's."""
@@ -38,31 +37,32 @@ class TpgenSiLU(nn.SiLU):
 
 
 def scalar_layers(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Swaps in nets that end on more outputs than inputs, as those of edges do: of the last layer and of SiLUs."""
+    """Yield swaps of SiLUs and the last layer of nets whose last layer has more outputs than inputs."""
     nets: list[Any] = [
         m for m in network.modules() if type(m) is ScalarMLPFunction and isinstance(m.mlp, nn.Sequential)
     ]
     for net in nets:
-        layer, found = net.mlp[-1], [m for m in net.mlp if type(m) is nn.SiLU and not (m.inplace or replaced(m))]
+        layer, found = net.mlp[-1], [m for m in net.mlp if type(m) is nn.SiLU and not (m.inplace or why_patched(m))]
         if type(layer) is not ScalarLinearLayer or layer.out_features <= layer.in_features:
             continue
         if layer.bias is not None:
             yield Kept(layer, "of a radial layer with biases, which tpgen does not compute")
             continue
-        if parametrize.is_parametrized(layer) or (why := replaced(layer)):
+        if parametrize.is_parametrized(layer) or (why := why_patched(layer)):
             yield Kept(layer, why or "of a layer that is parametrised: convert first, then parametrise")
             continue
-        if may_be_kernels(options):
-            yield Swap(layer, TpgenScalarLinearLayer, _product)
-        yield from (Swap(m, TpgenSiLU, _silu, {"_tpgen_like": (layer,)}) for m in found)  # no child: it has a place
+        if allows_kernels(options):
+            yield Swap(layer, TpgenScalarLinearLayer, _describe_layer)
+        yield from (
+            Swap(m, TpgenSiLU, _describe_silu, {"_tpgen_like": (layer,)}) for m in found
+        )  # no child: it has a place
 
 
-def _product(layer: nn.Module, _extra: Mapping[str, Any]) -> str:
+def _describe_layer(layer: nn.Module, _extra: Mapping[str, Any]) -> str:
     why = why_no_matmul(*layer.parameters())
     return f"torch product ({why})" if why else "tpgen product"
 
 
-def _silu(_act: nn.Module, extra: Mapping[str, Any]) -> str:
-    """Name what computes an activation, for the report; device and dtype are those of its net."""
+def _describe_silu(_act: nn.Module, extra: Mapping[str, Any]) -> str:
     why = why_no_matmul(*extra["_tpgen_like"][0].parameters())
     return f"torch SiLU ({why})" if why else "tpgen SiLU (memory used again)"

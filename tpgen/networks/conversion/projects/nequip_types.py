@@ -1,10 +1,6 @@
-"""NequIP's self-connections by atom type: a product with embeddings of types is a layer with matrices of each type.
+"""NequIP's self-connections by atom type, as layers with matrices of each type."""
 
-What uses types in the place of rows that were looked up gives its gradient to the table.  That is all there is, unless
-somebody asks for the gradient by the rows themselves: `also_by`.
-
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# Annotations are objects here, not strings: TorchScript reads them.
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -23,30 +19,30 @@ from torch.nn.utils import parametrize
 
 from tpgen.base._torch import has_tangents
 from tpgen.networks.conversion import species
-from tpgen.networks.conversion.obstacles import has_hooks, has_more, not_fused, renamed, replaced
-from tpgen.networks.conversion.products import SPECIES, ProductBySpecies, by_element, find_product
+from tpgen.networks.conversion.obstacles import has_hooks, is_hooked_or_patched, not_fused, renamed_copy, why_patched
+from tpgen.networks.conversion.products import SPECIES, ProductBySpecies, describe_product_by_element, find_product
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
 from tpgen.networks.recording import recorded_program
 from tpgen.nn.plain_tensors import has_plain_numbers
 
 ATTRIBUTES, TYPES = AtomicDataDict.NODE_ATTRS_KEY, AtomicDataDict.ATOM_TYPE_KEY
-_STOOD: ContextVar[Optional[Tensor]] = ContextVar("attributes in whose place types stand", default=None)  # noqa: UP045
+_REPLACED_ATTRIBUTES: ContextVar[Optional[Tensor]] = ContextVar("attributes in whose place types stand", default=None)  # noqa: UP045
 
 
 class TpgenSelfConnection(ProductBySpecies):
-    """NequIP's product of features with the embeddings of types, or with the types themselves."""
+    """NequIP's product of features with embeddings of types, or with types themselves."""
 
     def forward(self, x: Tensor, y: Tensor, weight: Optional[Tensor] = None) -> Tensor:  # noqa: UP045
-        """As e3nn's; where ``y`` are types, ``(nodes, 1)`` of int64, as with their embeddings."""
+        """As e3nn's; ``y`` may also be the types, int64 ``(nodes, 1)``."""
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
             if y.dtype == torch.int64:
-                return self._typed(x, y, self._get_weights(weight))
+                return self._apply_by_types(x, y, self._get_weights(weight))
         return self.product(x, y, weight)
 
-    product = renamed(ProductBySpecies.forward, "product")
+    product = renamed_copy(ProductBySpecies.forward, "product")
 
-    def _typed(self, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        attributes, program = _STOOD.get(), recorded_program()
+    def _apply_by_types(self, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        attributes, program = _REPLACED_ATTRIBUTES.get(), recorded_program()
         groups = None if program is None else program.given.get("groups")
         if groups is None:
             found = self._tpgen_species.apply(x, weight, self.table(), y[:, 0])
@@ -54,44 +50,44 @@ class TpgenSelfConnection(ProductBySpecies):
             found = self._tpgen_species.apply_grouped(x, weight, self.table(), groups)
         if attributes is None or not attributes.requires_grad:
             return found
-        return also_by(attributes, found, self._tpgen.forward, (x, attributes[: x.shape[0]], weight))
+        return with_gradient_by_rows(attributes, found, self._tpgen.forward, (x, attributes[: x.shape[0]], weight))
 
     def table(self) -> Tensor:
-        """The embedding of each type, the parameter itself."""
+        """The parameter with the embeddings of types."""
         return self._tpgen_embedding[0].embed_module.weight
 
     def embeds_alone(self) -> bool:
-        """Whether nobody looks at attributes on their way here, or changes them: hooks may have come since."""
+        """Whether no hook or patch sees or changes the embeddings before the product."""
         embedding = self._tpgen_embedding[0]
-        return not any(map(has_more, (self, embedding, embedding.embed_module)))
+        return not any(map(is_hooked_or_patched, (self, embedding, embedding.embed_module)))
 
 
 class TpgenInteractionBlock(InteractionBlock):
-    """NequIP's block, which hands types to its self-connection where node attributes are their embeddings."""
+    """NequIP's block, whose self-connection gets types if node attributes are their embeddings."""
 
     def forward(self, data: AtomicDataDict.Type) -> AtomicDataDict.Type:
         """As NequIP's."""
         if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
-            if not torch.compiler.is_compiling() and self._embeds(data):
-                return self._typed(data)
+            if not torch.compiler.is_compiling() and self._attributes_are_embeddings(data):
+                return self._call_with_types(data)
         return self.stock(data)
 
-    stock = renamed(InteractionBlock.forward, "stock")
+    stock = renamed_copy(InteractionBlock.forward, "stock")
 
-    def _typed(self, data: AtomicDataDict.Type) -> AtomicDataDict.Type:
+    def _call_with_types(self, data: AtomicDataDict.Type) -> AtomicDataDict.Type:
         given, attributes = data, data[ATTRIBUTES]
         data[ATTRIBUTES] = data[TYPES].view(-1, 1)
-        token = _STOOD.set(attributes)
+        token = _REPLACED_ATTRIBUTES.set(attributes)
         try:
             data = self.stock(data)
         finally:
-            _STOOD.reset(token)
+            _REPLACED_ATTRIBUTES.reset(token)
             given[ATTRIBUTES] = attributes
         data[ATTRIBUTES] = attributes
         return data
 
-    def _embeds(self, data: AtomicDataDict.Type) -> bool:
-        """Whether attributes are the embeddings of the types, by their values, and it is worth to know."""
+    def _attributes_are_embeddings(self, data: AtomicDataDict.Type) -> bool:
+        # by values, and if types save time
         features, attributes = data[AtomicDataDict.NODE_FEATURES_KEY], data[ATTRIBUTES]
         table, types, program = self.sc.table(), data[TYPES], recorded_program()
         groups = None if program is None else program.groups(attributes, table, types)  # by values, at each call
@@ -103,13 +99,12 @@ class TpgenInteractionBlock(InteractionBlock):
             and (groups is not None or (plain and self.sc._tpgen_species.is_worth(types.numel())))
             and features.dtype == table.dtype
             and not has_tangents()  # a tangent may be that of attributes alone
-            and _leads_to(attributes, table)
+            and _gradients_reach_table_only(attributes, table)
             and (groups is not None or torch.equal(attributes, table[types.view(-1)]))
         )
 
 
-def _leads_to(attributes: Tensor, table: Tensor) -> bool:
-    """Whether gradients by attributes go to the table and to nothing else; without gradients, both have none."""
+def _gradients_reach_table_only(attributes: Tensor, table: Tensor) -> bool:
     if not attributes.requires_grad:
         return not (table.requires_grad and torch.is_grad_enabled())
     return attributes.grad_fn is not None and [node for node, _ in attributes.grad_fn.next_functions] == [
@@ -124,30 +119,30 @@ _UNUSUAL = (
 
 
 def self_connections(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Swaps of blocks and their self-connections, where their model has one embedding of types."""
+    """Yield swaps of blocks and self-connections, if a model has one embedding of types."""
     blocks: list[Any] = [
         m for m in network.modules() if type(m) is InteractionBlock and type(m.sc) is o3.FullyConnectedTensorProduct
     ]
-    embeddings = {block: _embedding_of(network, block) for block in blocks}
+    embeddings = {block: _find_type_embedding(network, block) for block in blocks}
     yield from [Kept(block, _UNUSUAL) for block in blocks if embeddings[block] is None][:1]  # said once
     for block in blocks:
         if embeddings[block] is not None:
             found = None if not_fused(network, block, "sc") else find_product(block.sc, options)
             if isinstance(found, Swap) and SPECIES in found.extra:
                 extra = {**found.extra, "_tpgen_embedding": (embeddings[block],)}  # no child: it has a place
-                yield Swap(block.sc, TpgenSelfConnection, _by_type, extra, found.exact, paired=True)
+                yield Swap(block.sc, TpgenSelfConnection, _describe_by_type, extra, found.exact, paired=True)
                 yield Swap(block, TpgenInteractionBlock, "")
 
 
-def _embedding_of(network: nn.Module, block: nn.Module) -> Any:
-    """The plain embedding of types in the nearest module around a block that has one; None where it has several."""
+def _find_type_embedding(network: nn.Module, block: nn.Module) -> Any:
+    # in the nearest module around the block that has any
     paths = [path for path, module in network.named_modules(remove_duplicate=False) if module is block]
-    around = {embedding for path in paths for embedding in _around(network, path)}
+    around = {embedding for path in paths for embedding in _nearest_embeddings(network, path)}
     found = around.pop() if len(around) == 1 else None
     return found if found is not None and _is_plain_table(found.embed_module) else None
 
 
-def _around(network: nn.Module, path: str) -> list[Any]:
+def _nearest_embeddings(network: nn.Module, path: str) -> list[Any]:
     while path:
         path = path.rpartition(".")[0]
         if found := [m for m in network.get_submodule(path).modules() if type(m) is NodeTypeEmbed]:
@@ -155,15 +150,19 @@ def _around(network: nn.Module, path: str) -> list[Any]:
     return []
 
 
-def _by_type(module: nn.Module, extra: Mapping[str, Any]) -> str:
-    return by_element(module, extra).replace("element", "atom type").replace("one-hot", "embeddings of types")
+def _describe_by_type(module: nn.Module, extra: Mapping[str, Any]) -> str:
+    return (
+        describe_product_by_element(module, extra)
+        .replace("element", "atom type")
+        .replace("one-hot", "embeddings of types")
+    )
 
 
 def _is_plain_table(module: nn.Module) -> bool:
     return (
         type(module) is nn.Embedding
         and module.max_norm is None
-        and not (module.scale_grad_by_freq or module.sparse or has_hooks(module) or replaced(module))
+        and not (module.scale_grad_by_freq or module.sparse or has_hooks(module) or why_patched(module))
         and not parametrize.is_parametrized(module)
     )
 
@@ -171,23 +170,23 @@ def _is_plain_table(module: nn.Module) -> bool:
 _Product = Callable[..., Tensor]
 
 
-def also_by(rows: Tensor, found: Tensor, product: _Product, operands: tuple[Tensor, ...]) -> Tensor:
-    """Return ``found``, a result looked up by types, with a gradient with respect to ``rows`` of the table too.
+def with_gradient_by_rows(rows: Tensor, found: Tensor, product: _Product, operands: tuple[Tensor, ...]) -> Tensor:
+    """Return ``found``, a result looked up by types, with a gradient by ``rows`` of the table.
 
-    A backward pass that asks for the gradient of ``rows`` goes through ``product(*operands)`` alone, which must have
-    the same value and an operand that comes from ``rows``.  Any other goes through the graph of ``found``.
+    A backward pass for ``rows`` runs through ``product(*operands)`` of equal value; others, through the graph of
+    ``found``.
 
     >>> table = torch.tensor([2.0, 3.0], requires_grad=True)
     >>> rows, x = table[[0, 0, 1]], torch.ones(3)
-    >>> found = also_by(rows, x * table[[0, 0, 1]], torch.mul, (x, rows))
+    >>> found = with_gradient_by_rows(rows, x * table[[0, 0, 1]], torch.mul, (x, rows))
     >>> torch.autograd.grad(found.sum(), [rows, table])
     (tensor([1., 1., 1.]), tensor([2., 1.]))
     """
-    return _Also.apply(found, rows, product, *operands)
+    return _WithGradientByRows.apply(found, rows, product, *operands)
 
 
-class _Also(torch.autograd.Function):
-    """Autograd function of `also_by`: a result as it is, with the derivatives of a product of equal value."""
+class _WithGradientByRows(torch.autograd.Function):
+    """Autograd function of `with_gradient_by_rows`."""
 
     @staticmethod
     def forward(ctx: Any, found: Tensor, rows: Tensor, product: _Product, *operands: Tensor) -> Tensor:
@@ -198,24 +197,23 @@ class _Also(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor | None) -> tuple:
-        if cotangent is None or not _is_asked(ctx.rows):
+        if cotangent is None or not _backward_wants_rows(ctx.rows):
             return (cotangent, None, None, *(None for _ in ctx.saved_tensors))
         return (None, None, None, *species.pulled_back(ctx.product, ctx.saved_tensors, cotangent))
 
 
-def _is_asked(rows: Tensor) -> bool:
-    """Whether this pass backwards wants the gradient by rows for itself, not on the way to the table."""
+def _backward_wants_rows(rows: Tensor) -> bool:
     if rows.retains_grad or rows._backward_hooks:
         return True
-    passes = list(_passes(sys._getframe()))
-    return not passes or any(_is_edge(x, rows) for inputs in passes for x in inputs)
+    passes = list(_backward_inputs(sys._getframe()))
+    return not passes or any(_is_gradient_edge_of(x, rows) for inputs in passes for x in inputs)
 
 
 _CALLS = (torch.autograd.grad.__code__, torch.autograd.backward.__code__)
 
 
-def _passes(frame: FrameType | None) -> Iterator[tuple[Any, ...]]:
-    """Yield the inputs of each pass backwards that is under way, read off the frames of the callers of autograd."""
+def _backward_inputs(frame: FrameType | None) -> Iterator[tuple[Any, ...]]:
+    # inputs of each running backward pass, from the frames of callers
     while frame is not None:
         if frame.f_code in _CALLS:
             inputs = frame.f_locals.get("inputs_tuple") or frame.f_locals["inputs"] or ()
@@ -223,6 +221,6 @@ def _passes(frame: FrameType | None) -> Iterator[tuple[Any, ...]]:
         frame = frame.f_back
 
 
-def _is_edge(given: Any, rows: Tensor) -> bool:
+def _is_gradient_edge_of(given: Any, rows: Tensor) -> bool:
     node, number = (given.grad_fn, given.output_nr) if isinstance(given, Tensor) else given[:2]
     return node is rows.grad_fn and number == rows.output_nr

@@ -1,10 +1,6 @@
-"""SevenNet (package ``sevenn``): its convolutions, through the plug-in point that it has for fused products.
+"""SevenNet (package ``sevenn``): convolutions become `IrrepsScatterGatterFusedConvolution`."""
 
-`IrrepsScatterGatterFusedConvolution` has the attributes of `IrrepsConvolution` and hands nodes and edges to its
-product.  So the convolution becomes the one, and its product gets a class that takes both.
-
-Annotations here are objects, not strings: TorchScript reads them.
-"""
+# Annotations are objects here, not strings: TorchScript reads them.
 
 import sys
 from collections.abc import Iterator
@@ -29,40 +25,40 @@ _EDGES = "sevenn.nn.edge_embedding"
 
 @compile_mode("script")
 class SevenNetConvolution(o3.TensorProduct):
-    """SevenNet's product on edges, with the gather before it and the sum after it."""
+    """SevenNet's product on edges with gather and sum."""
 
     takes_pairs = True
     program_arguments = ("x", "y", "weight", "edge_src", "edge_dst")
 
     def forward(self, x: Tensor, edge_filter: Tensor, weight: Tensor, edge_src: Tensor, edge_dst: Tensor) -> Tensor:
-        """Sums over the edges that point to each node."""
+        """Sums over incoming edges by node."""
         if not torch.jit.is_scripting():
             return convolved(self._tpgen, x, edge_filter, weight, edge_src, edge_dst)
         return self._tpgen.forward(x, edge_filter, weight, edge_src, edge_dst, x.size(0))
 
 
 def sevennet_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield the swaps of a SevenNet model, and what stays; modules of e3nn that are left follow e3nn's rule."""
+    """Yield swaps of a SevenNet model."""
     for module in network.modules():
         if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _STOCK:
-            yield from _convolution(network, module, options)
+            yield from _swap_convolution(network, module, options)
     if any(type(module).__module__ == _EDGES for module in network.modules()):
         edges = import_module("tpgen.networks.conversion.projects.sevennet_edges")
         yield from (*edges.sevennet_paired_edges(network, options), *edges.size_free_outputs(network))
 
 
 def to_float64(network: nn.Module) -> None:
-    """One-hot elements are float32 in SevenNet, whatever the model is."""
+    """Cast one-hot elements, always float32 in SevenNet, to float64 by hooks."""
     for module in network.modules():
         if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _ONE_HOT:
-            module.register_forward_hook(_widened)
+            module.register_forward_hook(_cast_to_float64)
 
 
-def _widened(_module: nn.Module, _given: Any, data: dict[str, Any]) -> dict[str, Any]:
+def _cast_to_float64(_module: nn.Module, _given: Any, data: dict[str, Any]) -> dict[str, Any]:
     return {k: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in data.items()}
 
 
-def _convolution(network: nn.Module, module: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
+def _swap_convolution(network: nn.Module, module: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     fused = getattr(sys.modules[type(module).__module__], _FUSED, None)
     if fused is None:
         yield Kept(module, f"of a version of sevenn without {_FUSED}: its product alone is converted; update sevenn")

@@ -1,10 +1,6 @@
-"""SevenNet's functions of lengths by a kernel, its nets of edges once for each pair, and its outputs in a program.
+"""SevenNet's functions of lengths by a kernel, nets once for each pair, and outputs in programs.
 
-SevenNet differentiates by the vectors of edges, and makes forces and stress of what both edges of a pair have together.
-A virial of each atom is made of single edges: where that is asked for, nothing is marked.
-
-Sums of energies, forces and stress take numbers of atoms and structures from shapes in a program.  SevenNet reads both
-as values, and so do calls that are not written down as a program.
+Virials of atoms need gradients by single edges, so such models use no pairs.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from sevenn.nn.linear import AtomReduce
 from torch import Tensor, nn
 
 from tpgen.functions.bessel import CutBessel, cut_bessel, now_cut_bessel, takes
-from tpgen.networks.conversion.obstacles import has_more, may_be_kernels
+from tpgen.networks.conversion.obstacles import allows_kernels, is_hooked_or_patched
 from tpgen.networks.conversion.operations.pairs import FEEDS, count_in_pairs, mark
 from tpgen.networks.conversion.swap import Swap
 from tpgen.nn.plain_tensors import is_traced
@@ -34,22 +30,21 @@ _ADDS = (
 
 
 class TpgenEdgeEmbedding(EdgeEmbedding):
-    """SevenNet's functions of the vectors of edges."""
+    """SevenNet's embedding of edges, by a kernel, with marked rows."""
 
     def __call__(self, data: Any) -> Any:
-        """As SevenNet's, and marked."""
-        if torch.compiler.is_compiling() or not (self._tpgen_kernels and _by_kernel(self, data)):
+        if torch.compiler.is_compiling() or not (self._tpgen_kernels and _embed_by_kernel(self, data)):
             data = super().__call__(data)
         vectors = data[keys.EDGE_VEC]
-        if isinstance(vectors, Tensor) and _may_be_pairs(self, data, vectors):
+        if isinstance(vectors, Tensor) and _may_mark_pairs(self, data, vectors):
             mark(data[keys.EDGE_EMBEDDING], data[keys.EDGE_IDX], vectors)
         return data
 
 
-def _by_kernel(embedding: Any, data: Any) -> bool:
-    """Add to a graph what the embedding adds to it; whether that was possible."""
+def _embed_by_kernel(embedding: Any, data: Any) -> bool:
+    """Add lengths, radial functions and harmonics to the graph; False without a kernel."""
     basis, cutoff = embedding.basis_function, embedding.cutoff_function
-    if not _are_cut_bessel(embedding) or any(map(has_more, embedding.modules())):
+    if not _is_cut_bessel(embedding) or any(map(is_hooked_or_patched, embedding.modules())):
         return False
     vectors = data[keys.EDGE_VEC]
     lengths = torch.linalg.norm(vectors, dim=-1)
@@ -62,7 +57,7 @@ def _by_kernel(embedding: Any, data: Any) -> bool:
     return True
 
 
-def _are_cut_bessel(embedding: Any) -> bool:
+def _is_cut_bessel(embedding: Any) -> bool:
     # whether functions are multiplied by a polynomial cutoff of a whole power, and all else is as it is known here
     return (
         EdgeEmbedding.forward.__code__.co_names == _ADDS
@@ -72,17 +67,19 @@ def _are_cut_bessel(embedding: Any) -> bool:
     )
 
 
-def _now(embedding: Any, extra: Mapping[str, Any]) -> str:
-    own = now_cut_bessel() if extra["_tpgen_kernels"] and _are_cut_bessel(embedding) else "its own code"
+def _describe_embedding(embedding: Any, extra: Mapping[str, Any]) -> str:
+    own = now_cut_bessel() if extra["_tpgen_kernels"] and _is_cut_bessel(embedding) else "its own code"
     return f"{own}; {FEEDS}"
 
 
-def _may_be_pairs(embedding: Any, data: Any, vectors: Tensor) -> bool:
-    """Whether nothing is differentiated by single edges, or by SevenNet's own outputs alone."""
+def _may_mark_pairs(embedding: Any, data: Any, vectors: Tensor) -> bool:
+    # nothing is differentiated by single edges, or only by SevenNet's own outputs
     (holder,) = embedding._tpgen_holder
     beside = list(holder.children())
     outputs = [m for m in beside if type(m) in (ForceStressOutputFromEdge, TpgenForceStress)]
-    if any(getattr(out, "use_atomic_virial", False) for out in outputs) or any(map(has_more, embedding.modules())):
+    if any(getattr(out, "use_atomic_virial", False) for out in outputs) or any(
+        map(is_hooked_or_patched, embedding.modules())
+    ):
         return False
     computed = any(type(m) is EdgePreprocess for m in beside)  # of positions: nobody gave them, who may ask about them
     if computed or count_in_pairs() or not (torch.is_grad_enabled() and vectors.requires_grad):
@@ -92,11 +89,11 @@ def _may_be_pairs(embedding: Any, data: Any, vectors: Tensor) -> bool:
 
 
 def sevennet_paired_edges(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap]:
-    """Swaps of embeddings; each remembers who holds it, whose outputs and their settings may change."""
+    """Yield swaps of edge embeddings, which mark rows for pairs."""
     holders = {m: holder for holder in network.modules() for m in holder.children() if type(m) is EdgeEmbedding}
     for module, holder in holders.items():
-        extra = {"_tpgen_holder": (holder,), "_tpgen_kernels": may_be_kernels(options)}
-        yield Swap(module, TpgenEdgeEmbedding, _now, extra)
+        extra = {"_tpgen_holder": (holder,), "_tpgen_kernels": allows_kernels(options)}
+        yield Swap(module, TpgenEdgeEmbedding, _describe_embedding, extra)
 
 
 _SMALLEST = 1e-3  # volumes below it, of cells that are none, count as this
@@ -104,10 +101,9 @@ _AXES = (0, 1, 2, 0, 1, 2), (0, 1, 2, 1, 2, 0)  # of the six components of a vir
 
 
 class TpgenAtomReduce(AtomReduce):
-    """Energy of each structure."""
+    """Energy of each structure, for any number of structures in programs."""
 
     def __call__(self, data: Any) -> Any:
-        """As SevenNet's."""
         energies = data[self.key_input]
         if not (self._is_batch_data and is_traced(energies)):
             return super().__call__(data)
@@ -117,14 +113,13 @@ class TpgenAtomReduce(AtomReduce):
 
 
 class TpgenForceStress(ForceStressOutputFromEdge):
-    """Forces and stress, as derivatives by vectors of edges."""
+    """Forces and stress from derivatives by vectors, for any sizes in programs."""
 
     def __call__(self, data: Any) -> Any:
-        """As SevenNet's."""
-        return _derived(self, data) if is_traced(data[self.key_edge]) else super().__call__(data)
+        return _forces_and_stress(self, data) if is_traced(data[self.key_edge]) else super().__call__(data)
 
 
-def _derived(output: Any, data: Any) -> Any:
+def _forces_and_stress(output: Any, data: Any) -> Any:
     vectors, (src, dst) = data[output.key_edge], data[output.key_edge_idx]
     energy, energies = data[output.key_energy].sum(), data[keys.ATOMIC_ENERGY]
     (slope,) = torch.autograd.grad(energy, vectors, create_graph=output.training)
@@ -135,19 +130,19 @@ def _derived(output: Any, data: Any) -> Any:
     if output.use_atomic_virial:
         data[output.key_atomic_virial] = -virial
     volume = data[output.key_cell_volume].clamp_min(_SMALLEST)
-    data[output.key_stress] = -_summed(output, data, virial) / volume.unsqueeze(-1)
+    data[output.key_stress] = -_virial_of_structures(output, data, virial) / volume.unsqueeze(-1)
     return data
 
 
-def _summed(output: Any, data: Any, virial: Tensor) -> Tensor:
+def _virial_of_structures(output: Any, data: Any, virial: Tensor) -> Tensor:
     if not output._is_batch_data:
         return virial.sum(0)
     return virial.new_zeros(data[keys.NUM_ATOMS].shape[0], 6).index_add(0, data[keys.BATCH], virial)
 
 
 def size_free_outputs(network: Any) -> Iterator[Swap]:
-    """Yield a swap of each sum of energies and each output of forces: a program of ours has any number of atoms."""
+    """Yield swaps of sums of energies and outputs of forces, so that programs take any size."""
     kinds: dict[type, type[nn.Module]] = {AtomReduce: TpgenAtomReduce, ForceStressOutputFromEdge: TpgenForceStress}
     for module in network.modules():
-        if type(module) in kinds and not has_more(module):
+        if type(module) in kinds and not is_hooked_or_patched(module):
             yield Swap(module, kinds[type(module)], "its own code, of any sizes in programs")

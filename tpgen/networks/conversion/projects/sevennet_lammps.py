@@ -14,7 +14,7 @@ from tpgen.networks.conversion.swap import mark_of
 
 
 class _Convolution(MLIAPWrappedConvolution):
-    """SevenNet's convolution between an exchange of ghosts and their end, without slices of what has none."""
+    """SevenNet's convolution between exchanges of ghosts, without needless slices."""
 
     def forward(self, data: Any) -> Any:
         count = int(data[keys.MLIAP_NUM_LOCAL_GHOST][0])
@@ -26,7 +26,7 @@ class _Convolution(MLIAPWrappedConvolution):
 
 
 class LammpsSevenNet(Converted, SevenNetMLIAPWrapper):
-    """A converted model; stock builds it at the first step."""
+    """A converted model, built at the first step."""
 
     def prepare(self, _data: Any) -> None:
         self._ensure_model_initialized()
