@@ -97,7 +97,8 @@ class BatchVectors:
     def _copy_address(self, operand: str) -> str:
         # start of ``[irrep axis][R]`` of the current copy; P and D hold a block of copies
         if operand in BETWEEN:
-            first, *_ = copies = self.sides.copies
+            copies = self.sides.copies
+            first = copies[0]
             return f"{self.position(copies, f'({first} - {first}0)')} * {self.term.size(self.sides.axis)} * R"
         return f"({self.start(operand)} + {self._copy_index(operand)} * {self.term.size(INDEX[operand])}) * (i64)R"
 
