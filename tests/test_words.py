@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "tpgen"
-MOST_WORDS = 65_500
-MOST_PRIVATE = 0.50  # share of private functions that have a docstring
+MOST_WORDS = 37_500
+MOST_PRIVATE = 0.05  # share of private functions that have a docstring
 # The most of each group in a thousand words.
-MOST_OF = {("it", "they", "them"): 23.0, ("what",): 9.5, ("where",): 10.6, ("stand", "stands", "stood"): 2.6}
+MOST_OF = {("it", "they", "them"): 2.0, ("what",): 1.0, ("where",): 1.0, ("stand", "stands", "stood"): 0.0}
 _DOCUMENTED = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
 
 

@@ -43,6 +43,17 @@ def test_a_batch_placement_says_how_copies_mix() -> None:
     assert "copies u 16 x v 16 x w 16, 256 of the inputs at a time by matrix products, the cotangent flipped" in text
 
 
+@pytest.mark.parametrize(
+    "in1, out, first",
+    [("16x0e", "16x1o", True), ("16x1o", "16x0e", False), ("1x1o", "256x2e", True), ("1x1o", "257x2e", False)],
+)
+def test_copies_mix_first_where_input_1_has_fewer_components(in1: str, out: str, first: bool) -> None:
+    text = str(placed(fully_connected(in1, "1o", out, shared_weights=True), "out"))
+    assert ("input 1 by matrix products before it is coupled" in text) is first  # one block of P holds 256 copies
+    own = placed(fully_connected(in1, "1o", out, shared_weights=False), "out")
+    assert "before" not in str(own)
+
+
 def test_the_first_path_into_a_segment_stores_and_later_ones_add() -> None:
     text = str(placed(channelwise("16x0e+16x1o", "0e+1o", "0e+1o", shared_weights=False), "x1"))
     assert text.count("stored in scratch") == 2  # two segments of x1, each touched by several paths

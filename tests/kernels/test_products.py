@@ -61,6 +61,15 @@ def test_forward_and_backward_agree(mode: str, weighted: bool, shared: bool, siz
             assert error < 1e-12, (mask, name)
 
 
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 3e-6)])
+@pytest.mark.parametrize("mul", [3, 16, 21])  # no whole vector of copies, one, and one with a rest
+def test_copies_may_mix_before_their_coupling(mul: int, dtype: torch.dtype, tolerance: float) -> None:
+    plan = fully_connected("5x0e+3x1o+2x2e", "0e+1o+2e", f"{mul}x0e+{mul}x1o+2x2e", shared_weights=True)
+    for layout in ("mul_ir", "ir_mul"):
+        for mask in range(1, 16):
+            assert max(errors(plan, layout, 37, dtype, mask).values()) < tolerance, (layout, mask)
+
+
 @pytest.mark.parametrize("mask", range(1, 16))
 @pytest.mark.parametrize("mode, m1, m2", [("uvu", 17, 2), ("uvw", 3, 2), ("uuu", 9, 9)])
 def test_any_set_of_slots_may_be_open(mode: str, m1: int, m2: int, mask: int) -> None:

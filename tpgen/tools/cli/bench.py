@@ -67,7 +67,8 @@ def bench_command(
 ) -> None:
     """Measure contenders on problems, once they are right.
 
-    Contenders with wrong results are not timed.  Without a product, all named problems are measured.
+    Contenders with wrong results are not timed.  Without a product, all named problems are measured.  The JSON is the
+    records.
     """
     problems = (*names, *problems)
     described = [free_problem(free)] if free is not None else []

@@ -38,6 +38,7 @@ from tpgen.tools.verification.verify import verify as verification
 def verify_command(ctx: click.Context, as_json: bool, **options: Any) -> None:
     """Check a product or network against every law.
 
+    The laws: definition, symmetries, derivatives to third order, forces and energy, programs, threads and files.
     NAME is a product, polynomial, linear layer or network.  Exit code 1 if a law is broken, nothing was compared, or a
     law of --only was not compared.
     """
