@@ -24,6 +24,11 @@ def stores_rows(p: BatchPlacement, operand: str) -> str:
     return "add_rows" if operand == p.owner else "unstage_rows"
 
 
+def multiply_call(p: BatchPlacement, columns: str) -> str:
+    """Begin a call of the matrix product with columns of tile rows."""
+    return f"multiply_columns({columns}, " if p.shortens_tiles else f"multiply<{columns}>("
+
+
 def load_columns(w: Writer, name: str, count: int, base: str, times: str = "") -> None:
     """Write an array of ``count`` vectors of consecutive components."""
     values = " ".join(f"{name}[{n}] = {times}load({base} + {n} * R + r);" for n in range(count))
@@ -123,11 +128,11 @@ class BatchVectors:
             self.w.line(f"const int {first}3 = least({end}, {first}2 + {step});")
             place = f"n, {self.start('w')} + {first}2 * {chunk}, ({first}3 - {first}2) * {chunk}"
             if "w" in self.p.given:
-                self.w.line(f"stage_rows(p_w, {place}, s_w, 1);")
+                self.w.line(f"stage_rows(p_w, R, {place}, s_w, 1);")
             with self.w.block(f"for (int {first} = {first}2; {first} < {first}3; ++{first})"):
                 yield
             if "w" in self.p.opened:
-                self.w.line(f"{stores_rows(self.p, 'w')}(a_w, q_w, {place}, 1);")
+                self.w.line(f"{stores_rows(self.p, 'w')}(a_w, q_w, R, {place}, 1);")
 
 
 class MixingText:
@@ -212,7 +217,8 @@ class MixingText:
     def _multiply(self, into: str, left: str, right: str, sizes: str, columns: str, add: bool = True) -> None:
         # a product of matrices with consecutive rows, which replaces ``into`` or is added to it
         flag = "true" if add else "false"
-        self.w.line(f"multiply<{columns}>({flag}, {into}, {columns}, {left}, {right}, {columns}, {sizes});")
+        function = multiply_call(self.p, columns)
+        self.w.line(f"{function}{flag}, {into}, {columns}, {left}, {right}, {columns}, {sizes});")
 
     def _mix_with_row_weights(self) -> None:
         first, k = self.first, self.k
@@ -264,14 +270,14 @@ class OwnWeightsText:
         with self.w.block(f"for (int u = 0; u < {self.term.size('u')}; ++u)"):
             if "own" in self.p.scratch:
                 place = f"weights + {self.at}, 1, {self.mixed}, s_x2 + {self.y}, R, {self.mixed}, {self.v}"
-                self.w.line(f"multiply<R>(false, own, R, {place});")
+                self.w.line(f"{multiply_call(self.p, 'R')}false, own, R, {place});")
             with self.w.block(_ROWS):
                 self._products_of_rows()
             if "w" in self.opened:
                 self._weight_gradients()
             if "x2" in self.opened:
                 place = f"weights + {self.at}, {self.mixed}, 1, d_own, R, {self.v}, {self.mixed}"
-                self.w.line(f"multiply<R>(true, a_x2 + {self.y}, R, {place});")
+                self.w.line(f"{multiply_call(self.p, 'R')}true, a_x2 + {self.y}, R, {place});")
 
     def _products_of_rows(self) -> None:
         x = f"{self.x} + (u * {self.k}) * R"
@@ -318,7 +324,7 @@ class BatchText:
         self._tile_function()
 
     def _arguments(self) -> list[tuple[str, str]]:
-        arguments = [("num*", name) for name in self.p.scratch]
+        arguments = [("int", "R")] * self.p.shortens_tiles + [("num*", name) for name in self.p.scratch]
         if self.p.row_weights:
             arguments += [("const real* const*", "p_w")] * ("w" in self.p.given)
             arguments += [("real* const*", "q_w")] * ("w" in self.p.opened)
@@ -335,7 +341,7 @@ class BatchText:
         with self.w.part("function tile"), self.w.block(f"static void tile({arguments})"):
             for o in self.p.given:
                 for s in segments.get(o, ()):
-                    self._move_segment("stage_rows(p_{0}, n, {1}, {2}, s_{0} + {3} * R, {4});", o, s)
+                    self._move_segment("stage_rows(p_{0}, R, n, {1}, {2}, s_{0} + {3} * R, {4});", o, s)
             for o in self.p.opened:
                 if o != "w":
                     self.w.line(f"clear(a_{o}, {self.p.dim[o]} * R);")
@@ -348,7 +354,7 @@ class BatchText:
 
     def _store_slot(self, o: str, segments: tuple[ScratchSegment, ...]) -> None:
         for s in segments:
-            self._move_segment(stores_rows(self.p, o) + "(a_{0} + {3} * R, q_{0}, n, {1}, {2}, {4});", o, s)
+            self._move_segment(stores_rows(self.p, o) + "(a_{0} + {3} * R, q_{0}, R, n, {1}, {2}, {4});", o, s)
         if o == self.p.owner or (o == "w" and not self.p.row_weights):
             return
         for start, size in self.p.unreached(o):
@@ -420,7 +426,8 @@ class BatchText:
             w.line("const int n = least(R, end - q);")
             self._row_pointers()
             rows = [f"p_{o}" for o in self.p.given if o != "w"] + [f"q_{o}" for o in self.p.opened if o != "w"]
-            w.line(f"tile({', '.join(['n', *rows, *(name for _, name in self._arguments())])});")
+            names = ["n", *rows, *(name for _, name in self._arguments())]
+            w.line(f"tile({', '.join('(n + W - 1) / W * W' if name == 'R' else name for name in names)});")
 
     def _row_pointers(self) -> None:
         # pointers to each row of the tile, for operands and results

@@ -1,7 +1,7 @@
-// Segments of many rows in scratch, for vectors over rows.  Needs: transpose, R rows in a tile, fetch, put.
+// Segments of many rows in scratch, for vectors over rows.  Needs: transpose, fetch, put.
 
-// numbers from..from+count of n rows <-> scratch [number * stride][R]; rows past n read as zero
-static inline void stage_rows(const real* const* p, int n, i64 from, int count, num* s, int stride) {
+// numbers from..from+count of n rows <-> scratch [number * stride][R], R whole vectors; rows past n read as zero
+static inline void stage_rows(const real* const* p, int R, int n, i64 from, int count, num* s, int stride) {
   for (int r = 0; r < R; r += W)
     if (n - r >= W && count >= W)
       for (int e = 0; e < count; e += W) {
@@ -15,7 +15,7 @@ static inline void stage_rows(const real* const* p, int n, i64 from, int count, 
       for (int e = 0; e < count; ++e)
         for (int l = r; l < r + W; ++l) s[(i64)e * stride * R + l] = l < n ? widen(p[l][from + e]) : 0;
 }
-static inline void unstage_rows(const num* s, real* const* p, int n, i64 from, int count, int stride) {
+static inline void unstage_rows(const num* s, real* const* p, int R, int n, i64 from, int count, int stride) {
   for (int r = 0; r < R; r += W)
     if (n - r >= W && count >= W)
       for (int e = 0; e < count; e += W) {
@@ -29,7 +29,7 @@ static inline void unstage_rows(const num* s, real* const* p, int n, i64 from, i
       for (int e = 0; e < count; ++e)
         for (int l = r; l < r + W && l < n; ++l) p[l][from + e] = narrow(s[(i64)e * stride * R + l]);
 }
-static inline void add_rows(const num* s, real* const* p, int n, i64 from, int count, int stride) {
+static inline void add_rows(const num* s, real* const* p, int R, int n, i64 from, int count, int stride) {
   for (int l = 0; l < n; ++l)
     for (int e = 0; e < count; ++e) p[l][from + e] = narrow(widen(p[l][from + e]) + s[(i64)e * stride * R + l]);
 }

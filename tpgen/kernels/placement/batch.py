@@ -39,6 +39,11 @@ class BatchPlacement(OpenedSlots):
     # -- what lives where --
 
     @property
+    def shortens_tiles(self) -> bool:
+        """Whether the last tile takes no more vectors of rows than it needs."""
+        return self.schedule.rows > self.schedule.target.lanes
+
+    @property
     def row_weights(self) -> bool:
         return not self.schedule.shared_weights
 

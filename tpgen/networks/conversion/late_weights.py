@@ -64,16 +64,20 @@ class LateWeights:
         products = kernel_product(x, y, None, describe(self.product))
         width = self.outer.irreps_in.dim
         missing = -h.shape[1] % width
-        parts = pad(h, (0, missing)).split(width, 1), pad(matrix, (0, 0, 0, missing)).split(width)
+        parts = pad(h, (0, missing)).split(width, 1), self._weights_of_parts(pad(matrix, (0, 0, 0, missing)), width)
         found = [self._sum_columns(products, *part, nodes, count) for part in zip(*parts, strict=True)]
         return reduce(torch.add, found)
 
-    def _sum_columns(self, products: Tensor, h: Tensor, matrix: Tensor, nodes: Tensor, count: Any) -> Tensor:
+    def _weights_of_parts(self, matrix: Tensor, width: int) -> list[Tensor]:
+        """Weights of the last linear layer for each ``width`` rows of the matrix."""
+        slices = matrix.split([prod(p.weight.shape) for p in self.plan.paths if p.weight is not None], 1)
+        by_output = [torch.cat([slices[n] for n in paths], 1).split(width) for paths in self.outputs]
+        return [torch.cat([x.flatten() for x in part]) for part in zip(*by_output, strict=True)]
+
+    def _sum_columns(self, products: Tensor, h: Tensor, weights: Tensor, nodes: Tensor, count: Any) -> Tensor:
         shape = h.new_empty(count, self.outer.weight_numel)  # nothing reads or writes its numbers
         call = FormCall((h, h.detach()[:, :0], shape, products), (nodes,), describe(self.outer), _OUTER, (ELEMENTS,))
         (sums,) = forms.form(call)
-        slices = matrix.split([prod(p.weight.shape) for p in self.plan.paths if p.weight is not None], 1)
-        weights = torch.cat([torch.cat([slices[n] for n in paths], 1).flatten() for paths in self.outputs])
         return kernel_product(sums, sums.detach()[:, :0], weights, describe(self.mixing))
 
 
