@@ -75,12 +75,13 @@ def told(progress: Told, total: int) -> Iterator[Callable[[str], Any]]:
         with bar(total) as shown:
             begun = count()
 
-            def report_step(step: str) -> None:
+            def show_step_on_bar(step: str) -> None:
+                """Finish the step before on the bar, if any, and show this one."""
                 if next(begun):
                     shown.step()
                 shown.say(step)
 
-            yield report_step
+            yield show_step_on_bar
             shown.step()
     else:
         yield progress or (lambda step: None)

@@ -116,14 +116,15 @@ class _Derivative(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
-        (function, table, before), point = ctx.of, ctx.saved_tensors
-        order = before + 1
-        if order >= len(function.kernels) or not is_usual(*cotangents):
-            found = function.pulled_back(table, before, point, cotangents)
+        """Pull cotangents back by the kernel of the next order, or by PyTorch where there is none."""
+        (function, table, order), point = ctx.of, ctx.saved_tensors
+        next_order = order + 1
+        if next_order >= len(function.kernels) or not is_usual(*cotangents):
+            found = function.pulled_back(table, order, point, cotangents)
         elif torch.is_grad_enabled():
-            found = _Derivative.apply(function, table, order, *cotangents, *point)
+            found = _Derivative.apply(function, table, next_order, *cotangents, *point)
         else:
-            found = function.kernels[order](table, *cotangents, *point)
+            found = function.kernels[next_order](table, *cotangents, *point)
         return None, None, None, *found
 
 

@@ -31,7 +31,7 @@ def by_networks() -> Iterator[None]:
 
 
 def must_run_eagerly() -> bool:
-    """Test whether a call is inside another network, or under a trace, transform, mode or hook."""
+    """Test whether a call is inside another network, or under a trace, transform, mode or hooks of saved tensors."""
     return (
         torch.compiler.is_compiling()
         or _thread.inside

@@ -51,7 +51,7 @@ class Signature:
         tensors = {id(x): x for x in leaves if isinstance(x, Tensor)}
         order = {place: n for n, place in enumerate(tensors)}
         places = tuple(order[id(x)] for x in leaves if isinstance(x, Tensor))
-        return Signature(spec, constants, (places, *_torch_settings(tensors.values()))), list(tensors.values())
+        return Signature(spec, constants, (places, *_default_dtype_and_flags(tensors.values()))), list(tensors.values())
 
     def in_order(self, tensors: list[Tensor], like: Signature) -> tuple[Signature, list[Tensor]]:
         """Reorder the keys of dict arguments, and so the tensors, as in ``like``."""
@@ -172,7 +172,8 @@ def _structure(nested: tuple[tuple[type, Sequence[Any]] | None, ...]) -> pytree.
     return pytree.tree_structure((built(), built()))
 
 
-def _torch_settings(tensors: Any) -> Iterator[Any]:
+def _default_dtype_and_flags(tensors: Any) -> Iterator[Any]:
+    """Yield the default dtype, then of each tensor: requires_grad, negation, conjugation, torch.func wrapper."""
     yield torch.get_default_dtype()
     for x in tensors:
         yield x.requires_grad, x.is_neg(), x.is_conj(), is_functorch_wrapped_tensor(x)

@@ -188,7 +188,8 @@ class TensorProductConv(TensorProduct):
             src, dst = src.long(), dst.long()
         return self._forward_program(x, y, w, src, dst, nodes)
 
-    def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
+    def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
+        """Return empty operands for ``rows``, on the meta device, and indices; internal weights are left out."""
         x = self._without_values(rows if nodes is None else nodes, self._in1_dim)
         weights = self._weight_operands(rows) or [None]  # type: ignore[list-item]
         index = torch.empty(rows, dtype=torch.int64, device="meta")

@@ -198,7 +198,8 @@ class Linear(FormModule):
         kernel = alone and self.choice.strategy == "kernel" and self.backend != "script"
         self.kernel_text = describe(self.plan, self.layout) if kernel else ""
 
-    def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
+    def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
+        """Return empty operands for ``rows``, on the meta device, and indices; internal weights are left out."""
         self._no_nodes(nodes)
         pair = () if self.plan.f_in is None else (self.plan.f_in, self.plan.f_out or 1)
         batch = (self.num_elements or 1,) if self._by_element else () if self.shared_weights else (rows,)

@@ -120,12 +120,12 @@ class PlannedModule(Constants):
         where = {"dtype": like.dtype, "device": str(like.device)}
         return {"strategy": self.choice.strategy, "backend": self.backend, **where}
 
-    def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Return operands of a call with that many rows, on the meta device, without internal weights."""
+    def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
+        """Return empty operands for ``rows``, on the meta device, and indices; internal weights are left out."""
         raise NotImplementedError
 
     def called(self, *operands: Tensor) -> Tensor:
-        """Call the module with the operands of `operands_of`, in order."""
+        """Call the module with the operands of `meta_operands`, in order."""
         return self(*operands)
 
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
@@ -151,7 +151,7 @@ class PlannedModule(Constants):
         check_size("rows", rows)
         if nodes is not None:
             check_size("nodes", nodes)
-        return public("estimate_memory")(_Called(self), *self.operands_of(rows, nodes))
+        return public("estimate_memory")(_Called(self), *self.meta_operands(rows, nodes))
 
     # --- places and states ----------------------------------------------------------------------------------------
 
@@ -166,15 +166,16 @@ class PlannedModule(Constants):
         of, name = (self._holder[0], "output_mask") if self._holder else (self, self._place)
         return next((p for p in of.parameters() if p.is_floating_point()), of.get_buffer(name))
 
-    def _settle(self, anchor: Tensor | None) -> None:
+    def _adapt_to(self, anchor: Tensor | None) -> None:
+        """Round constants for the anchor's dtype and device (None: their own), and choose the strategy anew."""
         self._runners.clear()  # a scripted program holds the constants it was made with
-        super()._settle(anchor)
+        super()._adapt_to(anchor)
         if self._choose() != self._choice:  # where another strategy is better, or the only one
             self._rewrite()
         for name in self._programs:
             program = self._modules.get(name)
             if anchor is not None and isinstance(program, Constants):
-                program._settle(anchor)
+                program._adapt_to(anchor)
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()  # without what `Module.compile` has left, which runs the module it was made of
@@ -199,4 +200,4 @@ class _Called(nn.Module):
 
 def follow(module: PlannedModule, _keys: Any = None) -> None:
     """Rewrite a module's programs after a load of another dtype or device; a load_state_dict post-hook."""
-    module._settle(module._anchor())
+    module._adapt_to(module._anchor())

@@ -98,7 +98,8 @@ class PolynomialModule(PlannedModule):
     def inspection_options(self) -> dict[str, Any]:
         return {"channels": self.channels, "elements": self.num_elements or 1, **super().inspection_options()}
 
-    def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
+    def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
+        """Return empty operands for ``rows``, on the meta device, and indices; internal weights are left out."""
         ends = dict(self._ends)
         if not ends:
             self._no_nodes(nodes)
@@ -221,7 +222,7 @@ class PolynomialModule(PlannedModule):
     def _check_dtype(self, name: str, x: Any) -> Tensor:
         x = given_numbers(name, x, self._like.dtype)
         if self._like.is_meta and not x.is_meta and not any(True for _ in self.parameters()):
-            self._settle(x)  # left there by a load, as no state says anything of it
+            self._adapt_to(x)  # left there by a load, as no state says anything of it
         like = self._like
         if autocasting(like.device) and torch.promote_types(x.dtype, like.dtype) == like.dtype:
             x = x.to(like.dtype)

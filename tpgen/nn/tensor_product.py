@@ -310,7 +310,8 @@ class TensorProduct(FormModule):
         coloured = sizes is not None and bool(sizes.any())
         return o3.TensorProduct.visualize(self, sizes if coloured else None, coloured, aspect_ratio, ax)
 
-    def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
+    def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
+        """Return empty operands for ``rows``, on the meta device; internal weights are left out."""
         self._no_nodes(nodes)
         return [self._without_values(rows, n) for n in (self._in1_dim, self._in2_dim)] + self._weight_operands(rows)
 

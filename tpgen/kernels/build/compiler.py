@@ -103,7 +103,7 @@ def find_compiler() -> Compiler | None:
 def compilers() -> tuple[tuple[str, str], ...]:
     """List installed compilers and versions; tpgen uses the first recent one."""
     named, cxx, path = (os.environ.get(name, "") for name in ("TPGEN_CXX", "CXX", "PATH"))
-    tried = [*([_split_command(named)] if named else []), *_candidates(cxx)]
+    tried = [*([_split_command(named)] if named else []), *_compiler_commands(cxx)]
     return tuple(dict.fromkeys((shlex.join(program), version) for program, version in _installed(tried, path)))
 
 
@@ -135,7 +135,7 @@ def _find(named: str, cxx: str, path: str) -> tuple[tuple[str, ...], str] | None
     """Find program and version of the first usable compiler."""
     if named.lower() == "none":
         return None
-    tried = (_split_command(named),) if named else _candidates(cxx)
+    tried = (_split_command(named),) if named else _compiler_commands(cxx)
     return next((found for found in _installed(tried, path) if _gcc_version(found[1]) >= _OLDEST_GCC), None)
 
 
@@ -146,7 +146,8 @@ def _installed(tried: Iterable[tuple[str, ...]], path: str) -> Iterator[tuple[tu
             yield (found, *others), _version_line((found, *others))
 
 
-def _candidates(cxx: str) -> Iterator[tuple[str, ...]]:
+def _compiler_commands(cxx: str) -> Iterator[tuple[str, ...]]:
+    """Yield commands of C++ compilers to try: ``cxx`` if given, the usual names, then that of ziglang."""
     if cxx.strip():
         yield _split_command(cxx)
     yield from ((name,) for name in CANDIDATES)

@@ -117,11 +117,11 @@ def _check_indices(w: Writer, p: Placement) -> None:
 def _declare_blocks(w: Writer, p: Placement) -> None:
     tile = p.blocks.tile
     if p.sums_weights:
-        w.line(f"const i64 room = {p.blocks.room};  // blocks that fit into 64 MB of sums")
+        w.line(f"const i64 room = {p.blocks.most_blocks};  // blocks that fit into 64 MB of sums")
         w.line(f"const i64 most = room < {MOST_BLOCKS} ? room : {MOST_BLOCKS};")
         w.line(f"const i64 span = ((rows + most - 1) / most + {tile}) / {tile} * {tile};")
     else:
-        w.line(f"const i64 span = {p.blocks.span};")
+        w.line(f"const i64 span = {p.blocks.rows_of_block};")
     if p.by_element:
         room(w, "i64", "tasks", "tasks_size(rows, elements, span)")
         w.line("const Tasks t = make_tasks(tasks, (const i64*)element.at, rows, elements, span);")

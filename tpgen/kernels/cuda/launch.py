@@ -207,7 +207,7 @@ def workspace_of(placement: Any, sizes: CallSizes) -> int:
     """
     parts = sum(x.nbytes for x in launches_of(placement, sizes).scratch("meta").values())
     grouped = [x.size for x in sizes.indices if x.rule.way == GROUPED and x.tensor is not None]
-    narrow = sum(x.how & NARROW > 0 for x in sizes.indices)
+    narrow = sum(x.flags & NARROW > 0 for x in sizes.indices)
     owners = [*map(sizes.owners, placement.sorted_by), *grouped]
     return order_bytes(sizes.rows, owners, parts) + narrow * sizes.rows * _INDEX
 

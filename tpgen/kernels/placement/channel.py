@@ -128,11 +128,11 @@ class ChannelPlacement(OpenedSlots):
     def scratch(self) -> dict[str, int]:
         """Sizes of a thread's scratch areas."""
         rows = self.group if self.in_parts else 1
-        return {name: size * (rows if self.by_row(name) else 1) for name, size in self._row_areas.items()}
+        return {name: size * (rows if self.by_row(name) else 1) for name, size in self._scratch_sizes_of_row.items()}
 
     @cached_property
-    def _row_areas(self) -> dict[str, int]:
-        # size of every scratch area of a single row
+    def _scratch_sizes_of_row(self) -> dict[str, int]:
+        """Sizes of a CPU thread's scratch areas for one row, in numbers, by area name."""
         s, lanes = self.schedule, self.schedule.target.lanes
         areas: dict[str, int] = {}
         for slot in self.call_slots:
@@ -164,14 +164,14 @@ class ChannelPlacement(OpenedSlots):
     @property
     def owner_sums(self) -> list[str]:
         """Scratch areas that hold the sum of one owner."""
-        return [name for name in self._row_areas if name in (f"a_{self.owner}", f"r_{self.owner}")]
+        return [name for name in self._scratch_sizes_of_row if name in (f"a_{self.owner}", f"r_{self.owner}")]
 
     # -- groups of rows --
 
     @cached_property
     def group(self) -> int:
         """Number of rows that take a path together."""
-        staged = sum(size for name, size in self._row_areas.items() if name.startswith("s_"))
+        staged = sum(size for name, size in self._scratch_sizes_of_row.items() if name.startswith("s_"))
         return max(1, min(_GROUP, _GROUP_STAGED // max(1, staged)))
 
     def ahead(self, term: Term) -> list[View]:
@@ -185,12 +185,12 @@ class ChannelPlacement(OpenedSlots):
 
     def by_row(self, name: str) -> bool:
         """Whether each row of a group has a scratch area ``name``."""
-        return name in self._row_areas and name[:2] in ("s_", "a_", "r_") and name not in self.owner_sums
+        return name in self._scratch_sizes_of_row and name[:2] in ("s_", "a_", "r_") and name not in self.owner_sums
 
     def row_stride(self, name: str) -> int:
         """Distance of a group's rows in scratch area ``name``."""
         # tables have a row in each lane
-        return self._row_areas[name] if self.by_row(name) else int(name in self.table_areas)
+        return self._scratch_sizes_of_row[name] if self.by_row(name) else int(name in self.table_areas)
 
     # -- who writes first --
 

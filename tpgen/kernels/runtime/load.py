@@ -46,7 +46,7 @@ def _address_array(tensors: Sequence[Tensor]) -> ctypes.Array:
 
 
 def _index_structs(indices: Sequence[RowIndex]) -> ctypes.Array:
-    fields = [(0 if x.tensor is None else x.tensor.data_ptr(), x.size, x.how) for x in indices]
+    fields = [(0 if x.tensor is None else x.tensor.data_ptr(), x.size, x.flags) for x in indices]
     return (_Index * len(fields))(*[_Index(*one) for one in fields])
 
 
@@ -76,14 +76,14 @@ def product_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
 
 def _rows_per_block(placed: Placement, rows: int) -> int:
     if not placed.sums_weights:
-        return placed.blocks.span
-    most, tile = min(placed.blocks.room, MOST_BLOCKS), placed.blocks.tile
+        return placed.blocks.rows_of_block
+    most, tile = min(placed.blocks.most_blocks, MOST_BLOCKS), placed.blocks.tile
     return ((rows + most - 1) // most + tile) // tile * tile
 
 
-def _task_list_bytes(sizes: CallSizes, span: int) -> int:
-    # rows by element, cut into spans
-    most = sizes.elements + (sizes.rows // span if span else 0) + 1
+def _task_list_bytes(sizes: CallSizes, rows_of_task: int) -> int:
+    # rows by element, cut into tasks
+    most = sizes.elements + (sizes.rows // rows_of_task if rows_of_task else 0) + 1
     return (sizes.elements + 1 + sizes.rows + 2 * most) * _INDEX
 
 

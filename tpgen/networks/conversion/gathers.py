@@ -55,13 +55,13 @@ class Gatherable(PlainTensor):
         return self._become_tensor().__repr__(**options)
 
     def _become_tensor(self) -> Any:
-        self._compute_waiting_rows()
+        self._compute_postponed_gathers()
         del self._tpgen_layer
         self.__class__ = Tensor  # type: ignore[assignment]
         return self
 
-    def _compute_waiting_rows(self) -> None:
-        # somebody is about to write: rows that wait are read before
+    def _compute_postponed_gathers(self) -> None:
+        """Compute now the postponed rows that were gathered from this tensor, as it may be written to next."""
         for waiting in self.__dict__.pop("_tpgen_waiting", ()):
             if (call := waiting()) is not None:
                 call.settle()
@@ -71,7 +71,7 @@ def _computing_before_write(name: str) -> Callable[..., Any]:
     write = getattr(Tensor, name)
 
     def written(self: Gatherable, *args: Any, **options: Any) -> Any:
-        self._compute_waiting_rows()
+        self._compute_postponed_gathers()
         return write(self, *args, **options)
 
     return written

@@ -56,7 +56,7 @@ def selected(network: nn.Module, findings: Sequence[SwapOrKept], chosen: Selecti
     """
     if chosen == Selection():
         return list(findings)
-    names, parts = _names_with_holders(network), {f.module: _names_of_covered_modules(network, f) for f in findings}
+    names, parts = _names_with_holders(network), {f.module: _names_of_parts_no_longer_called(network, f) for f in findings}
     chosable = [f for f in findings if not _is_swapped_for_child(f) and not _concerns_project(f)]
     _check_only(network, chosen, {f.module: (names[f.module], parts[f.module]) for f in chosable})
     left_out = {f.module: why for f in chosable if (why := chosen.why_not(names[f.module], parts[f.module]))}
@@ -83,8 +83,8 @@ def _check_only(
             )
 
 
-def _names_of_covered_modules(network: nn.Module, finding: SwapOrKept) -> set[str]:
-    # children that the new class no longer calls, and their submodules
+def _names_of_parts_no_longer_called(network: nn.Module, finding: SwapOrKept) -> set[str]:
+    """Paths and class names of children that a swap's new class no longer calls, and of their submodules."""
     covers = finding.covers if isinstance(finding, Swap) else ()
     inside = {part for name in covers for part in finding.module.get_submodule(name).modules()}
     paths = {path for path, module in network.named_modules(remove_duplicate=False) if module in inside}

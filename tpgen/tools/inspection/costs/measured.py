@@ -59,7 +59,7 @@ def random_call(request: Request, nodes: int | None = None) -> tuple[Callable[[]
         x = torch.randn(like.shape, generator=generator, dtype=torch.float64)
         return x.to(device=request.device, dtype=request.dtype)
 
-    operands = [drawn(x) for x in module.operands_of(request.rows, nodes)]
+    operands = [drawn(x) for x in module.meta_operands(request.rows, nodes)]
     return lambda: module.called(*operands), [x for x in operands if x.is_floating_point()]
 
 

@@ -251,7 +251,7 @@ def _write_recompilations(subject: ReportSubject) -> _TextAndData:
     return "\n".join(parts), data
 
 
-def _write_joint(subject: ReportSubject) -> _TextAndData:
+def _write_joint_graph(subject: ReportSubject) -> _TextAndData:
     joints = subject.joints
     parts = joints.split_reason_lines()
     for name, joint in joints.graphs.items():
@@ -320,7 +320,7 @@ SECTIONS: dict[str, SectionMaker] = {
     "graphs": SectionMaker("Captured graphs and graph breaks", _write_graphs),
     "guards": SectionMaker("Guards", _write_guards),
     "recompilations": SectionMaker("Recompilations as shapes vary", _write_recompilations),
-    "joint": SectionMaker("Joint forward-backward graph", _write_joint, compiles=False),
+    "joint": SectionMaker("Joint forward-backward graph", _write_joint_graph, compiles=False),
     "partition": SectionMaker("Partition: what is saved for backward", _write_partition, compiles=False),
     "kernels": SectionMaker("Inductor's kernels", _write_kernels),
 }
