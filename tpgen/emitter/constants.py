@@ -16,7 +16,7 @@ class Constants(nn.Module):
 
     __jit_ignored_attributes__ = ("_exact",)  # name -> exact values; means nothing to TorchScript
 
-    def _hold(self, exact: Mapping[str, np.ndarray], persistent: bool = False) -> Self:
+    def _register_exact(self, exact: Mapping[str, np.ndarray], persistent: bool = False) -> Self:
         """Register exact constants as buffers."""
         self.__dict__["_exact"] = {**self.__dict__.get("_exact", {}), **exact}
         for name, values in exact.items():

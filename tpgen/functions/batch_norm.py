@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tpgen.base.errors import InputError
 from tpgen.base.remember import remembered
-from tpgen.functions.numbers import can_build, constants, run_kernel, text_of
+from tpgen.functions.numbers import can_build, constants, function_source, run_kernel
 from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.build.compiler import target
 from tpgen.kernels.runtime.memory import empty
@@ -85,7 +85,7 @@ def can_batch_norm(dtype: torch.dtype) -> bool:
 
 @remembered("kernels of batch norms")
 def _kernel(dtype: torch.dtype) -> Callable[..., int]:
-    return load_kernel(text_of("batch_norm", dtype), addresses=11, numbers=1)
+    return load_kernel(function_source("batch_norm", dtype), addresses=11, numbers=1)
 
 
 class _BatchNorm(torch.autograd.Function):

@@ -23,10 +23,10 @@ from tpgen.nn.plain_tensors import is_usual
 _NEEDS = {"silu": ("functions",), "gate": ("functions",)}  # headers beside this file, besides `numbers.h`
 
 
-def text_of(name: str, dtype: torch.dtype, tables: Sequence[str] = ()) -> str:
+def function_source(name: str, dtype: torch.dtype, tables: Sequence[str] = ()) -> str:
     """Write the source of the kernel of header ``name``, float32 or float64, after C++ ``tables``.
 
-    >>> "tpgen_kernel" in text_of("silu", torch.float32)
+    >>> "tpgen_kernel" in function_source("silu", torch.float32)
     True
     """
     parts = [type_names(target(dtype)), *map(header, ("system", "threads", "plain"))]
@@ -63,7 +63,7 @@ def kernel_of(name: str, dtype: torch.dtype) -> Callable[..., int]:
 
     Raises `BackendError` without a compiler, `KernelError` if compilation fails.
     """
-    return load_kernel(text_of(name, dtype), addresses=8, numbers=1)
+    return load_kernel(function_source(name, dtype), addresses=8, numbers=1)
 
 
 def constants(dtype: torch.dtype, *values: float) -> ctypes.Array:

@@ -21,7 +21,7 @@ _thread = _Thread()
 
 
 @contextmanager
-def by_networks() -> Iterator[None]:
+def bypassing_programs() -> Iterator[None]:
     """Make this thread's calls of networks bypass programs during the context."""
     before, _thread.inside = _thread.inside, True
     try:

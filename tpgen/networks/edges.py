@@ -47,7 +47,7 @@ def find_rows(graph: fx.Graph) -> None:
 def _fuse_rows(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
     known = {index.rule: index for index in call.indices}
     dtype = call.tensors[0].meta["val"].dtype  # type: ignore[attr-defined]
-    taken = [rule for rule in EDGES if not kernels_of(call.description).untaken((rule,), dtype, "cpu")]
+    taken = [rule for rule in EDGES if not kernels_of(call.description).unsupported_rules((rule,), dtype, "cpu")]
     found = [x for rule in taken if rule not in known if (x := _match_rule(node, call, rule)) is not None]
     if not found:
         return

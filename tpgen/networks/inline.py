@@ -157,7 +157,7 @@ class _Inliner:
                 held[name] = self.tensors[name] if name in self.tensors else attrgetter(name)(self.original)
         exact = _constants_read(self.graph, self.constants)
         name = f"{type(self.original).__name__}_flat"
-        return FlatNetwork(held, self.graph, class_name=name)._hold(exact)
+        return FlatNetwork(held, self.graph, class_name=name)._register_exact(exact)
 
     def _product_to_inline(self, node: fx.Node) -> TensorProduct | None:
         if node.op != "call_module":

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tpgen.base._torch import is_functorch_wrapped_tensor, pytree
 from tpgen.base.errors import DeployError, InputError
-from tpgen.kernels.runtime.native.identity import by_table, compares, names_now, standing
+from tpgen.kernels.runtime.native.identity import by_table, compares, make_identity_test, names_now
 from tpgen.networks.objects import EnclosingObject, ObjectParts, enclosing_object, has_attributes, rebuild_objects
 from tpgen.nn.plain_tensors import writes_to
 
@@ -208,7 +208,7 @@ class ParameterSlots:
         """Test whether every slot holds a tensor, and tied slots the same one."""
         if self._unmoved is not None and self._unmoved():
             return True
-        looked = standing((), names_now(self._tables)) if compares() else None  # before places are compared
+        looked = make_identity_test((), names_now(self._tables)) if compares() else None  # before places are compared
         if not self._compare_slots():
             return False
         last = self._read_slots()

@@ -20,7 +20,7 @@ _WORDS = {"math": math, "torch": torch}  # of guards of torch's
 
 
 @dataclass(frozen=True)
-class HeldSizes:
+class InputSizes:
     """Shapes, dtypes, devices and size conditions of a program's inputs."""
 
     shapes: tuple[Shape, ...]
@@ -29,27 +29,27 @@ class HeldSizes:
     least: int = 2  # of open sizes
 
     @staticmethod
-    def of(values: Sequence[Tensor], least: int = 2) -> HeldSizes:
+    def of(values: Sequence[Tensor], least: int = 2) -> InputSizes:
         """Read shapes and current guards of a trace's inputs."""
         shapes = tuple(tuple(map(_size_name, x.shape)) for x in values)
-        return HeldSizes(shapes, tuple((x.dtype, x.device) for x in values), tuple(size_guards(values)), least)
+        return InputSizes(shapes, tuple((x.dtype, x.device) for x in values), tuple(size_guards(values)), least)
 
-    def and_also(self, conditions: Iterable[str]) -> HeldSizes:
+    def and_also(self, conditions: Iterable[str]) -> InputSizes:
         """Add conditions."""
         return replace(self, conditions=tuple(dict.fromkeys((*self.conditions, *conditions))))
 
-    def part(self, begin: int, end: int | None) -> HeldSizes:
+    def part(self, begin: int, end: int | None) -> InputSizes:
         """Restrict to some of the inputs, and the conditions on only these.
 
         >>> here = torch.device("cpu")
-        >>> HeldSizes((("a",), ("b", 3)), ((torch.float32, here),) * 2, ("a > 5", "a < b")).part(0, 1)
-        HeldSizes(shapes=(('a',),), like=((torch.float32, device(type='cpu')),), conditions=('a > 5',), least=2)
+        >>> InputSizes((("a",), ("b", 3)), ((torch.float32, here),) * 2, ("a > 5", "a < b")).part(0, 1)
+        InputSizes(shapes=(('a',),), like=((torch.float32, device(type='cpu')),), conditions=('a > 5',), least=2)
         """
         shapes = self.shapes[begin:end]
         known = {name for shape in shapes for name in shape if isinstance(name, str)}
         needed = {name for shape in self.shapes for name in shape if isinstance(name, str)} - known
         kept = (text for text in self.conditions if needed.isdisjoint(compile(text, "<guard>", "eval").co_names))
-        return HeldSizes(shapes, self.like[begin:end], tuple(kept), self.least)
+        return InputSizes(shapes, self.like[begin:end], tuple(kept), self.least)
 
     def hold(self, inputs: Sequence[Tensor]) -> bool:
         """Test whether inputs satisfy shapes, dtypes, devices and conditions."""

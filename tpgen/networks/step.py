@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen.base.errors import InputError
-from tpgen.networks.bypass import by_networks
+from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.results import values
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step_program import WRITING, BuiltOnce, Program, is_recorded
@@ -100,7 +100,7 @@ class Step(BuiltOnce, nn.Module):
         return [] if self._program is None else self._program.slots.tensors()
 
     def _evaluate(self, *args: Any, **options: Any) -> Any:
-        with by_networks():
+        with bypassing_programs():
             found = self._network(*args, **options)
         if self._outputs is None:
             return found

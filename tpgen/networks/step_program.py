@@ -32,8 +32,8 @@ from tpgen.networks.named import call_by_name
 from tpgen.networks.packages import conditions_of, write_traced
 from tpgen.networks.products import products_by_kernels
 from tpgen.networks.signature import ParameterSlots, Signature
-from tpgen.networks.sizes import HeldSizes
-from tpgen.networks.step_trace import Evaluate, GraphPart, Written, write
+from tpgen.networks.sizes import InputSizes
+from tpgen.networks.step_trace import Evaluate, GraphPart, TracedEvaluation, write
 
 WRITING = ForkedLock(RLock)  # while a network is written down, other tensors stand in the places of its own
 
@@ -58,9 +58,9 @@ class Program:
     evaluate: Evaluate
     signature: Signature
     slots: ParameterSlots
-    written: Written
-    before: HeldSizes  # of parameters and tensors
-    behind: HeldSizes  # of tensors and findings
+    written: TracedEvaluation
+    before: InputSizes  # of parameters and tensors
+    behind: InputSizes  # of tensors and findings
     function: RunLibrary
     others: dict[tuple, Program | None] = field(default_factory=dict)  # where other inputs require gradients
 
@@ -203,7 +203,7 @@ def only_cached() -> Iterator[None]:
 # -- libraries ---------------------------------------------------------------------------------------------------------
 
 
-def _library_or_none(title: str, written: Written, inputs: list[Tensor]) -> tuple[RunLibrary, HeldSizes]:
+def _library_or_none(title: str, written: TracedEvaluation, inputs: list[Tensor]) -> tuple[RunLibrary, InputSizes]:
     """Return `library_of` the program; if compilation fails, warn and return a function that returns None."""
     try:
         with torch.autocast("cpu", enabled=False):
@@ -220,7 +220,7 @@ def _library_or_none(title: str, written: Written, inputs: list[Tensor]) -> tupl
     return lambda _: None, written.sizes
 
 
-def library_of(program: GraphPart, sizes: HeldSizes, inputs: list[Tensor]) -> tuple[RunLibrary, HeldSizes]:
+def library_of(program: GraphPart, sizes: InputSizes, inputs: list[Tensor]) -> tuple[RunLibrary, InputSizes]:
     """Load or compile the library that is valid for ``inputs``; return its function of tensors and its conditions."""
     graph, key = program.graph, ""
     find_rows(graph.graph)
@@ -230,7 +230,7 @@ def library_of(program: GraphPart, sizes: HeldSizes, inputs: list[Tensor]) -> tu
     for like in ("", [list(x.shape) for x in inputs]):  # the first is for most, the second for those of such sizes
         key = _key(graph, [key, like, sizes.conditions])
         given = tuple(x.contiguous() for x in program.given(inputs))
-        found = cache.finished(key, cache.PROGRAM) or _compiled_entry(key, graph, given)
+        found = cache.finished_entry(key, cache.PROGRAM) or _compiled_entry(key, graph, given)
         loader = _torch.PackageLoader(str(found.library), "model", False, 1, -1)
         held = sizes.and_also(conditions_of(loader.get_metadata()))
         if held.hold(inputs):

@@ -17,14 +17,14 @@ from tpgen.networks.cse import cse
 from tpgen.networks.dependent import Dependent
 from tpgen.networks.functional import aliases, traced
 from tpgen.networks.lengths import open_lengths
-from tpgen.networks.objects import holders
+from tpgen.networks.objects import objects_with_dicts
 from tpgen.networks.reach import Reach, executed_code
 from tpgen.networks.reads import Reads, reading
 from tpgen.networks.recording import Finding, Recording, recording
 from tpgen.networks.results import flatten, leaf_constants, unflatten
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.simplify import rewrite, simplify_graph
-from tpgen.networks.sizes import HeldSizes
+from tpgen.networks.sizes import InputSizes
 
 _Finds = Callable[[Recording], AbstractContextManager[Any]]  # of operations that a program takes for findings
 Evaluate = Callable[..., Any]  # from the arguments of a call to results, of which tensors are those of the program
@@ -68,11 +68,11 @@ class Search:
 
 
 @dataclass
-class Written:
+class TracedEvaluation:
     """A traced evaluation: program, input conditions, reads, searches and result structure."""
 
     program: GraphPart
-    sizes: HeldSizes  # of parameters, tensors and findings
+    sizes: InputSizes  # of parameters, tensors and findings
     reads: Reads
     searches: dict[str, Search]
     result: pytree.TreeSpec
@@ -102,7 +102,9 @@ class Written:
         return unflatten(self.leaves(made), self.result)
 
 
-def write(evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]) -> Written:
+def write(
+    evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]
+) -> TracedEvaluation:
     """Trace an evaluation that reads parameters in the slots, at example tensors."""
     try:
         return _write(evaluate, slots, signature, tensors, nullcontext)
@@ -114,13 +116,13 @@ def write(evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tenso
 
 def _write(
     evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor], finds: _Finds
-) -> Written:
+) -> TracedEvaluation:
     asked = slots.gradient_flags()
     held = slots.holding(_detached_leaves(slots.tensors(), asked))  # kernels are built for what is asked alone
     with held, slots.unwritten(), reading(slots.modules, kept=True) as ahead, executed_code() as codes:
         example = _run_example(evaluate, signature, tensors, finds)
     reach = Reach(codes, slots.modules)
-    for kind in {type(x) for x, _ in holders(*signature.arguments(tensors))} - {dict}:
+    for kind in {type(x) for x, _ in objects_with_dicts(*signature.arguments(tensors))} - {dict}:
         reach.add(f"the class {kind.__name__} of an argument", kind)
     ahead.follow(reach, slots.modules)
     seen: dict[str, Any] = {}
@@ -160,8 +162,8 @@ def _write(
     seen["reads"].follow(reach, slots.modules)
     _need_parameters(seen["reads"].tensors() if slots.gradients else ())
     seen["reads"].keep(graph)
-    program, sizes = _subgraph(graph, 0, seen["results"]), HeldSizes.of(pytree.tree_leaves(inputs))
-    return Written(program, sizes, seen["reads"], searches, seen["spec"], seen["constants"])
+    program, sizes = _subgraph(graph, 0, seen["results"]), InputSizes.of(pytree.tree_leaves(inputs))
+    return TracedEvaluation(program, sizes, seen["reads"], searches, seen["spec"], seen["constants"])
 
 
 def _need_parameters(tensors: Sequence[tuple[str, Tensor]]) -> None:

@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tpgen.kernels.runtime.native.identity import ABSENT, WatchedNames, by_table, compares, names_now, standing
+from tpgen.kernels.runtime.native.identity import (
+    ABSENT,
+    WatchedNames,
+    by_table,
+    compares,
+    make_identity_test,
+    names_now,
+)
 from tpgen.kernels.runtime.native.words import (
     Word,
     bases_word,
@@ -84,7 +91,7 @@ class Watch:
             else:
                 words += known
                 tables += names
-        return standing(words, tables), unseen
+        return make_identity_test(words, tables), unseen
 
     def changed(self) -> list[tuple[str, int]]:
         """Return names and keys of changed places and objects."""

@@ -188,7 +188,7 @@ class Linear(FormModule):
         self._add_parameter("weight", torch.randn, *elements, *pair, self.weight_numel)
         self._add_parameter("bias", torch.zeros, *elements, *pair[1:], self.bias_numel)
         biased = [np.arange(s.start, s.stop) for s in segments(plan.irreps_out) if plan.biases[s.index]]
-        self._hold({"_bias_index": np.concatenate([np.zeros(0, dtype=np.int64), *biased])})
+        self._register_exact({"_bias_index": np.concatenate([np.zeros(0, dtype=np.int64), *biased])})
 
     # --- programs -----------------------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class Linear(FormModule):
     def inspection_options(self) -> dict[str, Any]:
         return {**super().inspection_options(), **({"elements": self.num_elements or 1} if self._by_element else {})}
 
-    def called(self, *operands: Tensor) -> Tensor:
+    def call_on_operands(self, *operands: Tensor) -> Tensor:
         return self(*operands[:-1], index=operands[-1]) if self._by_element else self(*operands)
 
     # --- evaluation ---------------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ class PlannedModule(Constants):
         """Return empty operands for ``rows``, on the meta device, and indices; internal weights are left out."""
         raise NotImplementedError
 
-    def called(self, *operands: Tensor) -> Tensor:
+    def call_on_operands(self, *operands: Tensor) -> Tensor:
         """Call the module with the operands of `meta_operands`, in order."""
         return self(*operands)
 
@@ -195,7 +195,7 @@ class _Called(nn.Module):
         self.module = module
 
     def forward(self, *operands: Tensor) -> Tensor:
-        return self.module.called(*operands)
+        return self.module.call_on_operands(*operands)
 
 
 def follow(module: PlannedModule, _keys: Any = None) -> None:

@@ -66,7 +66,7 @@ class PolynomialModule(PlannedModule):
         self.weight_shapes = [(o.dim, channels) for o in plan.weights]
         self.internal_weights = internal_weights
         self._set_config(Config(**options))
-        self._hold({"_like": np.zeros(0)})
+        self._register_exact({"_like": np.zeros(0)})
         self._rewrite()
 
     # -- stages --
@@ -119,7 +119,7 @@ class PolynomialModule(PlannedModule):
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
         return (args[0] if args else kwargs["x"]).shape[0], None
 
-    def called(self, *operands: Tensor) -> Tensor:
+    def call_on_operands(self, *operands: Tensor) -> Tensor:
         given, inputs = list(operands), len(self.plan.inputs)
         keywords: dict[str, Any] = {name: given.pop() for name in reversed(self._edge_arguments)}
         if self.num_elements:

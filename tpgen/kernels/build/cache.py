@@ -209,7 +209,7 @@ def fallback(wanted: str, reason: str) -> Path:
     return Path(made)
 
 
-def with_room(make: Callable[[Path], Made]) -> Made:
+def with_fallback_directory(make: Callable[[Path], Made]) -> Made:
     """Call ``make`` with the cache directory, after `OSError` with a temporary directory.
 
     Raises `BackendError` if both fail.
@@ -228,7 +228,7 @@ def with_room(make: Callable[[Path], Made]) -> Made:
         ) from again
 
 
-def finished(key: str, kind: str = KERNEL) -> Entry | None:
+def finished_entry(key: str, kind: str = KERNEL) -> Entry | None:
     """Entry of an intact cached library, or None.  Raises `BackendError` as `current_directory`."""
     wanted = Entry(default_directory(), key, kind)
     try:

@@ -96,7 +96,7 @@ def find_compiler() -> Compiler | None:
 
     Raises `BackendError` if this machine cannot run the set in ``TPGEN_TARGET``.
     """
-    found = _find(os.environ.get("TPGEN_CXX", ""), os.environ.get("CXX", ""), os.environ.get("PATH", ""))
+    found = _first_usable_compiler(os.environ.get("TPGEN_CXX", ""), os.environ.get("CXX", ""), os.environ.get("PATH", ""))
     return found and Compiler(*found, openmp_runtime(), instruction_set())
 
 
@@ -131,7 +131,7 @@ def need_compiler() -> Compiler:
 
 
 @lru_cache(maxsize=8)
-def _find(named: str, cxx: str, path: str) -> tuple[tuple[str, ...], str] | None:
+def _first_usable_compiler(named: str, cxx: str, path: str) -> tuple[tuple[str, ...], str] | None:
     """Find program and version of the first usable compiler."""
     if named.lower() == "none":
         return None

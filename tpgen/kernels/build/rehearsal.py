@@ -35,7 +35,7 @@ class _Rehearsal:
     def _rehearse(self, compute: _Computation) -> None:
         tasks = _TaskPool(self._threads)
         _tasks.set(tasks)
-        with suppress(Exception):  # of a computation that zeros lead astray: its kernels until there have begun
+        with suppress(Exception):  # of a computation that zeros lead astray: its kernels until there have begin_if_rehearsing
             compute()
         tasks.pool.shutdown(wait=False)
 
@@ -55,7 +55,7 @@ class _TaskPool:
 
 
 _rehearsal: ContextVar[_Rehearsal | None] = ContextVar("rehearsal of what this thread computes", default=None)
-_tasks: ContextVar[_TaskPool | None] = ContextVar("what this thread's rehearsal has begun", default=None)
+_tasks: ContextVar[_TaskPool | None] = ContextVar("what this thread's rehearsal has begin_if_rehearsing", default=None)
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def rehearse() -> None:
         rehearsal.run()
 
 
-def begun(tasks: Sequence[partial]) -> bool:
+def begin_if_rehearsing(tasks: Sequence[partial]) -> bool:
     """Start tasks on other threads if this thread rehearses; False without rehearsal or tasks."""
     rehearsed = _tasks.get()
     if rehearsed is None:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 from tpgen.form.form import Term
-from tpgen.kernels.cpp.expressions import Spelling, Sums
+from tpgen.kernels.cpp.expressions import RegisterSums, Spelling
 from tpgen.kernels.cpp.text import Writer, add_block_sums, found_row, literal
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.values import ScratchSegment
@@ -61,7 +61,7 @@ class BatchVectors:
 
     def body(self, statements: tuple[Statement, ...], weight: str = "") -> None:
         """Write statements and the stores of their sums; ``weight`` is the address of a weight."""
-        sums = Sums(self.w)
+        sums = RegisterSums(self.w)
         sums.write(statements, self.spelling, partial(self._load, weight))
         for operand, values in sums.found.items():
             for n, value in values.items():

@@ -8,7 +8,7 @@ from functools import partial
 
 from tpgen.form.form import Term
 from tpgen.kernels.cpp.channel_rows import GroupBlocks, RowBlocks, RowGroup, row_arguments
-from tpgen.kernels.cpp.expressions import Spelling, Sums, components
+from tpgen.kernels.cpp.expressions import RegisterSums, Spelling, components
 from tpgen.kernels.cpp.parts import Parts, declared
 from tpgen.kernels.cpp.prelude import header
 from tpgen.kernels.cpp.text import Writer, add_block_sums
@@ -129,14 +129,14 @@ class ChannelText:
 
     def _end_row(self) -> None:
         for operand in self.p.opened:
-            if not self.p.carried(operand):
+            if not self.p.summed_over_rows(operand):
                 self._store_slot(operand, f"a_{operand}")
 
     def _clear_sums(self) -> None:
         for view in self.p.cleared:
             self.w.line(f"clear(a_{view.operand} + {view.scratch}, {view.size});")
         for operand in self.s.scalar_operands:
-            if operand in self.p.opened and not self.p.carried(operand):
+            if operand in self.p.opened and not self.p.summed_over_rows(operand):
                 for start, size in self.p.scalars(operand):
                     with self._serving_paths(operand, start):
                         self.w.line(f"clear(r_{operand} + {start} * W, {size} * W);")
@@ -180,7 +180,7 @@ class ChannelText:
 
     def _channel_loop_body(self, term: Term, stage: SweepStage) -> None:
         spelling = Spelling(self.dtype, {slot: f"{_vector_array(slot)}[{{}}]" for slot in self.p.call_slots})
-        sums = Sums(self.w, [o for o in self.p.opened if self.s.view(term, o)])
+        sums = RegisterSums(self.w, [o for o in self.p.opened if self.s.view(term, o)])
         if placed := self.s.table(term):
             sums.found[S] = {n: f"s[{n}]" for n in range(placed.entries)}  # declared before the loop over channels
         sums.write(stage.statements, spelling, partial(_load_components, self.w, self.p, term))

@@ -37,8 +37,8 @@ class Spelling:
         return spelled(terms, self.value, self.dtype, self.one)
 
 
-class Sums:
-    """Sums of open slots in registers, by operand and component."""
+class RegisterSums:
+    """RegisterSums of open slots in registers, by operand and component."""
 
     def __init__(self, w: Writer, operands: Iterable[str] = ()) -> None:
         self.w = w

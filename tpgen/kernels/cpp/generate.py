@@ -41,7 +41,7 @@ def generate(placement: Placement) -> GeneratedSource:
     """Write the source of a placement, which computes all open slots in one sweep."""
     schedule, w = placement.schedule, Writer()
     with w.part("schedule"):
-        for line, paths in schedule.lines:
+        for line, paths in schedule.lines_and_paths:
             with w.paths(*paths):
                 w.line(f"// {line}")
         rules = f" with {', '.join(map(str, placement.rules))}" if placement.rules else ""

@@ -28,7 +28,7 @@ class MatrixText:
                 with self.w.paths(term.path):
                     self.w.line(f"// path {term.path}: {term.text}")
                     self._path_products(term, written)
-            for o in self.p.added:
+            for o in self.p.open_row_slots:
                 made = [s for s in self.s.segments(o) if not s.whole]
                 self._move_rows(f"unstage<{{0}}>(a_{o} + {{2}}, {self._row_address(f'q_{o}')} + {{1}});", made)
                 for start, size in self.p.unreached(o):
@@ -39,8 +39,8 @@ class MatrixText:
         return f"{name} + {'at[r]' if self.p.by_element else 'r'} * {self.p.dim[name[2:]]}"
 
     def _arguments(self) -> list[tuple[str, str]]:
-        rows = [("const real*", f"p_{o}") for o in self.p.staged] + [("real*", f"q_{o}") for o in self.p.added]
-        given, opened = bool(self.p.added and self.s.terms), "w" in self.p.opened
+        rows = [("const real*", f"p_{o}") for o in self.p.staged] + [("real*", f"q_{o}") for o in self.p.open_row_slots]
+        given, opened = bool(self.p.open_row_slots and self.s.terms), "w" in self.p.opened
         if self.s.shared_weights:
             rows += [("const num*", "weights")] * (given and not self.p.by_element) + [("num*", "a_w")] * opened
             rows += [("bool", "fresh")] * (opened and self.p.by_element)

@@ -133,7 +133,7 @@ def _parts_by_target(schedule: BatchSchedule, opened: tuple[str, ...]) -> dict[t
     return found
 
 
-def between(gathers: tuple[Gather, ...]) -> dict[str, int]:
+def intermediate_dims(gathers: tuple[Gather, ...]) -> dict[str, int]:
     """Numbers per row of the intermediate results P and D."""
     return {
         name: max((g.place + g.copies * g.components for g in gathers if g.target == name), default=0)

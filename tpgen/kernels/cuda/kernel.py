@@ -123,7 +123,7 @@ class CudaKernel(ABC):
         tensors = dict(zip(slots, given, strict=True)), dict(zip(opened, call.opened, strict=True))
         launches = launches_of(loaded.placement, call, loaded.at_once)
         scratch = launches.scratch(given[0].device)  # which must live until all is launched
-        for one in launches.made(*tensors, scratch, order):
+        for one in launches.list_launches(*tensors, scratch, order):
             loaded.functions[one.entry].launch(one.blocks, loaded.stream, *one.arguments)
 
     def _load_on(self, device: int) -> Loaded:

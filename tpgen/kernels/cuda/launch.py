@@ -61,7 +61,7 @@ class Launches(ABC):
         """Shapes of scratch tensors for partial sums, by name."""
 
     @abstractmethod
-    def made(self, given: Tensors, opened: Tensors, scratch: Tensors, order: Any) -> list[Launch]:
+    def list_launches(self, given: Tensors, opened: Tensors, scratch: Tensors, order: Any) -> list[Launch]:
         """List the launches for tensors by slot, scratch by name, and the order of rows."""
 
     def scratch(self, device: torch.device | str) -> dict[str, Tensor]:
@@ -89,7 +89,7 @@ class RowLaunches(Launches):
         parts = {f"d_{o}": torch.empty(self.sizes.rows, p.dim[o], dtype=dtype, device=device) for o in p.scattered}
         return super().scratch(device) | parts
 
-    def made(self, given: Tensors, opened: Tensors, scratch: Tensors, order: EdgeRows | None) -> list[Launch]:
+    def list_launches(self, given: Tensors, opened: Tensors, scratch: Tensors, order: EdgeRows | None) -> list[Launch]:
         p, runs = self.placement, ctypes.c_int(self.runs)
         struct = self._struct(given, opened, scratch, order)
         found = [Launch(ENTRY, self.runs, (struct,))]
@@ -148,7 +148,7 @@ class TaskLaunches(Launches):
     def blocks(self) -> dict[str, int]:
         """Blocks of each kernel, in launch order."""
         p, sizes = self.placement, self.sizes
-        widest = max((p.operands[s].dim for s in p.summed), default=0)
+        widest = max((p.operands[s].dim for s in p.channel_sums), default=0)
         found = {
             ENTRY: self.tasks * self.chunks,
             SUM_ENTRY: sizes.elements * -(-sizes.channels // LANES),
@@ -159,10 +159,10 @@ class TaskLaunches(Launches):
     def rooms(self) -> dict[str, tuple[int, ...]]:
         p, sizes = self.placement, self.sizes
         # a tensor may have any name of one word, "sums" as well
-        channels = {f"channels of {slot}": (self.chunks, sizes.rows, p.operands[slot].dim) for slot in p.summed}
-        return {"sums of tasks": (self.tasks, p.added, sizes.channels), **channels}
+        channels = {f"channels of {slot}": (self.chunks, sizes.rows, p.operands[slot].dim) for slot in p.channel_sums}
+        return {"sums of tasks": (self.tasks, p.warp_gradients, sizes.channels), **channels}
 
-    def made(self, given: Tensors, opened: Tensors, scratch: Tensors, order: Order | None) -> list[Launch]:
+    def list_launches(self, given: Tensors, opened: Tensors, scratch: Tensors, order: Order | None) -> list[Launch]:
         sizes = self.sizes
         known = {"rows": sizes.rows, "elements": sizes.elements, "channels": sizes.channels}
         known |= {"width": self.width, "span": self.span}

@@ -32,7 +32,7 @@ class PolynomialKernel(CudaKernel):
 
     def fields(self, loaded: Loaded) -> list[int]:
         p = loaded.placement
-        dims = [p.operands[s].dim for s in p.summed]
+        dims = [p.operands[s].dim for s in p.channel_sums]
         fields = {  # of `struct FormLaunch`
             "context": loaded.context,
             "rows": loaded.address(ENTRY),
@@ -41,9 +41,9 @@ class PolynomialKernel(CudaKernel):
             "at_once": loaded.at_once,
             "threads": p.threads,
             "shared": p.shared,
-            "weights_shared": loaded.functions[SUM_ENTRY].shared if p.folded else 0,
+            "weights_shared": loaded.functions[SUM_ENTRY].shared if p.open_weights else 0,
             "number": p.lane_bytes // LANES,
-            "added": p.added,
+            "added": p.warp_gradients,
             "most_rounds": SPAN,
             "summed": len(dims),
         }

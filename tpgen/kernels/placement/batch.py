@@ -129,7 +129,7 @@ class BatchPlacement(OpenedSlots):
         return [(segment.start, segment.mul * segment.dim) for segment in dict(s.segments)[operand]]
 
     @property
-    def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         t = self.schedule.target
         owned = f", added to the owner of {self.owner}" if self.owner else ""
         yield f"batch placement: opens {', '.join(self.opened)}{owned}; {t.lanes} lanes of {t.dtype}", ()

@@ -72,7 +72,7 @@ class ChannelPlacement(OpenedSlots):
     # -- what lives where --
 
     def staged(self, view: View) -> bool:
-        return view.staged or self.carried(view.operand)
+        return view.staged or self.summed_over_rows(view.operand)
 
     def tabulated(self, slot: str) -> bool:
         """Whether the kernel needs tables of a slot."""
@@ -111,7 +111,7 @@ class ChannelPlacement(OpenedSlots):
     def stages(self, slot: str) -> list[View]:
         """Segments that each row copies into scratch."""
         operand = operand_of(slot)
-        if slot not in self.given or (self.carried(slot) and operand != self.owner):
+        if slot not in self.given or (self.summed_over_rows(slot) and operand != self.owner):
             return []
         return [v for v in self.schedule.views_of(operand) if self.staged(v)]
 
@@ -197,7 +197,7 @@ class ChannelPlacement(OpenedSlots):
     def assigns(self, view: View, term: Term) -> bool:
         """Whether a path writes each vector of a view once."""
         letter, size = self.schedule.loop(term)
-        return not self.carried(view.operand) and (size == 1 or letter in [a for a, _ in view.axes])
+        return not self.summed_over_rows(view.operand) and (size == 1 or letter in [a for a, _ in view.axes])
 
     @cached_property
     def _first_writers(self) -> dict[View, Term]:
@@ -219,7 +219,7 @@ class ChannelPlacement(OpenedSlots):
         return [
             view
             for view, term in self._first_writers.items()
-            if view.operand in self.opened and not self.carried(view.operand) and not self.assigns(view, term)
+            if view.operand in self.opened and not self.summed_over_rows(view.operand) and not self.assigns(view, term)
         ]
 
     def reached(self, operand: str) -> list[tuple[int, int]]:
@@ -227,7 +227,7 @@ class ChannelPlacement(OpenedSlots):
         return tabulated + [(v.start, v.outer * v.channels * v.inner) for v in self.schedule.views_of(operand)]
 
     @property
-    def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         t = self.schedule.target
         owned = f", summed by the owner of {self.owner}" if self.owner else ""
         yield (

@@ -58,7 +58,7 @@ class OpenedSlots(TextOfPaths):
         """Numbers that a block of rows sums for shared weights."""
         return max(self.weight_scratch, self.schedule.target.lanes)
 
-    def carried(self, slot: str) -> bool:
+    def summed_over_rows(self, slot: str) -> bool:
         """Whether a slot's operand, if open, is summed over rows."""
         operand = operand_of(slot)
         return operand == self.owner or (operand == "w" and self.schedule.shared_weights)

@@ -90,6 +90,6 @@ def _task_list_bytes(sizes: CallSizes, rows_of_task: int) -> int:
 def polynomial_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
     """Count the scratch bytes of a polynomial kernel."""
     placed = spec.description.placement(spec.call, spec.dtype)
-    sums = sum(sizes.rows * placed.operands[slot].dim for slot in placed.summed)
+    sums = sum(sizes.rows * placed.operands[slot].dim for slot in placed.channel_sums)
     scratch = max(1, sum(placed.scratch.values())) * placed.target.lanes * torch.get_num_threads()
     return _task_list_bytes(sizes, placed.span) + (sums + scratch) * max(_ACCUMULATED, spec.dtype.itemsize)

@@ -61,10 +61,10 @@ def _path_program(term: Term, call: Call, table: Table | None) -> tuple[Statemen
     operands = {leg.operand for leg in term.legs}
     renamed = {table.operand: _TABLE} if table else {}
 
-    def kept(slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
+    def slots_of_term(slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
         return tuple(replace(s, operand=renamed.get(s.operand, s.operand)) for s in slots if s.operand in operands)
 
-    return channel_program(_path_polynomial(term, table), Call(kept(call.given), kept(call.opened)))
+    return channel_program(_path_polynomial(term, table), Call(slots_of_term(call.given), slots_of_term(call.opened)))
 
 
 @remembered("programs of paths by levels")

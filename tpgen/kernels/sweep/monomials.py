@@ -275,7 +275,7 @@ def stored_value(s: Statement) -> Value:
     return Local(s.name) if isinstance(s, Define) else s.component
 
 
-def gathered(statements: Iterable[Statement]) -> dict[Component, tuple[Product, ...]]:
+def merge_by_component(statements: Iterable[Statement]) -> dict[Component, tuple[Product, ...]]:
     """Merge accumulations by component."""
     sums: dict[Component, tuple[Product, ...]] = {}
     for s in statements:

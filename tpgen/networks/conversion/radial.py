@@ -61,7 +61,7 @@ class ConvertedFullyConnectedNet(FullyConnectedNet):
             if node is not None:
                 return node
             if not _layers_changed_since_swap(self):
-                compute, given = net_or_spline(self, partial(_evaluate, self), input)
+                compute, given = net_or_spline(self, partial(_evaluate_net, self), input)
                 return once_for_pairs(compute, given, convolves(self), marked=input)
         for layer in self:
             input = layer(input)
@@ -78,7 +78,7 @@ def _layers_changed_since_swap(net: nn.Module) -> bool:
     )
 
 
-def _evaluate(net: Any, x: Tensor) -> Tensor:
+def _evaluate_net(net: Any, x: Tensor) -> Tensor:
     scale = 1.0  # that is left from the layer before
     for layer in _layers(net):
         variance = layer.h_in * layer.var_in / (1 if layer.act is not None else layer.var_out)

@@ -56,7 +56,10 @@ def selected(network: nn.Module, findings: Sequence[SwapOrKept], chosen: Selecti
     """
     if chosen == Selection():
         return list(findings)
-    names, parts = _names_with_holders(network), {f.module: _names_of_parts_no_longer_called(network, f) for f in findings}
+    names, parts = (
+        _names_with_holders(network),
+        {f.module: _names_of_parts_no_longer_called(network, f) for f in findings},
+    )
     chosable = [f for f in findings if not _is_swapped_for_child(f) and not _concerns_project(f)]
     _check_only(network, chosen, {f.module: (names[f.module], parts[f.module]) for f in chosable})
     left_out = {f.module: why for f in chosable if (why := chosen.why_not(names[f.module], parts[f.module]))}

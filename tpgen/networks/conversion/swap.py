@@ -74,7 +74,7 @@ class Swap:
         return qualified(type(self.module))
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         return _describe(self.now, self.module, self.extra)
 
 

@@ -73,7 +73,7 @@ class PostponedRows(Postponed):
             w = w.become_plain()
         return None if isinstance(w, Postponed) or w._version else w
 
-    def summed(self, nodes: Tensor, count: Any) -> Any:
+    def sum_by_node(self, nodes: Tensor, count: Any) -> Any:
         """Sums ``(count, out)`` of the rows by node; NotImplemented if computed rows are no slower."""
         if not self.made.state_is_unchanged:
             return NotImplemented
@@ -103,7 +103,7 @@ class PostponedRows(Postponed):
 
 
 @dataclass(frozen=True)
-class _Product:
+class _EdgeProduct:
     """Products of edges with weights of a last layer, and sums of products by node."""
 
     program: Any
@@ -131,7 +131,7 @@ class _Product:
     ) -> Tensor:
         parameters, factors = _split_last(self.layer.factors + self.factors, operands)
         h = torch.cat([h, h.new_ones(h.shape[0], 1)], 1) if self.layer.adds else h
-        return late.summed(plain(x), _multiply_by_all(y, factors), h, self.layer.matrix(*parameters), nodes, count)
+        return late.sum_by_node(plain(x), _multiply_by_all(y, factors), h, self.layer.matrix(*parameters), nodes, count)
 
 
 def _identity(w: Tensor) -> Tensor:
@@ -192,10 +192,10 @@ def product_of_edges(program: Any, x: Tensor, y: Tensor, w: Any, hooked: bool = 
     """Product row by row, postponed if a sum by node may follow and no module is ``hooked``."""
     of_rows, source = not hooked and _have_equal_rows(x, y, w), waiting_source(x)
     if of_rows and _are_postponed(w) and w.made.state_is_unchanged and _can_postpone(source, y, w.made.operands[0]):
-        return _postpone_rows(program, x, y, w, _Product(program, w.made.function), w.made.operands)
+        return _postpone_rows(program, x, y, w, _EdgeProduct(program, w.made.function), w.made.operands)
     w = plain(w)
     if of_rows and _is_worth_summing(program, source, x, y, w):
-        return _postpone_rows(program, x, y, w, _Product(program, _NO_LAYER), (w,))
+        return _postpone_rows(program, x, y, w, _EdgeProduct(program, _NO_LAYER), (w,))
     return program.forward(plain(x), y, w)
 
 
@@ -219,7 +219,7 @@ def _have_equal_rows(x: Any, y: Any, w: Any) -> bool:
 
 
 def _postpone_rows(
-    program: Any, x: Tensor, y: Tensor, w: Tensor, product: _Product, weights: Sequence[Tensor]
+    program: Any, x: Tensor, y: Tensor, w: Tensor, product: _EdgeProduct, weights: Sequence[Tensor]
 ) -> Tensor:
     rows = PostponedRows.of(product, (x, y, *weights), (x.shape[0], program.plan.irreps_out.dim))
     rows.weights = w
@@ -290,7 +290,7 @@ def _index_add_rows(
 def _add_sums(out: Tensor, nodes: Tensor, rows: PostponedRows, in_place: bool) -> Any:
     if out.dim() != 2 or out.shape[1] != rows.shape[1] or out.dtype != rows.dtype or nodes.dtype != torch.int64:
         return NotImplemented
-    sums = rows.summed(nodes, out.shape[0])
+    sums = rows.sum_by_node(nodes, out.shape[0])
     if sums is NotImplemented:
         return sums
     return out.add_(sums) if in_place else out + sums

@@ -18,7 +18,7 @@ from tpgen.base._torch import pytree
 from tpgen.base.errors import DeployError, KernelError
 from tpgen.form.call import Call
 from tpgen.kernels.arguments import KernelSpec
-from tpgen.kernels.build.build import Wanted, load_library
+from tpgen.kernels.build.build import LibraryRequest, load_library
 from tpgen.kernels.build.compiler import DTYPES, need_compiler
 from tpgen.kernels.build.processor import cpu_features
 from tpgen.kernels.rows import RULES, names_of_rules, rules_of
@@ -60,7 +60,7 @@ class Needed:
         spec = KernelSpec(
             kernels_of(self.description).description, Call.parse(self.part), self.dtype, rules_of(self.rows)
         )
-        return Path(load_library(Wanted(source_of(spec).text))._name)
+        return Path(load_library(LibraryRequest(source_of(spec).text))._name)
 
 
 def kernels_in(program: ExportedProgram) -> list[Needed]:
@@ -98,7 +98,7 @@ def _kernels_of_call(call: FormCall) -> Iterator[Needed]:
     kernels, dtype, rules = kernels_of(call.description), call.tensors[0].dtype, call.rules
     description = kernels.description
     widens = kernels.widens(call.slots, dtype, rules, "cpu")
-    if not description.live or widens or kernels.expands(call) or kernels.untaken(rules, dtype, "cpu"):
+    if not description.live or widens or kernels.expands(call) or kernels.unsupported_rules(rules, dtype, "cpu"):
         raise DeployError(
             f"a call in {dtype} of plan {description.plan.digest} has no kernel of its own to deploy: convert "
             "the network with .float(), or deploy tpgen.portable(network)"

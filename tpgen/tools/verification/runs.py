@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen.base._e3nn import default_dtype
-from tpgen.base._torch import instead
+from tpgen.base._torch import replaced_attribute
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
 from tpgen.networks.conversion.operations.splines import is_splined
@@ -84,7 +84,7 @@ def _takes_gradients(subject: Subject) -> bool:
 
         return counted
 
-    with instead(torch.autograd, "grad", counting):
+    with replaced_attribute(torch.autograd, "grad", counting):
         _detached_results(subject)
     return bool(taken)
 

@@ -129,7 +129,7 @@ def once_for_pairs(net: _Net, x: Tensor, convolves: bool = False, marked: Tensor
     pairs = pairs_of(x if marked is None else marked)
     if pairs is None:
         return net(x)
-    made = net(_mean(x, pairs))
+    made = net(_mean_of_pairs(x, pairs))
     if not (convolves and _can_be_marked(made)):
         return _expand_to_edges(made, pairs)
     _weights[made] = pairs, writes_to(made)
@@ -204,7 +204,7 @@ def _are_rows_of_edges(x: Tensor, edge_index: Tensor, vectors: Tensor) -> bool:
 # -- rows of edges and rows of pairs: linear, each the other's derivative ----------------------------------------------
 
 
-def _mean(x: Tensor, pairs: EdgePairs) -> Tensor:
+def _mean_of_pairs(x: Tensor, pairs: EdgePairs) -> Tensor:
     """Mean rows of pairs, and rows of edges without a pair; cached."""
     return _cached(_means, x, (pairs,), lambda: _compute_means(x, pairs))
 

@@ -65,11 +65,11 @@ class Converted:
         if self.is_idle(data):
             self._exchange_zeros(data)
         else:
-            with local_rows(data.nlocal, in_pairs=on_cpu and self._takes_pairs):
+            with local_rows(data.nlocal, in_pairs=on_cpu and self._has_products_of_pairs):
                 super().compute_forces(data)  # type: ignore[misc]
 
     @cached_property
-    def _takes_pairs(self) -> bool:
+    def _has_products_of_pairs(self) -> bool:
         model: Any = self.model  # type: ignore[attr-defined]
         return any(getattr(module, "takes_pairs", False) for module in model.modules())
 

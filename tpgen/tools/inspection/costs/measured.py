@@ -60,7 +60,7 @@ def random_call(request: Request, nodes: int | None = None) -> tuple[Callable[[]
         return x.to(device=request.device, dtype=request.dtype)
 
     operands = [drawn(x) for x in module.meta_operands(request.rows, nodes)]
-    return lambda: module.called(*operands), [x for x in operands if x.is_floating_point()]
+    return lambda: module.call_on_operands(*operands), [x for x in operands if x.is_floating_point()]
 
 
 def module_for(request: Request, convolution: bool = False) -> PlannedModule:

@@ -14,7 +14,7 @@ import torch
 from e3nn.o3 import Irrep
 from torch import Tensor, nn
 
-from tpgen.base._torch import instead, pytree
+from tpgen.base._torch import pytree, replaced_attribute
 from tpgen.base.clock import Timing, device_of, now, time_in_turns
 from tpgen.base.errors import TpgenError
 from tpgen.base.locks import cached_property
@@ -43,7 +43,7 @@ def irreps_with_length() -> AbstractContextManager[Any]:
     ...     len(Irrep("1o"))
     2
     """
-    return instead(Irrep, "__len__", lambda _: tuple.__len__)
+    return replaced_attribute(Irrep, "__len__", lambda _: tuple.__len__)
 
 
 def is_missing_length(error: BaseException) -> bool:
