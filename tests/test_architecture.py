@@ -213,7 +213,7 @@ FACTS = {
     "tpgen.kernels.runtime.native.identity": {"_identity_method", "_dict_watcher"},
     "tpgen.kernels.runtime.native.words": {
         *("_class_offset", "_bases_offset", "_function_offsets", "_cell_offset"),
-        *("_knows_lists", "_knows_shared", "_knows_order", "_knows_versions"),
+        *("_can_read_list_heads", "_can_read_inline_values", "_can_read_dict_order", "_can_read_dict_versions"),
     },
     "tpgen.kernels.runtime.native.runtime": {"_runtime"},
     "tpgen.kernels.runtime.native.source": {"process_text"},

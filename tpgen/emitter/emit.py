@@ -99,10 +99,10 @@ def forget_text_with(code: CodeType) -> None:
     """Free a graph's source text with its code."""
     # torch would keep the text of every graph ever made
     if not code.co_filename.startswith(_SHARED):
-        weakref.finalize(code, _drop_cached_text, code.co_filename).atexit = False
+        weakref.finalize(code, _drop_cached_source_text, code.co_filename).atexit = False
 
 
-def _drop_cached_text(name: str) -> None:
+def _drop_cached_source_text(name: str) -> None:
     # from linecache and from torch's own cache
     linecache.cache.pop(name, None)
     if (texts := getattr(_torch, "graph_texts", None)) is not None:

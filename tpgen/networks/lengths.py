@@ -15,7 +15,7 @@ def _open_len(x: Any) -> Any:
     return x.shape[0] if isinstance(x, Tensor) and x.dim() else len(x)
 
 
-def _open_int(*x: Any, **base: Any) -> Any:
+def _int_of_symbolic_size(*x: Any, **base: Any) -> Any:
     first: Any = x[0] if len(x) == 1 else None
     if isinstance(first, SymInt):
         return first
@@ -23,7 +23,7 @@ def _open_int(*x: Any, **base: Any) -> Any:
     return first.item() if counted else int(*x, **base)
 
 
-_OPEN: dict[str, Callable[..., Any]] = {"len": _open_len, "int": _open_int}
+_OPEN: dict[str, Callable[..., Any]] = {"len": _open_len, "int": _int_of_symbolic_size}
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def open_lengths(codes: Sequence[tuple[CodeType, dict[str, Any]]]) -> Iterator[N
     >>> def count(x):
     ...     return len(x) if isinstance(x, int) else int(x)
     >>> with open_lengths([(count.__code__, globals())]):
-    ...     len is _open_len, int is _open_int
+    ...     len is _open_len, int is _int_of_symbolic_size
     (True, False)
     >>> len is _open_len
     False

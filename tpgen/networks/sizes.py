@@ -54,20 +54,22 @@ class InputSizes:
     def hold(self, inputs: Sequence[Tensor]) -> bool:
         """Test whether inputs satisfy shapes, dtypes, devices and conditions."""
         begin = self._static_count
-        if not self._match_static(inputs[:begin]):
+        if not self._make_static_matcher(inputs[:begin]):
             return False
-        rest, (kinds, fixed, opened) = inputs[begin:], self._open_layout
+        rest, (kinds, fixed, opened) = inputs[begin:], self._split_input_sizes
         if list(map(_KIND, rest)) != kinds:
             return False
         sizes = [n for x in rest for n in x.shape]
-        return all(sizes[n] == size for n, size in fixed) and self._check_conditions(tuple([sizes[n] for n in opened]))
+        return all(sizes[n] == size for n, size in fixed) and self._make_condition_check(
+            tuple([sizes[n] for n in opened])
+        )
 
     @cached_property
     def _static_count(self) -> int:
         return next((n for n, shape in enumerate(self.shapes) if str in map(type, shape)), len(self.shapes))
 
     @cached_property
-    def _match_static(self) -> Callable[[Sequence[Tensor]], bool]:
+    def _make_static_matcher(self) -> Callable[[Sequence[Tensor]], bool]:
         wanted = [(*like, shape) for shape, like in zip(self.shapes[: self._static_count], self.like, strict=False)]
         like_last: Any = None
 
@@ -83,7 +85,7 @@ class InputSizes:
         return matches
 
     @cached_property
-    def _open_layout(self) -> tuple[list[tuple], list[tuple[int, int]], list[int]]:
+    def _split_input_sizes(self) -> tuple[list[tuple], list[tuple[int, int]], list[int]]:
         # kinds of all other inputs; of their sizes in a row, fixed ones with their places, and places of open ones
         shapes = self.shapes[self._static_count :]
         sizes = [n for shape in shapes for n in shape]
@@ -92,7 +94,7 @@ class InputSizes:
         return kinds, fixed, [n for n, size in enumerate(sizes) if isinstance(size, str)]
 
     @cached_property
-    def _check_conditions(self) -> Callable[[tuple[int, ...]], bool]:
+    def _make_condition_check(self) -> Callable[[tuple[int, ...]], bool]:
         names, equal = [], []
         for n, name in enumerate(name for shape in self.shapes for name in shape if isinstance(name, str)):
             if name in names:

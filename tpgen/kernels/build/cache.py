@@ -238,7 +238,7 @@ def finished_entry(key: str, kind: str = KERNEL) -> Entry | None:
     return wanted if wanted.intact() else None
 
 
-def _cache_files(path: Path) -> Iterator[tuple[str, Path]]:
+def _cache_files_by_key(path: Path) -> Iterator[tuple[str, Path]]:
     # keys of entries and files, of the files that this module wrote
     for file in path.iterdir():
         named = _CACHE_FILE.fullmatch(file.name)
@@ -249,7 +249,7 @@ def _cache_files(path: Path) -> Iterator[tuple[str, Path]]:
 def info() -> CacheInfo:
     """Describe the cache."""
     path, size, kernels = current_directory(), 0, 0
-    for key, file in _cache_files(path):
+    for key, file in _cache_files_by_key(path):
         with suppress(FileNotFoundError):  # another process clears the cache
             size += file.lstat().st_size
             kernels += file.name in (key + KERNEL, key + CUBIN)
@@ -263,7 +263,7 @@ def clear() -> int:
     """
     path = current_directory()
     entries: dict[str, list[Path]] = {}
-    for key, file in _cache_files(path):
+    for key, file in _cache_files_by_key(path):
         entries.setdefault(key, []).append(file)
     return sum(_remove_entry(Entry(path, key), files) for key, files in entries.items())
 

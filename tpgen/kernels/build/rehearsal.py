@@ -35,7 +35,7 @@ class _Rehearsal:
     def _rehearse(self, compute: _Computation) -> None:
         tasks = _TaskPool(self._threads)
         _tasks.set(tasks)
-        with suppress(Exception):  # of a computation that zeros lead astray: its kernels until there have begin_if_rehearsing
+        with suppress(Exception):  # of a computation that zeros lead astray: its kernels until there have begun
             compute()
         tasks.pool.shutdown(wait=False)
 

@@ -38,7 +38,7 @@ class Spelling:
 
 
 class RegisterSums:
-    """RegisterSums of open slots in registers, by operand and component."""
+    """Sums of open slots in registers, by operand and component."""
 
     def __init__(self, w: Writer, operands: Iterable[str] = ()) -> None:
         self.w = w

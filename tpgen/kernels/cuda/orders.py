@@ -61,7 +61,7 @@ class Memory(Generic[Known]):
         if index.is_inference() or (self.on_device and _in_graph_pool(index)):  # writes to the former are not counted
             return find(index, rows)
         kept = self._facts_of_capture(capture)
-        parts = _valid_parts(kept, index)
+        parts = _facts_of_unchanged_tensor(kept, index)
         if parts is None:
             parts = kept[_base_tensor(index)] = _PartFacts[Known](index._version)
         part = self._part_key(index, rows)
@@ -75,7 +75,7 @@ class Memory(Generic[Known]):
 
     def recall(self, index: Tensor, rows: int, capture: int = 0) -> Known | None:
         """Return a remembered fact, or None."""
-        parts = None if index.is_inference() else _valid_parts(self._facts_of_capture(capture), index)
+        parts = None if index.is_inference() else _facts_of_unchanged_tensor(self._facts_of_capture(capture), index)
         return None if parts is None else parts.known.get(self._part_key(index, rows))
 
     def _facts_of_capture(self, capture: int) -> _Kept:
@@ -90,7 +90,7 @@ class Memory(Generic[Known]):
         return index.storage_offset(), index.stride(), index.shape, index.dtype, rows, stream
 
 
-def _valid_parts(kept: _Kept, index: Tensor) -> _PartFacts | None:
+def _facts_of_unchanged_tensor(kept: _Kept, index: Tensor) -> _PartFacts | None:
     parts = kept.get(_base_tensor(index))
     return parts if parts is not None and parts.version == index._version else None
 

@@ -257,7 +257,7 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, _operator: Any, _made: Any, _rest: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
-        return _pushed_forward(ctx, tangents)
+        return _pushed_forward_of_saved_call(ctx, tangents)
 
 
 def apply_of(function: Any) -> Callable[..., Any]:
@@ -290,7 +290,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, _operator: Any, _rest: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
-        return _pushed_forward(ctx, tangents)
+        return _pushed_forward_of_saved_call(ctx, tangents)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, operator: Operator, rest: tuple, *tensors: Any) -> tuple:
@@ -308,7 +308,7 @@ def _save_call(ctx: Any, operator: Differentiable, rest: tuple, tensors: Sequenc
     ctx.set_materialize_grads(False)
 
 
-def _pushed_forward(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple:
+def _pushed_forward_of_saved_call(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple:
     operator, rest = ctx.made_by
     tensors = ctx.saved_tensors
     with_tangents = len(tensors) - operator.constants(rest)
@@ -325,10 +325,10 @@ def add_results(total: Tensor, more: Tensor) -> Tensor:
 
 def asked_for(possible: Iterable[bool], nodes: Iterable[tuple[Any, int]]) -> list[bool]:
     """Tell of each possible gradient whether the running backward uses it, by autograd nodes."""
-    return [yes and _pass_reaches(node) for yes, (node, _) in zip(possible, nodes, strict=False)]
+    return [yes and _backward_pass_reaches(node) for yes, (node, _) in zip(possible, nodes, strict=False)]
 
 
-def _pass_reaches(node: Any) -> bool:
+def _backward_pass_reaches(node: Any) -> bool:
     try:
         return will_run(node)
     except RuntimeError:  # a leaf that `torch.autograd.grad` was asked for

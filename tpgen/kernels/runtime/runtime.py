@@ -84,7 +84,7 @@ class Kernels:
             return self._native.few(*tensors, entered[0][0], nodes, *at)
         return self._native.form([*tensors, *at], entered[0][0], nodes)
 
-    def _native_number(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules) -> int:
+    def _register_native_form(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules) -> int:
         text, signature = self._native_text(str(call), dtype, rules), self.signature(str(call), rules)
         fields = NativeFields.of(signature, self.description.check_index)
         return native.add_form(text, dtype, self.description.places(call), *fields)
@@ -98,12 +98,14 @@ class Kernels:
         failed = failure_of(self.description, spec.dtype, "cpu")
         if native is None or address is None or failed or self.widens(spec.call, spec.dtype, spec.rules, "cpu"):
             return
-        number = self._native_number(native, spec.call, spec.dtype, spec.rules)
+        number = self._register_native_form(native, spec.call, spec.dtype, spec.rules)
         if number != NO_NUMBER:
             native.set_kernel(number, address)
-            self._note_entered(native, spec.call, spec.dtype, spec.rules, number)
+            self._remember_registered_form(native, spec.call, spec.dtype, spec.rules, number)
 
-    def _note_entered(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules, number: int) -> None:
+    def _remember_registered_form(
+        self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules, number: int
+    ) -> None:
         self._entered[str(call), dtype, rules] = ((number, len(call.given)),)
         self._native = native
 
@@ -116,10 +118,10 @@ class Kernels:
         native = runtime()
         if native is None or not native.launches():
             return
-        number = self._native_number(native, call, like.dtype, rules)
+        number = self._register_native_form(native, call, like.dtype, rules)
         if number != NO_NUMBER:
             native.set_launch(number, *launch(like))
-            self._note_entered(native, call, like.dtype, rules, number)
+            self._remember_registered_form(native, call, like.dtype, rules, number)
             self._launched = self._launched or Launched(native)
             self._launched.enter(number, call, self.signature(str(call), rules), kernel, like)
 
@@ -191,11 +193,13 @@ class Kernels:
             return made(call)
 
     def _build_parallel(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, device: str) -> list[Kernel]:
-        _run_parallel(self._missing(calls, dtype, rules, device))
+        _run_parallel(self._builds_of_missing_kernels(calls, dtype, rules, device))
         self._report_failures()
         return [self.kernel(call, dtype, rules, device) for call in calls]
 
-    def _missing(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, device: str) -> list[partial[Kernel]]:
+    def _builds_of_missing_kernels(
+        self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, device: str
+    ) -> list[partial[Kernel]]:
         missing = [call for call in calls if (call, dtype, rules, device) not in self._kernels]
         return [partial(self.kernel, call, dtype, rules, device) for call in missing]
 
@@ -218,9 +222,9 @@ class Kernels:
             self._ahead.add(built)
 
     def _build_and_compile(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, like: Tensor) -> bool:
-        # false where another thread has begin_if_rehearsing to
+        # false where another thread has begun to
         device = like.device.type
-        if begin_if_rehearsing(self._missing(calls, dtype, rules, device)):
+        if begin_if_rehearsing(self._builds_of_missing_kernels(calls, dtype, rules, device)):
             return False
         kernels = self._build_parallel(calls, dtype, rules, device)
         _run_parallel([partial(_compile_ahead, k, like) for k in kernels if hasattr(k, "compile")])
@@ -295,7 +299,7 @@ class Kernels:
         results = [target.empty(shape, dtype, like.device) for shape in signature.shapes(call.tensors, counts)]
         if not self.description.live or not counts["channels"]:  # nothing to compile
             return [x.zero_() for x in results]
-        if begin_if_rehearsing(self._missing(signature.parts, dtype, rules, device)):
+        if begin_if_rehearsing(self._builds_of_missing_kernels(signature.parts, dtype, rules, device)):
             return [x.zero_() for x in results]
         kernels = self._build_parallel(signature.parts, dtype, rules, device)
         torch.get_num_threads()  # a Python thread learns torch's setting when it first asks

@@ -61,7 +61,7 @@ def selected(network: nn.Module, findings: Sequence[SwapOrKept], chosen: Selecti
         {f.module: _names_of_parts_no_longer_called(network, f) for f in findings},
     )
     chosable = [f for f in findings if not _is_swapped_for_child(f) and not _concerns_project(f)]
-    _check_only(network, chosen, {f.module: (names[f.module], parts[f.module]) for f in chosable})
+    _refuse_only_names_of_parts(network, chosen, {f.module: (names[f.module], parts[f.module]) for f in chosable})
     left_out = {f.module: why for f in chosable if (why := chosen.why_not(names[f.module], parts[f.module]))}
     alone = {f.module for f in findings if isinstance(f, Swap) and f.paired and f.module in left_out}
     rest = [f for f in findings if not (_is_swapped_for_child(f) and alone.intersection(f.module.children()))]
@@ -71,7 +71,7 @@ def selected(network: nn.Module, findings: Sequence[SwapOrKept], chosen: Selecti
     ]
 
 
-def _check_only(
+def _refuse_only_names_of_parts(
     network: nn.Module, chosen: Selection, names_and_parts: dict[nn.Module, tuple[set[str], set[str]]]
 ) -> None:
     # names of mere parts of swapped modules are errors

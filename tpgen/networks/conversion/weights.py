@@ -190,7 +190,7 @@ def weights_of(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
 
 def product_of_edges(program: Any, x: Tensor, y: Tensor, w: Any, hooked: bool = False) -> Tensor:
     """Product row by row, postponed if a sum by node may follow and no module is ``hooked``."""
-    of_rows, source = not hooked and _have_equal_rows(x, y, w), waiting_source(x)
+    of_rows, source = not hooked and _are_matrices_of_equal_length(x, y, w), waiting_source(x)
     if of_rows and _are_postponed(w) and w.made.state_is_unchanged and _can_postpone(source, y, w.made.operands[0]):
         return _postpone_rows(program, x, y, w, _EdgeProduct(program, w.made.function), w.made.operands)
     w = plain(w)
@@ -212,7 +212,7 @@ def _is_worth_summing(program: Any, source: Tensor, x: Tensor, y: Tensor, w: Ten
     return may_postpone(program, "rest")
 
 
-def _have_equal_rows(x: Any, y: Any, w: Any) -> bool:
+def _are_matrices_of_equal_length(x: Any, y: Any, w: Any) -> bool:
     if not (isinstance(x, Tensor) and isinstance(y, Tensor) and isinstance(w, Tensor)):  # as fx traces them
         return False
     return x.dim() == y.dim() == w.dim() == 2 and x.shape[0] == y.shape[0] == w.shape[0]
@@ -236,7 +236,7 @@ def _runs_kernel(program: Any) -> bool:
 def _multiply_postponed(input: Any, other: Any, *, out: Any = None) -> Any:
     made: Any
     made, other = (input, other) if isinstance(input, Postponed) and input.open else (other, input)
-    factor = _factor_column(made, other) if out is None else None
+    factor = _factor_as_column(made, other) if out is None else None
     if factor is None:
         return NotImplemented
     function: Any = made.made.function
@@ -258,7 +258,7 @@ def _multiply_postponed_in_place(made: Any, other: Any) -> Any:
     return found
 
 
-def _factor_column(made: Any, other: Any) -> Tensor | None:
+def _factor_as_column(made: Any, other: Any) -> Tensor | None:
     # what rows that wait are multiplied by, as a column: a number, or one for each row; None for another factor
     if not made.made.state_is_unchanged:
         return None

@@ -141,7 +141,7 @@ def kernel_table(kernels: Sequence[Needed], files: Sequence[File], features: Seq
     arguments = (_string_list(rule.name, rule.argument) for rule in RULES.values())
     return "\n".join(
         [
-            *_forms(kernels, files),
+            *_native_form_tables(kernels, files),
             f"static const char* const FORM = {json.dumps(forms.FORM)};",
             f"static const struct Argument {{ const char *rule, *name; }} ARGUMENTS[] = {{{', '.join(arguments)}}};",
             f"enum : u64 {{ TORCH = {major}ull << 56 | {minor}ull << 48 }};",
@@ -151,7 +151,7 @@ def kernel_table(kernels: Sequence[Needed], files: Sequence[File], features: Seq
     )
 
 
-def _forms(kernels: Sequence[Needed], files: Sequence[File]) -> Iterator[str]:
+def _native_form_tables(kernels: Sequence[Needed], files: Sequence[File]) -> Iterator[str]:
     rows = []
     for number, (needed, (file, checksum)) in enumerate(zip(kernels, files, strict=True)):
         form, part = kernels_of(needed.description), Call.parse(needed.part)

@@ -170,7 +170,7 @@ def find_owners(data: Any) -> Owners:
     return Owners(
         rows=number.index_put((others,), data.nlocal + places),
         atoms=torch.cat([torch.arange(data.nlocal), first]),
-        shares=_is_shared(data, others) or len(others) > 0,
+        shares=_other_ranks_hold_atoms_from_here(data, others) or len(others) > 0,
     )
 
 
@@ -184,7 +184,7 @@ def _exchange_owners(data: Any) -> tuple[Tensor, Tensor, float]:
     return found[:, 0].long(), found[:, 1], mine
 
 
-def _is_shared(data: Any, others: Tensor) -> bool:
+def _other_ranks_hold_atoms_from_here(data: Any, others: Tensor) -> bool:
     # ``others``: images here of atoms on other ranks; shared if another rank holds images of atoms from here
     sent = torch.zeros(data.ntotal, 1, dtype=torch.float64)
     sent[others] = 1.0
