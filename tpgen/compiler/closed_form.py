@@ -77,7 +77,7 @@ class ClosedForm(Differentiable[Any]):
     def call(self, point: Sequence[Any], rest: tuple) -> tuple:
         return point, *rest
 
-    def asks(self, call: Any) -> bool:
+    def asks_for_used_gradients(self, call: Any) -> bool:
         return False  # an operand that is absent has no node to ask
 
     def pull_back(self, call: Any, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]) -> list[Tensor | None]:

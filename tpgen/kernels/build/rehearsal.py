@@ -55,7 +55,7 @@ class _TaskPool:
 
 
 _rehearsal: ContextVar[_Rehearsal | None] = ContextVar("rehearsal of what this thread computes", default=None)
-_tasks: ContextVar[_TaskPool | None] = ContextVar("what this thread's rehearsal has begin_if_rehearsing", default=None)
+_tasks: ContextVar[_TaskPool | None] = ContextVar("what this thread's rehearsal has begun", default=None)
 
 
 @contextmanager

@@ -27,11 +27,11 @@ class MatrixText:
             for term in self.s.terms:
                 with self.w.paths(term.path):
                     self.w.line(f"// path {term.path}: {term.text}")
-                    self._path_products(term, written)
+                    self._write_path_products(term, written)
             for o in self.p.open_row_slots:
                 made = [s for s in self.s.segments(o) if not s.whole]
                 self._move_rows(f"unstage<{{0}}>(a_{o} + {{2}}, {self._row_address(f'q_{o}')} + {{1}});", made)
-                for start, size in self.p.unreached(o):
+                for start, size in self.p.unused_ranges(o):
                     self.w.line(f"for (int r = 0; r < n; ++r) zero({self._row_address(f'q_{o}')} + {start}, {size});")
 
     def _row_address(self, name: str) -> str:
@@ -57,14 +57,14 @@ class MatrixText:
             with self.w.paths(*(t.path for t in self.s.terms if segment in (t.source, t.target))):
                 self.w.line(f"for (i64 r = 0; r < n; ++r) {move.format(segment.text, segment.start, place)}")
 
-    def _path_products(self, term: MatrixTerm, written: set[tuple[str, int]]) -> None:
+    def _write_path_products(self, term: MatrixTerm, written: set[tuple[str, int]]) -> None:
         if self.s.shared_weights:
-            self._products(term, written)
+            self._write_products(term, written)
         else:
             with self.w.block("for (i64 r = 0; r < n; ++r)"):
-                self._products(term, written)
+                self._write_products(term, written)
 
-    def _products(self, term: MatrixTerm, written: set[tuple[str, int]]) -> None:
+    def _write_products(self, term: MatrixTerm, written: set[tuple[str, int]]) -> None:
         # out[zi, w] += sum_u  x1[zi, u] W[u, w]
         # x1[zi, u]  += sum_w  out[zi, w] W[u, w]
         # W[u, w]    += sum_zi x1[zi, u] out[zi, w]
@@ -159,7 +159,7 @@ class MatrixText:
         for term in self.s.terms:
             with self.w.paths(term.path):
                 self._move_weights(term, "give", memory, f"{sums} + {term.kept}")
-        for start, size in self.p.unreached("w"):
+        for start, size in self.p.unused_ranges("w"):
             self.w.line(f"zero({memory} + {start}, {size});")
 
     def write_rows(self) -> None:

@@ -109,18 +109,18 @@ class _PolynomialText:
     def write(self) -> GeneratedSource:
         for line in [*terms_text(self.at.plan).split("\n"), str(self.sweep.call)]:
             self.w.line(f"// {line}")
-        self.w.raw(prelude(self.at.target, self.at.tiles, self.at.target.lanes))
+        self.w.raw(prelude(self.at.target, self.at.transpose_widths, self.at.target.lanes))
         for name in ("indices", "order", "tasks", "channels"):
             self.w.raw(header(name))
         if self.at.coefficients:
-            self._prologue_function()
-        self._row_function()
+            self._write_prologue_function()
+        self._write_row_function()
         if self.at.open_weights:
-            self._epilogue_function()
-        self._entry_point()
+            self._write_epilogue_function()
+        self._write_entry_point()
         return self.w.done()
 
-    def _row_function(self) -> None:
+    def _write_row_function(self) -> None:
         at = self.at
         arguments = _declarations("const real*", "p_", at.inputs) + _declarations("real*", "o_", at.stored)
         arguments += _declarations("num*", "o_", at.channel_sums)
@@ -136,14 +136,14 @@ class _PolynomialText:
             for name, i in ((slot_name(s), i) for s in at.channel_sums for i in range(self.dim[s])):
                 self.w.line(f"o_{name}[{i}] += sum_some(d_{name}[{i}], n);")
 
-    def _prologue_function(self) -> None:
+    def _write_prologue_function(self) -> None:
         arguments = _declarations("const num*", "", self.at.weights) + _declarations("num*", "", self.at.coefficients)
         with self.w.block(f"static void prologue({', '.join(arguments)})"):
             for target, terms in merge_by_component(self.sweep.prologue).items():
                 value = self.row.spelling.sum(terms)
                 self.w.line(f"store({slot_name(target.operand)} + {target.index} * W, {value});")
 
-    def _epilogue_function(self) -> None:
+    def _write_epilogue_function(self) -> None:
         arguments = _declarations("const num*", "", [*self.at.weights, *self.at.adjoints])
         arguments += _declarations("real*", "o_", self.at.open_weights)
         sums = merge_by_component(self.sweep.epilogue)
@@ -152,7 +152,7 @@ class _PolynomialText:
                 text = self.row.spelling.sum(sums.get(Component(slot, 0, i), ())) or "vec{}"
                 self.w.line(f"set_some(o_{slot_name(slot)} + {i} * C, n, {text});")
 
-    def _entry_point(self) -> None:
+    def _write_entry_point(self) -> None:
         sums = [(f"s_{slot_name(s)}", f"rows * {self.dim[s]}", self.at.opened.index(s)) for s in self.at.channel_sums]
         with self.w.block(entry_head()):
             self.w.line("const i64 elements = indices[0].size, C = channels, vectors = (C + W - 1) / W;")
@@ -164,12 +164,12 @@ class _PolynomialText:
                 room(self.w, "num", name, f"{size} + 1")
                 self.w.line(f"for (i64 m = 0; m < {size}; ++m) {name}[m] = 0;")
             self.w.line("int fault = 0;")
-            self._task_loop()
+            self._write_task_loop()
             for name, size, n in sums:
                 self.w.line(f"for (i64 m = 0; m < {size}; ++m) opened[{n}][m] = narrow({name}[m]);")
             self.w.line("return fault;")
 
-    def _task_loop(self) -> None:
+    def _write_task_loop(self) -> None:
         # threads loop over tasks: rows of an element; all channels if a result is summed over channels
         groups = "1" if self.at.whole_rows else "vectors"
         moved = sum(self.dim.get(slot, 0) for slot in (*self.at.read, *self.at.opened))
@@ -181,10 +181,10 @@ class _PolynomialText:
             self.w.line(f"const i64 to = {end if self.at.open_weights else f'least({end}, from + {self.at.span})'};")
             if self.at.whole_rows:
                 with self.w.block("for (i64 v = 0; v < vectors; ++v)"):
-                    self._task_body()
+                    self._write_task_body()
             else:
                 self.w.line("const i64 v = b % vectors;")
-                self._task_body()
+                self._write_task_body()
 
     def _thread_declarations(self) -> Iterator[str]:
         # declarations of scratch, and of the tensors that a thread reads and writes
@@ -195,7 +195,7 @@ class _PolynomialText:
         written = [(slot, n) for n, slot in enumerate(at.opened) if slot not in at.channel_sums]
         yield from (f"real* const o_{slot_name(slot)} = opened[{n}];" for slot, n in written)
 
-    def _task_body(self) -> None:
+    def _write_task_body(self) -> None:
         # one vector of channels of a task's rows
         self.w.line("const i64 c = v * W; const int n = least(W, C - c);")
         if self.at.open_weights:

@@ -124,7 +124,7 @@ class StepChannelText:
         if p.has_sum_area(operand):
             w.line(f"clear(s.d_{operand}, {dim * p.rows});")
         elif operand not in p.channel_sums or p.schedule.views_of(operand):
-            for start, size in p.unreached(operand):
+            for start, size in p.unused_ranges(operand):
                 for row in range(p.rows):
                     w.line(f"clear(s.d_{operand} + {start + row * dim}, {size});")
 

@@ -61,7 +61,7 @@ class GathersText:
     def write_step(self) -> None:
         p, w = self.p, self.w
         for o in p.results:
-            for start, size in p.unreached(o):
+            for start, size in p.unused_ranges(o):
                 for row in range(p.rows):
                     w.line(f"clear(s.d_{o} + {start + row * p.dim[o]}, {size});")
         w.line("const int warp = this_warp();")

@@ -57,7 +57,7 @@ class Launches(ABC):
     at_once: int
 
     @abstractmethod
-    def rooms(self) -> dict[str, tuple[int, ...]]:
+    def scratch_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of scratch tensors for partial sums, by name."""
 
     @abstractmethod
@@ -67,7 +67,7 @@ class Launches(ABC):
     def scratch(self, device: torch.device | str) -> dict[str, Tensor]:
         """Allocate the scratch tensors, in the precision of registers."""
         number = torch.float64 if self.placement.number == torch.float64.itemsize else torch.float32
-        return {name: torch.empty(shape, dtype=number, device=device) for name, shape in self.rooms().items()}
+        return {name: torch.empty(shape, dtype=number, device=device) for name, shape in self.scratch_shapes().items()}
 
 
 class RowLaunches(Launches):
@@ -78,7 +78,7 @@ class RowLaunches(Launches):
         """Blocks of the row kernel; at least one, which clears the sums."""
         return max(1, min(-(-self.sizes.rows // self.placement.rows), self.at_once))
 
-    def rooms(self) -> dict[str, tuple[int, ...]]:
+    def scratch_shapes(self) -> dict[str, tuple[int, ...]]:
         p = self.placement
         found = {"sums": (self.runs, p.dim["w"])} if p.sums_weights and p.dim["w"] else {}
         return found | ({"ends": (2 * self.runs, p.dim[p.owner])} if p.owner and self.runs > 1 else {})
@@ -156,7 +156,7 @@ class TaskLaunches(Launches):
         }
         return {name: found[name] for name in p.entries}
 
-    def rooms(self) -> dict[str, tuple[int, ...]]:
+    def scratch_shapes(self) -> dict[str, tuple[int, ...]]:
         p, sizes = self.placement, self.sizes
         # a tensor may have any name of one word, "sums" as well
         channels = {f"channels of {slot}": (self.chunks, sizes.rows, p.operands[slot].dim) for slot in p.channel_sums}

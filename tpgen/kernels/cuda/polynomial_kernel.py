@@ -26,11 +26,11 @@ class PolynomialKernel(CudaKernel):
     """CUDA kernels of a polynomial call."""
 
     @staticmethod
-    def place(spec: KernelSpec, chip: Chip) -> CudaPolynomialPlacement:
+    def place_on_chip(spec: KernelSpec, chip: Chip) -> CudaPolynomialPlacement:
         description = spec.description
         return place_polynomial(description.plan, description.sweep(spec.call), DTYPES[spec.dtype], chip)
 
-    def fields(self, loaded: Loaded) -> list[int]:
+    def launch_fields(self, loaded: Loaded) -> list[int]:
         p = loaded.placement
         dims = [p.operands[s].dim for s in p.channel_sums]
         fields = {  # of `struct FormLaunch`
@@ -49,7 +49,7 @@ class PolynomialKernel(CudaKernel):
         }
         return [*fields.values(), *dims, *[0] * (_MOST_SLOTS - len(dims))]
 
-    def recall(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
+    def recall_orders(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
         (index,), device = indices, cuda_device_of([like])
         capture, x = captures.capture_of(device), index.tensor
         if x is None:
@@ -66,7 +66,7 @@ class PolynomialKernel(CudaKernel):
             x.zero_()
         return 0
 
-    def order(self, loaded: Loaded, call: KernelCall) -> tuple[int, Order | None]:
+    def find_order(self, loaded: Loaded, call: KernelCall) -> tuple[int, Order | None]:
         index = call.indices[0]
         if index.tensor is None:
             return 0, None

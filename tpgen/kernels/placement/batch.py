@@ -122,7 +122,7 @@ class BatchPlacement(OpenedSlots):
             return 0
         return term.size(term.mode.mixing) // self.schedule.target.lanes * self.schedule.target.lanes
 
-    def reached(self, operand: str) -> list[tuple[int, int]]:
+    def used_ranges(self, operand: str) -> list[tuple[int, int]]:
         s = self.schedule
         if operand == "w":
             return [(s.start(t, "w"), t.size(t.mode.weight)) for t in s.terms if t.weighted]

@@ -46,11 +46,11 @@ class ChannelPlacement(OpenedSlots):
         return tuple(slot for slot in self.call_slots if slot in read or self.tabulated(slot))
 
     @property
-    def tiles(self) -> set[int]:
+    def transpose_widths(self) -> set[int]:
         return {v.inner for v in self.schedule.views}
 
     @property
-    def tails(self) -> set[tuple[int, int]]:
+    def tail_widths_and_items(self) -> set[tuple[int, int]]:
         lanes = self.schedule.target.lanes
         return {(v.inner, v.channels % lanes) for v in self.schedule.views if v.channels % lanes}
 
@@ -152,7 +152,7 @@ class ChannelPlacement(OpenedSlots):
         return {name: s.target.whole(size) for name, size in areas.items() if size}
 
     @property
-    def second_weights(self) -> int:
+    def pair_gradient_size(self) -> int:
         shared = self.rule("w") is EDGE_PAIRS and "w" in self.opened
         return shared * self.dim["w"] * (self.group if self.in_parts else 1)
 
@@ -174,7 +174,7 @@ class ChannelPlacement(OpenedSlots):
         staged = sum(size for name, size in self._scratch_sizes_of_row.items() if name.startswith("s_"))
         return max(1, min(_GROUP, _GROUP_STAGED // max(1, staged)))
 
-    def ahead(self, term: Term) -> list[View]:
+    def views_to_prefetch(self, term: Term) -> list[View]:
         """Segments of the path after ``term`` to prefetch; none for single rows."""
         if self.group == 1:
             return []
@@ -222,7 +222,7 @@ class ChannelPlacement(OpenedSlots):
             if view.operand in self.opened and not self.summed_over_rows(view.operand) and not self.assigns(view, term)
         ]
 
-    def reached(self, operand: str) -> list[tuple[int, int]]:
+    def used_ranges(self, operand: str) -> list[tuple[int, int]]:
         tabulated = self.scalars(operand) if operand in self.schedule.scalar_operands else []
         return tabulated + [(v.start, v.outer * v.channels * v.inner) for v in self.schedule.views_of(operand)]
 

@@ -170,12 +170,12 @@ class MatrixPlacement(OpenedSlots):
         return MatrixSweep(self.opened, self.schedule.terms)
 
     @property
-    def tiles(self) -> set[int]:
+    def transpose_widths(self) -> set[int]:
         used = (s for o in ("x1", "out") for s in self.schedule.segments(o) if not s.whole)
         return {s.dim if s.mul_first else 1 for s in used}
 
     @property
-    def tails(self) -> set[tuple[int, int]]:
+    def tail_widths_and_items(self) -> set[tuple[int, int]]:
         lanes = self.schedule.target.lanes
         used = {(s.dim if s.mul_first else 1, s.mul % lanes) for o in ("x1", "out") for s in self.schedule.segments(o)}
         rest = {(1, t.target.mul % lanes) for t in self.schedule.terms}
@@ -236,7 +236,7 @@ class MatrixPlacement(OpenedSlots):
             areas["own_w"] = max(self.weight_sums, s.target.lanes) * self.sums_weights  # of an element in one task
         return {name: size for name, size in areas.items() if size}
 
-    def reached(self, operand: str) -> list[tuple[int, int]]:
+    def used_ranges(self, operand: str) -> list[tuple[int, int]]:
         if operand == "w":
             return [(p.start, p.source.mul * p.target.mul) for p in self.schedule.terms]
         return [(segment.start, segment.mul * segment.dim) for segment in self.schedule.segments(operand)]

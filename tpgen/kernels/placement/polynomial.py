@@ -118,7 +118,7 @@ class PolynomialPlacement(TextOfPaths):
         return f"{operand.dim}" + f" * {channels}" * operand.channels
 
     @property
-    def tiles(self) -> set[int]:
+    def transpose_widths(self) -> set[int]:
         """Sizes of segments that are transposed into vectors."""
         sizes = {size for o in self.operands.values() if o.channels for _, size in component_runs(o)}
         return {size for size in sizes if size < self.target.lanes}

@@ -59,11 +59,11 @@ class _Forms(Operator):
         found = _with_zeros(call, _run_without_levels(call))
         return [x for x in found if x is not None]  # all that is opened has been given
 
-    def shapes(self, call: FormCall) -> list[Tensor]:
+    def empty_results(self, call: FormCall) -> list[Tensor]:
         signature, counts = kernels_of(call.description).check(call)
         return [call.tensors[0].new_empty(shape) for shape in signature.shapes(call.tensors, counts)]
 
-    def ahead(self, call: FormCall, wanted: Sequence[bool]) -> None:
+    def build_ahead(self, call: FormCall, wanted: Sequence[bool]) -> None:
         kernels, own = kernels_of(call.description), call.slots
         if own.levels or own.opened != (Slot("out"),):
             return
@@ -118,7 +118,7 @@ class _Forms(Operator):
     def quick(self, call: FormCall) -> Sequence[Tensor]:
         return kernels_of(call.description).quick(call)
 
-    def asks(self, call: FormCall) -> bool:
+    def asks_for_used_gradients(self, call: FormCall) -> bool:
         if kernels_of(call.description).description.any_level:
             return True
         numbers = call.tensors[0].numel() + call.tensors[2].numel()

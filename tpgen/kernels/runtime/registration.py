@@ -70,7 +70,7 @@ class Differentiable(Generic[C]):
         """Count the last tensors of a call, which have no derivative."""
         return 0
 
-    def asks(self, call: C) -> bool:
+    def asks_for_used_gradients(self, call: C) -> bool:
         """Whether unused gradients cost more than asking autograd which are used."""
         return True
 
@@ -108,11 +108,11 @@ class Operator(Differentiable[FormCall]):
         """Compute the opened slots by a kernel, below transforms and modes."""
         raise NotImplementedError
 
-    def shapes(self, call: FormCall) -> list[Tensor]:
+    def empty_results(self, call: FormCall) -> list[Tensor]:
         """Results without values."""
         raise NotImplementedError
 
-    def ahead(self, call: FormCall, wanted: Sequence[bool]) -> None:
+    def build_ahead(self, call: FormCall, wanted: Sequence[bool]) -> None:
         """Build kernels of a call and of its wanted gradients."""
         raise NotImplementedError
 
@@ -165,7 +165,7 @@ class Operator(Differentiable[FormCall]):
         rest = keys & after_autograd
         if rest.highestPriorityTypeId() in KERNEL_KEYS:  # nothing in between: save a round through the dispatcher
             if any(wanted):
-                self.ahead(call, wanted)
+                self.build_ahead(call, wanted)
             return self.run(call)
         with BelowAutograd():
             return self.evaluate(call, rest)
@@ -223,7 +223,7 @@ def register(operator: Operator, name: str) -> None:
     library.impl(name, recorded, "Autograd", with_keyset=True)
     library.impl(name, at(operator.transformed), _TRANSFORMS)
     library.impl(name, at(operator.batched), "Batched")
-    torch.library.register_fake(f"tpgen::{name}", at(operator.shapes), lib=library)
+    torch.library.register_fake(f"tpgen::{name}", at(operator.empty_results), lib=library)
 
 
 def define_function(name: str, compute: Callable[..., Tensor], shaped: Callable[..., Tensor]) -> None:
@@ -251,7 +251,8 @@ class _Recorded(torch.autograd.Function):
         operator, rest = ctx.made_by
         tensors, constants = ctx.saved_tensors, operator.constants(rest)  # asked once: checkpointing unpacks at each
         call, wanted = operator.call(tensors, rest), ctx.needs_input_grad[3 : 3 + len(tensors) - constants]
-        if operator.asks(call):  # the nodes behind the tensors among the arguments, so none for one that is absent
+        if operator.asks_for_used_gradients(call):
+            # the nodes behind the tensors among the arguments, so none for an absent tensor
             wanted = asked_for(wanted, ctx.next_functions)
         return (None, None, None, *operator.pull_back(call, cotangents, wanted), *[None] * constants)
 

@@ -51,4 +51,4 @@ def test_a_tensor_may_have_the_name_of_a_room() -> None:
     sweep = describe_polynomial(square.plan).sweep(named_call(square.plan, "backward"))
     placement = place_polynomial(square.plan, sweep, "float32", chip_of(90))
     assert list(placement.channel_sums) == ["sums"]
-    assert len(launches_of(placement, sizes_of(50, 1, 4)).rooms()) == 2
+    assert len(launches_of(placement, sizes_of(50, 1, 4)).scratch_shapes()) == 2
