@@ -93,7 +93,19 @@ class _BatchNorm(torch.autograd.Function):
     def forward(ctx: Any, table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, ...]:
         columns, copies = len(table.copy), len(table.divisor)
         out, moments = empty(tuple(x.shape), x.dtype), x.new_empty(columns + 2 * copies)
-        given = x, None, weight, bias, table.numbers, constants(x.dtype, eps), moments, out, None, None, _scratch(x)
+        given = (
+            x,
+            None,
+            weight,
+            bias,
+            table.numbers,
+            constants(x.dtype, eps),
+            moments,
+            out,
+            None,
+            None,
+            _empty_scratch(x),
+        )
         run_kernel(_kernel(x.dtype), given, len(x))
         ctx.save_for_backward(x, weight, bias, moments)
         ctx.table, ctx.eps = table, eps
@@ -109,12 +121,12 @@ class _BatchNorm(torch.autograd.Function):
             return None, *_torch_gradients(table, x, weight, bias, g, ctx.eps), None
         by_x, by_weight, by_bias = empty(tuple(x.shape), x.dtype), torch.empty_like(weight), torch.empty_like(bias)
         g = g.contiguous()
-        given = x, g, weight, bias, table.numbers, None, moments, by_x, by_weight, by_bias, _scratch(x)
+        given = x, g, weight, bias, table.numbers, None, moments, by_x, by_weight, by_bias, _empty_scratch(x)
         run_kernel(_kernel(x.dtype), given, len(x))
         return None, by_x, by_weight, by_bias, None
 
 
-def _scratch(x: Tensor) -> Tensor:
+def _empty_scratch(x: Tensor) -> Tensor:
     parts = min(-(-len(x) // _ROWS), _PARTS)
     return torch.empty(4 * (parts + 1) * (x.shape[1] + target(x.dtype).lanes), dtype=torch.float64)
 

@@ -128,9 +128,9 @@ def gate_second(table: GateTable, c: Tensor, g: Tensor, x: Tensor) -> tuple[Tens
     return by_g, by_x
 
 
-def _run_gate_kernel(table: GateTable, given: Sequence[Tensor], made: Sequence[Tensor | None]) -> None:
+def _run_gate_kernel(table: GateTable, given: Sequence[Tensor], results: Sequence[Tensor | None]) -> None:
     held = [x.contiguous() for x in given]  # as long as the kernel reads them
-    operands = (*held, *[None] * (4 - len(held)), *made)
+    operands = (*held, *[None] * (4 - len(held)), *results)
     run_kernel(_kernel(table, given[0].dtype), operands, given[0].shape[:-1].numel())
 
 

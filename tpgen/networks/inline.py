@@ -173,13 +173,13 @@ class _Inliner:
         given = _arguments_of_call(self.original.get_submodule(path), path, args, kwargs)
         if given["weight"] is None:
             given["weight"] = self.graph.get_attr(f"{path}.weight")
-        out = self._copy_program(product, self._operands(product, given), path)
+        out = self._copy_program(product, self._operands_of_call(product, given), path)
         for node in list(self.graph.nodes)[first:]:
             node.meta = {**call.meta, **node.meta, "module_path": call.meta.get("module_path", path)}
         self.products += 1
         return out
 
-    def _operands(self, product: TensorProduct, given: dict[str, Any]) -> list[Any]:
+    def _operands_of_call(self, product: TensorProduct, given: dict[str, Any]) -> list[Any]:
         operands = [given["x"], given["y"], given["weight"]]
         if "edge_index" in given:
             ends = (self.graph.call_function(operator.getitem, (given["edge_index"], end)) for end in (0, 1))

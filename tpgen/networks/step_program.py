@@ -33,7 +33,7 @@ from tpgen.networks.packages import conditions_of, write_traced
 from tpgen.networks.products import products_by_kernels
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.sizes import InputSizes
-from tpgen.networks.step_trace import Evaluate, GraphPart, TracedEvaluation, write
+from tpgen.networks.step_trace import Evaluate, GraphPart, TracedEvaluation, trace_evaluation
 
 WRITING = ForkedLock(RLock)  # while a network is written down, other tensors stand in the places of its own
 
@@ -83,7 +83,7 @@ class Program:
     ) -> Program:
         try:
             with WRITING.lock, torch.autocast("cpu", enabled=False):
-                written = write(evaluate, slots, signature, tensors)
+                written = trace_evaluation(evaluate, slots, signature, tensors)
         except TpgenError:
             raise
         except Exception as error:
@@ -228,7 +228,7 @@ def library_of(program: GraphPart, sizes: InputSizes, inputs: list[Tensor]) -> t
     call_by_name(graph.graph)
     graph.recompile()
     for like in ("", [list(x.shape) for x in inputs]):  # the first is for most, the second for those of such sizes
-        key = _key(graph, [key, like, sizes.conditions])
+        key = _library_key(graph, [key, like, sizes.conditions])
         given = tuple(x.contiguous() for x in program.given(inputs))
         found = cache.finished_entry(key, cache.PROGRAM) or _compiled_entry(key, graph, given)
         loader = _torch.PackageLoader(str(found.library), "model", False, 1, -1)
@@ -263,10 +263,10 @@ def _compile_graph(graph: fx.GraphModule, inputs: tuple) -> bytes:
     return held.getvalue()
 
 
-def _key(graph: fx.GraphModule, asked: Any) -> str:
-    # name of a library: a hash of its graph's text, its inputs, what is asked of them, constants, and who compiles
+def _library_key(graph: fx.GraphModule, more_of_key: Any) -> str:
+    # name of a library: a hash of its graph's text, its inputs, conditions on them, constants, and who compiles
     described = [
-        asked,
+        more_of_key,
         graph.code,
         [str((x.meta["val"].shape, x.meta["val"].dtype)) for x in graph.graph.find_nodes(op="placeholder")],
         [_hash_of_tensor(getattr(graph, str(x.target))) for x in graph.graph.find_nodes(op="get_attr")],

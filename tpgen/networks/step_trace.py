@@ -87,34 +87,34 @@ class TracedEvaluation:
             inputs = inputs + found
         return inputs
 
-    def right(self, made: Sequence[Tensor]) -> bool:
+    def right(self, outputs: Sequence[Tensor]) -> bool:
         """Test whether the program's outputs confirm all reused findings."""
         count = sum(search.finding.wrong is not None for search in self.searches.values())
-        return all(float(x) <= 0 for x in made[len(made) - count :])
+        return all(float(x) <= 0 for x in outputs[len(made) - count :])
 
-    def leaves(self, made: Sequence[Tensor]) -> list[Any]:
+    def leaves(self, outputs: Sequence[Tensor]) -> list[Any]:
         """Merge the program's tensors and constants into the result's leaves."""
-        rest = iter(made)
+        rest = iter(outputs)
         return [self.constants[n] if n in self.constants else next(rest) for n in range(self.result.num_leaves)]
 
-    def results(self, made: Sequence[Tensor]) -> Any:
+    def results(self, outputs: Sequence[Tensor]) -> Any:
         """Rebuild the network's result from the program's tensors."""
-        return unflatten(self.leaves(made), self.result)
+        return unflatten(self.leaves(outputs), self.result)
 
 
-def write(
+def trace_evaluation(
     evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]
 ) -> TracedEvaluation:
     """Trace an evaluation that reads parameters in the slots, at example tensors."""
     try:
-        return _write(evaluate, slots, signature, tensors, nullcontext)
+        return _trace_with_findings(evaluate, slots, signature, tensors, nullcontext)
     except TpgenError:
         raise
     except Exception:  # torch knows no sizes that depend on numbers
-        return _write(evaluate, slots, signature, tensors, Dependent)
+        return _trace_with_findings(evaluate, slots, signature, tensors, Dependent)
 
 
-def _write(
+def _trace_with_findings(
     evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor], finds: _Finds
 ) -> TracedEvaluation:
     asked = slots.gradient_flags()
@@ -187,15 +187,15 @@ def _fake_inputs(parameters: list[Tensor], tensors: list[Tensor], found: list[li
     return known, given, [[opened(x, f"found{m}_{n}") for n, x in enumerate(of)] for m, of in enumerate(found)]
 
 
-def _drop_unused_findings(graph: fx.Graph, inputs: tuple[Any, Any, Any], there: Sequence[bool]) -> tuple[Any, Any, Any]:
+def _drop_unused_findings(graph: fx.Graph, inputs: tuple[Any, Any, Any], used: Sequence[bool]) -> tuple[Any, Any, Any]:
     # inputs less those that only the example's call asked for, and which nothing reads
     known, given, found = inputs
     begin, placeholders = len(known) + len(given), graph.find_nodes(op="placeholder")
-    asked = [yes for yes, of in zip(there, found, strict=True) for _ in of]
+    asked = [yes for yes, of in zip(used, found, strict=True) for _ in of]
     for node, yes in zip(list(placeholders)[begin:], asked, strict=True):
         if not yes:
             graph.erase_node(node)
-    return known, given, [of for yes, of in zip(there, found, strict=True) if yes]
+    return known, given, [of for yes, of in zip(used, found, strict=True) if yes]
 
 
 def _run_example(

@@ -200,7 +200,7 @@ class Linear(FormModule):
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
         """Return empty operands for ``rows``, on the meta device, and indices; internal weights are left out."""
-        self._no_nodes(nodes)
+        self._refuse_nodes(nodes)
         pair = () if self.plan.f_in is None else (self.plan.f_in, self.plan.f_out or 1)
         batch = (self.num_elements or 1,) if self._by_element else () if self.shared_weights else (rows,)
         given = [(*batch, *pair, self.weight_numel), (*batch, *pair[1:], self.bias_numel)]
@@ -251,7 +251,7 @@ class Linear(FormModule):
             node = leaf_call(self, features, weight, bias, index)
             if node is not None:
                 return node
-        w, b = self._weight_of_call(weight), self._value_or_own(bias, self.bias, self.bias_numel)
+        w, b = self._checked_weight(weight), self._value_or_own(bias, self.bias, self.bias_numel)
         x, w, b = self._check_operands(features, w, b)
         elements = self._element_index(x, w, b, index)
         x, w = self._merge_operands(x, w)
@@ -358,7 +358,7 @@ class Linear(FormModule):
             f"give weight with {self.weight_numel} entries{biases}"
         )
 
-    def _weight_of_call(self, weight: Any) -> Tensor:
+    def _checked_weight(self, weight: Any) -> Tensor:
         return self._value_or_own(weight, self.weight, self.weight_numel)
 
     def __repr__(self) -> str:

@@ -67,7 +67,7 @@ class PolynomialModule(PlannedModule):
         self.internal_weights = internal_weights
         self._set_config(Config(**options))
         self._register_exact({"_like": np.zeros(0)})
-        self._rewrite()
+        self._choose_and_write_programs()
 
     # -- stages --
 
@@ -102,7 +102,7 @@ class PolynomialModule(PlannedModule):
         """Return empty operands for ``rows``, on the meta device, and indices; internal weights are left out."""
         ends = dict(self._ends)
         if not ends:
-            self._no_nodes(nodes)
+            self._refuse_nodes(nodes)
         shapes: list[tuple[int, ...]] = [
             (rows if nodes is None or name not in ends else nodes, *shape) for name, shape in self._shapes.items()
         ]

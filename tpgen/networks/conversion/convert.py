@@ -191,10 +191,10 @@ def _warn_of_kept(kept: Sequence[Kept], names: dict[nn.Module, tuple[str, ...]])
         )
 
 
-def _call_report(report: Callable[[Conversion], object], found: Conversion, swaps: Iterable[Swap]) -> None:
+def _call_report(report: Callable[[Conversion], object], conversion: Conversion, swaps: Iterable[Swap]) -> None:
     # report what was done; an error there undoes it
     try:
-        report(found)
+        report(conversion)
     except BaseException:
         for swap in swaps:
             undo(swap.module)

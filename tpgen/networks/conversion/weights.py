@@ -249,28 +249,28 @@ def _multiply_postponed(input: Any, other: Any, *, out: Any = None) -> Any:
     return found
 
 
-def _multiply_postponed_in_place(made: Any, other: Any) -> Any:
+def _multiply_postponed_in_place(rows: Any, other: Any) -> Any:
     # the tensor is another function from now on; products that were taken before keep theirs
-    found = _multiply_postponed(made, other) if isinstance(made, Postponed) and made.open else NotImplemented
+    found = _multiply_postponed(rows, other) if isinstance(rows, Postponed) and rows.open else NotImplemented
     if found is not NotImplemented:
         with without_functions():
-            return made if swapped(made, found) else NotImplemented
+            return rows if swapped(rows, found) else NotImplemented
     return found
 
 
-def _factor_as_column(made: Any, other: Any) -> Tensor | None:
+def _factor_as_column(postponed: Any, other: Any) -> Tensor | None:
     # what rows that wait are multiplied by, as a column: a number, or one for each row; None for another factor
-    if not made.made.state_is_unchanged:
+    if not postponed.made.state_is_unchanged:
         return None
     if isinstance(other, (int, float)):
-        return made.made.operands[0].new_full((1, 1), other)
+        return postponed.made.operands[0].new_full((1, 1), other)
     if not isinstance(other, Tensor) or isinstance(other, Postponed):
         return None
-    if not _can_postpone(other, waiting_source(made.made.operands[0])):
+    if not _can_postpone(other, waiting_source(postponed.made.operands[0])):
         return None
     if other.dim() == 0:
         return other.reshape(1, 1).clone()
-    return other.clone() if other.shape == (made.shape[0], 1) else None
+    return other.clone() if other.shape == (postponed.shape[0], 1) else None
 
 
 def _scatter_add_rows(input: Any, dim: int, index: Any, src: Any, *, in_place: bool, out: Any = None) -> Any:
