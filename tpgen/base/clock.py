@@ -64,11 +64,11 @@ def with_threads(number: int | None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per call, in samples of ``calls`` calls; ``taken``: preemptions per second."""
+    """Seconds per call, in samples of ``calls`` calls; ``preemptions`` per second."""
 
     samples: tuple[float, ...]
     calls: int
-    taken: float = 0.0
+    preemptions: float = 0.0
 
     @property
     def median(self) -> float:
@@ -86,14 +86,14 @@ class Timing:
     def doubt(self) -> str:
         """Reason not to compare these times, or an empty text.
 
-        >>> Timing((1.0, 2.0, 1.0, 2.0, 3.0), 1).doubt, Timing((1.0,) * 5, 1, taken=300).doubt
+        >>> Timing((1.0, 2.0, 1.0, 2.0, 3.0), 1).doubt, Timing((1.0,) * 5, 1, preemptions=300).doubt
         ('its times lie 75 % apart', 'other programs took the processor 300 times a second')
         """
         if self.spread > ROUGH:
             return f"its times lie {100 * self.spread:.0f} % apart"
         return (
-            f"other programs took the processor {self.taken:.0f} times a second"
-            if self.taken > _MOST_PREEMPTIONS
+            f"other programs took the processor {self.preemptions:.0f} times a second"
+            if self.preemptions > _MOST_PREEMPTIONS
             else ""
         )
 

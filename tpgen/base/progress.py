@@ -76,7 +76,7 @@ def step_reporter(progress: ProgressOption, total: int) -> Iterator[Callable[[st
             begun = count()
 
             def show_step_on_bar(step: str) -> None:
-                """Finish the step before on the bar, if any, and show this one."""
+                """Finish the step before on the bar, if any, and show this step."""
                 if next(begun):
                     shown.step()
                 shown.say(step)

@@ -38,6 +38,7 @@ class Constants(nn.Module):
             self._buffers[name] = rounded(values, held if anchor is None else anchor)
 
     def _apply(self, fn: Callable, recurse: bool = True) -> Self:
+        """As torch's; then round the exact constants anew."""
         super()._apply(fn, recurse)
         self._adapt_to(None)
         return self

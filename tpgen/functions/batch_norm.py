@@ -27,7 +27,7 @@ _ROWS, _PARTS = 64, 64  # as batch_norm.h has them
 
 
 class NormTable(NamedTuple):
-    """Columns, copies and scalars of a row, for the batch-norm kernel."""
+    """Copy of each column of a batch norm's rows, columns of scalars, and divisors of squared norms."""
 
     copy: Tensor  # of each column: the copy of an irrep that it is a component of
     scalars: Tensor  # the columns of scalars

@@ -76,6 +76,7 @@ def _cloned(values: Any) -> Any:
 
 
 def _record_as_finding(mode: Dependent, function: Any, *args: Any, **options: Any) -> Any:
+    """Call a function whose result's size depends on data, as a finding of ``mode``'s program."""
     leaves, spec = pytree.tree_flatten((args, options))
     places = [n for n, x in enumerate(leaves) if isinstance(x, Tensor)]
     rest = [None if isinstance(x, Tensor) else int(x) if isinstance(x, SymInt) else x for x in leaves]

@@ -63,7 +63,7 @@ def _patched_inductor() -> Iterator[None]:
     with (
         texts_as_long_as_graphs(),
         _torch.replaced_attribute(_torch.CppKernel, "need_use_acc_helper", _sum_any_length),
-        _parallel_builds(),
+        _wrapper_compiled_on_another_thread(),
         _torch.without_stack_traces(),
         warnings.catch_warnings(),
     ):
@@ -174,7 +174,7 @@ def _check_lines(graph: Any) -> Iterator[str]:
 
 
 @contextmanager
-def _parallel_builds() -> Iterator[None]:
+def _wrapper_compiled_on_another_thread() -> Iterator[None]:
     with ThreadPoolExecutor(1) as aside:
         begun: list[Future] = []
         here = get_ident()  # what other threads compile meanwhile is theirs

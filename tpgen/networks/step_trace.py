@@ -87,10 +87,10 @@ class TracedEvaluation:
             inputs = inputs + found
         return inputs
 
-    def right(self, outputs: Sequence[Tensor]) -> bool:
+    def confirms_findings(self, outputs: Sequence[Tensor]) -> bool:
         """Test whether the program's outputs confirm all reused findings."""
         count = sum(search.finding.wrong is not None for search in self.searches.values())
-        return all(float(x) <= 0 for x in outputs[len(made) - count :])
+        return all(float(x) <= 0 for x in outputs[len(outputs) - count :])
 
     def leaves(self, outputs: Sequence[Tensor]) -> list[Any]:
         """Merge the program's tensors and constants into the result's leaves."""

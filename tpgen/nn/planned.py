@@ -163,6 +163,7 @@ class PlannedModule(Constants):
         return self.to(device=mask.device, dtype=mask.dtype).train(holder.training)
 
     def _anchor(self) -> Tensor:
+        """Tensor whose dtype and device the module follows: a parameter, or else a buffer."""
         of, name = (self._holder[0], "output_mask") if self._holder else (self, self._place)
         return next((p for p in of.parameters() if p.is_floating_point()), of.get_buffer(name))
 

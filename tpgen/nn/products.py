@@ -55,6 +55,8 @@ def _split_options(
 
 
 class _Preset(TensorProduct):
+    """Base of products that derive their instructions from irreps."""
+
     @classmethod
     def from_plan(
         cls, plan: Plan, internal_weights: bool | None = None, **options: Unpack[ProductOptions]

@@ -332,7 +332,7 @@ class TensorProduct(FormModule):
         return self
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
-        # e3nn stores couplings, which are constants here
+        """Load a state without the couplings that e3nn stores, which are constants here."""
         for key in [k for k in state_dict if k.startswith(prefix + "_compiled_main_")]:
             del state_dict[key]
         super()._load_from_state_dict(state_dict, prefix, *args)

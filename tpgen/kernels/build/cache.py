@@ -151,7 +151,7 @@ def default_directory() -> Path:
 
 
 def _why_unwritable(wanted: Path) -> str:
-    # creates the directory if missing; empty text: writable
+    """Create a private directory if missing; return why no file can be written there, empty if one can."""
     try:
         make_private(wanted)
         check_private(wanted)

@@ -9,7 +9,7 @@ from functools import partial
 from tpgen.form.form import Term
 from tpgen.kernels.cpp.channel_rows import GroupBlocks, RowBlocks, RowGroup, row_arguments
 from tpgen.kernels.cpp.expressions import RegisterSums, Spelling, components
-from tpgen.kernels.cpp.parts import Parts, declared
+from tpgen.kernels.cpp.parts import PartFunctions, declared
 from tpgen.kernels.cpp.prelude import header
 from tpgen.kernels.cpp.text import Writer, add_block_sums
 from tpgen.kernels.placement.channel import ChannelPlacement, identifier, table_area, weights_area
@@ -39,7 +39,7 @@ class ChannelText:
 
     def _write_part_functions(self) -> None:
         # a function for each table and for some paths each; a group of rows takes one path after the other
-        parts, group = Parts(self.w), RowGroup(self.p)
+        parts, group = PartFunctions(self.w), RowGroup(self.p)
         for placed in self._needed_tables():
             filled = [slot for slot in self.p.tabulated_slots if self.p.filling(placed, slot)]
             arguments = [("num*", name) for slot in filled for name in (table_area(slot), f"t_{identifier(slot)}")]

@@ -75,12 +75,12 @@ class MatrixText:
         (given_x, x_step), (given_y, y_step) = self._input_address("x1", x), self._input_address("out", y)
         if "out" in self.p.opened:
             into, add = self._result_address("out", y), _cpp_bool(("out", y.index) in written)
-            weights = self._weights_address(term, "keep", term.kept)
+            weights = self._stage_weights(term, "keep", term.kept)
             sizes = f"{y.padded}, {rows}, {x.mul}"
             self.w.line(f"multiply<{y.padded}>({add}, {into}, {given_x}, {x_step}, 1, {weights}, {sizes});")
         if "x1" in self.p.opened:
             into, add = self._result_address("x1", x), _cpp_bool(("x1", x.index) in written)
-            weights = self._weights_address(term, "keep_flipped", self.p.weights["kept"] + term.flipped)
+            weights = self._stage_weights(term, "keep_flipped", self.p.weights["kept"] + term.flipped)
             sizes = f"{x.padded}, {rows}, {y.mul}"
             self.w.line(f"multiply<{x.padded}>({add}, {into}, {given_y}, {y_step}, 1, {weights}, {sizes});")
         if "w" in self.p.opened:
@@ -107,8 +107,8 @@ class MatrixText:
         row = "" if self.s.shared_weights else f" + r * {segment.size}"
         return f"{area} + {segment.scratch} * (i64)R{row}"
 
-    def _weights_address(self, term: MatrixTerm, keep: str, at: int) -> str:
-        # a row's own weights move into scratch first
+    def _stage_weights(self, term: MatrixTerm, keep: str, at: int) -> str:
+        """Write the move of a row's own weights into scratch, if any; return the address of a path's weights."""
         if self.s.shared_weights:
             return f"weights + {at}"
         self._move_weights(term, keep, f"p_w + r * {self.p.dim['w']}", "s_w")

@@ -54,7 +54,7 @@ class Memory(Generic[Known]):
     """
 
     on_device: bool = False
-    _kept: dict[int, _Kept] = field(default_factory=dict)  # by the graph that records, 0 outside
+    _facts_by_capture: dict[int, _Kept] = field(default_factory=dict)  # by the graph that records, 0 outside
 
     def of(self, index: Tensor, rows: int, find: Callable[[Tensor, int], Known], capture: int = 0) -> Known:
         """Return the fact about an index into ``rows`` rows, computed once by ``find``."""
@@ -80,10 +80,10 @@ class Memory(Generic[Known]):
 
     def _facts_of_capture(self, capture: int) -> _Kept:
         # facts of graphs captured before are dropped
-        for other in list(self._kept):  # all at once: another thread may do the same
+        for other in list(self._facts_by_capture):  # all at once: another thread may do the same
             if other not in (0, capture):
-                self._kept.pop(other, None)
-        return self._kept.setdefault(capture, WeakTensorKeyDictionary())
+                self._facts_by_capture.pop(other, None)
+        return self._facts_by_capture.setdefault(capture, WeakTensorKeyDictionary())
 
     def _part_key(self, index: Tensor, rows: int) -> tuple:
         stream = _stream_of_index(index) if self.on_device else 0

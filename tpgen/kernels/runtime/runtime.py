@@ -294,7 +294,7 @@ class Kernels:
         if self.widens(signature.call, dtype, rules, device):
             return [x.bfloat16() for x in self._run(call._replace(tensors=[x.float() for x in call.tensors]))]
         if unsupported := self.unsupported_rules(rules, dtype, device):
-            return self._run_by_row(call, signature, counts, unsupported)
+            return self._run_without_unsupported_rules(call, signature, counts, unsupported)
         target = _need_target(device)
         results = [target.empty(shape, dtype, like.device) for shape in signature.shapes(call.tensors, counts)]
         if not self.description.live or not counts["channels"]:  # nothing to compile
@@ -343,7 +343,9 @@ class Kernels:
         """Return the description with weights per row, in place of ``rules``."""
         return self.product.per_row if ELEMENTS in rules else self._text
 
-    def _run_by_row(self, call: FormCall, signature: CallSignature, counts: Counts, unsupported: Rules) -> list[Tensor]:
+    def _run_without_unsupported_rules(
+        self, call: FormCall, signature: CallSignature, counts: Counts, unsupported: Rules
+    ) -> list[Tensor]:
         indices = [index for index in self.indices(call, counts) if index.rule in unsupported]
         if fault := fault_of(indices):
             raise fault_error(fault, indices)

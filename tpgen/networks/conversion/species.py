@@ -88,7 +88,7 @@ class SpeciesProduct:
 
     def apply_grouped(self, x: Tensor, weight: Tensor, scalars: Tensor, groups: Groups) -> Tensor:
         """As `apply`, in a program that gets the rows of each species."""
-        matrices = self._sum_matrices(weight, scalars.index_select(0, groups.there), None)
+        matrices = self._sum_matrices(weight, scalars.index_select(0, groups.species_of_group), None)
         return self._apply_matrices(x, matrices, groups.group)
 
     def one_hot(self, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
@@ -128,7 +128,7 @@ class SpeciesProduct:
         groups = program.groups(y) if x.dim() == y.dim() == 2 and x.shape[0] == y.shape[0] else None
         if groups is None or y.requires_grad:
             return None
-        return self._apply_matrices(x, self._sum_matrices(weight, y, groups.there), groups.group)
+        return self._apply_matrices(x, self._sum_matrices(weight, y, groups.species_of_group), groups.group)
 
     def _apply_matrices(self, x: Tensor, matrices: Tensor, species: Tensor) -> Tensor:
         return kernel_layer(x, matrices, species, describe(self.plan))

@@ -131,6 +131,7 @@ PICTURE = OutputFile(".png", ".pdf", ".svg")  # the ending says the format
 
 
 def _why_folder_unwritable(folder: Path) -> str:
+    """Say why nothing can be made in a folder or its nearest existing parent; "" if it can."""
     there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     if not there.is_dir():
         return f"{str(there)!r} is a file, not a folder"

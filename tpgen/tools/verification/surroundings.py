@@ -107,9 +107,9 @@ def _written_inputs(subject: Subject, module: Any) -> list[tuple[str, str]]:
 
 def _changed_container_entries(subject: Subject, module: Any) -> tuple[list[str], list[str]]:
     # What a call puts into dicts and lists of its caller's: other values, and entries that are new or gone.
-    if subject.handed is None:
+    if subject.call_arguments is None:
         return [], []
-    given, before = (subject.handed(subject.arguments()) for _ in range(2))
+    given, before = (subject.call_arguments(subject.arguments()) for _ in range(2))
     with suppress(Exception):
         module(*given)
     after = _container_entries(given)

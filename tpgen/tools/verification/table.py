@@ -96,7 +96,7 @@ LAWS: dict[str, Law] = {
     "permutation": Law(
         "rows or points in another order give results in it",
         _choose_by_points(systems.permuted_systems, surroundings.also_untracked(rows.permuted_rows)),
-        lambda s: is_network(s) or s.relabel is not None,
+        lambda s: is_network(s) or s.results_of_reordered_rows is not None,
         slack=5,
         lacks=lambda s: _choose_by_points(needs(), rows.why_no_rows)(s) if is_network(s) else "",
     ),

@@ -42,7 +42,7 @@ def seconds_of_paths(request: Request, seconds: float) -> dict[int, float]:
     plan, calls = request.plan, {}
     for n, paths in plan.by_instruction.items():
         # graphs run eagerly: compiling each path alone would take minutes
-        calls[str(n)], _ = random_call(replace(request, plan=plan.maker.alone(plan, paths[0]), backend="eager"))
+        calls[str(n)], _ = random_call(replace(request, plan=plan.maker.plan_of_path(plan, paths[0]), backend="eager"))
     with torch.no_grad():
         found = time_in_turns(calls, request.device, len(calls) * seconds)
     return {int(n): timing.median for n, timing in found.items()}
