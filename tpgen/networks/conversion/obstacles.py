@@ -105,7 +105,7 @@ def why_patched(module: nn.Module) -> str | None:
     )
 
 
-def why_not_fused(network: nn.Module, block: nn.Module, name: str) -> str | None:
+def not_fused(network: nn.Module, block: nn.Module, name: str) -> str | None:
     """Why a block must still gather for product ``name`` and sum, or None: a fused product gets nodes, not edges."""
     product = block.get_submodule(name)
     if has_hooks(product):

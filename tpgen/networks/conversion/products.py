@@ -1,4 +1,4 @@
-"""Swaps of e3nn's tensor products, also for convolutions (`find_convolution`)."""
+"""Swaps of e3nn's tensor products, also for convolutions (`convolving`)."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -147,7 +147,7 @@ def _swap_product(module: nn.Module, plan: Plan, options: Mapping[str, Any]) -> 
     return Swap(module, CONVERTED[stock], describe_product, {PROGRAM: program}, exact)
 
 
-def find_convolution(
+def convolving(
     module: nn.Module, cls: type[nn.Module], options: Mapping[str, Any], held: str | None = None, paired: bool = False
 ) -> SwapOrKept:
     """`Swap` of a module to the convolution of its product (gather, product, sum), or `Kept`.

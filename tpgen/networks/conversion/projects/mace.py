@@ -12,9 +12,9 @@ from e3nn import o3
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
-from tpgen.networks.conversion.obstacles import why_not_fused
+from tpgen.networks.conversion.obstacles import not_fused
 from tpgen.networks.conversion.operations.pairs import convolved
-from tpgen.networks.conversion.products import find_convolution
+from tpgen.networks.conversion.products import convolving
 from tpgen.networks.conversion.projects.mace_contraction import (
     contraction_swap,
     is_contraction,
@@ -70,11 +70,11 @@ def _gathers_itself(module: nn.Module) -> bool:
 def _swap_interaction(network: nn.Module, block: Any, options: dict[str, Any]) -> Iterator[SwapOrKept]:
     code = getattr(inspect.unwrap(type(block).forward), "__code__", None)
     asks_for_fusion = code is not None and _FUSION in code.co_consts
-    why = why_not_fused(network, block, "conv_tp") if asks_for_fusion else _TOO_OLD
+    why = not_fused(network, block, "conv_tp") if asks_for_fusion else _TOO_OLD
     if why:
         yield Kept(block, why)
     elif mark_of(block.conv_tp) is None:
-        found = find_convolution(block.conv_tp, MaceConvolution, options, paired=True)
+        found = convolving(block.conv_tp, MaceConvolution, options, paired=True)
         yield found
         if isinstance(found, Swap):
             cls, extra, ours = type(block), {}, type(block).__module__ == _BLOCKS

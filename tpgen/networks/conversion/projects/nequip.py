@@ -11,9 +11,9 @@ import torch
 from nequip.nn._tp_scatter_base import TensorProductScatter
 from torch import Tensor, nn
 
-from tpgen.networks.conversion.obstacles import why_not_fused
+from tpgen.networks.conversion.obstacles import not_fused
 from tpgen.networks.conversion.operations.pairs import convolved
-from tpgen.networks.conversion.products import find_convolution
+from tpgen.networks.conversion.products import convolving
 from tpgen.networks.conversion.swap import Kept, SwapOrKept, mark_of
 
 
@@ -37,8 +37,8 @@ def nequip_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOr
     """Yield swaps of a NequIP model."""
     for module in network.modules():
         if type(module) is TensorProductScatter:
-            why = why_not_fused(network, module, "tp")
-            yield Kept(module, why) if why else find_convolution(module, TpgenTensorProductScatter, options, held="tp")
+            why = not_fused(network, module, "tp")
+            yield Kept(module, why) if why else convolving(module, TpgenTensorProductScatter, options, held="tp")
     yield from _keep_compiled(network)
     for where, find in _FURTHER.items():
         try:

@@ -22,8 +22,8 @@ from tpgen.networks.conversion import species
 from tpgen.networks.conversion.obstacles import (
     has_hooks,
     is_hooked_or_patched,
+    not_fused,
     renamed_copy,
-    why_not_fused,
     why_patched,
 )
 from tpgen.networks.conversion.products import SPECIES, ProductBySpecies, describe_product_by_element, find_product
@@ -133,7 +133,7 @@ def self_connections(network: nn.Module, options: dict[str, Any]) -> Iterator[Sw
     yield from [Kept(block, _UNUSUAL) for block in blocks if embeddings[block] is None][:1]  # said once
     for block in blocks:
         if embeddings[block] is not None:
-            found = None if why_not_fused(network, block, "sc") else find_product(block.sc, options)
+            found = None if not_fused(network, block, "sc") else find_product(block.sc, options)
             if isinstance(found, Swap) and SPECIES in found.extra:
                 extra = {**found.extra, "_tpgen_embedding": (embeddings[block],)}  # no child: it has a place
                 yield Swap(block.sc, TpgenSelfConnection, _describe_by_type, extra, found.exact, paired=True)

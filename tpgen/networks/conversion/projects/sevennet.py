@@ -12,9 +12,9 @@ from e3nn import o3
 from e3nn.util.jit import compile_mode
 from torch import Tensor, nn
 
-from tpgen.networks.conversion.obstacles import why_not_fused
+from tpgen.networks.conversion.obstacles import not_fused
 from tpgen.networks.conversion.operations.pairs import convolved
-from tpgen.networks.conversion.products import find_convolution
+from tpgen.networks.conversion.products import convolving
 from tpgen.networks.conversion.radial import find_weights
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
 
@@ -62,10 +62,10 @@ def _swap_convolution(network: nn.Module, module: Any, options: dict[str, Any]) 
     fused = getattr(sys.modules[type(module).__module__], _FUSED, None)
     if fused is None:
         yield Kept(module, f"of a version of sevenn without {_FUSED}: its product alone is converted; update sevenn")
-    elif isinstance(module.convolution, o3.TensorProduct) and (why := why_not_fused(network, module, "convolution")):
+    elif isinstance(module.convolution, o3.TensorProduct) and (why := not_fused(network, module, "convolution")):
         yield Kept(module, why)
     elif isinstance(module.convolution, o3.TensorProduct):
-        found = find_convolution(module.convolution, SevenNetConvolution, options, paired=True)
+        found = convolving(module.convolution, SevenNetConvolution, options, paired=True)
         yield found
         if isinstance(found, Swap):
             yield Swap(module, fused, "", {"_out_dim": module.convolution.irreps_out.dim})
