@@ -16,7 +16,7 @@ from tpgen.form.polynomial import read_operand, write_operand
 from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, by_form
 from tpgen.kernels.runtime.pairs import gather_by_rule, sum_by_rule
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, KernelTarget
-from tpgen.kernels.sweep.evaluate import ValueMemory, run_statements, summed
+from tpgen.kernels.sweep.evaluate import ValueMemory, add_products, run_statements
 from tpgen.kernels.sweep.monomials import PolynomialSweep, reads, stored_value
 from tpgen.kernels.sweep.statements import Component, Local, SweepStage, TableEntry, Tabulate, Value
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep, path_terms
@@ -71,7 +71,7 @@ class _Values(dict[Value, Tensor]):
     def __missing__(self, value: Value) -> Tensor:
         assert not isinstance(value, Local)
         if isinstance(value, TableEntry):
-            self[value] = summed(self.tables[value].terms, self)
+            self[value] = add_products(self.tables[value].terms, self)
         else:
             self[value] = self._component(value)
         return self[value]

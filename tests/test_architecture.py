@@ -198,7 +198,7 @@ def test_the_listed_imports_are_there() -> None:
 # Functions whose few answers are facts about this process, the machine or the package: there is nothing to limit.
 FACTS = {
     "tpgen.compiler.autotune": {"warn_once"},
-    "tpgen.networks.conversion.notices": {"_say"},
+    "tpgen.networks.conversion.notices": {"_warn_once"},
     "tpgen.tools.inspection.costs.roofline": {"_cached_ceilings"},
     "tpgen.kernels.cpp.text": {"read_header"},
     "tpgen.kernels.cuda.driver": {
@@ -207,13 +207,13 @@ FACTS = {
     },
     "tpgen.kernels.cuda.nvrtc": {"_candidate_files", "_load_library"},
     "tpgen.kernels.build.cache": {"_checked_directory", "fallback"},
-    "tpgen.kernels.build.compiler": {"_find", "openmp_runtime"},
+    "tpgen.kernels.build.compiler": {"_first_usable_compiler", "openmp_runtime"},
     "tpgen.kernels.build.processor": {"cpu_features"},
     "tpgen.kernels.runtime.native.functions": {"native_function"},
-    "tpgen.kernels.runtime.native.identity": {"_method", "_dict_watcher"},
+    "tpgen.kernels.runtime.native.identity": {"_identity_method", "_dict_watcher"},
     "tpgen.kernels.runtime.native.words": {
         *("_class_offset", "_bases_offset", "_function_offsets", "_cell_offset"),
-        *("_knows_lists", "_knows_shared", "_knows_order", "_knows_versions"),
+        *("_can_read_list_heads", "_can_read_inline_values", "_can_read_dict_order", "_can_read_dict_versions"),
     },
     "tpgen.kernels.runtime.native.runtime": {"_runtime"},
     "tpgen.kernels.runtime.native.source": {"process_text"},

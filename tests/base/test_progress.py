@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tpgen
-from tpgen.base.progress import announce, bar, told
+from tpgen.base.progress import announce, bar, step_reporter
 from tpgen.tools.bench.contenders import select_contenders
 from tpgen.tools.bench.run import run_benchmarks, select_problems
 
@@ -86,7 +86,7 @@ def test_ipython_in_a_terminal_gets_a_line_on_stderr(
     notebook: Notebook, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.modules["IPython"], "get_ipython", lambda: SimpleNamespace())
-    with told(True, 1) as begin:
+    with step_reporter(True, 1) as begin:
         begin("only")
     assert "only" in capfd.readouterr().err
     assert notebook.drawn == []
@@ -94,6 +94,6 @@ def test_ipython_in_a_terminal_gets_a_line_on_stderr(
 
 @pytest.mark.parametrize("nobody", [False, None])
 def test_nobody_is_told_where_nobody_asked(nobody: bool | None, capfd: pytest.CaptureFixture[str]) -> None:
-    with told(nobody, 1) as begin:
+    with step_reporter(nobody, 1) as begin:
         begin("only")
     assert capfd.readouterr() == ("", "")

@@ -272,10 +272,10 @@ assert not sys.modules.get("tpgen")
 def counted_pairs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Nets run once for each pair of edges, however few there are; the list gets how many rows each of them sees."""
     seen: list[int] = []
-    mean = pairs._mean
+    mean = pairs._mean_of_pairs
     monkeypatch.setattr(pairs, "WORTH_PAIRS", 1)
     monkeypatch.setattr(pairs, "SHARE", 2**20)
-    monkeypatch.setattr(pairs, "_mean", lambda x, found: (seen.append(found.numbers), mean(x, found))[1])
+    monkeypatch.setattr(pairs, "_mean_of_pairs", lambda x, found: (seen.append(found.numbers), mean(x, found))[1])
     return seen
 
 

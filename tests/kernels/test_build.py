@@ -147,7 +147,7 @@ def test_no_compiler(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(compiler, "find_spec", lambda _: None)
-    compiler._find.cache_clear()
+    compiler._first_usable_compiler.cache_clear()
     with pytest.raises(BackendError, match=r"and none was found: install g\+\+ 9.*pip install ziglang"):
         run_product()
 

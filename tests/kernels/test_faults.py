@@ -105,14 +105,14 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_library_removed_between_check_and_use_is_built_again(
     unloaded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finished = cache.finished
+    finished = cache.finished_entry
 
     def removed(*wanted: str) -> cache.Entry | None:
         entry = finished(*wanted)
         entry.library.unlink()
         return entry
 
-    monkeypatch.setattr(cache, "finished", removed)
+    monkeypatch.setattr(cache, "finished_entry", removed)
     run_product()
     assert len(libraries(unloaded)) == 1
 

@@ -104,7 +104,7 @@ def test_generated_text(name: str, request: pytest.FixtureRequest) -> None:
     kernel = GOLDEN[name]
     schedule = plan_schedule(form_of(kernel.plan(), kernel.layout), kernel.target)
     p = place(schedule, kernel.opened, kernel.rules)
-    before = prelude(schedule.target, p.tiles, getattr(schedule, "rows", 0), p.tails)
+    before = prelude(schedule.target, p.transpose_widths, getattr(schedule, "rows", 0), p.tail_widths_and_items)
     text = without_headers(without_prelude(generate(p).text, before), "cpp")
     check_golden(FOLDER / f"{name}.cpp", text, request)
 

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from tests.machine import needs_compiler
-from tpgen.kernels.build.build import Wanted, load_library
+from tpgen.kernels.build.build import LibraryRequest, load_library
 from tpgen.kernels.runtime.memory import LARGE as LEAST
-from tpgen.kernels.runtime.memory import empty, kept, none_kept, release
+from tpgen.kernels.runtime.memory import empty, kept_bytes, none_kept, release
 from tpgen.kernels.runtime.native import runtime as native
 from tpgen.kernels.runtime.native.runtime import runtime
 from tpgen.kernels.runtime.native.source import libtorch, native_header
@@ -92,7 +92,7 @@ class Arena:
 
     def __init__(self, limit: int = -1) -> None:
         text = HARNESS.format(torch=native_header("torch"), memory=native_header("memory"))
-        self.library: Any = load_library(Wanted(text, "reset", (libtorch(),)))
+        self.library: Any = load_library(LibraryRequest(text, "reset", (libtorch(),)))
         self.library.address.restype = ctypes.c_void_p
         self.library.reset(ctypes.c_int64(limit))
 
@@ -209,18 +209,18 @@ def test_results_take_the_room_that_they_fill() -> None:
 def test_what_is_kept_can_be_seen_and_released() -> None:
     del_me = empty(LARGE, torch.float32)
     del del_me
-    assert kept() >= LARGE[0] * 4
+    assert kept_bytes() >= LARGE[0] * 4
     release()
-    assert kept() == 0
+    assert kept_bytes() == 0
 
 
 def test_the_least_size_is_that_of_the_runtime() -> None:
     release()
     below, at = empty((LEAST // 4 - 1,), torch.float32), empty((LEAST // 4,), torch.float32)
     del below
-    assert kept() == PAGE - LEAST
+    assert kept_bytes() == PAGE - LEAST
     del at
-    assert kept() == PAGE
+    assert kept_bytes() == PAGE
 
 
 def test_more_than_there_is_is_torchs_error() -> None:
@@ -236,10 +236,10 @@ def test_nothing_is_kept_meanwhile() -> None:
     with none_kept():
         made = empty(LARGE, torch.float32)
         del made
-        assert kept() == 0
+        assert kept_bytes() == 0
     made = empty(LARGE, torch.float32)
     del made
-    assert kept() > 0
+    assert kept_bytes() > 0
 
 
 def test_a_forked_process_has_the_memory() -> None:

@@ -69,9 +69,9 @@ def test_rows_form_groups_where_there_are_many_paths() -> None:
         assert (placement.in_parts, placement.group) == (True, rows)
         assert f"groups of {rows} rows" in str(placement)
         first, second = (path.term for path in placement.sweep.paths[:2])
-        assert {view.operand for view in placement.ahead(first)} == {"w", "out"}
-        assert placement.schedule.view(second, "w") in placement.ahead(first)
-        assert not placement.ahead(placement.sweep.paths[-1].term)
+        assert {view.operand for view in placement.views_to_prefetch(first)} == {"w", "out"}
+        assert placement.schedule.view(second, "w") in placement.views_to_prefetch(first)
+        assert not placement.views_to_prefetch(placement.sweep.paths[-1].term)
 
 
 def test_owners_are_named() -> None:

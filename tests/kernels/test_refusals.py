@@ -53,7 +53,7 @@ def refuse(fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         script.write_text(COMPILER.format(**fields), encoding="utf-8")
         script.chmod(0o755)
         monkeypatch.setenv("TPGEN_CXX", str(script))
-        compiler._find.cache_clear()
+        compiler._first_usable_compiler.cache_clear()
         kernels_of.cache_clear()
         return lambda: len(log.read_text().splitlines()) if log.exists() else 0
 

@@ -8,11 +8,11 @@ import pytest
 from torch import Tensor
 
 from tpgen.networks import step_program
-from tpgen.networks.sizes import HeldSizes
+from tpgen.networks.sizes import InputSizes
 from tpgen.networks.step_trace import GraphPart
 
 
-def _interpreted(program: GraphPart, sizes: HeldSizes, _inputs: list[Tensor]) -> tuple[Callable, HeldSizes]:
+def _interpreted(program: GraphPart, sizes: InputSizes, _inputs: list[Tensor]) -> tuple[Callable, InputSizes]:
     return lambda given: list(program.graph.forward(*given)), sizes
 
 

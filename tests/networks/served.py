@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import tpgen
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
-from tpgen.networks.kinds import Kind
+from tpgen.networks.kinds import CallKind
 from tpgen.networks.served import Calls, serve
 
 
@@ -51,15 +51,15 @@ def given(atoms: int = 5, seed: int = 0) -> dict[str, Tensor]:
 def served_calls() -> Iterator[list[int]]:
     """A list that gets an entry for each call that a program serves."""
     calls: list[int] = []
-    run = Kind.served
+    run = CallKind.served
 
-    def served(self: Kind, *rest: Any) -> Any:
+    def served(self: CallKind, *rest: Any) -> Any:
         found = run(self, *rest)
         calls.extend([0] * (found is not None))
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Kind, "served", served)
+        patch.setattr(CallKind, "served", served)
         yield calls
 
 
@@ -105,6 +105,6 @@ def calls_of(network: nn.Module) -> Calls:
     return vars(network)["_tpgen_calls"]
 
 
-def kind_of(network: nn.Module) -> Kind:
+def kind_of(network: nn.Module) -> CallKind:
     ((kind,),) = calls_of(network)._kinds.values()
     return kind

@@ -15,7 +15,7 @@ from tests.machine import needs_compiler
 from tpgen.networks import step_program
 from tpgen.networks.edges import find_rows
 from tpgen.networks.program import network_program
-from tpgen.networks.sizes import HeldSizes
+from tpgen.networks.sizes import InputSizes
 from tpgen.networks.step_trace import GraphPart
 
 GATHERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -77,7 +77,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Rules of the calls of each program, which is run as it stands then."""
     seen: list[str] = []
 
-    def library_of(program: GraphPart, sizes: HeldSizes, _inputs: list[Tensor]) -> tuple[Callable, HeldSizes]:
+    def library_of(program: GraphPart, sizes: InputSizes, _inputs: list[Tensor]) -> tuple[Callable, InputSizes]:
         seen.extend(rules(program.graph.graph))
         program.graph.recompile()
         return lambda given: list(program.graph.forward(*given)), sizes

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import tpgen
 from tests.networks.interpreted import interpreted  # noqa: F401  a fixture
 from tests.networks.served import Field, assert_same, calls_of, given, kind_of, ready, twins
-from tpgen.networks.bypass import by_networks
+from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.served import serve
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -172,7 +172,7 @@ def _inner_kinds(own: Any) -> Any:
 def test_the_network_itself_is_called_where_somebody_asks_for_it(counted: list[int]) -> None:
     _, own = twins()
     ready(own)
-    with by_networks():
+    with bypassing_programs():
         own(given())
     assert not counted
     step = tpgen.compile_step(own)

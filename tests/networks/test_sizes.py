@@ -14,13 +14,13 @@ from tests.machine import needs_compiler
 from tpgen.networks import step_program
 from tpgen.networks.packages import write_package
 from tpgen.networks.program import network_program
-from tpgen.networks.sizes import HeldSizes
+from tpgen.networks.sizes import InputSizes
 
 HERE = torch.device("cpu")
 
 
-def sizes(*shapes: tuple, conditions: tuple[str, ...] = ()) -> HeldSizes:
-    return HeldSizes(shapes, ((torch.float64, HERE),) * len(shapes), conditions)
+def sizes(*shapes: tuple, conditions: tuple[str, ...] = ()) -> InputSizes:
+    return InputSizes(shapes, ((torch.float64, HERE),) * len(shapes), conditions)
 
 
 def zeros(*shapes: tuple[int, ...]) -> list[Tensor]:

@@ -17,7 +17,7 @@ from tpgen.base.errors import InputError
 from tpgen.networks import step_program
 from tpgen.networks.named import _named_form
 from tpgen.networks.signature import ParameterSlots, Signature
-from tpgen.networks.step_trace import write
+from tpgen.networks.step_trace import trace_evaluation
 
 NAMES = ("positions", "elements", "edges")
 
@@ -119,6 +119,6 @@ def test_an_example_asks_for_no_gradients_of_parameters() -> None:
         return network(x)
 
     signature, tensors = Signature.of((torch.ones(5, 3),), {})
-    write(evaluate, ParameterSlots(network, gradients=False), signature, tensors)
+    trace_evaluation(evaluate, ParameterSlots(network, gradients=False), signature, tensors)
     assert asked == [False, False]  # the example, and while it is written down
     assert network.weight.requires_grad

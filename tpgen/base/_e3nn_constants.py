@@ -20,11 +20,11 @@ class ConstantsOfE3nn(MetaPathFinder):
         spec = PathFinder.find_spec(fullname, path, target) if fullname == _READER else None
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader
-            loader.exec_module = _allowing_slices(loader.exec_module)
+            loader.exec_module = _with_slices_allowed_in_files(loader.exec_module)
         return spec
 
 
-def _allowing_slices(execute: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+def _with_slices_allowed_in_files(execute: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
     def exec_module(module: ModuleType) -> None:
         from torch.serialization import safe_globals
 

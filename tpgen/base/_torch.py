@@ -178,7 +178,7 @@ _PATCHING = ForkedLock(RLock)
 
 
 @contextmanager
-def instead(owner: Any, name: str, change: Callable[[Any], Any]) -> Iterator[None]:
+def replaced_attribute(owner: Any, name: str, change: Callable[[Any], Any]) -> Iterator[None]:
     """Replace an existing attribute by ``change(value)`` inside the block, in one thread at a time."""
     # of two threads, each would restore what the other has set
     with _PATCHING.lock:
@@ -197,7 +197,7 @@ def without_stack_traces() -> Any:
     """Trace without recording source lines."""
     # they take a tenth of the time
     config = __getattr__("fx_config")  # a module does not look into its own __getattr__
-    return instead(config, "do_not_emit_stack_traces", lambda _: True)
+    return replaced_attribute(config, "do_not_emit_stack_traces", lambda _: True)
 
 
 @contextmanager
@@ -208,13 +208,13 @@ def with_small_sizes(assume_nonzero: bool = False) -> Iterator[None]:
     """
     shapes, fakes = __getattr__("shape_config"), __getattr__("fake_impls")
     # by such questions torch looks for memory that overlaps, of which a network that has been called has none
-    unasked = instead(torch, "_debug_has_internal_overlap", lambda _: lambda _: 0)
-    views = instead(fakes, "_compute_stride", _size_oblivious_strides)
-    symbols = instead(
+    unasked = replaced_attribute(torch, "_debug_has_internal_overlap", lambda _: lambda _: 0)
+    views = replaced_attribute(fakes, "_compute_stride", _size_oblivious_strides)
+    symbols = replaced_attribute(
         __getattr__("symbolic_shapes"), "make_symbol", (lambda x: x) if assume_nonzero else _nonnegative_symbols
     )
     with (
-        instead(shapes, "backed_size_oblivious", lambda _: True),
+        replaced_attribute(shapes, "backed_size_oblivious", lambda _: True),
         symbols,
         unasked,
         views,

@@ -64,11 +64,11 @@ def with_threads(number: int | None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per call, in samples of ``calls`` calls; ``taken``: preemptions per second."""
+    """Seconds per call, in samples of ``calls`` calls; ``preemptions`` per second."""
 
     samples: tuple[float, ...]
     calls: int
-    taken: float = 0.0
+    preemptions: float = 0.0
 
     @property
     def median(self) -> float:
@@ -86,14 +86,14 @@ class Timing:
     def doubt(self) -> str:
         """Reason not to compare these times, or an empty text.
 
-        >>> Timing((1.0, 2.0, 1.0, 2.0, 3.0), 1).doubt, Timing((1.0,) * 5, 1, taken=300).doubt
+        >>> Timing((1.0, 2.0, 1.0, 2.0, 3.0), 1).doubt, Timing((1.0,) * 5, 1, preemptions=300).doubt
         ('its times lie 75 % apart', 'other programs took the processor 300 times a second')
         """
         if self.spread > ROUGH:
             return f"its times lie {100 * self.spread:.0f} % apart"
         return (
-            f"other programs took the processor {self.taken:.0f} times a second"
-            if self.taken > _MOST_PREEMPTIONS
+            f"other programs took the processor {self.preemptions:.0f} times a second"
+            if self.preemptions > _MOST_PREEMPTIONS
             else ""
         )
 
@@ -132,23 +132,23 @@ def time_in_turns(
     samples: dict[str, list[float]] = {name: [] for name in calls}
     order, shuffled = list(calls), random.Random(0)
     gc.collect()
-    start, before = time.perf_counter(), _preemptions()
+    start, before = time.perf_counter(), _preemption_count()
     with no_collection():  # of cycles of earlier work, which would fall on one call
-        for done in _shares_done(start, seconds, rounds, repeats):
+        for done in _share_done_after_each_round(start, seconds, rounds, repeats):
             shuffled.shuffle(order)
             for name in order:
                 samples[name].append(seconds_of(calls[name], device, count[name], clock))
             tick(done)
-    taken = 0.0 if clock is processor_time else (_preemptions() - before) / (time.perf_counter() - start)
+    taken = 0.0 if clock is processor_time else (_preemption_count() - before) / (time.perf_counter() - start)
     return {name: Timing(tuple(samples[name]), count[name], taken) for name in calls}
 
 
-def _preemptions() -> int:
+def _preemption_count() -> int:
     # how often the system has taken the processor from this process
     return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def _shares_done(start: float, seconds: float, rounds: int, repeats: int | None) -> Iterator[float]:
+def _share_done_after_each_round(start: float, seconds: float, rounds: int, repeats: int | None) -> Iterator[float]:
     # yields once per round, as far as the share can be known
     number = 0
     while True:

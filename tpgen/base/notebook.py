@@ -78,7 +78,7 @@ def _html_cell(tag: str, text: str, is_left: bool, share: float | None) -> str:
     return f'<{tag} style="{";".join(filter(None, style))}">{escape(text)}</{tag}>'
 
 
-def lines(*texts: str) -> str:
+def div_lines(*texts: str) -> str:
     """One HTML ``div`` per non-empty text."""
     return "".join(f"<div>{escape(text)}</div>" for text in texts if text)
 

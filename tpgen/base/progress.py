@@ -9,7 +9,7 @@ from html import escape
 from itertools import count
 from typing import Any
 
-Told = bool | Callable[[str], Any] | None  # whether a bar is drawn, or who is told the name of each step
+ProgressOption = bool | Callable[[str], Any] | None  # whether a bar is drawn, or who is told the name of each step
 
 
 def announce(what: str) -> None:
@@ -62,11 +62,11 @@ def bar(total: int) -> Iterator[Progress]:
 
 
 @contextmanager
-def told(progress: Told, total: int) -> Iterator[Callable[[str], Any]]:
+def step_reporter(progress: ProgressOption, total: int) -> Iterator[Callable[[str], Any]]:
     """Yield a function that reports step names to a bar (True), to the user's function, or nowhere.
 
     >>> seen = []
-    >>> with told(seen.append, 1) as begin:
+    >>> with step_reporter(seen.append, 1) as begin:
     ...     begin("first")
     >>> seen
     ['first']
@@ -75,12 +75,13 @@ def told(progress: Told, total: int) -> Iterator[Callable[[str], Any]]:
         with bar(total) as shown:
             begun = count()
 
-            def report_step(step: str) -> None:
+            def show_step_on_bar(step: str) -> None:
+                """Finish the step before on the bar, if any, and show this step."""
                 if next(begun):
                     shown.step()
                 shown.say(step)
 
-            yield report_step
+            yield show_step_on_bar
             shown.step()
     else:
         yield progress or (lambda step: None)

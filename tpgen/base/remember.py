@@ -79,7 +79,7 @@ def remembered(what: str, entries: int = _ENTRIES) -> Callable[[Callable[..., _T
     ([1, 4, 9], 2)
     >>> _ = _all.pop()
     """
-    most = _entry_limit(entries)
+    most = _entries_within_user_limit(entries)
 
     def keep(function: Callable[..., _T]) -> _lru_cache_wrapper[_T]:
         made = lru_cache(most)(function)
@@ -102,7 +102,7 @@ class Shelf(dict[K, V]):
 
     def __init__(self, what: str, entries: int = _ENTRIES) -> None:
         super().__init__()
-        self._most, self._guard = _entry_limit(entries), ForkedLock()
+        self._most, self._guard = _entries_within_user_limit(entries), ForkedLock()
         watched(Watched(what, self.__len__, self._most, self.clear))
 
     def __setitem__(self, key: K, value: V) -> None:
@@ -136,6 +136,6 @@ def setting(name: str, unit: str) -> int | None:
     return int(text) if text else None
 
 
-def _entry_limit(entries: int) -> int:
+def _entries_within_user_limit(entries: int) -> int:
     asked = setting("TPGEN_CACHE_ENTRIES", "entries")
     return entries if asked is None else min(entries, max(asked, 1))

@@ -69,7 +69,7 @@ class RowFunction:
 
     run: Callable[..., Sequence[Tensor]]  # of the program and the arguments
     given: tuple[Depth, ...]
-    made: tuple[ChunkedResult, ...]
+    results: tuple[ChunkedResult, ...]
     key: tuple
     order: int = 0  # of derivatives
 
@@ -91,7 +91,7 @@ class RowFunction:
                 results, along = zip(*pairs, strict=True)
                 return torch.autograd.grad(results, at, along, create_graph=further, materialize_grads=True)
 
-        given = self.given + tuple(x.depth for x, yes in zip(self.made, has_cotangent, strict=True) if yes)
+        given = self.given + tuple(x.depth for x, yes in zip(self.results, has_cotangent, strict=True) if yes)
         made = tuple(ChunkedResult(self.given[n], n) for n in wanted)
         return RowFunction(run, given, made, (*self.key, tuple(has_cotangent), tuple(wanted)), self.order + 1)
 
@@ -164,7 +164,9 @@ class Chunked(Differentiable[Any]):
                 x if axis is None else x.narrow(axis, start, rows) for x, axis in zip(arguments, axes, strict=True)
             ]
             made = function.run(program, *parts)
-            rooms = rooms or [_result_buffer(r, x, arguments, batch) for r, x in zip(function.made, made, strict=True)]
+            rooms = rooms or [
+                _result_buffer(r, x, arguments, batch) for r, x in zip(function.results, made, strict=True)
+            ]
             for (total, axis, _), x in zip(rooms, made, strict=True):
                 if axis is None:
                     total.add_(x)

@@ -36,7 +36,7 @@ _Slots = tuple[int, ...]  # positions among the slots of the form
 
 
 class ClosedForm(Differentiable[Any]):
-    """Programs of a form, one per choice of open slots, compiled at first use.
+    """Programs of a form, compiled at first use: one per choice of open slots, whose values it computes.
 
     ``like`` gives dtype and device.  ``copies`` clones results that the next run overwrites.
     """
@@ -77,7 +77,7 @@ class ClosedForm(Differentiable[Any]):
     def call(self, point: Sequence[Any], rest: tuple) -> tuple:
         return point, *rest
 
-    def asks(self, call: Any) -> bool:
+    def asks_for_used_gradients(self, call: Any) -> bool:
         return False  # an operand that is absent has no node to ask
 
     def pull_back(self, call: Any, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]) -> list[Tensor | None]:
@@ -145,7 +145,7 @@ class ClosedForm(Differentiable[Any]):
         return self._programs[key]
 
     def emission(self, opened: _Slots, read: _Slots = ()) -> Emission:
-        """Write the program that opens some slots."""
+        """Write the program of the ``opened`` slots, from the paths that read all slots in ``read``."""
         form = self._form.reading(*(self._form.slots[n] for n in read))
         forms = tuple(form.open(*form.slots[n]) for n in opened)
         names = ", ".join("*".join(f.opened) for f in forms)

@@ -16,7 +16,7 @@ class Constants(nn.Module):
 
     __jit_ignored_attributes__ = ("_exact",)  # name -> exact values; means nothing to TorchScript
 
-    def _hold(self, exact: Mapping[str, np.ndarray], persistent: bool = False) -> Self:
+    def _register_exact(self, exact: Mapping[str, np.ndarray], persistent: bool = False) -> Self:
         """Register exact constants as buffers."""
         self.__dict__["_exact"] = {**self.__dict__.get("_exact", {}), **exact}
         for name, values in exact.items():
@@ -29,8 +29,8 @@ class Constants(nn.Module):
         """Floating-point parameter that determines dtype and device, or None."""
         return next((p for p in self.parameters() if p.is_floating_point()), None)
 
-    def _settle(self, anchor: Tensor | None) -> None:
-        """Round the constants anew, for the anchor's dtype and device."""
+    def _adapt_to(self, anchor: Tensor | None) -> None:
+        """Round the constants anew, for the anchor's dtype and device (None: their own)."""
         exact: dict[str, np.ndarray] = self.__dict__.get("_exact", {})
         for name, values in exact.items():
             held = self._buffers[name]
@@ -38,13 +38,14 @@ class Constants(nn.Module):
             self._buffers[name] = rounded(values, held if anchor is None else anchor)
 
     def _apply(self, fn: Callable, recurse: bool = True) -> Self:
+        """As torch's; then round the exact constants anew."""
         super()._apply(fn, recurse)
-        self._settle(None)
+        self._adapt_to(None)
         return self
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
-        self._settle(self._anchor())
+        self._adapt_to(self._anchor())
 
 
 def rounded(values: np.ndarray, like: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from torch.fx.graph import PythonCode
 from tpgen.base import _torch
 from tpgen.base.drawing.graphs import graph_picture
 from tpgen.base.errors import EmitError, unknown
-from tpgen.base.notebook import Shown, collapsible, html_table, lines
+from tpgen.base.notebook import Shown, collapsible, div_lines, html_table
 from tpgen.base.remember import remembered
 from tpgen.emitter.constants import Constants, rounded
 from tpgen.emitter.frame import GivenOperands
@@ -63,7 +63,7 @@ class Emission(Shown):
     def _repr_html_(self) -> str:
         rows = [tuple(cell[:_WIDEST] for cell in row) for row in graph_rows(self.graph)]
         shown = html_table(rows, left=range(6)) + graph_picture(graph_dots(self.graph))
-        return lines(self.title) + shown + collapsible("code", self.code.strip())
+        return div_lines(self.title) + shown + collapsible("code", self.code.strip())
 
 
 class EmittedModule(Constants, fx.GraphModule):
@@ -77,7 +77,7 @@ class EmittedModule(Constants, fx.GraphModule):
         like = torch.empty(0, device="cpu")
         held: dict[str, Any] = {name: rounded(values, like) for name, values in emission.constants.items()}
         made = cls(held, emission.graph, class_name="tpgen_" + emission.title.split(" ")[0])
-        return made._hold(emission.constants)
+        return made._register_exact(emission.constants)
 
     def recompile(self) -> PythonCode:
         written = super().recompile()
@@ -87,7 +87,9 @@ class EmittedModule(Constants, fx.GraphModule):
     def __deepcopy__(self, memo: dict) -> EmittedModule:
         copied = super().__deepcopy__(memo)
         assert isinstance(copied, EmittedModule)
-        return copied._hold(self.__dict__["_exact"])  # fx forgets exact values, and that buffers are not persistent
+        return copied._register_exact(
+            self.__dict__["_exact"]
+        )  # fx forgets exact values, and that buffers are not persistent
 
 
 _SHARED = "fx_generated_"  # names that torch makes of the text, where profilers ask for it: others may have the same
@@ -97,10 +99,10 @@ def forget_text_with(code: CodeType) -> None:
     """Free a graph's source text with its code."""
     # torch would keep the text of every graph ever made
     if not code.co_filename.startswith(_SHARED):
-        weakref.finalize(code, _drop_cached_text, code.co_filename).atexit = False
+        weakref.finalize(code, _drop_cached_source_text, code.co_filename).atexit = False
 
 
-def _drop_cached_text(name: str) -> None:
+def _drop_cached_source_text(name: str) -> None:
     # from linecache and from torch's own cache
     linecache.cache.pop(name, None)
     if (texts := getattr(_torch, "graph_texts", None)) is not None:

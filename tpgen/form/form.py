@@ -28,7 +28,7 @@ from math import prod
 from tpgen.base.drawing.path_map import PathMap, Route, path_picture
 from tpgen.base.errors import EmitError, unknown
 from tpgen.base.locks import cached_property
-from tpgen.base.notebook import Shown, html_table, lines
+from tpgen.base.notebook import Shown, div_lines, html_table
 from tpgen.form.contraction import BATCH, Contraction, Coupling, Delta, Factor, Ones, Pairs
 from tpgen.planner.modes import Mode
 from tpgen.planner.plan import OUT, ROW, SHARED, Path, Plan
@@ -283,7 +283,7 @@ class Form(Shown):
 
     def _repr_html_(self) -> str:
         rows = [("path", "einsum"), *((t.path, self.contraction(t)) for t in self.live_terms)]
-        said = lines(f"{self._summary()} (open: {'*'.join(self.opened)})")
+        said = div_lines(f"{self._summary()} (open: {'*'.join(self.opened)})")
         return said + html_table(rows, left=(1,)) + path_picture(self.path_map)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tpgen.base.errors import InputError
 from tpgen.base.remember import remembered
-from tpgen.functions.numbers import can_build, constants, run_kernel, text_of
+from tpgen.functions.numbers import can_build, constants, function_source, run_kernel
 from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.build.compiler import target
 from tpgen.kernels.runtime.memory import empty
@@ -27,7 +27,7 @@ _ROWS, _PARTS = 64, 64  # as batch_norm.h has them
 
 
 class NormTable(NamedTuple):
-    """Columns, copies and scalars of a row, for the batch-norm kernel."""
+    """Copy of each column of a batch norm's rows, columns of scalars, and divisors of squared norms."""
 
     copy: Tensor  # of each column: the copy of an irrep that it is a component of
     scalars: Tensor  # the columns of scalars
@@ -85,7 +85,7 @@ def can_batch_norm(dtype: torch.dtype) -> bool:
 
 @remembered("kernels of batch norms")
 def _kernel(dtype: torch.dtype) -> Callable[..., int]:
-    return load_kernel(text_of("batch_norm", dtype), addresses=11, numbers=1)
+    return load_kernel(function_source("batch_norm", dtype), addresses=11, numbers=1)
 
 
 class _BatchNorm(torch.autograd.Function):
@@ -93,7 +93,19 @@ class _BatchNorm(torch.autograd.Function):
     def forward(ctx: Any, table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, ...]:
         columns, copies = len(table.copy), len(table.divisor)
         out, moments = empty(tuple(x.shape), x.dtype), x.new_empty(columns + 2 * copies)
-        given = x, None, weight, bias, table.numbers, constants(x.dtype, eps), moments, out, None, None, _scratch(x)
+        given = (
+            x,
+            None,
+            weight,
+            bias,
+            table.numbers,
+            constants(x.dtype, eps),
+            moments,
+            out,
+            None,
+            None,
+            _empty_scratch(x),
+        )
         run_kernel(_kernel(x.dtype), given, len(x))
         ctx.save_for_backward(x, weight, bias, moments)
         ctx.table, ctx.eps = table, eps
@@ -109,12 +121,12 @@ class _BatchNorm(torch.autograd.Function):
             return None, *_torch_gradients(table, x, weight, bias, g, ctx.eps), None
         by_x, by_weight, by_bias = empty(tuple(x.shape), x.dtype), torch.empty_like(weight), torch.empty_like(bias)
         g = g.contiguous()
-        given = x, g, weight, bias, table.numbers, None, moments, by_x, by_weight, by_bias, _scratch(x)
+        given = x, g, weight, bias, table.numbers, None, moments, by_x, by_weight, by_bias, _empty_scratch(x)
         run_kernel(_kernel(x.dtype), given, len(x))
         return None, by_x, by_weight, by_bias, None
 
 
-def _scratch(x: Tensor) -> Tensor:
+def _empty_scratch(x: Tensor) -> Tensor:
     parts = min(-(-len(x) // _ROWS), _PARTS)
     return torch.empty(4 * (parts + 1) * (x.shape[1] + target(x.dtype).lanes), dtype=torch.float64)
 

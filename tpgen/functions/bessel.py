@@ -75,7 +75,7 @@ def _are_usual(*tensors: Tensor) -> bool:
 def by_definition(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
     """Compute `cut_bessel` by PyTorch operations."""
     u = _envelope(r, shape)
-    return _waves(r.reshape(-1, 1), w, shape) * u.reshape(-1, 1), u
+    return _bessel_waves(r.reshape(-1, 1), w, shape) * u.reshape(-1, 1), u
 
 
 def _envelope(r: Tensor, shape: CutBessel) -> Tensor:
@@ -84,7 +84,7 @@ def _envelope(r: Tensor, shape: CutBessel) -> Tensor:
     return u * (r < shape.cutoff) if shape.ends else u
 
 
-def _waves(r: Tensor, w: Tensor, shape: CutBessel) -> Tensor:
+def _bessel_waves(r: Tensor, w: Tensor, shape: CutBessel) -> Tensor:
     w = w.reshape(1, -1)
     return shape.prefactor * (w * torch.sinc(w * r / torch.pi) if shape.limit else torch.sin(w * r) / r)
 
@@ -119,7 +119,7 @@ def _torch_slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Te
     if g is None:
         return by_alone
     column = r.reshape(-1, 1)
-    waves = _waves(column, w, shape)
+    waves = _bessel_waves(column, w, shape)
     rise = (shape.prefactor * w.reshape(1, -1) * torch.cos(w.reshape(1, -1) * column) - waves) / column
     if shape.limit:  # functions are even at zero; their second derivatives are no numbers, as those of torch.sinc
         rise = torch.where(column == 0, 0, rise)
@@ -176,12 +176,12 @@ def bessel_slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Te
 
 
 def _run_bessel_kernel(r: Tensor, w: Tensor, shape: CutBessel, *others: Tensor | None) -> bool:
-    operands = (r, w, _constants(shape, w.numel(), r.dtype), *others)
+    operands = (r, w, _kernel_constants(shape, w.numel(), r.dtype), *others)
     return run_kernel(kernel_of("bessel", r.dtype), operands, r.numel()) == 0
 
 
 @remembered("constants of Bessel functions", entries=64)
-def _constants(shape: CutBessel, functions: int, dtype: torch.dtype) -> ctypes.Array:
+def _kernel_constants(shape: CutBessel, functions: int, dtype: torch.dtype) -> ctypes.Array:
     end = shape.cutoff if shape.ends else math.inf
     least = torch.finfo(dtype).tiny ** 0.5 if shape.limit else 0.0  # whose square is a number too
     return constants(dtype, shape.prefactor, shape.cutoff, shape.power, end, least, functions)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tpgen.base.errors import InputError
 from tpgen.base.remember import remembered
-from tpgen.functions.numbers import KernelFunction, can_build, recorded_function, run_kernel, text_of
+from tpgen.functions.numbers import KernelFunction, can_build, function_source, recorded_function, run_kernel
 from tpgen.kernels.build.build import load_kernel
 from tpgen.kernels.build.compiler import target
 from tpgen.kernels.cpp.text import literal
@@ -99,7 +99,7 @@ def gate_text(table: GateTable, dtype: torch.dtype) -> str:
         for run in table.runs
     ]
     sizes = f"enum {{ IN = {table.dim_in}, OUT = {table.dim_out} }};  // numbers of a row, and of its result"
-    return text_of("gate", dtype, (*tiles, sizes, " \\\n  ".join(["#define EVERY_RUN(STEP, ...)", *runs])))
+    return function_source("gate", dtype, (*tiles, sizes, " \\\n  ".join(["#define EVERY_RUN(STEP, ...)", *runs])))
 
 
 @remembered("kernels of gates")
@@ -128,9 +128,9 @@ def gate_second(table: GateTable, c: Tensor, g: Tensor, x: Tensor) -> tuple[Tens
     return by_g, by_x
 
 
-def _run_gate_kernel(table: GateTable, given: Sequence[Tensor], made: Sequence[Tensor | None]) -> None:
+def _run_gate_kernel(table: GateTable, given: Sequence[Tensor], results: Sequence[Tensor | None]) -> None:
     held = [x.contiguous() for x in given]  # as long as the kernel reads them
-    operands = (*held, *[None] * (4 - len(held)), *made)
+    operands = (*held, *[None] * (4 - len(held)), *results)
     run_kernel(_kernel(table, given[0].dtype), operands, given[0].shape[:-1].numel())
 
 

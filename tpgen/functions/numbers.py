@@ -23,10 +23,10 @@ from tpgen.nn.plain_tensors import is_usual
 _NEEDS = {"silu": ("functions",), "gate": ("functions",)}  # headers beside this file, besides `numbers.h`
 
 
-def text_of(name: str, dtype: torch.dtype, tables: Sequence[str] = ()) -> str:
+def function_source(name: str, dtype: torch.dtype, tables: Sequence[str] = ()) -> str:
     """Write the source of the kernel of header ``name``, float32 or float64, after C++ ``tables``.
 
-    >>> "tpgen_kernel" in text_of("silu", torch.float32)
+    >>> "tpgen_kernel" in function_source("silu", torch.float32)
     True
     """
     parts = [type_names(target(dtype)), *map(header, ("system", "threads", "plain"))]
@@ -63,7 +63,7 @@ def kernel_of(name: str, dtype: torch.dtype) -> Callable[..., int]:
 
     Raises `BackendError` without a compiler, `KernelError` if compilation fails.
     """
-    return load_kernel(text_of(name, dtype), addresses=8, numbers=1)
+    return load_kernel(function_source(name, dtype), addresses=8, numbers=1)
 
 
 def constants(dtype: torch.dtype, *values: float) -> ctypes.Array:
@@ -116,14 +116,15 @@ class _Derivative(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
-        (function, table, before), point = ctx.of, ctx.saved_tensors
-        order = before + 1
-        if order >= len(function.kernels) or not is_usual(*cotangents):
-            found = function.pulled_back(table, before, point, cotangents)
+        """Pull cotangents back by the kernel of the next order, or by PyTorch where there is none."""
+        (function, table, order), point = ctx.of, ctx.saved_tensors
+        next_order = order + 1
+        if next_order >= len(function.kernels) or not is_usual(*cotangents):
+            found = function.pulled_back(table, order, point, cotangents)
         elif torch.is_grad_enabled():
-            found = _Derivative.apply(function, table, order, *cotangents, *point)
+            found = _Derivative.apply(function, table, next_order, *cotangents, *point)
         else:
-            found = function.kernels[order](table, *cotangents, *point)
+            found = function.kernels[next_order](table, *cotangents, *point)
         return None, None, None, *found
 
 

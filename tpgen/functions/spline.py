@@ -144,7 +144,7 @@ _NO_TRAINING = (
 )
 
 
-class _Values(torch.autograd.Function):
+class _SplineValues(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, spline: Spline, r: Tensor, *_constants: Tensor) -> Tensor:
         ctx.save_for_backward(r)
@@ -161,7 +161,7 @@ class _Values(torch.autograd.Function):
         return (None, slope(ctx.spline, r, g) if by_r else None, *(None for _ in by_constants))
 
 
-class _Slope(torch.autograd.Function):
+class _SplineSlope(torch.autograd.Function):
     @staticmethod
     def forward(_ctx: Any, spline: Spline, r: Tensor, g: Tensor) -> Tensor:
         return _run_spline_kernel(spline, r, g)
@@ -171,7 +171,7 @@ class _Slope(torch.autograd.Function):
         raise TpgenError(_NO_TRAINING.format("second derivatives"))
 
 
-_values, _slope = apply_of(_Values), apply_of(_Slope)
+_values, _slope = apply_of(_SplineValues), apply_of(_SplineSlope)
 
 
 def _run_spline_kernel(spline: Spline, r: Tensor, g: Tensor | None) -> Tensor:

@@ -46,7 +46,7 @@ Kernel = Callable[[KernelCall], int]  # returns a fault, 0 for none
 
 
 class CallSizes(NamedTuple):
-    """Sizes that determine the scratch memory of a call."""
+    """Device, rows, channels and row indices of a call, which determine the size of its scratch memory."""
 
     device: torch.device
     rows: int

@@ -28,7 +28,7 @@ INDEXED, GROUPED, PAIRED = WAYS = ("indexed", "grouped", "paired")
 ROWS, SHARED = "rows", "shared"
 
 INDEX_DTYPES = (torch.int64, torch.int32)
-# bits of `RowIndex.how`, as kernels/cpp/indices.h has them
+# bits of `RowIndex.flags`, as kernels/cpp/indices.h has them
 CHECKED, NARROW = 1, 2
 
 
@@ -112,8 +112,8 @@ class RowIndex(NamedTuple):
     check: bool = True
 
     @property
-    def how(self) -> int:
-        """Flags of the index for C++ kernels."""
+    def flags(self) -> int:
+        """Flags for C++ kernels: whether the index is checked for range, and whether it is int32."""
         narrow = self.tensor is not None and self.tensor.dtype == torch.int32
         return self.check * CHECKED | narrow * NARROW
 

@@ -21,7 +21,7 @@ _thread = _Thread()
 
 
 @contextmanager
-def by_networks() -> Iterator[None]:
+def bypassing_programs() -> Iterator[None]:
     """Make this thread's calls of networks bypass programs during the context."""
     before, _thread.inside = _thread.inside, True
     try:
@@ -31,7 +31,7 @@ def by_networks() -> Iterator[None]:
 
 
 def must_run_eagerly() -> bool:
-    """Test whether a call is inside another network, or under a trace, transform, mode or hook."""
+    """Test whether a call is inside another network, or under a trace, transform, mode or hooks of saved tensors."""
     return (
         torch.compiler.is_compiling()
         or _thread.inside

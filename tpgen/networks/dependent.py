@@ -42,7 +42,7 @@ class Dependent(DispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        options, rule = kwargs or {}, _RULES.get(function) or (_find_results if _is_dependent(function) else None)
+        options, rule = kwargs or {}, _RULES.get(function) or (_record_as_finding if _is_dependent(function) else None)
         if rule is None or not caller_location():
             return function(*args, **options)
         return rule(self, function, *args, **options)
@@ -66,7 +66,7 @@ class Dependent(DispatchMode):
         """Return the indices of a mask's true entries along each axis."""
         key = id(mask), mask._version
         if key not in self._columns:
-            self._columns[key] = mask, _find_results(self, _aten.nonzero.default, mask).unbind(1)
+            self._columns[key] = mask, _record_as_finding(self, _aten.nonzero.default, mask).unbind(1)
         return self._columns[key][1]
 
 
@@ -75,7 +75,8 @@ def _cloned(values: Any) -> Any:
     return pytree.tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, values)
 
 
-def _find_results(mode: Dependent, function: Any, *args: Any, **options: Any) -> Any:
+def _record_as_finding(mode: Dependent, function: Any, *args: Any, **options: Any) -> Any:
+    """Call a function whose result's size depends on data, as a finding of ``mode``'s program."""
     leaves, spec = pytree.tree_flatten((args, options))
     places = [n for n, x in enumerate(leaves) if isinstance(x, Tensor)]
     rest = [None if isinstance(x, Tensor) else int(x) if isinstance(x, SymInt) else x for x in leaves]
@@ -111,7 +112,7 @@ def _masked_select(mode: Dependent, _function: Any, x: Tensor, mask: Tensor) -> 
     return _aten.index.Tensor(x, list(mode.columns(mask)))
 
 
-def _find_number(mode: Dependent, function: Any, x: Tensor) -> Any:
+def _record_number_as_finding(mode: Dependent, function: Any, x: Tensor) -> Any:
     # a count as a size of a tensor, any other number as it was
 
     def finding(value: Any) -> Finding:
@@ -133,7 +134,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten.index_put_.default: _index_by_mask,
     _aten._index_put_impl_.default: _index_by_mask,
     _aten.masked_select.default: _masked_select,
-    _aten._local_scalar_dense.default: _find_number,
+    _aten._local_scalar_dense.default: _record_number_as_finding,
 }
 
 

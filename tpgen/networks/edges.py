@@ -40,14 +40,14 @@ def find_rows(graph: fx.Graph) -> None:
     for node in graph.find_nodes(op="call_function", target=_form):
         call = FormCall.read(*node.args, **node.kwargs)
         if not kernels_of(call.description).description.any_level:
-            _fuse_rows(graph, node, call)
+            _fuse_gathers_and_sums(graph, node, call)
     graph.eliminate_dead_code()
 
 
-def _fuse_rows(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
+def _fuse_gathers_and_sums(graph: fx.Graph, node: fx.Node, call: FormCall) -> None:
     known = {index.rule: index for index in call.indices}
     dtype = call.tensors[0].meta["val"].dtype  # type: ignore[attr-defined]
-    taken = [rule for rule in EDGES if not kernels_of(call.description).untaken((rule,), dtype, "cpu")]
+    taken = [rule for rule in EDGES if not kernels_of(call.description).unsupported_rules((rule,), dtype, "cpu")]
     found = [x for rule in taken if rule not in known if (x := _match_rule(node, call, rule)) is not None]
     if not found:
         return

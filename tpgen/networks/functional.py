@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tpgen.base._torch import instead, pytree, without_stack_traces
+from tpgen.base._torch import pytree, replaced_attribute, without_stack_traces
 from tpgen.emitter.emit import forget_text_with
 
 
@@ -41,7 +41,7 @@ def texts_as_long_as_graphs() -> Iterator[None]:
 
         return recompile_and_tie_text
 
-    with instead(fx.GraphModule, "recompile", change):
+    with replaced_attribute(fx.GraphModule, "recompile", change):
         yield
 
 

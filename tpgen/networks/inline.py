@@ -157,7 +157,7 @@ class _Inliner:
                 held[name] = self.tensors[name] if name in self.tensors else attrgetter(name)(self.original)
         exact = _constants_read(self.graph, self.constants)
         name = f"{type(self.original).__name__}_flat"
-        return FlatNetwork(held, self.graph, class_name=name)._hold(exact)
+        return FlatNetwork(held, self.graph, class_name=name)._register_exact(exact)
 
     def _product_to_inline(self, node: fx.Node) -> TensorProduct | None:
         if node.op != "call_module":
@@ -173,13 +173,13 @@ class _Inliner:
         given = _arguments_of_call(self.original.get_submodule(path), path, args, kwargs)
         if given["weight"] is None:
             given["weight"] = self.graph.get_attr(f"{path}.weight")
-        out = self._copy_program(product, self._operands(product, given), path)
+        out = self._copy_program(product, self._operands_of_call(product, given), path)
         for node in list(self.graph.nodes)[first:]:
             node.meta = {**call.meta, **node.meta, "module_path": call.meta.get("module_path", path)}
         self.products += 1
         return out
 
-    def _operands(self, product: TensorProduct, given: dict[str, Any]) -> list[Any]:
+    def _operands_of_call(self, product: TensorProduct, given: dict[str, Any]) -> list[Any]:
         operands = [given["x"], given["y"], given["weight"]]
         if "edge_index" in given:
             ends = (self.graph.call_function(operator.getitem, (given["edge_index"], end)) for end in (0, 1))

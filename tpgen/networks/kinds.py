@@ -14,8 +14,8 @@ from tpgen.base._torch import is_functorch_wrapped_tensor
 from tpgen.base.errors import DeployError
 from tpgen.networks.beside import ProgramBuilder
 from tpgen.networks.later import Recompute, with_recomputed_graph
-from tpgen.networks.objects import has_attributes, holders, nested_dicts
-from tpgen.networks.outcome import Graphs
+from tpgen.networks.objects import has_attributes, nested_dicts, objects_with_dicts
+from tpgen.networks.outcome import LeavesWithGraphs
 from tpgen.networks.results import Given, flatten, unflatten
 from tpgen.networks.signature import Signature
 from tpgen.networks.sizes import tensor_guards
@@ -26,13 +26,13 @@ _MORE = 4  # times as many, before the next program is built of calls whose netw
 DIFFERENTIATED = "its results are differentiated"
 
 
-class Kind:
+class CallKind:
     """Calls with equal signature and gradient flags: count, shortest time, example, and program."""
 
     def __init__(self, signature: Signature, tensors: Sequence[Tensor]) -> None:
         _, _, *kinds = signature.beside
         self.signature, self.grad = signature, torch.is_grad_enabled()
-        self.is_of_objects = any(not isinstance(x, dict) for x, _ in holders(*signature.arguments(tensors)))
+        self.is_of_objects = any(not isinstance(x, dict) for x, _ in objects_with_dicts(*signature.arguments(tensors)))
         # an example, on the memory of the caller's
         self.tensors = [x.detach().requires_grad_(asks) for x, (asks, *_) in zip(tensors, kinds, strict=True)]
         self.count, self.need, self.seconds = 0, float(ENOUGH_CALLS), inf
@@ -40,7 +40,7 @@ class Kind:
         self.busy = Lock()  # while a program is asked for
         self.builder: ProgramBuilder | None = None
         self.program: Program | None = None
-        self._graphs: Graphs | None = None
+        self._graphs: LeavesWithGraphs | None = None
         self._alike: Any = None  # a check that parameters require gradients as they did
         self._asks: list[bool] = []
 
@@ -82,7 +82,7 @@ class Kind:
         self.need *= _MORE
         self.drop()
 
-    def adopt(self, program: Program, graphs: Graphs) -> None:
+    def adopt(self, program: Program, graphs: LeavesWithGraphs) -> None:
         """Store a program; `DeployError` unless its result has the network's structure."""
         if program.written.result != graphs.spec:
             raise DeployError("its program returns something else")

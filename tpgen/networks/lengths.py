@@ -15,7 +15,7 @@ def _open_len(x: Any) -> Any:
     return x.shape[0] if isinstance(x, Tensor) and x.dim() else len(x)
 
 
-def _open_int(*x: Any, **base: Any) -> Any:
+def _int_of_symbolic_size(*x: Any, **base: Any) -> Any:
     first: Any = x[0] if len(x) == 1 else None
     if isinstance(first, SymInt):
         return first
@@ -23,7 +23,7 @@ def _open_int(*x: Any, **base: Any) -> Any:
     return first.item() if counted else int(*x, **base)
 
 
-_OPEN: dict[str, Callable[..., Any]] = {"len": _open_len, "int": _open_int}
+_OPEN: dict[str, Callable[..., Any]] = {"len": _open_len, "int": _int_of_symbolic_size}
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def open_lengths(codes: Sequence[tuple[CodeType, dict[str, Any]]]) -> Iterator[N
     >>> def count(x):
     ...     return len(x) if isinstance(x, int) else int(x)
     >>> with open_lengths([(count.__code__, globals())]):
-    ...     len is _open_len, int is _open_int
+    ...     len is _open_len, int is _int_of_symbolic_size
     (True, False)
     >>> len is _open_len
     False
@@ -41,7 +41,7 @@ def open_lengths(codes: Sequence[tuple[CodeType, dict[str, Any]]]) -> Iterator[N
     places = {id(names): names for _, names in codes}
     uses: dict[tuple[int, str], bool] = {}
     for code, names in codes:
-        for name, called in _uses(code):
+        for name, called in _open_names_in_code(code):
             uses[id(names), name] = called and uses.get((id(names), name), name not in names)
     opened = [(places[place], name) for (place, name), called in uses.items() if called]
     for names, name in opened:
@@ -53,7 +53,7 @@ def open_lengths(codes: Sequence[tuple[CodeType, dict[str, Any]]]) -> Iterator[N
             del names[name]
 
 
-def _uses(code: CodeType) -> Iterator[tuple[str, bool]]:
+def _open_names_in_code(code: CodeType) -> Iterator[tuple[str, bool]]:
     # names that a function reads, and whether it calls what they say: `int` may be asked for as a class
     if _OPEN.keys().isdisjoint(code.co_names):
         return

@@ -101,10 +101,10 @@ def rebuild_objects(x: Any, around: tuple[Any, ...] = ()) -> Any:
 
 def nested_dicts(x: Any) -> list[dict[Any, Any]]:
     """Return the attribute dicts of an object and its contents."""
-    return [names for _, names in holders((x,), {})]
+    return [names for _, names in objects_with_dicts((x,), {})]
 
 
-def holders(args: tuple, options: dict[str, Any]) -> list[tuple[Any, dict[Any, Any]]]:
+def objects_with_dicts(args: tuple, options: dict[str, Any]) -> list[tuple[Any, dict[Any, Any]]]:
     """Return distinct dicts and objects among arguments, each with its dict."""
     found: dict[int, tuple[Any, dict]] = {}
     pending: list[Any] = [*args, *options.values()]

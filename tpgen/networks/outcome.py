@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from tpgen.base._torch import pytree
 from tpgen.base.errors import DeployError
-from tpgen.networks.bypass import by_networks
-from tpgen.networks.objects import holders
+from tpgen.networks.bypass import bypassing_programs
+from tpgen.networks.objects import objects_with_dicts
 from tpgen.networks.results import Given, flatten, unflatten
 from tpgen.networks.signature import Signature
 from tpgen.networks.step_trace import Evaluate
@@ -29,7 +29,7 @@ def outcome_of(call: Callable[..., Any], args: tuple, options: dict[str, Any]) -
     >>> outcome
     (0, None, [{'y': tensor([2.])}], [()])
     """
-    held, (_, tensors) = holders(args, options), Signature.of(args, options)
+    held, (_, tensors) = objects_with_dicts(args, options), Signature.of(args, options)
     before, places = [dict(names) for _, names in held], {id(x): Given(n) for n, x in enumerate(tensors)}
     found = call(*args, **options)
     whole = next((n for n, (x, _) in enumerate(held) if x is found), None)
@@ -38,7 +38,11 @@ def outcome_of(call: Callable[..., Any], args: tuple, options: dict[str, Any]) -
         for (_, now), was in zip(held, before, strict=True)
     ]
     lost = [tuple(name for name in was if name not in now) for (_, now), was in zip(held, before, strict=True)]
-    inner = [x for x, _ in holders((None if whole is not None else found, *changes), {}) if not isinstance(x, dict)]
+    inner = [
+        x
+        for x, _ in objects_with_dicts((None if whole is not None else found, *changes), {})
+        if not isinstance(x, dict)
+    ]
     if any(x is one for x in inner for one, _ in held):
         raise DeployError("the network gives an object back that it was given, inside of another value")
     leaves, spec = flatten((whole, None if whole is not None else found, changes, lost))
@@ -50,7 +54,7 @@ def apply_outcome(outcome: tuple, args: tuple, options: dict[str, Any]) -> Any:
     """Apply an outcome to the arguments of a call, and return the result."""
     whole, found, changes, lost = outcome
     if whole is not None or any(changes) or any(lost):
-        held = holders(args, options)
+        held = objects_with_dicts(args, options)
         for (_, now), change, names in zip(held, changes, lost, strict=True):
             now.update(change)
             for name in names:
@@ -61,7 +65,7 @@ def apply_outcome(outcome: tuple, args: tuple, options: dict[str, Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class Graphs:
+class LeavesWithGraphs:
     """Leaves of an outcome with autograd graphs, and inputs that the network makes require gradients."""
 
     spec: pytree.TreeSpec
@@ -70,11 +74,11 @@ class Graphs:
     asked: tuple[int, ...]  # tensors of a call that the network lets require one
 
     @staticmethod
-    def of(outcome: tuple, flags: Sequence[bool], tensors: Sequence[Tensor]) -> Graphs:
+    def of(outcome: tuple, flags: Sequence[bool], tensors: Sequence[Tensor]) -> LeavesWithGraphs:
         """Classify an outcome's leaves; ``flags`` are the tensors' requires_grad before the call."""
         leaves, spec = flatten(outcome)
         live = {n: x for n, x in enumerate(leaves) if isinstance(x, Tensor) and x.requires_grad}
-        return Graphs(
+        return LeavesWithGraphs(
             spec,
             tuple(n for n, x in live.items() if x.grad_fn is not None),
             tuple(n for n, x in live.items() if x.grad_fn is None),
@@ -86,7 +90,7 @@ def evaluation(network: nn.Module, grad: bool) -> Evaluate:
     """Return a function from a network's arguments to the outcome."""
 
     def evaluate(*args: Any, **options: Any) -> tuple:
-        with torch.set_grad_enabled(grad), by_networks():
+        with torch.set_grad_enabled(grad), bypassing_programs():
             return outcome_of(network, args, options)[1]
 
     return evaluate

@@ -28,7 +28,7 @@ def write_package(program: ExportedProgram, file: Any, options: dict[str, Any] |
 
     Input checks reject sizes for which trace or compiler would have decided otherwise.
     """
-    checks = _torch.instead(_torch.CppWrapper, "generate_input_output_runtime_checks", _with_size_checks)
+    checks = _torch.replaced_attribute(_torch.CppWrapper, "generate_input_output_runtime_checks", _with_size_checks)
     with _patched_inductor(), checks, _torch.with_small_sizes():
         _torch.compile_package(program, package_path=file, inductor_configs=options)
 
@@ -42,7 +42,7 @@ def write_traced(graph: fx.GraphModule, inputs: Sequence[Tensor], file: Any, opt
     before = set(size_guards(values))
     with (
         _patched_inductor(),
-        _torch.instead(_torch.CppWrapper, "generate_input_output_runtime_checks", _without_input_checks),
+        _torch.replaced_attribute(_torch.CppWrapper, "generate_input_output_runtime_checks", _without_input_checks),
     ):
         files = _torch.compile_files(graph, tuple(inputs), options={**options, "aot_inductor.package": True})
     conditions = [text for text in size_guards(values) if text not in before]
@@ -62,8 +62,8 @@ def conditions_of(metadata: Mapping[str, str]) -> list[str]:
 def _patched_inductor() -> Iterator[None]:
     with (
         texts_as_long_as_graphs(),
-        _torch.instead(_torch.CppKernel, "need_use_acc_helper", _sum_any_length),
-        _parallel_builds(),
+        _torch.replaced_attribute(_torch.CppKernel, "need_use_acc_helper", _sum_any_length),
+        _wrapper_compiled_on_another_thread(),
         _torch.without_stack_traces(),
         warnings.catch_warnings(),
     ):
@@ -91,7 +91,7 @@ def _sum_any_length(asked: Callable[..., bool]) -> Callable[..., bool]:
 
 def _without_input_checks(written: Callable[[Any], None]) -> Callable[[Any], None]:
     def write(self: Any) -> None:
-        with _torch.instead(_torch.inductor_graph.graph, "graph_inputs", lambda _: {}):
+        with _torch.replaced_attribute(_torch.inductor_graph.graph, "graph_inputs", lambda _: {}):
             written(self)
 
     return write
@@ -103,7 +103,7 @@ def _with_size_checks(checks: Callable[[Any], None]) -> Callable[[Any], None]:
     def write(self: Any) -> None:
         graph = _torch.inductor_graph.graph
         self.prefix.splice("#define __check_inputs_outputs check_each_input")
-        with _torch.instead(
+        with _torch.replaced_attribute(
             graph, "graph_inputs", lambda inputs: {name: _BufferWithoutStrides(x) for name, x in inputs.items()}
         ):
             checks(self)
@@ -174,7 +174,7 @@ def _check_lines(graph: Any) -> Iterator[str]:
 
 
 @contextmanager
-def _parallel_builds() -> Iterator[None]:
+def _wrapper_compiled_on_another_thread() -> Iterator[None]:
     with ThreadPoolExecutor(1) as aside:
         begun: list[Future] = []
         here = get_ident()  # what other threads compile meanwhile is theirs
@@ -193,5 +193,5 @@ def _parallel_builds() -> Iterator[None]:
 
             return build_or_submit
 
-        with _torch.instead(_torch.CppBuilder, "build", change):
+        with _torch.replaced_attribute(_torch.CppBuilder, "build", change):
             yield

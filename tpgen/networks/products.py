@@ -22,7 +22,7 @@ _TRANSPOSES = {_aten.t.default, _aten.transpose.int, _aten.permute.default}
 _FEWEST = 4  # rows and columns of a matrix: products with smaller ones are loops
 
 
-class _Layer(NamedTuple):
+class _LayerCall(NamedTuple):
     """A matrix product as a linear layer or its gradient: opened operand, sizes of W, row factor, other factor."""
 
     opens: str
@@ -34,7 +34,7 @@ class _Layer(NamedTuple):
 def products_by_kernels(graph: fx.Graph) -> None:
     """Replace products of rows with matrices of constant sizes, and their gradients, by kernel calls."""
     for node in graph.find_nodes(op="call_function", target=_aten.mm.default):
-        layer = _layer_of(node)
+        layer = _as_linear_layer(node)
         plan = None if layer is None else make_matrix_plan(*layer.sizes)
         if layer is None or plan is None or kernel_supported(plan, dtype=node.meta["val"].dtype):
             continue
@@ -44,16 +44,17 @@ def products_by_kernels(graph: fx.Graph) -> None:
     graph.eliminate_dead_code()
 
 
-def _layer_of(node: fx.Node) -> _Layer | None:
-    # the linear layer, or the gradient of one, that a product of matrices is; None where sizes are not like that
-    first, second = cast("tuple[fx.Node, fx.Node]", node.args)
-    if node.meta["val"].dtype not in (torch.float32, torch.float64) or node.meta["val"].device.type != "cpu":
+def _as_linear_layer(matrix_product: fx.Node) -> _LayerCall | None:
+    """Read a matrix product as a linear layer or a gradient of one; None where no kernel would fit."""
+    first, second = cast("tuple[fx.Node, fx.Node]", matrix_product.args)
+    value = matrix_product.meta["val"]
+    if value.dtype not in (torch.float32, torch.float64) or value.device.type != "cpu":
         return None
     (left, left_turned), (right, right_turned) = map(_untransposed, (first, second))
     if not isinstance(first.meta["val"].shape[0], int):
-        found = _Layer("x1" if right_turned else "out", _shape_of(right), first, right)
+        found = _LayerCall("x1" if right_turned else "out", _shape_of(right), first, right)
     elif left_turned:
-        found = _Layer("w", _shape_of(node), left, second)
+        found = _LayerCall("w", _shape_of(matrix_product), left, second)
     else:
         return None
     return found if all(type(n) is int and n >= _FEWEST for n in found.sizes) else None
@@ -80,19 +81,19 @@ def _exchanges_axes(node: fx.Node) -> bool:
     return bool((first - second) % 2 if exchanges else first % 2)
 
 
-def _layer_call(graph: fx.Graph, layer: _Layer, text: str) -> fx.Node:
+def _layer_call(graph: fx.Graph, layer: _LayerCall, text: str) -> fx.Node:
     x = layer.rows
     return _kernel_call(graph, [x, _empty_columns(graph, x), _flat_weights(graph, layer)], text, "out")
 
 
-def _rows_gradient(graph: fx.Graph, layer: _Layer, text: str) -> fx.Node:
+def _rows_gradient(graph: fx.Graph, layer: _LayerCall, text: str) -> fx.Node:
     g = layer.rows
     rows = insert(graph, _aten.sym_size.int, g, 0)
     x = insert(graph, _aten.new_empty.default, g, [rows, layer.sizes[0]])  # of which the shape alone is read
     return _kernel_call(graph, [x, _empty_columns(graph, g), _flat_weights(graph, layer), g], text, "x1")
 
 
-def _weights_gradient(graph: fx.Graph, layer: _Layer, text: str) -> fx.Node:
+def _weights_gradient(graph: fx.Graph, layer: _LayerCall, text: str) -> fx.Node:
     x, g = layer.rows, layer.other
     w = insert(graph, _aten.new_empty.default, x, [layer.sizes[0] * layer.sizes[1]])  # of which the shape alone is read
     made = _kernel_call(graph, [x, _empty_columns(graph, x), w, g], text, "w")
@@ -111,7 +112,7 @@ def _empty_columns(graph: fx.Graph, rows: fx.Node) -> fx.Node:
     return insert(graph, _aten.slice.Tensor, rows, 1, 0, 0)
 
 
-def _flat_weights(graph: fx.Graph, layer: _Layer) -> fx.Node:
+def _flat_weights(graph: fx.Graph, layer: _LayerCall) -> fx.Node:
     w = layer.other
     if not w.meta["val"].is_contiguous():
         w = insert(graph, _aten.clone.default, w, memory_format=torch.contiguous_format)

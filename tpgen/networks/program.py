@@ -12,13 +12,13 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from tpgen.base._torch import ConstantSource, FakeTensorMode, pytree, with_small_sizes
 from tpgen.base.errors import DeployError
-from tpgen.networks.bypass import by_networks
+from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.copies import copy_of
 from tpgen.networks.edges import find_rows
 from tpgen.networks.functional import texts_as_long_as_graphs, traced
 from tpgen.networks.products import products_by_kernels
 from tpgen.networks.simplify import multiply_column, simplify_graph
-from tpgen.networks.sizes import HeldSizes
+from tpgen.networks.sizes import InputSizes
 from tpgen.nn.edges import EdgeOrder
 
 _SQUEEZES = {getattr(torch.ops.aten.squeeze, name) for name in ("default", "dim", "dims")}
@@ -45,7 +45,7 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
         )
     frozen = copy_of(network).eval().requires_grad_(False)
     try:
-        with torch.no_grad(), by_networks():
+        with torch.no_grad(), bypassing_programs():
             frozen(*inputs)  # what is written at a first call must not be traced
     except Exception as error:
         raise DeployError(
@@ -88,7 +88,7 @@ class _WithSizeConditions(nn.Module):
         self.traced = graph
         placeholders = graph.graph.find_nodes(op="placeholder")
         self.tensors = [n for n, x in enumerate(placeholders) if isinstance(x.meta.get("val"), Tensor)]
-        self.sizes = HeldSizes.of([placeholders[n].meta["val"] for n in self.tensors], least=0)
+        self.sizes = InputSizes.of([placeholders[n].meta["val"] for n in self.tensors], least=0)
 
     def forward(self, *inputs: Any) -> Any:
         leaves = pytree.tree_leaves(inputs)

@@ -120,19 +120,19 @@ class Reach:
         for code, table in self._codes.items():
             for name in _global_names(code):
                 self._add_place(f"the global {name}", table, name)
-        self._follow()
+        self._follow_pending_objects()
 
     def add(self, name: str, x: Any) -> None:
         """Follow a further value."""
         self._pending.append((name, x))
-        self._follow()
+        self._follow_pending_objects()
 
     def _add_place(self, what: str, table: dict[str, Any], name: str) -> None:
         if (id(table), name) not in self.places:
             self.places[id(table), name] = NamedPlace(table, name, table.get(name, ABSENT))
             self._pending.append((what, table.get(name)))
 
-    def _follow(self) -> None:
+    def _follow_pending_objects(self) -> None:
         while self._pending:
             name, x = self._pending.pop()
             if isinstance(x, PLAIN_KINDS) or id(x) in self._seen:
@@ -161,11 +161,11 @@ class Reach:
 
     def _add_class(self, kind: type) -> None:
         """Record names of code in a class and its bases, and their absence before the defining base."""
-        self._add_parts(kind.__name__, kind, bases_of, id(kind))
+        self._watch_parts(kind.__name__, kind, bases_of, id(kind))
         tables = [(of, class_table(of)) for of in kind.__mro__[:-1] if of is not nn.Module]
         for n, (of, table) in enumerate(tables):
             if _package_of(of) not in _FIXED:
-                self._add_parts(of.__name__, of, names_of_class, id(of) + 1)
+                self._watch_parts(of.__name__, of, names_of_class, id(of) + 1)
             for name in self._code_names_of(of, table):
                 for _, before in tables[: n + 1]:
                     self._add_place(f"{of.__name__}.{name}", before, name)
@@ -192,7 +192,7 @@ class Reach:
         elif isinstance(x, FunctionType):
             self._add_function(name, x)
         elif parts := entry(CHANGED, x):
-            self._add_whole(name, x, parts)
+            self._watch_and_follow_parts(name, x, parts)
         if "__wrapped__" in getattr(x, "__dict__", {}):
             self._pending.append((name, x.__wrapped__))
         if type(x) not in CHANGED and type(x) not in KEPT:
@@ -201,12 +201,12 @@ class Reach:
     def _add_function(self, name: str, x: FunctionType) -> None:
         if x.__code__ not in self._codes:
             return
-        self._add_whole(name, x, FUNCTION)
+        self._watch_and_follow_parts(name, x, FUNCTION)
         for key, cell in zip(x.__code__.co_freevars, x.__closure__ or (), strict=True):
             if key != "__class__":
-                self._add_whole(f"{name}.{key}", cell, content_of)
+                self._watch_and_follow_parts(f"{name}.{key}", cell, content_of)
         if vars(x):
-            self._add_parts(name, x, body_of, id(x) + 1)
+            self._watch_parts(name, x, body_of, id(x) + 1)
         for key in sorted(self._names & vars(x).keys()):
             self._add_place(f"{name}.{key}", vars(x), key)
 
@@ -229,20 +229,20 @@ class Reach:
 
     def _add_attributes(self, name: str, x: Any) -> None:
         """Record all attributes; follow those named by code, or all if code reads the dict."""
-        value = self._add_parts(name, x, attributes_of, id(x) + 1)
+        value = self._watch_parts(name, x, attributes_of, id(x) + 1)
         if isinstance(x, _OPENED) or self._names & {"__dict__", "vars"}:
             self._pending += [(name, part) for part in value]
         else:
             named = sorted(self._names & {*getattr(x, "__dict__", ()), *slot_names(type(x))})
             self._pending += [(f"{name}.{key}", getattr(x, key)) for key in named if hasattr(x, key)]
 
-    def _add_whole(self, name: str, x: Any, parts: PartsOf) -> None:
-        value = self._add_parts(name, x, parts, id(x))
+    def _watch_and_follow_parts(self, name: str, x: Any, parts: PartsOf) -> None:
+        value = self._watch_parts(name, x, parts, id(x))
         names = value[: len(value) // 2] if isinstance(x, dict) else ()
         keys = [f"{name}[{part!r}]" for part in names] * 2 or [name] * len(value)
         self._pending += list(zip(keys, value, strict=True))
 
-    def _add_parts(self, name: str, x: Any, parts: PartsOf, key: int) -> tuple:
+    def _watch_parts(self, name: str, x: Any, parts: PartsOf, key: int) -> tuple:
         self.wholes[key] = Whole(name, x, parts, parts(x), key)
         return self.wholes[key].value
 

@@ -28,7 +28,7 @@ class Groups:
     """Species of rows, and row groups of one species, at least two."""
 
     species: Tensor  # (rows,): the species of each row
-    there: Tensor  # (groups,): the species of each group, all that occur
+    species_of_group: Tensor  # (groups,): the species of each group, all that occur
     group: Tensor  # (rows,): the group of each row
 
 

@@ -47,7 +47,7 @@ pytree.register_pytree_node(
 
 def flatten(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
     """Flatten nested tuples, lists, dicts, dataclasses and objects into leaves and structure."""
-    return pytree.tree_flatten(pytree.tree_map(_opened_whole, result))
+    return pytree.tree_flatten(pytree.tree_map(_open_result, result))
 
 
 def unflatten(leaves: Iterable[Any], spec: pytree.TreeSpec) -> Any:
@@ -96,11 +96,11 @@ def _memory(x: Tensor) -> int:
 
 def opened_fields(value: Any) -> Any:
     """Replace dataclasses by pytree nodes; `closed_fields` inverts."""
-    return pytree.tree_map(_opened, value, is_leaf=_is_dataclass)
+    return pytree.tree_map(_open_dataclass, value, is_leaf=_is_dataclass)
 
 
 def closed_fields(value: Any) -> Any:
-    return pytree.tree_map(_filled, value, is_leaf=lambda x: isinstance(x, _Fields))
+    return pytree.tree_map(_rebuild_dataclass, value, is_leaf=lambda x: isinstance(x, _Fields))
 
 
 def _is_object_parts(x: Any) -> bool:
@@ -111,7 +111,7 @@ def _is_dataclass(x: Any) -> bool:
     return is_dataclass(x) and not isinstance(x, (type, nn.Module))
 
 
-def _opened(leaf: Any) -> Any:
+def _open_dataclass(leaf: Any) -> Any:
     if not _is_dataclass(leaf):
         return leaf
     held = {field.name: getattr(leaf, field.name) for field in fields(leaf)}
@@ -119,8 +119,8 @@ def _opened(leaf: Any) -> Any:
     return _Fields(type(leaf), {name: opened_fields(x) for name, x in held.items()}, beside)
 
 
-def _opened_whole(leaf: Any) -> Any:
-    found = _opened(leaf)
+def _open_result(leaf: Any) -> Any:
+    found = _open_dataclass(leaf)
     if found is leaf:
         return split_objects(leaf) if has_attributes(leaf) else leaf
     for each in pytree.tree_leaves(found, is_leaf=lambda x: isinstance(x, _Fields) and bool(x.beside)):
@@ -132,7 +132,7 @@ def _opened_whole(leaf: Any) -> Any:
     return found
 
 
-def _filled(x: Any) -> Any:
+def _rebuild_dataclass(x: Any) -> Any:
     if not isinstance(x, _Fields):
         return x
     # a frozen one has no other way, and one with an __init__ has computed its fields

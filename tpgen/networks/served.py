@@ -22,12 +22,12 @@ from tpgen.base.progress import announce
 from tpgen.kernels.build.build import cores
 from tpgen.kernels.build.rehearsal import rehearsed_by
 from tpgen.networks.beside import ProgramBuilder, build
-from tpgen.networks.bypass import by_networks, must_run_eagerly
+from tpgen.networks.bypass import bypassing_programs, must_run_eagerly
 from tpgen.networks.copies import copy_to_call
 from tpgen.networks.gate import Gate
 from tpgen.networks.holders import held_networks
-from tpgen.networks.kinds import DIFFERENTIATED, Kind
-from tpgen.networks.outcome import Graphs, apply_outcome, evaluation, outcome_of
+from tpgen.networks.kinds import DIFFERENTIATED, CallKind
+from tpgen.networks.outcome import LeavesWithGraphs, apply_outcome, evaluation, outcome_of
 from tpgen.networks.results import flatten
 from tpgen.networks.signature import Signature
 from tpgen.networks.step_program import Program, is_recorded, only_cached
@@ -61,7 +61,7 @@ class Calls:
         vars(self._network).update({_PLACE: self, "_compiled_call_impl": self, _UNSCRIPTED: ignored})
 
     def _reset(self) -> None:
-        self._kinds: dict[tuple, list[Kind]] = {}
+        self._kinds: dict[tuple, list[CallKind]] = {}
         self._gate = Gate()
 
     def __call__(self, *args: Any, **options: Any) -> Any:
@@ -93,19 +93,19 @@ class Calls:
                 if len(list(child.parameters())) == own and _PLACE not in vars(child):
                     Calls(child, self.when)
 
-    def _kind_of(self, network: nn.Module, signature: Signature, tensors: Sequence[Tensor]) -> Kind:
+    def _kind_of(self, network: nn.Module, signature: Signature, tensors: Sequence[Tensor]) -> CallKind:
         key = signature.constants, signature.beside, torch.is_grad_enabled(), network.training
         for kind in self._kinds.get(key, ()):
             if kind.signature.spec == signature.spec:
                 return kind
         if len(self._kinds) >= _KINDS:
             self._kinds.clear()
-        kind = Kind(signature, tensors)
+        kind = CallKind(signature, tensors)
         self._kinds.setdefault(key, []).append(kind)
         return kind
 
     def _recompute(
-        self, kind: Kind, tensors: list[Tensor], program: Program, led: Sequence[int]
+        self, kind: CallKind, tensors: list[Tensor], program: Program, led: Sequence[int]
     ) -> list[Tensor | None]:
         kind.refuse(DIFFERENTIATED)
         network = self._network
@@ -115,16 +115,16 @@ class Calls:
                 "differentiated now: differentiate before you change it, or convert it with program=False"
             )
         args, options = kind.signature.arguments(tensors)
-        with by_networks(), self._gate.calling():
+        with bypassing_programs(), self._gate.calling():
             leaves, _ = flatten(outcome_of(network, args, options)[1])
         return [leaves[n] if isinstance(leaves[n], Tensor) else None for n in led]
 
     def _call_counted(
-        self, network: Any, kind: Kind, tensors: list[Tensor], args: tuple, options: dict[str, Any]
+        self, network: Any, kind: CallKind, tensors: list[Tensor], args: tuple, options: dict[str, Any]
     ) -> Any:
         """Call the network, count and time the call, and build a due program."""
         versions, begun = [x._version for x in tensors], perf_counter()
-        with self._gate.calling(), by_networks(), self._parallel_compilation(network, kind):
+        with self._gate.calling(), bypassing_programs(), self._parallel_compilation(network, kind):
             result = network._call_impl(*args, **options)
         if kind.program is not None:  # it does not hold for this call
             return result
@@ -139,12 +139,12 @@ class Calls:
                 kind.busy.release()
         return result
 
-    def _parallel_compilation(self, network: nn.Module, kind: Kind) -> AbstractContextManager[Any]:
+    def _parallel_compilation(self, network: nn.Module, kind: CallKind) -> AbstractContextManager[Any]:
         if kind.count or is_hooked(network) or torch.is_autocast_enabled("cpu"):
             return nullcontext()
         return rehearsed_by(partial(_rehearse_call, network, kind), cores() + 1)
 
-    def _build_if_due(self, network: nn.Module, kind: Kind, valued: bool) -> None:
+    def _build_if_due(self, network: nn.Module, kind: CallKind, valued: bool) -> None:
         if kind.builder is not None:
             if not kind.builder.works():
                 self._build(network, kind, only_cached)
@@ -167,10 +167,10 @@ class Calls:
                 elif not kind.refused and kind.program is None and not is_hooked(network):
                     self._build(network, kind)
 
-    def _is_wanted(self, network: nn.Module, kind: Kind) -> bool:
+    def _is_wanted(self, network: nn.Module, kind: CallKind) -> bool:
         return not is_hooked(network) and (self.when is True or kind.seconds < LONGEST_CALL)
 
-    def _begin_build(self, network: nn.Module, kind: Kind) -> None:
+    def _begin_build(self, network: nn.Module, kind: CallKind) -> None:
         if self.when == "auto" and os.environ.get("TPGEN_PROGRAM") == "0":
             kind.refuse("TPGEN_PROGRAM=0 asks for none")
         elif not self._is_wanted(network, kind):
@@ -180,7 +180,7 @@ class Calls:
         else:
             self._build_in_background(network, kind)
 
-    def _build_in_background(self, network: nn.Module, kind: Kind) -> None:
+    def _build_in_background(self, network: nn.Module, kind: CallKind) -> None:
         args, options, _ = kind.example()
         try:
             kind.builder = ProgramBuilder(network, {"args": args, "options": options, "grad": kind.grad})
@@ -193,7 +193,7 @@ class Calls:
             "(program=False leaves it)"
         )
 
-    def _build(self, network: nn.Module, kind: Kind, how: Callable[[], Any] = nullcontext) -> None:
+    def _build(self, network: nn.Module, kind: CallKind, how: Callable[[], Any] = nullcontext) -> None:
         failure = kind.builder.failure() if kind.builder is not None else ""
         if failure:
             self._refuse(network, kind, failure)
@@ -213,17 +213,17 @@ class Calls:
                 return
         _log.info("a program serves calls of %s", type(network).__name__)
 
-    def _graphs_of_example(self, network: nn.Module, kind: Kind) -> Graphs:
+    def _graphs_of_example(self, network: nn.Module, kind: CallKind) -> LeavesWithGraphs:
         args, options, tensors = kind.example()
         flags, numbers = [x.requires_grad for x in tensors], torch.get_rng_state()
-        with by_networks(), torch.set_grad_enabled(kind.grad):
+        with bypassing_programs(), torch.set_grad_enabled(kind.grad):
             outcome = outcome_of(network, args, options)[1]
         if not torch.equal(numbers, torch.get_rng_state()):
             torch.set_rng_state(numbers)
             raise DeployError("it takes random numbers")
-        return Graphs.of(outcome, flags, tensors)
+        return LeavesWithGraphs.of(outcome, flags, tensors)
 
-    def _refuse(self, network: nn.Module, kind: Kind, why: str) -> None:
+    def _refuse(self, network: nn.Module, kind: CallKind, why: str) -> None:
         kind.refuse(why)
         _log.info("the network %s serves its calls itself: %s", type(network).__name__, why)
 
@@ -234,7 +234,7 @@ class Calls:
             announce(what)
 
 
-def _rehearse_call(network: nn.Module, kind: Kind) -> None:
+def _rehearse_call(network: nn.Module, kind: CallKind) -> None:
     """Run the call on copies, which collects its kernels for parallel compilation; the random state is kept."""
     args, options, _ = deepcopy(kind.example())
     numbers = torch.get_rng_state()

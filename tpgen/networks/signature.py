@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tpgen.base._torch import is_functorch_wrapped_tensor, pytree
 from tpgen.base.errors import DeployError, InputError
-from tpgen.kernels.runtime.native.identity import by_table, compares, names_now, standing
+from tpgen.kernels.runtime.native.identity import by_table, compares, make_identity_test, names_now
 from tpgen.networks.objects import EnclosingObject, ObjectParts, enclosing_object, has_attributes, rebuild_objects
 from tpgen.nn.plain_tensors import writes_to
 
@@ -51,7 +51,7 @@ class Signature:
         tensors = {id(x): x for x in leaves if isinstance(x, Tensor)}
         order = {place: n for n, place in enumerate(tensors)}
         places = tuple(order[id(x)] for x in leaves if isinstance(x, Tensor))
-        return Signature(spec, constants, (places, *_torch_settings(tensors.values()))), list(tensors.values())
+        return Signature(spec, constants, (places, *_default_dtype_and_flags(tensors.values()))), list(tensors.values())
 
     def in_order(self, tensors: list[Tensor], like: Signature) -> tuple[Signature, list[Tensor]]:
         """Reorder the keys of dict arguments, and so the tensors, as in ``like``."""
@@ -172,7 +172,8 @@ def _structure(nested: tuple[tuple[type, Sequence[Any]] | None, ...]) -> pytree.
     return pytree.tree_structure((built(), built()))
 
 
-def _torch_settings(tensors: Any) -> Iterator[Any]:
+def _default_dtype_and_flags(tensors: Any) -> Iterator[Any]:
+    """Yield the default dtype, then of each tensor: requires_grad, negation, conjugation, torch.func wrapper."""
     yield torch.get_default_dtype()
     for x in tensors:
         yield x.requires_grad, x.is_neg(), x.is_conj(), is_functorch_wrapped_tensor(x)
@@ -207,7 +208,7 @@ class ParameterSlots:
         """Test whether every slot holds a tensor, and tied slots the same one."""
         if self._unmoved is not None and self._unmoved():
             return True
-        looked = standing((), names_now(self._tables)) if compares() else None  # before places are compared
+        looked = make_identity_test((), names_now(self._tables)) if compares() else None  # before places are compared
         if not self._compare_slots():
             return False
         last = self._read_slots()

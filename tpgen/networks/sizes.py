@@ -20,7 +20,7 @@ _WORDS = {"math": math, "torch": torch}  # of guards of torch's
 
 
 @dataclass(frozen=True)
-class HeldSizes:
+class InputSizes:
     """Shapes, dtypes, devices and size conditions of a program's inputs."""
 
     shapes: tuple[Shape, ...]
@@ -29,45 +29,47 @@ class HeldSizes:
     least: int = 2  # of open sizes
 
     @staticmethod
-    def of(values: Sequence[Tensor], least: int = 2) -> HeldSizes:
+    def of(values: Sequence[Tensor], least: int = 2) -> InputSizes:
         """Read shapes and current guards of a trace's inputs."""
         shapes = tuple(tuple(map(_size_name, x.shape)) for x in values)
-        return HeldSizes(shapes, tuple((x.dtype, x.device) for x in values), tuple(size_guards(values)), least)
+        return InputSizes(shapes, tuple((x.dtype, x.device) for x in values), tuple(size_guards(values)), least)
 
-    def and_also(self, conditions: Iterable[str]) -> HeldSizes:
+    def and_also(self, conditions: Iterable[str]) -> InputSizes:
         """Add conditions."""
         return replace(self, conditions=tuple(dict.fromkeys((*self.conditions, *conditions))))
 
-    def part(self, begin: int, end: int | None) -> HeldSizes:
+    def part(self, begin: int, end: int | None) -> InputSizes:
         """Restrict to some of the inputs, and the conditions on only these.
 
         >>> here = torch.device("cpu")
-        >>> HeldSizes((("a",), ("b", 3)), ((torch.float32, here),) * 2, ("a > 5", "a < b")).part(0, 1)
-        HeldSizes(shapes=(('a',),), like=((torch.float32, device(type='cpu')),), conditions=('a > 5',), least=2)
+        >>> InputSizes((("a",), ("b", 3)), ((torch.float32, here),) * 2, ("a > 5", "a < b")).part(0, 1)
+        InputSizes(shapes=(('a',),), like=((torch.float32, device(type='cpu')),), conditions=('a > 5',), least=2)
         """
         shapes = self.shapes[begin:end]
         known = {name for shape in shapes for name in shape if isinstance(name, str)}
         needed = {name for shape in self.shapes for name in shape if isinstance(name, str)} - known
         kept = (text for text in self.conditions if needed.isdisjoint(compile(text, "<guard>", "eval").co_names))
-        return HeldSizes(shapes, self.like[begin:end], tuple(kept), self.least)
+        return InputSizes(shapes, self.like[begin:end], tuple(kept), self.least)
 
     def hold(self, inputs: Sequence[Tensor]) -> bool:
         """Test whether inputs satisfy shapes, dtypes, devices and conditions."""
         begin = self._static_count
-        if not self._match_static(inputs[:begin]):
+        if not self._make_static_matcher(inputs[:begin]):
             return False
-        rest, (kinds, fixed, opened) = inputs[begin:], self._open_layout
+        rest, (kinds, fixed, opened) = inputs[begin:], self._split_input_sizes
         if list(map(_KIND, rest)) != kinds:
             return False
         sizes = [n for x in rest for n in x.shape]
-        return all(sizes[n] == size for n, size in fixed) and self._check_conditions(tuple([sizes[n] for n in opened]))
+        return all(sizes[n] == size for n, size in fixed) and self._make_condition_check(
+            tuple([sizes[n] for n in opened])
+        )
 
     @cached_property
     def _static_count(self) -> int:
         return next((n for n, shape in enumerate(self.shapes) if str in map(type, shape)), len(self.shapes))
 
     @cached_property
-    def _match_static(self) -> Callable[[Sequence[Tensor]], bool]:
+    def _make_static_matcher(self) -> Callable[[Sequence[Tensor]], bool]:
         wanted = [(*like, shape) for shape, like in zip(self.shapes[: self._static_count], self.like, strict=False)]
         like_last: Any = None
 
@@ -83,7 +85,7 @@ class HeldSizes:
         return matches
 
     @cached_property
-    def _open_layout(self) -> tuple[list[tuple], list[tuple[int, int]], list[int]]:
+    def _split_input_sizes(self) -> tuple[list[tuple], list[tuple[int, int]], list[int]]:
         # kinds of all other inputs; of their sizes in a row, fixed ones with their places, and places of open ones
         shapes = self.shapes[self._static_count :]
         sizes = [n for shape in shapes for n in shape]
@@ -92,7 +94,7 @@ class HeldSizes:
         return kinds, fixed, [n for n, size in enumerate(sizes) if isinstance(size, str)]
 
     @cached_property
-    def _check_conditions(self) -> Callable[[tuple[int, ...]], bool]:
+    def _make_condition_check(self) -> Callable[[tuple[int, ...]], bool]:
         names, equal = [], []
         for n, name in enumerate(name for shape in self.shapes for name in shape if isinstance(name, str)):
             if name in names:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen.base.errors import InputError
-from tpgen.networks.bypass import by_networks
+from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.results import values
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step_program import WRITING, BuiltOnce, Program, is_recorded
@@ -51,7 +51,11 @@ class Step(BuiltOnce, nn.Module):
         if "_network" not in vars(self) or name.startswith("__"):  # of a copy that is being made; how to copy it
             raise AttributeError(name)
         found = getattr(self._network, name)
-        return self._returning_step(found) if inspect.ismethod(found) and found.__self__ is self._network else found
+        return (
+            self._with_network_replaced_by_step(found)
+            if inspect.ismethod(found) and found.__self__ is self._network
+            else found
+        )
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _OWN:
@@ -100,7 +104,7 @@ class Step(BuiltOnce, nn.Module):
         return [] if self._program is None else self._program.slots.tensors()
 
     def _evaluate(self, *args: Any, **options: Any) -> Any:
-        with by_networks():
+        with bypassing_programs():
             found = self._network(*args, **options)
         if self._outputs is None:
             return found
@@ -109,7 +113,7 @@ class Step(BuiltOnce, nn.Module):
             raise InputError(f"outputs: the network returns no {missing[0]!r}, it returns {', '.join(found)}")
         return {name: found[name] for name in self._outputs}
 
-    def _returning_step(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _with_network_replaced_by_step(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def call(*args: Any, **options: Any) -> Any:
             found = method(*args, **options)

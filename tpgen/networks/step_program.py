@@ -32,8 +32,8 @@ from tpgen.networks.named import call_by_name
 from tpgen.networks.packages import conditions_of, write_traced
 from tpgen.networks.products import products_by_kernels
 from tpgen.networks.signature import ParameterSlots, Signature
-from tpgen.networks.sizes import HeldSizes
-from tpgen.networks.step_trace import Evaluate, GraphPart, Written, write
+from tpgen.networks.sizes import InputSizes
+from tpgen.networks.step_trace import Evaluate, GraphPart, TracedEvaluation, trace_evaluation
 
 WRITING = ForkedLock(RLock)  # while a network is written down, other tensors stand in the places of its own
 
@@ -58,9 +58,9 @@ class Program:
     evaluate: Evaluate
     signature: Signature
     slots: ParameterSlots
-    written: Written
-    before: HeldSizes  # of parameters and tensors
-    behind: HeldSizes  # of tensors and findings
+    written: TracedEvaluation
+    before: InputSizes  # of parameters and tensors
+    behind: InputSizes  # of tensors and findings
     function: RunLibrary
     others: dict[tuple, Program | None] = field(default_factory=dict)  # where other inputs require gradients
 
@@ -83,7 +83,7 @@ class Program:
     ) -> Program:
         try:
             with WRITING.lock, torch.autocast("cpu", enabled=False):
-                written = write(evaluate, slots, signature, tensors)
+                written = trace_evaluation(evaluate, slots, signature, tensors)
         except TpgenError:
             raise
         except Exception as error:
@@ -122,7 +122,7 @@ class Program:
         if not self._holds(inputs):
             return None
         made = self._run_library(inputs, len(tensors), refresh=False)
-        if made is not None and not self.written.right(made):
+        if made is not None and not self.written.confirms_findings(made):
             made = self._run_library(inputs, len(tensors), refresh=True)
         return made
 
@@ -203,7 +203,7 @@ def only_cached() -> Iterator[None]:
 # -- libraries ---------------------------------------------------------------------------------------------------------
 
 
-def _library_or_none(title: str, written: Written, inputs: list[Tensor]) -> tuple[RunLibrary, HeldSizes]:
+def _library_or_none(title: str, written: TracedEvaluation, inputs: list[Tensor]) -> tuple[RunLibrary, InputSizes]:
     """Return `library_of` the program; if compilation fails, warn and return a function that returns None."""
     try:
         with torch.autocast("cpu", enabled=False):
@@ -220,7 +220,7 @@ def _library_or_none(title: str, written: Written, inputs: list[Tensor]) -> tupl
     return lambda _: None, written.sizes
 
 
-def library_of(program: GraphPart, sizes: HeldSizes, inputs: list[Tensor]) -> tuple[RunLibrary, HeldSizes]:
+def library_of(program: GraphPart, sizes: InputSizes, inputs: list[Tensor]) -> tuple[RunLibrary, InputSizes]:
     """Load or compile the library that is valid for ``inputs``; return its function of tensors and its conditions."""
     graph, key = program.graph, ""
     find_rows(graph.graph)
@@ -228,9 +228,9 @@ def library_of(program: GraphPart, sizes: HeldSizes, inputs: list[Tensor]) -> tu
     call_by_name(graph.graph)
     graph.recompile()
     for like in ("", [list(x.shape) for x in inputs]):  # the first is for most, the second for those of such sizes
-        key = _key(graph, [key, like, sizes.conditions])
+        key = _library_key(graph, [key, like, sizes.conditions])
         given = tuple(x.contiguous() for x in program.given(inputs))
-        found = cache.finished(key, cache.PROGRAM) or _compiled_entry(key, graph, given)
+        found = cache.finished_entry(key, cache.PROGRAM) or _compiled_entry(key, graph, given)
         loader = _torch.PackageLoader(str(found.library), "model", False, 1, -1)
         held = sizes.and_also(conditions_of(loader.get_metadata()))
         if held.hold(inputs):
@@ -263,10 +263,10 @@ def _compile_graph(graph: fx.GraphModule, inputs: tuple) -> bytes:
     return held.getvalue()
 
 
-def _key(graph: fx.GraphModule, asked: Any) -> str:
-    # name of a library: a hash of its graph's text, its inputs, what is asked of them, constants, and who compiles
+def _library_key(graph: fx.GraphModule, more_of_key: Any) -> str:
+    # name of a library: a hash of its graph's text, its inputs, conditions on them, constants, and who compiles
     described = [
-        asked,
+        more_of_key,
         graph.code,
         [str((x.meta["val"].shape, x.meta["val"].dtype)) for x in graph.graph.find_nodes(op="placeholder")],
         [_hash_of_tensor(getattr(graph, str(x.target))) for x in graph.graph.find_nodes(op="get_attr")],

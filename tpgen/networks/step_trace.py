@@ -17,14 +17,14 @@ from tpgen.networks.cse import cse
 from tpgen.networks.dependent import Dependent
 from tpgen.networks.functional import aliases, traced
 from tpgen.networks.lengths import open_lengths
-from tpgen.networks.objects import holders
+from tpgen.networks.objects import objects_with_dicts
 from tpgen.networks.reach import Reach, executed_code
 from tpgen.networks.reads import Reads, reading
 from tpgen.networks.recording import Finding, Recording, recording
 from tpgen.networks.results import flatten, leaf_constants, unflatten
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.simplify import rewrite, simplify_graph
-from tpgen.networks.sizes import HeldSizes
+from tpgen.networks.sizes import InputSizes
 
 _Finds = Callable[[Recording], AbstractContextManager[Any]]  # of operations that a program takes for findings
 Evaluate = Callable[..., Any]  # from the arguments of a call to results, of which tensors are those of the program
@@ -68,11 +68,11 @@ class Search:
 
 
 @dataclass
-class Written:
+class TracedEvaluation:
     """A traced evaluation: program, input conditions, reads, searches and result structure."""
 
     program: GraphPart
-    sizes: HeldSizes  # of parameters, tensors and findings
+    sizes: InputSizes  # of parameters, tensors and findings
     reads: Reads
     searches: dict[str, Search]
     result: pytree.TreeSpec
@@ -87,40 +87,42 @@ class Written:
             inputs = inputs + found
         return inputs
 
-    def right(self, made: Sequence[Tensor]) -> bool:
+    def confirms_findings(self, outputs: Sequence[Tensor]) -> bool:
         """Test whether the program's outputs confirm all reused findings."""
         count = sum(search.finding.wrong is not None for search in self.searches.values())
-        return all(float(x) <= 0 for x in made[len(made) - count :])
+        return all(float(x) <= 0 for x in outputs[len(outputs) - count :])
 
-    def leaves(self, made: Sequence[Tensor]) -> list[Any]:
+    def leaves(self, outputs: Sequence[Tensor]) -> list[Any]:
         """Merge the program's tensors and constants into the result's leaves."""
-        rest = iter(made)
+        rest = iter(outputs)
         return [self.constants[n] if n in self.constants else next(rest) for n in range(self.result.num_leaves)]
 
-    def results(self, made: Sequence[Tensor]) -> Any:
+    def results(self, outputs: Sequence[Tensor]) -> Any:
         """Rebuild the network's result from the program's tensors."""
-        return unflatten(self.leaves(made), self.result)
+        return unflatten(self.leaves(outputs), self.result)
 
 
-def write(evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]) -> Written:
+def trace_evaluation(
+    evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]
+) -> TracedEvaluation:
     """Trace an evaluation that reads parameters in the slots, at example tensors."""
     try:
-        return _write(evaluate, slots, signature, tensors, nullcontext)
+        return _trace_with_findings(evaluate, slots, signature, tensors, nullcontext)
     except TpgenError:
         raise
     except Exception:  # torch knows no sizes that depend on numbers
-        return _write(evaluate, slots, signature, tensors, Dependent)
+        return _trace_with_findings(evaluate, slots, signature, tensors, Dependent)
 
 
-def _write(
+def _trace_with_findings(
     evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor], finds: _Finds
-) -> Written:
+) -> TracedEvaluation:
     asked = slots.gradient_flags()
     held = slots.holding(_detached_leaves(slots.tensors(), asked))  # kernels are built for what is asked alone
     with held, slots.unwritten(), reading(slots.modules, kept=True) as ahead, executed_code() as codes:
         example = _run_example(evaluate, signature, tensors, finds)
     reach = Reach(codes, slots.modules)
-    for kind in {type(x) for x, _ in holders(*signature.arguments(tensors))} - {dict}:
+    for kind in {type(x) for x, _ in objects_with_dicts(*signature.arguments(tensors))} - {dict}:
         reach.add(f"the class {kind.__name__} of an argument", kind)
     ahead.follow(reach, slots.modules)
     seen: dict[str, Any] = {}
@@ -160,8 +162,8 @@ def _write(
     seen["reads"].follow(reach, slots.modules)
     _need_parameters(seen["reads"].tensors() if slots.gradients else ())
     seen["reads"].keep(graph)
-    program, sizes = _subgraph(graph, 0, seen["results"]), HeldSizes.of(pytree.tree_leaves(inputs))
-    return Written(program, sizes, seen["reads"], searches, seen["spec"], seen["constants"])
+    program, sizes = _subgraph(graph, 0, seen["results"]), InputSizes.of(pytree.tree_leaves(inputs))
+    return TracedEvaluation(program, sizes, seen["reads"], searches, seen["spec"], seen["constants"])
 
 
 def _need_parameters(tensors: Sequence[tuple[str, Tensor]]) -> None:
@@ -185,15 +187,15 @@ def _fake_inputs(parameters: list[Tensor], tensors: list[Tensor], found: list[li
     return known, given, [[opened(x, f"found{m}_{n}") for n, x in enumerate(of)] for m, of in enumerate(found)]
 
 
-def _drop_unused_findings(graph: fx.Graph, inputs: tuple[Any, Any, Any], there: Sequence[bool]) -> tuple[Any, Any, Any]:
+def _drop_unused_findings(graph: fx.Graph, inputs: tuple[Any, Any, Any], used: Sequence[bool]) -> tuple[Any, Any, Any]:
     # inputs less those that only the example's call asked for, and which nothing reads
     known, given, found = inputs
     begin, placeholders = len(known) + len(given), graph.find_nodes(op="placeholder")
-    asked = [yes for yes, of in zip(there, found, strict=True) for _ in of]
+    asked = [yes for yes, of in zip(used, found, strict=True) for _ in of]
     for node, yes in zip(list(placeholders)[begin:], asked, strict=True):
         if not yes:
             graph.erase_node(node)
-    return known, given, [of for yes, of in zip(there, found, strict=True) if yes]
+    return known, given, [of for yes, of in zip(used, found, strict=True) if yes]
 
 
 def _run_example(

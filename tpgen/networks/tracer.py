@@ -192,7 +192,7 @@ def _patched_functions(functions: Iterable[Callable], network: nn.Module) -> Ite
     own = {id(names) for names in _own_globals(network)}
     missing = object()
     try:
-        for scope in _scopes(network):
+        for scope in _modules_and_globals_in_use(network):
             found = {name: wrappers[id(value)] for name, value in scope.items() if id(value) in wrappers}
             if id(scope) in own and "len" not in scope:
                 found["len"] = _recording_wrapper(len)
@@ -208,7 +208,7 @@ def _patched_functions(functions: Iterable[Callable], network: nn.Module) -> Ite
                 scope[name] = before
 
 
-def _scopes(network: nn.Module) -> list[dict[str, Any]]:
+def _modules_and_globals_in_use(network: nn.Module) -> list[dict[str, Any]]:
     scopes: dict[int, dict[str, Any]] = {id(vars(torch)): vars(torch)}
     for names in _own_globals(network):
         scopes[id(names)] = names

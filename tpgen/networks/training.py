@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from tpgen.base._torch import foreach_mul
 from tpgen.base.errors import InputError, TpgenError
-from tpgen.networks.bypass import by_networks
+from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.results import flatten, unflatten, values
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.step import Step
@@ -54,7 +54,7 @@ class Loss(nn.Module):
         self.network, self.loss = network, loss
 
     def forward(self, *args: Any, **options: Any) -> Any:
-        with by_networks():
+        with bypassing_programs():
             return self.loss(self.network, *args, **options)
 
 

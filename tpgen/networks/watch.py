@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tpgen.kernels.runtime.native.identity import ABSENT, WatchedNames, by_table, compares, names_now, standing
+from tpgen.kernels.runtime.native.identity import (
+    ABSENT,
+    WatchedNames,
+    by_table,
+    compares,
+    make_identity_test,
+    names_now,
+)
 from tpgen.kernels.runtime.native.words import (
     Word,
     bases_word,
@@ -65,13 +72,15 @@ class Watch:
             return False
         if unmoved is not None and unmoved():
             return all(map(_is_whole, unseen))
-        looked = self._native_check()  # before the rest is compared: what changes meanwhile has moved, or is compared
+        looked = (
+            self._make_native_check()
+        )  # before the rest is compared: what changes meanwhile has moved, or is compared
         if not (all(map(is_unchanged, self._places)) and all(map(_is_whole, self._wholes))):
             return False
         self._unmoved = looked
         return True
 
-    def _native_check(self) -> _Unmoved:
+    def _make_native_check(self) -> _Unmoved:
         if not compares():
             return None, ()
         words: list[Word] = []
@@ -84,7 +93,7 @@ class Watch:
             else:
                 words += known
                 tables += names
-        return standing(words, tables), unseen
+        return make_identity_test(words, tables), unseen
 
     def changed(self) -> list[tuple[str, int]]:
         """Return names and keys of changed places and objects."""
@@ -125,21 +134,21 @@ def _same_parts(one: Any, other: Any) -> bool:
 # -- objects as words and names ----------------------------------------------------------------------------------------
 
 
-def _seen_attributes(x: Any) -> _Seen:
+def _words_and_names_of_object(x: Any) -> _Seen:
     held = getattr(x, "__dict__", None)
-    names, slots = [] if held is None else [_watch_dict(held)], slot_names(type(x))
+    names, slots = [] if held is None else [_all_names_of_dict(held)], slot_names(type(x))
     values = [getattr(x, name) for name in slots if hasattr(x, name)]
     own: list[Word | None] = list((slot_words(x, values) or (None,)) if slots else ())
     return (*own, class_word(x), *([] if held is None else [dict_word(x)])), names
 
 
-def _seen_dict(x: dict[Any, Any]) -> _Seen:
+def _words_and_names_of_dict(x: dict[Any, Any]) -> _Seen:
     if type(x) is OrderedDict:
-        return order_words(x), [_watch_dict(x)]
-    return ((), [_watch_dict(x)]) if type(x) is dict else _unseen(x)
+        return order_words(x), [_all_names_of_dict(x)]
+    return ((), [_all_names_of_dict(x)]) if type(x) is dict else _unseen(x)
 
 
-def _watch_dict(x: dict[Any, Any]) -> WatchedNames:
+def _all_names_of_dict(x: dict[Any, Any]) -> WatchedNames:
     pairs = list(dict.items(x))  # in the order of a dict, of an ordered one too
     return WatchedNames(x, [name for name, _ in pairs], [value for _, value in pairs], whole=True)
 
@@ -153,9 +162,9 @@ _SEEN: dict[PartsOf, Callable[[Any], _Seen]] = {
     LIST: lambda x: (list_words(x), ()) if type(x) is list else _unseen(x),
     content_of: lambda x: (cell_words(x), ()),
     bases_of: lambda x: ([bases_word(x)], ()),
-    names_of_class: lambda x: ((), [_watch_dict(class_table(x))]),
+    names_of_class: lambda x: ((), [_all_names_of_dict(class_table(x))]),
     body_of: lambda x: ([class_word(x), dict_word(x)], ()),
-    attribute_names: lambda x: _seen_dict(object.__getattribute__(x, "__dict__")),
-    items_of: _seen_dict,
-    attributes_of: _seen_attributes,
+    attribute_names: lambda x: _words_and_names_of_dict(object.__getattribute__(x, "__dict__")),
+    items_of: _words_and_names_of_dict,
+    attributes_of: _words_and_names_of_object,
 }

@@ -82,7 +82,7 @@ class TensorProductConv(TensorProduct):
                 return made
             return self._convolve(x, y, weight, edge_src, edge_dst, num_nodes, check_index)
         assert edge_dst is not None
-        return self._scripted(x, y, self._scripted_weight(weight), edge_src, edge_dst, num_nodes, check_index)
+        return self._convolve_in_script(x, y, self._scripted_weight(weight), edge_src, edge_dst, num_nodes, check_index)
 
     def forward_pairs(
         self,
@@ -110,7 +110,7 @@ class TensorProductConv(TensorProduct):
         if made is not None:
             return made
         self._update_choice()
-        weight = self._weight_of_call(weight)
+        weight = self._checked_weight(weight)
         if self.shared_weights or not self.weight_numel:  # no rows that edges could share
             return self.forward(x, y, weight, edge_src, edge_dst, num_nodes)
         here = isinstance(x, Tensor) and x.device.type == "cpu" and not torch.jit.is_tracing()
@@ -135,12 +135,12 @@ class TensorProductConv(TensorProduct):
         self._update_choice()
         if not self._by_kernel:  # graphs are written for int64; kernels read either
             src, dst = src.long(), dst.long()
-        w = self._weight_of_call(weight)
+        w = self._checked_weight(weight)
         x, y, w = self._check_operands({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
         nodes = x.shape[0] if num_nodes is None else num_nodes
         self._check_edges(x, y, w, src, dst, nodes, check)
         if self.choice.strategy == "kernel" and torch.jit.is_tracing():
-            return self._traced(x, y, w, src, dst, nodes)
+            return self._convolve_in_trace(x, y, w, src, dst, nodes)
         if self.choice.strategy == "kernel":
             return kernel_conv(x, y, w, src, dst, nodes, self._checked if check else self._trusting)
         return self._evaluate("forward", x, y, w, src, dst, nodes)
@@ -165,12 +165,12 @@ class TensorProductConv(TensorProduct):
     def __prepare_scriptable__(self) -> "TensorProductConv":
         return self  # without `right`, which a convolution has not
 
-    def _traced(self, x: Tensor, y: Tensor, w: Tensor, src: Tensor, dst: Tensor, nodes: int) -> Tensor:
+    def _convolve_in_trace(self, x: Tensor, y: Tensor, w: Tensor, src: Tensor, dst: Tensor, nodes: int) -> Tensor:
         # a trace records `nodes` as a constant argument of the convolution's operator, and keeps new_zeros symbolic
         messages = run_product(x.index_select(0, src), y, w, [], self._checked)
         return messages.new_zeros(nodes, messages.shape[1]).index_add(0, dst, messages)
 
-    def _scripted(
+    def _convolve_in_script(
         self,
         x: Tensor,
         y: Tensor,
@@ -188,7 +188,8 @@ class TensorProductConv(TensorProduct):
             src, dst = src.long(), dst.long()
         return self._forward_program(x, y, w, src, dst, nodes)
 
-    def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
+    def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
+        """Return empty operands for ``rows``, on the meta device, and indices; internal weights are left out."""
         x = self._without_values(rows if nodes is None else nodes, self._in1_dim)
         weights = self._weight_operands(rows) or [None]  # type: ignore[list-item]
         index = torch.empty(rows, dtype=torch.int64, device="meta")

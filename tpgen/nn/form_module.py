@@ -39,7 +39,7 @@ class FormModule(PlannedModule):
     def _missing_weights_message(self) -> str:
         raise NotImplementedError
 
-    def _weight_of_call(self, weight: Tensor | Sequence[Tensor] | None) -> Tensor:
+    def _checked_weight(self, weight: Tensor | Sequence[Tensor] | None) -> Tensor:
         raise NotImplementedError
 
     # --- construction -------------------------------------------------------------------------------------------
@@ -57,14 +57,14 @@ class FormModule(PlannedModule):
         if self.internal_weights and shape[-1] > 0:
             self.register_parameter(name, nn.Parameter(make(*shape)))
         else:  # TorchScript needs a tensor
-            self._hold({name: np.zeros(0)}, persistent=True)
+            self._register_exact({name: np.zeros(0)}, persistent=True)
 
     def _configure(self, config: Config) -> None:
         self._set_config(config)
         reached = np.array(self.plan.reached, dtype=float)  # by some path
         mask = np.repeat(reached, [mul_ir.dim for mul_ir in self.plan.out.irreps])
-        self._hold({"output_mask": mask}, persistent=True)
-        self._rewrite()
+        self._register_exact({"output_mask": mask}, persistent=True)
+        self._choose_and_write_programs()
         self.register_state_dict_post_hook(without_programs)
 
     # --- programs -----------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class FormModule(PlannedModule):
         where = slices[index]
         if where is None:
             raise InputError(f"instruction {index} {self.instructions[index]} has no weights to view")
-        flat = self._weight_of_call(weight)
+        flat = self._checked_weight(weight)
         return flat[..., where.start : where.stop].view(flat.shape[:-1] + where.shape)
 
     def weight_views(self, weight: Tensor | None = None, yield_instruction: bool = False) -> Iterator[Any]:

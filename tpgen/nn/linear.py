@@ -188,7 +188,7 @@ class Linear(FormModule):
         self._add_parameter("weight", torch.randn, *elements, *pair, self.weight_numel)
         self._add_parameter("bias", torch.zeros, *elements, *pair[1:], self.bias_numel)
         biased = [np.arange(s.start, s.stop) for s in segments(plan.irreps_out) if plan.biases[s.index]]
-        self._hold({"_bias_index": np.concatenate([np.zeros(0, dtype=np.int64), *biased])})
+        self._register_exact({"_bias_index": np.concatenate([np.zeros(0, dtype=np.int64), *biased])})
 
     # --- programs -----------------------------------------------------------------------------------------------
 
@@ -198,8 +198,9 @@ class Linear(FormModule):
         kernel = alone and self.choice.strategy == "kernel" and self.backend != "script"
         self.kernel_text = describe(self.plan, self.layout) if kernel else ""
 
-    def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        self._no_nodes(nodes)
+    def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
+        """Return empty operands for ``rows``, on the meta device, and indices; internal weights are left out."""
+        self._refuse_nodes(nodes)
         pair = () if self.plan.f_in is None else (self.plan.f_in, self.plan.f_out or 1)
         batch = (self.num_elements or 1,) if self._by_element else () if self.shared_weights else (rows,)
         given = [(*batch, *pair, self.weight_numel), (*batch, *pair[1:], self.bias_numel)]
@@ -210,7 +211,7 @@ class Linear(FormModule):
     def inspection_options(self) -> dict[str, Any]:
         return {**super().inspection_options(), **({"elements": self.num_elements or 1} if self._by_element else {})}
 
-    def called(self, *operands: Tensor) -> Tensor:
+    def call_on_operands(self, *operands: Tensor) -> Tensor:
         return self(*operands[:-1], index=operands[-1]) if self._by_element else self(*operands)
 
     # --- evaluation ---------------------------------------------------------------------------------------------
@@ -250,7 +251,7 @@ class Linear(FormModule):
             node = leaf_call(self, features, weight, bias, index)
             if node is not None:
                 return node
-        w, b = self._weight_of_call(weight), self._value_or_own(bias, self.bias, self.bias_numel)
+        w, b = self._checked_weight(weight), self._value_or_own(bias, self.bias, self.bias_numel)
         x, w, b = self._check_operands(features, w, b)
         elements = self._element_index(x, w, b, index)
         x, w = self._merge_operands(x, w)
@@ -357,7 +358,7 @@ class Linear(FormModule):
             f"give weight with {self.weight_numel} entries{biases}"
         )
 
-    def _weight_of_call(self, weight: Any) -> Tensor:
+    def _checked_weight(self, weight: Any) -> Tensor:
         return self._value_or_own(weight, self.weight, self.weight_numel)
 
     def __repr__(self) -> str:

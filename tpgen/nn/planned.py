@@ -50,12 +50,12 @@ class PlannedModule(Constants):
         keep_whole(self)
         self.register_load_state_dict_post_hook(follow)
 
-    def _config_here(self) -> Config:
+    def _config_for_own_dtype(self) -> Config:
         like = self.get_buffer(self._place)
         return replace(self._config, dtype=like.dtype, device=str(like.device))
 
     def _choose(self) -> Choice:
-        return choose_strategy(self.plan.flat, self._config_here())
+        return choose_strategy(self.plan.flat, self._config_for_own_dtype())
 
     def _set_config(self, config: Config) -> None:
         check_backend(config)
@@ -65,12 +65,12 @@ class PlannedModule(Constants):
     def _emission(self, direction: str) -> Emission:
         raise NotImplementedError
 
-    def _program(self, direction: str) -> nn.Module:
+    def _make_program(self, direction: str) -> nn.Module:
         like = self.get_buffer(self._place)
         return self._emission(direction).module().to(device=like.device, dtype=like.dtype)
 
     def _write_programs(self) -> None:
-        self._forward_program = self._program("forward")
+        self._forward_program = self._make_program("forward")
 
     @property
     def choice(self) -> Choice:
@@ -85,9 +85,9 @@ class PlannedModule(Constants):
         self._failures = failures_seen()
         if self._choose() != self._choice:
             with without_modes():  # constants have values, also where a call has none
-                self._rewrite()
+                self._choose_and_write_programs()
 
-    def _rewrite(self) -> None:
+    def _choose_and_write_programs(self) -> None:
         self._runners = {}
         self._failures, self._choice = failures_seen(), self._choose()
         self._write_programs()
@@ -110,7 +110,7 @@ class PlannedModule(Constants):
         """Rewrite the programs with PyTorch operators only."""
         self.backend = "eager"
         self._config = Config(layout=self._config.layout, strategy=self._graph)
-        self._rewrite()
+        self._choose_and_write_programs()
 
     # --- inspection -----------------------------------------------------------------------------------------------
 
@@ -120,12 +120,12 @@ class PlannedModule(Constants):
         where = {"dtype": like.dtype, "device": str(like.device)}
         return {"strategy": self.choice.strategy, "backend": self.backend, **where}
 
-    def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Return operands of a call with that many rows, on the meta device, without internal weights."""
+    def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
+        """Return empty operands for ``rows``, on the meta device, and indices; internal weights are left out."""
         raise NotImplementedError
 
-    def called(self, *operands: Tensor) -> Tensor:
-        """Call the module with the operands of `operands_of`, in order."""
+    def call_on_operands(self, *operands: Tensor) -> Tensor:
+        """Call the module with the operands of `meta_operands`, in order."""
         return self(*operands)
 
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
@@ -135,7 +135,7 @@ class PlannedModule(Constants):
     def _without_values(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=self.get_buffer(self._place).dtype, device="meta")
 
-    def _no_nodes(self, nodes: int | None) -> None:
+    def _refuse_nodes(self, nodes: int | None) -> None:
         if nodes is not None:
             raise TpgenError(f"nodes={nodes} is for a TensorProductConv, whose rows are edges; leave it out")
 
@@ -151,7 +151,7 @@ class PlannedModule(Constants):
         check_size("rows", rows)
         if nodes is not None:
             check_size("nodes", nodes)
-        return public("estimate_memory")(_Called(self), *self.operands_of(rows, nodes))
+        return public("estimate_memory")(_CallOnOperands(self), *self.meta_operands(rows, nodes))
 
     # --- places and states ----------------------------------------------------------------------------------------
 
@@ -163,18 +163,20 @@ class PlannedModule(Constants):
         return self.to(device=mask.device, dtype=mask.dtype).train(holder.training)
 
     def _anchor(self) -> Tensor:
+        """Tensor whose dtype and device the module follows: a parameter, or else a buffer."""
         of, name = (self._holder[0], "output_mask") if self._holder else (self, self._place)
         return next((p for p in of.parameters() if p.is_floating_point()), of.get_buffer(name))
 
-    def _settle(self, anchor: Tensor | None) -> None:
+    def _adapt_to(self, anchor: Tensor | None) -> None:
+        """Round constants for the anchor's dtype and device (None: their own), and choose the strategy anew."""
         self._runners.clear()  # a scripted program holds the constants it was made with
-        super()._settle(anchor)
+        super()._adapt_to(anchor)
         if self._choose() != self._choice:  # where another strategy is better, or the only one
-            self._rewrite()
+            self._choose_and_write_programs()
         for name in self._programs:
             program = self._modules.get(name)
             if anchor is not None and isinstance(program, Constants):
-                program._settle(anchor)
+                program._adapt_to(anchor)
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()  # without what `Module.compile` has left, which runs the module it was made of
@@ -185,18 +187,18 @@ class PlannedModule(Constants):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._rewrite()
+        self._choose_and_write_programs()
 
 
-class _Called(nn.Module):
+class _CallOnOperands(nn.Module):
     def __init__(self, module: PlannedModule) -> None:
         super().__init__()
         self.module = module
 
     def forward(self, *operands: Tensor) -> Tensor:
-        return self.module.called(*operands)
+        return self.module.call_on_operands(*operands)
 
 
 def follow(module: PlannedModule, _keys: Any = None) -> None:
     """Rewrite a module's programs after a load of another dtype or device; a load_state_dict post-hook."""
-    module._settle(module._anchor())
+    module._adapt_to(module._anchor())

@@ -66,8 +66,8 @@ class PolynomialModule(PlannedModule):
         self.weight_shapes = [(o.dim, channels) for o in plan.weights]
         self.internal_weights = internal_weights
         self._set_config(Config(**options))
-        self._hold({"_like": np.zeros(0)})
-        self._rewrite()
+        self._register_exact({"_like": np.zeros(0)})
+        self._choose_and_write_programs()
 
     # -- stages --
 
@@ -98,10 +98,11 @@ class PolynomialModule(PlannedModule):
     def inspection_options(self) -> dict[str, Any]:
         return {"channels": self.channels, "elements": self.num_elements or 1, **super().inspection_options()}
 
-    def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
+    def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
+        """Return empty operands for ``rows``, on the meta device, and indices; internal weights are left out."""
         ends = dict(self._ends)
         if not ends:
-            self._no_nodes(nodes)
+            self._refuse_nodes(nodes)
         shapes: list[tuple[int, ...]] = [
             (rows if nodes is None or name not in ends else nodes, *shape) for name, shape in self._shapes.items()
         ]
@@ -118,7 +119,7 @@ class PolynomialModule(PlannedModule):
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
         return (args[0] if args else kwargs["x"]).shape[0], None
 
-    def called(self, *operands: Tensor) -> Tensor:
+    def call_on_operands(self, *operands: Tensor) -> Tensor:
         given, inputs = list(operands), len(self.plan.inputs)
         keywords: dict[str, Any] = {name: given.pop() for name in reversed(self._edge_arguments)}
         if self.num_elements:
@@ -221,7 +222,7 @@ class PolynomialModule(PlannedModule):
     def _check_dtype(self, name: str, x: Any) -> Tensor:
         x = given_numbers(name, x, self._like.dtype)
         if self._like.is_meta and not x.is_meta and not any(True for _ in self.parameters()):
-            self._settle(x)  # left there by a load, as no state says anything of it
+            self._adapt_to(x)  # left there by a load, as no state says anything of it
         like = self._like
         if autocasting(like.device) and torch.promote_types(x.dtype, like.dtype) == like.dtype:
             x = x.to(like.dtype)

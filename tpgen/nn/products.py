@@ -35,8 +35,8 @@ class PresetOptions(ProductOptions, total=False):
     _optimize_einsums: bool | None
 
 
-class WeightlessOptions(PresetOptions, total=False):
-    """Keywords of a product without argument ``path_normalization``."""
+class FilteringOptions(PresetOptions, total=False):
+    """Keywords of a product with argument ``filter_ir_out``, weighted or not."""
 
     path_normalization: str | None
 
@@ -55,6 +55,8 @@ def _split_options(
 
 
 class _Preset(TensorProduct):
+    """Base of products that derive their instructions from irreps."""
+
     @classmethod
     def from_plan(
         cls, plan: Plan, internal_weights: bool | None = None, **options: Unpack[ProductOptions]
@@ -95,7 +97,7 @@ class _Filtered(_Preset):
         irreps_in2: Irreps | str,
         filter_ir_out: Iterable[Any] | None = None,
         irrep_normalization: str | None = None,
-        **options: Unpack[WeightlessOptions],
+        **options: Unpack[FilteringOptions],
     ) -> None:
         planning, told = _split_options(options, irrep_normalization)
         self._setup(self._preset(irreps_in1, irreps_in2, filter_ir_out, **planning), **told)
@@ -139,7 +141,7 @@ class TensorSquare(_Preset):
         irreps_out: Irreps | str | None = None,
         filter_ir_out: Iterable[Any] | None = None,
         irrep_normalization: str | None = None,
-        **options: Unpack[WeightlessOptions],
+        **options: Unpack[FilteringOptions],
     ) -> None:
         planning, told = _split_options(options, irrep_normalization)
         self._setup(tensor_square(irreps_in, irreps_out, filter_ir_out, **planning), **told)

@@ -126,7 +126,7 @@ class SymmetricContraction(PolynomialModule):
         )
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
-        # MACE stores couplings beside the weights; a coupling fixes the sign of its weight
+        """Load weights as MACE stores them: change signs to suit tpgen's couplings, and drop MACE's couplings."""
         for n, (mul_ir, degree) in enumerate(zip(self.irreps_out, self.degrees, strict=True)):
             at = f"{prefix}contractions.{n}."
             for nu in range(1, degree + 1):

@@ -168,7 +168,7 @@ class TensorProduct(FormModule):
         self.streams = config.streams
         self._configure(config)
         if compile_right:
-            self._right_program = self._program("right")
+            self._right_program = self._make_program("right")
 
     # --- programs -----------------------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class TensorProduct(FormModule):
         kernel = self.choice.strategy == "kernel" and self.backend != "script" and not self.streams
         self.kernel_text = describe(self.plan, self.layout) if kernel else ""
         right = self._modules.get("_right_program") or _MissingProgram()
-        self._right_program = right if isinstance(right, _MissingProgram) else self._program("right")
+        self._right_program = right if isinstance(right, _MissingProgram) else self._make_program("right")
 
     def _write_right(self) -> None:
         if isinstance(self._right_program, _MissingProgram):
@@ -186,7 +186,7 @@ class TensorProduct(FormModule):
                     "the program of right is not written yet, and torch.compile cannot trace the writing: "
                     "construct the product with compile_right=True, or call right once before"
                 )
-            self._right_program = self._program("right")
+            self._right_program = self._make_program("right")
 
     # --- evaluation ---------------------------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class TensorProduct(FormModule):
             node = leaf_call(self, x, y, weight)
             if node is not None:
                 return node
-        w = self._weight_of_call(weight)
+        w = self._checked_weight(weight)
         if not torch.compiler.is_compiling() and self.takes_rows(x, y, w):
             return self._runner("forward")(x, y, w)
         x, y, w = self._check_operands({"x": (x, self._in1_dim), "y": (y, self._in2_dim)}, w)
@@ -223,7 +223,7 @@ class TensorProduct(FormModule):
         if torch.jit.is_scripting():
             return self._right_program(y, self._scripted_weight(weight))
         self._write_right()
-        w = self._weight_of_call(weight)
+        w = self._checked_weight(weight)
         y, w = self._check_operands({"y": (y, self._in2_dim)}, w)
         return self._run("right", y, w)
 
@@ -277,7 +277,7 @@ class TensorProduct(FormModule):
             f"give weight with {self.weight_numel} entries{rows}"
         )
 
-    def _weight_of_call(self, weight: Tensor | Sequence[Tensor] | None) -> Tensor:
+    def _checked_weight(self, weight: Tensor | Sequence[Tensor] | None) -> Tensor:
         if weight is None:
             return self._value_or_own(None, self.weight, self.weight_numel)
         if not isinstance(weight, Tensor):
@@ -310,8 +310,9 @@ class TensorProduct(FormModule):
         coloured = sizes is not None and bool(sizes.any())
         return o3.TensorProduct.visualize(self, sizes if coloured else None, coloured, aspect_ratio, ax)
 
-    def operands_of(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        self._no_nodes(nodes)
+    def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
+        """Return empty operands for ``rows``, on the meta device; internal weights are left out."""
+        self._refuse_nodes(nodes)
         return [self._without_values(rows, n) for n in (self._in1_dim, self._in2_dim)] + self._weight_operands(rows)
 
     def _weight_operands(self, rows: int) -> list[Tensor]:
@@ -331,7 +332,7 @@ class TensorProduct(FormModule):
         return self
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
-        # e3nn stores couplings, which are constants here
+        """Load a state without the couplings that e3nn stores, which are constants here."""
         for key in [k for k in state_dict if k.startswith(prefix + "_compiled_main_")]:
             del state_dict[key]
         super()._load_from_state_dict(state_dict, prefix, *args)

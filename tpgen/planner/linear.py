@@ -148,7 +148,7 @@ LINEAR = Maker(
         "path_normalization": one_of(PATH_NORMALIZATIONS),
         "shared_weights": weight_sharing,
     },
-    alone=_single_path_plan,
+    plan_of_path=_single_path_plan,
     flat=_without_channels_and_biases,
 )
 

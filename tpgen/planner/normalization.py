@@ -16,7 +16,7 @@ from math import prod, sqrt
 
 @dataclass(frozen=True)
 class PathScale:
-    """Numbers that one path's coefficient depends on."""
+    """Fan-in, variances, degrees and weight that determine one path's coefficient."""
 
     i_out: int
     dims: tuple[int, int, int]  # 2l+1 of in1, in2, out

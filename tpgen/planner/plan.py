@@ -197,7 +197,7 @@ class Maker:
     make: Callable[..., Plan]
     title: Callable[[Plan], str]  # behind the digest
     readers: Mapping[str, Reader]  # of the arguments, from the JSON text
-    alone: Callable[[Plan, Path], Plan] = lambda plan, path: plan  # the plan of one path or term
+    plan_of_path: Callable[[Plan, Path], Plan] = lambda plan, path: plan  # the plan of one path or term
     flat: Callable[[Plan], Plan] = lambda plan: plan  # what programs compute, where a module does the rest
     form: str = OF_PATHS
     sizes: tuple[str, ...] = ()  # of a call, beside its rows, that plans leave open

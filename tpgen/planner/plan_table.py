@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tpgen.base.drawing.path_map import PathMap, path_picture
-from tpgen.base.notebook import html_table, lines
+from tpgen.base.notebook import div_lines, html_table
 from tpgen.base.text import table
 
 _RIGHT = ("path", "term", "paths", "weights", "coefficient", "coupling", "flops", "bytes")
@@ -36,7 +36,7 @@ def table_html(title: str, rows: Sequence[PlanRow], totals: str, shown: PathMap)
     """The table as HTML, with cost bars and path diagram."""
     cells, left = _table_cells(rows)
     bars = {name: [float(row.cells[name]) for row in rows] for name in _BARS if name in cells[0]}
-    return lines(*title.split("\n")) + html_table(cells, left, bars) + lines(totals) + path_picture(shown)
+    return div_lines(*title.split("\n")) + html_table(cells, left, bars) + div_lines(totals) + path_picture(shown)
 
 
 def _table_cells(rows: Sequence[PlanRow]) -> tuple[list[list[str]], list[int]]:

@@ -315,7 +315,7 @@ POLYNOMIAL = Maker(
         "operands": entries(_read_operand, 4, "operands", MAX_TERMS),
         "terms": entries(_read_term, 5, "terms", MAX_TERMS),
     },
-    alone=_single_term_plan,
+    plan_of_path=_single_term_plan,
     form=OF_MONOMIALS,
     sizes=("channels", "elements"),
     noun="term",

@@ -238,6 +238,6 @@ PRODUCT = Maker(
         "path_normalization": one_of(PATH_NORMALIZATIONS),
         "shared_weights": boolean,
     },
-    alone=_single_path_plan,
+    plan_of_path=_single_path_plan,
 )
 PlanMaker = Callable[..., Plan]

@@ -11,7 +11,7 @@ import pytest
 from tests.kernels.test_build import run_product
 from tpgen.base.errors import BackendError
 from tpgen.kernels.build import compiler
-from tpgen.kernels.build.build import Wanted
+from tpgen.kernels.build.build import LibraryRequest
 from tpgen.kernels.build.compiler import find_compiler, need_compiler
 
 GCC = "g++ (GCC) {}.1.0"
@@ -19,7 +19,7 @@ GCC = "g++ (GCC) {}.1.0"
 
 @pytest.fixture(autouse=True)
 def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiler._find.cache_clear()
+    compiler._first_usable_compiler.cache_clear()
     for name in ("TPGEN_CXX", "CXX", "TPGEN_TARGET"):
         monkeypatch.delenv(name, raising=False)
 
@@ -51,11 +51,11 @@ def test_old_gcc_gets_a_header_and_new_ones_none(
 
 def test_the_header_of_old_gcc_is_in_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPGEN_CXX", str(program(tmp_path / "gcc", GCC.format(10))))
-    before = Wanted("text").key(need_compiler())
+    before = LibraryRequest("text").key(need_compiler())
     changed = tmp_path / "other.h"
     changed.write_text("// another shuffle")
     monkeypatch.setattr(compiler, "_OLD_GCC", changed)
-    assert Wanted("text").key(need_compiler()) != before
+    assert LibraryRequest("text").key(need_compiler()) != before
 
 
 def test_a_command_of_several_words_runs(fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_words_behind_a_compiler_are_in_the_key(monkeypatch: pytest.MonkeyPatch)
     keys = set()
     for command in ("g++", "g++ -fno-tree-vectorize"):
         monkeypatch.setenv("TPGEN_CXX", command)
-        keys.add(Wanted("text").key(need_compiler()))
+        keys.add(LibraryRequest("text").key(need_compiler()))
     assert len(keys) == 2
 
 

@@ -11,7 +11,7 @@ import torch
 from tests.kernels.test_build import run_product
 from tpgen.base.errors import BackendError
 from tpgen.kernels.build import processor
-from tpgen.kernels.build.build import Wanted
+from tpgen.kernels.build.build import LibraryRequest
 from tpgen.kernels.build.compiler import find_compiler, need_compiler, target
 from tpgen.kernels.build.processor import SETS, cpu_features, instruction_set
 
@@ -51,7 +51,7 @@ def test_a_named_set_has_one_key_on_every_machine(monkeypatch: pytest.MonkeyPatc
         for more in ("", " rdpid", " sve=32"):
             found = f"{platform.machine()} {' '.join(SETS[-1].features)}{more}"
             monkeypatch.setattr(processor, "cpu_features", lambda found=found: found)
-            keys.setdefault(name, set()).add(Wanted("text").key(need_compiler()))
+            keys.setdefault(name, set()).add(LibraryRequest("text").key(need_compiler()))
     assert {name: len(found) for name, found in keys.items()} == {"native": 3, LEAST: 1}
 
 

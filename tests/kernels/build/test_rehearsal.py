@@ -9,7 +9,7 @@ from threading import Event, current_thread
 
 import pytest
 
-from tpgen.kernels.build.rehearsal import begun, has_rehearsal, need_no_rehearsal, rehearse, rehearsed_by
+from tpgen.kernels.build.rehearsal import begin_if_rehearsing, has_rehearsal, need_no_rehearsal, rehearse, rehearsed_by
 
 
 def test_a_computation_is_rehearsed_once_on_another_thread_and_waits_for_no_task() -> None:
@@ -18,12 +18,12 @@ def test_a_computation_is_rehearsed_once_on_another_thread_and_waits_for_no_task
     def compute() -> None:
         threads.append(current_thread())
         assert not has_rehearsal()
-        assert not begun([])
-        assert begun([partial(free.wait, 60), *2 * [partial(counted.append, 0)], partial(done.set)])
+        assert not begin_if_rehearsing([])
+        assert begin_if_rehearsing([partial(free.wait, 60), *2 * [partial(counted.append, 0)], partial(done.set)])
         with pytest.raises(RuntimeError, match="waits for no kernel"):
             need_no_rehearsal()
 
-    assert not begun([partial(done.set)]), "no rehearsal"
+    assert not begin_if_rehearsing([partial(done.set)]), "no rehearsal"
     with rehearsed_by(compute, 1):
         assert has_rehearsal()
         rehearse()
@@ -51,7 +51,7 @@ def test_a_computation_that_fails_leaves_what_it_has_begun() -> None:
     done = Event()
 
     def compute() -> None:
-        begun([partial(done.set)])
+        begin_if_rehearsing([partial(done.set)])
         raise ValueError("zeros are no lengths")
 
     with rehearsed_by(compute, 1):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.kernels.cuda.fakes import FakeLibrary
-from tpgen.kernels.build.build import Wanted, load_library
+from tpgen.kernels.build.build import LibraryRequest, load_library
 from tpgen.kernels.cuda.driver import EntryPoints
 from tpgen.kernels.runtime.native.runtime import runtime
 from tpgen.kernels.runtime.targets import KERNEL_TARGETS, target_of
@@ -39,7 +39,7 @@ EXPORTED int fake_launch(void* kernel, unsigned, unsigned, unsigned, unsigned, u
 
 def silent_driver() -> Any:
     """The functions in C, with a count of launches and of contexts that were pushed and popped."""
-    return load_library(Wanted(_SILENT, "fake_count"))
+    return load_library(LibraryRequest(_SILENT, "fake_count"))
 
 
 def use(silent: Any, stream: int = 7, code: int = 0, capture: int = 0) -> None:

@@ -167,7 +167,7 @@ class StandIn:
         inner = [{s: x for s, (_, x) in part.items()} for part in (given, room)]
         indices = {} if gather is None else {name: getattr(gather, name) for name in ("order", "src", "dst")}
         written = {f"d_{s}": x for s, x in inner[1].items()} | scratch
-        first, *others = launches.made(*inner, scratch, gather)
+        first, *others = launches.list_launches(*inner, scratch, gather)
         with self.library.watching(inner[0] | written | indices):
             self.launch(n, first, seed)
             for one in others:

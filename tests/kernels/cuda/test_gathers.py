@@ -45,9 +45,9 @@ def test_every_number_is_summed_up_once(variant: tuple[str, bool, bool], layout:
         for slot in (*slots, *BETWEEN):
             found = [n for g in placement.gathers if g.target == slot for n in filled(g)]
             if slot in BETWEEN:
-                assert sorted(found) == list(range(placement.between[slot]))
+                assert sorted(found) == list(range(placement.intermediate_dims[slot]))
             else:
-                found += [n for start, size in placement.unreached(slot) for n in range(start, start + size)]
+                found += [n for start, size in placement.unused_ranges(slot) for n in range(start, start + size)]
                 assert sorted(found) == list(range(placement.dim[slot]))
 
 

@@ -87,5 +87,5 @@ def test_a_row_of_a_polynomial(name: str, call: str, arch: int) -> None:
     p = source.placement
     assert isinstance(p, CudaPolynomialPlacement)
     row = executed(source) - executed(without(source, r"(?<=\n)\s+row\(call, l.*;"))
-    numbers = sum(p.operands[slot].dim for slot in (*p.inputs, *p.swept))
+    numbers = sum(p.operands[slot].dim for slot in (*p.inputs, *p.row_slots))
     assert row / numbers < ROWS[name][POLYNOMIAL_CALLS.index(call)]

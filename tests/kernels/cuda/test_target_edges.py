@@ -181,11 +181,11 @@ def test_of_a_tensor_in_slices_the_last_parts_are_kept(monkeypatch: pytest.Monke
     for start in (*range(20), 19, 0):
         assert memory.of(long[start : start + 2], 5, lambda i, n: asked.append(i.storage_offset()) or len(asked))
     assert asked == [*range(20), 0]
-    assert [len(parts.known) for parts in memory._kept[0].values()] == [orders._PARTS]
+    assert [len(parts.known) for parts in memory._facts_by_capture[0].values()] == [orders._PARTS]
     assert memory.of(long[0:2], 6, lambda i, n: -1) == -1  # other rows
     assert memory.of(long[0:4:2], 5, lambda i, n: -2) == -2  # another part that begins there
     del long
-    assert not len(memory._kept[0])
+    assert not len(memory._facts_by_capture[0])
 
 
 def test_int32_is_widened_once(gpu: Products) -> None:

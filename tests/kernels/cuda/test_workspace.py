@@ -110,7 +110,7 @@ def test_polynomials_have_sums_of_tasks() -> None:
     sweep, parts = describe_polynomial(plan).sweep(call), list[int]()
     for dtype in ("float32", "bfloat16"):  # computed in float32
         launches = launches_of(place_polynomial(plan, sweep, dtype, chip_of(90)), sizes)
-        parts.append(launches.tasks * launches.placement.added * problem.channels * 4)
+        parts.append(launches.tasks * launches.placement.warp_gradients * problem.channels * 4)
         assert workspace_of(launches.placement, sizes) == parts[-1]
     with FakeTensorMode():
         given = [plan.operand(slot.operand) for slot in call.given]

@@ -31,7 +31,7 @@ def text_of(plan: Plan, order: int, target: Target) -> str:
     for _ in range(order):
         call = call.pulled_back([True] * len(call.opened), [True] * len(call.given))
     placed = PolynomialPlacement(plan, describe_polynomial(plan).sweep(call), target)
-    before = prelude(target, placed.tiles, target.lanes)
+    before = prelude(target, placed.transpose_widths, target.lanes)
     return without_headers(without_prelude(generate_polynomial(placed).text, before), "cpp")
 
 

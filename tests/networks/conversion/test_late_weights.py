@@ -45,14 +45,14 @@ def test_sums_and_their_derivatives(product: o3.TensorProduct, most: int, monkey
     assert (late.outer.irreps_in.dim == HIDDEN) == (most > 10_000)
     x, y, h, matrix = given
     stock = torch.zeros(NODES, product.irreps_out.dim, dtype=x.dtype).index_add(0, nodes, product(x, y, h @ matrix))
-    for a, b in zip(derivatives(late.summed(*given, nodes, NODES), given), derivatives(stock, given), strict=True):
+    for a, b in zip(derivatives(late.sum_by_node(*given, nodes, NODES), given), derivatives(stock, given), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
 def test_no_edges(product: o3.TensorProduct) -> None:
     late = late_weights(plan_of(product), HIDDEN, NODES)
     x, y, h, matrix = operands(product)
-    found = late.summed(x[:0], y[:0], h[:0], matrix, torch.zeros(0, dtype=torch.int64), NODES)
+    found = late.sum_by_node(x[:0], y[:0], h[:0], matrix, torch.zeros(0, dtype=torch.int64), NODES)
     assert found.shape == (NODES, product.irreps_out.dim)
     assert not found.any()
 

@@ -225,8 +225,8 @@ def test_a_net_runs_once_for_each_pair_and_gives_all_rows(monkeypatch: pytest.Mo
     net, x, seen = NETS["plain"](), _marked(monkeypatch), []
     wanted = net(x)
     convert(net)
-    evaluate = radial._evaluate
-    monkeypatch.setattr(radial, "_evaluate", lambda net, x: (seen.append(len(x)), evaluate(net, x))[1])
+    evaluate = radial._evaluate_net
+    monkeypatch.setattr(radial, "_evaluate_net", lambda net, x: (seen.append(len(x)), evaluate(net, x))[1])
     torch.testing.assert_close(net(x), wanted)
     torch.testing.assert_close(net(x.clone()), wanted)
     assert seen == [3, 5]

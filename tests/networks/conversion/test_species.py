@@ -64,7 +64,7 @@ def test_it_is_proven_to_second_derivatives(calls: list[int]) -> None:
 
 
 def test_rows_that_need_a_gradient_are_told_once(calls: list[int]) -> None:
-    notices._say.cache_clear()
+    notices._warn_once.cache_clear()
     product, (x, y) = convert(network().double())["skip"], arguments()
     with pytest.warns(UserWarning, match="multiply by all of each row: these rows need a gradient"):
         product(x, y.clone().requires_grad_())

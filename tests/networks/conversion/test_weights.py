@@ -33,8 +33,10 @@ Sum = Callable[[Tensor, Tensor, Any], Tensor]
 @pytest.fixture(autouse=True)
 def late(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Edges of each sum before a last layer; whatever their number, it is worth it."""
-    seen, summed = [], LateWeights.summed
-    monkeypatch.setattr(LateWeights, "summed", lambda self, x, *rest: seen.append(x.shape[0]) or summed(self, x, *rest))
+    seen, own = [], LateWeights.sum_by_node
+    monkeypatch.setattr(
+        LateWeights, "sum_by_node", lambda self, x, *rest: seen.append(x.shape[0]) or own(self, x, *rest)
+    )
     for where in (late_weights, module):
         monkeypatch.setattr(where, "WORTH_LATE", 0)
     monkeypatch.setattr(late_weights, "_FEWER", 0.0)
@@ -169,8 +171,8 @@ def test_a_program_is_stock(case: str, late: list[int]) -> None:
 
 
 def test_nodes_without_rows_have_no_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, summed = [], LateWeights.summed
-    monkeypatch.setattr(LateWeights, "summed", lambda self, *given: seen.append(given[-1]) or summed(self, *given))
+    seen, summed = [], LateWeights.sum_by_node
+    monkeypatch.setattr(LateWeights, "sum_by_node", lambda self, *given: seen.append(given[-1]) or summed(self, *given))
     network, given = convert(Convolution(by_index).eval(), program=False), arguments()
     for used, wanted in ((NODES, NODES), (9, NODES), (8, 8), (1, 1)):
         given[2] = torch.cat([torch.arange(used), torch.randint(0, used, (EDGES - used,))]) + NODES - used
@@ -393,10 +395,10 @@ class Messages(nn.Module):
 @pytest.fixture
 def by_kernel(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Edges of each sum by the product's own kernel; whatever their number, it is worth it."""
-    seen, sums = [], module._Product.by_kernel
+    seen, sums = [], module._EdgeProduct.by_kernel
     monkeypatch.setattr(module, "WORTH_SUMMING", (0, 0))
     monkeypatch.setattr(
-        module._Product, "by_kernel", lambda self, w, *rest: seen.append(w.shape[0]) or sums(self, w, *rest)
+        module._EdgeProduct, "by_kernel", lambda self, w, *rest: seen.append(w.shape[0]) or sums(self, w, *rest)
     )
     return seen
 

@@ -50,8 +50,8 @@ def test_the_kernels_of_a_polynomial_are_built_ahead(tmp_path) -> None:
     (tmp_path / "plan.json").write_text(plan.to_json())
     assert "2 kernels ready" in _run("cache", "warm", "--plan", str(tmp_path / "plan.json"))
     module = module_of(plan, channels=4, strategy="kernel")
-    given = [torch.randn(x.shape, requires_grad=True) for x in module.operands_of(5)]
-    module.called(*given).sum().backward()
+    given = [torch.randn(x.shape, requires_grad=True) for x in module.meta_operands(5)]
+    module.call_on_operands(*given).sum().backward()
     assert json.loads(_run("cache", "info", "--json"))["entries"] == 2
 
 

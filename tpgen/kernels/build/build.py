@@ -60,8 +60,8 @@ _single_threaded = True  # whether this process had a single thread when it was 
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A library to build: source, entry function, linked libraries, kind of file."""
+class LibraryRequest:
+    """A library to build or load: source, entry function, linked libraries, kind of file."""
 
     text: str
     entry: str = ENTRY
@@ -78,7 +78,7 @@ def load_kernel(text: str, addresses: int = 3, numbers: int = 2) -> Callable[...
     The function takes ``addresses`` pointers, then ``numbers`` 64-bit integers.
     Raises `BackendError` without a compiler, `KernelError` if compilation fails, now or earlier in this process.
     """
-    wanted = Wanted(text)
+    wanted = LibraryRequest(text)
     if has_rehearsal() and not _is_built(wanted):
         rehearse()
     function = getattr(load_library(wanted), ENTRY)
@@ -87,9 +87,9 @@ def load_kernel(text: str, addresses: int = 3, numbers: int = 2) -> Callable[...
     return function
 
 
-def _is_built(wanted: Wanted) -> bool:
+def _is_built(wanted: LibraryRequest) -> bool:
     key = wanted.key(need_compiler())
-    return key in _loaded or cache.finished(key, wanted.kind) is not None
+    return key in _loaded or cache.finished_entry(key, wanted.kind) is not None
 
 
 def address_of(function: Any) -> int | None:
@@ -99,7 +99,7 @@ def address_of(function: Any) -> int | None:
     return None
 
 
-def load_library(wanted: Wanted) -> ctypes.CDLL:
+def load_library(wanted: LibraryRequest) -> ctypes.CDLL:
     """Load a library; compile if not cached.  Raises the errors of `load_kernel`."""
     compiler = need_compiler()
     key = wanted.key(compiler)
@@ -111,7 +111,7 @@ def load_library(wanted: Wanted) -> ctypes.CDLL:
         return _loaded[key]
 
 
-def _load_unless_refused(key: str, wanted: Wanted, compiler: Compiler) -> ctypes.CDLL:
+def _load_unless_refused(key: str, wanted: LibraryRequest, compiler: Compiler) -> ctypes.CDLL:
     tried = f"{compiler} {key}"  # two compilers of one version may be two programs
     if before := _refused.get(tried):
         raise KernelError(str(before), before.reason)
@@ -122,15 +122,15 @@ def _load_unless_refused(key: str, wanted: Wanted, compiler: Compiler) -> ctypes
         raise
 
 
-def _load_or_build(key: str, wanted: Wanted, compiler: Compiler) -> ctypes.CDLL:
-    found = cache.finished(key, wanted.kind)
+def _load_or_build(key: str, wanted: LibraryRequest, compiler: Compiler) -> ctypes.CDLL:
+    found = cache.finished_entry(key, wanted.kind)
     if found:
         with suppress(BackendError):  # removed in between, or broken: seen to under the lock
             return _open_library(found.library, wanted)
-    return cache.with_room(lambda directory: _build_entry(Entry(directory, key, wanted.kind), wanted, compiler))
+    return cache.with_fallback_directory(lambda directory: _build_entry(Entry(directory, key, wanted.kind), wanted, compiler))
 
 
-def _build_entry(entry: Entry, wanted: Wanted, compiler: Compiler) -> ctypes.CDLL:
+def _build_entry(entry: Entry, wanted: LibraryRequest, compiler: Compiler) -> ctypes.CDLL:
     # compile, test and publish a library, unless another process was faster
     with entry.locked():
         if entry.intact():
@@ -183,7 +183,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 
 
-def _open_library(library: Path, wanted: Wanted) -> ctypes.CDLL:
+def _open_library(library: Path, wanted: LibraryRequest) -> ctypes.CDLL:
     try:
         opened = ctypes.CDLL(str(library))
         getattr(opened, wanted.entry)
@@ -215,7 +215,7 @@ getattr(ctypes.CDLL(library), entry)
 """
 
 
-def _test_in_subprocess(compiler: Compiler, library: Path, wanted: Wanted) -> None:
+def _test_in_subprocess(compiler: Compiler, library: Path, wanted: LibraryRequest) -> None:
     # a broken library may end the process that loads the library
     python = get_executable()
     if not python:  # an embedded interpreter that names none

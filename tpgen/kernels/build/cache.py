@@ -151,7 +151,7 @@ def default_directory() -> Path:
 
 
 def _why_unwritable(wanted: Path) -> str:
-    # creates the directory if missing; empty text: writable
+    """Create a private directory if missing; return why no file can be written there, empty if one can."""
     try:
         make_private(wanted)
         check_private(wanted)
@@ -209,7 +209,7 @@ def fallback(wanted: str, reason: str) -> Path:
     return Path(made)
 
 
-def with_room(make: Callable[[Path], Made]) -> Made:
+def with_fallback_directory(make: Callable[[Path], Made]) -> Made:
     """Call ``make`` with the cache directory, after `OSError` with a temporary directory.
 
     Raises `BackendError` if both fail.
@@ -228,7 +228,7 @@ def with_room(make: Callable[[Path], Made]) -> Made:
         ) from again
 
 
-def finished(key: str, kind: str = KERNEL) -> Entry | None:
+def finished_entry(key: str, kind: str = KERNEL) -> Entry | None:
     """Entry of an intact cached library, or None.  Raises `BackendError` as `current_directory`."""
     wanted = Entry(default_directory(), key, kind)
     try:
@@ -238,7 +238,7 @@ def finished(key: str, kind: str = KERNEL) -> Entry | None:
     return wanted if wanted.intact() else None
 
 
-def _cache_files(path: Path) -> Iterator[tuple[str, Path]]:
+def _cache_files_by_key(path: Path) -> Iterator[tuple[str, Path]]:
     # keys of entries and files, of the files that this module wrote
     for file in path.iterdir():
         named = _CACHE_FILE.fullmatch(file.name)
@@ -249,7 +249,7 @@ def _cache_files(path: Path) -> Iterator[tuple[str, Path]]:
 def info() -> CacheInfo:
     """Describe the cache."""
     path, size, kernels = current_directory(), 0, 0
-    for key, file in _cache_files(path):
+    for key, file in _cache_files_by_key(path):
         with suppress(FileNotFoundError):  # another process clears the cache
             size += file.lstat().st_size
             kernels += file.name in (key + KERNEL, key + CUBIN)
@@ -263,7 +263,7 @@ def clear() -> int:
     """
     path = current_directory()
     entries: dict[str, list[Path]] = {}
-    for key, file in _cache_files(path):
+    for key, file in _cache_files_by_key(path):
         entries.setdefault(key, []).append(file)
     return sum(_remove_entry(Entry(path, key), files) for key, files in entries.items())
 

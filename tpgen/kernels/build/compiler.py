@@ -96,15 +96,15 @@ def find_compiler() -> Compiler | None:
 
     Raises `BackendError` if this machine cannot run the set in ``TPGEN_TARGET``.
     """
-    found = _find(os.environ.get("TPGEN_CXX", ""), os.environ.get("CXX", ""), os.environ.get("PATH", ""))
+    found = _first_usable_compiler(os.environ.get("TPGEN_CXX", ""), os.environ.get("CXX", ""), os.environ.get("PATH", ""))
     return found and Compiler(*found, openmp_runtime(), instruction_set())
 
 
 def compilers() -> tuple[tuple[str, str], ...]:
     """List installed compilers and versions; tpgen uses the first recent one."""
     named, cxx, path = (os.environ.get(name, "") for name in ("TPGEN_CXX", "CXX", "PATH"))
-    tried = [*([_split_command(named)] if named else []), *_candidates(cxx)]
-    return tuple(dict.fromkeys((shlex.join(program), version) for program, version in _installed(tried, path)))
+    tried = [*([_split_command(named)] if named else []), *_compiler_commands(cxx)]
+    return tuple(dict.fromkeys((shlex.join(program), version) for program, version in _installed_with_versions(tried, path)))
 
 
 def why_no_compiler() -> str:
@@ -131,22 +131,23 @@ def need_compiler() -> Compiler:
 
 
 @lru_cache(maxsize=8)
-def _find(named: str, cxx: str, path: str) -> tuple[tuple[str, ...], str] | None:
+def _first_usable_compiler(named: str, cxx: str, path: str) -> tuple[tuple[str, ...], str] | None:
     """Find program and version of the first usable compiler."""
     if named.lower() == "none":
         return None
-    tried = (_split_command(named),) if named else _candidates(cxx)
-    return next((found for found in _installed(tried, path) if _gcc_version(found[1]) >= _OLDEST_GCC), None)
+    tried = (_split_command(named),) if named else _compiler_commands(cxx)
+    return next((found for found in _installed_with_versions(tried, path) if _gcc_version(found[1]) >= _OLDEST_GCC), None)
 
 
-def _installed(tried: Iterable[tuple[str, ...]], path: str) -> Iterator[tuple[tuple[str, ...], str]]:
+def _installed_with_versions(tried: Iterable[tuple[str, ...]], path: str) -> Iterator[tuple[tuple[str, ...], str]]:
     for first, *others in tried:
         found = shutil.which(first, path=path or None)
         if found:
             yield (found, *others), _version_line((found, *others))
 
 
-def _candidates(cxx: str) -> Iterator[tuple[str, ...]]:
+def _compiler_commands(cxx: str) -> Iterator[tuple[str, ...]]:
+    """Yield commands of C++ compilers to try: ``cxx`` if given, the usual names, then that of ziglang."""
     if cxx.strip():
         yield _split_command(cxx)
     yield from ((name,) for name in CANDIDATES)

@@ -47,7 +47,7 @@ class _TaskPool:
         self.pool = ThreadPoolExecutor(threads)
         self._started: set[tuple] = set()
 
-    def begin(self, task: partial) -> None:
+    def begin_once(self, task: partial) -> None:
         key = task.func, task.args
         if key not in self._started:
             self._started.add(key)
@@ -80,13 +80,13 @@ def rehearse() -> None:
         rehearsal.run()
 
 
-def begun(tasks: Sequence[partial]) -> bool:
+def begin_if_rehearsing(tasks: Sequence[partial]) -> bool:
     """Start tasks on other threads if this thread rehearses; False without rehearsal or tasks."""
     rehearsed = _tasks.get()
     if rehearsed is None:
         return False
     for task in tasks:
-        rehearsed.begin(task)
+        rehearsed.begin_once(task)
     return bool(tasks)
 
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 from tpgen.form.form import Term
-from tpgen.kernels.cpp.expressions import Spelling, Sums
+from tpgen.kernels.cpp.expressions import RegisterSums, Spelling
 from tpgen.kernels.cpp.text import Writer, add_block_sums, found_row, literal
 from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.values import ScratchSegment
@@ -66,14 +66,14 @@ class BatchVectors:
 
     def body(self, statements: tuple[Statement, ...], weight: str = "") -> None:
         """Write statements and the stores of their sums; ``weight`` is the address of a weight."""
-        sums = Sums(self.w)
-        sums.write(statements, self.spelling, partial(self._load, weight))
+        sums = RegisterSums(self.w)
+        sums.write(statements, self.spelling, partial(self._write_load, weight))
         for operand, values in sums.found.items():
             for n, value in values.items():
                 place = f"{self._copy_address(operand)} + {n} * R + r" if operand != "w" else weight
-                self._store_sum(operand, place, value)
+                self._write_store_of_sum(operand, place, value)
 
-    def _store_sum(self, operand: str, place: str, value: str) -> None:
+    def _write_store_of_sum(self, operand: str, place: str, value: str) -> None:
         if operand in BETWEEN:
             self.w.line(f"store({operand} + {place}, {value});")
         elif operand != "w":
@@ -83,7 +83,7 @@ class BatchVectors:
         else:
             self.w.line(f"a_w[{place}] += lane_sum({value});")
 
-    def _load(self, weight: str, operand: str, indices: list[int]) -> None:
+    def _write_load(self, weight: str, operand: str, indices: list[int]) -> None:
         if operand == "w":
             value = f"load(s_w + {weight})" if self.p.row_weights else f"vec{{}} + weights[{weight}]"
             self.w.line(f"const vec weight[1] = {{{value}}};")
@@ -159,17 +159,17 @@ class MixingText:
         with self.w.block(f"for (int {first}0 = 0; {first}0 < {size}; {first}0 += {step})"):
             self.w.line(f"const int {first}1 = least({size}, {first}0 + {step});")
             if self.needs_p:
-                self._coupling_stage(self.path.stages[0])
+                self._write_coupling_stage(self.path.stages[0])
             self._mix_copies()
             if self.needs_d:
-                self._coupling_stage(self.path.stages[-1])
+                self._write_coupling_stage(self.path.stages[-1])
 
     def _each_copy(self) -> AbstractContextManager[None]:
         first = self.first
         loop = f"for (int {first} = {first}0; {first} < {first}1; ++{first})"
         return self.vectors.each(loop, self.vectors.loops(self.sides.copies[1:]), _ROWS)
 
-    def _coupling_stage(self, stage: SweepStage) -> None:
+    def _write_coupling_stage(self, stage: SweepStage) -> None:
         with self._each_copy():
             self.vectors.body(stage.statements)
 
@@ -197,14 +197,16 @@ class MixingText:
         self.w.line(f"const int count = ({first}1 - {first}0) * {self.inner};")
         at = f"{self.vectors.start('w')} + {first}0 * {self.inner * step}"
         if self.adds:
-            self._multiply(f"a{self.far}", f"weights + {at}, {far_step}, {step}", "P", f"{mixed}, count", columns)
+            self._write_matrix_product(
+                f"a{self.far}", f"weights + {at}, {far_step}, {step}", "P", f"{mixed}, count", columns
+            )
         if "w" in self.p.opened:
-            self._weight_gradient(f"a_w + {at}", columns)
+            self._write_weight_gradient(f"a_w + {at}", columns)
         if self.needs_d:
             given = f"weights + {at}, {step}, {far_step}", f"s{self.far}"
-            self._multiply("D", *given, f"count, {mixed}", columns, add=False)
+            self._write_matrix_product("D", *given, f"count, {mixed}", columns, add=False)
 
-    def _weight_gradient(self, into: str, columns: str) -> None:
+    def _write_weight_gradient(self, into: str, columns: str) -> None:
         # rows of weights are copies of input 1: those of P, or of the far side where copies mix first
         far, whole = f"s{self.far}", self.p.flipped(self.term)
         if not self.behind:
@@ -214,7 +216,9 @@ class MixingText:
             self.w.line(f"flip(P, G, {whole}, {columns});")
         add_weight_gradient(self.w, self.term, whole, into, (far, str(self.mixed)), ("P", "G"), columns)
 
-    def _multiply(self, into: str, left: str, right: str, sizes: str, columns: str, add: bool = True) -> None:
+    def _write_matrix_product(
+        self, into: str, left: str, right: str, sizes: str, columns: str, add: bool = True
+    ) -> None:
         # a product of matrices with consecutive rows, which replaces ``into`` or is added to it
         flag = "true" if add else "false"
         function = multiply_call(self.p, columns)
@@ -232,14 +236,14 @@ class MixingText:
             if self.needs_d:
                 self.w.line(f"vec d[{k}] = {{}};")
             with self.w.block(self.vectors.loops(self.sides.mixed)):
-                self._one_row_weight(
+                self._write_one_row_weight(
                     f"((({first} - {first}2) * {self.inner} + m) * {self.mixed} + {self.sides.mixed}) * R + r"
                 )
             if self.needs_d:
                 for n in range(k):
                     self.w.line(f"store(D + ({block} + {n}) * R + r, d[{n}]);")
 
-    def _one_row_weight(self, at: str) -> None:
+    def _write_one_row_weight(self, at: str) -> None:
         out = f"({self.vectors.start('out')} + {self.sides.mixed} * {self.k}) * (i64)R"
         if self.p.opened != ("w",):
             self.w.line(f"const vec weight = load(s_w + {at});")
@@ -272,26 +276,26 @@ class OwnWeightsText:
                 place = f"weights + {self.at}, 1, {self.mixed}, s_x2 + {self.y}, R, {self.mixed}, {self.v}"
                 self.w.line(f"{multiply_call(self.p, 'R')}false, own, R, {place});")
             with self.w.block(_ROWS):
-                self._products_of_rows()
+                self._write_products_of_rows()
             if "w" in self.opened:
-                self._weight_gradients()
+                self._write_weight_gradients()
             if "x2" in self.opened:
                 place = f"weights + {self.at}, {self.mixed}, 1, d_own, R, {self.v}, {self.mixed}"
                 self.w.line(f"{multiply_call(self.p, 'R')}true, a_x2 + {self.y}, R, {place});")
 
-    def _products_of_rows(self) -> None:
+    def _write_products_of_rows(self) -> None:
         x = f"{self.x} + (u * {self.k}) * R"
         if self.opened != ("x1",):
             load_columns(self.w, "x", self.k, f"s_x1 + {x}", f"{self.c} * ")
         if "x1" in self.opened:
             self.w.line(f"vec d[{self.k}] = {{}};")
         with self.w.block(f"for (int w = 0; w < {self.mixed}; ++w)"):
-            self._products_of_output_copy(f"{self.out} + (w * {self.k}) * R")
+            self._write_products_of_output_copy(f"{self.out} + (w * {self.k}) * R")
         if "x1" in self.opened:
             for n in range(self.k):
                 self.w.line(f"add(a_x1 + {x} + {n} * R + r, {self.c} * d[{n}]);")
 
-    def _products_of_output_copy(self, out: str) -> None:
+    def _write_products_of_output_copy(self, out: str) -> None:
         if "own" in self.p.scratch:
             self.w.line("const vec weight = load(own + w * R + r);")
         if self.opened != ("out",):
@@ -304,7 +308,7 @@ class OwnWeightsText:
         if "d_own" in self.p.scratch:
             self.w.line(f"store(d_own + w * R + r, {' + '.join(f'x[{n}] * g[{n}]' for n in range(self.k))});")
 
-    def _weight_gradients(self) -> None:
+    def _write_weight_gradients(self) -> None:
         whole = self.p.flipped(self.term)
         if whole:
             self.w.line(f"flip(d_own, flipped, {whole}, R);")
@@ -320,8 +324,8 @@ class BatchText:
 
     def write(self) -> None:
         for path in self.p.sweep.paths:
-            self._path_function(path)
-        self._tile_function()
+            self._write_path_function(path)
+        self._write_tile_function()
 
     def _arguments(self) -> list[tuple[str, str]]:
         arguments = [("int", "R")] * self.p.shortens_tiles + [("num*", name) for name in self.p.scratch]
@@ -333,7 +337,7 @@ class BatchText:
             arguments += [("num*", "a_w")] * ("w" in self.p.opened)
         return arguments
 
-    def _tile_function(self) -> None:
+    def _write_tile_function(self) -> None:
         given = [("const real* const*", f"p_{o}") for o in self.p.given if o != "w"]
         opened = [("real* const*", f"q_{o}") for o in self.p.opened if o != "w"]
         arguments = ", ".join(f"{kind} {name}" for kind, name in [("int", "n"), *given, *opened, *self._arguments()])
@@ -357,7 +361,7 @@ class BatchText:
             self._move_segment(stores_rows(self.p, o) + "(a_{0} + {3} * R, q_{0}, R, n, {1}, {2}, {4});", o, s)
         if o == self.p.owner or (o == "w" and not self.p.row_weights):
             return
-        for start, size in self.p.unreached(o):
+        for start, size in self.p.unused_ranges(o):
             self.w.line(f"for (int r = 0; r < n; ++r) zero(q_{o}[r] + {start}, {size});")
 
     def _move_segment(self, call: str, operand: str, s: ScratchSegment) -> None:
@@ -369,27 +373,27 @@ class BatchText:
             for d in range(s.dim):
                 self.w.line(call.format(operand, s.start + d * s.mul, s.mul, s.start + d, s.dim))
 
-    def _path_function(self, path: PathSweep) -> None:
+    def _write_path_function(self, path: PathSweep) -> None:
         term = path.term
         arguments = "".join(f", {kind} {name}" for kind, name in self._arguments())
         with self.w.paths(term.path):
             self.w.line(f"// path {term.path}: {term.text}")
             with self.w.block(f"static void path_{term.path}(int n{arguments})"):
                 if term.pairs:
-                    self._pair_tables(term)
+                    self._write_pair_tables(term)
                 if self.p.owns_weights(term):
                     OwnWeightsText(self.p, term, self.w).write()
                 elif term.mode.mixing:
                     MixingText(self.p, path, self.w).write()
                 else:
-                    self._unmixed_path(path)
+                    self._write_unmixed_path(path)
 
-    def _pair_tables(self, term: Term) -> None:
+    def _write_pair_tables(self, term: Term) -> None:
         pairs = [(a, b) for a in range(term.pairs) for b in range(a + 1, term.pairs)]
         for name, values in zip("ab", zip(*pairs, strict=True), strict=True):
             self.w.line(f"static const int pair_{name}[] = {{{', '.join(map(str, values))}}};")
 
-    def _unmixed_path(self, path: PathSweep) -> None:
+    def _write_unmixed_path(self, path: PathSweep) -> None:
         # copies that do not mix
         term, vectors = path.term, BatchVectors(self.p, path.term, self.w)
         first, rest = term.mode.weight[0], term.mode.weight[1:]
@@ -424,12 +428,12 @@ class BatchText:
             w.line("const i64 begin = b * span, end = least(rows, begin + span);")
         with w.block("for (i64 q = begin; q < end; q += R)"):
             w.line("const int n = least(R, end - q);")
-            self._row_pointers()
+            self._write_row_pointers()
             rows = [f"p_{o}" for o in self.p.given if o != "w"] + [f"q_{o}" for o in self.p.opened if o != "w"]
             names = ["n", *rows, *(name for _, name in self._arguments())]
             w.line(f"tile({', '.join('(n + W - 1) / W * W' if name == 'R' else name for name in names)});")
 
-    def _row_pointers(self) -> None:
+    def _write_row_pointers(self) -> None:
         # pointers to each row of the tile, for operands and results
         pointers = [("const real*", f"p_{o}", o, o) for o in self.p.given if o != "w" or self.p.row_weights]
         pointers += [("real*", f"q_{o}", f"d_{o}", o) for o in self.p.opened if o != "w" or self.p.row_weights]

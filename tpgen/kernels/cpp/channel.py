@@ -8,8 +8,8 @@ from functools import partial
 
 from tpgen.form.form import Term
 from tpgen.kernels.cpp.channel_rows import GroupBlocks, RowBlocks, RowGroup, row_arguments
-from tpgen.kernels.cpp.expressions import Spelling, Sums, components
-from tpgen.kernels.cpp.parts import Parts, declared
+from tpgen.kernels.cpp.expressions import RegisterSums, Spelling, components
+from tpgen.kernels.cpp.parts import PartFunctions, declared
 from tpgen.kernels.cpp.prelude import header
 from tpgen.kernels.cpp.text import Writer, add_block_sums
 from tpgen.kernels.placement.channel import ChannelPlacement, identifier, table_area, weights_area
@@ -28,18 +28,18 @@ class ChannelText:
 
     def write(self) -> None:
         if self.p.in_parts:
-            self._part_functions()
+            self._write_part_functions()
         else:
-            self._tabulate_function()
-            self._row_function()
+            self._write_tabulate_function()
+            self._write_row_function()
         if self.p.owner:
             arguments = f"real* d_{self.p.owner}" + "".join(f", const num* {name}" for name in self.p.owner_sums)
             with self.w.part("function finish"), self.w.block(f"static void finish({arguments})"):
                 self._store_slot(self.p.owner, f"a_{self.p.owner}")
 
-    def _part_functions(self) -> None:
+    def _write_part_functions(self) -> None:
         # a function for each table and for some paths each; a group of rows takes one path after the other
-        parts, group = Parts(self.w), RowGroup(self.p)
+        parts, group = PartFunctions(self.w), RowGroup(self.p)
         for placed in self._needed_tables():
             filled = [slot for slot in self.p.tabulated_slots if self.p.filling(placed, slot)]
             arguments = [("num*", name) for slot in filled for name in (table_area(slot), f"t_{identifier(slot)}")]
@@ -52,8 +52,8 @@ class ChannelText:
                 for path in paths:
                     with group.each(self.w):
                         self._prefetch_next_path(path.term)
-                        self._path_loops(path)
-        self._tabulate_function(parts.calls[:tables])
+                        self._write_path_loops(path)
+        self._write_tabulate_function(parts.calls[:tables])
         with self.w.part("function row"), self.w.block(f"static void row_group({declared(group.arguments)})"):
             with group.each(self.w):
                 self._begin_row()
@@ -64,7 +64,7 @@ class ChannelText:
 
     def _prefetch_next_path(self, term: Term) -> None:
         # ask for what the row's next path has in memory
-        for view in self.p.ahead(term):
+        for view in self.p.views_to_prefetch(term):
             size = view.outer * view.channels * view.inner
             for slot in self.p.given:
                 if operand_of(slot) == view.operand:
@@ -75,7 +75,7 @@ class ChannelText:
     def _needed_tables(self) -> list[PlacedTable]:
         return [placed for placed in self.s.tables if placed.operand in map(operand_of, self.p.tabulated_slots)]
 
-    def _tabulate_function(self, calls: Sequence[str] = ()) -> None:
+    def _write_tabulate_function(self, calls: Sequence[str] = ()) -> None:
         slots = self.p.tabulated_slots
         arguments = "".join(f", num* {name}" for name in self.p.table_areas)
         arguments += "".join(f", const real* const* p_{o}, num* t_{o}" for o in map(identifier, slots))
@@ -84,7 +84,7 @@ class ChannelText:
                 o = identifier(slot)
                 with self.w.block("for (int r = 0; r < W; ++r)"):
                     for start, size in self.p.scalars(operand_of(slot)):
-                        with self._serving_paths(operand_of(slot), start):
+                        with self._attributed_to_paths_of_segment(operand_of(slot), start):
                             self.w.line(
                                 f"for (int e = {start}; e < {start + size}; ++e) "
                                 f"t_{o}[e * W + r] = r < n ? widen(p_{o}[r][e]) : 0;"
@@ -112,39 +112,39 @@ class ChannelText:
                 for s in statements:
                     self.w.line(f"store(t + {s.entry.index} * W, {spelling.sum(s.terms)});")
 
-    def _row_function(self) -> None:
+    def _write_row_function(self) -> None:
         with self.w.part("function row"), self.w.block(f"static void row({declared(row_arguments(self.p))})"):
             self._begin_row()
             for path in self.p.sweep.paths:
-                self._path_loops(path)
+                self._write_path_loops(path)
             self._end_row()
 
     def _begin_row(self) -> None:
         for slot in self.p.given:
             for v in self.p.stages(slot):
                 shape, name = f"<{v.outer}, {v.channels}, {v.inner}>", identifier(slot)
-                with self._serving_paths(v.operand, v.start):
+                with self._attributed_to_paths_of_segment(v.operand, v.start):
                     self.w.line(f"stage{shape}({name} + {v.start}, s_{name} + {v.scratch});")
         self._clear_sums()
 
     def _end_row(self) -> None:
         for operand in self.p.opened:
-            if not self.p.carried(operand):
+            if not self.p.summed_over_rows(operand):
                 self._store_slot(operand, f"a_{operand}")
 
     def _clear_sums(self) -> None:
         for view in self.p.cleared:
             self.w.line(f"clear(a_{view.operand} + {view.scratch}, {view.size});")
         for operand in self.s.scalar_operands:
-            if operand in self.p.opened and not self.p.carried(operand):
+            if operand in self.p.opened and not self.p.summed_over_rows(operand):
                 for start, size in self.p.scalars(operand):
-                    with self._serving_paths(operand, start):
+                    with self._attributed_to_paths_of_segment(operand, start):
                         self.w.line(f"clear(r_{operand} + {start} * W, {size} * W);")
 
     def _store_slot(self, operand: str, source: str) -> None:
         # scratch to memory for one operand's open slot, and zeros where no path writes
         for start, size in self.p.scalars(operand) if operand in self.s.scalar_operands else []:
-            with self._serving_paths(operand, start):
+            with self._attributed_to_paths_of_segment(operand, start):
                 self.w.line(
                     f"for (int e = {start}; e < {start + size}; ++e) "
                     f"d_{operand}[e] = narrow(lane_sum(load(r_{operand} + e * W)));"
@@ -152,16 +152,16 @@ class ChannelText:
         for v in self.s.views_of(operand):
             if self.p.staged(v):
                 shape = f"<{v.outer}, {v.channels}, {v.inner}>"
-                with self._serving_paths(operand, v.start):
+                with self._attributed_to_paths_of_segment(operand, v.start):
                     self.w.line(f"unstage{shape}({source} + {v.scratch}, d_{operand} + {v.start});")
-        for start, size in self.p.unreached(operand):
+        for start, size in self.p.unused_ranges(operand):
             self.w.line(f"zero(d_{operand} + {start}, {size});")
 
-    def _serving_paths(self, operand: str, start: int) -> AbstractContextManager[None]:
+    def _attributed_to_paths_of_segment(self, operand: str, start: int) -> AbstractContextManager[None]:
         # lines inside move a segment, for all paths that have to do with it
         return self.w.paths(*self.s.serving(operand, start))
 
-    def _path_loops(self, path: PathSweep) -> None:
+    def _write_path_loops(self, path: PathSweep) -> None:
         term, placed = path.term, self.s.table(path.term)
         inside, *behind = path.stages
         with self.w.paths(term.path):
@@ -174,13 +174,13 @@ class ChannelText:
                 if placed and behind:
                     self.w.line(f"vec s[{placed.entries}] = {{}};")
                 with self.w.block(f"for (int c = 0; c < {self.s.padded(term)}; c += W)"):
-                    self._channel_loop_body(term, inside)
+                    self._write_channel_loop_body(term, inside)
                 for stage in behind:
                     self._add_channel_sums(placed, stage)
 
-    def _channel_loop_body(self, term: Term, stage: SweepStage) -> None:
+    def _write_channel_loop_body(self, term: Term, stage: SweepStage) -> None:
         spelling = Spelling(self.dtype, {slot: f"{_vector_array(slot)}[{{}}]" for slot in self.p.call_slots})
-        sums = Sums(self.w, [o for o in self.p.opened if self.s.view(term, o)])
+        sums = RegisterSums(self.w, [o for o in self.p.opened if self.s.view(term, o)])
         if placed := self.s.table(term):
             sums.found[S] = {n: f"s[{n}]" for n in range(placed.entries)}  # declared before the loop over channels
         sums.write(stage.statements, spelling, partial(_load_components, self.w, self.p, term))
@@ -202,7 +202,7 @@ class ChannelText:
         for slot in self.p.given_weights:
             for v in self.s.views_of("w"):
                 shape = f"<{v.outer}, {v.channels}, {v.inner}>"
-                with self._serving_paths("w", v.start):
+                with self._attributed_to_paths_of_segment("w", v.start):
                     self.w.line(f"stage{shape}({identifier(slot)} + {v.start}, {weights_area(slot)} + {v.scratch});")
 
     def write_weight_sums(self) -> None:

@@ -57,34 +57,34 @@ class RowBlocks:
 
     def write(self) -> None:
         if self.p.owner:
-            self._owner_loop(self.p.owner)
+            self._write_owner_loop(self.p.owner)
             return
         self.w.line("const i64 end = least(rows, (b + 1) * span);")
         with self.w.block("for (i64 q = b * span; q < end; q += W)"):
             self.w.line("const int n = least(W, end - q);")
-            self.begin_tile("q + r")
-            self.row_loop()
+            self.write_tile_setup("q + r")
+            self.write_row_loop()
 
-    def _owner_loop(self, owner: str) -> None:
+    def _write_owner_loop(self, owner: str) -> None:
         w = self.w
         w.line("const i64 from = owner_at(first, owners, b * span), to = owner_at(first, owners, (b + 1) * span);")
         w.line("const i64 end = first[to];")
         w.line("i64 q = first[from], tile = q;")
         sums = self.p.owner_sums
-        self.declare_arrays()
+        self.write_array_declarations()
         with w.block("for (i64 o = from; o < to; ++o)"):
             for name in sums:
                 w.line(f"clear({name}, {self.p.scratch[name]});")
-            self.owned_row_loop()
+            self.write_loop_over_rows_of_owner()
             w.line(f"finish(d_{owner} + o * {self.p.dim[owner]}{''.join(', ' + name for name in sums)});")
 
-    def next_tile(self) -> None:
+    def write_tile_setup_if_due(self) -> None:
         with self.w.block("if (q == tile)"):
             self.w.line("const int n = least(W, end - q);")
-            self.begin_tile("order[q + r]")
+            self.write_tile_setup("order[q + r]")
             self.w.line("tile += n;")
 
-    def row_pointers(self, operand: str, row: str, array: str = "") -> None:
+    def write_row_pointers(self, operand: str, row: str, array: str = "") -> None:
         """Write the pointers to an operand's rows of a tile."""
         self.w.line(f"for (int r = 0; r < n; ++r) {{ const i64 e = {row}; {array}[r] = {self.row_address(operand)}; }}")
 
@@ -95,17 +95,17 @@ class RowBlocks:
             return name
         return f"{name} + {found_row(self.p.rule(operand))} * {self.p.dim[operand]}"
 
-    def declare_arrays(self) -> None:
+    def write_array_declarations(self) -> None:
         """Declare arrays that outlive a tile; none for single rows."""
 
-    def begin_tile(self, row: str) -> None:
+    def write_tile_setup(self, row: str) -> None:
         """Write the tables of a tile."""
         for o in map(identifier, self.p.tabulated_slots):
             self.w.line(f"const real* p_{o}[W] = {{}};")
-            self.row_pointers(o, row, f"p_{o}")
-        self.tabulate()
+            self.write_row_pointers(o, row, f"p_{o}")
+        self.write_tabulate_call()
 
-    def tabulate(self) -> None:
+    def write_tabulate_call(self) -> None:
         # a kernel of `uuu` paths has no tables
         if not self.p.tabulated_slots:
             return
@@ -117,29 +117,29 @@ class RowBlocks:
         areas = {name: f"{name} + {row}" for name in self.p.table_areas}
         return areas | {f"s_{identifier(slot)}": weights_area(slot) for slot in self.p.given_weights}
 
-    def row_loop(self) -> None:
+    def write_row_loop(self) -> None:
         with self.w.block("for (int r = 0; r < n; ++r)"):
             self.w.line("const i64 e = q + r;")
-            self._row_call("r")
+            self._write_row_call("r")
 
-    def owned_row_loop(self) -> None:
+    def write_loop_over_rows_of_owner(self) -> None:
         with self.w.block("for (; q < first[o + 1]; ++q)"):
             if self.p.tabulated_slots:
-                self.next_tile()
+                self.write_tile_setup_if_due()
             self.w.line("const i64 e = order[q];")
-            self._row_call("(q - first[from]) % W")
+            self._write_row_call("(q - first[from]) % W")
 
-    def _row_call(self, lane: str) -> None:
+    def _write_row_call(self, lane: str) -> None:
         names = [*map(identifier, self.p.call_slots), *(f"d_{o}" for o in self.p.opened)]
         values = self.shared_arguments(lane) | {name: self.row_address(name) for name in names}
         paired = PairedGradient("state", "gradient", "second_w", self.p.dim["w"])
-        if self.p.second_weights:
+        if self.p.pair_gradient_size:
             self.w.line(f"char* const state = states + {found_row(self.p.rule('w'))};")
             self.w.line(f"real* const gradient = {values['d_w']};")
             self.w.line(paired.claim_statement)
             values["d_w"] = paired.address
         self.w.line(f"row({', '.join(values.get(name, name) for _, name in self.arguments)});")
-        if self.p.second_weights:
+        if self.p.pair_gradient_size:
             self.w.line(f"if (first_of_pair) {paired.publish_statement}")
             self.w.line(f"else {paired.add_statement(paired.beside)}")
 
@@ -180,43 +180,43 @@ class RowGroup:
 class GroupBlocks(RowBlocks):
     """Writes the loop over groups of rows of one tile and owner."""
 
-    def begin_tile(self, row: str) -> None:
+    def write_tile_setup(self, row: str) -> None:
         if not self.p.owner:
-            self.declare_arrays()
+            self.write_array_declarations()
         for _, name in self._pointers():
-            self.row_pointers(name, row, f"p_{name}")
-        self.tabulate()
+            self.write_row_pointers(name, row, f"p_{name}")
+        self.write_tabulate_call()
 
     def _pointers(self) -> Arguments:
         return [(kind, name) for kind, name in self.arguments if in_memory(name)]
 
-    def declare_arrays(self) -> None:
+    def write_array_declarations(self) -> None:
         for kind, name in self._pointers():
             self.w.line(f"{kind} p_{name}[W];")
 
-    def row_loop(self) -> None:
+    def write_row_loop(self) -> None:
         with self.w.block(f"for (int r = 0; r < n; r += {self.p.group})"):
-            self._group_call(f"least({self.p.group}, n - r)")
+            self._write_group_call(f"least({self.p.group}, n - r)")
 
-    def owned_row_loop(self) -> None:
+    def write_loop_over_rows_of_owner(self) -> None:
         with self.w.block("for (int m; q < first[o + 1]; q += m)"):
-            self.next_tile()
+            self.write_tile_setup_if_due()
             self.w.line("const int r = (q - first[from]) % W;")
             self.w.line(f"m = least({self.p.group}, least(first[o + 1], tile) - q);")
-            self._group_call("m")
+            self._write_group_call("m")
 
-    def _group_call(self, count: str) -> None:
+    def _write_group_call(self, count: str) -> None:
         values = self.shared_arguments("r") | {name: f"p_{name} + r" for _, name in self._pointers()}
         size = self.p.dim["w"]
         paired = PairedGradient(
             f"states + (p_d_w[r + k] - d_w) / {size}", "p_d_w[r + k]", f"second_w + k * {size}", size
         )
-        if self.p.second_weights:
+        if self.p.pair_gradient_size:
             values["d_w"] = "gradients"
             self._claim_gradients(paired, count)
             count = "members"
         self.w.line(f"row_group({', '.join([count, *(values.get(name, name) for _, name in self.arguments)])});")
-        if self.p.second_weights:
+        if self.p.pair_gradient_size:
             self._publish_and_add(paired)
 
     def _claim_gradients(self, paired: PairedGradient, count: str) -> None:

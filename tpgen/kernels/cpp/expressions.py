@@ -37,7 +37,7 @@ class Spelling:
         return spelled(terms, self.value, self.dtype, self.one)
 
 
-class Sums:
+class RegisterSums:
     """Sums of open slots in registers, by operand and component."""
 
     def __init__(self, w: Writer, operands: Iterable[str] = ()) -> None:

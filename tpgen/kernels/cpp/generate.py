@@ -41,19 +41,20 @@ def generate(placement: Placement) -> GeneratedSource:
     """Write the source of a placement, which computes all open slots in one sweep."""
     schedule, w = placement.schedule, Writer()
     with w.part("schedule"):
-        for line, paths in schedule.lines:
+        for line, paths in schedule.lines_and_paths:
             with w.paths(*paths):
                 w.line(f"// {line}")
         rules = f" with {', '.join(map(str, placement.rules))}" if placement.rules else ""
         w.line(f"// opens {', '.join(placement.opened)}{raised_text(placement.raised)}{rules}")
-    w.raw(prelude(schedule.target, placement.tiles, getattr(schedule, "rows", 0), placement.tails))
+    tails = placement.tail_widths_and_items
+    w.raw(prelude(schedule.target, placement.transpose_widths, getattr(schedule, "rows", 0), tails))
     if isinstance(placement, MatrixPlacement):
         w.raw(header("matrices"))
     text = _TEXTS[type(placement)](placement, w)
     text.write()
     in_parts = isinstance(placement, ChannelPlacement) and placement.in_parts
     with in_unit(w) if in_parts else nullcontext(), w.part("driver"):
-        _entry_point(w, placement, text)
+        _write_entry_point(w, placement, text)
     return w.done()
 
 
@@ -67,10 +68,10 @@ _TEXTS: dict[type[Placement], Callable[[Any, Writer], KernelText]] = {
 # -- the entry point ---------------------------------------------------------------------------------------------------
 
 
-def _entry_point(w: Writer, p: Placement, text: KernelText) -> None:
+def _write_entry_point(w: Writer, p: Placement, text: KernelText) -> None:
     # sums over rows add in row order inside a block, then in the order of blocks
     finds = any(rule.takes_index for rule in p.rules)
-    needed = {"indices": p.rules, "order": finds, "tasks": p.by_element, "paired": p.second_weights}
+    needed = {"indices": p.rules, "order": finds, "tasks": p.by_element, "paired": p.pair_gradient_size}
     for name in (name for name, yes in needed.items() if yes):
         w.raw(header(name))
     with w.block(entry_head(bool(p.rules))):
@@ -87,12 +88,12 @@ def _entry_point(w: Writer, p: Placement, text: KernelText) -> None:
             if not (operand == "w" and p.sums_weights):
                 w.line(f"expect_writes(d_{operand}, {rows} * {p.dim[operand]} * (i64)sizeof(real));")
         _check_indices(w, p)
-        if p.second_weights:
+        if p.pair_gradient_size:
             room(w, "char", "states", "pair.size + 1")
             w.line("__builtin_memset(states, 0, pair.size);")
         _declare_blocks(w, p)
-        _weight_scratch(w, p, text)
-        _block_loop(w, p, text)
+        _write_weight_scratch(w, p, text)
+        _write_block_loop(w, p, text)
         if p.sums_weights:
             text.write_weight_sums()
         w.line("return fault;")
@@ -117,11 +118,11 @@ def _check_indices(w: Writer, p: Placement) -> None:
 def _declare_blocks(w: Writer, p: Placement) -> None:
     tile = p.blocks.tile
     if p.sums_weights:
-        w.line(f"const i64 room = {p.blocks.room};  // blocks that fit into 64 MB of sums")
+        w.line(f"const i64 room = {p.blocks.most_blocks};  // blocks that fit into 64 MB of sums")
         w.line(f"const i64 most = room < {MOST_BLOCKS} ? room : {MOST_BLOCKS};")
         w.line(f"const i64 span = ((rows + most - 1) / most + {tile}) / {tile} * {tile};")
     else:
-        w.line(f"const i64 span = {p.blocks.span};")
+        w.line(f"const i64 span = {p.blocks.rows_of_block};")
     if p.by_element:
         room(w, "i64", "tasks", "tasks_size(rows, elements, span)")
         w.line("const Tasks t = make_tasks(tasks, (const i64*)element.at, rows, elements, span);")
@@ -132,7 +133,7 @@ def _declare_blocks(w: Writer, p: Placement) -> None:
         w.line("const i64 blocks = rows ? (rows + span - 1) / span : 0;")
 
 
-def _weight_scratch(w: Writer, p: Placement, text: KernelText) -> None:
+def _write_weight_scratch(w: Writer, p: Placement, text: KernelText) -> None:
     # shared weights in scratch once; room for each block's part of their gradient
     shared = p.weight_scratch and not p.by_element
     slots = [slot for slot in p.given if operand_of(slot) == "w" and shared]
@@ -144,13 +145,13 @@ def _weight_scratch(w: Writer, p: Placement, text: KernelText) -> None:
         room(w, "num", "sums", f"(blocks + 1) * {p.block_sums}")
 
 
-def _block_loop(w: Writer, p: Placement, text: KernelText) -> None:
+def _write_block_loop(w: Writer, p: Placement, text: KernelText) -> None:
     held, areas = sum(p.scratch.values()), scratch_areas(p.scratch)
-    if p.second_weights:
+    if p.pair_gradient_size:
         areas.append(f"real* const second_w = (real*)(scratch + {held});")
     if "weights" in p.scratch:
         areas.append("i64 held = -1;  // the element whose weights stand there")
-    worth, size = f"rows * {p.blocks.touched} > {WORTH_THREADS}", str(max(held + p.second_weights, 1))
+    worth, size = f"rows * {p.blocks.touched} > {WORTH_THREADS}", str(max(held + p.pair_gradient_size, 1))
     with each_task(w, worth, size, areas, "blocks"):
         if p.sums_weights and not p.by_element:
             w.line(f"num* const a_w = sums + b * {p.block_sums}; clear(a_w, {p.block_sums});")

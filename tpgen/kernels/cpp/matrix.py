@@ -27,11 +27,11 @@ class MatrixText:
             for term in self.s.terms:
                 with self.w.paths(term.path):
                     self.w.line(f"// path {term.path}: {term.text}")
-                    self._path_products(term, written)
-            for o in self.p.added:
+                    self._write_path_products(term, written)
+            for o in self.p.open_row_slots:
                 made = [s for s in self.s.segments(o) if not s.whole]
                 self._move_rows(f"unstage<{{0}}>(a_{o} + {{2}}, {self._row_address(f'q_{o}')} + {{1}});", made)
-                for start, size in self.p.unreached(o):
+                for start, size in self.p.unused_ranges(o):
                     self.w.line(f"for (int r = 0; r < n; ++r) zero({self._row_address(f'q_{o}')} + {start}, {size});")
 
     def _row_address(self, name: str) -> str:
@@ -39,8 +39,8 @@ class MatrixText:
         return f"{name} + {'at[r]' if self.p.by_element else 'r'} * {self.p.dim[name[2:]]}"
 
     def _arguments(self) -> list[tuple[str, str]]:
-        rows = [("const real*", f"p_{o}") for o in self.p.staged] + [("real*", f"q_{o}") for o in self.p.added]
-        given, opened = bool(self.p.added and self.s.terms), "w" in self.p.opened
+        rows = [("const real*", f"p_{o}") for o in self.p.staged] + [("real*", f"q_{o}") for o in self.p.open_row_slots]
+        given, opened = bool(self.p.open_row_slots and self.s.terms), "w" in self.p.opened
         if self.s.shared_weights:
             rows += [("const num*", "weights")] * (given and not self.p.by_element) + [("num*", "a_w")] * opened
             rows += [("bool", "fresh")] * (opened and self.p.by_element)
@@ -57,14 +57,14 @@ class MatrixText:
             with self.w.paths(*(t.path for t in self.s.terms if segment in (t.source, t.target))):
                 self.w.line(f"for (i64 r = 0; r < n; ++r) {move.format(segment.text, segment.start, place)}")
 
-    def _path_products(self, term: MatrixTerm, written: set[tuple[str, int]]) -> None:
+    def _write_path_products(self, term: MatrixTerm, written: set[tuple[str, int]]) -> None:
         if self.s.shared_weights:
-            self._products(term, written)
+            self._write_products(term, written)
         else:
             with self.w.block("for (i64 r = 0; r < n; ++r)"):
-                self._products(term, written)
+                self._write_products(term, written)
 
-    def _products(self, term: MatrixTerm, written: set[tuple[str, int]]) -> None:
+    def _write_products(self, term: MatrixTerm, written: set[tuple[str, int]]) -> None:
         # out[zi, w] += sum_u  x1[zi, u] W[u, w]
         # x1[zi, u]  += sum_w  out[zi, w] W[u, w]
         # W[u, w]    += sum_zi x1[zi, u] out[zi, w]
@@ -75,12 +75,12 @@ class MatrixText:
         (given_x, x_step), (given_y, y_step) = self._input_address("x1", x), self._input_address("out", y)
         if "out" in self.p.opened:
             into, add = self._result_address("out", y), _cpp_bool(("out", y.index) in written)
-            weights = self._weights_address(term, "keep", term.kept)
+            weights = self._stage_weights(term, "keep", term.kept)
             sizes = f"{y.padded}, {rows}, {x.mul}"
             self.w.line(f"multiply<{y.padded}>({add}, {into}, {given_x}, {x_step}, 1, {weights}, {sizes});")
         if "x1" in self.p.opened:
             into, add = self._result_address("x1", x), _cpp_bool(("x1", x.index) in written)
-            weights = self._weights_address(term, "keep_flipped", self.p.weights["kept"] + term.flipped)
+            weights = self._stage_weights(term, "keep_flipped", self.p.weights["kept"] + term.flipped)
             sizes = f"{x.padded}, {rows}, {y.mul}"
             self.w.line(f"multiply<{x.padded}>({add}, {into}, {given_y}, {y_step}, 1, {weights}, {sizes});")
         if "w" in self.p.opened:
@@ -107,8 +107,8 @@ class MatrixText:
         row = "" if self.s.shared_weights else f" + r * {segment.size}"
         return f"{area} + {segment.scratch} * (i64)R{row}"
 
-    def _weights_address(self, term: MatrixTerm, keep: str, at: int) -> str:
-        # a row's own weights move into scratch first
+    def _stage_weights(self, term: MatrixTerm, keep: str, at: int) -> str:
+        """Write the move of a row's own weights into scratch, if any; return the address of a path's weights."""
         if self.s.shared_weights:
             return f"weights + {at}"
         self._move_weights(term, keep, f"p_w + r * {self.p.dim['w']}", "s_w")
@@ -159,7 +159,7 @@ class MatrixText:
         for term in self.s.terms:
             with self.w.paths(term.path):
                 self._move_weights(term, "give", memory, f"{sums} + {term.kept}")
-        for start, size in self.p.unreached("w"):
+        for start, size in self.p.unused_ranges("w"):
             self.w.line(f"zero({memory} + {start}, {size});")
 
     def write_rows(self) -> None:

@@ -17,8 +17,8 @@ _BEGIN = "#if IN_UNIT"
 _LIGHT = "-O1"
 
 
-class Parts:
-    """Numbered parts of one text."""
+class PartFunctions:
+    """C++ functions that one text is cut into, compiled in parallel, and their calls in order."""
 
     def __init__(self, w: Writer) -> None:
         self.w, self.calls = w, list[str]()

@@ -9,7 +9,7 @@ from tpgen.kernels.cpp.expressions import Spelling
 from tpgen.kernels.cpp.prelude import header, prelude
 from tpgen.kernels.cpp.text import GeneratedSource, Writer, each_task, entry_head, room, scratch_areas
 from tpgen.kernels.placement.polynomial import PolynomialPlacement, component_runs, slot_name
-from tpgen.kernels.sweep.monomials import gathered, stored_value
+from tpgen.kernels.sweep.monomials import merge_by_component, stored_value
 from tpgen.kernels.sweep.statements import Component, Local, Statement
 from tpgen.planner.polynomial_plan import terms_text
 
@@ -20,7 +20,7 @@ _WORTH = 1 << 17  # operations on vectors that are worth a second thread
 _MOVED = 8  # operations, for as long as a component takes between memory and registers
 
 
-class Phrases(NamedTuple):
+class TargetTemplates(NamedTuple):
     """C++ templates of a target for types, loads and stores of a row."""
 
     number: str  # the type of what is computed with
@@ -32,7 +32,7 @@ class Phrases(NamedTuple):
     set: str
 
 
-_VECTORS = Phrases(
+_VECTORS = TargetTemplates(
     "vec",
     "(vec{} + 1)",
     "load({0} + {1} * W)",
@@ -46,7 +46,7 @@ _VECTORS = Phrases(
 class RowText:
     """Writes loads, statements and stores of a row."""
 
-    def __init__(self, at: PolynomialPlacement, w: Writer, words: Phrases) -> None:
+    def __init__(self, at: PolynomialPlacement, w: Writer, words: TargetTemplates) -> None:
         self.at, self.w, self.words = at, w, words
         texts = {s: words.kept.format(slot_name(s), "{}") for s in at.scratch}
         texts |= {s: f"t_{slot_name(s)}[{{}}]" for s in at.read if s not in texts}
@@ -65,7 +65,7 @@ class RowText:
 
     def declare_sums(self) -> None:
         """Declare an array of zeros for each open slot."""
-        for slot in self.at.swept:
+        for slot in self.at.row_slots:
             self.w.line(f"{self.words.number} d_{slot_name(slot)}[{self.at.operands[slot].dim}] = {{}};")
 
     def statement(self, statement: Statement) -> None:
@@ -109,21 +109,21 @@ class _PolynomialText:
     def write(self) -> GeneratedSource:
         for line in [*terms_text(self.at.plan).split("\n"), str(self.sweep.call)]:
             self.w.line(f"// {line}")
-        self.w.raw(prelude(self.at.target, self.at.tiles, self.at.target.lanes))
+        self.w.raw(prelude(self.at.target, self.at.transpose_widths, self.at.target.lanes))
         for name in ("indices", "order", "tasks", "channels"):
             self.w.raw(header(name))
         if self.at.coefficients:
-            self._prologue_function()
-        self._row_function()
-        if self.at.folded:
-            self._epilogue_function()
-        self._entry_point()
+            self._write_prologue_function()
+        self._write_row_function()
+        if self.at.open_weights:
+            self._write_epilogue_function()
+        self._write_entry_point()
         return self.w.done()
 
-    def _row_function(self) -> None:
+    def _write_row_function(self) -> None:
         at = self.at
         arguments = _declarations("const real*", "p_", at.inputs) + _declarations("real*", "o_", at.stored)
-        arguments += _declarations("num*", "o_", at.summed)
+        arguments += _declarations("num*", "o_", at.channel_sums)
         arguments += _declarations("const num*", "", at.coefficients) + _declarations("num*", "", at.adjoints)
         with self.w.block(f"static void row({', '.join([*arguments, 'i64 C', 'i64 c', 'int n'])})"):
             for slot in at.inputs:
@@ -133,27 +133,27 @@ class _PolynomialText:
                 self.row.statement(statement)
             for slot in at.stored:
                 self.row.set(slot)
-            for name, i in ((slot_name(s), i) for s in at.summed for i in range(self.dim[s])):
+            for name, i in ((slot_name(s), i) for s in at.channel_sums for i in range(self.dim[s])):
                 self.w.line(f"o_{name}[{i}] += sum_some(d_{name}[{i}], n);")
 
-    def _prologue_function(self) -> None:
+    def _write_prologue_function(self) -> None:
         arguments = _declarations("const num*", "", self.at.weights) + _declarations("num*", "", self.at.coefficients)
         with self.w.block(f"static void prologue({', '.join(arguments)})"):
-            for target, terms in gathered(self.sweep.prologue).items():
+            for target, terms in merge_by_component(self.sweep.prologue).items():
                 value = self.row.spelling.sum(terms)
                 self.w.line(f"store({slot_name(target.operand)} + {target.index} * W, {value});")
 
-    def _epilogue_function(self) -> None:
+    def _write_epilogue_function(self) -> None:
         arguments = _declarations("const num*", "", [*self.at.weights, *self.at.adjoints])
-        arguments += _declarations("real*", "o_", self.at.folded)
-        sums = gathered(self.sweep.epilogue)
+        arguments += _declarations("real*", "o_", self.at.open_weights)
+        sums = merge_by_component(self.sweep.epilogue)
         with self.w.block(f"static void epilogue({', '.join([*arguments, 'i64 C', 'int n'])})"):
-            for slot, i in ((s, i) for s in self.at.folded for i in range(self.dim[s])):
+            for slot, i in ((s, i) for s in self.at.open_weights for i in range(self.dim[s])):
                 text = self.row.spelling.sum(sums.get(Component(slot, 0, i), ())) or "vec{}"
                 self.w.line(f"set_some(o_{slot_name(slot)} + {i} * C, n, {text});")
 
-    def _entry_point(self) -> None:
-        sums = [(f"s_{slot_name(s)}", f"rows * {self.dim[s]}", self.at.opened.index(s)) for s in self.at.summed]
+    def _write_entry_point(self) -> None:
+        sums = [(f"s_{slot_name(s)}", f"rows * {self.dim[s]}", self.at.opened.index(s)) for s in self.at.channel_sums]
         with self.w.block(entry_head()):
             self.w.line("const i64 elements = indices[0].size, C = channels, vectors = (C + W - 1) / W;")
             self.w.line("const i64* const index = (const i64*)indices[0].at;")
@@ -164,12 +164,12 @@ class _PolynomialText:
                 room(self.w, "num", name, f"{size} + 1")
                 self.w.line(f"for (i64 m = 0; m < {size}; ++m) {name}[m] = 0;")
             self.w.line("int fault = 0;")
-            self._task_loop()
+            self._write_task_loop()
             for name, size, n in sums:
                 self.w.line(f"for (i64 m = 0; m < {size}; ++m) opened[{n}][m] = narrow({name}[m]);")
             self.w.line("return fault;")
 
-    def _task_loop(self) -> None:
+    def _write_task_loop(self) -> None:
         # threads loop over tasks: rows of an element; all channels if a result is summed over channels
         groups = "1" if self.at.whole_rows else "vectors"
         moved = sum(self.dim.get(slot, 0) for slot in (*self.at.read, *self.at.opened))
@@ -178,13 +178,13 @@ class _PolynomialText:
         with each_task(self.w, worth, size, self._thread_declarations(), f"t.count * {groups}"):
             self.w.line(f"const i64 e = t.element[b / {groups}], from = t.begin[b / {groups}];")
             end = "t.first[e + 1]"
-            self.w.line(f"const i64 to = {end if self.at.folded else f'least({end}, from + {self.at.span})'};")
+            self.w.line(f"const i64 to = {end if self.at.open_weights else f'least({end}, from + {self.at.span})'};")
             if self.at.whole_rows:
                 with self.w.block("for (i64 v = 0; v < vectors; ++v)"):
-                    self._task_body()
+                    self._write_task_body()
             else:
                 self.w.line("const i64 v = b % vectors;")
-                self._task_body()
+                self._write_task_body()
 
     def _thread_declarations(self) -> Iterator[str]:
         # declarations of scratch, and of the tensors that a thread reads and writes
@@ -192,15 +192,15 @@ class _PolynomialText:
         yield from scratch_areas({slot_name(slot): count for slot, count in at.scratch.items()}, " * W")
         read = [(slot, n) for n, slot in enumerate(at.given) if slot in at.read]
         yield from (f"const real* const p_{slot_name(slot)} = given[{n}];" for slot, n in read)
-        written = [(slot, n) for n, slot in enumerate(at.opened) if slot not in at.summed]
+        written = [(slot, n) for n, slot in enumerate(at.opened) if slot not in at.channel_sums]
         yield from (f"real* const o_{slot_name(slot)} = opened[{n}];" for slot, n in written)
 
-    def _task_body(self) -> None:
+    def _write_task_body(self) -> None:
         # one vector of channels of a task's rows
         self.w.line("const i64 c = v * W; const int n = least(W, C - c);")
-        if self.at.folded:
+        if self.at.open_weights:
             with self.w.block("if (from == to)"):
-                for slot in self.at.folded:
+                for slot in self.at.open_weights:
                     place = f"o_{slot_name(slot)} + (e * {self.dim[slot]} + i) * C + c"
                     self.w.line(f"for (int i = 0; i < {self.dim[slot]}; ++i) set_some({place}, n, vec{{}});")
                 self.w.line("continue;")
@@ -214,13 +214,13 @@ class _PolynomialText:
         with self.w.block("for (i64 q = from; q < to; ++q)"):
             self.w.line("const i64 r = t.order[q];")
             self.w.line(f"row({', '.join(self._row_call_arguments())});")
-        if self.at.folded:
-            places = [f"o_{slot_name(s)} + e * {self.dim[s]} * C + c" for s in self.at.folded]
+        if self.at.open_weights:
+            places = [f"o_{slot_name(s)} + e * {self.dim[s]} * C + c" for s in self.at.open_weights]
             values = [*map(slot_name, (*self.at.weights, *self.at.adjoints)), *places, "C", "n"]
             self.w.line(f"epilogue({', '.join(values)});")
 
     def _row_call_arguments(self) -> list[str]:
         at = self.at
-        rows = [("p", at.inputs), ("o", at.stored), ("s", at.summed)]
+        rows = [("p", at.inputs), ("o", at.stored), ("s", at.channel_sums)]
         values = [f"{p}_{slot_name(s)} + r * {at.row_of(s)}" for p, slots in rows for s in slots]
         return [*values, *map(slot_name, (*at.coefficients, *at.adjoints)), "C", "c", "n"]

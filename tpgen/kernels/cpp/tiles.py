@@ -113,15 +113,16 @@ def _rotated_components(lanes: int, width: int) -> list[int]:
     return [lanes * k % width for k in range(width)]
 
 
-def _rotation_rounds(lanes: int, width: int, sign: int, rounds: list[str]) -> list[str]:
-    # rounds of blends: vector j takes some lanes of the vector 1, 2, 4 ... places on
-    shifts = [e * pow(lanes, -1, width) % width for e in range(lanes)]
+def _rotation_rounds(lanes: int, vectors: int, sign: int, arrays: list[str]) -> list[str]:
+    """Write the blends of a rotation: a round leads from each of ``arrays``, of ``vectors``, to the next."""
+    # vector j takes some lanes of the vector 1, 2, 4 ... places on
+    shifts = [e * pow(lanes, -1, vectors) % vectors for e in range(lanes)]
     # of the second vector where a digit is set
-    digits = [[e + lanes * (shift >> n & 1) for e, shift in enumerate(shifts)] for n in range(len(rounds) - 1)]
+    digits = [[e + lanes * (shift >> n & 1) for e, shift in enumerate(shifts)] for n in range(len(arrays) - 1)]
     return [
-        f"{new}[{j}] = {_shuffle(f'{old}[{j}]', f'{old}[{(j + sign * 2**n) % width}]', digits[n])};"
-        for n, (old, new) in enumerate(pairwise(rounds))
-        for j in range(width)
+        f"{new}[{j}] = {_shuffle(f'{old}[{j}]', f'{old}[{(j + sign * 2**n) % vectors}]', digits[n])};"
+        for n, (old, new) in enumerate(pairwise(arrays))
+        for j in range(vectors)
     ]
 
 

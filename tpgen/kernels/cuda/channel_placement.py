@@ -28,11 +28,13 @@ class CudaPlacement(ChannelPlacement, RowSteps):
 
     # -- what adds and what stores --
 
-    def added(self, operand: str) -> bool:
+    def has_sum_area(self, operand: str) -> bool:
         # rows meet in the slot, or paths in a loop over copies
-        return self.carried(operand) or any(v.touches > 1 and has_copy_axis(v) for v in self.schedule.views_of(operand))
+        return self.summed_over_rows(operand) or any(
+            v.touches > 1 and has_copy_axis(v) for v in self.schedule.views_of(operand)
+        )
 
-    def in_place(self, operand: str) -> bool:
+    def may_overwrite_operand(self, operand: str) -> bool:
         return operand in self.row_operands
 
     # -- work --
@@ -90,8 +92,8 @@ class CudaPlacement(ChannelPlacement, RowSteps):
     # -- tables and sums over channels --
 
     @property
-    def between(self) -> dict[str, int]:
-        return {"T": self.table_size} | {f"p_{o}": self.slots * self.dim[o] for o in self.summed}
+    def intermediate_dims(self) -> dict[str, int]:
+        return {"T": self.table_size} | {f"p_{o}": self.slots * self.dim[o] for o in self.channel_sums}
 
     @cached_property
     def table_sets(self) -> tuple[TableSet, ...]:
@@ -103,14 +105,14 @@ class CudaPlacement(ChannelPlacement, RowSteps):
         return max((s.offset + s.size for s in self.table_sets), default=0)
 
     @property
-    def summed(self) -> tuple[str, ...]:
+    def channel_sums(self) -> tuple[str, ...]:
         """Opened slots that are sums over channels."""
         return tuple(o for o in self.schedule.scalar_operands if o in self.opened)
 
     @cached_property
-    def folded(self) -> tuple[tuple[str, int, int], ...]:
+    def lane_sums(self) -> tuple[tuple[str, int, int], ...]:
         """Operand, start and size (at most 32) of each sum over a warp's lanes."""
-        ranges = ((o, *place) for o in self.summed if self.folds_once for place in self.sum_ranges(o))
+        ranges = ((o, *place) for o in self.channel_sums if self.folds_once for place in self.sum_ranges(o))
         return tuple((o, n, min(LANES, at + size - n)) for o, at, size in ranges for n in range(at, at + size, LANES))
 
     def sum_ranges(self, operand: str) -> list[tuple[int, int]]:

@@ -77,7 +77,7 @@ class StepChannelText:
                 w.line(f"num y_{o}[{p.dim[o]}] = {{}};")
             with w.block(f"for (int n = 0; n < {depth}; ++n)"):
                 self._write_unit_switch()
-            for o, start, size in p.folded:
+            for o, start, size in p.lane_sums:
                 self._write_lane_sum(o, start, size)
 
     def _write_unit_switch(self) -> None:
@@ -101,16 +101,16 @@ class StepChannelText:
         p, w = self.p, self.w
         if p.table_sets:
             w.line("tabulate(s);")
-        for o in p.summed:
+        for o in p.channel_sums:
             w.line(f"clear(s.p_{o}, {p.slots * p.dim[o] * p.rows});")
         for o in p.results:
             self._write_clear(o)
         w.line("__syncthreads();")
-        owned = [o for o in p.summed if o == p.owner]
+        owned = [o for o in p.channel_sums if o == p.owner]
         with owner_loop(w, p.by):
             w.line("compute_units(s);")
             self._write_channel_sums(owned)
-        self._write_channel_sums([o for o in p.summed if o not in owned])
+        self._write_channel_sums([o for o in p.channel_sums if o not in owned])
 
     def _write_channel_sums(self, operands: Sequence[str]) -> None:
         if operands:
@@ -121,10 +121,10 @@ class StepChannelText:
     def _write_clear(self, operand: str) -> None:
         # clear areas that are added to, and numbers that no path writes
         p, w, dim = self.p, self.w, self.p.dim[operand]
-        if p.added(operand):
+        if p.has_sum_area(operand):
             w.line(f"clear(s.d_{operand}, {dim * p.rows});")
-        elif operand not in p.summed or p.schedule.views_of(operand):
-            for start, size in p.unreached(operand):
+        elif operand not in p.channel_sums or p.schedule.views_of(operand):
+            for start, size in p.unused_ranges(operand):
                 for row in range(p.rows):
                     w.line(f"clear(s.d_{operand} + {start + row * dim}, {size});")
 
@@ -132,7 +132,7 @@ class StepChannelText:
         # in the order of the groups; of all rows, or of one owner, that add to the same numbers
         p, w, dim = self.p, self.w, self.p.dim[operand]
         first, end, rows = "0", f"{p.slots}", p.rows
-        if p.carried(operand):
+        if p.summed_over_rows(operand):
             begin, last = ("s.from", "s.to") if operand == p.owner else ("0", "s.rows")
             first, end, rows = f"{begin} * {p.slots}", f"{last} * {p.slots}", 1
         for start, size in p.sum_ranges(operand):
@@ -142,7 +142,7 @@ class StepChannelText:
                 w.line("num sum = 0;")
                 w.line(f"for (int m = {first}; m < {end}; ++m) sum += part[m * {dim}];")
                 put = f"s.d_{operand}[row * {dim} + place]"
-                w.line(f"{put} += sum;" if p.added(operand) else f"{put} = narrow(sum);")
+                w.line(f"{put} += sum;" if p.has_sum_area(operand) else f"{put} = narrow(sum);")
 
 
 @contextmanager

@@ -19,10 +19,12 @@ def cubin(text: str, arch: int) -> bytes:
     """
     compiler = need_nvrtc(arch, driver_cuda_version())
     key = hashlib.sha256(json.dumps([text, arch, *compiler.identity]).encode()).hexdigest()[:32]
-    found = cache.finished(key, CUBIN)
+    found = cache.finished_entry(key, CUBIN)
     if found:
         return read_own(found.library)
-    return cache.with_room(lambda directory: _compile_and_publish(Entry(directory, key, CUBIN), text, arch, compiler))
+    return cache.with_fallback_directory(
+        lambda directory: _compile_and_publish(Entry(directory, key, CUBIN), text, arch, compiler)
+    )
 
 
 def _compile_and_publish(entry: Entry, text: str, arch: int, compiler: Nvrtc) -> bytes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tpgen.base.locks import cached_property
 from tpgen.form.form import Term
 from tpgen.kernels.cuda.chips import KIB, Chip
-from tpgen.kernels.cuda.gathers import Gather, Share, between, make_gathers
+from tpgen.kernels.cuda.gathers import Gather, Share, intermediate_dims, make_gathers
 from tpgen.kernels.cuda.groups import balance
 from tpgen.kernels.cuda.steps import RowSteps
 from tpgen.kernels.placement.batch import BatchPlacement
@@ -34,10 +34,10 @@ class GatherPlacement(BatchPlacement, RowSteps):
     def owns_weights(self, term: Term) -> bool:
         return False  # all paths go through P and D here
 
-    def added(self, operand: str) -> bool:
-        return self.carried(operand)
+    def has_sum_area(self, operand: str) -> bool:
+        return self.summed_over_rows(operand)
 
-    def in_place(self, operand: str) -> bool:
+    def may_overwrite_operand(self, operand: str) -> bool:
         """Whether a gradient overwrites its operand: weights per row, computed last."""
         return operand == "w" and operand in self.row_operands
 
@@ -52,11 +52,11 @@ class GatherPlacement(BatchPlacement, RowSteps):
         return self._make_gathers(self.rows)
 
     def _make_gathers(self, rows: int) -> tuple[Gather, ...]:
-        return make_gathers(self.schedule, self.opened, tuple(filter(self.carried, SLOTS)), rows, self.warps)
+        return make_gathers(self.schedule, self.opened, tuple(filter(self.summed_over_rows, SLOTS)), rows, self.warps)
 
     @cached_property
-    def between(self) -> dict[str, int]:
-        return between(self._make_gathers(1))
+    def intermediate_dims(self) -> dict[str, int]:
+        return intermediate_dims(self._make_gathers(1))
 
     @cached_property
     def places(self) -> dict[tuple[str, int], int]:
@@ -88,8 +88,10 @@ class GatherPlacement(BatchPlacement, RowSteps):
 
     def _step_bytes(self, rows: int) -> int:
         # P, D and results with areas of their own are added
-        apart = sum(self.row_bytes(o) for o in self.results if o in self.row_operands and not self.in_place(o))
-        return super()._step_bytes(rows) + (sum(self.between.values()) * self.number + apart) * rows
+        apart = sum(
+            self.row_bytes(o) for o in self.results if o in self.row_operands and not self.may_overwrite_operand(o)
+        )
+        return super()._step_bytes(rows) + (sum(self.intermediate_dims.values()) * self.number + apart) * rows
 
     def __str__(self) -> str:
         return "\n".join([*self.head, *(f"  gather {g.number}, phase {g.phase}: {g}" for g in self.gathers)])

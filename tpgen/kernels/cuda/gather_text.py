@@ -61,7 +61,7 @@ class GathersText:
     def write_step(self) -> None:
         p, w = self.p, self.w
         for o in p.results:
-            for start, size in p.unreached(o):
+            for start, size in p.unused_ranges(o):
                 for row in range(p.rows):
                     w.line(f"clear(s.d_{o} + {start + row * p.dim[o]}, {size});")
         w.line("const int warp = this_warp();")
@@ -133,13 +133,13 @@ class _GatherText:
             row = "" if self.p.shared_weights(o) else f" + row * {self.p.dim[o]}"
             self.w.line(f"const real* const row_{o} = s.{o}{row};")
         for name in (name for name in BETWEEN if name in read):
-            self.w.line(f"const num* const {name} = s.{name} + row * {self.p.between[name]};")
+            self.w.line(f"const num* const {name} = s.{name} + row * {self.p.intermediate_dims[name]};")
 
     def _write_stores(self) -> None:
         g, w = self.g, self.w
-        carried, between = self.p.carried(g.target), g.target in BETWEEN
+        carried, between = self.p.summed_over_rows(g.target), g.target in BETWEEN
         to = g.target if between else f"d_{g.target}"
-        size = self.p.between[g.target] if between else self.p.dim[g.target]
+        size = self.p.intermediate_dims[g.target] if between else self.p.dim[g.target]
         w.line(f"{'num' if between or carried else 'real'}* const to = s.{to}{'' if carried else f' + row * {size}'};")
         copy, component = g.strides
         for n in range(g.components):

@@ -119,7 +119,7 @@ def make_gathers(
         place = places[target, segment] if target in BETWEEN else schedule.start(parts[0].term, target)
         shape = (rows, 1) if target not in carried else (1, rows)
         made.append(_make_gather(number, target, place, tuple(parts), *shape))
-    return tuple(_with_lanes(made, warps))
+    return tuple(_with_more_lanes_per_item(made, warps))
 
 
 @remembered("what gathers on a GPU add up", entries=64)
@@ -133,7 +133,7 @@ def _parts_by_target(schedule: BatchSchedule, opened: tuple[str, ...]) -> dict[t
     return found
 
 
-def between(gathers: tuple[Gather, ...]) -> dict[str, int]:
+def intermediate_dims(gathers: tuple[Gather, ...]) -> dict[str, int]:
     """Numbers per row of the intermediate results P and D."""
     return {
         name: max((g.place + g.copies * g.components for g in gathers if g.target == name), default=0)
@@ -187,7 +187,7 @@ def _make_gather(number: int, target: str, place: int, parts: tuple[GatherPart, 
     return Gather(number, target, place, copies, components, strides, parts, rows, inner)
 
 
-def _with_lanes(gathers: list[Gather], warps: int) -> Iterator[Gather]:
+def _with_more_lanes_per_item(gathers: list[Gather], warps: int) -> Iterator[Gather]:
     # enough lanes per item to fill a warp, and to divide the longest sums evenly among warps
     total = [sum(g.cost * g.chunks for g in gathers if g.phase == phase) for phase in range(4)]
     for g in gathers:

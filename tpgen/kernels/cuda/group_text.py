@@ -72,13 +72,12 @@ class GroupText:
                 one = operand not in self.p.row_operands
                 w.line(f"const real* const {operand} = s.{operand}{self._row_offset(operand, one)};")
             if operand in self.p.opened:
-                kind = "num" if self.p.added(operand) else "real"
-                w.line(
-                    f"{kind}* const d_{operand} = s.d_{operand}{self._row_offset(operand, self.p.carried(operand))};"
-                )
+                kind = "num" if self.p.has_sum_area(operand) else "real"
+                offset = self._row_offset(operand, self.p.summed_over_rows(operand))
+                w.line(f"{kind}* const d_{operand} = s.d_{operand}{offset};")
         if self.p.table_size:
             w.line(f"const num* const T = s.T + row * {self.p.table_size};")
-        for operand in () if self.p.folds_once else self.p.summed:
+        for operand in () if self.p.folds_once else self.p.channel_sums:
             slot = f"row * {self.p.slots} + {self.group.slot}{' + chunk' if self.group.chunks > 1 else ''}"
             w.line(f"num* const p_{operand} = s.p_{operand} + ({slot}) * {self.p.dim[operand]};")
 
@@ -91,7 +90,7 @@ class GroupText:
         return [
             (self.group.paths[h.first].term, h)
             for h in self.group.held
-            if h.opened and self.p.carried(h.view.operand) and not has_copy_axis(h.view)
+            if h.opened and self.p.summed_over_rows(h.view.operand) and not has_copy_axis(h.view)
         ]
 
     def _write_zero_sums(self) -> None:
@@ -152,8 +151,8 @@ class GroupText:
     def _write_add(self, term: Term, h: HeldSegment) -> None:
         # registers to where their numbers belong
         o = h.view.operand
-        put = "d_{0}[{1}] += {2};" if self.p.added(o) else "d_{0}[{1}] = narrow({2});"
-        if self._has_idle_lanes and not self.p.added(o):
+        put = "d_{0}[{1}] += {2};" if self.p.has_sum_area(o) else "d_{0}[{1}] = narrow({2});"
+        if self._has_idle_lanes and not self.p.has_sum_area(o):
             self.w.line("__syncwarp();")  # lanes past the last channel have read what is written here
         with self.w.block("if (alive)"):
             for n in range(h.view.components):
@@ -239,7 +238,7 @@ class GroupText:
 
     def _channel_sums(self) -> Iterator[tuple[str, int, int]]:
         # operand, start and size (at most 32) of each sum over channels
-        for operand in self.p.summed:
+        for operand in self.p.channel_sums:
             tables = [t for path in self.group.paths if (t := self._sum_table(path.term, operand)) and t.copies == 1]
             if tables:
                 start, stop = min(t.start for t in tables), max(t.start + self._component_count(t) for t in tables)
@@ -304,4 +303,4 @@ def place_text(start: int, steps: list[tuple[str, int]]) -> str:
 
 def lane_sums(placement: CudaPlacement) -> list[str]:
     """Operands whose gradients each lane sums over its warp's units."""
-    return list(dict.fromkeys(operand for operand, _, _ in placement.folded))
+    return list(dict.fromkeys(operand for operand, _, _ in placement.lane_sums))

@@ -73,19 +73,19 @@ class CudaKernel(ABC):
 
     @staticmethod
     @abstractmethod
-    def place(spec: KernelSpec, chip: Chip) -> Any:
+    def place_on_chip(spec: KernelSpec, chip: Chip) -> Any:
         """Place a call on a chip.  Raises `EmitError` for lack of memory."""
 
     @abstractmethod
-    def fields(self, loaded: Loaded) -> list[int]:
+    def launch_fields(self, loaded: Loaded) -> list[int]:
         """Launch parameters for the C++ runtime."""
 
     @abstractmethod
-    def recall(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
+    def recall_orders(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
         """Return the remembered orders of a call's indices, or None for new indices."""
 
     @abstractmethod
-    def order(self, loaded: Loaded, call: KernelCall) -> tuple[int, Any]:
+    def find_order(self, loaded: Loaded, call: KernelCall) -> tuple[int, Any]:
         """Sort edges by owner, or rows by element; return a fault code (0: none) and the order."""
 
     def on(self, device: int) -> Loaded:
@@ -106,12 +106,12 @@ class CudaKernel(ABC):
     def launch(self, like: Tensor) -> tuple[int, list[int]]:
         """Return a tensor's device and the launch parameters for C++."""
         device = cuda_device_of([like])
-        return device, self.fields(self.on(device))
+        return device, self.launch_fields(self.on(device))
 
     def __call__(self, call: KernelCall) -> int:
         """Launch the kernels on the current stream; return a fault code or 0."""
         loaded = self.on(cuda_device_of(call.given))
-        fault, order = self.order(loaded, call)
+        fault, order = self.find_order(loaded, call)
         if not fault:
             with need_driver().on(loaded.device):
                 self._launch_all(loaded, call, order)
@@ -123,7 +123,7 @@ class CudaKernel(ABC):
         tensors = dict(zip(slots, given, strict=True)), dict(zip(opened, call.opened, strict=True))
         launches = launches_of(loaded.placement, call, loaded.at_once)
         scratch = launches.scratch(given[0].device)  # which must live until all is launched
-        for one in launches.made(*tensors, scratch, order):
+        for one in launches.list_launches(*tensors, scratch, order):
             loaded.functions[one.entry].launch(one.blocks, loaded.stream, *one.arguments)
 
     def _load_on(self, device: int) -> Loaded:
@@ -136,7 +136,7 @@ class CudaKernel(ABC):
 
     def _compiled_for(self, arch: int) -> _CompiledKernels:
         if arch not in self._built:
-            source = generate_cuda(self.place(self.spec, chip_of(arch)))
+            source = generate_cuda(self.place_on_chip(self.spec, chip_of(arch)))
             self._built[arch] = _CompiledKernels(source, cubin(source.text, arch))
         return self._built[arch]
 

@@ -57,17 +57,17 @@ class Launches(ABC):
     at_once: int
 
     @abstractmethod
-    def rooms(self) -> dict[str, tuple[int, ...]]:
+    def scratch_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of scratch tensors for partial sums, by name."""
 
     @abstractmethod
-    def made(self, given: Tensors, opened: Tensors, scratch: Tensors, order: Any) -> list[Launch]:
+    def list_launches(self, given: Tensors, opened: Tensors, scratch: Tensors, order: Any) -> list[Launch]:
         """List the launches for tensors by slot, scratch by name, and the order of rows."""
 
     def scratch(self, device: torch.device | str) -> dict[str, Tensor]:
         """Allocate the scratch tensors, in the precision of registers."""
         number = torch.float64 if self.placement.number == torch.float64.itemsize else torch.float32
-        return {name: torch.empty(shape, dtype=number, device=device) for name, shape in self.rooms().items()}
+        return {name: torch.empty(shape, dtype=number, device=device) for name, shape in self.scratch_shapes().items()}
 
 
 class RowLaunches(Launches):
@@ -78,7 +78,7 @@ class RowLaunches(Launches):
         """Blocks of the row kernel; at least one, which clears the sums."""
         return max(1, min(-(-self.sizes.rows // self.placement.rows), self.at_once))
 
-    def rooms(self) -> dict[str, tuple[int, ...]]:
+    def scratch_shapes(self) -> dict[str, tuple[int, ...]]:
         p = self.placement
         found = {"sums": (self.runs, p.dim["w"])} if p.sums_weights and p.dim["w"] else {}
         return found | ({"ends": (2 * self.runs, p.dim[p.owner])} if p.owner and self.runs > 1 else {})
@@ -89,7 +89,7 @@ class RowLaunches(Launches):
         parts = {f"d_{o}": torch.empty(self.sizes.rows, p.dim[o], dtype=dtype, device=device) for o in p.scattered}
         return super().scratch(device) | parts
 
-    def made(self, given: Tensors, opened: Tensors, scratch: Tensors, order: EdgeRows | None) -> list[Launch]:
+    def list_launches(self, given: Tensors, opened: Tensors, scratch: Tensors, order: EdgeRows | None) -> list[Launch]:
         p, runs = self.placement, ctypes.c_int(self.runs)
         struct = self._struct(given, opened, scratch, order)
         found = [Launch(ENTRY, self.runs, (struct,))]
@@ -148,7 +148,7 @@ class TaskLaunches(Launches):
     def blocks(self) -> dict[str, int]:
         """Blocks of each kernel, in launch order."""
         p, sizes = self.placement, self.sizes
-        widest = max((p.operands[s].dim for s in p.summed), default=0)
+        widest = max((p.operands[s].dim for s in p.channel_sums), default=0)
         found = {
             ENTRY: self.tasks * self.chunks,
             SUM_ENTRY: sizes.elements * -(-sizes.channels // LANES),
@@ -156,13 +156,13 @@ class TaskLaunches(Launches):
         }
         return {name: found[name] for name in p.entries}
 
-    def rooms(self) -> dict[str, tuple[int, ...]]:
+    def scratch_shapes(self) -> dict[str, tuple[int, ...]]:
         p, sizes = self.placement, self.sizes
         # a tensor may have any name of one word, "sums" as well
-        channels = {f"channels of {slot}": (self.chunks, sizes.rows, p.operands[slot].dim) for slot in p.summed}
-        return {"sums of tasks": (self.tasks, p.added, sizes.channels), **channels}
+        channels = {f"channels of {slot}": (self.chunks, sizes.rows, p.operands[slot].dim) for slot in p.channel_sums}
+        return {"sums of tasks": (self.tasks, p.warp_gradients, sizes.channels), **channels}
 
-    def made(self, given: Tensors, opened: Tensors, scratch: Tensors, order: Order | None) -> list[Launch]:
+    def list_launches(self, given: Tensors, opened: Tensors, scratch: Tensors, order: Order | None) -> list[Launch]:
         sizes = self.sizes
         known = {"rows": sizes.rows, "elements": sizes.elements, "channels": sizes.channels}
         known |= {"width": self.width, "span": self.span}
@@ -207,7 +207,7 @@ def workspace_of(placement: Any, sizes: CallSizes) -> int:
     """
     parts = sum(x.nbytes for x in launches_of(placement, sizes).scratch("meta").values())
     grouped = [x.size for x in sizes.indices if x.rule.way == GROUPED and x.tensor is not None]
-    narrow = sum(x.how & NARROW > 0 for x in sizes.indices)
+    narrow = sum(x.flags & NARROW > 0 for x in sizes.indices)
     owners = [*map(sizes.owners, placement.sorted_by), *grouped]
     return order_bytes(sizes.rows, owners, parts) + narrow * sizes.rows * _INDEX
 

@@ -54,14 +54,14 @@ class Memory(Generic[Known]):
     """
 
     on_device: bool = False
-    _kept: dict[int, _Kept] = field(default_factory=dict)  # by the graph that records, 0 outside
+    _facts_by_capture: dict[int, _Kept] = field(default_factory=dict)  # by the graph that records, 0 outside
 
     def of(self, index: Tensor, rows: int, find: Callable[[Tensor, int], Known], capture: int = 0) -> Known:
         """Return the fact about an index into ``rows`` rows, computed once by ``find``."""
         if index.is_inference() or (self.on_device and _in_graph_pool(index)):  # writes to the former are not counted
             return find(index, rows)
         kept = self._facts_of_capture(capture)
-        parts = _valid_parts(kept, index)
+        parts = _facts_of_unchanged_tensor(kept, index)
         if parts is None:
             parts = kept[_base_tensor(index)] = _PartFacts[Known](index._version)
         part = self._part_key(index, rows)
@@ -75,22 +75,22 @@ class Memory(Generic[Known]):
 
     def recall(self, index: Tensor, rows: int, capture: int = 0) -> Known | None:
         """Return a remembered fact, or None."""
-        parts = None if index.is_inference() else _valid_parts(self._facts_of_capture(capture), index)
+        parts = None if index.is_inference() else _facts_of_unchanged_tensor(self._facts_of_capture(capture), index)
         return None if parts is None else parts.known.get(self._part_key(index, rows))
 
     def _facts_of_capture(self, capture: int) -> _Kept:
         # facts of graphs captured before are dropped
-        for other in list(self._kept):  # all at once: another thread may do the same
+        for other in list(self._facts_by_capture):  # all at once: another thread may do the same
             if other not in (0, capture):
-                self._kept.pop(other, None)
-        return self._kept.setdefault(capture, WeakTensorKeyDictionary())
+                self._facts_by_capture.pop(other, None)
+        return self._facts_by_capture.setdefault(capture, WeakTensorKeyDictionary())
 
     def _part_key(self, index: Tensor, rows: int) -> tuple:
         stream = _stream_of_index(index) if self.on_device else 0
         return index.storage_offset(), index.stride(), index.shape, index.dtype, rows, stream
 
 
-def _valid_parts(kept: _Kept, index: Tensor) -> _PartFacts | None:
+def _facts_of_unchanged_tensor(kept: _Kept, index: Tensor) -> _PartFacts | None:
     parts = kept.get(_base_tensor(index))
     return parts if parts is not None and parts.version == index._version else None
 

@@ -26,13 +26,13 @@ class PolynomialKernel(CudaKernel):
     """CUDA kernels of a polynomial call."""
 
     @staticmethod
-    def place(spec: KernelSpec, chip: Chip) -> CudaPolynomialPlacement:
+    def place_on_chip(spec: KernelSpec, chip: Chip) -> CudaPolynomialPlacement:
         description = spec.description
         return place_polynomial(description.plan, description.sweep(spec.call), DTYPES[spec.dtype], chip)
 
-    def fields(self, loaded: Loaded) -> list[int]:
+    def launch_fields(self, loaded: Loaded) -> list[int]:
         p = loaded.placement
-        dims = [p.operands[s].dim for s in p.summed]
+        dims = [p.operands[s].dim for s in p.channel_sums]
         fields = {  # of `struct FormLaunch`
             "context": loaded.context,
             "rows": loaded.address(ENTRY),
@@ -41,15 +41,15 @@ class PolynomialKernel(CudaKernel):
             "at_once": loaded.at_once,
             "threads": p.threads,
             "shared": p.shared,
-            "weights_shared": loaded.functions[SUM_ENTRY].shared if p.folded else 0,
+            "weights_shared": loaded.functions[SUM_ENTRY].shared if p.open_weights else 0,
             "number": p.lane_bytes // LANES,
-            "added": p.added,
+            "added": p.warp_gradients,
             "most_rounds": SPAN,
             "summed": len(dims),
         }
         return [*fields.values(), *dims, *[0] * (_MOST_SLOTS - len(dims))]
 
-    def recall(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
+    def recall_orders(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
         (index,), device = indices, cuda_device_of([like])
         capture, x = captures.capture_of(device), index.tensor
         if x is None:
@@ -66,7 +66,7 @@ class PolynomialKernel(CudaKernel):
             x.zero_()
         return 0
 
-    def order(self, loaded: Loaded, call: KernelCall) -> tuple[int, Order | None]:
+    def find_order(self, loaded: Loaded, call: KernelCall) -> tuple[int, Order | None]:
         index = call.indices[0]
         if index.tensor is None:
             return 0, None

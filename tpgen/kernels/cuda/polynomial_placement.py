@@ -14,7 +14,7 @@ from tpgen.base.locks import cached_property
 from tpgen.kernels.cuda.chips import LANES, Chip, OnChip
 from tpgen.kernels.cuda.prelude import CHANNELS_ENTRY, ENTRY, SUM_ENTRY
 from tpgen.kernels.placement.polynomial import PolynomialPlacement, component_runs
-from tpgen.kernels.sweep.monomials import gathered
+from tpgen.kernels.sweep.monomials import merge_by_component
 from tpgen.kernels.sweep.statements import Component, Product
 
 _WARPS = 4
@@ -45,24 +45,24 @@ class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
 
     @property
     def entries(self) -> dict[str, tuple[int, int]]:
-        weights = {SUM_ENTRY: (self.threads, self.added * self.lane_bytes)} if self.folded else {}
-        channels = {CHANNELS_ENTRY: (self.threads, 0)} if self.summed else {}
+        weights = {SUM_ENTRY: (self.threads, self.warp_gradients * self.lane_bytes)} if self.open_weights else {}
+        channels = {CHANNELS_ENTRY: (self.threads, 0)} if self.channel_sums else {}
         return {ENTRY: (self.threads, self.shared), **weights, **channels}
 
     @property
-    def kept(self) -> int:
+    def block_coefficients(self) -> int:
         """Coefficients of a block, per lane."""
         return len(self.coefficients) * self.sweep.coefficients
 
     @property
-    def added(self) -> int:
+    def warp_gradients(self) -> int:
         """Gradients of coefficients of a warp, per lane."""
         return len(self.adjoints) * self.sweep.coefficients
 
     @property
     def together(self) -> int:
         """Sums over tasks in a warp's registers at once."""
-        return min(_TOGETHER, max(1, -(-self.added // self.warps)))
+        return min(_TOGETHER, max(1, -(-self.warp_gradients // self.warps)))
 
     @property
     def ahead(self) -> int:
@@ -78,7 +78,7 @@ class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
 
     @property
     def shared(self) -> int:
-        return (self.kept + self.warps * (self.added + self.tile)) * self.lane_bytes
+        return (self.block_coefficients + self.warps * (self.warp_gradients + self.tile)) * self.lane_bytes
 
     @property
     def lane_bytes(self) -> int:
@@ -88,14 +88,14 @@ class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
     @cached_property
     def prologue(self) -> list[list[ComponentSum]]:
         """Coefficients that each warp computes, of equal work."""
-        made = list(gathered(self.sweep.prologue).items())
+        made = list(merge_by_component(self.sweep.prologue).items())
         return shares(made, [len(terms) for _, terms in made], self.warps)
 
     @cached_property
     def epilogue(self) -> list[list[ComponentSum]]:
         """Gradients of weights that each warp computes, zeros included."""
-        sums = gathered(self.sweep.epilogue)
-        places = [Component(s, 0, i) for s in self.folded for i in range(self.operands[s].dim)]
+        sums = merge_by_component(self.sweep.epilogue)
+        places = [Component(s, 0, i) for s in self.open_weights for i in range(self.operands[s].dim)]
         found = [(place, sums.get(place, ())) for place in places]
         return shares(found, [len(terms) + 1 for _, terms in found], self.warps)
 
@@ -103,8 +103,8 @@ class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
         parts = [
             f"cuda placement: {self.sweep.call}; {self.target.dtype}, {self.chip}",
             f"  a block: rows of one element at {LANES} channels, on {self.warps} warps",
-            f"  shared memory: {self.shared} bytes; of a lane {self.kept} coefficients, and of each warp "
-            f"{self.added} gradients of them and {self.tile} to turn segments",
+            f"  shared memory: {self.shared} bytes; of a lane {self.block_coefficients} coefficients, and of each warp "
+            f"{self.warp_gradients} gradients of them and {self.tile} to turn segments",
         ]
         parts += [f"  {slot}: {self._reading(slot)}" for slot in self.given]
         return "\n".join([*parts, *(f"  -> {slot}: {self._writing(slot)}" for slot in self.opened)])

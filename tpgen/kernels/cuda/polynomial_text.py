@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tpgen.kernels.cpp.polynomial import Phrases, RowText
+from tpgen.kernels.cpp.polynomial import RowText, TargetTemplates
 from tpgen.kernels.cpp.text import Writer
 from tpgen.kernels.cuda.chips import LANES
 from tpgen.kernels.cuda.polynomial_placement import ComponentSum, CudaPolynomialPlacement
@@ -19,7 +19,7 @@ _KERNEL = f'extern "C" __global__ void __launch_bounds__({LANES} * WARPS, 1)'
 _LONG = 2500
 
 
-_LANES = Phrases(
+_LANES = TargetTemplates(
     "num",
     "num(1)",
     f"{{0}}[{{1}} * {LANES}]",
@@ -43,17 +43,19 @@ class PolynomialText:
             self._write_prologue()
         self._write_row()
         self._write_rows_kernel()
-        if self.at.folded:
+        if self.at.open_weights:
             self._write_epilogue()
             self._write_weights_kernel()
-        if self.at.summed:
+        if self.at.channel_sums:
             self._write_channels_kernel()
 
     def _write_prelude(self) -> None:
         w, at = self.w, self.at
         for line in [*terms_text(at.plan).split("\n"), *str(at).split("\n")]:
             w.line(f"// {line}")
-        tables = f"COEFFICIENTS = {self.sweep.coefficients}, KEPT = {at.kept}, ADDED = {at.added}"
+        tables = (
+            f"COEFFICIENTS = {self.sweep.coefficients}, KEPT = {at.block_coefficients}, ADDED = {at.warp_gradients}"
+        )
         write_numbers(w, at.target.dtype, f"WARPS = {at.warps}, TILE = {at.tile * LANES}", tables)
         with w.block("struct Call", "};"):
             for s in at.given:
@@ -61,7 +63,7 @@ class PolynomialText:
             for s in at.opened:
                 w.line(f"real* o_{slot_name(s)};")
             w.line("num* sums;  // of gradients of coefficients, by task")
-            for s in at.summed:
+            for s in at.channel_sums:
                 w.line(f"num* s_{slot_name(s)};  // sums over some channels")
             w.line("const i64 *first, *order;  // rows by element")
             w.line(f"i64 {', '.join(COUNT_ARGUMENTS)};")
@@ -90,7 +92,7 @@ class PolynomialText:
             for slot in at.stored:
                 self._write_pointer("real*", "o", slot)
                 self.row.set(slot)
-            for slot in at.summed:
+            for slot in at.channel_sums:
                 self._write_channel_sum(slot)
 
     def _write_pointer(self, kind: str, letter: str, slot: str) -> None:
@@ -223,7 +225,7 @@ class PolynomialText:
         with w.part("kernel of channels"), w.block(f"{_KERNEL} {CHANNELS_ENTRY}(const Call call)"):
             w.line("const i64 chunks = (call.channels + call.width - 1) / call.width;")
             w.line("const i64 place = blockIdx.x * (i64)blockDim.x + threadIdx.x;")
-            for slot in self.at.summed:
+            for slot in self.at.channel_sums:
                 name, dim = slot_name(slot), self.at.operands[slot].dim
                 with w.block(f"if (place < call.rows * {dim})"):
                     w.line("num sum = 0;")

@@ -34,11 +34,11 @@ class ProductKernel(CudaKernel):
     """CUDA kernels that open slots of a form."""
 
     @staticmethod
-    def place(spec: KernelSpec, chip: Chip) -> AnyPlacement:
+    def place_on_chip(spec: KernelSpec, chip: Chip) -> AnyPlacement:
         description = spec.description
         return place_form(description.form, DTYPES[spec.dtype], description.read(spec.call)[0], chip, bool(spec.rules))
 
-    def fields(self, loaded: Loaded) -> list[int]:
+    def launch_fields(self, loaded: Loaded) -> list[int]:
         p = loaded.placement
         sum_threads, sum_shared = p.entries.get(SUM_ENTRY, (0, 0))
         fields = {  # of `struct Launch`
@@ -61,7 +61,7 @@ class ProductKernel(CudaKernel):
         }
         return [*fields.values()]
 
-    def recall(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
+    def recall_orders(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
         device = cuda_device_of([like])
         loaded, capture = self._loaded.get(device), captures.capture_of(device)
         if loaded is None:
@@ -85,7 +85,7 @@ class ProductKernel(CudaKernel):
         keeps = not capture and all(is_kept(index.tensor) for index in indices if index.tensor is not None)
         return KnownRows(wide, orders, loaded.stream if keeps else None)
 
-    def order(self, loaded: Loaded, call: KernelCall) -> tuple[int, EdgeRows | None]:
+    def find_order(self, loaded: Loaded, call: KernelCall) -> tuple[int, EdgeRows | None]:
         p = loaded.placement
         return ordered_edges(p.by, call.indices, loaded.device, bool(p.scattered)) if call.indices else (0, None)
 

@@ -45,16 +45,16 @@ class RowSteps(OnChip, OpenedSlots):
         """Units of work of a step, divided among warps."""
 
     @abstractmethod
-    def added(self, operand: str) -> bool:
+    def has_sum_area(self, operand: str) -> bool:
         """Whether an opened slot accumulates in an area of its own."""
 
     @abstractmethod
-    def in_place(self, operand: str) -> bool:
+    def may_overwrite_operand(self, operand: str) -> bool:
         """Whether a slot's results may overwrite its fetched operand."""
 
     @property
     @abstractmethod
-    def between(self) -> dict[str, int]:
+    def intermediate_dims(self) -> dict[str, int]:
         """Numbers per row of intermediate results, by area."""
 
     @property
@@ -114,7 +114,7 @@ class RowSteps(OnChip, OpenedSlots):
     @cached_property
     def results(self) -> tuple[str, ...]:
         """Opened slots written row by row."""
-        return tuple(o for o in self.opened if not self.carried(o) and self.dim[o])
+        return tuple(o for o in self.opened if not self.summed_over_rows(o) and self.dim[o])
 
     @cached_property
     def usual_rows(self) -> int:
@@ -185,11 +185,11 @@ class RowSteps(OnChip, OpenedSlots):
         number = self.number
         areas = {SLOTS_AREA: _ENDS * _SLOTS * self.rows} if self.indexed else {}
         areas |= {self.held: self.row_bytes(self.held)} if self.held else {}
-        areas |= {name: size * self.rows * number for name, size in self.between.items()}
+        areas |= {name: size * self.rows * number for name, size in self.intermediate_dims.items()}
         for o in self.opened:
-            if self.added(o) and not self.shared_weights(o):
-                areas[f"d_{o}"] = self.dim[o] * (1 if self.carried(o) else self.rows) * number
-            elif o in self.results and not self.in_place(o):
+            if self.has_sum_area(o) and not self.shared_weights(o):
+                areas[f"d_{o}"] = self.dim[o] * (1 if self.summed_over_rows(o) else self.rows) * number
+            elif o in self.results and not self.may_overwrite_operand(o):
                 areas[f"d_{o}"] = self.row_bytes(o) * self.rows
         return {name: size for name, size in areas.items() if size}
 

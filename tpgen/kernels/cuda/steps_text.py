@@ -69,8 +69,8 @@ class StepsText:
             for o in p.given:
                 w.line(f"const real* {o};")
             for o in p.opened:
-                w.line(f"{'num' if p.added(o) else 'real'}* d_{o};")
-            for name, size in p.between.items():
+                w.line(f"{'num' if p.has_sum_area(o) else 'real'}* d_{o};")
+            for name, size in p.intermediate_dims.items():
                 if size:
                     w.line(f"num* {name};")
             w.line("int rows;")
@@ -123,7 +123,9 @@ class StepsText:
     def _write_area_pointers(self) -> None:
         # areas that stay where they are
         p, w = self.p, self.w
-        kinds = {f"d_{o}": "num" if p.added(o) else "real" for o in p.opened} | dict.fromkeys(p.given, "const real")
+        kinds = {f"d_{o}": "num" if p.has_sum_area(o) else "real" for o in p.opened} | dict.fromkeys(
+            p.given, "const real"
+        )
         for name, place in p.areas.items():
             if name == SLOTS_AREA:
                 continue
@@ -187,7 +189,7 @@ class StepsText:
         p, w = self.p, self.w
         for o, place in p.stage.items():
             w.line(f"s.{o} = (const real*)(stage + {place});")
-            if o in p.results and p.in_place(o) and not p.added(o):
+            if o in p.results and p.may_overwrite_operand(o) and not p.has_sum_area(o):
                 w.line(f"s.d_{o} = (real*)(stage + {place});")
         if p.rows > 1:
             w.line("s.rows = rows_of(q, end);")
@@ -293,7 +295,7 @@ class RowsText:
         p, w = self.p, self.w
         with w.block(f"DEVICE void deliver_rows(const Call& call, const Step& s, {self._rows_arg}, const int n)"):
             w.line("deliver_begin();")
-            whole = [o for o in p.results if p.whole(o) and not p.added(o)]
+            whole = [o for o in p.results if p.whole(o) and not p.has_sum_area(o)]
             if p.indexed:
                 self._write_row_loops(whole, [o for o in p.results if o not in whole], self._write_edge_delivery)
             else:
@@ -303,7 +305,7 @@ class RowsText:
 
     def _write_block_delivery(self, operand: str, whole: bool) -> None:
         p, place, dim = self.p, self._row_address(operand, "d_"), self.p.dim[operand]
-        slow = f"{'write_out' if p.added(operand) else 'copy'}({place}, s.d_{operand}, n * {dim});"
+        slow = f"{'write_out' if p.has_sum_area(operand) else 'copy'}({place}, s.d_{operand}, n * {dim});"
         if whole:
             self.w.line(f"if (n == ROWS) deliver({place}, s.d_{operand}, {p.row_bytes(operand) * p.rows});")
         self.w.line(f"else {slow}" if whole else slow)
@@ -314,4 +316,4 @@ class RowsText:
         if whole:
             self.w.line(f"deliver_row({place}, {here}, {p.row_bytes(operand)});")
         else:
-            self.w.line(f"{'write_out' if p.added(operand) else 'copy'}({place}, {here}, {p.dim[operand]});")
+            self.w.line(f"{'write_out' if p.has_sum_area(operand) else 'copy'}({place}, {here}, {p.dim[operand]});")

@@ -110,7 +110,7 @@ def taken_rules(description: Any, rules: Rules) -> Rules:
 
 
 load_gpu_kernel = by_form(ProductKernel, PolynomialKernel)
-place_kernel = by_form(ProductKernel.place, PolynomialKernel.place)
+place_kernel = by_form(ProductKernel.place_on_chip, PolynomialKernel.place_on_chip)
 kernel_obstacle = by_form(_product_obstacle, _polynomial_obstacle)
-kernel_text = by_form(_product_text, lambda spec, chip: generate_cuda(PolynomialKernel.place(spec, chip)).text)
+kernel_text = by_form(_product_text, lambda spec, chip: generate_cuda(PolynomialKernel.place_on_chip(spec, chip)).text)
 slower = by_form(_why_slower_than_graphs, lambda *_: None)

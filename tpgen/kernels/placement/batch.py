@@ -127,14 +127,14 @@ class BatchPlacement(OpenedSlots):
             return 0
         return term.size(term.mode.mixing) // self.schedule.target.lanes * self.schedule.target.lanes
 
-    def reached(self, operand: str) -> list[tuple[int, int]]:
+    def used_ranges(self, operand: str) -> list[tuple[int, int]]:
         s = self.schedule
         if operand == "w":
             return [(s.start(t, "w"), t.size(t.mode.weight)) for t in s.terms if t.weighted]
         return [(segment.start, segment.mul * segment.dim) for segment in dict(s.segments)[operand]]
 
     @property
-    def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         t = self.schedule.target
         owned = f", added to the owner of {self.owner}" if self.owner else ""
         yield f"batch placement: opens {', '.join(self.opened)}{owned}; {t.lanes} lanes of {t.dtype}", ()

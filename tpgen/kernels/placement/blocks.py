@@ -12,23 +12,23 @@ WORTH_THREADS = 65536  # numbers that a call touches
 
 @dataclass(frozen=True)
 class Blocks:
-    """Rows of a block, or largest number of blocks if each block sums over its rows."""
+    """How the CPU cuts rows into blocks: rows of each, or the most blocks if each sums over all its rows."""
 
     tile: int  # rows taken at a time
     touched: int  # numbers that one row touches
     part: int  # numbers summed over all rows
 
     @property
-    def span(self) -> int:
+    def rows_of_block(self) -> int:
         return self.tile * max(1, _GRAIN // max(1, self.tile * self.touched))
 
     def __str__(self) -> str:
         if self.part:
-            return f"rows in up to {min(MOST_BLOCKS, self.room)} blocks, tiles of {self.tile}"
-        return f"blocks of {self.span} rows, tiles of {self.tile}"
+            return f"rows in up to {min(MOST_BLOCKS, self.most_blocks)} blocks, tiles of {self.tile}"
+        return f"blocks of {self.rows_of_block} rows, tiles of {self.tile}"
 
     @property
-    def room(self) -> int:
+    def most_blocks(self) -> int:
         return max(1, _SUMS // max(1, self.part))
 
 

@@ -46,11 +46,11 @@ class ChannelPlacement(OpenedSlots):
         return tuple(slot for slot in self.call_slots if slot in read or self.tabulated(slot))
 
     @property
-    def tiles(self) -> set[int]:
+    def transpose_widths(self) -> set[int]:
         return {v.inner for v in self.schedule.views}
 
     @property
-    def tails(self) -> set[tuple[int, int]]:
+    def tail_widths_and_items(self) -> set[tuple[int, int]]:
         lanes = self.schedule.target.lanes
         return {(v.inner, v.channels % lanes) for v in self.schedule.views if v.channels % lanes}
 
@@ -72,7 +72,7 @@ class ChannelPlacement(OpenedSlots):
     # -- what lives where --
 
     def staged(self, view: View) -> bool:
-        return view.staged or self.carried(view.operand)
+        return view.staged or self.summed_over_rows(view.operand)
 
     def tabulated(self, slot: str) -> bool:
         """Whether the kernel needs tables of a slot."""
@@ -111,7 +111,7 @@ class ChannelPlacement(OpenedSlots):
     def stages(self, slot: str) -> list[View]:
         """Segments that each row copies into scratch."""
         operand = operand_of(slot)
-        if slot not in self.given or (self.carried(slot) and operand != self.owner):
+        if slot not in self.given or (self.summed_over_rows(slot) and operand != self.owner):
             return []
         return [v for v in self.schedule.views_of(operand) if self.staged(v)]
 
@@ -128,11 +128,11 @@ class ChannelPlacement(OpenedSlots):
     def scratch(self) -> dict[str, int]:
         """Sizes of a thread's scratch areas."""
         rows = self.group if self.in_parts else 1
-        return {name: size * (rows if self.by_row(name) else 1) for name, size in self._row_areas.items()}
+        return {name: size * (rows if self.by_row(name) else 1) for name, size in self._scratch_sizes_of_row.items()}
 
     @cached_property
-    def _row_areas(self) -> dict[str, int]:
-        # size of every scratch area of a single row
+    def _scratch_sizes_of_row(self) -> dict[str, int]:
+        """Sizes of a CPU thread's scratch areas for one row, in numbers, by area name."""
         s, lanes = self.schedule, self.schedule.target.lanes
         areas: dict[str, int] = {}
         for slot in self.call_slots:
@@ -152,7 +152,7 @@ class ChannelPlacement(OpenedSlots):
         return {name: s.target.whole(size) for name, size in areas.items() if size}
 
     @property
-    def second_weights(self) -> int:
+    def pair_gradient_size(self) -> int:
         shared = self.rule("w") is EDGE_PAIRS and "w" in self.opened
         return shared * self.dim["w"] * (self.group if self.in_parts else 1)
 
@@ -164,17 +164,17 @@ class ChannelPlacement(OpenedSlots):
     @property
     def owner_sums(self) -> list[str]:
         """Scratch areas that hold the sum of one owner."""
-        return [name for name in self._row_areas if name in (f"a_{self.owner}", f"r_{self.owner}")]
+        return [name for name in self._scratch_sizes_of_row if name in (f"a_{self.owner}", f"r_{self.owner}")]
 
     # -- groups of rows --
 
     @cached_property
     def group(self) -> int:
         """Number of rows that take a path together."""
-        staged = sum(size for name, size in self._row_areas.items() if name.startswith("s_"))
+        staged = sum(size for name, size in self._scratch_sizes_of_row.items() if name.startswith("s_"))
         return max(1, min(_GROUP, _GROUP_STAGED // max(1, staged)))
 
-    def ahead(self, term: Term) -> list[View]:
+    def views_to_prefetch(self, term: Term) -> list[View]:
         """Segments of the path after ``term`` to prefetch; none for single rows."""
         if self.group == 1:
             return []
@@ -185,19 +185,19 @@ class ChannelPlacement(OpenedSlots):
 
     def by_row(self, name: str) -> bool:
         """Whether each row of a group has a scratch area ``name``."""
-        return name in self._row_areas and name[:2] in ("s_", "a_", "r_") and name not in self.owner_sums
+        return name in self._scratch_sizes_of_row and name[:2] in ("s_", "a_", "r_") and name not in self.owner_sums
 
     def row_stride(self, name: str) -> int:
         """Distance of a group's rows in scratch area ``name``."""
         # tables have a row in each lane
-        return self._row_areas[name] if self.by_row(name) else int(name in self.table_areas)
+        return self._scratch_sizes_of_row[name] if self.by_row(name) else int(name in self.table_areas)
 
     # -- who writes first --
 
     def assigns(self, view: View, term: Term) -> bool:
         """Whether a path writes each vector of a view once."""
         letter, size = self.schedule.loop(term)
-        return not self.carried(view.operand) and (size == 1 or letter in [a for a, _ in view.axes])
+        return not self.summed_over_rows(view.operand) and (size == 1 or letter in [a for a, _ in view.axes])
 
     @cached_property
     def _first_writers(self) -> dict[View, Term]:
@@ -219,15 +219,15 @@ class ChannelPlacement(OpenedSlots):
         return [
             view
             for view, term in self._first_writers.items()
-            if view.operand in self.opened and not self.carried(view.operand) and not self.assigns(view, term)
+            if view.operand in self.opened and not self.summed_over_rows(view.operand) and not self.assigns(view, term)
         ]
 
-    def reached(self, operand: str) -> list[tuple[int, int]]:
+    def used_ranges(self, operand: str) -> list[tuple[int, int]]:
         tabulated = self.scalars(operand) if operand in self.schedule.scalar_operands else []
         return tabulated + [(v.start, v.outer * v.channels * v.inner) for v in self.schedule.views_of(operand)]
 
     @property
-    def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         t = self.schedule.target
         owned = f", summed by the owner of {self.owner}" if self.owner else ""
         yield (

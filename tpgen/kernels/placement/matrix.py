@@ -83,7 +83,7 @@ class MatrixSchedule(TextOfPaths):
         return sum(s.size for s in self.segments(operand) if not s.whole)
 
     @property
-    def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         rows = f"{self.rows} rows{' of one element' * self.by_element}"
         yield f"matrix schedule: tiles of {rows}, {self.target.lanes} lanes of {self.target.dtype}", ()
         yield from ((f"  path {p.path}: {p.text}; a matrix product", (p.path,)) for p in self.terms)
@@ -149,7 +149,7 @@ class MatrixSweep(TextOfPaths):
     terms: tuple[MatrixTerm, ...]
 
     @property
-    def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield f"sweep: opens {', '.join(self.opened)}", ()
         for term in self.terms:
             yield f"  path {term.path}: {term.text}, times {term.coefficient:.6g}", (term.path,)
@@ -170,12 +170,12 @@ class MatrixPlacement(OpenedSlots):
         return MatrixSweep(self.opened, self.schedule.terms)
 
     @property
-    def tiles(self) -> set[int]:
+    def transpose_widths(self) -> set[int]:
         used = (s for o in ("x1", "out") for s in self.schedule.segments(o) if not s.whole)
         return {s.dim if s.mul_first else 1 for s in used}
 
     @property
-    def tails(self) -> set[tuple[int, int]]:
+    def tail_widths_and_items(self) -> set[tuple[int, int]]:
         lanes = self.schedule.target.lanes
         used = {(s.dim if s.mul_first else 1, s.mul % lanes) for o in ("x1", "out") for s in self.schedule.segments(o)}
         rest = {(1, t.target.mul % lanes) for t in self.schedule.terms}
@@ -188,7 +188,7 @@ class MatrixPlacement(OpenedSlots):
         return tuple(name for name, slots in reads.items() if set(slots) & set(self.opened))
 
     @property
-    def added(self) -> tuple[str, ...]:
+    def open_row_slots(self) -> tuple[str, ...]:
         """Open slots with rows: x1, out."""
         return tuple(slot for slot in ("x1", "out") if slot in self.opened)
 
@@ -228,7 +228,7 @@ class MatrixPlacement(OpenedSlots):
         """Sizes of a thread's scratch areas."""
         s = self.schedule
         areas = {f"s_{o}": s.scratch(o) * s.rows for o in self.staged if self.stages(o)}
-        areas |= {f"a_{o}": s.scratch(o) * s.rows for o in self.added}
+        areas |= {f"a_{o}": s.scratch(o) * s.rows for o in self.open_row_slots}
         if not s.shared_weights:
             areas["s_w"] = max((p.source.padded * p.target.padded for p in s.terms), default=0)
         if self.by_element:  # a thread holds those of one element
@@ -236,13 +236,13 @@ class MatrixPlacement(OpenedSlots):
             areas["own_w"] = max(self.weight_sums, s.target.lanes) * self.sums_weights  # of an element in one task
         return {name: size for name, size in areas.items() if size}
 
-    def reached(self, operand: str) -> list[tuple[int, int]]:
+    def used_ranges(self, operand: str) -> list[tuple[int, int]]:
         if operand == "w":
             return [(p.start, p.source.mul * p.target.mul) for p in self.schedule.terms]
         return [(segment.start, segment.mul * segment.dim) for segment in self.schedule.segments(operand)]
 
     @property
-    def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         t = self.schedule.target
         each = "over rows and" if self.schedule.shared_weights else "for each row, over"
         yield f"matrix placement: opens {', '.join(self.opened)}; {t.lanes} lanes of {t.dtype}", ()

@@ -66,22 +66,22 @@ class PolynomialPlacement(TextOfPaths):
         return [s for s in self.given if s in self.read and self.operands[s].weights]
 
     @cached_property
-    def swept(self) -> list[str]:
+    def row_slots(self) -> list[str]:
         """Open slots written row by row."""
         return [s for s in self.opened if not self.operands[s].weights]
 
     @cached_property
-    def summed(self) -> list[str]:
+    def channel_sums(self) -> list[str]:
         """Open slots without channels: sums over channels."""
-        return [s for s in self.swept if not self.operands[s].channels]
+        return [s for s in self.row_slots if not self.operands[s].channels]
 
     @cached_property
     def stored(self) -> list[str]:
         """Open slots with channels, stored row by row."""
-        return [s for s in self.swept if s not in self.summed]
+        return [s for s in self.row_slots if s not in self.channel_sums]
 
     @cached_property
-    def folded(self) -> list[str]:
+    def open_weights(self) -> list[str]:
         """Open weight slots: sums over the rows of an element."""
         return [s for s in self.opened if self.operands[s].weights]
 
@@ -105,12 +105,12 @@ class PolynomialPlacement(TextOfPaths):
     def span(self) -> int:
         """Most rows of a task; 0: all rows of an element."""
         # sums over the rows of an element have one order
-        return 0 if self.folded else _SPAN
+        return 0 if self.open_weights else _SPAN
 
     @property
     def whole_rows(self) -> bool:
         """Whether a task has all channels of its rows."""
-        return bool(self.summed)
+        return bool(self.channel_sums)
 
     def row_of(self, slot: str, channels: str = "C") -> str:
         """Write the size of a slot's row in C++."""
@@ -118,13 +118,13 @@ class PolynomialPlacement(TextOfPaths):
         return f"{operand.dim}" + f" * {channels}" * operand.channels
 
     @property
-    def tiles(self) -> set[int]:
+    def transpose_widths(self) -> set[int]:
         """Sizes of segments that are transposed into vectors."""
         sizes = {size for o in self.operands.values() if o.channels for _, size in component_runs(o)}
         return {size for size in sizes if size < self.target.lanes}
 
     @property
-    def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         lanes, areas = self.target.lanes, sum(self.scratch.values())
         number = max(4, self.target.itemsize)  # what is computed with
         rows = f"up to {self.span}" if self.span else "all"
@@ -152,9 +152,9 @@ class PolynomialPlacement(TextOfPaths):
         )
 
     def _writing(self, slot: str) -> str:
-        if slot in self.folded:
+        if slot in self.open_weights:
             return "summed over the rows of an element, stored once per task"
-        if slot in self.summed:
+        if slot in self.channel_sums:
             return "summed over channels, stored when all tasks are done"
         return f"stored row by row, {_components_text(self.operands[slot])}"
 

@@ -58,7 +58,7 @@ class OpenedSlots(TextOfPaths):
         """Numbers that a block of rows sums for shared weights."""
         return max(self.weight_scratch, self.schedule.target.lanes)
 
-    def carried(self, slot: str) -> bool:
+    def summed_over_rows(self, slot: str) -> bool:
         """Whether a slot's operand, if open, is summed over rows."""
         operand = operand_of(slot)
         return operand == self.owner or (operand == "w" and self.schedule.shared_weights)
@@ -69,27 +69,27 @@ class OpenedSlots(TextOfPaths):
         return {slot: dims[operand_of(slot)] for slot in self.call_slots}
 
     @property
-    def second_weights(self) -> int:
+    def pair_gradient_size(self) -> int:
         """Size of the weight gradients that an edge adds to those of its pair."""
         return 0
 
     @property
-    def tiles(self) -> set[int]:
+    def transpose_widths(self) -> set[int]:
         """Widths of transposes between memory and vectors."""
         return set()
 
     @property
-    def tails(self) -> set[tuple[int, int]]:
+    def tail_widths_and_items(self) -> set[tuple[int, int]]:
         """Widths and items of transposes at segment ends."""
         return set()
 
     @abstractmethod
-    def reached(self, operand: str) -> list[tuple[int, int]]:
+    def used_ranges(self, operand: str) -> list[tuple[int, int]]:
         """Start and size of each segment that paths use."""
 
-    def unreached(self, operand: str) -> list[tuple[int, int]]:
+    def unused_ranges(self, operand: str) -> list[tuple[int, int]]:
         """Start and size of each range that no path uses."""
-        return gaps(self.reached(operand), self.dim[operand])
+        return gaps(self.used_ranges(operand), self.dim[operand])
 
 
 def gaps(reached: list[tuple[int, int]], dim: int) -> list[tuple[int, int]]:

@@ -59,11 +59,11 @@ class _Forms(Operator):
         found = _with_zeros(call, _run_without_levels(call))
         return [x for x in found if x is not None]  # all that is opened has been given
 
-    def shapes(self, call: FormCall) -> list[Tensor]:
+    def empty_results(self, call: FormCall) -> list[Tensor]:
         signature, counts = kernels_of(call.description).check(call)
         return [call.tensors[0].new_empty(shape) for shape in signature.shapes(call.tensors, counts)]
 
-    def ahead(self, call: FormCall, wanted: Sequence[bool]) -> None:
+    def build_ahead(self, call: FormCall, wanted: Sequence[bool]) -> None:
         kernels, own = kernels_of(call.description), call.slots
         if own.levels or own.opened != (Slot("out"),):
             return
@@ -73,7 +73,7 @@ class _Forms(Operator):
         more: list[str] = []
         if True in wanted:
             derived = _pulled_back_text(call.call, (True,), tuple(wanted))
-            parts = () if kernels.description.any_level else _parts_of_call(derived).parts
+            parts = () if kernels.description.any_level else _split_into_kernel_calls(derived).parts
             more = [opening_text(*(SLOTS[n] for n in part.opened)) for part in parts] or [derived]
         kernels.build_together((call.call, *more), call.tensors[0], call.rules)
         kernels.sort_together(call)
@@ -87,7 +87,7 @@ class _Forms(Operator):
         held = (True,) * len(given)  # small calls notice a second list
         if len(given) < len(cotangents):
             held = tuple([c is not None for c in cotangents])
-        found = self._derived(call, _pulled_back_text(call.call, held, wanted), (*call.tensors, *given))
+        found = self._run_derivative_call(call, _pulled_back_text(call.call, held, wanted), (*call.tensors, *given))
         if False not in wanted:
             return found
         rest = iter(found)
@@ -97,9 +97,11 @@ class _Forms(Operator):
         if all(t is None for t in tangents):
             return _with_zeros(call, [None] * len(call.slots.opened))
         text = str(call.slots.pushed_forward([t is not None for t in tangents]))
-        return _with_zeros(call, self._derived(call, text, [*call.tensors, *(t for t in tangents if t is not None)]))
+        return _with_zeros(
+            call, self._run_derivative_call(call, text, [*call.tensors, *(t for t in tangents if t is not None)])
+        )
 
-    def _derived(self, call: FormCall, text: str, tensors: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    def _run_derivative_call(self, call: FormCall, text: str, tensors: Sequence[Tensor]) -> Sequence[Tensor | None]:
         # None for a slot that is zero
         kernels = kernels_of(call.description)
         own = kernels.description.any_level
@@ -108,7 +110,7 @@ class _Forms(Operator):
         if (
             own
             or lowered
-            or (_parts_of_call(text).fuses and not kernels.expands(derived) and not _any_transformed(tensors))
+            or (_split_into_kernel_calls(text).fuses and not kernels.expands(derived) and not _any_transformed(tensors))
         ):
             return self.form(derived)
         return _run_without_levels(derived)
@@ -116,7 +118,7 @@ class _Forms(Operator):
     def quick(self, call: FormCall) -> Sequence[Tensor]:
         return kernels_of(call.description).quick(call)
 
-    def asks(self, call: FormCall) -> bool:
+    def asks_for_used_gradients(self, call: FormCall) -> bool:
         if kernels_of(call.description).description.any_level:
             return True
         numbers = call.tensors[0].numel() + call.tensors[2].numel()
@@ -157,7 +159,7 @@ class _Sum(NamedTuple):
 
 
 @remembered("calls as sums of calls without levels")
-def _parts_of_call(text: str) -> _Sum:
+def _split_into_kernel_calls(text: str) -> _Sum:
     call = Call.parse(text)
     parts, raised = parts_of(call, SLOTS), tuple(slot.operand for slot in call.given if slot.levels)
     return _Sum(parts, len(parts) > 1 and call == raised_call(tuple(slot.operand for slot in call.opened), raised))
@@ -166,7 +168,7 @@ def _parts_of_call(text: str) -> _Sum:
 @remembered("calls without levels in the place of derivatives")
 def _as_call_without_levels(text: str) -> str | None:
     # not of a sum of several, nor where something is in another place than the cotangent's own
-    parts = _parts_of_call(text).parts
+    parts = _split_into_kernel_calls(text).parts
     if len(parts) != 1 or parts[0].raised != (SLOTS.index(OUT),):
         return None
     (part,) = parts
@@ -188,7 +190,7 @@ def _run_without_levels(call: FormCall) -> list[Tensor | None]:
         return forms.form(call._replace(tensors=tensors, description=text, call=opening_text(*names), nodes=nodes))
 
     # no path reads an operand without numbers: a layer's second inputs
-    parts = [part for part in _parts_of_call(call.call).parts if empty.isdisjoint(part.raised)]
+    parts = [part for part in _split_into_kernel_calls(call.call).parts if empty.isdisjoint(part.raised)]
     return summed_parts(parts, call.tensors, len(call.slots.opened), evaluate, add_results)
 
 

@@ -95,7 +95,7 @@ class Launched:
             if len(call.tensors) < count or not all(call.tensors[n].dim() for n in places if n is not None):
                 return ()
             indices = [_with_row_count(index, call, n, check) for index, n in zip(call.indices, places, strict=True)]
-            known = kernel.recall(indices, call.tensors[0])
+            known = kernel.recall_orders(indices, call.tensors[0])
             if known is None:
                 return ()
             found.append(known)
@@ -105,7 +105,7 @@ class Launched:
         made = run_native(self._native.form, call, entered, [*found[0].indices, *sorts], which)
         if made and stream is not None and key is not None:
             wide = [None if x is y else x for x, y in zip(found[0].indices, call.at, strict=True)]
-            self._remember(wholes, key, (wide, sorts, which, stream, _out_rows(call, entered)))
+            self._remember(wholes, key, (wide, sorts, which, stream, _output_row_count(call, entered)))
         return made
 
     def _remember(self, wholes: Sequence[Tensor], key: tuple, known: tuple) -> None:
@@ -125,7 +125,7 @@ def _with_row_count(index: RowIndex, call: FormCall, place: int | None, check: b
     return index._replace(size=size, check=index.rule.checked(check))
 
 
-def _out_rows(call: FormCall, entered: Sequence[tuple[int, int]]) -> int:
+def _output_row_count(call: FormCall, entered: Sequence[tuple[int, int]]) -> int:
     if len(entered) > 1 and entered[-1][1] < len(call.tensors):  # out alone does not read itself
         g = call.tensors[entered[-1][1]]
         return g.shape[0] if g.dim() else 0
@@ -140,7 +140,7 @@ def run_native(
     which: int = -1,
 ) -> Sequence[Tensor]:
     """Run a call's kernels in C++; bits of ``which`` mark indices with orders.  Empty at faults."""
-    nodes, made = _out_rows(call, entered), list[Tensor]()
+    nodes, made = _output_row_count(call, entered), list[Tensor]()
     for number, count in entered:
         results = native([*call.tensors[:count], *at], number, nodes, which)
         if not results:

@@ -46,7 +46,7 @@ def _address_array(tensors: Sequence[Tensor]) -> ctypes.Array:
 
 
 def _index_structs(indices: Sequence[RowIndex]) -> ctypes.Array:
-    fields = [(0 if x.tensor is None else x.tensor.data_ptr(), x.size, x.how) for x in indices]
+    fields = [(0 if x.tensor is None else x.tensor.data_ptr(), x.size, x.flags) for x in indices]
     return (_Index * len(fields))(*[_Index(*one) for one in fields])
 
 
@@ -66,8 +66,8 @@ def product_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
     order = (owners + 1 + rows + 1) * _INDEX if placed.owner else 0
     if placed.by_element:
         order = _task_list_bytes(sizes, _rows_per_block(placed, rows))
-    scratch = max(sum(placed.scratch.values()) + placed.second_weights, 1) * torch.get_num_threads()
-    order += rows * bool(placed.second_weights)  # a state for each row of weights
+    scratch = max(sum(placed.scratch.values()) + placed.pair_gradient_size, 1) * torch.get_num_threads()
+    order += rows * bool(placed.pair_gradient_size)  # a state for each row of weights
     weights = placed.weight_scratch if "w" in placed.given and not placed.by_element else 0
     blocks = rows // _rows_per_block(placed, rows) + 2 + sizes.elements * placed.by_element
     sums = blocks * max(placed.weight_scratch, placed.schedule.target.lanes) * placed.sums_weights
@@ -76,20 +76,20 @@ def product_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
 
 def _rows_per_block(placed: Placement, rows: int) -> int:
     if not placed.sums_weights:
-        return placed.blocks.span
-    most, tile = min(placed.blocks.room, MOST_BLOCKS), placed.blocks.tile
+        return placed.blocks.rows_of_block
+    most, tile = min(placed.blocks.most_blocks, MOST_BLOCKS), placed.blocks.tile
     return ((rows + most - 1) // most + tile) // tile * tile
 
 
-def _task_list_bytes(sizes: CallSizes, span: int) -> int:
-    # rows by element, cut into spans
-    most = sizes.elements + (sizes.rows // span if span else 0) + 1
+def _task_list_bytes(sizes: CallSizes, rows_of_task: int) -> int:
+    # rows by element, cut into tasks
+    most = sizes.elements + (sizes.rows // rows_of_task if rows_of_task else 0) + 1
     return (sizes.elements + 1 + sizes.rows + 2 * most) * _INDEX
 
 
 def polynomial_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
     """Count the scratch bytes of a polynomial kernel."""
     placed = spec.description.placement(spec.call, spec.dtype)
-    sums = sum(sizes.rows * placed.operands[slot].dim for slot in placed.summed)
+    sums = sum(sizes.rows * placed.operands[slot].dim for slot in placed.channel_sums)
     scratch = max(1, sum(placed.scratch.values())) * placed.target.lanes * torch.get_num_threads()
     return _task_list_bytes(sizes, placed.span) + (sums + scratch) * max(_ACCUMULATED, spec.dtype.itemsize)

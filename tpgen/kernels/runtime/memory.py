@@ -19,14 +19,14 @@ from tpgen.kernels.runtime.native.runtime import built_runtime, runtime
 LARGE = 2**20  # bytes, as in native/memory.h
 
 
-def kept() -> int:
+def kept_bytes() -> int:
     """Free bytes kept for later results."""
     made = built_runtime()
-    return made.kept() if made else 0
+    return made.kept_bytes() if made else 0
 
 
 def release() -> None:
-    """Return the `kept` bytes to the system."""
+    """Return the `kept_bytes` to the system."""
     if made := built_runtime():
         made.release()
 
@@ -50,7 +50,7 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-watched(Watched("free pages for large results", kept, None, release, "B"))
+watched(Watched("free pages for large results", kept_bytes, None, release, "B"))
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -70,7 +70,7 @@ class Differentiable(Generic[C]):
         """Count the last tensors of a call, which have no derivative."""
         return 0
 
-    def asks(self, call: C) -> bool:
+    def asks_for_used_gradients(self, call: C) -> bool:
         """Whether unused gradients cost more than asking autograd which are used."""
         return True
 
@@ -108,11 +108,11 @@ class Operator(Differentiable[FormCall]):
         """Compute the opened slots by a kernel, below transforms and modes."""
         raise NotImplementedError
 
-    def shapes(self, call: FormCall) -> list[Tensor]:
+    def empty_results(self, call: FormCall) -> list[Tensor]:
         """Results without values."""
         raise NotImplementedError
 
-    def ahead(self, call: FormCall, wanted: Sequence[bool]) -> None:
+    def build_ahead(self, call: FormCall, wanted: Sequence[bool]) -> None:
         """Build kernels of a call and of its wanted gradients."""
         raise NotImplementedError
 
@@ -165,7 +165,7 @@ class Operator(Differentiable[FormCall]):
         rest = keys & after_autograd
         if rest.highestPriorityTypeId() in KERNEL_KEYS:  # nothing in between: save a round through the dispatcher
             if any(wanted):
-                self.ahead(call, wanted)
+                self.build_ahead(call, wanted)
             return self.run(call)
         with BelowAutograd():
             return self.evaluate(call, rest)
@@ -223,7 +223,7 @@ def register(operator: Operator, name: str) -> None:
     library.impl(name, recorded, "Autograd", with_keyset=True)
     library.impl(name, at(operator.transformed), _TRANSFORMS)
     library.impl(name, at(operator.batched), "Batched")
-    torch.library.register_fake(f"tpgen::{name}", at(operator.shapes), lib=library)
+    torch.library.register_fake(f"tpgen::{name}", at(operator.empty_results), lib=library)
 
 
 def define_function(name: str, compute: Callable[..., Tensor], shaped: Callable[..., Tensor]) -> None:
@@ -251,13 +251,14 @@ class _Recorded(torch.autograd.Function):
         operator, rest = ctx.made_by
         tensors, constants = ctx.saved_tensors, operator.constants(rest)  # asked once: checkpointing unpacks at each
         call, wanted = operator.call(tensors, rest), ctx.needs_input_grad[3 : 3 + len(tensors) - constants]
-        if operator.asks(call):  # the nodes behind the tensors among the arguments, so none for one that is absent
+        if operator.asks_for_used_gradients(call):
+            # the nodes behind the tensors among the arguments, so none for an absent tensor
             wanted = asked_for(wanted, ctx.next_functions)
         return (None, None, None, *operator.pull_back(call, cotangents, wanted), *[None] * constants)
 
     @staticmethod
     def jvp(ctx: Any, _operator: Any, _made: Any, _rest: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
-        return _pushed_forward(ctx, tangents)
+        return _pushed_forward_of_saved_call(ctx, tangents)
 
 
 def apply_of(function: Any) -> Callable[..., Any]:
@@ -290,7 +291,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, _operator: Any, _rest: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
-        return _pushed_forward(ctx, tangents)
+        return _pushed_forward_of_saved_call(ctx, tangents)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, operator: Operator, rest: tuple, *tensors: Any) -> tuple:
@@ -308,7 +309,7 @@ def _save_call(ctx: Any, operator: Differentiable, rest: tuple, tensors: Sequenc
     ctx.set_materialize_grads(False)
 
 
-def _pushed_forward(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple:
+def _pushed_forward_of_saved_call(ctx: Any, tangents: Sequence[Tensor | None]) -> tuple:
     operator, rest = ctx.made_by
     tensors = ctx.saved_tensors
     with_tangents = len(tensors) - operator.constants(rest)
@@ -325,10 +326,10 @@ def add_results(total: Tensor, more: Tensor) -> Tensor:
 
 def asked_for(possible: Iterable[bool], nodes: Iterable[tuple[Any, int]]) -> list[bool]:
     """Tell of each possible gradient whether the running backward uses it, by autograd nodes."""
-    return [yes and _pass_reaches(node) for yes, (node, _) in zip(possible, nodes, strict=False)]
+    return [yes and _backward_pass_reaches(node) for yes, (node, _) in zip(possible, nodes, strict=False)]
 
 
-def _pass_reaches(node: Any) -> bool:
+def _backward_pass_reaches(node: Any) -> bool:
     try:
         return will_run(node)
     except RuntimeError:  # a leaf that `torch.autograd.grad` was asked for

@@ -19,7 +19,7 @@ from tpgen.base.remember import remembered
 from tpgen.form.call import Call as Slots
 from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec
 from tpgen.kernels.build.compiler import DTYPES
-from tpgen.kernels.build.rehearsal import begun, need_no_rehearsal
+from tpgen.kernels.build.rehearsal import begin_if_rehearsing, need_no_rehearsal
 from tpgen.kernels.cuda import captures
 from tpgen.kernels.cuda.orders import know_both
 from tpgen.kernels.rows import EDGES, ELEMENTS, INDEX_DTYPES, ROWS, RowIndex, Rules, names_of_rules
@@ -84,7 +84,7 @@ class Kernels:
             return self._native.few(*tensors, entered[0][0], nodes, *at)
         return self._native.form([*tensors, *at], entered[0][0], nodes)
 
-    def _native_number(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules) -> int:
+    def _register_native_form(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules) -> int:
         text, signature = self._native_text(str(call), dtype, rules), self.signature(str(call), rules)
         fields = NativeFields.of(signature, self.description.check_index)
         return native.add_form(text, dtype, self.description.places(call), *fields)
@@ -98,12 +98,14 @@ class Kernels:
         failed = failure_of(self.description, spec.dtype, "cpu")
         if native is None or address is None or failed or self.widens(spec.call, spec.dtype, spec.rules, "cpu"):
             return
-        number = self._native_number(native, spec.call, spec.dtype, spec.rules)
+        number = self._register_native_form(native, spec.call, spec.dtype, spec.rules)
         if number != NO_NUMBER:
             native.set_kernel(number, address)
-            self._note_entered(native, spec.call, spec.dtype, spec.rules, number)
+            self._remember_registered_form(native, spec.call, spec.dtype, spec.rules, number)
 
-    def _note_entered(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules, number: int) -> None:
+    def _remember_registered_form(
+        self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules, number: int
+    ) -> None:
         self._entered[str(call), dtype, rules] = ((number, len(call.given)),)
         self._native = native
 
@@ -116,10 +118,10 @@ class Kernels:
         native = runtime()
         if native is None or not native.launches():
             return
-        number = self._native_number(native, call, like.dtype, rules)
+        number = self._register_native_form(native, call, like.dtype, rules)
         if number != NO_NUMBER:
             native.set_launch(number, *launch(like))
-            self._note_entered(native, call, like.dtype, rules, number)
+            self._remember_registered_form(native, call, like.dtype, rules, number)
             self._launched = self._launched or Launched(native)
             self._launched.enter(number, call, self.signature(str(call), rules), kernel, like)
 
@@ -191,11 +193,13 @@ class Kernels:
             return made(call)
 
     def _build_parallel(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, device: str) -> list[Kernel]:
-        _run_parallel(self._missing(calls, dtype, rules, device))
+        _run_parallel(self._builds_of_missing_kernels(calls, dtype, rules, device))
         self._report_failures()
         return [self.kernel(call, dtype, rules, device) for call in calls]
 
-    def _missing(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, device: str) -> list[partial[Kernel]]:
+    def _builds_of_missing_kernels(
+        self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, device: str
+    ) -> list[partial[Kernel]]:
         missing = [call for call in calls if (call, dtype, rules, device) not in self._kernels]
         return [partial(self.kernel, call, dtype, rules, device) for call in missing]
 
@@ -205,9 +209,9 @@ class Kernels:
         built = calls, dtype, rules, like.get_device()
         if built in self._ahead or dtype not in DTYPES or target_of(device) is None or not self.description.live:
             return
-        if untaken := self.untaken(rules, dtype, device):
-            kept = tuple(rule for rule in rules if rule not in untaken)
-            kernels_of(self.by_row(untaken)).build_together(calls, like, kept)
+        if unsupported := self.unsupported_rules(rules, dtype, device):
+            kept = tuple(rule for rule in rules if rule not in unsupported)
+            kernels_of(self.by_row(unsupported)).build_together(calls, like, kept)
             return
         parts = [part for text in calls for part in self.signature(text, rules).parts]
         wide = [part for part in parts if self.widens(part, dtype, rules, device)]
@@ -220,7 +224,7 @@ class Kernels:
     def _build_and_compile(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, like: Tensor) -> bool:
         # false where another thread has begun to
         device = like.device.type
-        if begun(self._missing(calls, dtype, rules, device)):
+        if begin_if_rehearsing(self._builds_of_missing_kernels(calls, dtype, rules, device)):
             return False
         kernels = self._build_parallel(calls, dtype, rules, device)
         _run_parallel([partial(_compile_ahead, k, like) for k in kernels if hasattr(k, "compile")])
@@ -289,13 +293,13 @@ class Kernels:
         dtype, device = like.dtype, like.device.type
         if self.widens(signature.call, dtype, rules, device):
             return [x.bfloat16() for x in self._run(call._replace(tensors=[x.float() for x in call.tensors]))]
-        if untaken := self.untaken(rules, dtype, device):
-            return self._run_by_row(call, signature, counts, untaken)
+        if unsupported := self.unsupported_rules(rules, dtype, device):
+            return self._run_without_unsupported_rules(call, signature, counts, unsupported)
         target = _need_target(device)
         results = [target.empty(shape, dtype, like.device) for shape in signature.shapes(call.tensors, counts)]
         if not self.description.live or not counts["channels"]:  # nothing to compile
             return [x.zero_() for x in results]
-        if begun(self._missing(signature.parts, dtype, rules, device)):
+        if begin_if_rehearsing(self._builds_of_missing_kernels(signature.parts, dtype, rules, device)):
             return [x.zero_() for x in results]
         kernels = self._build_parallel(signature.parts, dtype, rules, device)
         torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
@@ -328,7 +332,7 @@ class Kernels:
 
     # -- rules that no kernel takes ------------------------------------------------------------------------------------
 
-    def untaken(self, rules: Rules, dtype: torch.dtype, device: str) -> Rules:
+    def unsupported_rules(self, rules: Rules, dtype: torch.dtype, device: str) -> Rules:
         """Return the row rules that a device's kernels do not support."""
         # rows are gathered before such a kernel, and results summed after
         target = target_of(device)
@@ -339,8 +343,10 @@ class Kernels:
         """Return the description with weights per row, in place of ``rules``."""
         return self.product.per_row if ELEMENTS in rules else self._text
 
-    def _run_by_row(self, call: FormCall, signature: CallSignature, counts: Counts, untaken: Rules) -> list[Tensor]:
-        indices = [index for index in self.indices(call, counts) if index.rule in untaken]
+    def _run_without_unsupported_rules(
+        self, call: FormCall, signature: CallSignature, counts: Counts, unsupported: Rules
+    ) -> list[Tensor]:
+        indices = [index for index in self.indices(call, counts) if index.rule in unsupported]
         if fault := fault_of(indices):
             raise fault_error(fault, indices)
         own = {index.rule.into: index for index in indices}
@@ -348,8 +354,8 @@ class Kernels:
             gather_by_rule(own[g.shape.counts], x, counts[ROWS]) if g.shape.counts in own else x
             for g, x in zip(signature.given, call.tensors, strict=True)
         ]
-        kept = [index for index in call.indices if index.rule not in untaken]
-        below = call._replace(tensors=tensors, description=self.by_row(untaken)).found_by(kept)
+        kept = [index for index in call.indices if index.rule not in unsupported]
+        below = call._replace(tensors=tensors, description=self.by_row(unsupported)).found_by(kept)
         made = kernels_of(below.description).run(below)
         return [
             sum_by_rule(own[shape.counts], x) if shape.counts in own else x

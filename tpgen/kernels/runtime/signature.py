@@ -82,7 +82,7 @@ class CallSignature:
         for index in (index for index in call.indices if index.tensor is not None):
             _check_index(index, rows, self.given[0].slot, device)
 
-    def _check_kind(self, slot: str, x: Tensor, first: Tensor, nowhere: bool) -> None:
+    def _check_kind(self, slot: str, x: Tensor, first: Tensor, any_device: bool) -> None:
         name, other = self.given[0].slot, self._description
         if x.dtype not in DTYPES:
             raise InputError(
@@ -93,7 +93,7 @@ class CallSignature:
                 f"{slot} must be {_dtype_name(first.dtype)} as {name} is, got {_dtype_name(x.dtype)}: "
                 "convert one of them"
             )
-        if target_of(x.device.type) is None and not nowhere:
+        if target_of(x.device.type) is None and not any_device:
             raise InputError(
                 f"{slot} must be on {devices()}, where the kernels run, got {x.device}; move it, or use "
                 f"{other.other_devices}"

@@ -15,10 +15,10 @@ def share_equal_calls(name: str) -> None:
     # Inductor merges equal calls only in graphs with gradients: else every layer would sort the same edges
     mode = getattr(_torch, "TracingMode", None)
     if mode is not None:
-        torch.library.register_torch_dispatch(f"tpgen::{name}", mode, _call_or_reuse, lib=library)
+        torch.library.register_torch_dispatch(f"tpgen::{name}", mode, _call_or_reuse_equal_node, lib=library)
 
 
-def _call_or_reuse(mode: Any, operator: Any, types: Any, args: tuple[Any, ...], kwargs: Any = None) -> Any:
+def _call_or_reuse_equal_node(mode: Any, operator: Any, types: Any, args: tuple[Any, ...], kwargs: Any = None) -> Any:
     # a call while a graph is traced: the result of an equal one that stands there, or a node of its own
     tracer = mode.tracer
     if not (hasattr(tracer, "unwrap_proxy") and hasattr(tracer, "proxy")):  # of a graph that is written anew
@@ -40,7 +40,9 @@ def _equal_call(graph: Any, operator: Any, given: list[Any]) -> Any:
             calls.clear()
             first = {one: one for one in first}  # those that held the same may differ now
         elif node.op == "call_function" and not node.is_impure():
-            first[node] = known.setdefault((node.target, _arguments_key((node.args, node.kwargs), first)), node)
+            first[node] = known.setdefault(
+                (node.target, _key_of_equal_arguments((node.args, node.kwargs), first)), node
+            )
             calls += [node] * (node.target is operator)
     same = (n for n in calls if all(_same_value(*pair, first) for pair in zip(n.args, given, strict=True)))
     return next(same, None)
@@ -50,12 +52,12 @@ def _writes(node: Any) -> bool:
     return getattr(getattr(node.target, "_schema", None), "is_mutable", False)
 
 
-def _arguments_key(x: Any, first: dict[Any, Any]) -> Any:
+def _key_of_equal_arguments(x: Any, first: dict[Any, Any]) -> Any:
     # each node as the first node with the same value
     if isinstance(x, tuple | list):
-        return tuple(_arguments_key(one, first) for one in x)
+        return tuple(_key_of_equal_arguments(one, first) for one in x)
     if isinstance(x, dict):
-        return tuple((name, _arguments_key(one, first)) for name, one in x.items())
+        return tuple((name, _key_of_equal_arguments(one, first)) for name, one in x.items())
     return first[x] if hasattr(x, "op") else repr(x)
 
 

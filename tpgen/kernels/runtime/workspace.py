@@ -45,10 +45,10 @@ def _largest_kernel_bytes(
     target = target_of(device.type)
     if target is None:
         return 0
-    indices, untaken = kernels.indices(call, counts), kernels.untaken(call.rules, dtype, device.type)
-    if untaken:
-        kernels = kernels_of(kernels.by_row(untaken))
-        indices = tuple(index for index in indices if index.rule not in untaken)
+    indices, unsupported = kernels.indices(call, counts), kernels.unsupported_rules(call.rules, dtype, device.type)
+    if unsupported:
+        kernels = kernels_of(kernels.by_row(unsupported))
+        indices = tuple(index for index in indices if index.rule not in unsupported)
     measured, rules = CallSizes(device, counts[ROWS], counts["channels"], indices), tuple(x.rule for x in indices)
 
     def bytes_of(part: Slots) -> int:

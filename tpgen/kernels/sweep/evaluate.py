@@ -19,11 +19,11 @@ def run_statements(statements: Iterable[Statement], memory: ValueMemory) -> dict
             target = stored_value(statement)
             inner = isinstance(target, Local) or (isinstance(target, Component) and target.operand.startswith("@"))
             place: Any = memory if inner else opened
-            place[target] = summed(statement.terms, memory, place.get(target))
+            place[target] = add_products(statement.terms, memory, place.get(target))
     return opened
 
 
-def summed(terms: Sum, memory: ValueMemory, start: Any = None) -> Any:
+def add_products(terms: Sum, memory: ValueMemory, start: Any = None) -> Any:
     """Add a sum of products to ``start``, in order."""
     for term in terms:
         value = _product(term, memory)

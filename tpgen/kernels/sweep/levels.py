@@ -33,7 +33,7 @@ _TABLE = "T"  # the operand that stands for a table's entries; no operand of a p
 def path_stages(term: Term, call: Call, table: Table | None, channel: str) -> tuple[SweepStage, ...]:
     """Write the stages of a call: one for every channel, one that folds sums over channels."""
     outside = "".join(a for a, _ in term.copies if a != channel)
-    statements = Naming(term, table).of(_path_program(term, call, table))
+    statements = Naming(term, table).rename_statements(_path_program(term, call, table))
     inside = SweepStage(outside + channel, statements)
     # one sum for each entry of the table, or none
     summed = any(isinstance(s, Accumulate) and s.component.operand == S for s in statements)
@@ -61,10 +61,10 @@ def _path_program(term: Term, call: Call, table: Table | None) -> tuple[Statemen
     operands = {leg.operand for leg in term.legs}
     renamed = {table.operand: _TABLE} if table else {}
 
-    def kept(slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
+    def slots_of_term(slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
         return tuple(replace(s, operand=renamed.get(s.operand, s.operand)) for s in slots if s.operand in operands)
 
-    return channel_program(_path_polynomial(term, table), Call(kept(call.given), kept(call.opened)))
+    return channel_program(_path_polynomial(term, table), Call(slots_of_term(call.given), slots_of_term(call.opened)))
 
 
 @remembered("programs of paths by levels")
@@ -128,23 +128,23 @@ class Naming:
     local: str = "v"  # how the names of values begin
     written: tuple[str, str] = ("", "")  # what the gradient of an operand is called: P is that of D, and D that of P
 
-    def of(self, rows: tuple[Statement, ...]) -> tuple[Statement, ...]:
-        made = [self._statement(s) for s in rows]
-        read = [self._value(v) for v in reads(rows) if isinstance(v, Component)]
+    def rename_statements(self, rows: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        made = [self._renamed_statement(s) for s in rows]
+        read = [self._renamed_value(v) for v in reads(rows) if isinstance(v, Component)]
         components = [v for v in read if isinstance(v, Component)]
-        return (*self._loads(components), *made)
+        return (*self._ordered_loads(components), *made)
 
-    def _loads(self, read: list[Component]) -> Iterable[Load]:
+    def _ordered_loads(self, read: list[Component]) -> Iterable[Load]:
         order = [*INDEX, "w", *BETWEEN]
         ranked = sorted(read, key=lambda c: (c.operand.partition(".")[2], order.index(operand_of(c.operand)), c.index))
         return (Load(c, (self.term.path,)) for c in ranked)
 
-    def _statement(self, s: Statement) -> Statement:
+    def _renamed_statement(self, s: Statement) -> Statement:
         assert isinstance(s, (Define, Accumulate))
-        terms = tuple(Product(p.coefficient, tuple(map(self._value, p.factors))) for p in s.terms)
+        terms = tuple(Product(p.coefficient, tuple(map(self._renamed_value, p.factors))) for p in s.terms)
         if isinstance(s, Define):
             return Define(self._local_name(s.name), terms, (self.term.path,))
-        target = self._value(s.component)
+        target = self._renamed_value(s.component)
         if isinstance(target, TableEntry):
             return Accumulate(Component(S, self.term.path, target.index), terms, (self.term.path,))
         assert isinstance(target, Component)
@@ -155,7 +155,7 @@ class Naming:
     def _local_name(self, name: str) -> str:
         return self.local + name[1:]
 
-    def _value(self, value: Value) -> Value:
+    def _renamed_value(self, value: Value) -> Value:
         if isinstance(value, Local):
             return Local(self._local_name(value.name))
         assert isinstance(value, Component)
@@ -190,7 +190,7 @@ def mixing_stages(term: Term, opened: tuple[str, ...], sides: Sides) -> tuple[Sw
 
     def stage(letters: str, naming: Naming, form: PolynomialForm, opens: tuple[str, ...]) -> SweepStage:
         call = Call(tuple(map(Slot, form.tensors)), tuple(map(Slot, opens)))
-        return SweepStage(letters, naming.of(channel_program(form, call)))
+        return SweepStage(letters, naming.rename_statements(channel_program(form, call)))
 
     stages = [
         stage(copies, Naming(term, written=(D, P)), coupling, (D,) if results else ()),

@@ -90,7 +90,7 @@ class _TrieNode:
     differentiated: bool = False  # whether the gradient of a factor below, or of a weight, is open
 
 
-def _trie(form: PolynomialForm, weights: frozenset[str], order: Sequence[str], opened: Set[str]) -> _TrieNode:
+def _make_trie(form: PolynomialForm, weights: frozenset[str], order: Sequence[str], opened: Set[str]) -> _TrieNode:
     root = _TrieNode()
     rank = {name: n for n, name in enumerate(order)}
     for coefficient, factors in form.monomials:
@@ -111,7 +111,7 @@ class _Builder:
     def __init__(self, form: PolynomialForm, call: Call, weights: frozenset[str], order: Sequence[str]) -> None:
         self.call = call
         self.opened = {s.operand for s in call.opened}
-        self.root = _trie(form, weights, order, self.opened)
+        self.root = _make_trie(form, weights, order, self.opened)
         self.given: dict[str, list[int]] = {}
         for slot in call.given:
             self.given.setdefault(slot.operand, []).append(slot.levels)
@@ -126,7 +126,7 @@ class _Builder:
         self.tails: list[Tail] = []  # of every coefficient
 
     def build(self) -> PolynomialSweep:
-        self._walk(self.root, {0: None}, summed=False)
+        self._visit_node(self.root, {0: None}, summed=False)
         for n, tail in enumerate(self.tails):
             for factors, value in tail:
                 self._add_to_prologue(n, factors, value)
@@ -134,51 +134,51 @@ class _Builder:
         prologue, rows, epilogue = _drop_unread(self.prologue, self.rows, self.epilogue)
         return PolynomialSweep(self.call, len(self.tails), prologue, rows, epilogue)
 
-    def _walk(self, node: _TrieNode, above: Dual, summed: bool) -> Dual:
+    def _visit_node(self, node: _TrieNode, above: Dual, summed: bool) -> Dual:
         # The walk knows the product q of the factors above a node, and the sum S of the terms below.  A child with
         # factor f adds f S_child to S, and q S_child to the gradient of f.  Returns S, if a gradient of a factor above
         # is open.
         total: Dual = {}
         if node.tail:
-            scale, value, adjoint = self._coefficient(node.tail)
+            scale, value, adjoint = self._register_coefficient(node.tail)
             adjoint(products(scale, above))
             if summed:
                 total = self._add_to_total(total, products(scale, value))
         for factor, child in node.children.items():
-            f, opened = self._component(factor), factor.tensor in self.opened
+            f, opened = self._component_at_levels(factor), factor.tensor in self.opened
             if child.children:
-                product = self._define_sums(products(1.0, above, f)) if child.differentiated else {}
-                scale, below = 1.0, self._walk(child, product, summed or opened)
+                product = self._name_sums(products(1.0, above, f)) if child.differentiated else {}
+                scale, below = 1.0, self._visit_node(child, product, summed or opened)
             else:  # the last factor: no product of its own for the coefficient's gradient
-                scale, below, adjoint = self._coefficient(child.tail)
+                scale, below, adjoint = self._register_coefficient(child.tail)
                 adjoint(products(scale, above, f))
             if summed:
                 total = self._add_to_total(total, products(scale, f, below))
             if opened:
-                self._accumulate(factor, products(scale, above, below))
+                self._add_to_gradients(factor, products(scale, above, below))
         return total
 
-    def _component(self, f: Variable) -> Dual:
+    def _component_at_levels(self, f: Variable) -> Dual:
         if f not in self.components:
             levels = self.given.get(f.tensor, ())
             self.components[f] = {t: Component(str(Slot(f.tensor, t)), 0, f.component) for t in levels}
         return self.components[f]
 
-    def _accumulate(self, f: Variable, sums: _Sums) -> None:
+    def _add_to_gradients(self, f: Variable, sums: _Sums) -> None:
         # add to the gradients of a factor's slots that are open
         for levels, terms in sums.items():
             slot = self.wanted.get((f.tensor, levels))
             if slot:
                 self.rows.append(Accumulate(Component(str(slot), 0, f.component), tuple(terms)))
 
-    def _define_sums(self, sums: _Sums) -> Dual:
-        return {levels: self._define(tuple(terms)) for levels, terms in sums.items()}
+    def _name_sums(self, sums: _Sums) -> Dual:
+        return {levels: self._name_sum(tuple(terms)) for levels, terms in sums.items()}
 
     def _add_to_total(self, before: Dual, sums: _Sums) -> Dual:
         start = {levels: products(1.0, {0: value})[0] for levels, value in before.items() if levels in sums}
-        return {**before, **self._define_sums({levels: [*start.get(levels, ()), *sums[levels]] for levels in sums})}
+        return {**before, **self._name_sums({levels: [*start.get(levels, ()), *sums[levels]] for levels in sums})}
 
-    def _define(self, terms: tuple[Product, ...]) -> Value | None:
+    def _name_sum(self, terms: tuple[Product, ...]) -> Value | None:
         # a name for a sum, the same one for the same sum
         if len(terms) == 1 and terms[0].coefficient == 1.0 and len(terms[0].factors) < 2:
             return terms[0].factors[0] if terms[0].factors else None
@@ -188,7 +188,9 @@ class _Builder:
             self.rows.append(Define(name, terms))
         return self.known[terms]
 
-    def _coefficient(self, tail: dict[tuple[Variable, ...], float]) -> tuple[float, Dual, Callable[[_Sums], None]]:
+    def _register_coefficient(
+        self, tail: dict[tuple[Variable, ...], float]
+    ) -> tuple[float, Dual, Callable[[_Sums], None]]:
         # a constant, what it multiplies, and what takes the gradient of that
         if list(tail) == [()]:
             return tail[()], {0: None}, lambda sums: None
@@ -206,7 +208,7 @@ class _Builder:
         return scale, {t: _coefficient_component(COEFFICIENTS, t, n) for t in sorted(reached)}, adjoint
 
     def _weights(self, factors: Iterable[Variable], value: float) -> _Sums:
-        return products(value, *(self._component(f) for f in factors))
+        return products(value, *(self._component_at_levels(f) for f in factors))
 
     def _add_to_prologue(self, coefficient: int, factors: tuple[Variable, ...], value: float) -> None:
         # the weights' product into the coefficient
@@ -221,7 +223,7 @@ class _Builder:
             if not t & ~self.call.levels
         }
         for place, f in enumerate(factors):
-            rest = [self._component(other) for other in factors[:place] + factors[place + 1 :]]
+            rest = [self._component_at_levels(other) for other in factors[:place] + factors[place + 1 :]]
             for levels, terms in products(value, gradient, *rest).items():
                 slot = self.wanted.get((f.tensor, levels))
                 if slot:
@@ -275,7 +277,7 @@ def stored_value(s: Statement) -> Value:
     return Local(s.name) if isinstance(s, Define) else s.component
 
 
-def gathered(statements: Iterable[Statement]) -> dict[Component, tuple[Product, ...]]:
+def merge_by_component(statements: Iterable[Statement]) -> dict[Component, tuple[Product, ...]]:
     """Merge accumulations by component."""
     sums: dict[Component, tuple[Product, ...]] = {}
     for s in statements:

@@ -69,7 +69,7 @@ class Sweep(TextOfPaths):
                 yield from stage.statements
 
     @property
-    def lines(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield f"sweep: opens {', '.join(self.opened)}{raised_text(self.raised)}", ()
         for table in self.tables:
             yield from ((f"  {entry}", entry.paths) for entry in table)

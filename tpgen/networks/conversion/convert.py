@@ -191,10 +191,10 @@ def _warn_of_kept(kept: Sequence[Kept], names: dict[nn.Module, tuple[str, ...]])
         )
 
 
-def _call_report(report: Callable[[Conversion], object], found: Conversion, swaps: Iterable[Swap]) -> None:
+def _call_report(report: Callable[[Conversion], object], conversion: Conversion, swaps: Iterable[Swap]) -> None:
     # report what was done; an error there undoes it
     try:
-        report(found)
+        report(conversion)
     except BaseException:
         for swap in swaps:
             undo(swap.module)
@@ -353,7 +353,7 @@ def _names_of_tpgen_modules(names: dict[nn.Module, tuple[str, ...]]) -> tuple[tu
 
 
 def _replaced_rows(swaps: Iterable[Swap], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Replaced, ...]:
-    return tuple(Replaced(names[s.module], s.was, s.told) for s in _in_network_order(swaps, names) if s.now)
+    return tuple(Replaced(names[s.module], s.was, s.description) for s in _in_network_order(swaps, names) if s.now)
 
 
 def _stayed_rows(kept: Iterable[Kept], names: dict[nn.Module, tuple[str, ...]]) -> tuple[Stayed, ...]:

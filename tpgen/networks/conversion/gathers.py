@@ -55,23 +55,23 @@ class Gatherable(PlainTensor):
         return self._become_tensor().__repr__(**options)
 
     def _become_tensor(self) -> Any:
-        self._compute_waiting_rows()
+        self._compute_postponed_gathers()
         del self._tpgen_layer
         self.__class__ = Tensor  # type: ignore[assignment]
         return self
 
-    def _compute_waiting_rows(self) -> None:
-        # somebody is about to write: rows that wait are read before
+    def _compute_postponed_gathers(self) -> None:
+        """Compute now the postponed rows that were gathered from this tensor, as it may be written to next."""
         for waiting in self.__dict__.pop("_tpgen_waiting", ()):
             if (call := waiting()) is not None:
                 call.settle()
 
 
-def _computing_before_write(name: str) -> Callable[..., Any]:
+def _write_method_computing_gathers(name: str) -> Callable[..., Any]:
     write = getattr(Tensor, name)
 
     def written(self: Gatherable, *args: Any, **options: Any) -> Any:
-        self._compute_waiting_rows()
+        self._compute_postponed_gathers()
         return write(self, *args, **options)
 
     return written
@@ -80,7 +80,7 @@ def _computing_before_write(name: str) -> Callable[..., Any]:
 _OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor")
 _WRITES = [name for name in dir(Tensor) if name.endswith("_") and not name.endswith("__") and name[0] != "_"]
 for _name in ("__setitem__", *(f"__i{name}__" for name in _OPERATORS), *_WRITES):
-    setattr(Gatherable, _name, _computing_before_write(_name))
+    setattr(Gatherable, _name, _write_method_computing_gathers(_name))
 
 
 class GatheredRows(Postponed):

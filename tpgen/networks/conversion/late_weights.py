@@ -56,7 +56,7 @@ class LateWeights:
         late = hidden * (edges * self.product.irreps_out.dim + nodes * by_node)
         return now >= WORTH_LATE and _FEWER * late < now
 
-    def summed(self, x: Tensor, y: Tensor, h: Tensor, matrix: Tensor, nodes: Tensor, count: Any) -> Tensor:
+    def sum_by_node(self, x: Tensor, y: Tensor, h: Tensor, matrix: Tensor, nodes: Tensor, count: Any) -> Tensor:
         """Sums ``(count, out)`` of products by node, differentiable to any order except by ``nodes``.
 
         ``x (rows, in1)``, ``y (rows, in2)``, ``h (rows, hidden)``, ``matrix (hidden, numel)``, int64 ``nodes (rows,)``.

@@ -21,11 +21,11 @@ def warn_of_slow_path(text: str) -> None:
     ...     warn_of_slow_path("this is slow")
     """
     if not _SILENT.get():
-        _say(text)
+        _warn_once(text)
 
 
 @cache
-def _say(text: str) -> None:
+def _warn_once(text: str) -> None:
     warnings.warn(text, stacklevel=4)
 
 

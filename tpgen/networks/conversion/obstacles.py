@@ -46,7 +46,7 @@ def own_code(module: nn.Module, base: type[nn.Module]) -> list[str]:
     lineage = type(module).__mro__
     defined = [(name, made) for cls in lineage[: lineage.index(base)] for name, made in vars(cls).items()]
     return sorted(
-        {name for name, made in defined if name not in _CONSTRUCTION and not _only_forwards(name, made, base)}
+        {name for name, made in defined if name not in _CONSTRUCTION and not _call_only_forwards(name, made, base)}
     )
 
 
@@ -82,7 +82,7 @@ _FORWARDING = [
 ]
 
 
-def _only_forwards(name: str, attribute: Any, base: type[nn.Module]) -> bool:
+def _call_only_forwards(name: str, attribute: Any, base: type[nn.Module]) -> bool:
     if (
         name != "__call__"
         or not isinstance(attribute, FunctionType)

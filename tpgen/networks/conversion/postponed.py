@@ -151,10 +151,10 @@ class Postponed(Tensor):
             with without_functions():
                 return func(*args, **kwargs)
         if func in _LIKES:
-            args, kwargs = pytree.tree_map_only(Postponed, _stand_in, (args, kwargs))
+            args, kwargs = pytree.tree_map_only(Postponed, _expanded_single_number, (args, kwargs))
             return func(*args, **kwargs)
         if func in _CASTS and isinstance(args[0], Postponed):
-            like, *given = pytree.tree_map_only(Postponed, _stand_in, args)
+            like, *given = pytree.tree_map_only(Postponed, _expanded_single_number, args)
             if func(like, *given, **kwargs) is like:
                 return args[0]
         if func in _HOOKS and args[0].used:
@@ -216,7 +216,7 @@ def _numbers(x: Postponed) -> Tensor:
     return (x.computed() if x.plain is None else x.plain).detach()
 
 
-def _stand_in(x: Postponed) -> Tensor:
+def _expanded_single_number(x: Postponed) -> Tensor:
     # one number in the place of all
     return x.made.operands[0].new_empty(()).expand(x.shape)
 

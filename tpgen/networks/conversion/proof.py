@@ -21,7 +21,7 @@ from tpgen.base.errors import TpgenError
 from tpgen.base.text import duration, ratio, table
 from tpgen.kernels.build.build import cores
 from tpgen.kernels.build.rehearsal import rehearsed_by
-from tpgen.networks.bypass import by_networks
+from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.conversion.adapters import cast_projects_to_float64
 from tpgen.networks.conversion.calls import (
     DERIVATIVES,
@@ -125,7 +125,7 @@ class Times:
         return f"{shown}\n{BUSY}" if any(t.spread > ROUGH for t in self.tasks) else shown
 
 
-@by_networks()
+@bypassing_programs()
 def prove(stock: nn.Module, converted: nn.Module, exact: Iterable[Callable[[], None]], inputs: Sequence[Any]) -> Proof:
     """Compare networks, cast to float64 in place; ``exact`` sets stock constants to full precision."""
     for network in (stock, converted):
@@ -145,7 +145,7 @@ def prove(stock: nn.Module, converted: nn.Module, exact: Iterable[Callable[[], N
 
 
 def _compile_kernels_ahead(find: _Find, network: nn.Module, inputs: Sequence[Any]) -> AbstractContextManager[None]:
-    return rehearsed_by(by_networks()(lambda: find(copy_of(network), inputs)), cores() + 1)
+    return rehearsed_by(bypassing_programs()(lambda: find(copy_of(network), inputs)), cores() + 1)
 
 
 def _stock_derivatives(stock: nn.Module, inputs: Sequence[Any]) -> tuple[dict[str, NamedTensors], list[str]]:
@@ -181,7 +181,7 @@ def _to_float64(network: nn.Module) -> None:
     cast_projects_to_float64(network)
 
 
-@by_networks()
+@bypassing_programs()
 def measure(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any], rounds: int = 7) -> Times:
     """Time calls, and calls with gradients, of both networks in turn."""
     both = {"stock": stock, "converted": converted}

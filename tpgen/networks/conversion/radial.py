@@ -61,7 +61,7 @@ class ConvertedFullyConnectedNet(FullyConnectedNet):
             if node is not None:
                 return node
             if not _layers_changed_since_swap(self):
-                compute, given = net_or_spline(self, partial(_evaluate, self), input)
+                compute, given = net_or_spline(self, partial(_evaluate_net, self), input)
                 return once_for_pairs(compute, given, convolves(self), marked=input)
         for layer in self:
             input = layer(input)
@@ -78,7 +78,7 @@ def _layers_changed_since_swap(net: nn.Module) -> bool:
     )
 
 
-def _evaluate(net: Any, x: Tensor) -> Tensor:
+def _evaluate_net(net: Any, x: Tensor) -> Tensor:
     scale = 1.0  # that is left from the layer before
     for layer in _layers(net):
         variance = layer.h_in * layer.var_in / (1 if layer.act is not None else layer.var_out)
@@ -106,7 +106,7 @@ def find_net(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None
     """`Swap` of a `FullyConnectedNet`, or `Kept`; None for other and swapped modules."""
     if type(module) is not FullyConnectedNet or mark_of(module) is not None:
         return None
-    why = why_patched(module) or next(filter(None, map(_why_layer_stays, _layers(module))), None)
+    why = why_patched(module) or next(filter(None, map(_why_net_stays, _layers(module))), None)
     if why:
         return Kept(module, why)
     covers = tuple(name for name, _ in module.named_children())
@@ -134,8 +134,8 @@ def convolves(net: nn.Module) -> bool:
     return takes and not (is_hooked_or_patched(net) or is_hooked_or_patched(product) or "forward" in block.__dict__)
 
 
-def _why_layer_stays(layer: Any) -> str | None:
-    # why a net with this layer must stay
+def _why_net_stays(layer: Any) -> str | None:
+
     if parametrize.is_parametrized(layer):
         return "of a layer that is parametrised: convert first, then parametrise"
     if type(layer) is not _Layer:

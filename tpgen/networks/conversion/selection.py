@@ -56,9 +56,12 @@ def selected(network: nn.Module, findings: Sequence[SwapOrKept], chosen: Selecti
     """
     if chosen == Selection():
         return list(findings)
-    names, parts = _names_with_holders(network), {f.module: _names_of_covered_modules(network, f) for f in findings}
+    names, parts = (
+        _names_with_holders(network),
+        {f.module: _names_of_parts_no_longer_called(network, f) for f in findings},
+    )
     chosable = [f for f in findings if not _is_swapped_for_child(f) and not _concerns_project(f)]
-    _check_only(network, chosen, {f.module: (names[f.module], parts[f.module]) for f in chosable})
+    _refuse_only_names_of_parts(network, chosen, {f.module: (names[f.module], parts[f.module]) for f in chosable})
     left_out = {f.module: why for f in chosable if (why := chosen.why_not(names[f.module], parts[f.module]))}
     alone = {f.module for f in findings if isinstance(f, Swap) and f.paired and f.module in left_out}
     rest = [f for f in findings if not (_is_swapped_for_child(f) and alone.intersection(f.module.children()))]
@@ -68,7 +71,7 @@ def selected(network: nn.Module, findings: Sequence[SwapOrKept], chosen: Selecti
     ]
 
 
-def _check_only(
+def _refuse_only_names_of_parts(
     network: nn.Module, chosen: Selection, names_and_parts: dict[nn.Module, tuple[set[str], set[str]]]
 ) -> None:
     # names of mere parts of swapped modules are errors
@@ -83,8 +86,8 @@ def _check_only(
             )
 
 
-def _names_of_covered_modules(network: nn.Module, finding: SwapOrKept) -> set[str]:
-    # children that the new class no longer calls, and their submodules
+def _names_of_parts_no_longer_called(network: nn.Module, finding: SwapOrKept) -> set[str]:
+    """Paths and class names of children that a swap's new class no longer calls, and of their submodules."""
     covers = finding.covers if isinstance(finding, Swap) else ()
     inside = {part for name in covers for part in finding.module.get_submodule(name).modules()}
     paths = {path for path, module in network.named_modules(remove_duplicate=False) if module in inside}

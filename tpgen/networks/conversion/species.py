@@ -56,13 +56,13 @@ class _Block:
     pair: int  # the path of the layer that they are part of
     scale: float  # to the coefficient that the layer has
 
-    def matrices(self, weight: Tensor, table: Tensor, one_hot: Tensor | None) -> Tensor:
-        """Matrices ``(species, u * w)``: sums over a ``table`` of scalars, or a selection for one-hot rows."""
+    def matrices(self, weight: Tensor, scalars: Tensor, one_hot: Tensor | None) -> Tensor:
+        """Matrices ``(species, u * w)``: sums over the ``scalars`` of each, or a selection for one-hot rows."""
         found = weight.view(self.shape)
         if one_hot is not None:
             return self.scale * found.transpose(0, 1).index_select(0, one_hot).flatten(1)
-        scaled = self.scale * table  # for each u by itself: `@` would lay the weights out anew
-        return torch.bmm(scaled.expand(self.shape[0], *table.shape), found).transpose(0, 1).flatten(1)
+        scaled = self.scale * scalars  # for each u by itself: `@` would lay the weights out anew
+        return torch.bmm(scaled.expand(self.shape[0], *scalars.shape), found).transpose(0, 1).flatten(1)
 
 
 @dataclass(frozen=True)
@@ -81,16 +81,15 @@ class SpeciesProduct:
         """Whether the product itself takes longer for so many rows."""
         return (rows + _TILE) * self.operations >= WORTH_SPECIES
 
-    def apply(self, x: Tensor, weight: Tensor, table: Tensor, species: Tensor) -> Tensor:
-        """The product of ``x (rows, in1)`` with ``table[species]``, differentiable except by species."""
+    def apply(self, x: Tensor, weight: Tensor, scalars: Tensor, species: Tensor) -> Tensor:
+        """Fully connected product of ``x (rows, in1)`` and ``scalars[species]``; species get no gradient."""
         chosen, group = torch.unique(species, return_inverse=True)
-        return self._apply_matrices(x, self._sum_matrices(weight, table.index_select(0, chosen), None), group)
+        return self._apply_matrices(x, self._sum_matrices(weight, scalars.index_select(0, chosen), None), group)
 
-    def apply_grouped(self, x: Tensor, weight: Tensor, table: Tensor, groups: Groups) -> Tensor:
+    def apply_grouped(self, x: Tensor, weight: Tensor, scalars: Tensor, groups: Groups) -> Tensor:
         """As `apply`, in a program that gets the rows of each species."""
-        return self._apply_matrices(
-            x, self._sum_matrices(weight, table.index_select(0, groups.there), None), groups.group
-        )
+        matrices = self._sum_matrices(weight, scalars.index_select(0, groups.species_of_group), None)
+        return self._apply_matrices(x, matrices, groups.group)
 
     def one_hot(self, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
         """The product with one-hot rows ``y``; None for other rows, rows with a gradient, or few rows."""
@@ -129,17 +128,17 @@ class SpeciesProduct:
         groups = program.groups(y) if x.dim() == y.dim() == 2 and x.shape[0] == y.shape[0] else None
         if groups is None or y.requires_grad:
             return None
-        return self._apply_matrices(x, self._sum_matrices(weight, y, groups.there), groups.group)
+        return self._apply_matrices(x, self._sum_matrices(weight, y, groups.species_of_group), groups.group)
 
     def _apply_matrices(self, x: Tensor, matrices: Tensor, species: Tensor) -> Tensor:
         return kernel_layer(x, matrices, species, describe(self.plan))
 
-    def _sum_matrices(self, weight: Tensor, table: Tensor, one_hot: Tensor | None) -> Tensor:
+    def _sum_matrices(self, weight: Tensor, scalars: Tensor, one_hot: Tensor | None) -> Tensor:
         # the matrices of each species, paths of the same segments added up
         found: dict[int, Tensor] = {}
         weights = weight.split([prod(block.shape) for block in self.blocks])
         for block, own in zip(self.blocks, weights, strict=True):
-            part = block.matrices(own, table, one_hot)
+            part = block.matrices(own, scalars, one_hot)
             found[block.pair] = found[block.pair] + part if block.pair in found else part
         parts = [found[n] for n in sorted(found)]
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]

@@ -74,7 +74,7 @@ class Swap:
         return qualified(type(self.module))
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         return _describe(self.now, self.module, self.extra)
 
 
@@ -117,16 +117,16 @@ def _apply_swap(swap: Swap) -> None:
         setattr(module, MARK, mark)
         for name, value in swap.extra.items():
             setattr(module, name, value)
-        if _computes_in_forward(swap):
+        if _is_called_by_own_forward(swap):
             keep_whole(module)
-        module.register_load_state_dict_post_hook(_move_programs)
+        module.register_load_state_dict_post_hook(_move_programs_to_loaded_dtype)
         _move_to_front(module, mark.extra)
     except BaseException:
         _undo_swap(module, mark)
         raise
 
 
-def _computes_in_forward(swap: Swap) -> bool:
+def _is_called_by_own_forward(swap: Swap) -> bool:
     # no block that calls others, and no ``__call__`` around a project's forward
     return bool(swap.now) and swap.cls.__call__ is nn.Module.__call__
 
@@ -137,7 +137,7 @@ def _move_to_front(module: nn.Module, names: Sequence[str]) -> None:
         module._modules[name] = module._modules.pop(name)
 
 
-def _move_programs(module: nn.Module, _keys: Any) -> None:
+def _move_programs_to_loaded_dtype(module: nn.Module, _keys: Any) -> None:
     # to the device of the tensors that the module has loaded
     for program in module._modules.values():
         if isinstance(program, PlannedModule):
@@ -203,7 +203,7 @@ def _undo_swap(module: nn.Module, mark: Mark) -> None:
             delattr(module, name)
     look_inside(module)
     hooks = module._load_state_dict_post_hooks
-    for key in [key for key, hook in hooks.items() if hook is _move_programs]:
+    for key in [key for key, hook in hooks.items() if hook is _move_programs_to_loaded_dtype]:
         del hooks[key]
     module.__class__ = mark.cls
 

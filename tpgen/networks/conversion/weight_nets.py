@@ -68,21 +68,19 @@ def with_late_weights(network: nn.Module, findings: Sequence[SwapOrKept]) -> lis
     return [*(_mark_for_late_weights(f, widths) if isinstance(f, Swap) else f for f in findings), *nets]
 
 
-def _plan_if_mixing(found: Swap) -> Plan | None:
+def _plan_if_mixing(swap: Swap) -> Plan | None:
     # the plan of a product that mixes all copies by a kernel
-    program = found.extra.get(PROGRAM)
-    if not isinstance(found.module, o3.TensorProduct) or program is None or program.choice.strategy != "kernel":
+    program = swap.extra.get(PROGRAM)
+    if not isinstance(swap.module, o3.TensorProduct) or program is None or program.choice.strategy != "kernel":
         return None
     return program.plan if mixes_copies(program.plan) else None
 
 
-def _mark_for_late_weights(found: Swap, widths: set[int | None]) -> Swap:
-    if isinstance(found.module, FullyConnectedNet):
-        return (
-            replace(found, extra={**found.extra, FOR_WEIGHTS: True}) if _output_width(found.module) in widths else found
-        )
-    plan = _plan_if_mixing(found)
-    return found if plan is None or plan.weight_numel not in widths else replace(found, now=_describe_late_product)
+def _mark_for_late_weights(swap: Swap, widths: set[int | None]) -> Swap:
+    if isinstance(swap.module, FullyConnectedNet):
+        return replace(swap, extra={**swap.extra, FOR_WEIGHTS: True}) if _output_width(swap.module) in widths else swap
+    plan = _plan_if_mixing(swap)
+    return swap if plan is None or plan.weight_numel not in widths else replace(swap, now=_describe_late_product)
 
 
 def _output_width(net: nn.Module) -> int | None:

@@ -73,7 +73,7 @@ class PostponedRows(Postponed):
             w = w.become_plain()
         return None if isinstance(w, Postponed) or w._version else w
 
-    def summed(self, nodes: Tensor, count: Any) -> Any:
+    def sum_by_node(self, nodes: Tensor, count: Any) -> Any:
         """Sums ``(count, out)`` of the rows by node; NotImplemented if computed rows are no slower."""
         if not self.made.state_is_unchanged:
             return NotImplemented
@@ -103,7 +103,7 @@ class PostponedRows(Postponed):
 
 
 @dataclass(frozen=True)
-class _Product:
+class _EdgeProduct:
     """Products of edges with weights of a last layer, and sums of products by node."""
 
     program: Any
@@ -131,7 +131,7 @@ class _Product:
     ) -> Tensor:
         parameters, factors = _split_last(self.layer.factors + self.factors, operands)
         h = torch.cat([h, h.new_ones(h.shape[0], 1)], 1) if self.layer.adds else h
-        return late.summed(plain(x), _multiply_by_all(y, factors), h, self.layer.matrix(*parameters), nodes, count)
+        return late.sum_by_node(plain(x), _multiply_by_all(y, factors), h, self.layer.matrix(*parameters), nodes, count)
 
 
 def _identity(w: Tensor) -> Tensor:
@@ -190,12 +190,12 @@ def weights_of(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
 
 def product_of_edges(program: Any, x: Tensor, y: Tensor, w: Any, hooked: bool = False) -> Tensor:
     """Product row by row, postponed if a sum by node may follow and no module is ``hooked``."""
-    of_rows, source = not hooked and _have_equal_rows(x, y, w), waiting_source(x)
+    of_rows, source = not hooked and _are_matrices_of_equal_length(x, y, w), waiting_source(x)
     if of_rows and _are_postponed(w) and w.made.state_is_unchanged and _can_postpone(source, y, w.made.operands[0]):
-        return _postpone_rows(program, x, y, w, _Product(program, w.made.function), w.made.operands)
+        return _postpone_rows(program, x, y, w, _EdgeProduct(program, w.made.function), w.made.operands)
     w = plain(w)
     if of_rows and _is_worth_summing(program, source, x, y, w):
-        return _postpone_rows(program, x, y, w, _Product(program, _NO_LAYER), (w,))
+        return _postpone_rows(program, x, y, w, _EdgeProduct(program, _NO_LAYER), (w,))
     return program.forward(plain(x), y, w)
 
 
@@ -212,14 +212,14 @@ def _is_worth_summing(program: Any, source: Tensor, x: Tensor, y: Tensor, w: Ten
     return may_postpone(program, "rest")
 
 
-def _have_equal_rows(x: Any, y: Any, w: Any) -> bool:
+def _are_matrices_of_equal_length(x: Any, y: Any, w: Any) -> bool:
     if not (isinstance(x, Tensor) and isinstance(y, Tensor) and isinstance(w, Tensor)):  # as fx traces them
         return False
     return x.dim() == y.dim() == w.dim() == 2 and x.shape[0] == y.shape[0] == w.shape[0]
 
 
 def _postpone_rows(
-    program: Any, x: Tensor, y: Tensor, w: Tensor, product: _Product, weights: Sequence[Tensor]
+    program: Any, x: Tensor, y: Tensor, w: Tensor, product: _EdgeProduct, weights: Sequence[Tensor]
 ) -> Tensor:
     rows = PostponedRows.of(product, (x, y, *weights), (x.shape[0], program.plan.irreps_out.dim))
     rows.weights = w
@@ -236,7 +236,7 @@ def _runs_kernel(program: Any) -> bool:
 def _multiply_postponed(input: Any, other: Any, *, out: Any = None) -> Any:
     made: Any
     made, other = (input, other) if isinstance(input, Postponed) and input.open else (other, input)
-    factor = _factor_column(made, other) if out is None else None
+    factor = _factor_as_column(made, other) if out is None else None
     if factor is None:
         return NotImplemented
     function: Any = made.made.function
@@ -249,28 +249,28 @@ def _multiply_postponed(input: Any, other: Any, *, out: Any = None) -> Any:
     return found
 
 
-def _multiply_postponed_in_place(made: Any, other: Any) -> Any:
+def _multiply_postponed_in_place(rows: Any, other: Any) -> Any:
     # the tensor is another function from now on; products that were taken before keep theirs
-    found = _multiply_postponed(made, other) if isinstance(made, Postponed) and made.open else NotImplemented
+    found = _multiply_postponed(rows, other) if isinstance(rows, Postponed) and rows.open else NotImplemented
     if found is not NotImplemented:
         with without_functions():
-            return made if swapped(made, found) else NotImplemented
+            return rows if swapped(rows, found) else NotImplemented
     return found
 
 
-def _factor_column(made: Any, other: Any) -> Tensor | None:
+def _factor_as_column(postponed: Any, other: Any) -> Tensor | None:
     # what rows that wait are multiplied by, as a column: a number, or one for each row; None for another factor
-    if not made.made.state_is_unchanged:
+    if not postponed.made.state_is_unchanged:
         return None
     if isinstance(other, (int, float)):
-        return made.made.operands[0].new_full((1, 1), other)
+        return postponed.made.operands[0].new_full((1, 1), other)
     if not isinstance(other, Tensor) or isinstance(other, Postponed):
         return None
-    if not _can_postpone(other, waiting_source(made.made.operands[0])):
+    if not _can_postpone(other, waiting_source(postponed.made.operands[0])):
         return None
     if other.dim() == 0:
         return other.reshape(1, 1).clone()
-    return other.clone() if other.shape == (made.shape[0], 1) else None
+    return other.clone() if other.shape == (postponed.shape[0], 1) else None
 
 
 def _scatter_add_rows(input: Any, dim: int, index: Any, src: Any, *, in_place: bool, out: Any = None) -> Any:
@@ -290,7 +290,7 @@ def _index_add_rows(
 def _add_sums(out: Tensor, nodes: Tensor, rows: PostponedRows, in_place: bool) -> Any:
     if out.dim() != 2 or out.shape[1] != rows.shape[1] or out.dtype != rows.dtype or nodes.dtype != torch.int64:
         return NotImplemented
-    sums = rows.summed(nodes, out.shape[0])
+    sums = rows.sum_by_node(nodes, out.shape[0])
     if sums is NotImplemented:
         return sums
     return out.add_(sums) if in_place else out + sums

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from tpgen.base.errors import DeployError
-from tpgen.base.progress import Told, told
+from tpgen.base.progress import ProgressOption, step_reporter
 from tpgen.networks.deployment.dicts import OfTensors
 from tpgen.networks.deployment.models import OfStructures, model_of
 from tpgen.networks.deployment.runtime import features, with_kernels, write_runtime
@@ -38,7 +38,7 @@ def deploy(
     *,
     metadata: Mapping[str, str] | None = None,
     ghosts: bool = False,
-    progress: Told = None,
+    progress: ProgressOption = None,
 ) -> Path:
     """Write a network and its kernels into a new folder; return the folder, which appears only when complete.
 
@@ -66,7 +66,7 @@ def deploy(
         kinds = ", ".join(type(x).__name__ for x in inputs)
         raise DeployError(f"a deployed network takes tensors alone, got {kinds}: let its forward take them one by one")
     inputs = [x.detach().contiguous() for x in inputs]
-    with told(progress, 3) as begin:
+    with step_reporter(progress, 3) as begin:
         begin("write the network down as one program")
         few_alike = model is not None and model.few_alike
         write = partial(network_program, network, inputs, few_alike=few_alike)

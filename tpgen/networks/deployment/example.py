@@ -32,7 +32,7 @@ def run_example(program: Path, *arguments: str | Path) -> list[Tensor]:
 
 
 def run_command(command: list[str]) -> str:
-    """Run a command and return its output.  Raises `DeployError` on failure."""
+    """Run a command and return its standard output.  Raises `DeployError` if it exits with an error."""
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=600, check=False)
     if done.returncode:
         raise DeployError(f"this failed: {' '.join(command)}\n{done.stderr.strip()}")

@@ -155,7 +155,7 @@ def _run_nequip(network: nn.Module, given: Structure) -> Sequence[Tensor]:
 def _make_sevennet_model(network: Any) -> Model:
     network.set_is_batch_data(False)
     numbers = {place: number for number, place in network.type_map.items()}
-    elements = _symbols([numbers[n] for n in range(len(numbers))])
+    elements = _chemical_symbols([numbers[n] for n in range(len(numbers))])
     return Model(elements, float(network.cutoff), _run_sevennet, few_alike=True)  # its kernels take no empty tensors
 
 
@@ -174,7 +174,7 @@ def _run_sevennet(network: Any, given: Structure) -> Sequence[Tensor]:
     return found["atomic_energy"], energy, found["inferred_force"], stress, -stress * volume.clamp_min(1e-3)
 
 
-def _symbols(numbers: Sequence[int]) -> tuple[str, ...]:
+def _chemical_symbols(numbers: Sequence[int]) -> tuple[str, ...]:
     symbols = import_module("ase.data").chemical_symbols  # which all of these projects have
     return tuple(symbols[n] for n in numbers)
 
@@ -183,7 +183,7 @@ def _symbols(numbers: Sequence[int]) -> tuple[str, ...]:
 _PROJECTS: dict[str, tuple[Callable[[Path], nn.Module], Callable[[Any], Model]]] = {
     "mace": (
         read_model,
-        lambda network: Model(_symbols(network.atomic_numbers.tolist()), float(network.r_max), _run_mace),
+        lambda network: Model(_chemical_symbols(network.atomic_numbers.tolist()), float(network.r_max), _run_mace),
     ),
     "nequip": (
         lambda source: import_module("nequip.model.saved_models.load_utils").load_saved_model(str(source)),

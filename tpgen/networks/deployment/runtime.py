@@ -18,7 +18,7 @@ from tpgen.base._torch import pytree
 from tpgen.base.errors import DeployError, KernelError
 from tpgen.form.call import Call
 from tpgen.kernels.arguments import KernelSpec
-from tpgen.kernels.build.build import Wanted, load_library
+from tpgen.kernels.build.build import LibraryRequest, load_library
 from tpgen.kernels.build.compiler import DTYPES, need_compiler
 from tpgen.kernels.build.processor import cpu_features
 from tpgen.kernels.rows import RULES, names_of_rules, rules_of
@@ -60,7 +60,7 @@ class Needed:
         spec = KernelSpec(
             kernels_of(self.description).description, Call.parse(self.part), self.dtype, rules_of(self.rows)
         )
-        return Path(load_library(Wanted(source_of(spec).text))._name)
+        return Path(load_library(LibraryRequest(source_of(spec).text))._name)
 
 
 def kernels_in(program: ExportedProgram) -> list[Needed]:
@@ -98,7 +98,7 @@ def _kernels_of_call(call: FormCall) -> Iterator[Needed]:
     kernels, dtype, rules = kernels_of(call.description), call.tensors[0].dtype, call.rules
     description = kernels.description
     widens = kernels.widens(call.slots, dtype, rules, "cpu")
-    if not description.live or widens or kernels.expands(call) or kernels.untaken(rules, dtype, "cpu"):
+    if not description.live or widens or kernels.expands(call) or kernels.unsupported_rules(rules, dtype, "cpu"):
         raise DeployError(
             f"a call in {dtype} of plan {description.plan.digest} has no kernel of its own to deploy: convert "
             "the network with .float(), or deploy tpgen.portable(network)"
@@ -141,7 +141,7 @@ def kernel_table(kernels: Sequence[Needed], files: Sequence[File], features: Seq
     arguments = (_string_list(rule.name, rule.argument) for rule in RULES.values())
     return "\n".join(
         [
-            *_forms(kernels, files),
+            *_native_form_tables(kernels, files),
             f"static const char* const FORM = {json.dumps(forms.FORM)};",
             f"static const struct Argument {{ const char *rule, *name; }} ARGUMENTS[] = {{{', '.join(arguments)}}};",
             f"enum : u64 {{ TORCH = {major}ull << 56 | {minor}ull << 48 }};",
@@ -151,7 +151,7 @@ def kernel_table(kernels: Sequence[Needed], files: Sequence[File], features: Seq
     )
 
 
-def _forms(kernels: Sequence[Needed], files: Sequence[File]) -> Iterator[str]:
+def _native_form_tables(kernels: Sequence[Needed], files: Sequence[File]) -> Iterator[str]:
     rows = []
     for number, (needed, (file, checksum)) in enumerate(zip(kernels, files, strict=True)):
         form, part = kernels_of(needed.description), Call.parse(needed.part)

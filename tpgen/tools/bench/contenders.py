@@ -246,7 +246,7 @@ def build_tpgen(plan: Plan, dtype: torch.dtype, device: torch.device, **options:
     return with_weights(plan, module.to(dtype=dtype, device=device))
 
 
-def _contender(family: str, backend: str, build: Callable[..., TimedProduct]) -> Contender:
+def _make_contender(family: str, backend: str, build: Callable[..., TimedProduct]) -> Contender:
     return Contender(
         f"{family}/{backend}",
         partial(build, backend=backend),
@@ -258,14 +258,14 @@ def _contender(family: str, backend: str, build: Callable[..., TimedProduct]) ->
 def _tpgen_contender(strategy: str, backend: str, layout: Layout = "mul_ir", streams: int = 0) -> Contender:
     suffix = f"-{layout}" if layout != "mul_ir" else "-streams" if streams else ""
     build = partial(build_tpgen, strategy=strategy, layout=layout, streams=streams)
-    row = _contender(f"tpgen-{strategy}{suffix}", backend, build)
+    row = _make_contender(f"tpgen-{strategy}{suffix}", backend, build)
     return replace(row, layout=layout, cuda_only=row.cuda_only or streams > 0, lacks={})
 
 
 _STRATEGIES = (*STRATEGIES, "auto")
 _ALL = (
-    *(_contender("e3nn", backend, build_e3nn) for backend in _BACKENDS),
-    *(_contender("loop", backend, build_loop) for backend in _BACKENDS if backend != "script"),
+    *(_make_contender("e3nn", backend, build_e3nn) for backend in _BACKENDS),
+    *(_make_contender("loop", backend, build_loop) for backend in _BACKENDS if backend != "script"),
     Contender("loop-streams/eager", build_streamed_loop, cuda_only=True),
     *(_tpgen_contender(strategy, backend) for strategy in _STRATEGIES for backend in _BACKENDS),
     *(_tpgen_contender(strategy, backend, "ir_mul") for strategy in _STRATEGIES for backend in ("eager", "inductor")),

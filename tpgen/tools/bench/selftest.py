@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 import torch
 
 from tpgen.base.errors import TpgenError
-from tpgen.base.notebook import Shown, lines
-from tpgen.base.progress import Told, told
+from tpgen.base.notebook import Shown, div_lines
+from tpgen.base.progress import ProgressOption, step_reporter
 from tpgen.base.text import duration, table
 from tpgen.kernels.build.build import cache_info
 from tpgen.kernels.build.compiler import compilers, find_compiler, why_no_compiler
@@ -99,7 +99,7 @@ class Selftest(Shown):
         return "\n".join([table(self._machine_rows()), "", table([heads, *rows]), "", *self._summary_lines()])
 
     def _repr_html_(self) -> str:
-        return lines(*str(self).splitlines())
+        return div_lines(*str(self).splitlines())
 
     def _machine_rows(self) -> list[tuple[str, str]]:
         at = self.environment
@@ -127,14 +127,14 @@ def _ratio_text(error: float | None) -> str:
     return "-" if error is None else f"{error:.2g}"
 
 
-def selftest(progress: Told = None) -> Selftest:
+def selftest(progress: ProgressOption = None) -> Selftest:
     """Check ten products, layers and polynomials against definitions, and time one beside e3nn.
 
     Report results, derivatives, bits by threads, and failures; with kernels if a compiler exists.  Compilation takes a
     minute.
     """
     start = time.perf_counter()
-    with told(progress, len(CHECKED) + 1) as begin:
+    with step_reporter(progress, len(CHECKED) + 1) as begin:
         checks = []
         for name, dtype in CHECKED.items():
             begin(name)

@@ -106,6 +106,7 @@ def subject_options(
     widen ``problem``.
     """
 
+    # name: of a problem or network; problem_name: of --problem
     @functools.wraps(command)
     def wrapper(
         free: Plan | None, name: str | None, problem_name: str | None, network: str | None = None, **given: Any

@@ -101,7 +101,7 @@ class OutputFile(click.ParamType):
             self.fail(f"{str(value)!r} must end in {known}", param, ctx)
         if path.is_dir():
             self.fail(f"{str(value)!r} is a folder: name a file in it", param, ctx)
-        if why := _why_file_unwritable(path) or _why_folder_unwritable(path.parent):
+        if why := _why_existing_file_unwritable(path) or _why_folder_unwritable(path.parent):
             self.fail(f"cannot write {str(value)!r}: {why}", param, ctx)
         return path
 
@@ -131,6 +131,7 @@ PICTURE = OutputFile(".png", ".pdf", ".svg")  # the ending says the format
 
 
 def _why_folder_unwritable(folder: Path) -> str:
+    """Say why nothing can be made in a folder or its nearest existing parent; "" if it can."""
     there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     if not there.is_dir():
         return f"{str(there)!r} is a file, not a folder"
@@ -141,7 +142,8 @@ def _why_folder_unwritable(folder: Path) -> str:
     return ""
 
 
-def _why_file_unwritable(path: Path) -> str:
+def _why_existing_file_unwritable(path: Path) -> str:
+    """Say why an existing file may not be written; "" if it may, or if there is no such file."""
     if not path.is_file():
         return ""
     try:

@@ -19,7 +19,7 @@ from e3nn.nn import FullyConnectedNet
 from torch import Tensor, nn
 
 from tpgen.base.clock import TimedCall, Timing, time_in_turns
-from tpgen.networks.bypass import by_networks
+from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.conversion.convert import convert
 from tpgen.networks.conversion.report import Conversion
 from tpgen.networks.deployment.deploy import deploy
@@ -116,7 +116,7 @@ def timed_potential(stock: Potential, network: Potential, side: int) -> dict[str
     network(*given)
     ready(network)
 
-    @by_networks()
+    @bypassing_programs()
     def by_kernels() -> object:
         return network(*given)
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tpgen.base._torch import instead
+from tpgen.base._torch import replaced_attribute
 from tpgen.tools.verification.findings import Noted, Outcome, Pair
 from tpgen.tools.verification.laws import Outcomes
 from tpgen.tools.verification.subject import STILL, Subject, TensorsByName
@@ -52,7 +52,10 @@ def with_own_norms() -> Iterator[None]:
         return own_batch_norm
 
     functions = nn.functional
-    with instead(functions, "layer_norm", lambda own: layer_norm), instead(functions, "batch_norm", batch_norm):
+    with (
+        replaced_attribute(functions, "layer_norm", lambda own: layer_norm),
+        replaced_attribute(functions, "batch_norm", batch_norm),
+    ):
         yield
 
 

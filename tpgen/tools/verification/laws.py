@@ -125,8 +125,8 @@ def translation(subject: Subject) -> Outcomes:
 
 def permutation(subject: Subject) -> Outcomes:
     """Compare results of permuted rows or atoms with permuted results."""
-    assert subject.relabel is not None
-    return pairs(*subject.relabel(subject))
+    assert subject.results_of_reordered_rows is not None
+    return pairs(*subject.results_of_reordered_rows(subject))
 
 
 def normalisation(subject: Subject) -> Outcomes:

@@ -83,7 +83,9 @@ def product_subject(product: TensorProduct, rows: int) -> Subject:
         linear={name: (name,) for name in names if name != "w" or not constant},
         affine={"w": ("w",)} if constant else {},
         reference=reference_results,
-        relabel=results_of_permuted_graph if product.edges else partial(_results_of_permuted_rows, by_row),
+        results_of_reordered_rows=results_of_permuted_graph
+        if product.edges
+        else partial(_results_of_permuted_rows, by_row),
         moments=None if product.edges else partial(product_moments, product),
         **_common_subject_fields(product, like),
     )
@@ -131,7 +133,7 @@ def linear_subject(layer: Linear, rows: int) -> Subject:
         linear={"x, b": ("x", "b"), "w, b": ("w", "b")} if plan.bias_numel else {"x": ("x",), "w": ("w",)},
         reference=partial(_linear_reference, layer, index),
         moments=partial(linear_moments, layer),
-        relabel=partial(
+        results_of_reordered_rows=partial(
             _results_of_permuted_rows, ("x",) if plan.shared_weights else tuple(shapes), call_in_order=call_in_order
         ),
         **_common_subject_fields(layer, like),
@@ -214,7 +216,7 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
         affine={**single, **(weights if constant else {})},  # what lacks an input is a constant to it
         degrees={o.name: form.degree(o.name) for o in plan.inputs if form.degree(o.name) > 1},
         reference=reference_results,
-        relabel=results_of_permuted_rows,
+        results_of_reordered_rows=results_of_permuted_rows,
         slack=2.0,  # more factors than a product has
         **_common_subject_fields(module, like),
     )

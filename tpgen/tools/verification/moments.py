@@ -45,7 +45,7 @@ def product_moments(product: TensorProduct) -> _Moments:
     by_output: dict[int, list[Path]] = {}
     for path in plan.paths:
         by_output.setdefault(path.out.index, []).append(path)
-    expected = {i: _expected_mean_square(plan, paths) for i, paths in by_output.items()}
+    expected = {i: _expected_mean_square_or_reason(plan, paths) for i, paths in by_output.items()}
     dims = {i: plan.irreps_out[i].ir.dim if norm else 1 for i in expected}
     return _compare_mean_squares(draw_results, expected, dims, plan.irreps_out)
 
@@ -88,7 +88,7 @@ def _standard_deviations(irreps: Irreps, variances: Sequence[float], norm: bool)
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
 
-def _expected_mean_square(plan: Plan, paths: list[Path]) -> float | str:
+def _expected_mean_square_or_reason(plan: Plan, paths: list[Path]) -> float | str:
     # a text says why there is no rule
     plain = [(path.in1.index, path.in2.index) for path in paths if path.weight is None]
     if len(set(plain)) < len(plain):

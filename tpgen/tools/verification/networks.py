@@ -72,7 +72,7 @@ def network_subject(
         title=type(network).__name__,
         module=network,
         call=partial(_call_with_named, names, leaves, spec),
-        handed=partial(_call_arguments, names, leaves, spec),
+        call_arguments=partial(_call_arguments, names, leaves, spec),
         given=given,
         dtype=like.dtype,
         device=like.device,
@@ -96,7 +96,7 @@ def network_subject(
         "cell": next((name for name in given if last_dict_key(name) in CELLS), None),
         "fixed": {name: x for name, x in zip(names, leaves, strict=True) if isinstance(x, Tensor) and is_index(x)},
         "undeclared": not turns,
-        "relabel": None if points is None else permuted_atoms,
+        "results_of_reordered_rows": None if points is None else permuted_atoms,
         "outcomes": tuple(straight),
         **_float64_subject_fields(base),
     }

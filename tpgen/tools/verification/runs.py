@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tpgen.base._e3nn import default_dtype
-from tpgen.base._torch import instead
+from tpgen.base._torch import replaced_attribute
 from tpgen.compiler.backends import compile_program
 from tpgen.compiler.config import Config
 from tpgen.networks.conversion.operations.splines import is_splined
@@ -43,7 +43,7 @@ def compiled(subject: Subject) -> Outcomes:
     within = _takes_gradients(subject)
     compared = _detached_results if within else _results_and_gradients
     try:
-        with _silenced_warnings():
+        with _silenced_warnings_and_logs():
             got = compared(subject, run)
     except Exception as error:
         if is_missing_length(error):
@@ -84,7 +84,7 @@ def _takes_gradients(subject: Subject) -> bool:
 
         return counted
 
-    with instead(torch.autograd, "grad", counting):
+    with replaced_attribute(torch.autograd, "grad", counting):
         _detached_results(subject)
     return bool(taken)
 
@@ -94,7 +94,7 @@ def _detached_results(subject: Subject, run: Run | None = None) -> TensorsByName
 
 
 @contextmanager
-def _silenced_warnings() -> Iterator[None]:
+def _silenced_warnings_and_logs() -> Iterator[None]:
     # Without what Dynamo says of the code around: what it cannot take is a finding.
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -151,7 +151,7 @@ def repeated(subject: Subject) -> Outcomes:
     number = DRAWING if advanced_random_states(subject.module, lambda: _detached_results(subject)) else REPEATS
     for place in range(PLACES if subject.kind == "network" else 0):
         bits |= _compare_nearby_inputs(subject, place, number)
-    return {**bits, **_mode_remark(subject), **_default_dtype_remark(subject, compared)}
+    return {**bits, **_compare_training_with_evaluation(subject), **_default_dtype_remark(subject, compared)}
 
 
 RANDOM_LAWS = (
@@ -211,8 +211,8 @@ def _default_dtype_remark(subject: Subject, result_function: Callable[[Subject],
     return {"default dtype": f"torch takes no gradients where the default dtype is {default}: compared in its own"}
 
 
-def _mode_remark(subject: Subject) -> dict[str, str]:
-    # Results that training and evaluation give otherwise, as dropout means to and another energy may not.
+def _compare_training_with_evaluation(subject: Subject) -> dict[str, str]:
+    """Remark that training and evaluation give different results, or do not both run; else empty."""
     if subject.fresh is None or subject.kind != "network" or is_splined(subject.module):
         return {}
     try:

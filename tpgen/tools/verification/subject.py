@@ -164,7 +164,7 @@ class Subject:
     degrees: Mapping[str, int] = field(default_factory=dict)  # operands in which it is a polynomial, and how high
     reference: Callable[[TensorsByName], TensorsByName] | None = None
     moments: Moments | None = None
-    relabel: Callable[[Subject], tuple[TensorsByName, TensorsByName]] | None = (
+    results_of_reordered_rows: Callable[[Subject], tuple[TensorsByName, TensorsByName]] | None = (
         None  # of rows in another order: results, and expected
     )
     points: str | None = None  # where a potential has its positions, energy, forces, cell and stress
@@ -184,7 +184,9 @@ class Subject:
     inexact: str = ""  # why that does not run
     narrow: bool = False  # the module's code names narrower dtypes, which are float64 in that copy
     reading: Any = ""  # a `Reading` of a network's arguments, or why there is none
-    handed: Callable[[TensorsByName], Any] | None = None  # the arguments of a network's call, in their tuples and dicts
+    call_arguments: Callable[[TensorsByName], Any] | None = (
+        None  # the arguments of a network's call, in their tuples and dicts
+    )
     outcomes: tuple[str, ...] = ()  # the names of a network's results
     drawing: Callable[[Run, TensorsByName], TensorsByName] | None = (
         None  # the call that goes on with random numbers, if it draws some

@@ -74,7 +74,7 @@ def untouched(subject: Subject) -> Outcomes:
     outcomes |= dict.fromkeys(meant, DRAWN) | dict.fromkeys(added, ADDED)
     after = dict(module.named_parameters())
     same = {name: (after[name].detach().double(), x.double()) for name, x in before.items() if x.numel()}
-    return outcomes | _gradient_requests(subject, module) | same
+    return outcomes | _inputs_set_to_require_gradients(subject, module) | same
 
 
 def _seeded_and_advanced(subject: Subject, module: Any, tracked: bool) -> tuple[list[str], list[str]]:
@@ -107,9 +107,9 @@ def _written_inputs(subject: Subject, module: Any) -> list[tuple[str, str]]:
 
 def _changed_container_entries(subject: Subject, module: Any) -> tuple[list[str], list[str]]:
     # What a call puts into dicts and lists of its caller's: other values, and entries that are new or gone.
-    if subject.handed is None:
+    if subject.call_arguments is None:
         return [], []
-    given, before = (subject.handed(subject.arguments()) for _ in range(2))
+    given, before = (subject.call_arguments(subject.arguments()) for _ in range(2))
     with suppress(Exception):
         module(*given)
     after = _container_entries(given)
@@ -131,7 +131,7 @@ def _same_bits(x: Tensor, y: Tensor) -> bool:
     return x.shape == y.shape and torch.equal(x.detach().nan_to_num(), y.nan_to_num())
 
 
-def _gradient_requests(subject: Subject, module: Any) -> dict[str, str]:
+def _inputs_set_to_require_gradients(subject: Subject, module: Any) -> dict[str, str]:
     # Gradients that a call asks for of tensors of its caller's, as some potentials mean to.
     given = subject.arguments()
     subject.call(module, given)

@@ -37,7 +37,7 @@ def is_network(subject: Subject) -> bool:
     return subject.kind == "network"
 
 
-def _by_points_or_rows(
+def _choose_by_points(
     with_points: Callable[[Subject], Any], without_points: Callable[[Subject], Any]
 ) -> Callable[[Subject], Any]:
     return lambda subject: (
@@ -95,10 +95,10 @@ LAWS: dict[str, Law] = {
     ),
     "permutation": Law(
         "rows or points in another order give results in it",
-        _by_points_or_rows(systems.permuted_systems, surroundings.also_untracked(rows.permuted_rows)),
-        lambda s: is_network(s) or s.relabel is not None,
+        _choose_by_points(systems.permuted_systems, surroundings.also_untracked(rows.permuted_rows)),
+        lambda s: is_network(s) or s.results_of_reordered_rows is not None,
         slack=5,
-        lacks=lambda s: _by_points_or_rows(needs(), rows.why_no_rows)(s) if is_network(s) else "",
+        lacks=lambda s: _choose_by_points(needs(), rows.why_no_rows)(s) if is_network(s) else "",
     ),
     "edges": _graph_law("edges in another order give results in it", systems.edges, "edges"),
     "images": _graph_law("a point's image in another cell is as good", systems.images, "cell"),
@@ -107,7 +107,7 @@ LAWS: dict[str, Law] = {
     "batch": _graph_law("graphs together are as each alone", several.batch, "batch"),
     "finite": Law(
         "numbers without edges, on a line, and where vectors vanish",
-        surroundings.also_untracked(_by_points_or_rows(rows.finite_points, rows.finite_rows)),
+        surroundings.also_untracked(_choose_by_points(rows.finite_points, rows.finite_rows)),
         is_network,
         limit=0.0,
         lacks=lambda s: needs("axes")(s) if s.points else "",

@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 from tpgen.base.errors import InputError, a_kind, check_known
-from tpgen.base.notebook import Shown, lines
-from tpgen.base.progress import Told, told
+from tpgen.base.notebook import Shown, div_lines
+from tpgen.base.progress import ProgressOption, step_reporter
 from tpgen.base.text import table
 from tpgen.compiler.backends import BACKENDS, check_backend
 from tpgen.compiler.config import Config
-from tpgen.networks.bypass import by_networks
+from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.conversion.convert import conversion_report
 from tpgen.networks.conversion.operations.splines import is_splined, spline_error, without_splines
 from tpgen.networks.conversion.proof import LIMIT as PROVEN
@@ -154,7 +154,7 @@ class Verification(Shown):
         return "\n".join([*self._heading_lines(), "", table(rows), "", self._summary_line()])
 
     def _repr_html_(self) -> str:
-        return lines(*self._heading_lines()) + findings_html(self.shown()) + lines(self._summary_line())
+        return div_lines(*self._heading_lines()) + findings_html(self.shown()) + div_lines(self._summary_line())
 
     def _heading_lines(self) -> tuple[str, str, str]:
         return (
@@ -187,7 +187,7 @@ def verify(
     without: str | Iterable[str] = (),
     rows: int = 8,
     backend: str = "aot_eager",
-    progress: Told = None,
+    progress: ProgressOption = None,
 ) -> Verification:
     """Check whether a module obeys its laws, on its own device and in its own dtype.
 
@@ -275,11 +275,13 @@ def _build_subject(subject: Any, inputs: Any, irreps_in: Any, irreps_out: Any, r
     return replace(made, backend=backend)
 
 
-@by_networks()
-def _run_laws(law_names: Sequence[str], subject: Subject, inputs: Sequence[Any], progress: Told) -> list[LawFinding]:
+@bypassing_programs()
+def _run_laws(
+    law_names: Sequence[str], subject: Subject, inputs: Sequence[Any], progress: ProgressOption
+) -> list[LawFinding]:
     findings: list[LawFinding] = []
     there = [name for name in law_names if _applies(name, subject)]
-    with told(progress, len(there)) as begin:
+    with step_reporter(progress, len(there)) as begin:
         for name in there:
             begin(name)
             findings += (

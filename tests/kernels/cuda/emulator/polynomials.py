@@ -44,7 +44,7 @@ class EmulatedPolynomial:
         room = {s: arena.place(torch.full(shape, torch.nan, dtype=dtype)) for s, shape in shapes.items()}
         parts = {name: arena.place(x.fill_(torch.nan)) for name, x in scratch.items()}
         order = None if index is None else Order(*map(arena.place, order_of(index, sizes.elements)))
-        for one in launches.made(operands, room, parts, order):
+        for one in launches.list_launches(operands, room, parts, order):
             block = p.entries[one.entry]
             self.issued = launch(self.module, one.entry, arena, [*one.arguments], (one.blocks, *block), seed)
         return [x.double() for x in room.values()]

@@ -47,7 +47,7 @@ class Emulated:
         room = {s: arena.place(torch.full_like(operands[s], torch.nan, dtype=dtype)) for s in p.opened}
         scratch = {name: arena.place(x.fill_(torch.nan)) for name, x in launches.scratch("cpu").items()}
         gather = None if edges is None else _gather(p, operands, edges, arena)
-        for one in launches.made(given, room, scratch, gather):
+        for one in launches.list_launches(given, room, scratch, gather):
             found = launch(self.module, one.entry, arena, [*one.arguments], (one.blocks, *p.entries[one.entry]), seed)
             self.issued = found if one.entry == ENTRY else self.issued
         return {s: x.double() for s, x in room.items()}

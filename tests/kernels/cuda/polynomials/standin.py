@@ -51,7 +51,7 @@ class PolynomialStandIn:
         named = inner[0] | {f"d_{slot}": x for slot, x in inner[1].items()}
         named |= {name if name == "sums" else f"sums of {name}": x for name, x in inner[2].items()}
         with self.library.watching(named | ({} if order is None else {"first": order.first, "order": order.order})):
-            for one in launches.made(*inner, order):
+            for one in launches.list_launches(*inner, order):
                 name = one.entry.removeprefix("tpgen_")
                 block = placement.entries[one.entry]
                 self.library.call(f"run_{name}_{n}", one.blocks, *block, seed, *map(ctypes.byref, one.arguments))

@@ -50,5 +50,5 @@ def test_a_tensor_may_have_the_name_of_a_room() -> None:
     square = tpgen.Polynomial({"v": "4x1o", "sums": "1o"}, "4x0e+4x2e", [("v", "sums")])
     sweep = describe_polynomial(square.plan).sweep(named_call(square.plan, "backward"))
     placement = place_polynomial(square.plan, sweep, "float32", chip_of(90))
-    assert list(placement.summed) == ["sums"]
-    assert len(launches_of(placement, sizes_of(50, 1, 4)).rooms()) == 2
+    assert list(placement.channel_sums) == ["sums"]
+    assert len(launches_of(placement, sizes_of(50, 1, 4)).scratch_shapes()) == 2

@@ -11,7 +11,7 @@ import pytest
 
 from tests.machine import needs_compiler
 from tpgen.kernels.runtime.native import identity
-from tpgen.kernels.runtime.native.identity import ABSENT, WatchedNames, by_table, names_now, standing
+from tpgen.kernels.runtime.native.identity import ABSENT, WatchedNames, by_table, make_identity_test, names_now
 from tpgen.kernels.runtime.native.words import Word, list_words
 
 pytestmark = needs_compiler
@@ -49,8 +49,8 @@ ONE = float("1.25")
 @pytest.mark.parametrize("change", CHANGES)
 def test_names_of_a_dict(change: str) -> None:
     table = {"a": ONE, "c": "text"}
-    some = standing((), names_now(by_table([(table, "a"), (table, "b")])))
-    every = standing((), [WatchedNames(table, list(table), list(table.values()), whole=True)])
+    some = make_identity_test((), names_now(by_table([(table, "a"), (table, "b")])))
+    every = make_identity_test((), [WatchedNames(table, list(table), list(table.values()), whole=True)])
     assert some is not None
     assert every is not None
     assert some() is True
@@ -71,7 +71,7 @@ def test_names_of_many_dicts_and_words() -> None:
         *names_now(by_table((table, name) for table in tables for name in ("0", "3"))),
         WatchedNames({}, [], [], True),
     ]
-    stands = standing(words, names)
+    stands = make_identity_test(words, names)
     assert stands is not None
     for table in tables:
         for name in ("0", "3"):
@@ -114,7 +114,7 @@ def test_writes_of_code_that_python_has_made_faster(kind: str, monkeypatch: pyte
     table = {"an object": lambda: vars(x), "a class": lambda: gc.get_referents(vars(x))[0], "a file": globals}[kind]()
     name = "ONE" if kind == "a file" else "scale"
     for n in range(200):
-        stands = standing((), names_now(by_table([(table, name)])))
+        stands = make_identity_test((), names_now(by_table([(table, name)])))
         assert stands is not None
         assert stands()
         value = float(f"{n}.5")
@@ -128,8 +128,8 @@ def test_writes_of_code_that_python_has_made_faster(kind: str, monkeypatch: pyte
 def test_attributes_that_come_and_go() -> None:
     x: Any = Plain()
     x.beside, x.again = 2.0, 3.0
-    stands = standing((), [WatchedNames(vars(x), list(vars(x)), list(vars(x).values()), whole=True)])
-    some = standing((), names_now(by_table([(vars(x), "scale"), (vars(x), "later")])))
+    stands = make_identity_test((), [WatchedNames(vars(x), list(vars(x)), list(vars(x).values()), whole=True)])
+    some = make_identity_test((), names_now(by_table([(vars(x), "scale"), (vars(x), "later")])))
     assert stands is not None
     assert some is not None
     assert stands()
@@ -152,7 +152,7 @@ def test_what_is_watched_is_kept_as_long_as_the_function() -> None:
 
     x = Kept()
     table, seen = {"a": x}, ref(x)
-    stands = standing([Word(id(x), 0, x)], [WatchedNames(table, ["a"], [x])])
+    stands = make_identity_test([Word(id(x), 0, x)], [WatchedNames(table, ["a"], [x])])
     del x
     table.clear()
     gc.collect()
@@ -163,5 +163,5 @@ def test_what_is_watched_is_kept_as_long_as_the_function() -> None:
 
 
 def test_nothing_is_said_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "_method", lambda: None)
-    assert standing((), ()) is None
+    monkeypatch.setattr(identity, "_identity_method", lambda: None)
+    assert make_identity_test((), ()) is None

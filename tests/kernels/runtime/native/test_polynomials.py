@@ -180,10 +180,10 @@ def test_large_results_stand_on_pages_that_are_kept() -> None:
     tensors = [*wide, *(w.repeat_interleave(times, -1) for w in weights)]
     found = by_runtime(plan, "forward", tensors, INDEX)
     assert found[0].nbytes >= LARGE
-    place, before = found[0].data_ptr(), memory.kept()
+    place, before = found[0].data_ptr(), memory.kept_bytes()
     size = found[0].nbytes
     del found
-    assert memory.kept() >= before + size  # nothing else holds it
+    assert memory.kept_bytes() >= before + size  # nothing else holds it
     assert by_runtime(plan, "forward", tensors, INDEX)[0].data_ptr() == place
 
 

@@ -227,11 +227,11 @@ def test_large_results_stand_on_pages_that_are_kept(opened: str, monkeypatch: py
     found = by_runtime(call)
     assert same(found, wanted)
     large = [x for x in found if x.nbytes >= LARGE]
-    places, before = {x.data_ptr() for x in large}, memory.kept()
+    places, before = {x.data_ptr() for x in large}, memory.kept_bytes()
     size = sum(x.nbytes for x in large)
     assert size
     del found, large
-    assert memory.kept() >= before + size  # nothing else holds them
+    assert memory.kept_bytes() >= before + size  # nothing else holds them
     again = kernels_of(call.description).quick(call)
     assert places & {x.data_ptr() for x in again}
 

@@ -164,18 +164,18 @@ def test_what_is_shared_is_of_tensors_as_they_are_and_keeps_none_alive() -> None
     x, edges, shifts = rows_of_edges()
     mark(x, edges, shifts)
     found = pairs_of(x)
-    first = pairs._mean(x, found)
-    assert pairs._mean(x, found) is first
+    first = pairs._mean_of_pairs(x, found)
+    assert pairs._mean_of_pairs(x, found) is first
     x.mul_(2)
-    assert torch.equal(pairs._mean(x, found), 2 * first)
+    assert torch.equal(pairs._mean_of_pairs(x, found), 2 * first)
     leaf = x.clone().requires_grad_()
-    assert pairs._mean(leaf, found) is not pairs._mean(leaf, found)
+    assert pairs._mean_of_pairs(leaf, found) is not pairs._mean_of_pairs(leaf, found)
     with torch.no_grad():
-        assert not pairs._mean(leaf, found).requires_grad
+        assert not pairs._mean_of_pairs(leaf, found).requires_grad
     made = 3 * leaf
     with torch.no_grad():
-        assert not pairs._mean(made, found).requires_grad
-    assert pairs._mean(made, found).requires_grad
+        assert not pairs._mean_of_pairs(made, found).requires_grad
+    assert pairs._mean_of_pairs(made, found).requires_grad
     before = len(pairs._means)
     del made, leaf, x
     gc.collect()

@@ -162,7 +162,7 @@ def test_no_edges_and_flat_features_are_taken() -> None:
 
 
 def test_dtypes_without_kernels_run_allegros_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    notices._say.cache_clear()
+    notices._warn_once.cache_clear()
     network = convert(Network()).half()
     x1, x2, idxs = arguments(network.tp)
     with pytest.warns(UserWarning, match=r"Allegro's own code: kernels take no torch.float16 on cpu"):

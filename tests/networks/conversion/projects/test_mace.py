@@ -119,7 +119,7 @@ def test_elements_that_are_not_one_hot_go_the_way_of_mace(change) -> None:
 
 @needs_compiler
 def test_elements_that_need_a_gradient_are_told_once() -> None:
-    notices._say.cache_clear()
+    notices._warn_once.cache_clear()
     module, (x, y) = convert(SymmetricContraction(), prove=contracted()), contracted()
     with pytest.warns(UserWarning, match="run MACE's own code: node_attrs need a gradient"):
         module(x, y.clone().requires_grad_())

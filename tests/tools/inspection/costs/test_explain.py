@@ -108,7 +108,7 @@ def test_a_module_explains_itself() -> None:
 def test_a_path_alone_computes_what_it_does_in_the_whole() -> None:
     plan = PROBLEMS["article"].plan
     for path in plan.paths:
-        alone = plan.maker.alone(plan, path).paths[0]
+        alone = plan.maker.plan_of_path(plan, path).paths[0]
         assert (alone.ls, alone.mode, alone.sizes) == (path.ls, path.mode, path.sizes)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tpgen.base.errors import BackendError
-from tpgen.kernels.build.build import Wanted, load_library
+from tpgen.kernels.build.build import LibraryRequest, load_library
 from tpgen.kernels.build.cache import RUNTIME
 from tpgen.kernels.cpp.text import read_header
 
@@ -25,7 +25,7 @@ def native_function(name: str, entry: str, arguments: str, holds_gil: bool = Fal
     here = Path(__file__).parent
     texts = [read_header(here.parents[1] / "cpp" / "system.h"), read_header(here / f"{name}.h")]
     try:
-        library = load_library(Wanted("\n".join(["typedef long long i64;", *texts]), entry, (), RUNTIME))
+        library = load_library(LibraryRequest("\n".join(["typedef long long i64;", *texts]), entry, (), RUNTIME))
     except BackendError:  # without a compiler there are no kernels either, and who asks for one is told
         return None
     prototype = ctypes.PYFUNCTYPE if holds_gil else ctypes.CFUNCTYPE

@@ -40,8 +40,8 @@ class WatchedNames(NamedTuple):
 
 
 def compares() -> bool:
-    """Whether `standing` works, which needs a compiler."""
-    return _method() is not None
+    """Whether `make_identity_test` works, which needs a compiler."""
+    return _identity_method() is not None
 
 
 def by_table(places: Iterable[tuple[dict[Any, Any], Any]]) -> list[tuple[dict[Any, Any], list[Any]]]:
@@ -57,17 +57,17 @@ def names_now(tables: Iterable[tuple[dict[Any, Any], list[Any]]]) -> list[Watche
     return [WatchedNames(table, names, list(map(table.get, names, repeat(ABSENT)))) for table, names in tables]
 
 
-def standing(words: Sequence[Word], tables: Sequence[WatchedNames]) -> Callable[[], bool] | None:
+def make_identity_test(words: Sequence[Word], tables: Sequence[WatchedNames]) -> Callable[[], bool] | None:
     """Return a function that tells whether words and names hold the same objects; None without a compiler.
 
     The function may return False after a change of order, or of the identity of equal names.
 
     >>> table = {"a": 1}
-    >>> stands = standing([], [WatchedNames(table, ["a", "b"], [1, ABSENT])])
+    >>> stands = make_identity_test([], [WatchedNames(table, ["a", "b"], [1, ABSENT])])
     >>> stands(), table.update(a=2), stands(), table.update(a=1), stands()
     (True, None, False, None, True)
     """
-    method = _method()
+    method = _identity_method()
     if method is None:
         return None
     dicts, told = [of.table for of in tables], False
@@ -118,7 +118,7 @@ _NEW = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ct
 
 
 @cache
-def _method() -> _Method | None:
+def _identity_method() -> _Method | None:
     stands, use = (
         native_function("identity", "tpgen_stands", "pp"),
         native_function("identity", "tpgen_use_python", "pppp"),

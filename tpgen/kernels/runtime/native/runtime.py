@@ -22,7 +22,7 @@ from tpgen.base import _torch
 from tpgen.base.errors import BackendError
 from tpgen.base.locks import ForkedLock
 from tpgen.base.remember import setting
-from tpgen.kernels.build.build import Wanted, load_library
+from tpgen.kernels.build.build import LibraryRequest, load_library
 from tpgen.kernels.build.cache import RUNTIME
 from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.cuda.driver import EntryPoints, entry_points
@@ -115,7 +115,7 @@ class Runtime:
         handle = self._library.tpgen_empty(sizes, len(shape), _DTYPES[dtype])
         return _TAKE([_new_capsule(handle, None, None)])[0] if handle else None
 
-    def kept(self) -> int:
+    def kept_bytes(self) -> int:
         """Free bytes kept for later results."""
         return int(self._library.tpgen_memory_kept())
 
@@ -182,7 +182,7 @@ def _runtime() -> Runtime | None:
     if os.environ.get("TPGEN_NATIVE") == "0":
         return None
     try:
-        made = Runtime(load_library(Wanted(process_text(), "tpgen_register", (libtorch(),), RUNTIME)))
+        made = Runtime(load_library(LibraryRequest(process_text(), "tpgen_register", (libtorch(),), RUNTIME)))
         if (most := memory_limit()) is not None:
             made.limit(most)
         return made

@@ -26,7 +26,7 @@ class Word(NamedTuple):
 
 def class_word(x: Any) -> Word | None:
     """Find the pointer from an object to its class."""
-    return _word_at(x, _class_offset(), type(x))
+    return _word_that_points_to(x, _class_offset(), type(x))
 
 
 def dict_word(x: Any) -> Word | None:
@@ -40,13 +40,14 @@ def dict_word(x: Any) -> Word | None:
 
 def bases_word(kind: type) -> Word | None:
     """Find the pointer from a class to its ``__mro__``."""
-    return _word_at(kind, _bases_offset(), kind.__mro__)
+    return _word_that_points_to(kind, _bases_offset(), kind.__mro__)
 
 
 def function_words(function: FunctionType) -> list[Word] | None:
     """Find the pointers from a function to its code and defaults."""
     found = [
-        _word_at(function, at, getattr(function, name)) for name, at in zip(_FUNCTION, _function_offsets(), strict=True)
+        _word_that_points_to(function, at, getattr(function, name))
+        for name, at in zip(_FUNCTION, _function_offsets(), strict=True)
     ]
     return _all_or_none(found)
 
@@ -57,12 +58,12 @@ def cell_words(cell: CellType) -> list[Word] | None:
         content = cell.cell_contents
     except ValueError:  # nothing has been written into it yet
         content = None
-    return _all_or_none([_word_at(cell, _cell_offset(), content)])
+    return _all_or_none([_word_that_points_to(cell, _cell_offset(), content)])
 
 
 def list_words(x: list[Any]) -> list[Word] | None:
     """Find a list's length and item words; an item may be read only while earlier words are unchanged."""
-    if not _knows_lists():
+    if not _can_read_list_heads():
         return None
     size, items = (Word(at, _read(at)) for at in _list_head(x))
     return [size, items, *(Word(items.value + n * _SIZE, id(item), item) for n, item in enumerate(x))]
@@ -70,7 +71,7 @@ def list_words(x: list[Any]) -> list[Word] | None:
 
 def order_words(x: OrderedDict[Any, Any]) -> list[Word] | None:
     """Find the words of an ordered dict that change with its order."""
-    return [Word(at, _read(at)) for at in _behind_dict(x)] if _knows_order() else None
+    return [Word(at, _read(at)) for at in _behind_dict(x)] if _can_read_dict_order() else None
 
 
 def slot_words(x: Any, values: Sequence[Any]) -> list[Word] | None:
@@ -83,7 +84,7 @@ def slot_words(x: Any, values: Sequence[Any]) -> list[Word] | None:
 
 def version_address(table: dict[Any, Any]) -> int | None:
     """Address of a dict's version number, or None from Python 3.12 on."""
-    return id(table) + _version_offset() if _knows_versions() else None
+    return id(table) + _version_offset() if _can_read_dict_versions() else None
 
 
 def shared_words(table: dict[Any, Any], values: Iterable[Any]) -> list[Word] | None:
@@ -93,7 +94,7 @@ def shared_words(table: dict[Any, Any], values: Iterable[Any]) -> list[Word] | N
     """
     if not _values_are_shared():
         return []
-    return _inline_value_words(table, values) if _knows_shared() else None
+    return _inline_value_words(table, values) if _can_read_inline_values() else None
 
 
 def _inline_value_words(table: dict[Any, Any], values: Iterable[Any]) -> list[Word]:
@@ -111,7 +112,7 @@ def _read(address: int) -> int:
     return ctypes.c_size_t.from_address(address).value
 
 
-def _word_at(x: Any, offset: int | None, value: Any) -> Word | None:
+def _word_that_points_to(x: Any, offset: int | None, value: Any) -> Word | None:
     # None may be a null pointer
     if offset is None:
         return None
@@ -127,20 +128,20 @@ def _all_or_none(words: Sequence[Word | None]) -> list[Word] | None:
 # -- where an object has what ------------------------------------------------------------------------------------------
 
 
-def _offset_of_part(x: Any, part: Any) -> int | None:
+def _offset_of_pointer_to(x: Any, part: Any) -> int | None:
     found = [at for at in range(0, type(x).__basicsize__, _SIZE) if _read(id(x) + at) == id(part)]
     return found[0] if len(found) == 1 else None
 
 
 @cache
 def _class_offset() -> int | None:
-    return _offset_of_part(object(), object)
+    return _offset_of_pointer_to(object(), object)
 
 
 @cache
 def _bases_offset() -> int | None:
     kind = type("probe", (), {})
-    return _offset_of_part(kind, kind.__mro__)
+    return _offset_of_pointer_to(kind, kind.__mro__)
 
 
 @cache
@@ -148,13 +149,13 @@ def _function_offsets() -> tuple[int | None, ...]:
     def probe(_x: Any = object(), *, _y: Any = None) -> None:  # noqa: B008
         """Have one of each."""
 
-    return tuple(_offset_of_part(probe, getattr(probe, name)) for name in _FUNCTION)
+    return tuple(_offset_of_pointer_to(probe, getattr(probe, name)) for name in _FUNCTION)
 
 
 @cache
 def _cell_offset() -> int | None:
     content = object()
-    return _offset_of_part(CellType(content), content)
+    return _offset_of_pointer_to(CellType(content), content)
 
 
 def _list_head(x: list[Any]) -> tuple[int, int]:
@@ -162,7 +163,7 @@ def _list_head(x: list[Any]) -> tuple[int, int]:
 
 
 @cache
-def _knows_lists() -> bool:
+def _can_read_list_heads() -> bool:
     for probe in ([object()] * 3, [object()] * 7):
         size, items = _list_head(probe)
         if _read(size) != len(probe) or any(_read(_read(items) + n * _SIZE) != id(x) for n, x in enumerate(probe)):
@@ -175,7 +176,7 @@ def _values_are_shared() -> bool:
 
 
 @cache
-def _knows_shared() -> bool:
+def _can_read_inline_values() -> bool:
     class Probe:
         def __init__(self) -> None:
             self.first, self.last = object(), object()
@@ -200,7 +201,7 @@ def _behind_dict(x: OrderedDict[Any, Any]) -> range:
 
 
 @cache
-def _knows_order() -> bool:
+def _can_read_dict_order() -> bool:
     table, seen = OrderedDict(a=1, b=2), set()
     for n in range(4):  # there and back, which is no order that was before
         seen.add(tuple(map(_read, _behind_dict(table))))
@@ -213,7 +214,7 @@ def _version_offset() -> int:
 
 
 @cache
-def _knows_versions() -> bool:
+def _can_read_dict_versions() -> bool:
     if sys.version_info >= (3, 12):  # other ways to write pass the number by
         return False
     table: dict[str, Any] = {"a": 1}

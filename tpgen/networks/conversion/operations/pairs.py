@@ -107,12 +107,12 @@ def _mark_in_program(program: Recording, x: Tensor, edge_index: Tensor, vectors:
         _marks[x] = program.given["pairs"], writes_to(x)
 
 
-def carry_over(x: Tensor, made: Tensor) -> None:
-    """Mark ``made``, computed from ``x`` row by row, with the pairs of ``x``."""
+def carry_over(x: Tensor, result: Tensor) -> None:
+    """Mark ``result``, computed from ``x`` row by row, with the pairs of ``x``."""
     pairs = pairs_of(x)
     # the shape comes last: a traced length would be fixed
-    if pairs is not None and _can_be_marked(made) and made.shape[0] == x.shape[0]:
-        _marks[made] = pairs, writes_to(made)
+    if pairs is not None and _can_be_marked(result) and result.shape[0] == x.shape[0]:
+        _marks[result] = pairs, writes_to(result)
 
 
 def pairs_of(x: Tensor) -> EdgePairs | None:
@@ -129,7 +129,7 @@ def once_for_pairs(net: _Net, x: Tensor, convolves: bool = False, marked: Tensor
     pairs = pairs_of(x if marked is None else marked)
     if pairs is None:
         return net(x)
-    made = net(_mean(x, pairs))
+    made = net(_mean_of_pairs(x, pairs))
     if not (convolves and _can_be_marked(made)):
         return _expand_to_edges(made, pairs)
     _weights[made] = pairs, writes_to(made)
@@ -204,13 +204,13 @@ def _are_rows_of_edges(x: Tensor, edge_index: Tensor, vectors: Tensor) -> bool:
 # -- rows of edges and rows of pairs: linear, each the other's derivative ----------------------------------------------
 
 
-def _mean(x: Tensor, pairs: EdgePairs) -> Tensor:
+def _mean_of_pairs(x: Tensor, pairs: EdgePairs) -> Tensor:
     """Mean rows of pairs, and rows of edges without a pair; cached."""
     return _cached(_means, x, (pairs,), lambda: _compute_means(x, pairs))
 
 
 def _compute_means(x: Tensor, pairs: EdgePairs) -> Tensor:
-    if not _uses_own_rules(x):
+    if not _differentiates_by_own_rules(x):
         return _halve_pairs(_sum_over_edges(x, pairs), pairs)
     # of one row, as both are the same
     return _linear_map(
@@ -229,14 +229,14 @@ def _halve_pairs(y: Tensor, pairs: EdgePairs) -> Tensor:
 
 def _expand_to_edges(y: Tensor, pairs: EdgePairs) -> Tensor:
     # the row of its number for each edge
-    if not _uses_own_rules(y):
+    if not _differentiates_by_own_rules(y):
         return y.index_select(0, pairs.number)
     return _linear_map(y, lambda y: _select_rows(y, pairs.number), lambda g: _sum_over_edges(g, pairs))
 
 
 def _sum_over_edges(x: Tensor, pairs: EdgePairs) -> Tensor:
     # the sum of the rows of each number's edges
-    if _uses_own_rules(x):
+    if _differentiates_by_own_rules(x):
         return _linear_map(x, lambda x: _sum_without_graph(x, pairs), lambda g: _expand_to_edges(g, pairs))
     into = torch.arange(pairs.pairs, device=x.device)
     return x.index_select(0, pairs.first).index_add(0, into, x.index_select(0, pairs.second))
@@ -256,12 +256,12 @@ def _permute_to_pairs(pairs: EdgePairs, y: Tensor, *ends: Tensor) -> tuple[tuple
 
 
 def _permute(y: Tensor, order: Tensor, place: Tensor) -> Tensor:
-    if not _uses_own_rules(y):
+    if not _differentiates_by_own_rules(y):
         return y.index_select(0, order)
     return _linear_map(y, lambda y: _select_rows(y, order), lambda g: _permute(g, place, order))
 
 
-def _uses_own_rules(x: Tensor) -> bool:
+def _differentiates_by_own_rules(x: Tensor) -> bool:
     # derivatives by the rules of this module, not by torch's for its operations
     return is_usual(x) or (recorded_program() is not None and is_traced(x))
 

@@ -65,11 +65,11 @@ class Converted:
         if self.is_idle(data):
             self._exchange_zeros(data)
         else:
-            with local_rows(data.nlocal, in_pairs=on_cpu and self._takes_pairs):
+            with local_rows(data.nlocal, in_pairs=on_cpu and self._has_products_of_pairs):
                 super().compute_forces(data)  # type: ignore[misc]
 
     @cached_property
-    def _takes_pairs(self) -> bool:
+    def _has_products_of_pairs(self) -> bool:
         model: Any = self.model  # type: ignore[attr-defined]
         return any(getattr(module, "takes_pairs", False) for module in model.modules())
 
@@ -170,7 +170,7 @@ def find_owners(data: Any) -> Owners:
     return Owners(
         rows=number.index_put((others,), data.nlocal + places),
         atoms=torch.cat([torch.arange(data.nlocal), first]),
-        shares=_is_shared(data, others) or len(others) > 0,
+        shares=_other_ranks_hold_atoms_from_here(data, others) or len(others) > 0,
     )
 
 
@@ -184,7 +184,7 @@ def _exchange_owners(data: Any) -> tuple[Tensor, Tensor, float]:
     return found[:, 0].long(), found[:, 1], mine
 
 
-def _is_shared(data: Any, others: Tensor) -> bool:
+def _other_ranks_hold_atoms_from_here(data: Any, others: Tensor) -> bool:
     # ``others``: images here of atoms on other ranks; shared if another rank holds images of atoms from here
     sent = torch.zeros(data.ntotal, 1, dtype=torch.float64)
     sent[others] = 1.0

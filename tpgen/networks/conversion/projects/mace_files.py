@@ -24,29 +24,29 @@ def change_file(source: Path, target: Path, change: _Change) -> Conversion:
     Reads files of ``mace_run_train`` and ``mace_create_lammps_model --format=mliap``.  ``target`` may be ``source``;
     errors write nothing.
     """
-    held = _read(source)
-    network = change(_network_in(source, held))
-    _write(held, target.resolve())
+    held = _load_file(source)
+    network = change(_checked_network(source, held))
+    _save_atomically(held, target.resolve())
     return conversion_report(network)
 
 
 def read_model(source: Path) -> nn.Module:
     """The model in a file."""
-    return _network_in(source, _read(source))
+    return _checked_network(source, _load_file(source))
 
 
-def _write(held: Any, target: Path) -> None:
+def _save_atomically(value: Any, target: Path) -> None:
     # the complete file replaces ``target``
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        torch.save(held, beside)
+        torch.save(value, beside)
         os.replace(beside, target)
     finally:
         beside.unlink(missing_ok=True)
 
 
-def _read(source: Path) -> Any:
+def _load_file(source: Path) -> Any:
     try:
         return torch.load(source, map_location="cpu", weights_only=False)
     except (ImportError, AttributeError) as error:
@@ -58,13 +58,13 @@ def _read(source: Path) -> Any:
         raise InputError(f"{source} is no file that torch.save wrote: {str(error).splitlines()[0]}") from error
 
 
-def _network_in(source: Path, held: Any) -> nn.Module:
-    network = held if isinstance(held, nn.Module) else getattr(held, "model", None)
+def _checked_network(source: Path, loaded: Any) -> nn.Module:
+    network = loaded if isinstance(loaded, nn.Module) else getattr(loaded, "model", None)
     if isinstance(network, torch.jit.ScriptModule):
         raise InputError(f"{source} holds a compiled model: convert the model that it was made from, then compile that")
     if not isinstance(network, nn.Module):
         raise InputError(
-            f"{source} holds no model (its class is {type(held).__name__}): give the file ending in .model that "
+            f"{source} holds no model (its class is {type(loaded).__name__}): give the file ending in .model that "
             "mace_run_train saves (a checkpoint of weights loads into a converted model as into a stock one)"
         )
     return network

@@ -30,7 +30,7 @@ class TpgenSiLU(nn.SiLU):
     """SiLU in fewer passes than torch's."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """As torch's."""
+        """As `torch.nn.SiLU`'s."""
         if not torch.jit.is_scripting():
             return silu(input)
         return nn.functional.silu(input)

@@ -19,7 +19,13 @@ from torch.nn.utils import parametrize
 
 from tpgen.base._torch import has_tangents
 from tpgen.networks.conversion import species
-from tpgen.networks.conversion.obstacles import has_hooks, is_hooked_or_patched, not_fused, renamed_copy, why_patched
+from tpgen.networks.conversion.obstacles import (
+    has_hooks,
+    is_hooked_or_patched,
+    not_fused,
+    renamed_copy,
+    why_patched,
+)
 from tpgen.networks.conversion.products import SPECIES, ProductBySpecies, describe_product_by_element, find_product
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept
 from tpgen.networks.recording import recorded_program

@@ -20,9 +20,9 @@ from torch import nn
 from tpgen.base.clock import ROUGH, Timing, clock_of, device_of, seconds_of
 from tpgen.base.drawing.charts import share_bar
 from tpgen.base.errors import TpgenError, check_known
-from tpgen.base.notebook import Shown, html_table, lines
+from tpgen.base.notebook import Shown, div_lines, html_table
 from tpgen.base.text import duration, quantity, table
-from tpgen.networks.bypass import by_networks
+from tpgen.networks.bypass import bypassing_programs
 from tpgen.tools.inspection.costs.explain import explain
 from tpgen.tools.inspection.costs.explanation import Explanation
 from tpgen.tools.inspection.costs.roofline import Ceilings
@@ -130,9 +130,9 @@ class NetworkExplanation(Shown):
             "of call": [p.both_seconds for p in self.products],
         }
         return (
-            lines(self._head())
+            div_lines(self._head())
             + html_table(self._rows(), range(2), bars)
-            + lines(*self._foot())
+            + div_lines(*self._foot())
             + self._share_bar_html()
         )
 
@@ -141,13 +141,13 @@ class NetworkExplanation(Shown):
         if self.seconds:
             times = [p.both_seconds for p in self.products]
             said, rest = "time of the call, measured", "not in products"
-            return lines(said) + share_bar([*zip(names, times, strict=True)], self.seconds, rest)
+            return div_lines(said) + share_bar([*zip(names, times, strict=True)], self.seconds, rest)
         predicted = [p.predicted_seconds for p in self.products]
         values = [value for value in predicted if value is not None]
         said = "time of the products, predicted at least"
         if len(values) < len(predicted):
             said, values = "FLOP of the products", [float(p.flops) for p in self.products]
-        return lines(said) + share_bar([*zip(names, values, strict=True)], sum(values))
+        return div_lines(said) + share_bar([*zip(names, values, strict=True)], sum(values))
 
 
 def _product_row(product: ProductInNetwork) -> list[str]:
@@ -167,7 +167,7 @@ def _product_row(product: ProductInNetwork) -> list[str]:
     ]
 
 
-@by_networks()
+@bypassing_programs()
 def explain_network(
     network: nn.Module,
     inputs: Sequence[Any],

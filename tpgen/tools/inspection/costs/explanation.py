@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from operator import attrgetter
 from pathlib import Path as FilePath
 
-from tpgen.base.notebook import Shown, html_table, lines
+from tpgen.base.notebook import Shown, div_lines, html_table
 from tpgen.base.text import duration, quantity, table
 from tpgen.compiler.config import RequestOptions
 from tpgen.tools.inspection.costs.explained import Explained, PathExplanation
@@ -56,7 +56,7 @@ class Explanation(Shown, Explained):
             "bytes": [p.bytes for p in self.paths],
             "alone": [p.seconds or 0.0 for p in self.paths],
         }
-        shown = lines(*_head_lines(self)) + html_table(rows, left, bars) + lines(*_align_facts(totals(self)))
+        shown = div_lines(*_head_lines(self)) + html_table(rows, left, bars) + div_lines(*_align_facts(totals(self)))
         return shown + roofline(self)
 
 

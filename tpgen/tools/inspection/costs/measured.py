@@ -42,7 +42,7 @@ def seconds_of_paths(request: Request, seconds: float) -> dict[int, float]:
     plan, calls = request.plan, {}
     for n, paths in plan.by_instruction.items():
         # graphs run eagerly: compiling each path alone would take minutes
-        calls[str(n)], _ = random_call(replace(request, plan=plan.maker.alone(plan, paths[0]), backend="eager"))
+        calls[str(n)], _ = random_call(replace(request, plan=plan.maker.plan_of_path(plan, paths[0]), backend="eager"))
     with torch.no_grad():
         found = time_in_turns(calls, request.device, len(calls) * seconds)
     return {int(n): timing.median for n, timing in found.items()}
@@ -59,8 +59,8 @@ def random_call(request: Request, nodes: int | None = None) -> tuple[Callable[[]
         x = torch.randn(like.shape, generator=generator, dtype=torch.float64)
         return x.to(device=request.device, dtype=request.dtype)
 
-    operands = [drawn(x) for x in module.operands_of(request.rows, nodes)]
-    return lambda: module.called(*operands), [x for x in operands if x.is_floating_point()]
+    operands = [drawn(x) for x in module.meta_operands(request.rows, nodes)]
+    return lambda: module.call_on_operands(*operands), [x for x in operands if x.is_floating_point()]
 
 
 def module_for(request: Request, convolution: bool = False) -> PlannedModule:

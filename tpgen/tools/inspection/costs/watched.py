@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tpgen.base._torch import instead, pytree
+from tpgen.base._torch import pytree, replaced_attribute
 from tpgen.base.clock import clock_of
 from tpgen.networks.conversion.postponed import Postponed
 from tpgen.networks.trial import is_floating, restored
@@ -106,7 +106,7 @@ class CallWatch:
     def recording(self) -> Iterator[None]:
         """Record calls within the context."""
         # no hooks on modules: a converted network would take hooks for a user's own
-        with instead(nn.Module, "__call__", self._wrap_call):
+        with replaced_attribute(nn.Module, "__call__", self._wrap_call):
             yield
 
     def _wrap_call(self, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from tpgen.base._torch import pytree
 from tpgen.base.clock import with_threads
 from tpgen.base.errors import TpgenError, check_known
-from tpgen.base.progress import Told, told
+from tpgen.base.progress import ProgressOption, step_reporter
 from tpgen.networks.trial import draws_random_numbers, forward, is_index, restored
 from tpgen.tools.inspection.report.sections import REMARK, SECTIONS, ReportSubject, describe_inputs, irreps_with_length
 from tpgen.tools.inspection.report.values import CompileReport, Section, check_call, reason
@@ -44,7 +44,7 @@ def compile_report(
     inductor: bool = True,
     repeats: int = 5,
     threads: int | None = 1,
-    progress: Told = None,
+    progress: ProgressOption = None,
 ) -> CompileReport:
     """Compile a module with each backend of torch; report graphs, guards, times, gradients and kernels.
 
@@ -79,7 +79,7 @@ def compile_report(
     others = _inputs_with_other_row_counts(given) if varied is None else tuple(tuple(v) for v in varied)
     subject = ReportSubject(module, given, others, inductor, repeats)
     made = []
-    with restored(module), with_threads(threads), told(progress, len(names)) as begin:
+    with restored(module), with_threads(threads), step_reporter(progress, len(names)) as begin:
         is_random = draws_random_numbers(lambda: forward(module, given))
         for name in (n for n in SECTIONS if n in names):
             begin(name)

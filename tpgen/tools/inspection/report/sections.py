@@ -14,7 +14,7 @@ import torch
 from e3nn.o3 import Irrep
 from torch import Tensor, nn
 
-from tpgen.base._torch import instead, pytree
+from tpgen.base._torch import pytree, replaced_attribute
 from tpgen.base.clock import Timing, device_of, now, time_in_turns
 from tpgen.base.errors import TpgenError
 from tpgen.base.locks import cached_property
@@ -43,7 +43,7 @@ def irreps_with_length() -> AbstractContextManager[Any]:
     ...     len(Irrep("1o"))
     2
     """
-    return instead(Irrep, "__len__", lambda _: tuple.__len__)
+    return replaced_attribute(Irrep, "__len__", lambda _: tuple.__len__)
 
 
 def is_missing_length(error: BaseException) -> bool:
@@ -251,7 +251,7 @@ def _write_recompilations(subject: ReportSubject) -> _TextAndData:
     return "\n".join(parts), data
 
 
-def _write_joint(subject: ReportSubject) -> _TextAndData:
+def _write_joint_graph(subject: ReportSubject) -> _TextAndData:
     joints = subject.joints
     parts = joints.split_reason_lines()
     for name, joint in joints.graphs.items():
@@ -320,7 +320,7 @@ SECTIONS: dict[str, SectionMaker] = {
     "graphs": SectionMaker("Captured graphs and graph breaks", _write_graphs),
     "guards": SectionMaker("Guards", _write_guards),
     "recompilations": SectionMaker("Recompilations as shapes vary", _write_recompilations),
-    "joint": SectionMaker("Joint forward-backward graph", _write_joint, compiles=False),
+    "joint": SectionMaker("Joint forward-backward graph", _write_joint_graph, compiles=False),
     "partition": SectionMaker("Partition: what is saved for backward", _write_partition, compiles=False),
     "kernels": SectionMaker("Inductor's kernels", _write_kernels),
 }

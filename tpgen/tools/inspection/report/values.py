@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tpgen.base.clock import ROUGH
 from tpgen.base.drawing.charts import bar_groups
 from tpgen.base.errors import TpgenError, check_known
-from tpgen.base.notebook import Shown, collapsible, html_table, lines
+from tpgen.base.notebook import Shown, collapsible, div_lines, html_table
 from tpgen.base.text import duration, quantity, ratio, table
 
 Data = Mapping[str, Any]  # of one section
@@ -258,7 +258,7 @@ class CompileReport(Shown):
     def _repr_html_(self) -> str:
         table = html_table([("", ""), *self.verdict.items()], left=range(2))
         parts = [collapsible(section.title, str(section)) for section in self.sections]
-        return lines(*self._head()) + table + bar_groups(figures(self._data_of_sections())) + "".join(parts)
+        return div_lines(*self._head()) + table + bar_groups(figures(self._data_of_sections())) + "".join(parts)
 
     def _data_of_sections(self) -> dict[str, dict[str, Any]]:
         return {section.name: section.data for section in self.sections if section.data}

@@ -173,11 +173,14 @@ class Request(Config):
     @property
     def sweep_lines(self) -> list[Line]:
         found = [o for o in self.form.operands if o.rows in self.form.indices]
-        return [*self.placement.sweep.lines, *((f"rows of {o.name} are found by {o.rows}", ()) for o in found)]
+        return [
+            *self.placement.sweep.lines_and_paths,
+            *((f"rows of {o.name} are found by {o.rows}", ()) for o in found),
+        ]
 
     @property
     def placement_lines(self) -> list[Line]:
-        return list(self.placement.lines)
+        return list(self.placement.lines_and_paths)
 
     @property
     def cpp(self) -> GeneratedSource:
