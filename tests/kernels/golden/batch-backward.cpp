@@ -1,7 +1,7 @@
 // batch schedule: tiles of 4 rows, 4 lanes of float64
 //   path 0: 2x1o x 1x1o -> 3x0e (uvw); matrix products, 3 non-zeros
 // opens x1, x2, w
-// prelude 855c66a1c654
+// prelude 6b55317de308
 // path 0: 2x1o x 1x1o -> 3x0e (uvw)
 static void path_0(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* a_x2, num* P, num* D, const num* weights, num* a_w) {
   for (int u0 = 0; u0 < 2; u0 += 2) {
@@ -18,7 +18,7 @@ static void path_0(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* a_x2
       store(P + ((u - u0) * 1 + v) * 1 * R + 0 * R + r, sum_P_0);
     }
     const int count = (u1 - u0) * 1;
-    correlate(a_w + 0 + u0 * 3, 3, P, s_out + 0 * (i64)R, count, 3, 1 * R);
+    correlate(a_w + 0 + u0 * 3 + 0, 3, P, s_out + 0 * (i64)R, count, 3, 1 * R);
     multiply<1 * R>(false, D, 1 * R, weights + 0 + u0 * 3, 3, 1, s_out + 0 * (i64)R, 1 * R, count, 3);
     for (int u = u0; u < u1; ++u) for (int v = 0; v < 1; ++v) for (int r = 0; r < R; r += W) {
       vec x[3]; x[0] = load(s_x1 + (0 + u * 3) * (i64)R + 0 * R + r); x[1] = load(s_x1 + (0 + u * 3) * (i64)R + 1 * R + r); x[2] = load(s_x1 + (0 + u * 3) * (i64)R + 2 * R + r);
@@ -45,14 +45,14 @@ static void path_0(int n, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* a_x2
   }
 }
 static void tile(int n, const real* const* p_x1, const real* const* p_x2, const real* const* p_out, real* const* q_x1, real* const* q_x2, num* s_x1, num* s_x2, num* s_out, num* a_x1, num* a_x2, num* P, num* D, const num* weights, num* a_w) {
-  stage_rows(p_x1, n, 0, 6, s_x1 + 0 * R, 1);
-  stage_rows(p_x2, n, 0, 3, s_x2 + 0 * R, 1);
-  stage_rows(p_out, n, 0, 3, s_out + 0 * R, 1);
+  stage_rows(p_x1, R, n, 0, 6, s_x1 + 0 * R, 1);
+  stage_rows(p_x2, R, n, 0, 3, s_x2 + 0 * R, 1);
+  stage_rows(p_out, R, n, 0, 3, s_out + 0 * R, 1);
   clear(a_x1, 6 * R);
   clear(a_x2, 3 * R);
   path_0(n, s_x1, s_x2, s_out, a_x1, a_x2, P, D, weights, a_w);
-  unstage_rows(a_x1 + 0 * R, q_x1, n, 0, 6, 1);
-  unstage_rows(a_x2 + 0 * R, q_x2, n, 0, 3, 1);
+  unstage_rows(a_x1 + 0 * R, q_x1, R, n, 0, 6, 1);
+  unstage_rows(a_x2 + 0 * R, q_x2, R, n, 0, 3, 1);
 }
 extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const void*, i64 rows, i64 channels) {
   const real* const x1 = given[0];

@@ -1,7 +1,7 @@
 // batch schedule: tiles of 8 rows, 8 lanes of bfloat16
 //   path 0: 2x1o x 1x1o -> 3x0e (uvw); matrix products, 3 non-zeros
 // opens out with x1 @ src, out @ dst
-// prelude 7055f2b5a3d5
+// prelude d7a61416ec6c
 // path 0: 2x1o x 1x1o -> 3x0e (uvw)
 static void path_0(int n, num* s_x1, num* s_x2, num* a_out, num* P, const num* weights) {
   for (int u0 = 0; u0 < 2; u0 += 2) {
@@ -22,11 +22,11 @@ static void path_0(int n, num* s_x1, num* s_x2, num* a_out, num* P, const num* w
   }
 }
 static void tile(int n, const real* const* p_x1, const real* const* p_x2, real* const* q_out, num* s_x1, num* s_x2, num* a_out, num* P, const num* weights) {
-  stage_rows(p_x1, n, 0, 6, s_x1 + 0 * R, 1);
-  stage_rows(p_x2, n, 0, 3, s_x2 + 0 * R, 1);
+  stage_rows(p_x1, R, n, 0, 6, s_x1 + 0 * R, 1);
+  stage_rows(p_x2, R, n, 0, 3, s_x2 + 0 * R, 1);
   clear(a_out, 3 * R);
   path_0(n, s_x1, s_x2, a_out, P, weights);
-  add_rows(a_out + 0 * R, q_out, n, 0, 3, 1);
+  add_rows(a_out + 0 * R, q_out, R, n, 0, 3, 1);
 }
 // indices.h
 // order.h

@@ -2,7 +2,7 @@
 //   path 0: 1x0e x 2x1o -> 2x1o (uvw); matrix products, 3 non-zeros
 //   path 1: 2x1o x 2x1o -> 3x0e (uvw); matrix products, 3 non-zeros
 // opens out
-// prelude d8fe0394f6d6
+// prelude f4e9a1662f66
 // path 0: 1x0e x 2x1o -> 2x1o (uvw)
 static void path_0(int n, num* s_x1, num* s_x2, num* a_out, num* P, const num* weights) {
   for (int u0 = 0; u0 < 1; u0 += 1) {
@@ -44,14 +44,14 @@ static void path_1(int n, num* s_x1, num* s_x2, num* a_out, num* P, const num* w
   }
 }
 static void tile(int n, const real* const* p_x1, const real* const* p_x2, real* const* q_out, num* s_x1, num* s_x2, num* a_out, num* P, const num* weights) {
-  stage_rows(p_x1, n, 0, 1, s_x1 + 0 * R, 1);
-  stage_rows(p_x1, n, 1, 6, s_x1 + 1 * R, 1);
-  stage_rows(p_x2, n, 0, 6, s_x2 + 0 * R, 1);
+  stage_rows(p_x1, R, n, 0, 1, s_x1 + 0 * R, 1);
+  stage_rows(p_x1, R, n, 1, 6, s_x1 + 1 * R, 1);
+  stage_rows(p_x2, R, n, 0, 6, s_x2 + 0 * R, 1);
   clear(a_out, 9 * R);
   path_0(n, s_x1, s_x2, a_out, P, weights);
   path_1(n, s_x1, s_x2, a_out, P, weights);
-  unstage_rows(a_out + 0 * R, q_out, n, 0, 3, 1);
-  unstage_rows(a_out + 3 * R, q_out, n, 3, 6, 1);
+  unstage_rows(a_out + 0 * R, q_out, R, n, 0, 3, 1);
+  unstage_rows(a_out + 3 * R, q_out, R, n, 3, 6, 1);
 }
 extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const void*, i64 rows, i64 channels) {
   const real* const x1 = given[0];

@@ -3,7 +3,7 @@
 //   path 1: 4x1o x 4x1o -> 3x1e (u<vw); matrix products, 6 non-zeros
 //   path 2: 4x1o x 4x1o -> 2x0e (uuw); matrix products, 3 non-zeros
 // opens w
-// prelude 855c66a1c654
+// prelude 6b55317de308
 // path 0: 4x1o x 4x1o -> 6x0e (uvu<v)
 static void path_0(int n, num* s_x1, num* s_x2, num* s_out, num* P, num* a_w) {
   static const int pair_a[] = {0, 0, 0, 1, 1, 2};
@@ -50,7 +50,7 @@ static void path_1(int n, num* s_x1, num* s_x2, num* s_out, num* P, num* a_w) {
       store(P + (p - p0) * 3 * R + 0 * R + r, sum_P_0);
     }
     const int count = (p1 - p0) * 1;
-    correlate(a_w + 6 + p0 * 3, 3, P, s_out + 6 * (i64)R, count, 3, 3 * R);
+    correlate(a_w + 6 + p0 * 3 + 0, 3, P, s_out + 6 * (i64)R, count, 3, 3 * R);
   }
 }
 // path 2: 4x1o x 4x1o -> 2x0e (uuw)
@@ -69,15 +69,15 @@ static void path_2(int n, num* s_x1, num* s_x2, num* s_out, num* P, num* a_w) {
       store(P + (u - u0) * 1 * R + 0 * R + r, sum_P_0);
     }
     const int count = (u1 - u0) * 1;
-    correlate(a_w + 24 + u0 * 2, 2, P, s_out + 15 * (i64)R, count, 2, 1 * R);
+    correlate(a_w + 24 + u0 * 2 + 0, 2, P, s_out + 15 * (i64)R, count, 2, 1 * R);
   }
 }
 static void tile(int n, const real* const* p_x1, const real* const* p_x2, const real* const* p_out, num* s_x1, num* s_x2, num* s_out, num* P, num* a_w) {
-  stage_rows(p_x1, n, 0, 12, s_x1 + 0 * R, 1);
-  stage_rows(p_x2, n, 0, 12, s_x2 + 0 * R, 1);
-  stage_rows(p_out, n, 0, 6, s_out + 0 * R, 1);
-  stage_rows(p_out, n, 6, 9, s_out + 6 * R, 1);
-  stage_rows(p_out, n, 15, 2, s_out + 15 * R, 1);
+  stage_rows(p_x1, R, n, 0, 12, s_x1 + 0 * R, 1);
+  stage_rows(p_x2, R, n, 0, 12, s_x2 + 0 * R, 1);
+  stage_rows(p_out, R, n, 0, 6, s_out + 0 * R, 1);
+  stage_rows(p_out, R, n, 6, 9, s_out + 6 * R, 1);
+  stage_rows(p_out, R, n, 15, 2, s_out + 15 * R, 1);
   path_0(n, s_x1, s_x2, s_out, P, a_w);
   path_1(n, s_x1, s_x2, s_out, P, a_w);
   path_2(n, s_x1, s_x2, s_out, P, a_w);

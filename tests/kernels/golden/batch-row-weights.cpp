@@ -1,7 +1,7 @@
 // batch schedule: tiles of 16 rows, 16 lanes of float32
 //   path 0: 2x1o x 1x1o -> 3x0e (uvw); matrix products, 3 non-zeros
 // opens w
-// prelude d8fe0394f6d6
+// prelude f4e9a1662f66
 // path 0: 2x1o x 1x1o -> 3x0e (uvw)
 static void path_0(int n, num* s_x1, num* s_x2, num* s_out, num* P, num* a_w, real* const* q_w) {
   for (int u0 = 0; u0 < 2; u0 += 2) {
@@ -28,18 +28,18 @@ static void path_0(int n, num* s_x1, num* s_x2, num* s_out, num* P, num* a_w, re
           }
         }
       }
-      unstage_rows(a_w, q_w, n, 0 + u2 * 3, (u3 - u2) * 3, 1);
+      unstage_rows(a_w, q_w, R, n, 0 + u2 * 3, (u3 - u2) * 3, 1);
     }
   }
 }
 static void tile(int n, const real* const* p_x1, const real* const* p_x2, const real* const* p_out, num* s_x1, num* s_x2, num* s_out, num* P, num* a_w, real* const* q_w) {
-  stage_rows(p_x1, n, 0, 2, s_x1 + 0 * R, 3);
-  stage_rows(p_x1, n, 2, 2, s_x1 + 1 * R, 3);
-  stage_rows(p_x1, n, 4, 2, s_x1 + 2 * R, 3);
-  stage_rows(p_x2, n, 0, 1, s_x2 + 0 * R, 3);
-  stage_rows(p_x2, n, 1, 1, s_x2 + 1 * R, 3);
-  stage_rows(p_x2, n, 2, 1, s_x2 + 2 * R, 3);
-  stage_rows(p_out, n, 0, 3, s_out + 0 * R, 1);
+  stage_rows(p_x1, R, n, 0, 2, s_x1 + 0 * R, 3);
+  stage_rows(p_x1, R, n, 2, 2, s_x1 + 1 * R, 3);
+  stage_rows(p_x1, R, n, 4, 2, s_x1 + 2 * R, 3);
+  stage_rows(p_x2, R, n, 0, 1, s_x2 + 0 * R, 3);
+  stage_rows(p_x2, R, n, 1, 1, s_x2 + 1 * R, 3);
+  stage_rows(p_x2, R, n, 2, 1, s_x2 + 2 * R, 3);
+  stage_rows(p_out, R, n, 0, 3, s_out + 0 * R, 1);
   path_0(n, s_x1, s_x2, s_out, P, a_w, q_w);
 }
 extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const void*, i64 rows, i64 channels) {

@@ -3,7 +3,7 @@
 //   path 1: 16x1o x 16x1o -> 16x1e (uvv); 6 non-zeros
 //   path 2: 16x1o x 16x1o -> 16x1e (uvu); 6 non-zeros
 // opens out
-// prelude d8fe0394f6d6
+// prelude f4e9a1662f66
 // path 0: 16x1o x 16x1o -> 256x0e (uvuv)
 static void path_0(int n, num* s_x1, num* s_x2, num* a_out, const num* weights) {
   for (int u = 0; u < 16; ++u) {
@@ -77,14 +77,14 @@ static void path_2(int n, num* s_x1, num* s_x2, num* a_out, const num* weights) 
   }
 }
 static void tile(int n, const real* const* p_x1, const real* const* p_x2, real* const* q_out, num* s_x1, num* s_x2, num* a_out, const num* weights) {
-  stage_rows(p_x1, n, 0, 48, s_x1 + 0 * R, 1);
-  stage_rows(p_x2, n, 0, 48, s_x2 + 0 * R, 1);
+  stage_rows(p_x1, R, n, 0, 48, s_x1 + 0 * R, 1);
+  stage_rows(p_x2, R, n, 0, 48, s_x2 + 0 * R, 1);
   clear(a_out, 304 * R);
   path_0(n, s_x1, s_x2, a_out, weights);
   path_1(n, s_x1, s_x2, a_out, weights);
   path_2(n, s_x1, s_x2, a_out, weights);
-  unstage_rows(a_out + 0 * R, q_out, n, 0, 256, 1);
-  unstage_rows(a_out + 256 * R, q_out, n, 256, 48, 1);
+  unstage_rows(a_out + 0 * R, q_out, R, n, 0, 256, 1);
+  unstage_rows(a_out + 256 * R, q_out, R, n, 256, 48, 1);
 }
 extern "C" __attribute__((visibility("default"))) int tpgen_kernel(const real* const* given, real* const* opened, const void*, i64 rows, i64 channels) {
   const real* const x1 = given[0];

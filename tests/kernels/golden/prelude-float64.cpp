@@ -83,4 +83,10 @@ void multiply(bool add, num* C, i64 cm, const num* A, i64 am, i64 ak, const num*
   for (int n = 0; n < WHOLE; n += V * W) panel<V>(add, C + n, cm, A, am, ak, B + n, bk, M, K);
   if constexpr (REST) panel<REST>(add, C + WHOLE, cm, A, am, ak, B + WHOLE, bk, M, K);
 }
+static inline void multiply_columns(
+    int N, bool add, num* C, i64 cm, const num* A, i64 am, i64 ak, const num* B, i64 bk, int M, int K) {
+  int n = 0;
+  for (; n + 2 * W <= N; n += 2 * W) panel<2>(add, C + n, cm, A, am, ak, B + n, bk, M, K);
+  for (; n < N; n += W) panel<1>(add, C + n, cm, A, am, ak, B + n, bk, M, K);
+}
 // correlation.h
