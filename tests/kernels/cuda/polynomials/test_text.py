@@ -14,7 +14,7 @@ from tests.golden import check_golden, without_headers
 from tests.kernels.cuda.polynomials.standin import PolynomialStandIn
 from tests.kernels.cuda.polynomials.test_calls import Case
 from tests.machine import needs_compiler
-from tests.polynomials import mixed, small_mixed, small_symmetric
+from tests.polynomials import mixed, small_symmetric
 from tpgen.kernels.cuda.chips import chip_of
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.placement import place_polynomial
@@ -24,7 +24,6 @@ from tpgen.planner.plan import Plan
 FOLDER = Path(__file__).parent / "golden"
 GOLDEN = {
     "symmetric-second": (small_symmetric(), "second", "float32", 90),
-    "mixed-forward-bfloat16": (small_mixed(), "forward", "bfloat16", 80),
 }
 
 
