@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.fx import graph_module
 
 from tpgen.networks.conversion.convert import convert
-from tpgen.networks.copies import copy_to_call
+from tpgen.networks.copies import copy_of, copy_to_call
 
 
 class Network(nn.Module):
@@ -24,6 +24,14 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return self.layer(self.second(self.first(x, y), y))
+
+
+def test_parameters_of_a_scripted_copy_are_leaves() -> None:
+    network = nn.Sequential(torch.jit.script(nn.Linear(2, 3)), nn.Linear(3, 1))
+    network[1].bias.requires_grad_(False)
+    copied = copy_of(network)
+    assert all(x.is_leaf for x in copied.parameters())
+    assert [x.requires_grad for x in copied.parameters()] == [True, True, True, False]
 
 
 def test_a_copy_to_call_traces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

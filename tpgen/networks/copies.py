@@ -34,8 +34,11 @@ def copy_of(network: _Network) -> _Network:
     (True, False)
     """
     shared = [x for m in network.modules() for x in vars(m).values() if isinstance(x, _SHARED)]
-    with _Detaching():
-        return deepcopy(network, {id(x): x for x in shared})
+    with torch.no_grad(), _Detaching():  # with gradients on, parameters of a scripted copy are no leaves
+        copied = deepcopy(network, {id(x): x for x in shared})
+    for own, copy in zip(network.parameters(), copied.parameters(), strict=True):
+        copy.requires_grad_(own.requires_grad)
+    return copied
 
 
 def copy_to_call(network: _Network) -> _Network:

@@ -315,6 +315,7 @@ RIGHT: dict[str, Planted] = {
     "atoms that fill up, in one place": Planted(
         "finite", Directions, filled, said={"irreps_out": {"order": "cartesian_tensors"}}),
     "a layer norm": _layer("third order", lambda: Normed(nn.LayerNorm(4))),
+    "weight norms": _layer("second order", lambda: Normed(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)))),
     "a batch norm in training": _layer("third order", lambda: Normed(nn.BatchNorm1d(4))),
     "dropout in any order": _layer("permutation", DROPPED),
     "dropout, turned": _layer("equivariant", DROPPED),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.tools.verification.lattices import Lists, wide
-from tests.tools.verification.molecules import FAULTS, RIGHT, TOLD, molecules
+from tests.tools.verification.molecules import CUTOFF, FAULTS, RIGHT, TOLD, Molecule, molecules
 from tpgen.tools.verification.findings import FAILED, NOT_COMPARED
 from tpgen.tools.verification.verify import LAWS, Verification, verify
 
@@ -39,6 +39,32 @@ def test_what_may_be_meant_is_told(name: str) -> None:
 def test_no_law_accuses_what_is_right(name: str, training: bool) -> None:
     report = verified(RIGHT[name], QUICK, training)
     assert not report.failed, [f for f in report.findings if f.status == FAILED]
+
+
+class Given(Molecule):
+    """Edges are given, and a cutoff ends them only where the network says so."""
+
+    def __init__(self, ends: bool) -> None:
+        super().__init__()
+        self.ends = ends
+
+    def forward(self, positions: Tensor, species: Tensor, edge_index: Tensor) -> Tensor:  # type: ignore[override]
+        i, j = edge_index
+        r = self.lengths(positions, i, j)
+        inside = (r < CUTOFF) | (not self.ends)
+        pairs = self.weigh[species[j]].sum(1) * torch.where(inside, 1 - (r / CUTOFF) ** 2, 0.0) ** 4
+        return (self.alone[species].sum() + pairs.sum()).reshape(1)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_cutoff_that_does_not_end_given_edges_is_told(ends: bool) -> None:
+    positions, species, batch = molecules()
+    edges = torch.stack(Molecule().neighbours(positions, batch))
+    report = verify(Given(ends), [positions, species, edges], irreps_out=["energy"], only=["smooth"])
+    told = [f.why for f in report.findings if f.part == "long edges"]
+    assert not report.failed
+    assert ends or "no cutoff ends them" in told[0]
+    assert not (ends and told)
 
 
 class Open(Lists):

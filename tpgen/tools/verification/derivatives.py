@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ STEPS, DIRECTIONS = (5e-5, 5e-6, 5e-7), 3  # the shorter ones where a function b
 DERIVATIVE_LIMIT = 1e-6  # of derivatives that are compared with differences in float64
 ASIDE, AWAY = 2, 3e-3  # operands that are moved a little, and how far relative to the largest entry
 KINK = "on a kink: it holds where points are moved a little, and not where derivatives jump, as at a cutoff"
-OF_TORCH = "torch's own third derivatives of layer and batch norms are wrong: with their formula the law holds"
+OF_TORCH = "torch's own higher derivatives of layer, batch or weight norms are wrong: with their formula the law holds"
 FREED = "the network frees its graph: give it in the mode, and with the arguments, of a training step"
 DETACHED = "the network detaches {name}, by its own choice, and its energy has no gradient by the caller's"
 NOT_DIFFERENTIABLE = "nothing of the results can be differentiated"
@@ -34,7 +35,10 @@ NOT_DIFFERENTIABLE = "nothing of the results can be differentiated"
 
 @contextmanager
 def with_own_norms() -> Iterator[None]:
-    """Replace torch's layer norms, and batch norms in training, by formulas."""
+    """Replace torch's layer norms, weight norms, and batch norms in training, by formulas."""
+
+    def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+        return v * (g / torch.norm_except_dim(v, 2, dim))
 
     def layer_norm(x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
         return _normalized(x, tuple(range(-len(shape), 0)), (), weight, bias, eps)
@@ -55,6 +59,8 @@ def with_own_norms() -> Iterator[None]:
     with (
         replaced_attribute(functions, "layer_norm", lambda own: layer_norm),
         replaced_attribute(functions, "batch_norm", batch_norm),
+        replaced_attribute(torch, "_weight_norm", lambda own: weight_norm),
+        replaced_attribute(import_module("torch.nn.utils.weight_norm"), "_weight_norm", lambda own: weight_norm),
     ):
         yield
 

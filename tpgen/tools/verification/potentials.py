@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from tpgen.tools.verification.derivatives import normal_draws
 from tpgen.tools.verification.findings import Outcome, Pair
-from tpgen.tools.verification.graphs import spacing
+from tpgen.tools.verification.graphs import spacing, with_edges
 from tpgen.tools.verification.laws import Outcomes, prefixed_parts
 from tpgen.tools.verification.reading import Reading
 from tpgen.tools.verification.subject import FRAMES, Subject, TensorsByName
@@ -32,6 +33,8 @@ SPACE = ("points", "cell", "vectors")
 STRAINED = (FRAMES["cartesian_points"], FRAMES["cartesian_vectors"])
 STRETCH, GRID, HALVINGS, PLACES = 2.0, 96, 24, 2  # how far the smooth law stretches, and how closely it looks where
 UNITS, OF_SLOPES = 4096, 64  # of the last place: of sums of many edges and layers, and of one difference of energies
+LONG, ALIKE = 8.0, 1e-6  # a stretch beyond any cutoff, and the share of the energy of edges that may be left there
+NO_CUTOFF = "edges {:.0f} times as long still change the energy: no cutoff ends them, so leave longer ones out"
 STRETCHES = (-0.1, 0.1)  # how the energy that edges have is seen, without that of atoms alone
 SLOPE = "slope"
 
@@ -229,13 +232,31 @@ def strained_energy(subject: Subject, direction: Tensor, amount: float) -> Tenso
 def smooth(subject: Subject) -> Outcomes:
     """Look for jumps of energy and forces under stretching, and along one atom's path."""
     exact = subject.in_float64()
-    found = _jumps_along_path(
-        exact, partial(stretched_operands, exact), torch.linspace(1.0, STRETCH, GRID, dtype=torch.float64)
-    )
+    stretches = torch.linspace(1.0, STRETCH, GRID, dtype=torch.float64)
+    jumps = _jumps_along_path(exact, partial(stretched_operands, exact), stretches)
+    found: dict[str, Outcome] = {**jumps, **_long_edges_remark(exact)}
     if (pair := shortest_edge_of(exact)) is None:
         return found
     way = torch.linspace(0.0, 1.0, GRID // 2, dtype=torch.float64)
     return found | prefixed_parts("one atom", _jumps_along_path(exact, partial(_with_atom_on_path, exact, *pair), way))
+
+
+def _long_edges_remark(subject: Subject) -> Outcomes:
+    """Say that edges far longer than the given ones change the energy, as beyond a cutoff without a mask."""
+    reading = subject.reading
+    if not isinstance(reading, Reading) or reading.graph.ends is None or reading.graph.cells is not None:
+        return {}
+
+    def energy_of_edges(stretch: float) -> Tensor:
+        graph = replace(reading.graph, points=stretch * reading.graph.points)
+        none = with_edges(graph, torch.zeros(0, dtype=torch.int64))
+        with_all, without = (_total_energy(subject, subject(reading.written(one))) for one in (graph, none))
+        return (with_all - without).abs()
+
+    with suppress(Exception):  # it may need edges
+        if energy_of_edges(LONG) > ALIKE * energy_of_edges(1.0):
+            return {"long edges": NO_CUTOFF.format(LONG)}
+    return {}
 
 
 def _jumps_along_path(subject: Subject, path: Callable[[float], TensorsByName], grid_points: Tensor) -> dict[str, Pair]:

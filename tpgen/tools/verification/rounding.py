@@ -22,7 +22,7 @@ UNEXPLAINED = 0.2  # of what a network may be wrong by: what is further apart is
 PLACES, MARGIN = 4, 20.0  # inputs moved by a rounding, and how many times as far as there results may be
 WIDE = (torch.float32, torch.float64)
 FAR, MOVE = 400.0, 0.01  # by the distance of the nearest points
-COARSE_FROM = 0.01
+COARSE_FROM, COARSE_ERROR = 0.01, 5e-5  # relative to the difference, and in the energy's unit
 COARSE = "differences of energies are wrong by {:.0%} where points move by {:.1g}: sum large energies in float64"
 SMALL = "small beside numbers that it is made of: {dtype} rounds it by {apart:.1e}"
 DRAWS_OTHERS = "calls draw random numbers, of which float64 has others"
@@ -126,8 +126,11 @@ def _energy_difference_remark(subject: Subject, exact: Subject, operands: Tensor
         own = (network_results(subject, moved)[energy] - network_results(subject, operands)[energy]).sum()
     except NotCompared:
         return {}
-    lost = float((own - change).abs() / change.abs().clamp(min=1e-300))
-    return {"differences of energies": COARSE.format(lost, step)} if COARSE_FROM < lost < 1e3 else {}
+    error = float((own - change).abs())
+    lost = error / max(float(change.abs()), 1e-300)
+    if error < COARSE_ERROR or not COARSE_FROM < lost < 1e3:
+        return {}
+    return {"differences of energies": COARSE.format(lost, step)}
 
 
 def _largest_entry(x: Tensor) -> float:

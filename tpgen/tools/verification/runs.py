@@ -7,7 +7,8 @@ import logging
 import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -261,7 +262,24 @@ def saved(subject: Subject) -> Outcomes:
     left = [name for name, x in buffers if name not in held and x.is_floating_point() and x.numel()]
     if subject.kind == "network" and left:
         found["buffers"] = f"no state_dict holds {', '.join(left[:8])}: they must come from the constructor"
-    return {**found, **_unregistered_outcomes(subject)} if subject.kind == "network" else found
+    if subject.kind != "network":
+        return found
+    return {**found, **_copy_after_call(subject), **_unregistered_outcomes(subject)}
+
+
+def _copy_after_call(subject: Subject) -> dict[str, Outcome]:
+    """Say that deepcopy fails after a call, as for results that are kept with their graph."""
+    if subject.fresh is None:
+        return {}
+    module = subject.fresh_copy()
+    with suppress(Exception):
+        deepcopy(module)
+        subject.call(module, subject.arguments())
+        try:
+            deepcopy(module)
+        except Exception as error:
+            return {"copy after a call": f"a call keeps tensors with their graph, and deepcopy fails: {reason(error)}"}
+    return {}
 
 
 class Unregistered(Exception):

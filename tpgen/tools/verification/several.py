@@ -21,7 +21,14 @@ from tpgen.tools.verification.indices import GRAPHS
 from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pairs
 from tpgen.tools.verification.reading import Reading, tensor_row_count
 from tpgen.tools.verification.subject import STILL, Subject, TensorsByName
-from tpgen.tools.verification.systems import CRYSTAL, altered_graph, network_results, one_atom_crystal, reading_of
+from tpgen.tools.verification.systems import (
+    CRYSTAL,
+    altered_graph,
+    network_results,
+    one_atom_crystal,
+    reading_of,
+    species_of_atoms,
+)
 
 VIRIALS = ("virial", "virials")
 FAR = 100.0  # how many times as far as their size two copies of a system are from each other
@@ -269,7 +276,7 @@ def _graph_of_other_size(reading: Reading, graph: AtomGraph) -> AtomGraph:
 def _one_species_graphs(reading: Reading, graph: AtomGraph) -> dict[str, AtomGraph]:
     # The graph with an atom of the largest, or smallest, species in all places; none where all are of one.
     for name in reading.named("atoms"):
-        kinds = _species_of_atoms(reading.values[name])
+        kinds = species_of_atoms(reading.values[name])
         if kinds is None or len(kinds) != len(reading.graph.points):
             continue
         own = kinds[graph.atoms]
@@ -280,11 +287,3 @@ def _one_species_graphs(reading: Reading, graph: AtomGraph) -> dict[str, AtomGra
                 for which, place in places.items()
             }
     return {}
-
-
-def _species_of_atoms(x: Tensor) -> Tensor | None:
-    # What each atom is, as integers or as rows with a single one; None where a tensor says no such thing.
-    if not x.is_floating_point():
-        return x.flatten()
-    single = x.dim() == 2 and bool(((x == 0) | (x == 1)).all()) and bool((x.sum(1) == 1).all())
-    return x.argmax(1) if single else None

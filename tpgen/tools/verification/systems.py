@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
+from itertools import combinations
 
 import torch
 from torch import Tensor
@@ -33,6 +34,8 @@ STRAIN = 0.06  # of another graph's cell
 CRYSTAL, EDGE = "of one atom", 0.9  # and the edge of its cube, by the distance of the nearest points
 DENSE, CROWD, ASIDE = "of many neighbours", 60, 0.5  # atoms, and how far they are from those that they repeat
 CLOSE = 0.08  # the distance of two points that are close, by that of the nearest
+EQUAL_SPECIES = "results do not tell {} {} from {}: both may share a row of an embedding, or it is meant"
+_MOST_SPECIES = 4  # of which each is put in the place of each other one
 
 NO_BATCH = "no tensor named batch says which graph an atom is in"
 NO_EDGES = "no integers say which atoms edges join: call them edge_index, or src and dst, or say so by irreps_in"
@@ -98,9 +101,37 @@ def permuted_atoms(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
     return got, _reordered_results(subject, straight, got, order)
 
 
+def species_of_atoms(x: Tensor) -> Tensor | None:
+    """Species of each atom, from integers or one-hot rows; None for another tensor."""
+    if not x.is_floating_point():
+        return x.flatten()
+    single = x.dim() == 2 and bool(((x == 0) | (x == 1)).all()) and bool((x.sum(1) == 1).all())
+    return x.argmax(1) if single else None
+
+
+def _equal_species_remark(subject: Subject) -> dict[str, Outcome]:
+    """Name two species that results do not tell apart, as two that share a row of an embedding."""
+    reading = reading_of(subject)
+    for name in reading.named("atoms"):
+        species = species_of_atoms(reading.values[name])
+        if species is None or len(species) != len(reading.graph.points):
+            continue
+        with suppress(NotCompared):
+            for one, other in combinations(species.unique().tolist()[:_MOST_SPECIES], 2):
+                atoms = reading.graph.atoms.clone()
+                atoms[species[atoms] == one] = int((species == other).nonzero()[0])
+                straight = network_results(subject, subject.given)
+                found = network_results(subject, reading.written(replace(reading.graph, atoms=atoms)))
+                if all(torch.equal(x, found[key]) for key, x in straight.items()):
+                    return {"species": EQUAL_SPECIES.format(name, one, other)}
+    return {}
+
+
 def permuted_systems(subject: Subject) -> Outcomes:
-    """Compare results of permuted rows or atoms, also with an isolated atom last."""
+    """Compare results of permuted rows or atoms, also with an isolated atom last; name species with equal results."""
     found = dict(laws.permutation(subject))
+    if isinstance(subject.reading, Reading):
+        found |= _equal_species_remark(subject)
     graph = subject.reading.graph if isinstance(subject.reading, Reading) else None
     if graph is None:
         return found
