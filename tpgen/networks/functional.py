@@ -51,7 +51,9 @@ def functional(graph: fx.Graph) -> bool:
     for node in order:
         if node.op == "call_function" and _schema(node) is not None and _schema(node).is_mutable:
             plain: Any = _functional_counterpart(node)
-            if plain is None or any(order[user] > order[node] for view in _views(node) for user in view.users):
+            if plain is None or any(
+                order[user] > order[node] for view in _views_of_written(node) for user in view.users
+            ):
                 return False
             written: Any = node.args[0]
             written.replace_all_uses_with(node, lambda user, after=order[node]: order[user] > after)
@@ -75,10 +77,10 @@ def _functional_counterpart(node: fx.Node) -> Any:
     return getattr(getattr(torch.ops.aten, operation[:-1], None), overload or "default", None)
 
 
-def _views(node: fx.Node) -> set[fx.Node]:
-    written: Any = node.args[0]
+def _views_of_written(write: fx.Node) -> set[fx.Node]:
+    written: Any = write.args[0]
     found: set[fx.Node] = set()
-    pending = [user for user in written.users if user is not node]
+    pending = [user for user in written.users if user is not write]
     while pending:
         view = pending.pop()
         if view not in found and aliases(view):

@@ -75,7 +75,9 @@ _NARROW = 0.5  # room of a line that passes a rank, of that of a node
 
 
 @dataclass(frozen=True)
-class _EdgeBend:
+class _EdgeAtRank:
+    """Stand-in node where an edge's line passes a rank between its two ends."""
+
     source: Hashable
     target: Hashable
     rank: int
@@ -97,7 +99,7 @@ def layered(
     depth = _rank_of_nodes(reads, set(inputs))
     above: dict[Hashable, list[Hashable]] = {node: [] for node in reads}
     chains: dict[tuple[Node, Node], list[Hashable]] = {
-        (one, node): [one, *(_EdgeBend(one, node, n) for n in range(depth[one] + 1, depth[node])), node]
+        (one, node): [one, *(_EdgeAtRank(one, node, n) for n in range(depth[one] + 1, depth[node])), node]
         for node in reads
         for one in dict.fromkeys(reads[node])
     }
@@ -106,7 +108,7 @@ def layered(
             above.setdefault(other, []).append(one)
     ranks: list[list[Hashable]] = [[] for _ in range(1 + max(depth.values(), default=0))]
     for one in above:
-        ranks[one.rank if isinstance(one, _EdgeBend) else depth[one]].append(one)  # type: ignore[index]
+        ranks[one.rank if isinstance(one, _EdgeAtRank) else depth[one]].append(one)  # type: ignore[index]
     x = _x_positions(ranks, above)
     y: dict[Hashable, float] = {one: -n for n, rank in enumerate(ranks) for one in rank}
     lines = {ends: [(x[one], y[one]) for one in chain] for ends, chain in chains.items()}
@@ -151,7 +153,7 @@ def _x_in_rank(rank: Sequence[Hashable], wanted: Sequence[float]) -> list[float]
 
 
 def _node_width(one: Hashable) -> float:
-    return _NARROW if isinstance(one, _EdgeBend) else 1.0
+    return _NARROW if isinstance(one, _EdgeAtRank) else 1.0
 
 
 def _mean(values: Sequence[float], default: float) -> float:

@@ -322,7 +322,8 @@ class BatchText:
     def __init__(self, placement: BatchPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
 
-    def write(self) -> None:
+    def write_functions(self) -> None:
+        """Write the static functions that the kernel's driver calls for its rows."""
         for path in self.p.sweep.paths:
             self._write_path_function(path)
         self._write_tile_function()
@@ -409,15 +410,16 @@ class BatchText:
             vectors.body(path.stages[0].statements, place)
 
     def write_weights(self) -> None:
-        """Write shared weights into scratch."""
+        """Write statements that convert shared weights into scratch."""
         self.w.line(f"for (i64 m = 0; m < {self.p.dim['w']}; ++m) weights[m] = widen(w[m]);")
 
     def write_weight_sums(self) -> None:
-        """Write the sum of weight gradients over blocks."""
+        """Write statements that sum weight gradients over blocks and store the sums."""
         add_block_sums(self.w, self.p.weight_scratch)
         self.w.line(f"for (i64 m = 0; m < {self.p.dim['w']}; ++m) d_w[m] = narrow(sums[m]);")
 
     def write_rows(self) -> None:
+        """Write statements that compute the rows of one block."""
         w, owner = self.w, self.p.owner
         if owner:
             w.line("const i64 from = owner_at(first, owners, b * span), to = owner_at(first, owners, (b + 1) * span);")

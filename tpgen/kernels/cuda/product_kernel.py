@@ -62,6 +62,7 @@ class ProductKernel(CudaKernel):
         return [*fields.values()]
 
     def recall_orders(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
+        """Return the remembered orders of a call's indices, or None for new indices."""
         device = cuda_device_of([like])
         loaded, capture = self._loaded.get(device), captures.capture_of(device)
         if loaded is None:

@@ -12,7 +12,7 @@ from tpgen.form.form import Term
 from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.placement.values import ChannelSchedule, PlacedTable, View
-from tpgen.kernels.rows import EDGE_PAIRS, Rules
+from tpgen.kernels.rows import EDGE_PAIRS, RowRules
 from tpgen.kernels.sweep.statements import Load, Tabulate
 from tpgen.kernels.sweep.sweep import PathSweep, Sweep, make_sweep, raised_text
 from tpgen.kernels.sweep.terms import INDEX, SLOTS, given_slots, operand_of
@@ -31,7 +31,7 @@ class ChannelPlacement(OpenedSlots):
     opened: tuple[str, ...]
     owner: str | None
     raised: tuple[str, ...] = field(default=(), kw_only=True)
-    rules: Rules = field(default=(), kw_only=True)
+    rules: RowRules = field(default=(), kw_only=True)
 
     @cached_property
     def sweep(self) -> Sweep:
@@ -227,7 +227,8 @@ class ChannelPlacement(OpenedSlots):
         return tabulated + [(v.start, v.outer * v.channels * v.inner) for v in self.schedule.views_of(operand)]
 
     @property
-    def lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Describe the channel placement in text lines, each with its paths (none: shared)."""
         t = self.schedule.target
         owned = f", summed by the owner of {self.owner}" if self.owner else ""
         yield (

@@ -124,7 +124,8 @@ class PolynomialPlacement(TextOfPaths):
         return {size for size in sizes if size < self.target.lanes}
 
     @property
-    def lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Describe the polynomial placement in text lines, each with its paths (none: shared)."""
         lanes, areas = self.target.lanes, sum(self.scratch.values())
         number = max(4, self.target.itemsize)  # what is computed with
         rows = f"up to {self.span}" if self.span else "all"

@@ -19,7 +19,7 @@ from torch import Tensor
 from tpgen.base._torch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 from tpgen.base.remember import remembered
 from tpgen.form.call import Call, Slot
-from tpgen.form.derivative import CallPart, parts_of, summed_parts
+from tpgen.form.derivative import CallPart, level_free_parts, summed_parts
 from tpgen.kernels.cuda import orders
 from tpgen.kernels.rows import ELEMENTS, SHARED
 from tpgen.kernels.runtime.batching import fold_batch
@@ -161,7 +161,7 @@ class _Sum(NamedTuple):
 @remembered("calls as sums of calls without levels")
 def _split_into_kernel_calls(text: str) -> _Sum:
     call = Call.parse(text)
-    parts, raised = parts_of(call, SLOTS), tuple(slot.operand for slot in call.given if slot.levels)
+    parts, raised = level_free_parts(call, SLOTS), tuple(slot.operand for slot in call.given if slot.levels)
     return _Sum(parts, len(parts) > 1 and call == raised_call(tuple(slot.operand for slot in call.opened), raised))
 
 

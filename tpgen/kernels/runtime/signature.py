@@ -11,7 +11,7 @@ from torch import Tensor
 from tpgen.base.errors import InputError, PlanError
 from tpgen.form.call import Call
 from tpgen.kernels.build.compiler import COMPUTED, DTYPES
-from tpgen.kernels.rows import DESTINATIONS, GROUPED, INDEXED, PAIRED, ROWS, SHARED, WAYS, RowIndex, Rules
+from tpgen.kernels.rows import DESTINATIONS, GROUPED, INDEXED, PAIRED, ROWS, SHARED, WAYS, RowIndex, RowRules
 from tpgen.kernels.runtime.call import FormCall, OperandShape
 from tpgen.kernels.runtime.description import AnyDescription
 from tpgen.kernels.runtime.pairs import check_pairs
@@ -29,7 +29,7 @@ class _Given(NamedTuple):
 class CallSignature:
     """Given and opened tensors of a call.  Raises `PlanError` or `InputError` for unknown slots."""
 
-    def __init__(self, description: AnyDescription, call: Call, rules: Rules) -> None:
+    def __init__(self, description: AnyDescription, call: Call, rules: RowRules) -> None:
         self.parts = description.parts(call, rules)
         self.call, self.rules, self._description = call, rules, description
         self.groups = description.groups

@@ -37,7 +37,7 @@ def benchmark_calls(request: Request, nodes: int | None = None) -> dict[str, Cal
 
 
 def seconds_of_paths(request: Request, seconds: float) -> dict[int, float]:
-    """Time each path as a product of its own, in turn with the others; return median seconds."""
+    """Time each path as a product of its own, in turn, ``seconds`` each; return medians by path."""
     # in turn, so that other load falls on all paths; the sum exceeds the product's time, as paths share work
     plan, calls = request.plan, {}
     for n, paths in plan.by_instruction.items():

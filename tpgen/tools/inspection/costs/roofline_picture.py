@@ -38,7 +38,7 @@ def roofline(found: Explained, interactive: bool = False) -> str:
 
     labels = _Labels()
     parts = _grid_lines(at, left, right, low, high)
-    totals = _total_points(at, labels, found)  # first, as what they name is one point
+    totals = _product_points(at, labels, found)  # first, as what they name is one point
     parts += _ceiling_lines(at, labels, ceilings, left, right)
     parts += [*(_path_point(path, *at(intensity, rate)) for path, intensity, rate in found.points), *totals]
     # on the interactive page a path's point appears when the path is chosen
@@ -109,7 +109,7 @@ def _path_point(path: PathExplanation, x: float, y: float) -> str:
     )
 
 
-def _total_points(at: _ToPixels, labels: _Labels, found: Explained) -> list[str]:
+def _product_points(at: _ToPixels, labels: _Labels, found: Explained) -> list[str]:
     parts = []
     for name, rate in found.rates.items():
         x, y = at(found.intensity, rate)

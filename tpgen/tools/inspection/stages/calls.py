@@ -20,7 +20,7 @@ from tpgen.emitter.polynomial import emit_polynomial
 from tpgen.form.call import Call
 from tpgen.form.polynomial import PolynomialForm, Variable, polynomial_of
 from tpgen.form.sampling import polynomial_shape
-from tpgen.kernels.rows import ELEMENTS, Rules
+from tpgen.kernels.rows import ELEMENTS, RowRules
 from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, named_call
 from tpgen.kernels.sweep.monomials import COEFFICIENTS, PolynomialSweep, make_polynomial_sweep, stored_value
 from tpgen.kernels.sweep.statements import Component, Statement, Value
@@ -142,7 +142,7 @@ class PolynomialRequest(Request):
         return lines
 
     @property
-    def _rules(self) -> Rules:
+    def _rules(self) -> RowRules:
         return (ELEMENTS,)
 
     @property
