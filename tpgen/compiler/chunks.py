@@ -137,9 +137,11 @@ class Chunked(Differentiable[Any]):
         return record_call(self, made, (function,), *arguments)
 
     def call(self, arguments: Sequence[Any], rest: tuple) -> tuple:
+        """Join row arguments and a `RowFunction` to a call."""
         return arguments, *rest
 
     def pull_back(self, call: Any, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]) -> list[Tensor | None]:
+        """Compute wanted gradients in chunks of rows."""
         (arguments, function), there = call, [c for c in cotangents if c is not None]
         places = [n for n, yes in enumerate(wanted) if yes]
         found: list[Tensor | None] = [None] * len(arguments)

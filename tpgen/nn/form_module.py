@@ -116,6 +116,7 @@ class FormModule(PlannedModule):
         return {"layout": self.layout, **super().inspection_options()}
 
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
+        """Return numbers of rows, and of nodes for a convolution."""
         given = signature(type(self).forward).bind(self, *args, **kwargs).arguments
         if self.edges:
             nodes = given["x"].shape[0]

@@ -76,7 +76,7 @@ _NARROW = 0.5  # room of a line that passes a rank, of that of a node
 
 @dataclass(frozen=True)
 class _EdgeAtRank:
-    """Stand-in node where an edge's line passes a rank between its two ends."""
+    """Placeholder node for the point at which an edge's line passes a rank between its two ends."""
 
     source: Hashable
     target: Hashable

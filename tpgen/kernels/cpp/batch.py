@@ -152,6 +152,7 @@ class MixingText:
         self.behind = placement.mixes_first(path.term)
 
     def write(self) -> None:
+        """Write the path in blocks of copies."""
         first, size, step = self.first, self.term.size(self.first), self.p.block(self.term) // self.inner
         whole = self.p.flipped(self.term)
         if whole and not self.behind:
@@ -271,6 +272,7 @@ class OwnWeightsText:
         self.opened = placement.opened
 
     def write(self) -> None:
+        """Write the path's loop over copies of input 1."""
         with self.w.block(f"for (int u = 0; u < {self.term.size('u')}; ++u)"):
             if "own" in self.p.scratch:
                 place = f"weights + {self.at}, 1, {self.mixed}, s_x2 + {self.y}, R, {self.mixed}, {self.v}"
@@ -323,7 +325,7 @@ class BatchText:
         self.p, self.s, self.w = placement, placement.schedule, w
 
     def write_functions(self) -> None:
-        """Write the static functions that the kernel's driver calls for its rows."""
+        """Write the static functions that the driver calls for its rows."""
         for path in self.p.sweep.paths:
             self._write_path_function(path)
         self._write_tile_function()
@@ -410,16 +412,16 @@ class BatchText:
             vectors.body(path.stages[0].statements, place)
 
     def write_weights(self) -> None:
-        """Write statements that convert shared weights into scratch."""
+        """Write shared weights into scratch."""
         self.w.line(f"for (i64 m = 0; m < {self.p.dim['w']}; ++m) weights[m] = widen(w[m]);")
 
     def write_weight_sums(self) -> None:
-        """Write statements that sum weight gradients over blocks and store the sums."""
+        """Write the sum of weight gradients over blocks."""
         add_block_sums(self.w, self.p.weight_scratch)
         self.w.line(f"for (i64 m = 0; m < {self.p.dim['w']}; ++m) d_w[m] = narrow(sums[m]);")
 
     def write_rows(self) -> None:
-        """Write statements that compute the rows of one block."""
+        """Write the loop over rows of a block."""
         w, owner = self.w, self.p.owner
         if owner:
             w.line("const i64 from = owner_at(first, owners, b * span), to = owner_at(first, owners, (b + 1) * span);")

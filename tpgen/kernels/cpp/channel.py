@@ -27,7 +27,7 @@ class ChannelText:
         self.dtype = placement.schedule.target.dtype
 
     def write_functions(self) -> None:
-        """Write the static functions that the kernel's driver calls for its rows."""
+        """Write the static functions that the driver calls for its rows."""
         if self.p.in_parts:
             self._write_part_functions()
         else:
@@ -199,7 +199,7 @@ class ChannelText:
             self.w.line(f"add(r_{placed.operand} + ({place}) * W, {spelling.sum(s.terms)});")
 
     def write_weights(self) -> None:
-        """Write statements that convert shared weights into scratch."""
+        """Write shared weights into scratch."""
         for slot in self.p.given_weights:
             for v in self.s.views_of("w"):
                 shape = f"<{v.outer}, {v.channels}, {v.inner}>"
@@ -207,12 +207,12 @@ class ChannelText:
                     self.w.line(f"stage{shape}({identifier(slot)} + {v.start}, {weights_area(slot)} + {v.scratch});")
 
     def write_weight_sums(self) -> None:
-        """Write statements that sum weight gradients over blocks and store the sums."""
+        """Write the sum of weight gradients over blocks."""
         add_block_sums(self.w, self.p.weight_scratch)
         self._store_slot("w", "sums")
 
     def write_rows(self) -> None:
-        """Write statements that compute the rows of one block."""
+        """Write the loop over rows of a block."""
         (GroupBlocks if self.p.in_parts else RowBlocks)(self.p, self.w).write()
 
 

@@ -32,16 +32,16 @@ class KernelText(Protocol):
     """Writers that each schedule provides for the entry point."""
 
     def write_functions(self) -> None:
-        """Write the static functions that the kernel's driver calls for its rows."""
+        """Write the static functions that the driver calls for its rows."""
 
     def write_weights(self) -> None:
-        """Write statements that convert shared weights into scratch."""
+        """Write shared weights into scratch."""
 
     def write_weight_sums(self) -> None:
-        """Write statements that sum weight gradients over blocks and store the sums."""
+        """Write the sum of weight gradients over blocks."""
 
     def write_rows(self) -> None:
-        """Write statements that compute the rows of one block."""
+        """Write the loop over rows of a block."""
 
 
 def generate(placement: Placement) -> GeneratedSource:

@@ -17,7 +17,7 @@ class MatrixText:
         self.p, self.s, self.w = placement, placement.schedule, w
 
     def write_functions(self) -> None:
-        """Write the static functions that the kernel's driver calls for its rows."""
+        """Write the static functions that the driver calls for its rows."""
         arguments = ", ".join(f"{kind} {name}" for kind, name in self._arguments())
         with self.w.part("function tile"), self.w.block(f"static void tile({arguments})"):
             for o in self.p.staged:
@@ -131,7 +131,7 @@ class MatrixText:
         self.w.line(f"{function}<{term.source.mul}, {term.target.mul}>({memory} + {term.start}, {value}, {scratch});")
 
     def write_weights(self, memory: str = "w") -> None:
-        """Write statements that scale weights into scratch: [u][w] for out, [w][u] for x1."""
+        """Write scaled weights into scratch: [u][w] for out, [w][u] for x1."""
         for term in self.s.terms:
             with self.w.paths(term.path):
                 if "out" in self.p.opened:
@@ -142,7 +142,7 @@ class MatrixText:
                     )
 
     def write_weight_sums(self) -> None:
-        """Write statements that sum weight gradients over blocks and store the sums."""
+        """Write the sum of weight gradients over blocks."""
         size, w = self.p.block_sums, self.w
         if not self.p.by_element:
             add_block_sums(w, size)
@@ -164,7 +164,7 @@ class MatrixText:
             self.w.line(f"zero({memory} + {start}, {size});")
 
     def write_rows(self) -> None:
-        """Write statements that compute the rows of one block."""
+        """Write the loop over rows of a block."""
         w, by_element = self.w, self.p.by_element
         if by_element:
             w.line("const i64 e = t.element[b], begin = t.begin[b], end = least(t.first[e + 1], begin + span);")

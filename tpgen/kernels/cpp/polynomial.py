@@ -107,6 +107,7 @@ class _PolynomialText:
         self.dim = {slot: operand.dim for slot, operand in at.operands.items()}
 
     def write(self) -> GeneratedSource:
+        """Write all functions, and return the source."""
         for line in [*terms_text(self.at.plan).split("\n"), str(self.sweep.call)]:
             self.w.line(f"// {line}")
         self.w.raw(prelude(self.at.target, self.at.transpose_widths, self.at.target.lanes))

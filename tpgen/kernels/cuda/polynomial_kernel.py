@@ -68,6 +68,7 @@ class PolynomialKernel(CudaKernel):
         return 0
 
     def find_order(self, loaded: Loaded, call: KernelCall) -> tuple[int, Order | None]:
+        """Sort rows by element; return a fault code (0: none) and the order."""
         index = call.indices[0]
         if index.tensor is None:
             return 0, None

@@ -87,6 +87,7 @@ class ProductKernel(CudaKernel):
         return KnownRows(wide, orders, loaded.stream if keeps else None)
 
     def find_order(self, loaded: Loaded, call: KernelCall) -> tuple[int, EdgeRows | None]:
+        """Sort edges by owner; return a fault code (0: none) and the order."""
         p = loaded.placement
         return ordered_edges(p.by, call.indices, loaded.device, bool(p.scattered)) if call.indices else (0, None)
 

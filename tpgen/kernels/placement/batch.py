@@ -49,6 +49,7 @@ class BatchPlacement(OpenedSlots):
 
     @property
     def weight_scratch(self) -> int:
+        """Size of scratch for shared weights, else 0."""
         return self.schedule.target.whole(self.dim["w"]) if self.schedule.shared_weights else 0
 
     @cached_property
@@ -135,7 +136,7 @@ class BatchPlacement(OpenedSlots):
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Describe the batch placement in text lines, each with its paths (none: shared)."""
+        """Text lines of the batch placement, with their paths."""
         t = self.schedule.target
         owned = f", added to the owner of {self.owner}" if self.owner else ""
         yield f"batch placement: opens {', '.join(self.opened)}{owned}; {t.lanes} lanes of {t.dtype}", ()

@@ -51,6 +51,7 @@ class ChannelPlacement(OpenedSlots):
 
     @property
     def tail_widths_and_items(self) -> set[tuple[int, int]]:
+        """Widths and items of transposes at segment ends."""
         lanes = self.schedule.target.lanes
         return {(v.inner, v.channels % lanes) for v in self.schedule.views if v.channels % lanes}
 
@@ -117,6 +118,7 @@ class ChannelPlacement(OpenedSlots):
 
     @property
     def weight_scratch(self) -> int:
+        """Size of scratch for shared weights, else 0."""
         return self.schedule.scratch_size("w") if self.schedule.shared_weights else 0
 
     @property
@@ -228,7 +230,7 @@ class ChannelPlacement(OpenedSlots):
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Describe the channel placement in text lines, each with its paths (none: shared)."""
+        """Text lines of the channel placement, with their paths."""
         t = self.schedule.target
         owned = f", summed by the owner of {self.owner}" if self.owner else ""
         yield (

@@ -84,7 +84,7 @@ class MatrixSchedule(TextOfPaths):
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Describe the matrix schedule in text lines, each with its paths (none: shared)."""
+        """Text lines of the matrix schedule, with their paths."""
         rows = f"{self.rows} rows{' of one element' * self.by_element}"
         yield f"matrix schedule: tiles of {rows}, {self.target.lanes} lanes of {self.target.dtype}", ()
         yield from ((f"  path {p.path}: {p.text}; a matrix product", (p.path,)) for p in self.terms)
@@ -151,7 +151,7 @@ class MatrixSweep(TextOfPaths):
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Describe the matrix sweep in text lines, each with its paths (none: shared)."""
+        """Text lines of the matrix sweep, with their paths."""
         yield f"sweep: opens {', '.join(self.opened)}", ()
         for term in self.terms:
             yield f"  path {term.path}: {term.text}, times {term.coefficient:.6g}", (term.path,)
@@ -178,6 +178,7 @@ class MatrixPlacement(OpenedSlots):
 
     @property
     def tail_widths_and_items(self) -> set[tuple[int, int]]:
+        """Widths and items of transposes at segment ends."""
         lanes = self.schedule.target.lanes
         used = {(s.dim if s.mul_first else 1, s.mul % lanes) for o in ("x1", "out") for s in self.schedule.segments(o)}
         rest = {(1, t.target.mul % lanes) for t in self.schedule.terms}
@@ -245,7 +246,7 @@ class MatrixPlacement(OpenedSlots):
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Describe the matrix placement in text lines, each with its paths (none: shared)."""
+        """Text lines of the matrix placement, with their paths."""
         t = self.schedule.target
         each = "over rows and" if self.schedule.shared_weights else "for each row, over"
         yield f"matrix placement: opens {', '.join(self.opened)}; {t.lanes} lanes of {t.dtype}", ()

@@ -125,7 +125,7 @@ class PolynomialPlacement(TextOfPaths):
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Describe the polynomial placement in text lines, each with its paths (none: shared)."""
+        """Text lines of the polynomial placement, with their paths."""
         lanes, areas = self.target.lanes, sum(self.scratch.values())
         number = max(4, self.target.itemsize)  # what is computed with
         rows = f"up to {self.span}" if self.span else "all"

@@ -168,7 +168,7 @@ class ChannelSchedule(TextOfPaths):
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Describe the channel schedule in text lines, each with its paths (none: shared)."""
+        """Text lines of the channel schedule, with their paths."""
         yield f"channel schedule: {self.target.lanes} lanes of {self.target.dtype}, {len(self.tables)} tables", ()
         for t in self.terms:
             seen = [v for leg in t.legs if (v := self.view(t, leg.operand))]
@@ -222,7 +222,7 @@ class BatchSchedule(TextOfPaths):
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Describe the batch schedule in text lines, each with its paths (none: shared)."""
+        """Text lines of the batch schedule, with their paths."""
         yield f"batch schedule: tiles of {self.rows} rows, {self.target.lanes} lanes of {self.target.dtype}", ()
         for t in self.terms:
             products = "matrix products, " if t.mode.mixing else ""

@@ -94,10 +94,12 @@ class Operator(Differentiable[FormCall]):
         return (*tensors, *at), (len(at), *rest)
 
     def call(self, tensors: Sequence[Any], rest: tuple) -> FormCall:
+        """Join tensors, the last being indices, and other arguments to a call."""
         count = len(tensors) - rest[0]
         return FormCall(tensors[:count], tensors[count:], *rest[1:])
 
     def constants(self, rest: tuple) -> int:
+        """Count the index tensors of a call."""
         return rest[0]
 
     def evaluate(self, call: FormCall, keys: Any = None) -> list[Tensor]:

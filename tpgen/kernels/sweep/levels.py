@@ -129,6 +129,7 @@ class Naming:
     written: tuple[str, str] = ("", "")  # what the gradient of an operand is called: P is that of D, and D that of P
 
     def rename_statements(self, rows: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        """Return renamed statements, after loads of components."""
         made = [self._renamed_statement(s) for s in rows]
         read = [self._renamed_value(v) for v in reads(rows) if isinstance(v, Component)]
         components = [v for v in read if isinstance(v, Component)]

@@ -70,7 +70,7 @@ class Sweep(TextOfPaths):
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Describe the sweep in text lines, each with its paths (none: shared)."""
+        """Text lines of the sweep, with their paths."""
         yield f"sweep: opens {', '.join(self.opened)}{raised_text(self.raised)}", ()
         for table in self.tables:
             yield from ((f"  {entry}", entry.paths) for entry in table)

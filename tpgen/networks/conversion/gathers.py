@@ -90,6 +90,7 @@ class GatheredRows(Postponed):
     layer: Any
 
     def computed(self) -> Tensor:
+        """Gather now, and let the layer postpone no gather for a while."""
         self.layer.rest_of_gathers = REST
         return super().computed()
 

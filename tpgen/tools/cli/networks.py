@@ -71,6 +71,7 @@ class NetworkName(OneOf):
     """Option value: a network's name, or ``package.module:function``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a known name, or ``package.module:function``."""
         if value in self.refused:
             return super().convert(value, param, ctx)
         try:

@@ -144,6 +144,7 @@ class ProblemName(OneOf):
         super().__init__(what, known, messages_for_other_kinds(known))
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a product's name; raise `TpgenError` for irreps."""
         if value not in self.choices and re.fullmatch(r"\s*(\d+x)?\d+[eo](\s*\+\s*(\d+x)?\d+[eo])*\s*", str(value)):
             raise TpgenError(
                 f"{value!r} are irreps, where the name of a product belongs: give irreps by --in1, --in2 and "

@@ -56,6 +56,7 @@ class Converted:
         return data.nlocal == 0 or data.npairs <= 1
 
     def compute_forces(self, data: Any) -> None:
+        """Compute forces; ranks without pairs exchange zeros."""
         self.prepare(data)
         if not data.ntotal:
             return

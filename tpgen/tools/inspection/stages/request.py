@@ -172,6 +172,7 @@ class Request(Config):
 
     @property
     def sweep_lines(self) -> list[Line]:
+        """Statements of the sweep, with their paths."""
         found = [o for o in self.form.operands if o.rows in self.form.indices]
         return [
             *self.placement.sweep.text_lines_and_paths,
