@@ -33,7 +33,7 @@ def _make_graph(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.Graph
 def texts_as_long_as_graphs() -> Iterator[None]:
     """Free source texts of graphs from the context together with their code."""
 
-    def change(recompile: Callable[[fx.GraphModule], Any]) -> Callable[[fx.GraphModule], Any]:
+    def wrap_recompile(recompile: Callable[[fx.GraphModule], Any]) -> Callable[[fx.GraphModule], Any]:
         def recompile_and_tie_text(self: fx.GraphModule) -> Any:
             made = recompile(self)
             forget_text_with(type(self).forward.__code__)
@@ -41,7 +41,7 @@ def texts_as_long_as_graphs() -> Iterator[None]:
 
         return recompile_and_tie_text
 
-    with replaced_attribute(fx.GraphModule, "recompile", change):
+    with replaced_attribute(fx.GraphModule, "recompile", wrap_recompile):
         yield
 
 

@@ -122,9 +122,9 @@ def invert(graph_module: fx.GraphModule, inverses: Mapping[Any, Inverse] | None 
 
 
 class _GraphInverter:
-    def __init__(self, original: fx.GraphModule, given: Mapping[Any, Inverse]) -> None:
+    def __init__(self, original: fx.GraphModule, extra_inverses: Mapping[Any, Inverse]) -> None:
         self.original = original
-        self.given = given
+        self.given = extra_inverses
         self.graph = fx.Graph()
         self.tracer = GraphAppendingTracer(self.graph)
         self.constants: dict[fx.Node, fx.Node] = {}

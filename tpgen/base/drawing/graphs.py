@@ -39,15 +39,15 @@ def graph_picture(dots: Mapping[str, Dot]) -> str:
     side = 12 + _LETTER * max((len(dot.title) for dot in shown.values() if dot.is_end), default=0) / 2
     least = min(x for x, _ in place.values())
 
-    def at(point: tuple[float, float]) -> tuple[float, float]:
+    def to_pixels(point: tuple[float, float]) -> tuple[float, float]:
         return side + _ACROSS * (point[0] - least), 26 - _DOWN * point[1]
 
-    width = max(at(p)[0] for points in (place.values(), *lines.values()) for p in points) + side
-    height = max(at(p)[1] for p in place.values()) + 26
-    curves = [" ".join("{:.1f},{:.1f}".format(*at(p)) for p in points) for points in lines.values()]
+    width = max(to_pixels(p)[0] for points in (place.values(), *lines.values()) for p in points) + side
+    height = max(to_pixels(p)[1] for p in place.values()) + 26
+    curves = [" ".join("{:.1f},{:.1f}".format(*to_pixels(p)) for p in points) for points in lines.values()]
     stroke = 'fill="none" stroke="currentColor" stroke-opacity="0.3"'
     drawn = [f'<polyline points="{where}" {stroke}/>' for where in curves]
-    drawn += [_svg_dot(dot, *at(place[name])) for name, dot in shown.items()]
+    drawn += [_svg_dot(dot, *to_pixels(place[name])) for name, dot in shown.items()]
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     said = f"<div>the first {_MOST} of {len(dots)} nodes</div>" if len(dots) > _MOST else ""
     return f'<svg {size} style="max-width:100%;max-height:600px">{"".join(drawn)}</svg>{said}'

@@ -204,10 +204,10 @@ class _SweepBuilder:
             self.tails.append(exact)
         reached = {levels for factors in tail for levels in self._weights(factors, 1.0)}
 
-        def adjoint(sums: _Sums) -> None:
+        def add_to_adjoint(sums: _Sums) -> None:
             self.rows += [Accumulate(_coefficient_component(ADJOINTS, t, n), tuple(terms)) for t, terms in sums.items()]
 
-        return scale, {t: _coefficient_component(COEFFICIENTS, t, n) for t in sorted(reached)}, adjoint
+        return scale, {t: _coefficient_component(COEFFICIENTS, t, n) for t in sorted(reached)}, add_to_adjoint
 
     def _weights(self, factors: Iterable[Variable], value: float) -> _Sums:
         return products(value, *(self._component_at_levels(f) for f in factors))

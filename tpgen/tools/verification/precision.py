@@ -59,11 +59,11 @@ def _doubled(x: Any) -> Any:
 def in_double(call: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a call so that unnamed and narrower dtypes become float64."""
 
-    def called(*given: Any) -> Any:
+    def call_in_double(*given: Any) -> Any:
         with default_dtype(torch.float64), Doubled():
             return call(*given)
 
-    return called
+    return call_in_double
 
 
 def double_of(network: nn.Module) -> nn.Module:

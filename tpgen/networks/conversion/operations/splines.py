@@ -126,9 +126,9 @@ def _fingerprint(x: Tensor) -> tuple:
 
 
 class _NetOfLengths(nn.Module):
-    def __init__(self, net: nn.Module, compute: _Net, rows: _Net) -> None:
+    def __init__(self, net: nn.Module, compute: _Net, rows_of_lengths: _Net) -> None:
         super().__init__()
-        self.net, self.compute, self.rows = net, compute, rows
+        self.net, self.compute, self.rows = net, compute, rows_of_lengths
 
     def forward(self, r: Tensor) -> Tensor:
         return self.compute(self.rows(r))
