@@ -91,10 +91,10 @@ def _fit_spline(function: Callable[[Tensor], Tensor], start: float, end: float, 
     )
 
 
-def _largest_error(function: Callable[[Tensor], Tensor], spline: Spline, part: float, order: int) -> float:
+def _largest_error(function: Callable[[Tensor], Tensor], spline: Spline, part: float, derivative_order: int) -> float:
     # the largest error of values (order 0) or slopes (1) a part of the way into each step, relative to the largest
     between = spline.start + spline.step * (torch.arange(len(spline.table), dtype=torch.float64).unsqueeze(1) + part)
-    wanted, found = (_values_and_slopes(f, between)[order] for f in (function, spline_rows(spline)))
+    wanted, found = (_values_and_slopes(f, between)[derivative_order] for f in (function, spline_rows(spline)))
     return float((wanted - found).abs().max() / wanted.abs().max().clamp_min(torch.finfo(torch.float64).tiny))
 
 

@@ -130,7 +130,7 @@ class _GraphInverter:
         self.constants: dict[fx.Node, fx.Node] = {}
 
     def run(self) -> fx.GraphModule:
-        """Return the inverse steps, from output to input."""
+        """Return a graph of inverse steps, from output to input."""
         steps = [(node, place, self._find_inverse(node)) for node, place in self._steps_from_output()]
         current: Any = fx.Proxy(self.graph.placeholder("y"), self.tracer)
         for node, place, inverse in steps:

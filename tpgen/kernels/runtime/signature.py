@@ -59,7 +59,7 @@ class CallSignature:
             (_count_flat_rows if g.shape.flat else _count_rows_and_channels)(g, x, counts)
         counts.setdefault("channels", 1)
         for index in call.indices:
-            _check_rule(index, counts, self.groups)
+            _check_row_index(index, counts, self.groups)
         return counts
 
     def shapes(self, tensors: Sequence[Tensor], counts: Counts) -> list[tuple[int, ...]]:
@@ -141,7 +141,7 @@ def _check_count(slot: str, what: str, size: int, counts: Counts) -> None:
         raise InputError(f"{slot}: has {size} {what}, and the tensors before it have {before}: they must agree")
 
 
-def _check_rule(index: RowIndex, counts: Counts, groups: bool) -> None:
+def _check_row_index(index: RowIndex, counts: Counts, groups: bool) -> None:
     rule, rows = index.rule, counts[ROWS]
     if index.tensor is None and (rule.way == INDEXED or (rule.way == GROUPED and not groups)):
         raise InputError(f"{rule.argument}: give it too, an index of {rule.into} for every row")
