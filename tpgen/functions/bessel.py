@@ -57,11 +57,13 @@ def cut_bessel(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
 def _rows_by_length(r: Tensor, w: Tensor, shape: CutBessel) -> RowsByLength:
     """Describe the rows as a function of the lengths, valid on an interval, from which splines are made."""
 
-    def rows(r: Tensor) -> Tensor:
+    def rows_of_lengths(r: Tensor) -> Tensor:
         return by_definition(r, w.detach().to(r.dtype), shape)[0]
 
     # not from zero on, where functions without a limit are no numbers
-    return RowsByLength(r.reshape(-1, 1), rows, _START * shape.cutoff, shape.cutoff, shape.ends, (w,), (shape,))
+    return RowsByLength(
+        r.reshape(-1, 1), rows_of_lengths, _START * shape.cutoff, shape.cutoff, shape.ends, (w,), (shape,)
+    )
 
 
 def takes(r: Tensor, w: Tensor) -> bool:

@@ -111,7 +111,7 @@ def _values_and_slopes(function: Callable[[Tensor], Tensor], r: Tensor) -> tuple
 def spline_rows(spline: Spline) -> Callable[[Tensor], Tensor]:
     """Return the splines as a function of ``(n, 1)`` in PyTorch operations, differentiable to any order."""
 
-    def rows(r: Tensor) -> Tensor:
+    def interpolate(r: Tensor) -> Tensor:
         at = (r.reshape(-1, 1) - spline.start) / spline.step
         which = at.detach().nan_to_num().floor().clamp(0, len(spline.table) - 1).long()
         t = at - which
@@ -119,7 +119,7 @@ def spline_rows(spline: Spline) -> Callable[[Tensor], Tensor]:
         one, by_t, by_square, by_cube = spline.table[which.flatten()].unbind(1)
         return one + t * (by_t + t * (by_square + t * by_cube))
 
-    return rows
+    return interpolate
 
 
 def evaluate_spline(spline: Spline, r: Tensor, constants: Sequence[Tensor] = ()) -> Tensor:
