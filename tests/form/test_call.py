@@ -8,7 +8,7 @@ from math import prod
 import pytest
 
 from tpgen.form.call import Call, expanded
-from tpgen.form.derivative import parts_of, pull_back, summed_parts
+from tpgen.form.derivative import level_free_parts, pull_back, summed_parts
 from tpgen.kernels.sweep.terms import SLOTS, raised_call
 
 
@@ -70,7 +70,7 @@ def test_parts_sum_to_the_derivative(order: int) -> None:
         call = call.pulled_back([True] * len(call.opened), [True] * len(call.given))
     given = {slot: n + 2 for n, slot in enumerate(call.given)}
     wholes = [sum(x * power(slot.levels) for slot, x in given.items() if slot.operand == name) for name in names]
-    found = summed_parts(parts_of(call, names), list(given.values()), len(call.opened), multiplied)
+    found = summed_parts(level_free_parts(call, names), list(given.values()), len(call.opened), multiplied)
     for slot, value in zip(call.opened, found, strict=True):
         (whole,) = multiplied((), wholes, (names.index(slot.operand),))
         assert value == whole // power(call.levels & ~slot.levels) % BASE

@@ -19,7 +19,7 @@ from tpgen.kernels.cpp.prelude import prelude
 from tpgen.kernels.placement.place import place
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import Target
-from tpgen.kernels.rows import EDGES, ELEMENTS, Rules
+from tpgen.kernels.rows import EDGES, ELEMENTS, RowRules
 from tpgen.planner.linear import make_linear_plan
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, elementwise, fully_connected
@@ -71,7 +71,7 @@ class Kernel:
     opened: tuple[str, ...] = ("out",)
     target: Target = SINGLE
     layout: str = "mul_ir"
-    rules: Rules = ()
+    rules: RowRules = ()
 
 
 GOLDEN = {

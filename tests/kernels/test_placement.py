@@ -10,14 +10,14 @@ from tpgen.kernels.placement.channel import ChannelPlacement
 from tpgen.kernels.placement.place import Placement, place
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import Target
-from tpgen.kernels.rows import EDGES, Rules
+from tpgen.kernels.rows import EDGES, RowRules
 from tpgen.planner.plan import Plan
 from tpgen.planner.presets import channelwise, fully_connected
 
 TARGET = Target("float32", 16, 32)
 
 
-def placed(plan: Plan, *opened: str, rules: Rules = ()) -> Placement:
+def placed(plan: Plan, *opened: str, rules: RowRules = ()) -> Placement:
     return place(plan_schedule(form_of(plan), TARGET), opened, rules)
 
 

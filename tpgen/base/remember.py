@@ -81,12 +81,12 @@ def remembered(what: str, entries: int = _ENTRIES) -> Callable[[Callable[..., _T
     """
     most = _entries_within_user_limit(entries)
 
-    def keep(function: Callable[..., _T]) -> _lru_cache_wrapper[_T]:
+    def cache_and_register(function: Callable[..., _T]) -> _lru_cache_wrapper[_T]:
         made = lru_cache(most)(function)
         watched(Watched(what, lambda: made.cache_info().currsize, most, made.cache_clear))
         return made
 
-    return keep
+    return cache_and_register
 
 
 class Shelf(dict[K, V]):

@@ -76,7 +76,7 @@ class RowFunction:
     def pulled_back(self, has_cotangent: Sequence[bool], wanted: Sequence[int]) -> RowFunction:
         """The function (arguments, cotangents of flagged results) -> gradients of the ``wanted`` arguments."""
 
-        def run(program: Runner, *arguments: Tensor) -> Sequence[Tensor]:
+        def gradients_of_rows(program: Runner, *arguments: Tensor) -> Sequence[Tensor]:
             point, cotangents = list(arguments[: len(self.given)]), arguments[len(self.given) :]
             further = torch.is_grad_enabled()  # inside of gradients of these
             with torch.enable_grad():
@@ -93,7 +93,9 @@ class RowFunction:
 
         given = self.given + tuple(x.depth for x, yes in zip(self.results, has_cotangent, strict=True) if yes)
         made = tuple(ChunkedResult(self.given[n], n) for n in wanted)
-        return RowFunction(run, given, made, (*self.key, tuple(has_cotangent), tuple(wanted)), self.order + 1)
+        return RowFunction(
+            gradients_of_rows, given, made, (*self.key, tuple(has_cotangent), tuple(wanted)), self.order + 1
+        )
 
 
 class Chunked(Differentiable[Any]):
@@ -135,9 +137,11 @@ class Chunked(Differentiable[Any]):
         return record_call(self, made, (function,), *arguments)
 
     def call(self, arguments: Sequence[Any], rest: tuple) -> tuple:
+        """Join row arguments and a `RowFunction` to a call."""
         return arguments, *rest
 
     def pull_back(self, call: Any, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]) -> list[Tensor | None]:
+        """Compute wanted gradients in chunks of rows."""
         (arguments, function), there = call, [c for c in cotangents if c is not None]
         places = [n for n, yes in enumerate(wanted) if yes]
         found: list[Tensor | None] = [None] * len(arguments)
@@ -196,7 +200,7 @@ class Chunked(Differentiable[Any]):
 
     def _bytes_for_rows(self, function: RowFunction, arguments: Sequence[Tensor], batch: Batch, rows: int) -> int:
         # results among them
-        def run(taken: Footprint) -> int:
+        def run_and_measure_peak(taken: Footprint) -> int:
             shapes = self._shapes_with_rows(function, arguments, batch, rows)
             given = [
                 torch.empty(shape, dtype=x.dtype, device=x.device) for shape, x in zip(shapes, arguments, strict=True)
@@ -205,7 +209,7 @@ class Chunked(Differentiable[Any]):
             function.run(self._plain, *given)
             return taken.peak - before
 
-        return without_values(run)
+        return without_values(run_and_measure_peak)
 
     @staticmethod
     def _shapes_with_rows(

@@ -75,12 +75,15 @@ class ClosedForm(Differentiable[Any]):
         return record_call(self, made, (opened, read, rows), *point)
 
     def call(self, point: Sequence[Any], rest: tuple) -> tuple:
+        """Join operands, and slots to open and read, to a call."""
         return point, *rest
 
     def asks_for_used_gradients(self, call: Any) -> bool:
+        """Never: unused gradients cost less than asking autograd."""
         return False  # an operand that is absent has no node to ask
 
     def pull_back(self, call: Any, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]) -> list[Tensor | None]:
+        """Compute wanted gradients by opening the form at these operands."""
         point, opened, read, rows = call
 
         def evaluate(raised: tuple[int, ...], moved: Sequence[Tensor | None], further: tuple[int, ...]) -> list[Tensor]:

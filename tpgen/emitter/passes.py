@@ -90,32 +90,32 @@ def _with_streams(
     new = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
 
-    def copy(nodes: Iterable[fx.Node]) -> None:
+    def copy_nodes(nodes: Iterable[fx.Node]) -> None:
         for node in nodes:
             copies[node] = new.node_copy(node, lambda n: copies[n])
 
-    def call(function, *args, instructions: tuple[int, ...] = ()) -> fx.Node:
+    def add_call_node(function, *args, instructions: tuple[int, ...] = ()) -> fx.Node:
         node = new.call_function(function, args)
         node.meta["tpgen"] = NodeOrigin(instructions, "stream")
         return node
 
-    copy(before)
+    copy_nodes(before)
     like = next(node for node in new.nodes if node.op == "placeholder")
-    main = call(cuda.current_stream, like)
+    main = add_call_node(cuda.current_stream, like)
     sides = {}
     for number, nodes in groups.items():
         served = tuple(sorted({i for node in nodes for i in node.meta["tpgen"].instructions}))
-        side = sides[number] = call(cuda.side_stream, like, number, instructions=served)
-        call(cuda.wait, side, main, instructions=served)
-        call(cuda.set_stream, side, instructions=served)
-        copy(nodes)
-        call(cuda.set_stream, main, instructions=served)
+        side = sides[number] = add_call_node(cuda.side_stream, like, number, instructions=served)
+        add_call_node(cuda.wait, side, main, instructions=served)
+        add_call_node(cuda.set_stream, side, instructions=served)
+        copy_nodes(nodes)
+        add_call_node(cuda.set_stream, main, instructions=served)
     read_after = {n for node in after for n in node.all_input_nodes}
     for number, nodes in groups.items():
-        call(cuda.wait, main, sides[number])
+        add_call_node(cuda.wait, main, sides[number])
         for node in nodes:
             if node in read_after:
-                call(cuda.hand_over, copies[node], main, instructions=node.meta["tpgen"].instructions)
-    copy(after)
+                add_call_node(cuda.hand_over, copies[node], main, instructions=node.meta["tpgen"].instructions)
+    copy_nodes(after)
     new.lint()
     return new

@@ -45,19 +45,24 @@ def unrolled_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -
 
 class _UnrolledTerm:
     def __init__(
-        self, writer: GraphWriter, c: Contraction, given: dict[str, Labelled], coupling: Factor, closed: list[Factor]
+        self,
+        writer: GraphWriter,
+        contraction: Contraction,
+        given_operands: dict[str, Labelled],
+        coupling: Factor,
+        closed_factors: list[Factor],
     ) -> None:
-        self.writer, self.c, self.given = writer, c, given
-        self.open = next(a for a in coupling.letters if a in c.output)
+        self.writer, self.c, self.given = writer, contraction, given_operands
+        self.open = next(a for a in coupling.letters if a in contraction.output)
         # the leg with fewer copies last: it is tabulated
-        closed = sorted(closed, key=lambda f: -c.size(f.letters))
-        self.vector, self.table = (traced_operand(writer, given, f) for f in closed)
+        closed = sorted(closed_factors, key=lambda f: -contraction.size(f.letters))
+        self.vector, self.table = (traced_operand(writer, given_operands, f) for f in closed)
         self.a, self.b = (next(x for x in f.letters if x in coupling.letters) for f in closed)
-        self.rest = [f for f in c.factors if f is not coupling and f not in closed]
+        self.rest = [f for f in contraction.factors if f is not coupling and f not in closed]
         order = [coupling.letters.index(x) for x in (self.a, self.b, self.open)]
         assert isinstance(coupling.source, Coupling)
-        self.values = np.transpose(coupling.source.array(), order) * c.coefficient
-        self.table_is_open = self._copies_of(c.output) < self._copies_of(self.table.letters)
+        self.values = np.transpose(coupling.source.array(), order) * contraction.coefficient
+        self.table_is_open = self._copies_of(contraction.output) < self._copies_of(self.table.letters)
 
     def write(self) -> Labelled:
         return self._couple_products_last() if self.table_is_open else self._couple_table_first()

@@ -37,8 +37,8 @@ class CallPart(NamedTuple):
     results: tuple[int, ...]  # of what the call at levels opens: where each of these adds to
 
 
-def parts_of(call: Call, operands: Sequence[str]) -> tuple[CallPart, ...]:
-    """Split a call into parts, for a form that reads no operand twice."""
+def level_free_parts(call: Call, operands: Sequence[str]) -> tuple[CallPart, ...]:
+    """Split a call with levels into summands without levels, for a form that reads no operand twice."""
     given = {slot: n for n, slot in enumerate(call.given)}
     found = []
     for one in expanded(call, operands):
@@ -87,4 +87,4 @@ def _gradient_parts(
 ) -> tuple[CallPart, ...]:
     names = [f"x{n}" for n in range(count)]
     slots = (*(Slot(names[n]) for n in given), *(Slot(names[n], 1) for n in raised))
-    return parts_of(Call(slots, tuple(Slot(names[n]) for n in opened)), names)
+    return level_free_parts(Call(slots, tuple(Slot(names[n]) for n in opened)), names)

@@ -158,7 +158,7 @@ class Term:
 
     @cached_property
     def entries(self) -> tuple[CouplingEntry, ...]:
-        """Non-zeros of the coupling, or of a single input's identity."""
+        """Non-zeros of the coupling, or of a single input's identity, times the path's coefficient."""
         if self.leg("x2") is None:
             return tuple(CouplingEntry(n, 0, n, self.coefficient) for n in range(self.size("k")))
         c = self.coupling.array()

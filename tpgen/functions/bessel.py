@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tpgen.base.remember import remembered
-from tpgen.functions.lengths import Lengths, note_lengths
+from tpgen.functions.lengths import RowsByLength, note_lengths
 from tpgen.functions.numbers import can_build, constants, kernel_of, run_kernel
 from tpgen.kernels.build.compiler import find_compiler, why_no_compiler
 from tpgen.kernels.runtime.given import given_numbers
@@ -50,16 +50,20 @@ def cut_bessel(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
         return by_definition(r, w, shape)
     records = torch.is_grad_enabled() and (r.requires_grad or w.requires_grad)
     rows, alone = (_recorded if records else bessel_values)(r, w, shape)
-    note_lengths(rows, _lengths(r, w, shape))
+    note_lengths(rows, _rows_by_length(r, w, shape))
     return rows, alone
 
 
-def _lengths(r: Tensor, w: Tensor, shape: CutBessel) -> Lengths:
-    def rows(r: Tensor) -> Tensor:
+def _rows_by_length(r: Tensor, w: Tensor, shape: CutBessel) -> RowsByLength:
+    """Describe the rows as a function of the lengths, valid on an interval, from which splines are made."""
+
+    def rows_of_lengths(r: Tensor) -> Tensor:
         return by_definition(r, w.detach().to(r.dtype), shape)[0]
 
     # not from zero on, where functions without a limit are no numbers
-    return Lengths(r.reshape(-1, 1), rows, _START * shape.cutoff, shape.cutoff, shape.ends, (w,), (shape,))
+    return RowsByLength(
+        r.reshape(-1, 1), rows_of_lengths, _START * shape.cutoff, shape.cutoff, shape.ends, (w,), (shape,)
+    )
 
 
 def takes(r: Tensor, w: Tensor) -> bool:

@@ -15,7 +15,7 @@ _noted: Any = WeakTensorKeyDictionary()  # beside the tensors: an attribute woul
 
 
 @dataclass(frozen=True, eq=False)
-class Lengths:
+class RowsByLength:
     """Edge lengths, and edge rows as a function of the lengths.
 
     Parameters
@@ -42,20 +42,20 @@ class Lengths:
     constants: tuple[Tensor, ...]
     shape: tuple[Any, ...]
 
-    def times(self, factor: float) -> Lengths:
+    def times(self, factor: float) -> RowsByLength:
         """Return lengths whose rows are multiplied by a factor."""
         rows = self.rows
         return replace(self, rows=lambda r: rows(r) * factor, shape=(*self.shape, factor))
 
 
-def note_lengths(rows: Tensor, lengths: Lengths) -> None:
+def note_lengths(rows: Tensor, lengths: RowsByLength) -> None:
     """Register the lengths of rows, until a write to the rows."""
     if lengths.column.dtype != rows.dtype:
         lengths = replace(lengths, column=lengths.column.to(rows.dtype))
     _noted[rows] = lengths, writes_to(rows)
 
 
-def lengths_of(rows: Tensor) -> Lengths | None:
+def lengths_of(rows: Tensor) -> RowsByLength | None:
     """Return the registered lengths of rows; None for unknown rows."""
     lengths, version = _noted.get(rows, (None, 0))
     return lengths if version == writes_to(rows) else None

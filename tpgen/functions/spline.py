@@ -91,10 +91,10 @@ def _fit_spline(function: Callable[[Tensor], Tensor], start: float, end: float, 
     )
 
 
-def _largest_error(function: Callable[[Tensor], Tensor], spline: Spline, part: float, order: int) -> float:
+def _largest_error(function: Callable[[Tensor], Tensor], spline: Spline, part: float, derivative_order: int) -> float:
     # the largest error of values (order 0) or slopes (1) a part of the way into each step, relative to the largest
     between = spline.start + spline.step * (torch.arange(len(spline.table), dtype=torch.float64).unsqueeze(1) + part)
-    wanted, found = (_values_and_slopes(f, between)[order] for f in (function, spline_rows(spline)))
+    wanted, found = (_values_and_slopes(f, between)[derivative_order] for f in (function, spline_rows(spline)))
     return float((wanted - found).abs().max() / wanted.abs().max().clamp_min(torch.finfo(torch.float64).tiny))
 
 
@@ -111,7 +111,7 @@ def _values_and_slopes(function: Callable[[Tensor], Tensor], r: Tensor) -> tuple
 def spline_rows(spline: Spline) -> Callable[[Tensor], Tensor]:
     """Return the splines as a function of ``(n, 1)`` in PyTorch operations, differentiable to any order."""
 
-    def rows(r: Tensor) -> Tensor:
+    def interpolate(r: Tensor) -> Tensor:
         at = (r.reshape(-1, 1) - spline.start) / spline.step
         which = at.detach().nan_to_num().floor().clamp(0, len(spline.table) - 1).long()
         t = at - which
@@ -119,7 +119,7 @@ def spline_rows(spline: Spline) -> Callable[[Tensor], Tensor]:
         one, by_t, by_square, by_cube = spline.table[which.flatten()].unbind(1)
         return one + t * (by_t + t * (by_square + t * by_cube))
 
-    return rows
+    return interpolate
 
 
 def evaluate_spline(spline: Spline, r: Tensor, constants: Sequence[Tensor] = ()) -> Tensor:

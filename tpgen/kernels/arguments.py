@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tpgen.form.call import Call
-from tpgen.kernels.rows import ELEMENTS, RowIndex, Rules, index_at
+from tpgen.kernels.rows import ELEMENTS, RowIndex, RowRules, index_at
 from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS
 
 
@@ -19,7 +19,7 @@ class KernelSpec(NamedTuple):
     description: Any  # `AnyDescription`
     call: Call
     dtype: torch.dtype
-    rules: Rules = ()
+    rules: RowRules = ()
 
 
 def by_form(paths: Callable[..., Any], monomials: Callable[..., Any]) -> Callable[..., Any]:

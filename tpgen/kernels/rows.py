@@ -72,11 +72,11 @@ EDGE_PAIRS = RowRule("pair", "w", "pairs", "", "", PAIRED)
 RULES = {rule.name: rule for rule in (SOURCES, DESTINATIONS, ELEMENTS, EDGE_PAIRS)}
 EDGES = (SOURCES, DESTINATIONS)
 
-Rules = tuple[RowRule, ...]
+RowRules = tuple[RowRule, ...]
 
 
 @remembered("rules of rows")
-def rules_of(text: str) -> Rules:
+def rules_of(text: str) -> RowRules:
     """Parse row rules from names.
 
     Raises `PlanError` for unknown names, two rules of one operand, or an order unlike that of `RULES`.
@@ -123,7 +123,7 @@ def index_at(indices: Sequence[RowIndex], operand: str) -> RowIndex | None:
     return next((index for index in indices if index.rule.operand == operand), None)
 
 
-def summed_by(opened: Sequence[str], rules: Rules) -> tuple[str, ...]:
+def summed_by(opened: Sequence[str], rules: RowRules) -> tuple[str, ...]:
     """Select the open operands with an index: each is summed in an order of its own.
 
     >>> summed_by(("x1", "x2", "w"), (*EDGES, EDGE_PAIRS))

@@ -115,13 +115,13 @@ def _masked_select(mode: Dependent, _function: Any, x: Tensor, mask: Tensor) -> 
 def _record_number_as_finding(mode: Dependent, function: Any, x: Tensor) -> Any:
     # a count as a size of a tensor, any other number as it was
 
-    def finding(value: Any) -> Finding:
+    def number_as_finding(value: Any) -> Finding:
         if type(value) is int and value >= 0:
             return Finding(lambda x: _tensor_of_size(function(x)), lambda sized: sized.shape[0] - _LEAST)
         fixed = not isinstance(value, int)  # else it hardly ever is that of the example
         return Finding(lambda x: [] if function(x) == value else None, lambda: value, fixed=fixed)
 
-    return mode.find(function, function, (x,), finding)
+    return mode.find(function, function, (x,), number_as_finding)
 
 
 def _tensor_of_size(count: int) -> list[Tensor] | None:

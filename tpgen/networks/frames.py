@@ -92,9 +92,9 @@ def _reshaped_operand(node: fx.Node, shapes: dict[fx.Node, tuple[int, ...]]) -> 
 class _RowClasses:
     """Union-find of matrices with equal numbers of rows, as operands of one product."""
 
-    def __init__(self, shapes: dict[fx.Node, tuple[int, ...]], order: dict[fx.Node, int]) -> None:
+    def __init__(self, shapes: dict[fx.Node, tuple[int, ...]], position_of_node: dict[fx.Node, int]) -> None:
         self.shapes = shapes
-        self.order = order
+        self.order = position_of_node
         self.parent: dict[fx.Node, fx.Node] = {}
 
     def join(self, operands: Sequence[Any]) -> None:

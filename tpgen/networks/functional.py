@@ -33,7 +33,7 @@ def _make_graph(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.Graph
 def texts_as_long_as_graphs() -> Iterator[None]:
     """Free source texts of graphs from the context together with their code."""
 
-    def change(recompile: Callable[[fx.GraphModule], Any]) -> Callable[[fx.GraphModule], Any]:
+    def wrap_recompile(recompile: Callable[[fx.GraphModule], Any]) -> Callable[[fx.GraphModule], Any]:
         def recompile_and_tie_text(self: fx.GraphModule) -> Any:
             made = recompile(self)
             forget_text_with(type(self).forward.__code__)
@@ -41,7 +41,7 @@ def texts_as_long_as_graphs() -> Iterator[None]:
 
         return recompile_and_tie_text
 
-    with replaced_attribute(fx.GraphModule, "recompile", change):
+    with replaced_attribute(fx.GraphModule, "recompile", wrap_recompile):
         yield
 
 
@@ -51,7 +51,9 @@ def functional(graph: fx.Graph) -> bool:
     for node in order:
         if node.op == "call_function" and _schema(node) is not None and _schema(node).is_mutable:
             plain: Any = _functional_counterpart(node)
-            if plain is None or any(order[user] > order[node] for view in _views(node) for user in view.users):
+            if plain is None or any(
+                order[user] > order[node] for view in _views_of_written(node) for user in view.users
+            ):
                 return False
             written: Any = node.args[0]
             written.replace_all_uses_with(node, lambda user, after=order[node]: order[user] > after)
@@ -75,10 +77,10 @@ def _functional_counterpart(node: fx.Node) -> Any:
     return getattr(getattr(torch.ops.aten, operation[:-1], None), overload or "default", None)
 
 
-def _views(node: fx.Node) -> set[fx.Node]:
-    written: Any = node.args[0]
+def _views_of_written(write: fx.Node) -> set[fx.Node]:
+    written: Any = write.args[0]
     found: set[fx.Node] = set()
-    pending = [user for user in written.users if user is not node]
+    pending = [user for user in written.users if user is not write]
     while pending:
         view = pending.pop()
         if view not in found and aliases(view):

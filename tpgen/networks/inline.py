@@ -138,6 +138,7 @@ class _Inliner:
         self.constants_before = 0
 
     def run(self) -> _Inliner:
+        """Copy the graph with products replaced by program nodes."""
         copies: dict[fx.Node, Any] = {}
         for node in self.original.graph.nodes:
             product = self._product_to_inline(node)

@@ -122,14 +122,15 @@ def invert(graph_module: fx.GraphModule, inverses: Mapping[Any, Inverse] | None 
 
 
 class _GraphInverter:
-    def __init__(self, original: fx.GraphModule, given: Mapping[Any, Inverse]) -> None:
+    def __init__(self, original: fx.GraphModule, extra_inverses: Mapping[Any, Inverse]) -> None:
         self.original = original
-        self.given = given
+        self.given = extra_inverses
         self.graph = fx.Graph()
         self.tracer = GraphAppendingTracer(self.graph)
         self.constants: dict[fx.Node, fx.Node] = {}
 
     def run(self) -> fx.GraphModule:
+        """Return a graph of inverse steps, from output to input."""
         steps = [(node, place, self._find_inverse(node)) for node, place in self._steps_from_output()]
         current: Any = fx.Proxy(self.graph.placeholder("y"), self.tracer)
         for node, place, inverse in steps:

@@ -13,7 +13,7 @@ import tpgen.kernels.runtime.ops  # noqa: F401  registers what programs call
 from tpgen.base.errors import BackendError
 from tpgen.base.remember import Shelf
 from tpgen.form.call import Slot
-from tpgen.kernels.rows import Rules, index_at, names_of_rules
+from tpgen.kernels.rows import RowRules, index_at, names_of_rules
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.native.runtime import runtime
 from tpgen.kernels.runtime.runtime import Kernels, kernels_of
@@ -21,7 +21,7 @@ from tpgen.kernels.runtime.signature import CallSignature
 from tpgen.networks.simplify import insert
 from tpgen.planner.plan import OUT
 
-_named: Shelf[int, tuple[Kernels, str, Rules]] = Shelf("calls of programs by name")
+_named: Shelf[int, tuple[Kernels, str, RowRules]] = Shelf("calls of programs by name")
 
 
 def call_by_name(graph: fx.Graph) -> None:

@@ -90,17 +90,17 @@ def _sum_any_length(asked: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _without_input_checks(written: Callable[[Any], None]) -> Callable[[Any], None]:
-    def write(self: Any) -> None:
+    def write_without_input_checks(self: Any) -> None:
         with _torch.replaced_attribute(_torch.inductor_graph.graph, "graph_inputs", lambda _: {}):
             written(self)
 
-    return write
+    return write_without_input_checks
 
 
 def _with_size_checks(checks: Callable[[Any], None]) -> Callable[[Any], None]:
     """Extend input checks by conditions among sizes, and relax strides."""
 
-    def write(self: Any) -> None:
+    def write_with_size_checks(self: Any) -> None:
         graph = _torch.inductor_graph.graph
         self.prefix.splice("#define __check_inputs_outputs check_each_input")
         with _torch.replaced_attribute(
@@ -110,12 +110,12 @@ def _with_size_checks(checks: Callable[[Any], None]) -> Callable[[Any], None]:
         self.prefix.splice("#undef __check_inputs_outputs")
         self.prefix.splice(_CHECKS.replace("LINES", "\n".join(_check_lines(graph))))
 
-    return write
+    return write_with_size_checks
 
 
 class _BufferWithoutStrides:
-    def __init__(self, held: Any) -> None:
-        self._held = held
+    def __init__(self, buffer: Any) -> None:
+        self._held = buffer
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:  # by which torch knows what it looks at
@@ -179,7 +179,7 @@ def _wrapper_compiled_on_another_thread() -> Iterator[None]:
         begun: list[Future] = []
         here = get_ident()  # what other threads compile meanwhile is theirs
 
-        def change(build: Callable[[Any], None]) -> Callable[[Any], None]:
+        def wrap_build(build: Callable[[Any], None]) -> Callable[[Any], None]:
             def build_or_submit(self: Any) -> None:
                 made = self.get_target_file_path()
                 if get_ident() != here:
@@ -193,5 +193,5 @@ def _wrapper_compiled_on_another_thread() -> Iterator[None]:
 
             return build_or_submit
 
-        with _torch.replaced_attribute(_torch.CppBuilder, "build", change):
+        with _torch.replaced_attribute(_torch.CppBuilder, "build", wrap_build):
             yield

@@ -91,6 +91,7 @@ class _WithSizeConditions(nn.Module):
         self.sizes = InputSizes.of([placeholders[n].meta["val"] for n in self.tensors], least=0)
 
     def forward(self, *inputs: Any) -> Any:
+        """Assert the trace's size conditions, and run the traced graph."""
         leaves = pytree.tree_leaves(inputs)
         assert self.sizes.hold([leaves[n] for n in self.tensors]), "of the example it was traced with"
         return self.traced(*leaves)

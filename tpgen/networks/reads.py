@@ -156,13 +156,13 @@ def reading(modules: Sequence[nn.Module], kept: bool = False) -> Iterator[Reads]
     writer = get_ident()
     tables = [(found(module, "__dict__"), dict(found(module, "__dict__"))) for module in modules]
 
-    def asked(module: nn.Module, name: str) -> Any:
+    def note_and_get_attribute(module: nn.Module, name: str) -> Any:
         plain = not name.startswith("__") or (name == "__dict__" and not is_library_code(_getframe(1).f_code))
         if get_ident() == writer and plain and not type(module).__module__.startswith(_FIXED):
             reads.add(module, name)
         return found(module, name)
 
-    nn.Module.__getattribute__ = asked  # type: ignore[method-assign,assignment]
+    nn.Module.__getattribute__ = note_and_get_attribute  # type: ignore[method-assign,assignment]
     try:
         yield reads
     finally:

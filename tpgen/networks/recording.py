@@ -79,7 +79,7 @@ def groups_among(rows: Tensor, *looked_up: Tensor) -> list[Tensor] | None:
     return None if species is None else species_groups(species)
 
 
-def _pairs(order: Tensor, place: Tensor, number: Tensor, first: Tensor, second: Tensor) -> EdgePairs:
+def _edge_pairs(order: Tensor, place: Tensor, number: Tensor, first: Tensor, second: Tensor) -> EdgePairs:
     return EdgePairs(order, place, number, first.shape[0], first, second)  # in which each edge has another one
 
 
@@ -96,7 +96,7 @@ class Finding(NamedTuple):
     fixed: bool = False
 
 
-FINDINGS = {"pairs": Finding(pairs_among, _pairs, unlike), "groups": Finding(groups_among, Groups)}
+FINDINGS = {"pairs": Finding(pairs_among, _edge_pairs, unlike), "groups": Finding(groups_among, Groups)}
 
 
 class Recording:

@@ -30,8 +30,10 @@ class Given:
 class _Fields:
     """Pytree node of a dataclass: class, field values, and other attributes."""
 
-    def __init__(self, kind: type, values: dict[str, Any], beside: tuple[tuple[str, Any], ...]) -> None:
-        self.kind, self.values, self.beside = kind, values, beside
+    def __init__(
+        self, dataclass_type: type, field_values: dict[str, Any], other_attributes: tuple[tuple[str, Any], ...]
+    ) -> None:
+        self.kind, self.values, self.beside = dataclass_type, field_values, other_attributes
 
 
 pytree.register_pytree_node(

@@ -159,17 +159,17 @@ def _structure(nested: tuple[tuple[type, Sequence[Any]] | None, ...]) -> pytree.
     """Build the pytree of arguments from nodes in preorder: a container with its keys, or None for a leaf."""
     rest = iter(nested)
 
-    def built() -> Any:
+    def build_next_argument() -> Any:
         container = next(rest)
         if container is None:
             return 0
         kind, names = container
         if kind is list or kind is tuple:
-            return kind(built() for _ in names)
-        held = {name: built() for name in names}
+            return kind(build_next_argument() for _ in names)
+        held = {name: build_next_argument() for name in names}
         return held if kind is dict else ObjectParts(kind, held)
 
-    return pytree.tree_structure((built(), built()))
+    return pytree.tree_structure((build_next_argument(), build_next_argument()))
 
 
 def _default_dtype_and_flags(tensors: Any) -> Iterator[Any]:

@@ -115,11 +115,11 @@ class Step(BuiltOnce, nn.Module):
 
     def _with_network_replaced_by_step(self, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
-        def call(*args: Any, **options: Any) -> Any:
+        def call_step(*args: Any, **options: Any) -> Any:
             found = method(*args, **options)
             return self if found is self._network else found
 
-        return call
+        return call_step
 
 
 _OWN = {"_network", "_outputs", "_program", "_evaluate"}

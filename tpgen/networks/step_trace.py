@@ -127,7 +127,7 @@ def _trace_with_findings(
     ahead.follow(reach, slots.modules)
     seen: dict[str, Any] = {}
 
-    def call(parameters: list[Tensor], given: list[Tensor], found: list[list[Tensor]]) -> list[Tensor]:
+    def call_with_findings(parameters: list[Tensor], given: list[Tensor], found: list[list[Tensor]]) -> list[Tensor]:
         args, options = signature.arguments(_detached_leaves(given, [x.requires_grad for x in tensors]))
         held = slots.holding(_detached_leaves(parameters, asked))
         program = Recording(dict(zip(names, found, strict=True)), findings)
@@ -145,7 +145,7 @@ def _trace_with_findings(
     names = list(known)  # in the order of the call: one may be found from another
     inputs = _fake_inputs([x.detach() for x in slots.tensors()], list(tensors), list(known.values()))
     with torch.no_grad(), open_lengths(list(codes.items())):
-        graph = traced(call, inputs)
+        graph = traced(call_with_findings, inputs)
     simplify_graph(graph.graph)
     _clone_input_views(graph.graph, seen["results"])
     inputs = _drop_unused_findings(graph.graph, inputs, [name in seen["counts"] for name in names])
@@ -178,13 +178,13 @@ def _fake_inputs(parameters: list[Tensor], tensors: list[Tensor], found: list[li
     # stand-ins of tensors, contiguous and without numbers: sizes of parameters are known, others from 2 on open
     mode = FakeTensorMode(shape_env=ShapeEnv(duck_shape=False), allow_non_fake_inputs=True)
 
-    def opened(x: Tensor, name: str) -> Tensor:
+    def with_open_sizes(x: Tensor, name: str) -> Tensor:
         sizes: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * x.dim())
         return mode.from_tensor(x.detach().contiguous(), symbolic_context=sizes, source=ConstantSource(name))
 
     known = [mode.from_tensor(x.contiguous(), static_shapes=True) for x in parameters]
-    given = [opened(x, f"given{n}") for n, x in enumerate(tensors)]
-    return known, given, [[opened(x, f"found{m}_{n}") for n, x in enumerate(of)] for m, of in enumerate(found)]
+    given = [with_open_sizes(x, f"given{n}") for n, x in enumerate(tensors)]
+    return known, given, [[with_open_sizes(x, f"found{m}_{n}") for n, x in enumerate(of)] for m, of in enumerate(found)]
 
 
 def _drop_unused_findings(graph: fx.Graph, inputs: tuple[Any, Any, Any], used: Sequence[bool]) -> tuple[Any, Any, Any]:

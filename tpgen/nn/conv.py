@@ -155,6 +155,7 @@ class TensorProductConv(TensorProduct):
         return self._convolve(x, y, weight, src, dst, nodes, check) if made is None else made
 
     def _write_programs(self) -> None:
+        """Write programs, and kernel texts with and without index checks."""
         super()._write_programs()
         # with and without a check of the edges; written here, as torch.compile cannot trace the writing
         kernel = self._by_kernel = self.choice.strategy == "kernel"

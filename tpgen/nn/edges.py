@@ -61,7 +61,7 @@ class EdgeOrder:
             check_range(name, index, num_nodes, " (num_nodes)")
         found, order = torch.sort(receivers.long(), stable=True)
         first = torch.searchsorted(found, torch.arange(num_nodes + 1, device=found.device))
-        return _note_order(EdgeOrder(senders.long()[order], found, order, first, num_nodes))
+        return _with_noted_sort_order(EdgeOrder(senders.long()[order], found, order, first, num_nodes))
 
     @property
     def num_edges(self) -> int:
@@ -86,7 +86,7 @@ class EdgeOrder:
     def to(self, device: torch.device | str) -> EdgeOrder:
         """Move the edges to a device."""
         senders, receivers, order, first = (getattr(self, name).to(device) for name in _TENSORS)
-        return _note_order(EdgeOrder(senders, receivers, order, first, self.num_nodes))
+        return _with_noted_sort_order(EdgeOrder(senders, receivers, order, first, self.num_nodes))
 
     def _check_rows(self, x: Tensor) -> None:
         if not x.dim() or x.shape[0] != self.num_edges:
@@ -111,7 +111,7 @@ def _check_ends(ends: dict[str, Tensor], num_nodes: int) -> None:
         raise InputError(f"num_nodes: must be a number of nodes, got {num_nodes!r}")
 
 
-def _note_order(edges: EdgeOrder) -> EdgeOrder:
+def _with_noted_sort_order(edges: EdgeOrder) -> EdgeOrder:
     # kernels on a GPU walk over edges by either end: by receiver as they stand, by sender in an order that is made
     if edges.senders.device.type == _GPU and values_at_hand(edges.senders):
         note_ascending(edges.receivers)

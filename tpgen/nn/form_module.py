@@ -17,7 +17,7 @@ from tpgen.compiler.config import Config
 from tpgen.compiler.run import run_form
 from tpgen.emitter.emit import DIRECTIONS, Emission, emit_plan
 from tpgen.form.form import layouts_of
-from tpgen.kernels.rows import EDGES, Rules
+from tpgen.kernels.rows import EDGES, RowRules
 from tpgen.kernels.runtime.call import FORWARD, FormCall
 from tpgen.kernels.runtime.forms import forms
 from tpgen.nn.planned import PlannedModule
@@ -86,7 +86,7 @@ class FormModule(PlannedModule):
         src: Tensor | None = None,
         dst: Any = None,
         nodes: Any = 0,
-        rules: Rules = EDGES,
+        rules: RowRules = EDGES,
     ) -> Tensor | None:
         """Run the kernel of a description; None if operands need checks or conversion, or on failure."""
         if not torch.compiler.is_compiling():  # whose graphs hold in both modes
@@ -116,6 +116,7 @@ class FormModule(PlannedModule):
         return {"layout": self.layout, **super().inspection_options()}
 
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
+        """Return numbers of rows, and of nodes for a convolution."""
         given = signature(type(self).forward).bind(self, *args, **kwargs).arguments
         if self.edges:
             nodes = given["x"].shape[0]

@@ -193,6 +193,7 @@ class Linear(FormModule):
     # --- programs -----------------------------------------------------------------------------------------------
 
     def _write_programs(self) -> None:
+        """Write programs, and the kernel text of the whole layer."""
         super()._write_programs()
         alone = not self._channels and self.bias_numel == 0
         kernel = alone and self.choice.strategy == "kernel" and self.backend != "script"
@@ -212,6 +213,7 @@ class Linear(FormModule):
         return {**super().inspection_options(), **({"elements": self.num_elements or 1} if self._by_element else {})}
 
     def call_on_operands(self, *operands: Tensor) -> Tensor:
+        """Call the layer with operands, the element index last."""
         return self(*operands[:-1], index=operands[-1]) if self._by_element else self(*operands)
 
     # --- evaluation ---------------------------------------------------------------------------------------------

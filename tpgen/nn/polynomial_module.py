@@ -117,9 +117,11 @@ class PolynomialModule(PlannedModule):
         return [name for end, name in EDGE_ARGUMENTS.items() if end in dict(self._ends).values()]
 
     def rows_of(self, *args: Any, **kwargs: Any) -> tuple[int, int | None]:
+        """Return the number of rows, and None for nodes."""
         return (args[0] if args else kwargs["x"]).shape[0], None
 
     def call_on_operands(self, *operands: Tensor) -> Tensor:
+        """Call with inputs, weights, element index and edge ends."""
         given, inputs = list(operands), len(self.plan.inputs)
         keywords: dict[str, Any] = {name: given.pop() for name in reversed(self._edge_arguments)}
         if self.num_elements:

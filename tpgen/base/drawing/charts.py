@@ -77,13 +77,13 @@ def error_scale(errors: Sequence[Error]) -> str:
     low, high = floor(log10(min(seen))) - 1, ceil(log10(max(seen))) + 1
     left, wide, bottom = 12 + _label_width(label for label, _, _ in errors), 2 * _BAR, 6 + _ROW * len(errors)
 
-    def at(value: float) -> float:
+    def x_of_value(value: float) -> float:
         power = low if value <= 0 else high if not isfinite(value) else log10(value)
         return left + wide * (power - low) / (high - low)
 
     parts = []
     for n in range(low, high + 1, max(1, (high - low) // 6)):
-        x = at(10.0**n)
+        x = x_of_value(10.0**n)
         parts += [
             _svg_line(x, 4, x, bottom, "", 'stroke-opacity="0.25"'),
             _svg_text(x, bottom + 13, f"1e{n}", "middle"),
@@ -93,8 +93,12 @@ def error_scale(errors: Sequence[Error]) -> str:
         assert value is not None
         parts.append(_svg_text(left - 8, y + 4, label, "end"))
         if limit and limit > 0:
-            parts.append(_svg_line(at(limit), y - 7, at(limit), y + 7, f"tolerance {limit:.1e}", 'stroke-width="2"'))
-        parts.append(_error_mark(at(value), y, value, limit))
+            parts.append(
+                _svg_line(
+                    x_of_value(limit), y - 7, x_of_value(limit), y + 7, f"tolerance {limit:.1e}", 'stroke-width="2"'
+                )
+            )
+        parts.append(_error_mark(x_of_value(value), y, value, limit))
         parts.append(_svg_text(left + wide + 8, y + 4, f"{value:.1e}" if value else "0"))
     parts.append(_svg_text(left + wide / 2, bottom + 28, "largest relative error; upright: the tolerance", "middle"))
     return _svg(parts, left + wide + 70, bottom + 34)

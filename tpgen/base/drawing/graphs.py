@@ -39,15 +39,15 @@ def graph_picture(dots: Mapping[str, Dot]) -> str:
     side = 12 + _LETTER * max((len(dot.title) for dot in shown.values() if dot.is_end), default=0) / 2
     least = min(x for x, _ in place.values())
 
-    def at(point: tuple[float, float]) -> tuple[float, float]:
+    def to_pixels(point: tuple[float, float]) -> tuple[float, float]:
         return side + _ACROSS * (point[0] - least), 26 - _DOWN * point[1]
 
-    width = max(at(p)[0] for points in (place.values(), *lines.values()) for p in points) + side
-    height = max(at(p)[1] for p in place.values()) + 26
-    curves = [" ".join("{:.1f},{:.1f}".format(*at(p)) for p in points) for points in lines.values()]
+    width = max(to_pixels(p)[0] for points in (place.values(), *lines.values()) for p in points) + side
+    height = max(to_pixels(p)[1] for p in place.values()) + 26
+    curves = [" ".join("{:.1f},{:.1f}".format(*to_pixels(p)) for p in points) for points in lines.values()]
     stroke = 'fill="none" stroke="currentColor" stroke-opacity="0.3"'
     drawn = [f'<polyline points="{where}" {stroke}/>' for where in curves]
-    drawn += [_svg_dot(dot, *at(place[name])) for name, dot in shown.items()]
+    drawn += [_svg_dot(dot, *to_pixels(place[name])) for name, dot in shown.items()]
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     said = f"<div>the first {_MOST} of {len(dots)} nodes</div>" if len(dots) > _MOST else ""
     return f'<svg {size} style="max-width:100%;max-height:600px">{"".join(drawn)}</svg>{said}'
@@ -75,7 +75,9 @@ _NARROW = 0.5  # room of a line that passes a rank, of that of a node
 
 
 @dataclass(frozen=True)
-class _EdgeBend:
+class _EdgeAtRank:
+    """Placeholder node for the point at which an edge's line passes a rank between its two ends."""
+
     source: Hashable
     target: Hashable
     rank: int
@@ -97,7 +99,7 @@ def layered(
     depth = _rank_of_nodes(reads, set(inputs))
     above: dict[Hashable, list[Hashable]] = {node: [] for node in reads}
     chains: dict[tuple[Node, Node], list[Hashable]] = {
-        (one, node): [one, *(_EdgeBend(one, node, n) for n in range(depth[one] + 1, depth[node])), node]
+        (one, node): [one, *(_EdgeAtRank(one, node, n) for n in range(depth[one] + 1, depth[node])), node]
         for node in reads
         for one in dict.fromkeys(reads[node])
     }
@@ -106,7 +108,7 @@ def layered(
             above.setdefault(other, []).append(one)
     ranks: list[list[Hashable]] = [[] for _ in range(1 + max(depth.values(), default=0))]
     for one in above:
-        ranks[one.rank if isinstance(one, _EdgeBend) else depth[one]].append(one)  # type: ignore[index]
+        ranks[one.rank if isinstance(one, _EdgeAtRank) else depth[one]].append(one)  # type: ignore[index]
     x = _x_positions(ranks, above)
     y: dict[Hashable, float] = {one: -n for n, rank in enumerate(ranks) for one in rank}
     lines = {ends: [(x[one], y[one]) for one in chain] for ends, chain in chains.items()}
@@ -151,7 +153,7 @@ def _x_in_rank(rank: Sequence[Hashable], wanted: Sequence[float]) -> list[float]
 
 
 def _node_width(one: Hashable) -> float:
-    return _NARROW if isinstance(one, _EdgeBend) else 1.0
+    return _NARROW if isinstance(one, _EdgeAtRank) else 1.0
 
 
 def _mean(values: Sequence[float], default: float) -> float:

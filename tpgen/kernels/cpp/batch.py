@@ -152,6 +152,7 @@ class MixingText:
         self.behind = placement.mixes_first(path.term)
 
     def write(self) -> None:
+        """Write the path in blocks of copies."""
         first, size, step = self.first, self.term.size(self.first), self.p.block(self.term) // self.inner
         whole = self.p.flipped(self.term)
         if whole and not self.behind:
@@ -271,6 +272,7 @@ class OwnWeightsText:
         self.opened = placement.opened
 
     def write(self) -> None:
+        """Write the path's loop over copies of input 1."""
         with self.w.block(f"for (int u = 0; u < {self.term.size('u')}; ++u)"):
             if "own" in self.p.scratch:
                 place = f"weights + {self.at}, 1, {self.mixed}, s_x2 + {self.y}, R, {self.mixed}, {self.v}"
@@ -322,7 +324,8 @@ class BatchText:
     def __init__(self, placement: BatchPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
 
-    def write(self) -> None:
+    def write_functions(self) -> None:
+        """Write the static functions that the driver calls for its rows."""
         for path in self.p.sweep.paths:
             self._write_path_function(path)
         self._write_tile_function()
@@ -418,6 +421,7 @@ class BatchText:
         self.w.line(f"for (i64 m = 0; m < {self.p.dim['w']}; ++m) d_w[m] = narrow(sums[m]);")
 
     def write_rows(self) -> None:
+        """Write the loop over rows of a block."""
         w, owner = self.w, self.p.owner
         if owner:
             w.line("const i64 from = owner_at(first, owners, b * span), to = owner_at(first, owners, (b + 1) * span);")

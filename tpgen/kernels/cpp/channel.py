@@ -26,7 +26,8 @@ class ChannelText:
         self.p, self.s, self.w = placement, placement.schedule, w
         self.dtype = placement.schedule.target.dtype
 
-    def write(self) -> None:
+    def write_functions(self) -> None:
+        """Write the static functions that the driver calls for its rows."""
         if self.p.in_parts:
             self._write_part_functions()
         else:
@@ -211,6 +212,7 @@ class ChannelText:
         self._store_slot("w", "sums")
 
     def write_rows(self) -> None:
+        """Write the loop over rows of a block."""
         (GroupBlocks if self.p.in_parts else RowBlocks)(self.p, self.w).write()
 
 

@@ -56,6 +56,7 @@ class RowBlocks:
         self.arguments = row_arguments(placement)
 
     def write(self) -> None:
+        """Write the loop over a block's rows."""
         if self.p.owner:
             self._write_owner_loop(self.p.owner)
             return
@@ -118,6 +119,7 @@ class RowBlocks:
         return areas | {f"s_{identifier(slot)}": weights_area(slot) for slot in self.p.given_weights}
 
     def write_row_loop(self) -> None:
+        """Write the loop over rows of a tile."""
         with self.w.block("for (int r = 0; r < n; ++r)"):
             self.w.line("const i64 e = q + r;")
             self._write_row_call("r")
@@ -181,6 +183,7 @@ class GroupBlocks(RowBlocks):
     """Writes the loop over groups of rows of one tile and owner."""
 
     def write_tile_setup(self, row: str) -> None:
+        """Write row pointers and tables of a tile."""
         if not self.p.owner:
             self.write_array_declarations()
         for _, name in self._pointers():
@@ -191,14 +194,17 @@ class GroupBlocks(RowBlocks):
         return [(kind, name) for kind, name in self.arguments if in_memory(name)]
 
     def write_array_declarations(self) -> None:
+        """Declare arrays of a tile's row pointers."""
         for kind, name in self._pointers():
             self.w.line(f"{kind} p_{name}[W];")
 
     def write_row_loop(self) -> None:
+        """Write the loop over groups of rows of a tile."""
         with self.w.block(f"for (int r = 0; r < n; r += {self.p.group})"):
             self._write_group_call(f"least({self.p.group}, n - r)")
 
     def write_loop_over_rows_of_owner(self) -> None:
+        """Write the loop over groups of an owner's rows."""
         with self.w.block("for (int m; q < first[o + 1]; q += m)"):
             self.write_tile_setup_if_due()
             self.w.line("const int r = (q - first[from]) % W;")

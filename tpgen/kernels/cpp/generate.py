@@ -31,17 +31,24 @@ BEYOND = 2  # the fault of the first index, then of the next; 1 is no scratch sp
 class KernelText(Protocol):
     """Writers that each schedule provides for the entry point."""
 
-    def write(self) -> None: ...
-    def write_weights(self) -> None: ...
-    def write_weight_sums(self) -> None: ...
-    def write_rows(self) -> None: ...
+    def write_functions(self) -> None:
+        """Write the static functions that the driver calls for its rows."""
+
+    def write_weights(self) -> None:
+        """Write shared weights into scratch."""
+
+    def write_weight_sums(self) -> None:
+        """Write the sum of weight gradients over blocks."""
+
+    def write_rows(self) -> None:
+        """Write the loop over rows of a block."""
 
 
 def generate(placement: Placement) -> GeneratedSource:
     """Write the source of a placement, which computes all open slots in one sweep."""
     schedule, w = placement.schedule, Writer()
     with w.part("schedule"):
-        for line, paths in schedule.lines_and_paths:
+        for line, paths in schedule.text_lines_and_paths:
             with w.paths(*paths):
                 w.line(f"// {line}")
         rules = f" with {', '.join(map(str, placement.rules))}" if placement.rules else ""
@@ -51,7 +58,7 @@ def generate(placement: Placement) -> GeneratedSource:
     if isinstance(placement, MatrixPlacement):
         w.raw(header("matrices"))
     text = _TEXTS[type(placement)](placement, w)
-    text.write()
+    text.write_functions()
     in_parts = isinstance(placement, ChannelPlacement) and placement.in_parts
     with in_unit(w) if in_parts else nullcontext(), w.part("driver"):
         _write_entry_point(w, placement, text)

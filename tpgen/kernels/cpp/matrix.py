@@ -16,7 +16,8 @@ class MatrixText:
     def __init__(self, placement: MatrixPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
 
-    def write(self) -> None:
+    def write_functions(self) -> None:
+        """Write the static functions that the driver calls for its rows."""
         arguments = ", ".join(f"{kind} {name}" for kind, name in self._arguments())
         with self.w.part("function tile"), self.w.block(f"static void tile({arguments})"):
             for o in self.p.staged:
@@ -163,6 +164,7 @@ class MatrixText:
             self.w.line(f"zero({memory} + {start}, {size});")
 
     def write_rows(self) -> None:
+        """Write the loop over rows of a block."""
         w, by_element = self.w, self.p.by_element
         if by_element:
             w.line("const i64 e = t.element[b], begin = t.begin[b], end = least(t.first[e + 1], begin + span);")

@@ -101,12 +101,13 @@ def _declarations(kind: str, prefix: str, slots: list[str]) -> list[str]:
 class _PolynomialText:
     """Writes the source of one polynomial placement."""
 
-    def __init__(self, at: PolynomialPlacement) -> None:
-        self.at, self.sweep, self.w = at, at.sweep, Writer()
-        self.row = RowText(at, self.w, _VECTORS)
-        self.dim = {slot: operand.dim for slot, operand in at.operands.items()}
+    def __init__(self, placement: PolynomialPlacement) -> None:
+        self.at, self.sweep, self.w = placement, placement.sweep, Writer()
+        self.row = RowText(placement, self.w, _VECTORS)
+        self.dim = {slot: operand.dim for slot, operand in placement.operands.items()}
 
     def write(self) -> GeneratedSource:
+        """Write all functions, and return the source."""
         for line in [*terms_text(self.at.plan).split("\n"), str(self.sweep.call)]:
             self.w.line(f"// {line}")
         self.w.raw(prelude(self.at.target, self.at.transpose_widths, self.at.target.lanes))

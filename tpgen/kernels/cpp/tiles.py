@@ -179,31 +179,34 @@ static inline void put_{count}(real* p, vec v) {{
 }}"""
 
 
-def _read_expression(at: int, count: int, size: int) -> str:
+def _read_expression(offset: int, count: int, size: int) -> str:
     # an expression of ``size`` numbers: ``count`` from a place in memory, zeros behind them
     if count == size:
-        return f"*(const piece{size}*)(p + {at})"
+        return f"*(const piece{size}*)(p + {offset})"
     if count == 0:
         return f"piece{size}{{}}"
     if size == 2:
-        return f"piece2{{p[{at}], 0}}"
+        return f"piece2{{p[{offset}], 0}}"
     half = size // 2
-    low, high = _read_expression(at, min(count, half), half), _read_expression(at + half, max(0, count - half), half)
+    low, high = (
+        _read_expression(offset, min(count, half), half),
+        _read_expression(offset + half, max(0, count - half), half),
+    )
     return f"__builtin_shufflevector({low}, {high}, {lane_list(list(range(size)))})"
 
 
-def _write_statements(value: str, at: int, count: int, size: int) -> list[str]:
+def _write_statements(value: str, offset: int, count: int, size: int) -> list[str]:
     # statements that write the first ``count`` of the ``size`` numbers of a value
     if count == 0:
         return []
     if count == size:
-        return [f"*(piece{size}*)(p + {at}) = {value};"]
+        return [f"*(piece{size}*)(p + {offset}) = {value};"]
     if size == 2:
-        return [f"p[{at}] = {value}[0];"]
+        return [f"p[{offset}] = {value}[0];"]
     half = size // 2
     low, high = (f"__builtin_shufflevector({value}, {value}, {lane_list(list(range(n, n + half)))})" for n in (0, half))
-    return _write_statements(low, at, min(count, half), half) + _write_statements(
-        high, at + half, max(0, count - half), half
+    return _write_statements(low, offset, min(count, half), half) + _write_statements(
+        high, offset + half, max(0, count - half), half
     )
 
 

@@ -29,6 +29,7 @@ class CudaPlacement(ChannelPlacement, RowSteps):
     # -- what adds and what stores --
 
     def has_sum_area(self, operand: str) -> bool:
+        """Whether an opened slot accumulates in an area of its own."""
         # rows meet in the slot, or paths in a loop over copies
         return self.summed_over_rows(operand) or any(
             v.touches > 1 and has_copy_axis(v) for v in self.schedule.views_of(operand)
@@ -93,6 +94,7 @@ class CudaPlacement(ChannelPlacement, RowSteps):
 
     @property
     def intermediate_dims(self) -> dict[str, int]:
+        """Numbers per row of tables and channel sums, by area."""
         return {"T": self.table_size} | {f"p_{o}": self.slots * self.dim[o] for o in self.channel_sums}
 
     @cached_property

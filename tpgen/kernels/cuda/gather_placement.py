@@ -29,12 +29,15 @@ class GatherPlacement(BatchPlacement, RowSteps):
     small = _SMALL
 
     def mixes_first(self, term: Term) -> bool:
+        """Never: gathers couple first."""
         return False  # gathers are of P before weights
 
     def owns_weights(self, term: Term) -> bool:
+        """Never for gathers."""
         return False  # all paths go through P and D here
 
     def has_sum_area(self, operand: str) -> bool:
+        """Whether an opened slot is summed over rows."""
         return self.summed_over_rows(operand)
 
     def may_overwrite_operand(self, operand: str) -> bool:

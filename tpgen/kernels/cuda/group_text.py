@@ -28,6 +28,7 @@ class GroupText:
         self.entries = dict[int, int]()  # places in the table of the path at hand
 
     def write(self) -> None:
+        """Write the group's device function."""
         serial = self.p.serial
         arguments = f"const Step& s, const int chunk{'' if serial else ', const int set'}"
         arguments += "".join(f", num (&y_{o})[{self.p.dim[o]}]" for o in lane_sums(self.p))

@@ -103,14 +103,14 @@ def _connected_paths(schedule: ChannelSchedule, paths: tuple[PathSweep, ...]) ->
     # classes that share no segment of channels, each in an order in which neighbours share
     classes: list[tuple[set[View], list[PathSweep]]] = []
     for path in paths:
-        views = set(_views(schedule, path))
+        views = set(_views_of_path(schedule, path))
         met = [c for c in classes if c[0] & views]
         merged = (views.union(*(c[0] for c in met)), [*(p for c in met for p in c[1]), path])
         classes = [c for c in classes if c not in met] + [merged]
     return [tuple(members) for _, members in classes]
 
 
-def _views(schedule: ChannelSchedule, path: PathSweep) -> list[View]:
+def _views_of_path(schedule: ChannelSchedule, path: PathSweep) -> list[View]:
     found = [schedule.view(path.term, leg.operand) for leg in path.term.legs]
     return [view for view in found if view]
 
@@ -118,7 +118,7 @@ def _views(schedule: ChannelSchedule, path: PathSweep) -> list[View]:
 def _held_segments(schedule: ChannelSchedule, paths: tuple[PathSweep, ...]) -> tuple[HeldSegment, ...]:
     users: dict[View, list[int]] = {}
     for n, path in enumerate(paths):
-        for view in _views(schedule, path):
+        for view in _views_of_path(schedule, path):
             users.setdefault(view, []).append(n)
     made = (_held_segment(view, [paths[n] for n in at], at) for view, at in users.items())
     return tuple(held for held in made if held.loads or held.opened)

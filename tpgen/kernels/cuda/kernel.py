@@ -117,13 +117,13 @@ class CudaKernel(ABC):
                 self._launch_all(loaded, call, order)
         return fault
 
-    def _launch_all(self, loaded: Loaded, call: KernelCall, order: Any) -> None:
+    def _launch_all(self, loaded: Loaded, call: KernelCall, row_order: Any) -> None:
         slots, opened = ([*map(str, part)] for part in (self.spec.call.given, self.spec.call.opened))
         given = [_aligned(x, loaded.placement.alignment) for x in call.given]
         tensors = dict(zip(slots, given, strict=True)), dict(zip(opened, call.opened, strict=True))
         launches = launches_of(loaded.placement, call, loaded.at_once)
         scratch = launches.scratch(given[0].device)  # which must live until all is launched
-        for one in launches.list_launches(*tensors, scratch, order):
+        for one in launches.list_launches(*tensors, scratch, row_order):
             loaded.functions[one.entry].launch(one.blocks, loaded.stream, *one.arguments)
 
     def _load_on(self, device: int) -> Loaded:

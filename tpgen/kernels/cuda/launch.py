@@ -79,17 +79,20 @@ class RowLaunches(Launches):
         return max(1, min(-(-self.sizes.rows // self.placement.rows), self.at_once))
 
     def scratch_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of weight gradients by run, and of rows at ends of runs."""
         p = self.placement
         found = {"sums": (self.runs, p.dim["w"])} if p.sums_weights and p.dim["w"] else {}
         return found | ({"ends": (2 * self.runs, p.dim[p.owner])} if p.owner and self.runs > 1 else {})
 
     def scratch(self, device: torch.device | str) -> dict[str, Tensor]:
+        """Allocate scratch tensors, and results by edge for a later sum."""
         # besides partial sums, gradients per edge that a kernel adds per node
         p, dtype = self.placement, getattr(torch, self.placement.dtype)
         parts = {f"d_{o}": torch.empty(self.sizes.rows, p.dim[o], dtype=dtype, device=device) for o in p.scattered}
         return super().scratch(device) | parts
 
     def list_launches(self, given: Tensors, opened: Tensors, scratch: Tensors, order: EdgeRows | None) -> list[Launch]:
+        """List the kernel's launch, and launches that sum partial results."""
         p, runs = self.placement, ctypes.c_int(self.runs)
         struct = self._struct(given, opened, scratch, order)
         found = [Launch(ENTRY, self.runs, (struct,))]
@@ -157,12 +160,14 @@ class TaskLaunches(Launches):
         return {name: found[name] for name in p.entries}
 
     def scratch_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of weight gradients by task, and of channel sums."""
         p, sizes = self.placement, self.sizes
         # a tensor may have any name of one word, "sums" as well
         channels = {f"channels of {slot}": (self.chunks, sizes.rows, p.operands[slot].dim) for slot in p.channel_sums}
         return {"sums of tasks": (self.tasks, p.warp_gradients, sizes.channels), **channels}
 
     def list_launches(self, given: Tensors, opened: Tensors, scratch: Tensors, order: Order | None) -> list[Launch]:
+        """List one launch per kernel, with the same arguments."""
         sizes = self.sizes
         known = {"rows": sizes.rows, "elements": sizes.elements, "channels": sizes.channels}
         known |= {"width": self.width, "span": self.span}

@@ -50,6 +50,7 @@ class PolynomialKernel(CudaKernel):
         return [*fields.values(), *dims, *[0] * (_MOST_SLOTS - len(dims))]
 
     def recall_orders(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
+        """Return the remembered orders of a call's indices, or None for new indices."""
         (index,), device = indices, cuda_device_of([like])
         capture, x = captures.capture_of(device), index.tensor
         if x is None:
@@ -67,6 +68,7 @@ class PolynomialKernel(CudaKernel):
         return 0
 
     def find_order(self, loaded: Loaded, call: KernelCall) -> tuple[int, Order | None]:
+        """Sort rows by element; return a fault code (0: none) and the order."""
         index = call.indices[0]
         if index.tensor is None:
             return 0, None

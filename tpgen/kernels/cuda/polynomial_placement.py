@@ -45,6 +45,7 @@ class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
 
     @property
     def entries(self) -> dict[str, tuple[int, int]]:
+        """Threads and shared bytes per block, by kernel name."""
         weights = {SUM_ENTRY: (self.threads, self.warp_gradients * self.lane_bytes)} if self.open_weights else {}
         channels = {CHANNELS_ENTRY: (self.threads, 0)} if self.channel_sums else {}
         return {ENTRY: (self.threads, self.shared), **weights, **channels}
@@ -78,6 +79,7 @@ class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
 
     @property
     def shared(self) -> int:
+        """Shared bytes of a block."""
         return (self.block_coefficients + self.warps * (self.warp_gradients + self.tile)) * self.lane_bytes
 
     @property

@@ -62,6 +62,7 @@ class ProductKernel(CudaKernel):
         return [*fields.values()]
 
     def recall_orders(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
+        """Return the remembered orders of a call's indices, or None for new indices."""
         device = cuda_device_of([like])
         loaded, capture = self._loaded.get(device), captures.capture_of(device)
         if loaded is None:
@@ -86,6 +87,7 @@ class ProductKernel(CudaKernel):
         return KnownRows(wide, orders, loaded.stream if keeps else None)
 
     def find_order(self, loaded: Loaded, call: KernelCall) -> tuple[int, EdgeRows | None]:
+        """Sort edges by owner; return a fault code (0: none) and the order."""
         p = loaded.placement
         return ordered_edges(p.by, call.indices, loaded.device, bool(p.scattered)) if call.indices else (0, None)
 

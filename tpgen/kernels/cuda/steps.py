@@ -78,6 +78,7 @@ class RowSteps(OnChip, OpenedSlots):
 
     @property
     def entries(self) -> dict[str, tuple[int, int]]:
+        """Threads and shared bytes per block, by kernel name."""
         found = {ENTRY: (self.threads, self.shared)}
         if self.sums_weights:
             found[SUM_ENTRY] = (LANES * SUMMERS, LANES * SUMMERS * self.number)
@@ -219,6 +220,7 @@ class RowSteps(OnChip, OpenedSlots):
 
     @property
     def shared(self) -> int:
+        """Shared bytes of a block."""
         return self.stages_at + self.stage_count * _round_up(self.stage_bytes, 128)
 
     @property

@@ -27,6 +27,7 @@ class StepsText:
         )
 
     def write(self) -> None:
+        """Write the CUDA source of a product."""
         self._write_in_part("placement", self._write_header_comment)
         self._write_prelude()
         self._write_in_part("tables", self.body.write_constants)
@@ -234,6 +235,7 @@ class RowsText:
             w.line("num *sums, *ends;  // of blocks: of weights, and of owners at the ends of their runs")
 
     def write_fetch(self) -> None:
+        """Write the device function that fetches rows to shared memory."""
         p, w = self.p, self.w
         with w.block("DEVICE int rows_of(i64 q, i64 end)"):
             w.line("return end - q < ROWS ? (int)(end - q) : ROWS;")
@@ -292,6 +294,7 @@ class RowsText:
             self.w.line(f"fetch_numbers((real*)({place}), {self._row_address(operand)}, {p.dim[operand]});")
 
     def write_deliver(self) -> None:
+        """Write the device function that stores results of rows."""
         p, w = self.p, self.w
         with w.block(f"DEVICE void deliver_rows(const Call& call, const Step& s, {self._rows_arg}, const int n)"):
             w.line("deliver_begin();")

@@ -20,7 +20,7 @@ from tpgen.kernels.cuda.polynomial_kernel import PolynomialKernel
 from tpgen.kernels.cuda.product_kernel import ProductKernel
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import BatchSchedule
-from tpgen.kernels.rows import EDGES, Rules
+from tpgen.kernels.rows import EDGES, RowRules
 from tpgen.kernels.sweep.terms import SLOTS
 
 # The most that a kernel can open at once: where these have room, all others have.
@@ -102,7 +102,7 @@ def _why_slower_than_graphs(spec: KernelSpec, _chip: Chip) -> str | None:
     )
 
 
-def taken_rules(description: Any, rules: Rules) -> Rules:
+def taken_rules(description: Any, rules: RowRules) -> RowRules:
     """Return the row rules that GPU kernels support: edges, and elements of polynomials."""
     if description.any_level:
         return rules

@@ -10,7 +10,7 @@ from tpgen.form.form import Term
 from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.placement.values import BatchSchedule
-from tpgen.kernels.rows import Rules
+from tpgen.kernels.rows import RowRules
 from tpgen.kernels.sweep.sweep import Sweep, make_sweep
 from tpgen.kernels.sweep.terms import Sides, sides_of
 
@@ -26,7 +26,7 @@ class BatchPlacement(OpenedSlots):
     schedule: BatchSchedule
     opened: tuple[str, ...]
     owner: str | None
-    rules: Rules = field(default=(), kw_only=True)
+    rules: RowRules = field(default=(), kw_only=True)
 
     @cached_property
     def sweep(self) -> Sweep:
@@ -49,6 +49,7 @@ class BatchPlacement(OpenedSlots):
 
     @property
     def weight_scratch(self) -> int:
+        """Size of scratch for shared weights, else 0."""
         return self.schedule.target.whole(self.dim["w"]) if self.schedule.shared_weights else 0
 
     @cached_property
@@ -89,7 +90,7 @@ class BatchPlacement(OpenedSlots):
         return term.size(term.mode.weight[1:])
 
     def staged(self, term: Term) -> int:
-        """Number of first copies whose row weights are in scratch together."""
+        """Number of copies on the weights' first axis whose row weights are in scratch at a time."""
         size = term.size(term.mode.weight[0])
         # as many each time, or nearly
         times = -(-size // max(1, _STAGED // self.chunk(term)))
@@ -134,7 +135,8 @@ class BatchPlacement(OpenedSlots):
         return [(segment.start, segment.mul * segment.dim) for segment in dict(s.segments)[operand]]
 
     @property
-    def lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Text lines of the batch placement, with their paths."""
         t = self.schedule.target
         owned = f", added to the owner of {self.owner}" if self.owner else ""
         yield f"batch placement: opens {', '.join(self.opened)}{owned}; {t.lanes} lanes of {t.dtype}", ()

@@ -12,7 +12,7 @@ from tpgen.form.form import Term
 from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.placement.values import ChannelSchedule, PlacedTable, View
-from tpgen.kernels.rows import EDGE_PAIRS, Rules
+from tpgen.kernels.rows import EDGE_PAIRS, RowRules
 from tpgen.kernels.sweep.statements import Load, Tabulate
 from tpgen.kernels.sweep.sweep import PathSweep, Sweep, make_sweep, raised_text
 from tpgen.kernels.sweep.terms import INDEX, SLOTS, given_slots, operand_of
@@ -31,7 +31,7 @@ class ChannelPlacement(OpenedSlots):
     opened: tuple[str, ...]
     owner: str | None
     raised: tuple[str, ...] = field(default=(), kw_only=True)
-    rules: Rules = field(default=(), kw_only=True)
+    rules: RowRules = field(default=(), kw_only=True)
 
     @cached_property
     def sweep(self) -> Sweep:
@@ -51,6 +51,7 @@ class ChannelPlacement(OpenedSlots):
 
     @property
     def tail_widths_and_items(self) -> set[tuple[int, int]]:
+        """Widths and items of transposes at segment ends."""
         lanes = self.schedule.target.lanes
         return {(v.inner, v.channels % lanes) for v in self.schedule.views if v.channels % lanes}
 
@@ -117,6 +118,7 @@ class ChannelPlacement(OpenedSlots):
 
     @property
     def weight_scratch(self) -> int:
+        """Size of scratch for shared weights, else 0."""
         return self.schedule.scratch_size("w") if self.schedule.shared_weights else 0
 
     @property
@@ -227,7 +229,8 @@ class ChannelPlacement(OpenedSlots):
         return tabulated + [(v.start, v.outer * v.channels * v.inner) for v in self.schedule.views_of(operand)]
 
     @property
-    def lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Text lines of the channel placement, with their paths."""
         t = self.schedule.target
         owned = f", summed by the owner of {self.owner}" if self.owner else ""
         yield (

@@ -13,7 +13,7 @@ from tpgen.form.form import Form, Term
 from tpgen.kernels.placement.blocks import Blocks, areas_text
 from tpgen.kernels.placement.slots import OpenedSlots
 from tpgen.kernels.placement.values import Schedule, ScratchSegment, Target, touched_segments
-from tpgen.kernels.rows import Rules
+from tpgen.kernels.rows import RowRules
 from tpgen.kernels.sweep.statements import TextOfPaths
 from tpgen.kernels.sweep.terms import path_terms, row_lengths
 from tpgen.planner.plan import ELEMENT, SHARED
@@ -83,7 +83,8 @@ class MatrixSchedule(TextOfPaths):
         return sum(s.size for s in self.segments(operand) if not s.whole)
 
     @property
-    def lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Text lines of the matrix schedule, with their paths."""
         rows = f"{self.rows} rows{' of one element' * self.by_element}"
         yield f"matrix schedule: tiles of {rows}, {self.target.lanes} lanes of {self.target.dtype}", ()
         yield from ((f"  path {p.path}: {p.text}; a matrix product", (p.path,)) for p in self.terms)
@@ -149,7 +150,8 @@ class MatrixSweep(TextOfPaths):
     terms: tuple[MatrixTerm, ...]
 
     @property
-    def lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Text lines of the matrix sweep, with their paths."""
         yield f"sweep: opens {', '.join(self.opened)}", ()
         for term in self.terms:
             yield f"  path {term.path}: {term.text}, times {term.coefficient:.6g}", (term.path,)
@@ -163,7 +165,7 @@ class MatrixPlacement(OpenedSlots):
     schedule: MatrixSchedule
     opened: tuple[str, ...]
     owner: None = None
-    rules: Rules = ()
+    rules: RowRules = ()
 
     @property
     def sweep(self) -> MatrixSweep:
@@ -176,6 +178,7 @@ class MatrixPlacement(OpenedSlots):
 
     @property
     def tail_widths_and_items(self) -> set[tuple[int, int]]:
+        """Widths and items of transposes at segment ends."""
         lanes = self.schedule.target.lanes
         used = {(s.dim if s.mul_first else 1, s.mul % lanes) for o in ("x1", "out") for s in self.schedule.segments(o)}
         rest = {(1, t.target.mul % lanes) for t in self.schedule.terms}
@@ -242,7 +245,8 @@ class MatrixPlacement(OpenedSlots):
         return [(segment.start, segment.mul * segment.dim) for segment in self.schedule.segments(operand)]
 
     @property
-    def lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Text lines of the matrix placement, with their paths."""
         t = self.schedule.target
         each = "over rows and" if self.schedule.shared_weights else "for each row, over"
         yield f"matrix placement: opens {', '.join(self.opened)}; {t.lanes} lanes of {t.dtype}", ()

@@ -7,13 +7,15 @@ from tpgen.kernels.placement.batch import BatchPlacement
 from tpgen.kernels.placement.channel import ChannelPlacement
 from tpgen.kernels.placement.matrix import AnySchedule, MatrixPlacement, MatrixSchedule
 from tpgen.kernels.placement.values import ChannelSchedule
-from tpgen.kernels.rows import EDGE_PAIRS, EDGES, Rules, summed_by
+from tpgen.kernels.rows import EDGE_PAIRS, EDGES, RowRules, summed_by
 from tpgen.kernels.sweep.terms import SLOTS
 
 Placement = ChannelPlacement | BatchPlacement | MatrixPlacement
 
 
-def place(schedule: AnySchedule, opened: tuple[str, ...], rules: Rules = (), raised: tuple[str, ...] = ()) -> Placement:
+def place(
+    schedule: AnySchedule, opened: tuple[str, ...], rules: RowRules = (), raised: tuple[str, ...] = ()
+) -> Placement:
     """Place a kernel that computes the slots ``opened``, in any order.
 
     At most one open operand may have an index: its rows are summed in order.  Only channel kernels take cotangents of

@@ -124,7 +124,8 @@ class PolynomialPlacement(TextOfPaths):
         return {size for size in sizes if size < self.target.lanes}
 
     @property
-    def lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Text lines of the polynomial placement, with their paths."""
         lanes, areas = self.target.lanes, sum(self.scratch.values())
         number = max(4, self.target.itemsize)  # what is computed with
         rows = f"up to {self.span}" if self.span else "all"

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Any
 
 from tpgen.base.locks import cached_property
-from tpgen.kernels.rows import SOURCES, RowRule, Rules
+from tpgen.kernels.rows import SOURCES, RowRule, RowRules
 from tpgen.kernels.sweep.statements import TextOfPaths
 from tpgen.kernels.sweep.terms import SLOTS, given_slots, operand_of, raised_call
 
@@ -18,7 +18,7 @@ class OpenedSlots(TextOfPaths):
     opened: tuple[str, ...]
     owner: str | None  # the open slot that is summed over the rows of a gather
     raised: tuple[str, ...] = ()  # operands that are given at level 1 too: cotangents of gradients
-    rules: Rules = ()  # by which rows find those of operands
+    rules: RowRules = ()  # by which rows find those of operands
 
     def rule(self, operand: str) -> RowRule | None:
         return next((rule for rule in self.rules if rule.operand == operand), None)

@@ -167,7 +167,8 @@ class ChannelSchedule(TextOfPaths):
         return tuple(s for s in ("x1", "x2") if any(t.operand == s for t in self.tables))
 
     @property
-    def lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Text lines of the channel schedule, with their paths."""
         yield f"channel schedule: {self.target.lanes} lanes of {self.target.dtype}, {len(self.tables)} tables", ()
         for t in self.terms:
             seen = [v for leg in t.legs if (v := self.view(t, leg.operand))]
@@ -220,7 +221,8 @@ class BatchSchedule(TextOfPaths):
         return tuple(t.path for t in self.terms if t.leg(operand) and self.start(t, operand) == start)
 
     @property
-    def lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Text lines of the batch schedule, with their paths."""
         yield f"batch schedule: tiles of {self.rows} rows, {self.target.lanes} lanes of {self.target.dtype}", ()
         for t in self.terms:
             products = "matrix products, " if t.mode.mixing else ""

@@ -79,7 +79,7 @@ def _fold_single_sample(dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
 
 
 def _fold_paired_weights(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
-    # two rows share a row of weights, whose gradients are added
+    """As `fold_batch`, where two rows share a row of weights: copy it to each, add up gradients."""
     signature = kernels_of(call.description).signature(call.call, call.rules)
     count = len(call.tensors)
     given = [*zip(signature.given, call.tensors, dims[:count], strict=True)]

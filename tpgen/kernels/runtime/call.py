@@ -11,7 +11,7 @@ from torch import Tensor
 from tpgen.base.errors import InputError
 from tpgen.form.call import Call as Slots
 from tpgen.form.call import Slot
-from tpgen.kernels.rows import ROWS, RowIndex, Rules, names_of_rules, rules_of
+from tpgen.kernels.rows import ROWS, RowIndex, RowRules, names_of_rules, rules_of
 from tpgen.kernels.sweep.terms import SLOTS
 from tpgen.planner.plan import OUT
 
@@ -40,9 +40,9 @@ class FormCall(NamedTuple):
     at: Sequence[Tensor]
     description: str
     call: str
-    rules: Rules = ()
+    rules: RowRules = ()
     nodes: int = 0
-    ordered: Rules = ()
+    ordered: RowRules = ()
 
     @property
     def slots(self) -> Slots:

@@ -21,7 +21,7 @@ from tpgen.kernels.placement.matrix import AnySchedule, MatrixSchedule, is_linea
 from tpgen.kernels.placement.place import Placement, place
 from tpgen.kernels.placement.planning import plan_schedule
 from tpgen.kernels.placement.values import ChannelSchedule
-from tpgen.kernels.rows import EDGE_PAIRS, ELEMENTS, ROWS, SHARED, RowRule, Rules, summed_by
+from tpgen.kernels.rows import EDGE_PAIRS, ELEMENTS, ROWS, SHARED, RowRule, RowRules, summed_by
 from tpgen.kernels.runtime.call import OperandShape, call_of
 from tpgen.kernels.runtime.polynomials import PolynomialDescription, describe_polynomial
 from tpgen.kernels.sweep.terms import SLOTS, raised_call, row_lengths
@@ -86,7 +86,7 @@ class Description:
             )
         return plan_schedule(self.form, target(dtype))
 
-    def placement(self, call: Call, dtype: torch.dtype, rules: Rules = ()) -> Placement:
+    def placement(self, call: Call, dtype: torch.dtype, rules: RowRules = ()) -> Placement:
         """Place a call's values in registers, scratch and memory.  Raises `EmitError` as `place`."""
         opened, raised = self.read(call)
         return place(self.schedule(dtype), opened, rules, raised)
@@ -95,7 +95,7 @@ class Description:
         """The forward call and its gradients; ``forces`` adds calls of training on input gradients."""
         return (*map(call_of, OPENED_BY_DIRECTION.values()), *(_FORCES if forces else ()))
 
-    def source(self, call: Call, dtype: torch.dtype, rules: Rules = ()) -> GeneratedSource:
+    def source(self, call: Call, dtype: torch.dtype, rules: RowRules = ()) -> GeneratedSource:
         """Generate the C++ of a call."""
         return generate(self.placement(call, dtype, rules))
 
@@ -119,7 +119,7 @@ class Description:
         """Operands opened by a call without levels, as bits."""
         return 0 if call.levels else sum(1 << SLOTS.index(slot.operand) for slot in call.opened)
 
-    def parts(self, call: Call, rules: Rules) -> tuple[Call, ...]:
+    def parts(self, call: Call, rules: RowRules) -> tuple[Call, ...]:
         """Split a call into calls of one kernel each: one per order of summed rows."""
         opened, raised = self.read(call)
         groups: list[tuple[str, ...]] = [()]
@@ -129,7 +129,7 @@ class Description:
             groups[-1] += (slot,)
         return tuple(raised_call(group, raised) if raised else call_of(group) for group in groups)
 
-    def shapes(self, rules: Rules) -> dict[str, OperandShape]:
+    def shapes(self, rules: RowRules) -> dict[str, OperandShape]:
         """Shapes of the operands' tensors; the first ones tell the number of rows.
 
         Raises `InputError` for weights by element without rule, or shared weights with one.
@@ -166,7 +166,7 @@ class Description:
         """Whether any path contributes."""
         return bool(self.form.live_terms)
 
-    def rounds(self, call: Call, rules: Rules) -> bool:
+    def rounds(self, call: Call, rules: RowRules) -> bool:
         """Whether bfloat16 rounds each part of a sum over rows."""
         sums = summed_by(tuple(slot.operand for slot in call.opened), rules)
         return bool(sums) and self.schedule(torch.bfloat16).name == "batch"

@@ -19,7 +19,7 @@ from torch import Tensor
 from tpgen.base._torch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 from tpgen.base.remember import remembered
 from tpgen.form.call import Call, Slot
-from tpgen.form.derivative import CallPart, parts_of, summed_parts
+from tpgen.form.derivative import CallPart, level_free_parts, summed_parts
 from tpgen.kernels.cuda import orders
 from tpgen.kernels.rows import ELEMENTS, SHARED
 from tpgen.kernels.runtime.batching import fold_batch
@@ -49,9 +49,11 @@ class _Forms(Operator):
     training = True  # of the module that called last: which gradients' kernels are built beside that of a first call
 
     def evaluate(self, call: FormCall, keys: Any = None) -> list[Tensor]:
+        """Compute the opened slots by the dispatcher, at levels of ``keys``."""
         return _form(*call.arguments()) if keys is None else _form.redispatch(keys, *call.arguments())
 
     def run(self, call: FormCall) -> list[Tensor]:
+        """Compute the opened slots by kernels."""
         kernels = kernels_of(call.description)
         if not kernels.expands(call):
             return kernels.run(call)
@@ -64,6 +66,7 @@ class _Forms(Operator):
         return [call.tensors[0].new_empty(shape) for shape in signature.shapes(call.tensors, counts)]
 
     def build_ahead(self, call: FormCall, wanted: Sequence[bool]) -> None:
+        """Build kernels of a call and its wanted gradients; sort edges."""
         kernels, own = kernels_of(call.description), call.slots
         if own.levels or own.opened != (Slot("out"),):
             return
@@ -81,6 +84,7 @@ class _Forms(Operator):
     def pull_back(
         self, call: FormCall, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]
     ) -> Sequence[Tensor | None]:
+        """Compute wanted gradients by one derivative call."""
         given, wanted = [c for c in cotangents if c is not None], tuple(wanted)
         if not given or True not in wanted:
             return [None] * len(call.tensors)
@@ -94,6 +98,7 @@ class _Forms(Operator):
         return [next(rest) if yes else None for yes in wanted]
 
     def push_forward(self, call: FormCall, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """Compute tangents of results by one derivative call."""
         if all(t is None for t in tangents):
             return _with_zeros(call, [None] * len(call.slots.opened))
         text = str(call.slots.pushed_forward([t is not None for t in tangents]))
@@ -116,9 +121,11 @@ class _Forms(Operator):
         return _run_without_levels(derived)
 
     def quick(self, call: FormCall) -> Sequence[Tensor]:
+        """Compute by C++, unrecorded; empty if C++ refuses the call."""
         return kernels_of(call.description).quick(call)
 
     def asks_for_used_gradients(self, call: FormCall) -> bool:
+        """Whether the form is a polynomial, or its operands are large."""
         if kernels_of(call.description).description.any_level:
             return True
         numbers = call.tensors[0].numel() + call.tensors[2].numel()
@@ -161,7 +168,7 @@ class _Sum(NamedTuple):
 @remembered("calls as sums of calls without levels")
 def _split_into_kernel_calls(text: str) -> _Sum:
     call = Call.parse(text)
-    parts, raised = parts_of(call, SLOTS), tuple(slot.operand for slot in call.given if slot.levels)
+    parts, raised = level_free_parts(call, SLOTS), tuple(slot.operand for slot in call.given if slot.levels)
     return _Sum(parts, len(parts) > 1 and call == raised_call(tuple(slot.operand for slot in call.opened), raised))
 
 

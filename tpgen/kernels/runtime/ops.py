@@ -111,11 +111,13 @@ def kernel_conv(
     call = FormCall((x1, x2, w), (edge_src, edge_dst, *more), description, FORWARD, rules, num_nodes)
     if torch.compiler.is_compiling() and x1.device.type in SORTED_ON and not torch.compiler.is_exporting():
         both = torch.is_grad_enabled() and (x1.requires_grad or x2.requires_grad or w.requires_grad)
-        call = _with_edge_orders(call, both, edge_src.long(), edge_dst.long(), more)
+        call = _with_sort_order_of_edges(call, both, edge_src.long(), edge_dst.long(), more)
     return forms.form(call)[0]
 
 
-def _with_edge_orders(call: FormCall, needs_both: bool, src: Tensor, dst: Tensor, more: tuple[Tensor, ...]) -> FormCall:
+def _with_sort_order_of_edges(
+    call: FormCall, needs_both: bool, src: Tensor, dst: Tensor, more: tuple[Tensor, ...]
+) -> FormCall:
     # Equal sorts of many layers and directions are one in a graph.  Outside, an order is kept with its tensor; Inductor
     # lends memory for one call, in which nothing may stay.
     nodes, rows = call.nodes, call.tensors[0].shape[0]

@@ -15,7 +15,7 @@ from tpgen.kernels.build.compiler import target
 from tpgen.kernels.cpp.polynomial import generate_polynomial
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.placement.polynomial import PolynomialPlacement
-from tpgen.kernels.rows import ELEMENTS, ROWS, RowRule, Rules
+from tpgen.kernels.rows import ELEMENTS, ROWS, RowRule, RowRules
 from tpgen.kernels.runtime.call import OperandShape
 from tpgen.kernels.sweep.monomials import PolynomialSweep, make_polynomial_sweep
 from tpgen.planner.plan import OUT, Plan
@@ -64,10 +64,10 @@ class PolynomialDescription:
         """Return a call's statements, of any number."""
         return make_polynomial_sweep(self.form, call, frozenset(o.name for o in self.plan.weights))
 
-    def placement(self, call: Call, dtype: torch.dtype, rules: Rules = ()) -> PolynomialPlacement:
+    def placement(self, call: Call, dtype: torch.dtype, rules: RowRules = ()) -> PolynomialPlacement:
         return PolynomialPlacement(self.plan, self.sweep(call), target(dtype))
 
-    def source(self, call: Call, dtype: torch.dtype, rules: Rules = ()) -> GeneratedSource:
+    def source(self, call: Call, dtype: torch.dtype, rules: RowRules = ()) -> GeneratedSource:
         return generate_polynomial(self.placement(call, dtype))
 
     def read(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -80,11 +80,11 @@ class PolynomialDescription:
                 )
         return tuple(map(str, call.opened)), tuple(str(slot) for slot in call.given if slot.levels)
 
-    def parts(self, call: Call, rules: Rules) -> tuple[Call, ...]:
+    def parts(self, call: Call, rules: RowRules) -> tuple[Call, ...]:
         self.read(call)
         return (call,)
 
-    def shapes(self, rules: Rules) -> dict[str, OperandShape]:
+    def shapes(self, rules: RowRules) -> dict[str, OperandShape]:
         """Shapes of the operands' tensors.  Raises `InputError` for rules other than elements."""
         if rules != (ELEMENTS,):
             raise InputError("edge_src and edge_dst are of convolutions: a polynomial takes an index of elements alone")
@@ -96,7 +96,7 @@ class PolynomialDescription:
     def takes(self, _rule: RowRule, _dtype: torch.dtype) -> bool:
         return True
 
-    def rounds(self, call: Call, rules: Rules) -> bool:
+    def rounds(self, call: Call, rules: RowRules) -> bool:
         return False
 
 

@@ -94,10 +94,12 @@ class Operator(Differentiable[FormCall]):
         return (*tensors, *at), (len(at), *rest)
 
     def call(self, tensors: Sequence[Any], rest: tuple) -> FormCall:
+        """Join tensors, the last being indices, and other arguments to a call."""
         count = len(tensors) - rest[0]
         return FormCall(tensors[:count], tensors[count:], *rest[1:])
 
     def constants(self, rest: tuple) -> int:
+        """Count the index tensors of a call."""
         return rest[0]
 
     def evaluate(self, call: FormCall, keys: Any = None) -> list[Tensor]:
@@ -212,18 +214,18 @@ class Operator(Differentiable[FormCall]):
 def register(operator: Operator, name: str) -> None:
     """Register an operator at every level."""
 
-    def at(level: Callable[[FormCall], list[Tensor]]) -> Callable:
+    def implementation_by(level: Callable[[FormCall], list[Tensor]]) -> Callable:
         return lambda *args, **options: level(FormCall.read(*args, **options))
 
-    def recorded(keys: Any, *args: Any, **options: Any) -> Any:
+    def recorded_call(keys: Any, *args: Any, **options: Any) -> Any:
         return operator.recorded(keys, FormCall.read(*args, **options))
 
     for device in _DEVICES:
-        library.impl(name, at(operator.run), device)
-    library.impl(name, recorded, "Autograd", with_keyset=True)
-    library.impl(name, at(operator.transformed), _TRANSFORMS)
-    library.impl(name, at(operator.batched), "Batched")
-    torch.library.register_fake(f"tpgen::{name}", at(operator.empty_results), lib=library)
+        library.impl(name, implementation_by(operator.run), device)
+    library.impl(name, recorded_call, "Autograd", with_keyset=True)
+    library.impl(name, implementation_by(operator.transformed), _TRANSFORMS)
+    library.impl(name, implementation_by(operator.batched), "Batched")
+    torch.library.register_fake(f"tpgen::{name}", implementation_by(operator.empty_results), lib=library)
 
 
 def define_function(name: str, compute: Callable[..., Tensor], shaped: Callable[..., Tensor]) -> None:

@@ -22,7 +22,7 @@ from tpgen.kernels.build.compiler import DTYPES
 from tpgen.kernels.build.rehearsal import begin_if_rehearsing, need_no_rehearsal
 from tpgen.kernels.cuda import captures
 from tpgen.kernels.cuda.orders import know_both
-from tpgen.kernels.rows import EDGES, ELEMENTS, INDEX_DTYPES, ROWS, RowIndex, Rules, names_of_rules
+from tpgen.kernels.rows import EDGES, ELEMENTS, INDEX_DTYPES, ROWS, RowIndex, RowRules, names_of_rules
 from tpgen.kernels.runtime.call import FormCall
 from tpgen.kernels.runtime.description import AnyDescription, Description, read_description
 from tpgen.kernels.runtime.failures import failure_of, name_of, note_failure
@@ -39,7 +39,7 @@ _turns: dict[tuple, Lock] = {}  # of threads that build one kernel
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_turns.clear)
 
-_Built = tuple[str, torch.dtype, Rules]  # a call whose kernels the runtime knows: its text, dtype and rules of rows
+_Built = tuple[str, torch.dtype, RowRules]  # a call whose kernels the runtime knows: its text, dtype and rules of rows
 _Entered = tuple[int, int]  # by which the runtime knows a kernel; how many tensors it is given
 
 
@@ -49,14 +49,16 @@ class Kernels:
     def __init__(self, text: str) -> None:
         self._text = text
         self.description: AnyDescription = read_description(text)
-        self._kernels: dict[tuple[Slots, torch.dtype, Rules, str], Kernel] = {}
-        self._signatures: dict[tuple[str, Rules], CallSignature] = {}
+        self._kernels: dict[tuple[Slots, torch.dtype, RowRules, str], Kernel] = {}
+        self._signatures: dict[tuple[str, RowRules], CallSignature] = {}
         self._fused: dict[tuple[torch.dtype, str], bool] = {}
         self._entered: dict[_Built, tuple[_Entered, ...]] = {}
         self._native: Runtime | None = None  # where it calls a kernel by its number
         self._launched: Launched | None = None  # on GPUs
         self._offered: set[tuple[Kernel, torch.device]] = set()
-        self._ahead: set[tuple[tuple[str, ...], torch.dtype, Rules, int]] = set()  # calls that are built for a device
+        self._ahead: set[tuple[tuple[str, ...], torch.dtype, RowRules, int]] = (
+            set()
+        )  # calls that are built for a device
         self._failed: list[tuple[KernelSpec, str, KernelError]] = []  # not said yet
 
     @property
@@ -84,12 +86,12 @@ class Kernels:
             return self._native.few(*tensors, entered[0][0], nodes, *at)
         return self._native.form([*tensors, *at], entered[0][0], nodes)
 
-    def _register_native_form(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules) -> int:
+    def _register_native_form(self, native: Runtime, call: Slots, dtype: torch.dtype, rules: RowRules) -> int:
         text, signature = self._native_text(str(call), dtype, rules), self.signature(str(call), rules)
         fields = NativeFields.of(signature, self.description.check_index)
         return native.add_form(text, dtype, self.description.places(call), *fields)
 
-    def _native_text(self, call: str, dtype: torch.dtype, rules: Rules) -> str:
+    def _native_text(self, call: str, dtype: torch.dtype, rules: RowRules) -> str:
         return f"{self._text} {call} {dtype} {names_of_rules(rules)}"
 
     def _enter_kernel(self, spec: KernelSpec, kernel: Kernel) -> None:
@@ -104,12 +106,12 @@ class Kernels:
             self._remember_registered_form(native, spec.call, spec.dtype, spec.rules, number)
 
     def _remember_registered_form(
-        self, native: Runtime, call: Slots, dtype: torch.dtype, rules: Rules, number: int
+        self, native: Runtime, call: Slots, dtype: torch.dtype, rules: RowRules, number: int
     ) -> None:
         self._entered[str(call), dtype, rules] = ((number, len(call.given)),)
         self._native = native
 
-    def _enter_gpu_launch(self, call: Slots, kernel: Kernel, like: Tensor, rules: Rules) -> None:
+    def _enter_gpu_launch(self, call: Slots, kernel: Kernel, like: Tensor, rules: RowRules) -> None:
         # only after one launch by Python
         launch, key = getattr(kernel, "launch", None), (kernel, like.device)
         if launch is None or key in self._offered or failure_of(self.description, like.dtype, like.device.type):
@@ -125,7 +127,7 @@ class Kernels:
             self._launched = self._launched or Launched(native)
             self._launched.enter(number, call, self.signature(str(call), rules), kernel, like)
 
-    def named(self, call: str, dtype: torch.dtype, rules: Rules) -> int:
+    def named(self, call: str, dtype: torch.dtype, rules: RowRules) -> int:
         """Build a call's kernel; return the number by which compiled programs call the kernel.
 
         Raises `KernelError` as `need`.
@@ -136,7 +138,7 @@ class Kernels:
             raise BackendError("compiled programs call kernels by the runtime in C++, which has not been built here")
         return native.name(self._native_text(call, dtype, rules), entered[0][0])
 
-    def need(self, call: str, dtype: torch.dtype, rules: Rules) -> None:
+    def need(self, call: str, dtype: torch.dtype, rules: RowRules) -> None:
         """Build a call's kernels for a program that cannot use graphs.
 
         Raises `KernelError` if a kernel of the form cannot be built.
@@ -151,7 +153,7 @@ class Kernels:
 
     # -- kernels -------------------------------------------------------------------------------------------------------
 
-    def kernel(self, call: Slots, dtype: torch.dtype, rules: Rules = (), device: str = "cpu") -> Kernel:
+    def kernel(self, call: Slots, dtype: torch.dtype, rules: RowRules = (), device: str = "cpu") -> Kernel:
         """Return a call's kernel for a dtype, row rules and device type, built at first."""
         key = (call, dtype, rules, device)
         found = self._kernels.get(key)
@@ -192,18 +194,18 @@ class Kernels:
             self._report_failures()
             return made(call)
 
-    def _build_parallel(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, device: str) -> list[Kernel]:
+    def _build_parallel(self, calls: Sequence[Slots], dtype: torch.dtype, rules: RowRules, device: str) -> list[Kernel]:
         _run_parallel(self._builds_of_missing_kernels(calls, dtype, rules, device))
         self._report_failures()
         return [self.kernel(call, dtype, rules, device) for call in calls]
 
     def _builds_of_missing_kernels(
-        self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, device: str
+        self, calls: Sequence[Slots], dtype: torch.dtype, rules: RowRules, device: str
     ) -> list[partial[Kernel]]:
         missing = [call for call in calls if (call, dtype, rules, device) not in self._kernels]
         return [partial(self.kernel, call, dtype, rules, device) for call in missing]
 
-    def build_together(self, calls: Iterable[str], like: Tensor, rules: Rules) -> None:
+    def build_together(self, calls: Iterable[str], like: Tensor, rules: RowRules) -> None:
         """Build the kernels of calls in parallel, for tensors like ``like``."""
         dtype, device, calls = like.dtype, like.device.type, tuple(calls)
         built = calls, dtype, rules, like.get_device()
@@ -221,7 +223,7 @@ class Kernels:
         if all(ready):
             self._ahead.add(built)
 
-    def _build_and_compile(self, calls: Sequence[Slots], dtype: torch.dtype, rules: Rules, like: Tensor) -> bool:
+    def _build_and_compile(self, calls: Sequence[Slots], dtype: torch.dtype, rules: RowRules, like: Tensor) -> bool:
         # false where another thread has begun to
         device = like.device.type
         if begin_if_rehearsing(self._builds_of_missing_kernels(calls, dtype, rules, device)):
@@ -261,14 +263,14 @@ class Kernels:
             return False
         return not (call.tensors and self.fuses(call.tensors[0].dtype, call.tensors[0].device.type))
 
-    def widens(self, call: Slots, dtype: torch.dtype, rules: Rules, device: str) -> bool:
+    def widens(self, call: Slots, dtype: torch.dtype, rules: RowRules, device: str) -> bool:
         """Whether a bfloat16 call computes on float32 copies."""
         target = target_of(device) if dtype == torch.bfloat16 else None
         return target is not None and target.rounds_sums and self.description.rounds(call, rules)
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def signature(self, text: str, rules: Rules) -> CallSignature:
+    def signature(self, text: str, rules: RowRules) -> CallSignature:
         """Return a call's signature, cached.  Raises `PlanError` or `InputError` for invalid calls."""
         found = self._signatures.get((text, rules))
         if found is None:
@@ -332,19 +334,19 @@ class Kernels:
 
     # -- rules that no kernel takes ------------------------------------------------------------------------------------
 
-    def unsupported_rules(self, rules: Rules, dtype: torch.dtype, device: str) -> Rules:
+    def unsupported_rules(self, rules: RowRules, dtype: torch.dtype, device: str) -> RowRules:
         """Return the row rules that a device's kernels do not support."""
         # rows are gathered before such a kernel, and results summed after
         target = target_of(device)
         taken = () if target is None else target.takes(self.description, rules)
         return tuple(rule for rule in rules if rule not in taken or not self.description.takes(rule, dtype))
 
-    def by_row(self, rules: Rules) -> str:
+    def by_row(self, rules: RowRules) -> str:
         """Return the description with weights per row, in place of ``rules``."""
         return self.product.per_row if ELEMENTS in rules else self._text
 
     def _run_without_unsupported_rules(
-        self, call: FormCall, signature: CallSignature, counts: Counts, unsupported: Rules
+        self, call: FormCall, signature: CallSignature, counts: Counts, unsupported: RowRules
     ) -> list[Tensor]:
         indices = [index for index in self.indices(call, counts) if index.rule in unsupported]
         if fault := fault_of(indices):

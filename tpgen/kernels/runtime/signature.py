@@ -11,7 +11,7 @@ from torch import Tensor
 from tpgen.base.errors import InputError, PlanError
 from tpgen.form.call import Call
 from tpgen.kernels.build.compiler import COMPUTED, DTYPES
-from tpgen.kernels.rows import DESTINATIONS, GROUPED, INDEXED, PAIRED, ROWS, SHARED, WAYS, RowIndex, Rules
+from tpgen.kernels.rows import DESTINATIONS, GROUPED, INDEXED, PAIRED, ROWS, SHARED, WAYS, RowIndex, RowRules
 from tpgen.kernels.runtime.call import FormCall, OperandShape
 from tpgen.kernels.runtime.description import AnyDescription
 from tpgen.kernels.runtime.pairs import check_pairs
@@ -29,7 +29,7 @@ class _Given(NamedTuple):
 class CallSignature:
     """Given and opened tensors of a call.  Raises `PlanError` or `InputError` for unknown slots."""
 
-    def __init__(self, description: AnyDescription, call: Call, rules: Rules) -> None:
+    def __init__(self, description: AnyDescription, call: Call, rules: RowRules) -> None:
         self.parts = description.parts(call, rules)
         self.call, self.rules, self._description = call, rules, description
         self.groups = description.groups
@@ -59,7 +59,7 @@ class CallSignature:
             (_count_flat_rows if g.shape.flat else _count_rows_and_channels)(g, x, counts)
         counts.setdefault("channels", 1)
         for index in call.indices:
-            _check_rule(index, counts, self.groups)
+            _check_row_index(index, counts, self.groups)
         return counts
 
     def shapes(self, tensors: Sequence[Tensor], counts: Counts) -> list[tuple[int, ...]]:
@@ -141,7 +141,7 @@ def _check_count(slot: str, what: str, size: int, counts: Counts) -> None:
         raise InputError(f"{slot}: has {size} {what}, and the tensors before it have {before}: they must agree")
 
 
-def _check_rule(index: RowIndex, counts: Counts, groups: bool) -> None:
+def _check_row_index(index: RowIndex, counts: Counts, groups: bool) -> None:
     rule, rows = index.rule, counts[ROWS]
     if index.tensor is None and (rule.way == INDEXED or (rule.way == GROUPED and not groups)):
         raise InputError(f"{rule.argument}: give it too, an index of {rule.into} for every row")

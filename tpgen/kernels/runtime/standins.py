@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tpgen.form.contraction import Contraction, Factor
-from tpgen.form.derivative import parts_of, summed_parts
+from tpgen.form.derivative import level_free_parts, summed_parts
 from tpgen.form.form import ROW, Form, Term
 from tpgen.form.polynomial import read_operand, write_operand
 from tpgen.kernels.arguments import Kernel, KernelCall, KernelSpec, by_form
@@ -32,9 +32,10 @@ def product_standin(spec: KernelSpec) -> Kernel:
     form = spec.description.form
     rows = tuple(replace(o, rows=o.rows if o.rows == SHARED else ROW) for o in form.operands)
     form = replace(form, operands=rows)
-    parts, names = parts_of(spec.call, SLOTS), [slot.operand for slot in spec.call.given]
+    parts, names = level_free_parts(spec.call, SLOTS), [slot.operand for slot in spec.call.given]
 
-    def run(call: KernelCall) -> int:
+    def run_in_pytorch(call: KernelCall) -> int:
+        """Compute a call's opened tensors in place, by PyTorch; return a fault, 0 for none."""
         if fault := fault_of(call.indices):
             return fault
         own = {index.rule.operand: index for index in call.indices}
@@ -50,7 +51,7 @@ def product_standin(spec: KernelSpec) -> Kernel:
             x.zero_() if total is None or not x.numel() else x.copy_(sum_by_rule(index, total) if index else total)
         return 0
 
-    return run
+    return run_in_pytorch
 
 
 def _opened_by_einsums(
@@ -106,7 +107,8 @@ def polynomial_standin(spec: KernelSpec) -> Kernel:
     """Return a polynomial's kernel in PyTorch: its sweep, statement by statement."""
     plan, slots = spec.description.plan, spec.call
 
-    def run(call: KernelCall) -> int:
+    def run_in_pytorch(call: KernelCall) -> int:
+        """Compute a call's opened tensors in place, by PyTorch; return a fault, 0 for none."""
         index, like = call.indices[0].tensor, call.given[0]
         if fault := fault_of(call.indices):
             return fault
@@ -123,7 +125,7 @@ def polynomial_standin(spec: KernelSpec) -> Kernel:
             x.copy_((value.transpose(1, 2) if o.weights else write_operand(o, value)).reshape(x.shape))
         return 0
 
-    return run
+    return run_in_pytorch
 
 
 def run_polynomial_sweep(

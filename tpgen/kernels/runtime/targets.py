@@ -17,7 +17,7 @@ from tpgen.kernels.arguments import CallSizes, Kernel, KernelSpec, by_form
 from tpgen.kernels.build.compiler import COMPILERS, COMPUTED, DTYPES, find_compiler, why_no_compiler
 from tpgen.kernels.cuda import target as cuda
 from tpgen.kernels.placement.values import ChannelSchedule
-from tpgen.kernels.rows import Rules
+from tpgen.kernels.rows import RowRules
 from tpgen.kernels.runtime import load, memory
 from tpgen.kernels.runtime.description import described
 from tpgen.kernels.runtime.failures import failure_of
@@ -53,7 +53,7 @@ class KernelTarget:
     # whether kernels take edges by owner, so that compiled graphs sort them once for all
     sorts: bool = False
     # the rules of a description's call by which kernels find rows: for others, each row gets one of its own before
-    takes: Callable[[Any, Rules], Rules] = lambda _description, rules: rules
+    takes: Callable[[Any, RowRules], RowRules] = lambda _description, rules: rules
     # why a graph is faster all the same, by `chip`: asked for `auto` alone
     slower: Callable[[KernelSpec, Any], str | None] = lambda *_: None
 
@@ -154,7 +154,7 @@ def _why_no_compiler(_device: torch.device) -> str | None:
     return None
 
 
-def _why_no_schedule(spec: KernelSpec, _chip: None) -> str | None:
+def _why_no_product_kernel(spec: KernelSpec, _chip: None) -> str | None:
     try:
         planned = spec.description.schedule(spec.dtype)
     except TpgenError as error:
@@ -168,7 +168,7 @@ def _why_no_schedule(spec: KernelSpec, _chip: None) -> str | None:
     return None
 
 
-_cpp_obstacle = by_form(_why_no_schedule, lambda *_: None)
+_cpp_obstacle = by_form(_why_no_product_kernel, lambda *_: None)
 
 
 def _cpp_text(spec: KernelSpec, _chip: None) -> str:

@@ -50,10 +50,10 @@ def table_statements(table: Table, call: Call, stages: Iterable[SweepStage]) -> 
 def _table_entry_at_slot(s: Tabulate, slot: Slot) -> Tabulate:
     # an entry of a table of another slot of its operand
 
-    def moved(value: Value) -> Value:
+    def value_at_slot(value: Value) -> Value:
         return replace(value, operand=str(slot)) if isinstance(value, Component) else value
 
-    terms = tuple(Product(p.coefficient, tuple(map(moved, p.factors))) for p in s.terms)
+    terms = tuple(Product(p.coefficient, tuple(map(value_at_slot, p.factors))) for p in s.terms)
     return replace(s, entry=replace(s.entry, levels=slot.levels), terms=terms)
 
 
@@ -129,6 +129,7 @@ class Naming:
     written: tuple[str, str] = ("", "")  # what the gradient of an operand is called: P is that of D, and D that of P
 
     def rename_statements(self, rows: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        """Return renamed statements, after loads of components."""
         made = [self._renamed_statement(s) for s in rows]
         read = [self._renamed_value(v) for v in reads(rows) if isinstance(v, Component)]
         components = [v for v in read if isinstance(v, Component)]

@@ -80,7 +80,7 @@ def make_polynomial_sweep(
     names = [name for name in form.tensors if name not in weights]
     if orders is None:
         orders = list(permutations(names)) if len(names) <= 3 else [tuple(names), (names[-1], *names[:-1])]
-    return min((_Builder(form, call, weights, order).build() for order in orders), key=lambda s: s.operations)
+    return min((_SweepBuilder(form, call, weights, order).build() for order in orders), key=lambda s: s.operations)
 
 
 @dataclass
@@ -90,9 +90,11 @@ class _TrieNode:
     differentiated: bool = False  # whether the gradient of a factor below, or of a weight, is open
 
 
-def _make_trie(form: PolynomialForm, weights: frozenset[str], order: Sequence[str], opened: Set[str]) -> _TrieNode:
+def _make_trie(
+    form: PolynomialForm, weights: frozenset[str], factor_order: Sequence[str], opened: Set[str]
+) -> _TrieNode:
     root = _TrieNode()
-    rank = {name: n for n, name in enumerate(order)}
+    rank = {name: n for n, name in enumerate(factor_order)}
     for coefficient, factors in form.monomials:
         tail = tuple(f for f in factors if f.tensor in weights)
         row = sorted((f for f in factors if f.tensor not in weights), key=lambda f: (rank[f.tensor], f.component))
@@ -105,13 +107,13 @@ def _make_trie(form: PolynomialForm, weights: frozenset[str], order: Sequence[st
     return root
 
 
-class _Builder:
+class _SweepBuilder:
     """Writes the statements of one call for one order of the factors."""
 
-    def __init__(self, form: PolynomialForm, call: Call, weights: frozenset[str], order: Sequence[str]) -> None:
+    def __init__(self, form: PolynomialForm, call: Call, weights: frozenset[str], factor_order: Sequence[str]) -> None:
         self.call = call
         self.opened = {s.operand for s in call.opened}
-        self.root = _make_trie(form, weights, order, self.opened)
+        self.root = _make_trie(form, weights, factor_order, self.opened)
         self.given: dict[str, list[int]] = {}
         for slot in call.given:
             self.given.setdefault(slot.operand, []).append(slot.levels)
@@ -202,10 +204,10 @@ class _Builder:
             self.tails.append(exact)
         reached = {levels for factors in tail for levels in self._weights(factors, 1.0)}
 
-        def adjoint(sums: _Sums) -> None:
+        def add_to_adjoint(sums: _Sums) -> None:
             self.rows += [Accumulate(_coefficient_component(ADJOINTS, t, n), tuple(terms)) for t, terms in sums.items()]
 
-        return scale, {t: _coefficient_component(COEFFICIENTS, t, n) for t in sorted(reached)}, adjoint
+        return scale, {t: _coefficient_component(COEFFICIENTS, t, n) for t in sorted(reached)}, add_to_adjoint
 
     def _weights(self, factors: Iterable[Variable], value: float) -> _Sums:
         return products(value, *(self._component_at_levels(f) for f in factors))

@@ -143,12 +143,12 @@ class TextOfPaths:
     """Base of values printed line by line, with each line's paths."""
 
     @property
-    def lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Lines of text, and paths of each line (none: shared)."""
         raise NotImplementedError
 
     def __str__(self) -> str:
-        return "\n".join(text for text, _ in self.lines_and_paths)
+        return "\n".join(text for text, _ in self.text_lines_and_paths)
 
 
 @dataclass(frozen=True)

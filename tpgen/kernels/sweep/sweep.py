@@ -69,7 +69,8 @@ class Sweep(TextOfPaths):
                 yield from stage.statements
 
     @property
-    def lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+    def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Text lines of the sweep, with their paths."""
         yield f"sweep: opens {', '.join(self.opened)}{raised_text(self.raised)}", ()
         for table in self.tables:
             yield from ((f"  {entry}", entry.paths) for entry in table)

@@ -64,9 +64,9 @@ def tabulated_gradient(term: Term, table: Table) -> tuple[Accumulate, ...]:
     """Write the gradient of the tabulated input from sums over channels."""
     operand, index = table.operand, INDEX[table.operand]
 
-    def sums(b: int) -> tuple[Product, ...]:
+    def sums_of_component(b: int) -> tuple[Product, ...]:
         found = ((table.places[e.at(table.letter), e.k], e.value) for e in term.entries if e.at(index) == b)
         return tuple(Product(value, (Component(S, term.path, n),)) for n, value in found)
 
     places = {b: Component(operand, term.segment(operand), b) for b in sorted({e.at(index) for e in term.entries})}
-    return tuple(Accumulate(place, sums(b), (term.path,)) for b, place in places.items())
+    return tuple(Accumulate(place, sums_of_component(b), (term.path,)) for b, place in places.items())

@@ -70,11 +70,11 @@ class Gatherable(PlainTensor):
 def _write_method_computing_gathers(name: str) -> Callable[..., Any]:
     write = getattr(Tensor, name)
 
-    def written(self: Gatherable, *args: Any, **options: Any) -> Any:
+    def compute_gathers_and_write(self: Gatherable, *args: Any, **options: Any) -> Any:
         self._compute_postponed_gathers()
         return write(self, *args, **options)
 
-    return written
+    return compute_gathers_and_write
 
 
 _OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor")
@@ -90,6 +90,7 @@ class GatheredRows(Postponed):
     layer: Any
 
     def computed(self) -> Tensor:
+        """Gather now, and let the layer postpone no gather for a while."""
         self.layer.rest_of_gathers = REST
         return super().computed()
 

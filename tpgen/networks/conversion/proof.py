@@ -166,9 +166,9 @@ def _derivatives_in_training(network: nn.Module, inputs: Sequence[Any]) -> dict[
     return {**derivatives_of(network.train(), inputs), OUTPUTS: outputs}
 
 
-def _remark_on_non_finite(order: str, stock: NamedTensors) -> str:
+def _remark_on_non_finite(label: str, stock: NamedTensors) -> str:
     names = [name for name, x in stock.items() if not bool(x.isfinite().all())]
-    return NO_NUMBERS.format(what=order, number=len(names), of=len(stock), first=names[0]) if names else ""
+    return NO_NUMBERS.format(what=label, number=len(names), of=len(stock), first=names[0]) if names else ""
 
 
 def _to_float64(network: nn.Module) -> None:
@@ -224,17 +224,17 @@ def _outputs_and_input_gradients(network: nn.Module, inputs: Sequence[Any]) -> N
 
 
 def _largest_difference(
-    order: str, stock: NamedTensors, converted: NamedTensors, leniently: bool = False
+    label: str, stock: NamedTensors, converted: NamedTensors, leniently: bool = False
 ) -> Difference:
     # a gradient of one network alone must be zero
-    worst = Difference(order, len(stock), 0.0, 0.0, "-")
+    worst = Difference(label, len(stock), 0.0, 0.0, "-")
     floor = _scale_floor(stock)
     for name in stock | converted:
         given = [named[name] for named in (stock, converted) if name in named]
         wanted, got = given if len(given) == 2 else (torch.zeros_like(given[0]), given[0])
         absolute, relative = _absolute_and_relative(wanted, got, floor, leniently)
         if relative > worst.relative:
-            worst = Difference(order, len(stock), absolute, relative, f"{name}{_remark_on_one_sided_nans(wanted, got)}")
+            worst = Difference(label, len(stock), absolute, relative, f"{name}{_remark_on_one_sided_nans(wanted, got)}")
     return worst
 
 

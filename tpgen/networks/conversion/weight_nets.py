@@ -53,7 +53,7 @@ _LINEAR, _AFFINE = (LastLayer(nn.functional.linear, _matrix_with_bias, adds) for
 def with_late_weights(network: nn.Module, findings: Sequence[SwapOrKept]) -> list[SwapOrKept]:
     """Add swaps of nets as wide as the weights of kernel products that mix all copies."""
     swaps = [f for f in findings if isinstance(f, Swap)]
-    products = {plan.weight_numel for f in swaps if (plan := _plan_if_mixing(f)) is not None}
+    products = {plan.weight_numel for f in swaps if (plan := _plan_if_mixing_by_kernel(f)) is not None}
     seen = {f.module for f in findings}
     nets = [
         Swap(module, SequentialForWeights, "")
@@ -68,7 +68,7 @@ def with_late_weights(network: nn.Module, findings: Sequence[SwapOrKept]) -> lis
     return [*(_mark_for_late_weights(f, widths) if isinstance(f, Swap) else f for f in findings), *nets]
 
 
-def _plan_if_mixing(swap: Swap) -> Plan | None:
+def _plan_if_mixing_by_kernel(swap: Swap) -> Plan | None:
     # the plan of a product that mixes all copies by a kernel
     program = swap.extra.get(PROGRAM)
     if not isinstance(swap.module, o3.TensorProduct) or program is None or program.choice.strategy != "kernel":
@@ -79,7 +79,7 @@ def _plan_if_mixing(swap: Swap) -> Plan | None:
 def _mark_for_late_weights(swap: Swap, widths: set[int | None]) -> Swap:
     if isinstance(swap.module, FullyConnectedNet):
         return replace(swap, extra={**swap.extra, FOR_WEIGHTS: True}) if _output_width(swap.module) in widths else swap
-    plan = _plan_if_mixing(swap)
+    plan = _plan_if_mixing_by_kernel(swap)
     return swap if plan is None or plan.weight_numel not in widths else replace(swap, now=_describe_late_product)
 
 

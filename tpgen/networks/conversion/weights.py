@@ -58,6 +58,7 @@ class PostponedRows(Postponed):
     weights: Any
 
     def computed(self) -> Tensor:
+        """Compute now, and let the product postpone no call for a while."""
         product: Any = self.made.function
         product.program.rest = REST
         w = self._plain_weights()
@@ -114,9 +115,11 @@ class _EdgeProduct:
         return self.of(self.layer(*_split_last(self.factors, operands)[0]), x, y, *operands)
 
     def of(self, w: Tensor, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
+        """Compute products of edges."""
         return _multiply_by_all(self.program.forward(plain(x), y, w), _split_last(self.factors, operands)[1])
 
     def by_kernel(self, w: Tensor, nodes: Tensor, count: int, x: Tensor, y: Tensor, *operands: Tensor) -> Tensor:
+        """Sum products by node in one kernel call."""
         y = _multiply_by_all(y, _split_last(self.factors, operands)[1])
         taken = x.results_and_index() if isinstance(x, GatheredRows) else None
         if taken is None:
@@ -129,6 +132,7 @@ class _EdgeProduct:
     def before_last_layer(
         self, late: LateWeights, nodes: Tensor, count: Any, x: Tensor, y: Tensor, h: Tensor, *operands: Tensor
     ) -> Tensor:
+        """Sum products by node before the weights' last layer."""
         parameters, factors = _split_last(self.layer.factors + self.factors, operands)
         h = torch.cat([h, h.new_ones(h.shape[0], 1)], 1) if self.layer.adds else h
         return late.sum_by_node(plain(x), _multiply_by_all(y, factors), h, self.layer.matrix(*parameters), nodes, count)

@@ -133,6 +133,7 @@ class StreamedLoop(Loop):
         self.streams = [torch.cuda.Stream() for _ in range(min(streams, len(self.steps)))]
 
     def results(self, x1: Tensor, x2: Tensor, w: Tensor) -> list[Tensor]:
+        """Return each instruction's result, computed on CUDA streams."""
         main = torch.cuda.current_stream()
         for stream in self.streams:
             stream.wait_stream(main)

@@ -71,6 +71,7 @@ class NetworkName(OneOf):
     """Option value: a network's name, or ``package.module:function``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a known name, or ``package.module:function``."""
         if value in self.refused:
             return super().convert(value, param, ctx)
         try:
@@ -147,9 +148,9 @@ def network_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the argument NAME; the command gets ``network``."""
 
     @functools.wraps(command)
-    def wrapper(name: str | None, network: str | None, **given: Any) -> Any:
+    def command_with_network(name: str | None, network: str | None, **given: Any) -> Any:
         if (name is None) == (network is None):
             raise click.UsageError(f"name one network: {', '.join(NETWORKS)}, or package.module:function")
         return command(network=find_network(str(name or network)), **given)
 
-    return network_name(network_option(wrapper))
+    return network_name(network_option(command_with_network))

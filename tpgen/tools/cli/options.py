@@ -90,11 +90,11 @@ def free_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add options that describe a product without a name; the command gets ``free``, a plan or None."""
 
     @functools.wraps(command)
-    def wrapper(**given: Any) -> Any:
+    def command_with_free_plan(**given: Any) -> Any:
         option_values = {name: given.pop(name) for name in _FREE_NAMES}
         return command(free=free_plan(option_values), **given)
 
-    return _add_options(_FREE_OPTIONS, wrapper)
+    return _add_options(_FREE_OPTIONS, command_with_free_plan)
 
 
 def subject_options(
@@ -108,7 +108,7 @@ def subject_options(
 
     # name: of a problem or network; problem_name: of --problem
     @functools.wraps(command)
-    def wrapper(
+    def command_with_subject(
         free: Plan | None, name: str | None, problem_name: str | None, network: str | None = None, **given: Any
     ) -> Any:
         if sum(one is not None for one in (free, name, problem_name, network)) != 1:
@@ -129,7 +129,7 @@ def subject_options(
         type=ProblemName(known),
         help=f"NAME: {', '.join(known)}.",
     )
-    described = free_options(wrapper)
+    described = free_options(command_with_subject)
     argument = click.argument("name", required=False, metavar="[NAME]", type=kind)
     return argument(problem_option(network_option(described) if networks else described))
 
@@ -144,6 +144,7 @@ class ProblemName(OneOf):
         super().__init__(what, known, messages_for_other_kinds(known))
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a product's name; raise `TpgenError` for irreps."""
         if value not in self.choices and re.fullmatch(r"\s*(\d+x)?\d+[eo](\s*\+\s*(\d+x)?\d+[eo])*\s*", str(value)):
             raise TpgenError(
                 f"{value!r} are irreps, where the name of a product belongs: give irreps by --in1, --in2 and "
@@ -306,12 +307,12 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add layout, strategy, backend, dtype (the command gets a `torch.dtype`) and device."""
 
     @functools.wraps(command)
-    def wrapper(dtype: str, **given: Any) -> Any:
+    def command_with_dtype(dtype: str, **given: Any) -> Any:
         if given["strategy"] == "kernel" and dtype not in KERNEL_DTYPES:
             raise BackendError(f"{COMPUTED}, not in {dtype}: choose one of them, or another --strategy")
         return command(dtype=DTYPE_OPTIONS[dtype], **given)
 
-    return _add_options(_RUN_OPTIONS, wrapper)
+    return _add_options(_RUN_OPTIONS, command_with_dtype)
 
 
 radial_option = click.option(

@@ -26,6 +26,7 @@ class OneOf(click.Choice):
         self.refused = refused or {}
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a known name, else raise `TpgenError`."""
         if value not in self.choices:
             if value in self.refused:
                 raise TpgenError(self.refused[value])

@@ -84,16 +84,20 @@ def derivative(order: int, subject: Subject) -> Outcomes:
     return _compare_with_definition(order, subject) if subject.reference else _compare_with_differences(order, subject)
 
 
-def _compare_with_definition(order: int, subject: Subject) -> Outcomes:
+def _compare_with_definition(derivative_order: int, subject: Subject) -> Outcomes:
     assert subject.reference is not None
     cotangents = normal_draws(subject.reference(subject.given), seed=7)
     leaves = subject.given | {f"cotangent {name}": c for name, c in cotangents.items()}
     got, expected = (
-        gradients(order, partial(_contract_results, function), leaves, cotangents)
+        gradients(derivative_order, partial(_contract_results, function), leaves, cotangents)
         for function in (subject, subject.reference)
     )
     named = {"cotangent" if name == "cotangent out" else name: (got[name], expected[name]) for name in expected}
-    return named if order > 1 else {name: pair for name, pair in named.items() if not name.startswith("cotangent")}
+    return (
+        named
+        if derivative_order > 1
+        else {name: pair for name, pair in named.items() if not name.startswith("cotangent")}
+    )
 
 
 def _contract_results(function: NamedFunction, leaves: TensorsByName, cotangents: TensorsByName) -> Tensor:
@@ -137,7 +141,7 @@ def normal_draws(like: TensorsByName, seed: int) -> TensorsByName:
     return {name: torch.randn(x.shape, generator=generator, dtype=torch.float64) for name, x in like.items()}
 
 
-def _compare_with_differences(order: int, subject: Subject) -> Outcomes:
+def _compare_with_differences(derivative_order: int, subject: Subject) -> Outcomes:
     exact, leaves = with_parameters(subject)
     function = differentiable(exact, leaves)
     if function is None:
@@ -148,13 +152,13 @@ def _compare_with_differences(order: int, subject: Subject) -> Outcomes:
         return contracted(function(given), c)
 
     def lower_order_scalar(given: TensorsByName) -> Tensor:
-        if order == 1:
+        if derivative_order == 1:
             return scalar(given, cotangents).detach()
-        found = gradients(order - 1, scalar, given, cotangents)
-        return contracted(found, normal_draws(given, seed=order - 1)).detach()
+        found = gradients(derivative_order - 1, scalar, given, cotangents)
+        return contracted(found, normal_draws(given, seed=derivative_order - 1)).detach()
 
     def compare_gradient_with_differences(at: TensorsByName, names: list[str]) -> Pair:
-        gradient, found = gradients(order, scalar, at, cotangents), list[Pair]()
+        gradient, found = gradients(derivative_order, scalar, at, cotangents), list[Pair]()
         for step in STEPS:
             found.append(_compare_along_directions(gradient, lower_order_scalar, at, names, step))
             if not _exceeds_limit(found[-1]):
@@ -170,7 +174,7 @@ def _compare_with_differences(order: int, subject: Subject) -> Outcomes:
             for near in _perturbed_leaves(subject, leaves)
         )
         found[part] = KINK if kink else pair
-    return found | {name: _compare_detached_input(order, subject, exact, leaves, name) for name in detached}
+    return found | {name: _compare_detached_input(derivative_order, subject, exact, leaves, name) for name in detached}
 
 
 def _inputs_without_energy_gradient(subject: Subject, function: NamedFunction, leaves: TensorsByName) -> list[str]:
@@ -194,11 +198,11 @@ def _input_moves_result(function: NamedFunction, leaves: TensorsByName, operand:
 
 
 def _compare_detached_input(
-    order: int, subject: Subject, function: NamedFunction, leaves: TensorsByName, name: str
+    derivative_order: int, subject: Subject, function: NamedFunction, leaves: TensorsByName, name: str
 ) -> Outcome:
     # forces with differences of the energy; in second order differences of forces, which are symmetric
     why = DETACHED.format(name=name)
-    if name != subject.points or order > 2:
+    if name != subject.points or derivative_order > 2:
         return f"{why}: {'its law compares the stress' if name != subject.points else 'there are no such derivatives'}"
 
     directions = [normal_draws({name: leaves[name]}, seed=100 + seed) for seed in range(DIRECTIONS)]
@@ -206,7 +210,7 @@ def _compare_detached_input(
     def slope(result: str, along: TensorsByName) -> Tensor:
         return difference(lambda t: function(_step_along(leaves, along, t))[result].detach())
 
-    if order == 1:
+    if derivative_order == 1:
         forces = {name: -function(leaves)[subject.forces or ""].detach()}
         expected = [slope(subject.energy or "", v).sum() for v in directions]
         pair = torch.stack([contracted(forces, v) for v in directions]), torch.stack(expected)

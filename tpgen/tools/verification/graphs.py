@@ -166,14 +166,14 @@ def single_graph(graph: AtomGraph, number: int) -> AtomGraph:
 def joined_graphs(one: AtomGraph, two: AtomGraph) -> AtomGraph:
     """Join two graphs to a batch."""
 
-    def both(name: str, more: int = 0) -> Tensor | None:
+    def joined_field(name: str, more: int = 0) -> Tensor | None:
         a, b = getattr(one, name), getattr(two, name)
         return None if a is None else torch.cat([a, b + more], -1 if name == "ends" else 0)
 
     names = ("points", "atoms", "graphs", "cells", "counts", "edges")
-    found = {name: both(name) for name in names}
+    found = {name: joined_field(name) for name in names}
     further = {"batch": one.number, "ends": len(one.points), "twins": one.copies, "edge_twins": one.copies}
-    return AtomGraph(**found, **{name: both(name, more) for name, more in further.items()})  # type: ignore[arg-type]
+    return AtomGraph(**found, **{name: joined_field(name, more) for name, more in further.items()})  # type: ignore[arg-type]
 
 
 def on_a_line(graph: AtomGraph, axis: int, spacing: float) -> AtomGraph:

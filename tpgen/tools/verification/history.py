@@ -209,7 +209,7 @@ def _other_integers(subject: Subject, inputs: TensorsByName) -> TensorsByName:
     reading = subject.reading
     if not isinstance(reading, Reading):
         return {name: x.flip(-1) if x.dim() > 1 else x.min() + x.max() - x for name, x in whole.items()}
-    mixed = {name: _other_atom_order(x) for name, x in whole.items() if reading.roles[name] == "atoms"}
+    mixed = {name: _with_atoms_in_other_order(x) for name, x in whole.items() if reading.roles[name] == "atoms"}
     if reading.graph.ends is None or reading.unclear:
         return mixed
     try:
@@ -220,7 +220,7 @@ def _other_integers(subject: Subject, inputs: TensorsByName) -> TensorsByName:
     return mixed | moved if all(x.shape == inputs[name].shape for name, x in moved.items()) else mixed
 
 
-def _other_atom_order(x: Tensor) -> Tensor:
+def _with_atoms_in_other_order(x: Tensor) -> Tensor:
     # In another order, and one atom of another kind: of numbers that all differ, as names of atoms do, the order alone.
     found = x.flip(0)
     if x.dim() == 1 and 1 < len(x.unique()) < len(x):

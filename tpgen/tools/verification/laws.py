@@ -80,12 +80,12 @@ def _compare_with_interpolation(subject: Subject, operand: str, degree: int) -> 
     x, other, at = subject.given[operand], subject.others[operand], 0.4
     nodes = torch.linspace(-1, 1, degree + 1, dtype=torch.float64).tolist()
 
-    def result(place: float) -> Tensor:
+    def result_at(place: float) -> Tensor:
         return subject({**subject.given, operand: 0.5 * (x + place * other)})["out"]
 
     factors = [prod((at - m) / (n - m) for m in nodes if m != n) for n in nodes]  # Lagrange's
-    expected = torch.stack([f * result(n) for f, n in zip(factors, nodes, strict=True)]).sum(0)
-    return result(at), expected
+    expected = torch.stack([f * result_at(n) for f, n in zip(factors, nodes, strict=True)]).sum(0)
+    return result_at(at), expected
 
 
 UNDECLARED = "inputs undeclared: say how they turn, irreps_in={'x': '1o'} (--turns x=1o), None for what stays"

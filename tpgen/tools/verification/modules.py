@@ -118,8 +118,8 @@ def linear_subject(layer: Linear, rows: int) -> Subject:
     def draw_operands() -> TensorsByName:
         return {name: _normal_in_dtype(like.dtype, generator, *shape) for name, shape in shapes.items()}
 
-    def call_in_order(order: Tensor | slice) -> Callable[[Run, TensorsByName], TensorsByName]:
-        at = {} if index is None else {"index": index[order].to(like.device)}
+    def call_in_order(row_order: Tensor | slice) -> Callable[[Run, TensorsByName], TensorsByName]:
+        at = {} if index is None else {"index": index[row_order].to(like.device)}
         return lambda run, x: {"out": run(*x.values(), **at)}
 
     return Subject(
@@ -188,11 +188,15 @@ def polynomial_subject(module: PolynomialModule, rows: int) -> Subject:
         out = _polynomial_reference(module, {**x, **found})
         return {"out": out.new_zeros(_NODES, out.shape[1]).index_add(0, ends[at[OUT]], out) if OUT in at else out}
 
-    def call_in_order(order: Tensor | slice) -> Callable[[Run, TensorsByName], TensorsByName]:
-        used = {name: ends[end][order].to(like.device) for end, name in EDGE_ARGUMENTS.items() if end in at.values()}
+    def call_in_order(row_order: Tensor | slice) -> Callable[[Run, TensorsByName], TensorsByName]:
+        used = {
+            name: ends[end][row_order].to(like.device) for end, name in EDGE_ARGUMENTS.items() if end in at.values()
+        }
         if OUT in at:
             used["num_nodes"] = _NODES
-        return partial(_call_polynomial, module, names, None if index is None else index[order].to(like.device), used)
+        return partial(
+            _call_polynomial, module, names, None if index is None else index[row_order].to(like.device), used
+        )
 
     def results_of_permuted_rows(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
         order = derangement(rows)

@@ -37,6 +37,7 @@ class Casts(TorchFunctionMode):
     def rewritten_call(
         self, function: Any, given: list[Any], further: dict[str, Any]
     ) -> tuple[Any, list[Any], dict[str, Any]]:
+        """Return the call unchanged."""
         return function, given, further
 
 
@@ -46,6 +47,7 @@ class Doubled(Casts):
     def rewritten_call(
         self, function: Any, given: list[Any], further: dict[str, Any]
     ) -> tuple[Any, list[Any], dict[str, Any]]:
+        """Return the call with float64 in place of narrow dtypes."""
         own = Tensor.double if function in _CASTS else function
         return own, list(map(_doubled, given)), {name: _doubled(x) for name, x in further.items()}
 
@@ -57,11 +59,11 @@ def _doubled(x: Any) -> Any:
 def in_double(call: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a call so that unnamed and narrower dtypes become float64."""
 
-    def called(*given: Any) -> Any:
+    def call_in_double(*given: Any) -> Any:
         with default_dtype(torch.float64), Doubled():
             return call(*given)
 
-    return called
+    return call_in_double
 
 
 def double_of(network: nn.Module) -> nn.Module:

@@ -118,7 +118,7 @@ def read_call(
             kind = kinds.get(name, LABELS)
             roles[name] = _role_of(name, value, turns.get(name, STILL), graph, edges, kind)
     roles |= _tuple_companions(values, roles)
-    return _with_edge_images(
+    return _with_crossed_cells(
         Reading(values, roles, graph, edges, unclear=_why_axes_unclear(values, roles, graph, edges))
     )
 
@@ -227,8 +227,8 @@ def _why_axes_unclear(values: TensorsByName, roles: Mapping[str, str], graph: At
     return ""
 
 
-def _with_edge_images(reading: Reading) -> Reading:
-    # cells between the ends of edges, and the end that images belong to
+def _with_crossed_cells(reading: Reading) -> Reading:
+    """Add how many cells each edge crosses, and the periodic axes; or note why that is unclear."""
     graph, counts, vectors = reading.graph, reading.named("counts"), reading.named("vectors")
     if graph.ends is None or reading.edges is None or not (counts or vectors):
         return reading if graph.ends is not None else replace(reading, periodic=_periodic_axes(reading, None))

@@ -83,7 +83,7 @@ def with_detected_forces(subject: Subject, results: TensorsByName) -> Subject:
         slopes, works = _slopes_and_field_components(exact, energies, fields)
     except Exception:  # it does not run in float64, or not beside these points
         return subject
-    cosines = {(e, f): _line_cosine(slopes[e], works[f]) for f in fields for e in energies}
+    cosines = {(e, f): _absolute_cosine(slopes[e], works[f]) for f in fields for e in energies}
     best = max(cosines.values())
     alike = [pair for pair, cosine in cosines.items() if cosine >= best - SAME]
     energy, forces = min(alike, key=lambda pair: results[pair[0]].numel())  # or those of atoms, of which it is the sum
@@ -116,7 +116,7 @@ def _slopes_and_field_components(
     return tuple({n: torch.stack(ys) for n, ys in found.items()} for found in (slopes, works))  # type: ignore[return-value]
 
 
-def _line_cosine(one: Tensor, other: Tensor) -> float:
+def _absolute_cosine(one: Tensor, other: Tensor) -> float:
     # The cosine of the angle between lines.
     return float((one @ other).abs() / (one.norm() * other.norm()).clamp(min=1e-300))
 
@@ -139,7 +139,7 @@ def with_detected_stress(subject: Subject, results: TensorsByName) -> Subject:
     except Exception:  # it does not run in float64, or not in a space that is strained
         return subject
     for name, y in sums.items():
-        if _line_cosine(slopes[name].flatten(), y.flatten()) >= 1.0 - SAME:
+        if _absolute_cosine(slopes[name].flatten(), y.flatten()) >= 1.0 - SAME:
             volume = 1.0 if cells is None else float(torch.linalg.det(cells).abs().mean())
             ratio = float(y.norm() / slopes[name].norm())
             virial = cells is None or abs(log(ratio)) < abs(log(ratio * volume))

@@ -78,14 +78,14 @@ def _takes_gradients(subject: Subject) -> bool:
     # Whether the module takes gradients within, as potentials do for forces.
     taken = []
 
-    def counting(own: Callable[..., Any]) -> Callable[..., Any]:
+    def count_calls_of(own: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*given: Any, **keywords: Any) -> Any:
             taken.append(True)
             return own(*given, **keywords)
 
         return counted
 
-    with replaced_attribute(torch.autograd, "grad", counting):
+    with replaced_attribute(torch.autograd, "grad", count_calls_of):
         _detached_results(subject)
     return bool(taken)
 

@@ -87,9 +87,9 @@ def network_results(subject: Subject, arguments: TensorsByName) -> TensorsByName
         raise NotCompared(f"the network does not take it: {type(error).__name__}: {said}") from error
 
 
-def _reordered_rows(subject: Subject, result: str, y: Tensor, row_count: int, order: Tensor) -> Tensor:
+def _reordered_rows(subject: Subject, result: str, y: Tensor, row_count: int, row_order: Tensor) -> Tensor:
     # A result in another order of atoms or edges, if it has a row for each.
-    return y[order] if tensor_row_count(y, subject.result_frame(result)) == row_count else y
+    return y[row_order] if tensor_row_count(y, subject.result_frame(result)) == row_count else y
 
 
 def permuted_atoms(subject: Subject) -> tuple[TensorsByName, TensorsByName]:
@@ -174,24 +174,26 @@ def dense_graph(reading: Reading) -> AtomGraph | None:
     return replace(with_atoms(one, again), points=one.points[again] + ASIDE * spacing(one) * draw)
 
 
-def _isolated_atoms_last(graph: AtomGraph, order: Tensor) -> Tensor:
+def _isolated_atoms_last(graph: AtomGraph, atom_order: Tensor) -> Tensor:
     # An order in which atoms without an edge come last, if the last atom has one: some count atoms by their edges.
     if graph.ends is None:
-        return order
-    joined = torch.zeros(len(order), dtype=torch.bool).index_fill(0, graph.ends.flatten(), True)
-    return torch.cat([order[joined[order]], order[~joined[order]]]) if joined[-1] else order
+        return atom_order
+    joined = torch.zeros(len(atom_order), dtype=torch.bool).index_fill(0, graph.ends.flatten(), True)
+    return torch.cat([atom_order[joined[atom_order]], atom_order[~joined[atom_order]]]) if joined[-1] else atom_order
 
 
-def _reordered_results(subject: Subject, results: TensorsByName, got: TensorsByName, order: Tensor) -> TensorsByName:
-    return {name: _reordered_atoms(subject, name, y, got[name], order) for name, y in results.items()}
+def _reordered_results(
+    subject: Subject, results: TensorsByName, got: TensorsByName, atom_order: Tensor
+) -> TensorsByName:
+    return {name: _reordered_atoms(subject, name, y, got[name], atom_order) for name, y in results.items()}
 
 
-def _reordered_atoms(subject: Subject, name: str, y: Tensor, got: Tensor, order: Tensor) -> Tensor:
+def _reordered_atoms(subject: Subject, name: str, y: Tensor, got: Tensor, atom_order: Tensor) -> Tensor:
     # A result in another order of atoms: its rows, or rows and columns where it has both for each atom.
-    moved = _reordered_rows(subject, name, y, len(order), order)
-    if y.shape[:2] != (len(order), len(order)) or subject.result_frame(name).axes or got.shape != y.shape:
+    moved = _reordered_rows(subject, name, y, len(atom_order), atom_order)
+    if y.shape[:2] != (len(atom_order), len(atom_order)) or subject.result_frame(name).axes or got.shape != y.shape:
         return moved
-    square = moved[:, order]
+    square = moved[:, atom_order]
     return square if _largest_difference(got, square) < _largest_difference(got, moved) else moved
 
 

@@ -32,9 +32,9 @@ def class_word(x: Any) -> Word | None:
 def dict_word(x: Any) -> Word | None:
     """Find the pointer from an object to its dict."""
     held = object.__getattribute__(x, "__dict__")
-    if _read(id(x) - _BEFORE) == id(held):  # where classes of Python's have it from 3.11 on
+    if _read_word(id(x) - _BEFORE) == id(held):  # where classes of Python's have it from 3.11 on
         return Word(id(x) - _BEFORE, id(held), held)
-    found = [at for at in range(id(x) - _BEFORE, id(x) + object.__sizeof__(x), _SIZE) if _read(at) == id(held)]
+    found = [at for at in range(id(x) - _BEFORE, id(x) + object.__sizeof__(x), _SIZE) if _read_word(at) == id(held)]
     return Word(found[0], id(held), held) if len(found) == 1 else None
 
 
@@ -65,13 +65,13 @@ def list_words(x: list[Any]) -> list[Word] | None:
     """Find a list's length and item words; an item may be read only while earlier words are unchanged."""
     if not _can_read_list_heads():
         return None
-    size, items = (Word(at, _read(at)) for at in _list_head(x))
+    size, items = (Word(at, _read_word(at)) for at in _list_head(x))
     return [size, items, *(Word(items.value + n * _SIZE, id(item), item) for n, item in enumerate(x))]
 
 
 def order_words(x: OrderedDict[Any, Any]) -> list[Word] | None:
     """Find the words of an ordered dict that change with its order."""
-    return [Word(at, _read(at)) for at in _behind_dict(x)] if _can_read_dict_order() else None
+    return [Word(at, _read_word(at)) for at in _behind_dict(x)] if _can_read_dict_order() else None
 
 
 def slot_words(x: Any, values: Sequence[Any]) -> list[Word] | None:
@@ -79,7 +79,7 @@ def slot_words(x: Any, values: Sequence[Any]) -> list[Word] | None:
     begin, kept = _class_offset(), (type(x), *values)
     if begin is None or not all(kind.__flags__ & _OF_PYTHON for kind in type(x).__mro__[:-1]):
         return None
-    return [Word(at, _read(at), kept) for at in range(id(x) + begin, id(x) + type(x).__basicsize__, _SIZE)]
+    return [Word(at, _read_word(at), kept) for at in range(id(x) + begin, id(x) + type(x).__basicsize__, _SIZE)]
 
 
 def version_address(table: dict[Any, Any]) -> int | None:
@@ -99,16 +99,16 @@ def shared_words(table: dict[Any, Any], values: Iterable[Any]) -> list[Word] | N
 
 def _inline_value_words(table: dict[Any, Any], values: Iterable[Any]) -> list[Word]:
     # the place of the values, their number, and the words that point to wanted values
-    place = Word(id(table) + 5 * _SIZE, _read(id(table) + 5 * _SIZE))
+    place = Word(id(table) + 5 * _SIZE, _read_word(id(table) + 5 * _SIZE))
     if not place.value:
         return []
     wanted = {id(x): x for x in values}
     most = ctypes.c_uint8.from_address(place.value).value
-    words = [Word(at, _read(at)) for at in range(place.value, place.value + (1 + most) * _SIZE, _SIZE)]
+    words = [Word(at, _read_word(at)) for at in range(place.value, place.value + (1 + most) * _SIZE, _SIZE)]
     return [place, words[0], *(word._replace(kept=wanted[word.value]) for word in words[1:] if word.value in wanted)]
 
 
-def _read(address: int) -> int:
+def _read_word(address: int) -> int:
     return ctypes.c_size_t.from_address(address).value
 
 
@@ -116,7 +116,7 @@ def _word_that_points_to(x: Any, offset: int | None, value: Any) -> Word | None:
     # None may be a null pointer
     if offset is None:
         return None
-    found = _read(id(x) + offset)
+    found = _read_word(id(x) + offset)
     return Word(id(x) + offset, found, value) if found == id(value) or (value is None and not found) else None
 
 
@@ -129,7 +129,7 @@ def _all_or_none(words: Sequence[Word | None]) -> list[Word] | None:
 
 
 def _offset_of_pointer_to(x: Any, part: Any) -> int | None:
-    found = [at for at in range(0, type(x).__basicsize__, _SIZE) if _read(id(x) + at) == id(part)]
+    found = [at for at in range(0, type(x).__basicsize__, _SIZE) if _read_word(id(x) + at) == id(part)]
     return found[0] if len(found) == 1 else None
 
 
@@ -166,7 +166,9 @@ def _list_head(x: list[Any]) -> tuple[int, int]:
 def _can_read_list_heads() -> bool:
     for probe in ([object()] * 3, [object()] * 7):
         size, items = _list_head(probe)
-        if _read(size) != len(probe) or any(_read(_read(items) + n * _SIZE) != id(x) for n, x in enumerate(probe)):
+        if _read_word(size) != len(probe) or any(
+            _read_word(_read_word(items) + n * _SIZE) != id(x) for n, x in enumerate(probe)
+        ):
             return False
     return True
 
@@ -188,10 +190,10 @@ def _can_read_inline_values() -> bool:
         if [word.value for word in words[2:]] != list(map(id, values)):
             return False
         x.last = x.first
-        if _read(words[3].address) != id(x.first):
+        if _read_word(words[3].address) != id(x.first):
             return False
         del x.last
-        if _read(words[1].address) == words[1].value:
+        if _read_word(words[1].address) == words[1].value:
             return False
     return True
 
@@ -204,7 +206,7 @@ def _behind_dict(x: OrderedDict[Any, Any]) -> range:
 def _can_read_dict_order() -> bool:
     table, seen = OrderedDict(a=1, b=2), set()
     for n in range(4):  # there and back, which is no order that was before
-        seen.add(tuple(map(_read, _behind_dict(table))))
+        seen.add(tuple(map(_read_word, _behind_dict(table))))
         table.move_to_end("ab"[n % 2])
     return len(seen) == 4
 
@@ -221,5 +223,5 @@ def _can_read_dict_versions() -> bool:
     seen = []
     for change in (lambda: None, lambda: table.update(b=2), lambda: table.update(b=3), lambda: table.pop("b")):
         change()
-        seen.append(_read(id(table) + _version_offset()))
-    return seen == sorted(set(seen)) and _read(id(table) + _version_offset()) == seen[-1]
+        seen.append(_read_word(id(table) + _version_offset()))
+    return seen == sorted(set(seen)) and _read_word(id(table) + _version_offset()) == seen[-1]

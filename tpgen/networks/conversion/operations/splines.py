@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from tpgen.base.errors import OptionError
-from tpgen.functions.lengths import Lengths, lengths_of
+from tpgen.functions.lengths import RowsByLength, lengths_of
 from tpgen.functions.spline import SLOPE_ERROR, Spline, evaluate_spline, make_spline, takes_spline
 from tpgen.networks.conversion.swap import Swap
 
@@ -100,12 +100,12 @@ def net_or_spline(net: Any, compute: _Net, x: Tensor) -> tuple[_Net, Tensor]:
     return lambda r: evaluate_spline(spline, r, constants), lengths.column
 
 
-def _are_in_range(lengths: Lengths) -> bool:
+def _are_in_range(lengths: RowsByLength) -> bool:
     # whether splines are of all these lengths: with what ends, of so many ends at most, as more may be no number
     return bool((lengths.column.detach() <= lengths.end * (_BEYOND if lengths.ends else 1)).all())
 
 
-def _cached_spline(net: nn.Module, compute: _Net, lengths: Lengths, constants: tuple[Tensor, ...]) -> Spline:
+def _cached_spline(net: nn.Module, compute: _Net, lengths: RowsByLength, constants: tuple[Tensor, ...]) -> Spline:
     state = (lengths.shape, lengths.column.dtype, *map(_fingerprint, constants))
     known, spline = _made.get(net, (None, None))
     if spline is None or known != state:
@@ -126,9 +126,9 @@ def _fingerprint(x: Tensor) -> tuple:
 
 
 class _NetOfLengths(nn.Module):
-    def __init__(self, net: nn.Module, compute: _Net, rows: _Net) -> None:
+    def __init__(self, net: nn.Module, compute: _Net, rows_of_lengths: _Net) -> None:
         super().__init__()
-        self.net, self.compute, self.rows = net, compute, rows
+        self.net, self.compute, self.rows = net, compute, rows_of_lengths
 
     def forward(self, r: Tensor) -> Tensor:
         return self.compute(self.rows(r))

@@ -41,7 +41,7 @@ class Converted:
 
     @classmethod
     def of_file(cls, source: Path, **options: Any) -> Any:
-        """Make the object for LAMMPS from a model's file or name, with options of `convert`."""
+        """Make the object for LAMMPS from a model's file or name; keep options of `convert` for its first call."""
         make: Any = cls
         made = make(str(source), **cls.stock_options)
         made.options = options
@@ -56,6 +56,7 @@ class Converted:
         return data.nlocal == 0 or data.npairs <= 1
 
     def compute_forces(self, data: Any) -> None:
+        """Compute forces; ranks without pairs exchange zeros."""
         self.prepare(data)
         if not data.ntotal:
             return

@@ -161,14 +161,14 @@ def contraction_swap(module: Any, options: Mapping[str, Any]) -> SwapOrKept:
     signs: list[list[float]] = []
     bases: list[list[list[int]]] = []
 
-    def make() -> Plan:
+    def make_plan_and_read_couplings() -> Plan:
         plan = _make_plan(module)
         found = _read_couplings(module, plan)
         signs.extend(found[0])
         bases.extend(found[1])
         return plan
 
-    plan = kernel_plan(module, options, make, module.contractions[0].weights_max)
+    plan = kernel_plan(module, options, make_plan_and_read_couplings, module.contractions[0].weights_max)
     if isinstance(plan, Kept):
         return plan
     extra = {**polynomial_attributes(plan), "_tpgen_signs": signs, "_tpgen_bases": bases}

@@ -30,6 +30,7 @@ class LammpsMace(Converted, LAMMPS_MLIAP_MACE):
         return cls(model if any(map(mark_of, model.modules())) else convert(model, **options))
 
     def prepare(self, data: Any) -> None:
+        """Initialize the model at the first call."""
         if not self.initialized:
             self._initialize_device(data)
             for block in self.model.model.interactions:

@@ -84,10 +84,10 @@ class TpgenBesselEdgeLengthEncoding(BesselEdgeLengthEncoding):
         compute = super().__call__
         for name in (keys.EDGE_CUTOFF_KEY, self.edge_invariant_field):
 
-            def rows(x: Tensor, name: str = name) -> Tensor:
+            def field_of_lengths(x: Tensor, name: str = name) -> Tensor:
                 return compute({self.norm_length_field: x})[name]
 
-            data[name] = once_for_pairs(rows, lengths)
+            data[name] = once_for_pairs(field_of_lengths, lengths)
         carry_over(lengths, data[self.edge_invariant_field])
         return data
 

@@ -21,5 +21,6 @@ class LammpsNequip(Converted, NequIPLAMMPSMLIAPWrapper):
         self.model: Any = convert(self.model, **self.options)
 
     def prepare(self, data: Any) -> None:
+        """Initialize the model at the first call."""
         if self.model is None:
             self._initialize_model(data)

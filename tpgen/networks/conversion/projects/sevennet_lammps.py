@@ -29,6 +29,7 @@ class LammpsSevenNet(Converted, SevenNetMLIAPWrapper):
     """A converted model, built at the first step."""
 
     def prepare(self, _data: Any) -> None:
+        """Initialize the model at the first call."""
         self._ensure_model_initialized()
 
     def _ensure_model_initialized(self) -> None:
@@ -41,4 +42,5 @@ class LammpsSevenNet(Converted, SevenNetMLIAPWrapper):
                     module.__class__ = _Convolution
 
     def is_idle(self, data: Any) -> bool:
+        """Whether the rank has no local atoms."""
         return data.nlocal == 0

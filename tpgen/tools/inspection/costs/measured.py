@@ -37,7 +37,7 @@ def benchmark_calls(request: Request, nodes: int | None = None) -> dict[str, Cal
 
 
 def seconds_of_paths(request: Request, seconds: float) -> dict[int, float]:
-    """Time each path as a product of its own, in turn with the others; return median seconds."""
+    """Time each path as a product of its own, in turn, ``seconds`` each; return medians by path."""
     # in turn, so that other load falls on all paths; the sum exceeds the product's time, as paths share work
     plan, calls = request.plan, {}
     for n, paths in plan.by_instruction.items():
@@ -53,13 +53,13 @@ def random_call(request: Request, nodes: int | None = None) -> tuple[Callable[[]
     module, generator = module_for(request, nodes is not None), torch.Generator().manual_seed(0)
     indexed = request.indexed if nodes is None else nodes
 
-    def drawn(like: Tensor) -> Tensor:
+    def random_tensor_like(like: Tensor) -> Tensor:
         if not like.is_floating_point():
             return torch.randint(indexed, like.shape, generator=generator).to(request.device)
         x = torch.randn(like.shape, generator=generator, dtype=torch.float64)
         return x.to(device=request.device, dtype=request.dtype)
 
-    operands = [drawn(x) for x in module.meta_operands(request.rows, nodes)]
+    operands = [random_tensor_like(x) for x in module.meta_operands(request.rows, nodes)]
     return lambda: module.call_on_operands(*operands), [x for x in operands if x.is_floating_point()]
 
 

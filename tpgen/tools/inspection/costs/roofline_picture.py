@@ -31,16 +31,16 @@ def roofline(found: Explained, interactive: bool = False) -> str:
     high = log10(ceilings.flops) + 0.35
     low = min([high - 3, *(log10(rate) - 0.6 for rate in found.rates.values())])
 
-    def at(intensity: float, rate: float) -> tuple[float, float]:
+    def to_pixels(intensity: float, rate: float) -> tuple[float, float]:
         x = _LEFT + (_RIGHT - _LEFT) * (log10(intensity) - left) / (right - left)
         y = _BOTTOM - (_BOTTOM - _TOP) * (log10(rate) - low) / (high - low)
         return min(max(x, _LEFT), _RIGHT), min(max(y, _TOP), _BOTTOM)
 
     labels = _Labels()
-    parts = _grid_lines(at, left, right, low, high)
-    totals = _total_points(at, labels, found)  # first, as what they name is one point
-    parts += _ceiling_lines(at, labels, ceilings, left, right)
-    parts += [*(_path_point(path, *at(intensity, rate)) for path, intensity, rate in found.points), *totals]
+    parts = _grid_lines(to_pixels, left, right, low, high)
+    totals = _product_points(to_pixels, labels, found)  # first, as what they name is one point
+    parts += _ceiling_lines(to_pixels, labels, ceilings, left, right)
+    parts += [*(_path_point(path, *to_pixels(intensity, rate)) for path, intensity, rate in found.points), *totals]
     # on the interactive page a path's point appears when the path is chosen
     named = 'id="roofline"' if interactive else 'style="max-width:100%"'
     return f'<svg {named} viewBox="0 0 440 158" width="440" height="158">{"".join(parts)}</svg>'
@@ -109,7 +109,7 @@ def _path_point(path: PathExplanation, x: float, y: float) -> str:
     )
 
 
-def _total_points(at: _ToPixels, labels: _Labels, found: Explained) -> list[str]:
+def _product_points(at: _ToPixels, labels: _Labels, found: Explained) -> list[str]:
     parts = []
     for name, rate in found.rates.items():
         x, y = at(found.intensity, rate)

@@ -110,13 +110,13 @@ class CallWatch:
             yield
 
     def _wrap_call(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def called(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def call_and_record(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             path = self.paths.get(module)
             return (
                 call(module, *args, **kwargs) if path is None else self._record_call(path, call, module, args, kwargs)
             )
 
-        return called
+        return call_and_record
 
     def _record_call(self, path: str, call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
         given = pytree.tree_leaves((args, kwargs))
@@ -137,20 +137,20 @@ class CallWatch:
     def _watch_backward(self, path: str, last: Any, arguments: Iterable[Any]) -> None:
         started: list[float] = []
 
-        def begin(_: Any) -> None:
+        def start_node_clock(_: Any) -> None:
             started.append(clock_of(self.device)(self.device))
 
-        def end(*_: Any) -> None:
+        def add_node_seconds(*_: Any) -> None:
             _add_seconds(self.backward, path, clock_of(self.device)(self.device) - started.pop())
 
-        def count(_: Any) -> None:
+        def count_pass(_: Any) -> None:
             self.passes[path] = self.passes.get(path, 0) + 1
 
-        last.register_prehook(count)
+        last.register_prehook(count_pass)
         # each node is timed by itself: a backward pass may do other work in between
         for node in _autograd_nodes_between(last, {x.grad_fn for x in arguments if isinstance(x, Tensor)}):
-            node.register_prehook(begin)
-            node.register_hook(end)
+            node.register_prehook(start_node_clock)
+            node.register_hook(add_node_seconds)
 
 
 def _add_seconds(noted: dict[str, float], path: str, seconds: float) -> None:

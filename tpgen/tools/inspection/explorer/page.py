@@ -73,7 +73,7 @@ def write_network_explorer(
     Raises `TpgenError` for a network without tpgen's products, and for modules that the network does not call.
     """
 
-    def page() -> str:
+    def make_page_html() -> str:
         found = explain_network(network, inputs, ceilings=ceilings)
         shown = {p.module: p for p in found.products if not products or p.module in products}
         check_known("product", products, [p.module for p in found.products])
@@ -91,7 +91,7 @@ def write_network_explorer(
         }
         return _page_html(sheets, first.module if first else found.largest.module, found.network, labels)
 
-    return _write_page(path, page)
+    return _write_page(path, make_page_html)
 
 
 def explorer_page(

@@ -111,12 +111,14 @@ def _trace_and_partition(
         if is_constant and isinstance(value, Tensor):
             value.requires_grad_(False)
 
-    def run(own: dict[str, Tensor], *arguments: Any) -> Any:
+    def call_with_parameters(own: dict[str, Tensor], *arguments: Any) -> Any:
         return torch.func.functional_call(module, own, arguments)
 
     try:
         with mode:
-            _torch.aot_function(run, _skip_compilation, _skip_compilation, partition_fn=record)(parameters, *given)
+            _torch.aot_function(call_with_parameters, _skip_compilation, _skip_compilation, partition_fn=record)(
+                parameters, *given
+            )
     except _StopTracing:
         return found[0]
     raise TpgenError("nothing in the result depends on a parameter or a floating input, so there is no backward")

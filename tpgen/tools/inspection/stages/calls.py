@@ -20,7 +20,7 @@ from tpgen.emitter.polynomial import emit_polynomial
 from tpgen.form.call import Call
 from tpgen.form.polynomial import PolynomialForm, Variable, polynomial_of
 from tpgen.form.sampling import polynomial_shape
-from tpgen.kernels.rows import ELEMENTS, Rules
+from tpgen.kernels.rows import ELEMENTS, RowRules
 from tpgen.kernels.runtime.polynomials import POLYNOMIAL_CALLS, named_call
 from tpgen.kernels.sweep.monomials import COEFFICIENTS, PolynomialSweep, make_polynomial_sweep, stored_value
 from tpgen.kernels.sweep.statements import Component, Statement, Value
@@ -94,9 +94,11 @@ class PolynomialRequest(Request):
     shared: ClassVar[str] = "all terms"  # products of components are shared between them
 
     def directions(self, shows: str = "") -> tuple[str, ...]:
+        """Return the plan's calls; for graphs the forward call."""
         return POLYNOMIAL_CALLS[:1] if shows == GRAPHS else POLYNOMIAL_CALLS
 
     def check_direction(self, stage: str, shows: str) -> None:
+        """Raise `EmitError` for graphs of calls but forward."""
         call = self.call  # or it is none
         if call != named_call(self.plan, "forward") and shows == GRAPHS:
             self._check_shown(stage, shows)
@@ -111,6 +113,7 @@ class PolynomialRequest(Request):
 
     @property
     def form_lines(self) -> list[Line]:
+        """Monomials as text, with their terms."""
         return [(str(m), terms_of_factors(self.plan, m.factors)) for m in self.form.monomials]
 
     def emission(self, backend: str | None = None) -> Emission:
@@ -119,6 +122,7 @@ class PolynomialRequest(Request):
 
     @property
     def described(self) -> str:
+        """Plan as JSON, for kernel calls."""
         return self.plan.to_json()
 
     def shape(self, argument: str) -> tuple[int, ...] | None:
@@ -128,10 +132,12 @@ class PolynomialRequest(Request):
 
     @property
     def indexed(self) -> int:
+        """Number of elements that the index selects from."""
         return self.elements
 
     @property
     def sweep_lines(self) -> list[Line]:
+        """Statements of the sweep, with their terms."""
         sweep = self.kernels.sweep(self.call)
         parts = {name: getattr(sweep, name) for name in ("prologue", "rows", "epilogue")}
         served = iter(terms_of_statements(self.plan, [statement for part in parts.values() for statement in part]))
@@ -142,7 +148,7 @@ class PolynomialRequest(Request):
         return lines
 
     @property
-    def _rules(self) -> Rules:
+    def _rules(self) -> RowRules:
         return (ELEMENTS,)
 
     @property
@@ -155,6 +161,7 @@ class PolynomialRequest(Request):
 
     @property
     def scheduled(self) -> dict[int, str]:
+        """Schedule by instruction: always ``channel``."""
         return dict.fromkeys(self.plan.by_instruction, "channel")
 
     @property

@@ -50,7 +50,7 @@ def joint_of_request(request: Request) -> fx.Graph:
     arguments = example_arguments(request, emission.arguments)
     numbers = [x for x in arguments if not isinstance(x, torch.Tensor)]
 
-    def run(*tensors: torch.Tensor) -> tuple[torch.Tensor]:
+    def interpret_module(*tensors: torch.Tensor) -> tuple[torch.Tensor]:
         # a copy: the result must not be a view of what the program holds
         return (fx.Interpreter(module).run(*tensors, *numbers).clone(),)
 
@@ -59,7 +59,7 @@ def joint_of_request(request: Request) -> fx.Graph:
     given = [x.requires_grad_(x.is_floating_point()) for x in tensors]
     with preserve_node_meta(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        exported: Any = _torch.export_joint(run, tuple(given), trace_joint=True)
+        exported: Any = _torch.export_joint(interpret_module, tuple(given), trace_joint=True)
     return exported.graph
 
 

@@ -19,7 +19,7 @@ from tpgen.kernels.arguments import KernelSpec
 from tpgen.kernels.cpp.text import GeneratedSource
 from tpgen.kernels.cuda.generate import CudaSource, generate_cuda
 from tpgen.kernels.cuda.target import place_kernel as place_on_gpu
-from tpgen.kernels.rows import RULES, Rules
+from tpgen.kernels.rows import RULES, RowRules
 from tpgen.kernels.runtime.call import call_of
 from tpgen.kernels.runtime.description import OPENED_BY_DIRECTION as KERNELS
 from tpgen.kernels.runtime.description import describe, described
@@ -155,7 +155,7 @@ class Request(Config):
         return kernel_supported(self.plan, self.layout, self.dtype, self.device)
 
     @property
-    def _rules(self) -> Rules:
+    def _rules(self) -> RowRules:
         return tuple(rule for name, rule in RULES.items() if name in self.form.indices)
 
     @property
@@ -172,15 +172,16 @@ class Request(Config):
 
     @property
     def sweep_lines(self) -> list[Line]:
+        """Statements of the sweep, with their paths."""
         found = [o for o in self.form.operands if o.rows in self.form.indices]
         return [
-            *self.placement.sweep.lines_and_paths,
+            *self.placement.sweep.text_lines_and_paths,
             *((f"rows of {o.name} are found by {o.rows}", ()) for o in found),
         ]
 
     @property
     def placement_lines(self) -> list[Line]:
-        return list(self.placement.lines_and_paths)
+        return list(self.placement.text_lines_and_paths)
 
     @property
     def cpp(self) -> GeneratedSource:
