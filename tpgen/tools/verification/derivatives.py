@@ -7,10 +7,10 @@ With a cotangent c and directions v:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -60,7 +60,7 @@ def with_own_norms() -> Iterator[None]:
         replaced_attribute(functions, "layer_norm", lambda own: layer_norm),
         replaced_attribute(functions, "batch_norm", batch_norm),
         replaced_attribute(torch, "_weight_norm", lambda own: weight_norm),
-        replaced_attribute(import_module("torch.nn.utils.weight_norm"), "_weight_norm", lambda own: weight_norm),
+        replaced_attribute(sys.modules["torch.nn.utils.weight_norm"], "_weight_norm", lambda own: weight_norm),
     ):
         yield
 
