@@ -243,7 +243,9 @@ class Numbered:
         text = re.sub(r"path([ _])(\d+)", lambda m: f"path{m[1]}{self.before(int(m[2]))}", text)
         starts = [path.weight.start for path in self.plan.paths if path.index in origin.instructions and path.weight]
         text = relative(
-            text, r"\b(?:(?:w|d_w) \+ \(?|weights(?:\[| \+ )|[pq]_w, R, n, )(\d+)", starts[0] if len(starts) == 1 else None
+            text,
+            r"\b(?:(?:w|d_w) \+ \(?|weights(?:\[| \+ )|[pq]_w, R, n, )(\d+)",
+            starts[0] if len(starts) == 1 else None,
         )
         for scratch in ("T", "s_w", "a_w", "s_x1", "s_x2", "s_out", "a_x1", "a_x2", "a_out", "t_x1", "t_x2"):
             text = relative(text, rf"\b{scratch} \+ \(?(\d+)")
