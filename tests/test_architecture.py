@@ -41,6 +41,7 @@ LOADERS = {
     "tpgen.tools.cli.app": "a command is loaded when it is run",
     "tpgen.tools.cli.networks": "a network that a user names",
     "tpgen.networks.deployment.models": "clients, which need not be here",
+    "tpgen.networks.deployment.files.load": "a module of torch 2.10, which reads it without an import of its own",
     "tpgen.networks.conversion.packages": "the installed class of a class that a package brought",
     "tpgen.networks.conversion.projects.mace": "the half of an adapter that imports MACE",
     "tpgen.networks.conversion.projects.nequip": "the halves of adapters that import NequIP and Allegro",

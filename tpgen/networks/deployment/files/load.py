@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -35,6 +36,7 @@ def load(folder=Path(__file__).parent):
         raise RuntimeError(f"built for a processor with {lacking}: deploy on the machine that it is to run on")
     _operators(folder)
     os.environ.setdefault("AOTI_RUNTIME_CHECK_INPUTS", "1")  # or operands that do not fit give wrong numbers
+    importlib.import_module("torch._inductor.codecache")  # torch 2.10 reads it without an import of its own
     package = torch._inductor.aoti_load_package(str(folder / "model.pt2"))
 
     def network(*inputs):
