@@ -21,7 +21,8 @@ def compile_step(network: nn.Module, *args: Any, outputs: Sequence[str] | None =
     """Compile the evaluation of a network, with derivatives that the network takes, into one program.
 
     ``args`` and ``options`` are an example, by default the first call.  The result is called like the network, with
-    any sizes, and returns detached results; of a dict only the named ``outputs``.  Parameters stay the network's.
+    any sizes, and returns detached results; of a dict only the named ``outputs``.  Parameters stay the network's: later
+    changes are used.
 
     A call with other constants or dict keys raises `InputError`.  The network computes calls beyond the program, such
     as sizes below 2.  Raises `DeployError` if the network computes by NumPy.

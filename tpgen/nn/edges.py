@@ -36,7 +36,8 @@ class EdgeOrder:
     >>> conv(x, edges.sort(y), edges.sort(w), edges).shape
     torch.Size([4, 64])
 
-    Values can be compiled, exported, pickled and moved by `to`.
+    Indices are checked here, and by a convolution at each call unless ``check_index=False``.  Values can be compiled,
+    exported, pickled and moved by `to`.
     """
 
     senders: Tensor  # node that each edge comes from

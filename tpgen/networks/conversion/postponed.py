@@ -175,9 +175,7 @@ class Postponed(Tensor):
         kwargs = kwargs or {}
         if func._schema.is_mutable and isinstance(args[0], Postponed):
             raise InputError(f"{func} writes to weights of edges or their product, beneath Python: clone them first")
-        args, kwargs = pytree.tree_map_only(
-            Postponed, lambda x: (x.plain if x.plain is not None else x.computed()).detach(), (args, kwargs)
-        )
+        args, kwargs = pytree.tree_map_only(Postponed, _detached_numbers, (args, kwargs))
         return func(*args, **kwargs)
 
 
@@ -212,7 +210,7 @@ def _tensor_without_numbers(cls: type[Postponed], shape: Sequence[Any], like: Te
     return found
 
 
-def _numbers(x: Postponed) -> Tensor:
+def _detached_numbers(x: Postponed) -> Tensor:
     return (x.computed() if x.plain is None else x.plain).detach()
 
 

@@ -54,7 +54,7 @@ def clear_command(as_json: bool) -> None:
 def process_command(as_json: bool) -> None:
     """Show caches of a process beside kernels, and their limits.
 
-    TPGEN_CACHE_ENTRIES and TPGEN_REUSE_MB set lower limits.
+    TPGEN_CACHE_ENTRIES and TPGEN_REUSE_MB set lower limits; `tpgen.caches()` says the same inside a program.
     """
     found = caches()
     click.echo(json.dumps([asdict(state) for state in found]) if as_json else str(found))

@@ -66,8 +66,8 @@ def convert_command(
 def lammps_command(source: Path, target: Path, project: str | None, radial: str, force: bool) -> None:
     """Write a converted model for LAMMPS.
 
-    TARGET is for pair_style mliap unified.  SOURCE, a model or checkpoint of MACE, NequIP or SevenNet, is a pickle:
-    give files of people you trust.
+    TARGET is for pair_style mliap unified.  SOURCE, a model of MACE, a checkpoint or package of
+    NequIP or a checkpoint of SevenNet, is a pickle: give files of people you trust.
     """
     _to_lammps(source, target, project, radial, force)
 

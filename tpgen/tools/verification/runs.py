@@ -7,7 +7,7 @@ import logging
 import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -272,13 +272,15 @@ def _copy_after_call(subject: Subject) -> dict[str, Outcome]:
     if subject.fresh is None:
         return {}
     module = subject.fresh_copy()
-    with suppress(Exception):
+    try:
         deepcopy(module)
         subject.call(module, subject.arguments())
-        try:
-            deepcopy(module)
-        except Exception as error:
-            return {"copy after a call": f"a call keeps tensors with their graph, and deepcopy fails: {reason(error)}"}
+    except Exception:  # other laws say so
+        return {}
+    try:
+        deepcopy(module)
+    except Exception as error:
+        return {"copy after a call": f"a call keeps tensors with their graph, and deepcopy fails: {reason(error)}"}
     return {}
 
 

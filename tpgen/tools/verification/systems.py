@@ -117,10 +117,10 @@ def _equal_species_remark(subject: Subject) -> dict[str, Outcome]:
         if species is None or len(species) != len(reading.graph.points):
             continue
         with suppress(NotCompared):
+            straight = network_results(subject, subject.given)
             for one, other in combinations(species.unique().tolist()[:_MOST_SPECIES], 2):
                 atoms = reading.graph.atoms.clone()
                 atoms[species[atoms] == one] = int((species == other).nonzero()[0])
-                straight = network_results(subject, subject.given)
                 found = network_results(subject, reading.written(replace(reading.graph, atoms=atoms)))
                 if all(torch.equal(x, found[key]) for key, x in straight.items()):
                     return {"species": EQUAL_SPECIES.format(name, one, other)}
