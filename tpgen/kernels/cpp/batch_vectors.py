@@ -1,0 +1,111 @@
+"""Write C++ of a path with vectors over rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+
+from tpgen.form.form import Term
+from tpgen.kernels.cpp.expressions import RegisterSums, Spelling
+from tpgen.kernels.cpp.text import Writer
+from tpgen.kernels.placement.batch import BatchPlacement
+from tpgen.kernels.sweep.statements import Statement
+from tpgen.kernels.sweep.terms import BETWEEN, INDEX, D, P
+
+LOCAL = {"x1": "x", "x2": "y", "w": "weight", "out": "g", P: "c", D: "d"}
+ROW_LOOP = "for (int r = 0; r < R; r += W)"
+
+
+def stores_rows(p: BatchPlacement, operand: str) -> str:
+    """Name the C++ function that stores a tile's rows of an open slot, or adds to the rows of owners."""
+    return "add_rows" if operand == p.owner else "unstage_rows"
+
+
+def load_columns(w: Writer, name: str, count: int, base: str, times: str = "") -> None:
+    """Write an array of ``count`` vectors of consecutive components."""
+    values = " ".join(f"{name}[{n}] = {times}load({base} + {n} * R + r);" for n in range(count))
+    w.line(f"vec {name}[{count}]; {values}")
+
+
+class BatchVectors:
+    """Writes statements of one path with vectors over rows."""
+
+    def __init__(self, placement: BatchPlacement, term: Term, w: Writer) -> None:
+        self.p, self.term, self.w = placement, term, w
+        self.sides = placement.sides(term)
+        arrays = {o: f"{name}[{{}}]" for o, name in LOCAL.items()}
+        self.spelling = Spelling(placement.schedule.target.dtype, arrays)
+
+    def start(self, operand: str) -> int:
+        return self.p.schedule.start(self.term, operand)
+
+    def body(self, statements: tuple[Statement, ...], weight: str = "") -> None:
+        """Write statements and the stores of their sums; ``weight`` is the address of a weight."""
+        sums = RegisterSums(self.w)
+        sums.write(statements, self.spelling, partial(self._write_load, weight))
+        for operand, values in sums.found.items():
+            for n, value in values.items():
+                place = f"{self._copy_address(operand)} + {n} * R + r" if operand != "w" else weight
+                self._write_store_of_sum(operand, place, value)
+
+    def _write_store_of_sum(self, operand: str, place: str, value: str) -> None:
+        if operand in BETWEEN:
+            self.w.line(f"store({operand} + {place}, {value});")
+        elif operand != "w":
+            self.w.line(f"add(a_{operand} + {place}, {value});")
+        elif self.p.row_weights:
+            self.w.line(f"store(a_w + {place}, {value});")
+        else:
+            self.w.line(f"a_w[{place}] += lane_sum({value});")
+
+    def _write_load(self, weight: str, operand: str, indices: list[int]) -> None:
+        if operand == "w":
+            value = f"load(s_w + {weight})" if self.p.row_weights else f"vec{{}} + weights[{weight}]"
+            self.w.line(f"const vec weight[1] = {{{value}}};")
+            return
+        name, area = LOCAL[operand], operand if operand in BETWEEN else f"s_{operand}"
+        values = " ".join(f"{name}[{n}] = load({area} + {self._copy_address(operand)} + {n} * R + r);" for n in indices)
+        self.w.line(f"vec {name}[{self.term.size(INDEX.get(operand, self.sides.axis))}]; {values}")
+
+    def _copy_index(self, operand: str) -> str:
+        # the copy of an operand's segment at the current loop letters
+        mode = self.term.mode
+        if self.term.pairs and operand != "out":
+            return f"pair_{'a' if operand == 'x1' else 'b'}[p]"
+        return self.position({"x1": mode.in1, "x2": mode.in2, "out": mode.out}[operand])
+
+    def _copy_address(self, operand: str) -> str:
+        # start of ``[irrep axis][R]`` of the current copy; P and D hold a block of copies
+        if operand in BETWEEN:
+            copies = self.sides.copies
+            first = copies[0]
+            return f"{self.position(copies, f'({first} - {first}0)')} * {self.term.size(self.sides.axis)} * R"
+        return f"({self.start(operand)} + {self._copy_index(operand)} * {self.term.size(INDEX[operand])}) * (i64)R"
+
+    def position(self, letters: str, first: str = "") -> str:
+        """Write the flat index of copies ``letters``; ``first`` replaces the first letter."""
+        text = first or letters[0]
+        for a in letters[1:]:
+            text = f"({text} * {self.term.size(a)} + {a})"
+        return text
+
+    def loops(self, letters: str) -> str:
+        return " ".join(f"for (int {a} = 0; {a} < {self.term.size(a)}; ++{a})" for a in letters)
+
+    def each(self, *parts: str) -> AbstractContextManager[None]:
+        return self.w.block(" ".join(part for part in parts if part))
+
+    @contextmanager
+    def staged_weights(self, first: str, start: str, end: str) -> Iterator[None]:
+        """Write a loop over first copies that moves weights of each row through scratch."""
+        chunk, step = self.p.chunk(self.term), self.p.staged(self.term)
+        with self.w.block(f"for (int {first}2 = {start}; {first}2 < {end}; {first}2 += {step})"):
+            self.w.line(f"const int {first}3 = least({end}, {first}2 + {step});")
+            place = f"n, {self.start('w')} + {first}2 * {chunk}, ({first}3 - {first}2) * {chunk}"
+            if "w" in self.p.given:
+                self.w.line(f"stage_rows(p_w, R, {place}, s_w, 1);")
+            with self.w.block(f"for (int {first} = {first}2; {first} < {first}3; ++{first})"):
+                yield
+            if "w" in self.p.opened:
+                self.w.line(f"{stores_rows(self.p, 'w')}(a_w, q_w, R, {place}, 1);")

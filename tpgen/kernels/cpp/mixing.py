@@ -1,0 +1,219 @@
+"""Write C++ of paths that mix copies."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from tpgen.form.form import Term
+from tpgen.kernels.cpp.batch_vectors import ROW_LOOP, BatchVectors, load_columns
+from tpgen.kernels.cpp.text import Writer, literal
+from tpgen.kernels.placement.batch import BatchPlacement
+from tpgen.kernels.sweep.statements import SweepStage
+from tpgen.kernels.sweep.sweep import PathSweep
+
+
+def multiply_call(p: BatchPlacement, columns: str) -> str:
+    """Begin a call of the matrix product with columns of tile rows."""
+    return f"multiply_columns({columns}, " if p.shortens_tiles else f"multiply<{columns}>("
+
+
+def add_weight_gradient(
+    w: Writer, term: Term, whole: int, into: str, left: tuple[str, str], right: tuple[str, str], columns: str
+) -> None:
+    """Write the sum over tile rows of ``left`` times ``right``, for each pair of copies.
+
+    ``left`` is an array and its copies, ``right`` an array and its transpose of ``whole`` copies.  Other copies are
+    sums over lanes.
+    """
+    copies, (array, rows), (other, flipped) = term.size(term.mode.mixing), left, right
+    if whole:
+        given = f"{array}, {columns}, 1, {flipped}, {whole}, {rows}, {columns}"
+        w.line(f"multiply<{whole}>(true, {into}, {copies}, {given});")
+    if whole < copies:
+        given = f"{array}, {other}{f' + {whole} * {columns}' if whole else ''}"
+        w.line(f"correlate({into} + {whole}, {copies}, {given}, {rows}, {copies - whole}, {columns});")
+
+
+class MixingText:
+    """Writes a path that mixes copies: P, products with the weights, D."""
+
+    def __init__(self, placement: BatchPlacement, path: PathSweep, w: Writer) -> None:
+        self.p, self.path, self.w, self.term = placement, path, w, path.term
+        self.vectors = BatchVectors(placement, path.term, w)
+        self.sides = sides = placement.sides(path.term)
+        self.first = sides.copies[0]
+        self.inner = path.term.size(sides.copies[1:])  # copies that share their first one
+        self.k, self.mixed = path.term.size(sides.axis), path.term.size(sides.mixed)
+        self.steps = [path.term.size(path.term.mode.weight.partition(a)[2]) for a in (sides.copies[-1], sides.mixed)]
+        self.far_address = (
+            f"_{sides.far} + {self.vectors.start(sides.far)} * (i64)R"  # follows s of a given operand, a of an open one
+        )
+        self.adds = sides.far in placement.opened
+        self.needs_p, self.needs_d = placement.needs_p(path.term), placement.needs_d(path.term)
+        self.mixes_first = placement.mixes_first(path.term)
+
+    def write(self) -> None:
+        """Write the path in blocks of copies."""
+        first, size, step = self.first, self.term.size(self.first), self.p.block(self.term) // self.inner
+        whole = self.p.flipped(self.term)
+        if whole and not self.mixes_first:
+            self.w.line(f"flip(s{self.far_address}, G, {whole}, {self.k} * R);")
+        with self.w.block(f"for (int {first}0 = 0; {first}0 < {size}; {first}0 += {step})"):
+            self.w.line(f"const int {first}1 = least({size}, {first}0 + {step});")
+            if self.needs_p:
+                self._write_coupling_stage(self.path.stages[0])
+            self._mix_copies()
+            if self.needs_d:
+                self._write_coupling_stage(self.path.stages[-1])
+
+    def _each_copy(self) -> AbstractContextManager[None]:
+        first = self.first
+        loop = f"for (int {first} = {first}0; {first} < {first}1; ++{first})"
+        return self.vectors.each(loop, self.vectors.loops(self.sides.copies[1:]), ROW_LOOP)
+
+    def _write_coupling_stage(self, stage: SweepStage) -> None:
+        with self._each_copy():
+            self.vectors.body(stage.statements)
+
+    def _mix_copies(self) -> None:
+        if not self.term.weighted:
+            self._mix_unweighted()
+        elif self.p.row_weights:
+            self._mix_with_row_weights()
+        else:
+            self._mix_with_shared_weights()
+
+    def _mix_unweighted(self) -> None:
+        # unweighted mixing: every input copy goes to the single output copy
+        position = self.vectors.position(self.term.inputs, f"({self.first} - {self.first}0)")
+        with self._each_copy():
+            for n in range(self.k):
+                place = f"({position} * {self.k} + {n}) * R + r"
+                if self.adds:
+                    self.w.line(f"add(a{self.far_address} + {n} * R + r, load(P + {place}));")
+                if self.needs_d:
+                    self.w.line(f"store(D + {place}, load(s{self.far_address} + {n} * R + r));")
+
+    def _mix_with_shared_weights(self) -> None:
+        first, mixed, columns, (step, far_step) = self.first, self.mixed, f"{self.k} * R", self.steps
+        self.w.line(f"const int count = ({first}1 - {first}0) * {self.inner};")
+        at = f"{self.vectors.start('w')} + {first}0 * {self.inner * step}"
+        if self.adds:
+            self._write_matrix_product(
+                f"a{self.far_address}", f"weights + {at}, {far_step}, {step}", "P", f"{mixed}, count", columns
+            )
+        if "w" in self.p.opened:
+            self._write_weight_gradient(f"a_w + {at}", columns)
+        if self.needs_d:
+            given = f"weights + {at}, {step}, {far_step}", f"s{self.far_address}"
+            self._write_matrix_product("D", *given, f"count, {mixed}", columns, add=False)
+
+    def _write_weight_gradient(self, into: str, columns: str) -> None:
+        # rows of weights are copies of input 1: those of P, or of the far side where copies mix first
+        far, whole = f"s{self.far_address}", self.p.flipped(self.term)
+        if not self.mixes_first:
+            add_weight_gradient(self.w, self.term, whole, into, ("P", "count"), (far, "G"), columns)
+            return
+        if whole:
+            self.w.line(f"flip(P, G, {whole}, {columns});")
+        add_weight_gradient(self.w, self.term, whole, into, (far, str(self.mixed)), ("P", "G"), columns)
+
+    def _write_matrix_product(
+        self, into: str, left: str, right: str, sizes: str, columns: str, add: bool = True
+    ) -> None:
+        # a product of matrices with consecutive rows, which replaces ``into`` or is added to it
+        flag = "true" if add else "false"
+        function = multiply_call(self.p, columns)
+        self.w.line(f"{function}{flag}, {into}, {columns}, {left}, {right}, {columns}, {sizes});")
+
+    def _mix_with_row_weights(self) -> None:
+        first, k = self.first, self.k
+        with (
+            self.vectors.staged_weights(first, f"{first}0", f"{first}1"),
+            self.w.block(f"for (int m = 0; m < {self.inner}; ++m) {ROW_LOOP}"),
+        ):
+            block = f"((({first} - {first}0) * {self.inner} + m) * {k})"
+            if self.needs_p:
+                load_columns(self.w, "c", k, f"P + {block} * R")
+            if self.needs_d:
+                self.w.line(f"vec d[{k}] = {{}};")
+            with self.w.block(self.vectors.loops(self.sides.mixed)):
+                self._write_one_row_weight(
+                    f"((({first} - {first}2) * {self.inner} + m) * {self.mixed} + {self.sides.mixed}) * R + r"
+                )
+            if self.needs_d:
+                for n in range(k):
+                    self.w.line(f"store(D + ({block} + {n}) * R + r, d[{n}]);")
+
+    def _write_one_row_weight(self, at: str) -> None:
+        out = f"({self.vectors.start('out')} + {self.sides.mixed} * {self.k}) * (i64)R"
+        if self.p.opened != ("w",):
+            self.w.line(f"const vec weight = load(s_w + {at});")
+        if self.p.opened != ("out",):
+            load_columns(self.w, "g", self.k, f"s_out + {out}")
+        for n in range(self.k):
+            if self.adds:
+                self.w.line(f"add(a_out + {out} + {n} * R + r, weight * c[{n}]);")
+            if self.needs_d:
+                self.w.line(f"d[{n}] += weight * g[{n}];")
+        if "w" in self.p.opened:
+            self.w.line(f"store(a_w + {at}, {' + '.join(f'c[{n}] * g[{n}]' for n in range(self.k))});")
+
+
+class OwnWeightsText:
+    """Writes a path with many scalars as input 2: first each row's own weights, then products."""
+
+    def __init__(self, placement: BatchPlacement, term: Term, w: Writer) -> None:
+        self.p, self.term, self.w = placement, term, w
+        self.k, self.v, self.mixed = term.size("k"), term.size("v"), term.size("w")
+        starts = BatchVectors(placement, term, w)
+        self.at = f"{starts.start('w')} + u * {self.v * self.mixed}"
+        self.x, self.y, self.out = (f"{starts.start(o)} * (i64)R" for o in ("x1", "x2", "out"))
+        self.c = literal(term.entries[0].value, placement.schedule.target.dtype)
+        self.opened = placement.opened
+
+    def write(self) -> None:
+        """Write the path's loop over copies of input 1."""
+        with self.w.block(f"for (int u = 0; u < {self.term.size('u')}; ++u)"):
+            if "own" in self.p.scratch:
+                place = f"weights + {self.at}, 1, {self.mixed}, s_x2 + {self.y}, R, {self.mixed}, {self.v}"
+                self.w.line(f"{multiply_call(self.p, 'R')}false, own, R, {place});")
+            with self.w.block(ROW_LOOP):
+                self._write_products_of_rows()
+            if "w" in self.opened:
+                self._write_weight_gradients()
+            if "x2" in self.opened:
+                place = f"weights + {self.at}, {self.mixed}, 1, d_own, R, {self.v}, {self.mixed}"
+                self.w.line(f"{multiply_call(self.p, 'R')}true, a_x2 + {self.y}, R, {place});")
+
+    def _write_products_of_rows(self) -> None:
+        x = f"{self.x} + (u * {self.k}) * R"
+        if self.opened != ("x1",):
+            load_columns(self.w, "x", self.k, f"s_x1 + {x}", f"{self.c} * ")
+        if "x1" in self.opened:
+            self.w.line(f"vec d[{self.k}] = {{}};")
+        with self.w.block(f"for (int w = 0; w < {self.mixed}; ++w)"):
+            self._write_products_of_output_copy(f"{self.out} + (w * {self.k}) * R")
+        if "x1" in self.opened:
+            for n in range(self.k):
+                self.w.line(f"add(a_x1 + {x} + {n} * R + r, {self.c} * d[{n}]);")
+
+    def _write_products_of_output_copy(self, out: str) -> None:
+        if "own" in self.p.scratch:
+            self.w.line("const vec weight = load(own + w * R + r);")
+        if self.opened != ("out",):
+            load_columns(self.w, "g", self.k, f"s_out + {out}")
+        for n in range(self.k):
+            if "out" in self.opened:
+                self.w.line(f"add(a_out + {out} + {n} * R + r, weight * x[{n}]);")
+            if "x1" in self.opened:
+                self.w.line(f"d[{n}] += weight * g[{n}];")
+        if "d_own" in self.p.scratch:
+            self.w.line(f"store(d_own + w * R + r, {' + '.join(f'x[{n}] * g[{n}]' for n in range(self.k))});")
+
+    def _write_weight_gradients(self) -> None:
+        whole = self.p.flipped(self.term)
+        if whole:
+            self.w.line(f"flip(d_own, flipped, {whole}, R);")
+        y, own = (f"s_x2 + {self.y}", str(self.v)), ("d_own", "flipped")
+        add_weight_gradient(self.w, self.term, whole, f"a_w + {self.at}", y, own, "R")
