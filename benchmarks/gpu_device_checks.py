@@ -1,13 +1,14 @@
-"""The checks of `make gpu` that need a GPU: streams, CUDA graphs, a second device."""
+"""The checks of `make gpu` that need a GPU: streams, CUDA graphs, programs, a second device."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.gpu_checks import (
     Finding,
@@ -24,7 +25,9 @@ from benchmarks.gpu_times import convolution, product_of_edges, product_of_rows
 from tpgen.form.sampling import random_operands
 from tpgen.kernels.runtime.ops import describe
 from tpgen.kernels.runtime.polynomials import forward_call
+from tpgen.networks.conversion.convert import convert
 from tpgen.planner.problems import POLYNOMIALS, PROBLEMS
+from tpgen.tools.demo.potential import Potential, atoms
 
 _CALLS = 20  # of each stream: one of 400 rows alone ends before another has begun
 
@@ -84,6 +87,29 @@ def polynomial_replayed(device: str) -> bool:
     return replayed(given[0], lambda: of_polynomial(lambda xs, rows: polynomial_of_rows(xs, rows, *call), given, index))
 
 
+def programs(device: str) -> Iterator[Finding]:
+    """A program of a network on the device gives what stock gives in float64: at other sizes, replayed, and trained."""
+    stock = Potential(channels=16).double().eval()
+    network = convert(deepcopy(stock).to(device), program=True)
+    near = partial(relative_to_stock, stock, network, device)
+    for side in (3, 4, 3):
+        yield finding(f"a program on the device, {side**3} atoms", partial(near, side), 1e-10)
+    for call in range(5):  # equal sizes in a row are recorded
+        yield finding(f"a program on the device, repeated sizes, call {call}", partial(near, 3), 1e-10)
+    with torch.no_grad():
+        for mine, its in zip(stock.parameters(), network.parameters(), strict=True):
+            its.copy_(mine.mul_(1.1))
+    yield finding("a program on the device, other parameters", partial(near, 3), 1e-10)
+
+
+def relative_to_stock(stock: Potential, network: nn.Module, device: str, side: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Results of both for new positions."""
+    positions, elements, edges = atoms(side)
+    given = (positions.double() + 0.01 * torch.randn(positions.shape).double(), elements.double(), edges)
+    wanted, found = stock(*given), network(*(x.to(device) for x in given))
+    yield from ((found[name], wanted[name]) for name in wanted)
+
+
 def another(device: str) -> Iterator[Finding]:
     """The last of several devices gives what is right, while the first is the current one."""
     count = torch.cuda.device_count()
@@ -128,5 +154,6 @@ def product_of(name: str, rows: int, device: str) -> tuple[list[Tensor], str]:
 CHECKS: dict[str, Callable[[str], Iterator[Finding]]] = {
     "streams": streams,
     "CUDA graphs": graphs,
+    "programs": programs,
     "another device": another,
 }

@@ -342,6 +342,9 @@ def test_only_the_emitter_writes_graphs(name: str) -> None:
         assert not {d for d in dotted(name) if d.startswith("torch.fx")}
 
 
+RECORDS = {"torch.cuda.CUDAGraph", "torch.cuda.graph", "torch.cuda.graph_pool_handle"}
+
+
 @pytest.mark.parametrize("name", INNER)
 def test_only_the_backends_compile(name: str) -> None:
     if name == "tpgen.compiler.backends":
@@ -350,7 +353,8 @@ def test_only_the_backends_compile(name: str) -> None:
         "nn": {"torch.jit", "torch.jit.is_scripting", "torch.jit.is_tracing", "torch.jit.export"},
         "functions": {"torch.jit", "torch.jit.is_tracing"},
         "kernels": {"torch.jit", "torch.jit.is_scripting"},
-        "networks": {"torch.jit", "torch.jit.ScriptFunction"},
+        "networks": {"torch.jit", "torch.jit.ScriptFunction"}
+        | (RECORDS if name == "tpgen.networks.replays" else set()),
         "networks.conversion": {
             "torch.jit",
             "torch.jit.ScriptModule",

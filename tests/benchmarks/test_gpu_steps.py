@@ -121,10 +121,12 @@ def test_steps_of_networks_are_compared_with_stock(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(gpu_networks, "find_spec", lambda name: None if name == "cuequivariance_torch" else name)
     monkeypatch.setitem(gpu_networks.SIZES, "mace", {"small": lambda atoms, dtype: case})
     monkeypatch.setattr(
-        gpu_networks, "WAYS", gpu_networks.WAYS | {"converted": lambda _, model: model, "broken": broken}
+        gpu_networks,
+        "WAYS",
+        gpu_networks.WAYS | dict.fromkeys(("converted", "program"), gpu_networks.stock) | {"broken": broken},
     )
     rows = list(network_rows("mace", 4, "cpu", 1e-3))
-    assert [row.get("reason") for row in rows] == [None, "not installed: cuequivariance_torch", None, "is wrong"]
+    assert [row.get("reason") for row in rows] == [None, "not installed: cuequivariance_torch", None, None, "is wrong"]
     assert all(row["seconds"] > 0 for row in rows if "reason" not in row)
     assert "not installed" in network_table(rows)
 

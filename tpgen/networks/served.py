@@ -173,6 +173,8 @@ class Calls:
     def _begin_build(self, network: nn.Module, kind: CallKind) -> None:
         if self.when == "auto" and os.environ.get("TPGEN_PROGRAM") == "0":
             kind.refuse("TPGEN_PROGRAM=0 asks for none")
+        elif self.when == "auto" and any(x.is_cuda for x in kind.tensors):
+            kind.refuse("on a GPU, program=True asks for one")
         elif not self._is_wanted(network, kind):
             kind.put_off()
         elif self.when is True:

@@ -45,6 +45,18 @@ def rewrite(graph: fx.Graph) -> None:
             _WRITTEN[node.target](graph, node)
 
 
+def rewrite_for_gpu(graph: fx.Graph) -> None:
+    """Replace sums of rows by `index_put`, which sorts rows on a GPU, by `index_add`."""
+    for node in list(graph.find_nodes(op="call_function", target=_aten.index_put.default)):
+        into, indices, rows, adds = (*node.args, False)[:4]
+        at = indices[0]
+        whole = len(indices) == at.meta["val"].dim() == 1 and sizes_as_text(rows)[1:] == sizes_as_text(into)[1:]
+        if adds is True and whole and at.meta["val"].dtype in (torch.int32, torch.int64):
+            with graph.inserting_before(node):
+                node.replace_all_uses_with(insert(graph, _aten.index_add.default, into, 0, at, rows))
+    graph.eliminate_dead_code()
+
+
 def _is_zero(node: fx.Node, zeros: set[fx.Node]) -> bool:
     # whether a result is zero wherever it is finite
     first = node.args[0] if node.args else None

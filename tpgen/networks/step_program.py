@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from threading import RLock
 from typing import Any
 
@@ -31,7 +32,9 @@ from tpgen.networks.edges import find_rows
 from tpgen.networks.named import call_by_name
 from tpgen.networks.packages import conditions_of, write_traced
 from tpgen.networks.products import products_by_kernels
+from tpgen.networks.replays import CudaGraphs, ReplayedRun
 from tpgen.networks.signature import ParameterSlots, Signature
+from tpgen.networks.simplify import rewrite_for_gpu
 from tpgen.networks.sizes import InputSizes
 from tpgen.networks.step_trace import Evaluate, GraphPart, TracedEvaluation, trace_evaluation
 
@@ -40,6 +43,8 @@ WRITING = ForkedLock(RLock)  # while a network is written down, other tensors st
 _only_cached: ContextVar[bool] = ContextVar("programs are taken from the cache", default=False)
 
 RunLibrary = Callable[[list[Tensor]], "list[Tensor] | None"]
+_Function = tuple[RunLibrary, InputSizes]  # and the conditions on its inputs
+_Make = Callable[[GraphPart, InputSizes, list[Tensor]], _Function]
 # one file is compiled, for which headers are not worth to be compiled before; torch writes into what it is given
 _OPTIONS = {
     "aot_inductor.precompile_headers": False,
@@ -95,7 +100,8 @@ class Program:
         parameters = slots.tensors()
         inputs = written.complete([x.detach().contiguous() for x in (*parameters, *tensors)])
         assert inputs is not None, "the program holds for its example"
-        function, sizes = _library_or_none(title, written, inputs)
+        make = partial(_runner_of, len(parameters)) if any(x.is_cuda for x in inputs) else library_of
+        function, sizes = _function_or_none(title, make, written, inputs)
         before, behind = sizes.part(0, len(parameters) + len(tensors)), sizes.part(len(parameters), None)
         return Program(title, evaluate, signature, slots, written, before, behind, function)
 
@@ -203,11 +209,11 @@ def only_cached() -> Iterator[None]:
 # -- libraries ---------------------------------------------------------------------------------------------------------
 
 
-def _library_or_none(title: str, written: TracedEvaluation, inputs: list[Tensor]) -> tuple[RunLibrary, InputSizes]:
-    """Return `library_of` the program; if compilation fails, warn and return a function that returns None."""
+def _function_or_none(title: str, make: _Make, written: TracedEvaluation, inputs: list[Tensor]) -> _Function:
+    """Make the function of a program; if compilation fails, warn and return a function that returns None."""
     try:
         with torch.autocast("cpu", enabled=False):
-            return library_of(written.program, written.sizes, inputs)
+            return make(written.program, written.sizes, inputs)
     except TpgenError:  # of a kernel: the program is written again without it, or refused
         raise
     except Exception as error:
@@ -218,6 +224,17 @@ def _library_or_none(title: str, written: TracedEvaluation, inputs: list[Tensor]
             stacklevel=2,
         )
     return lambda _: None, written.sizes
+
+
+def _runner_of(parameters: int, program: GraphPart, sizes: InputSizes, inputs: list[Tensor]) -> _Function:
+    """Return a function that runs the graph on a GPU, and records it where all tensors are there."""
+    rewrite_for_gpu(program.graph.graph)
+    program.graph.recompile()
+    run, devices = program.graph.forward, {x.device for x in program.given(inputs)}
+    if len(devices) > 1:  # a recording keeps the numbers of tensors on a CPU
+        return (lambda given: run(*given)), sizes
+    held = sum(n < parameters for n in program.takes)
+    return ReplayedRun(run, held, CudaGraphs(devices.pop())), sizes
 
 
 def library_of(program: GraphPart, sizes: InputSizes, inputs: list[Tensor]) -> tuple[RunLibrary, InputSizes]:

@@ -157,7 +157,8 @@ def _trace_with_findings(
             raise DeployError(f"Python takes a number from what a call is given, by {name}: keep it a tensor")
         searches[name] = Search(findings[name], first, sources)
         begin += few
-    rewrite(graph.graph)
+    if not any(x.is_cuda for x in tensors):
+        rewrite(graph.graph)
     ahead.settle_objects(reach)
     seen["reads"].follow(reach, slots.modules)
     _need_parameters(seen["reads"].tensors() if slots.gradients else ())

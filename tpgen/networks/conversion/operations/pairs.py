@@ -75,6 +75,8 @@ def mark(x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool = True) -> 
     the direction.  Edges with different rows form no pair; ``alike`` promises equal rows, as programs need.
     """
     program = recorded_program()
+    if program is not None and not (edge_index.is_cpu and vectors.is_cpu):
+        return
     if program is not None:
         _mark_in_program(program, x, edge_index, vectors, alike)
         return

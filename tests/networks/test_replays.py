@@ -1,0 +1,163 @@
+"""Programs on a GPU, by a recorder that stands in for CUDA graphs on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.networks.served import Field, given
+from tpgen.networks import step_program
+from tpgen.networks.conversion.operations import pairs
+from tpgen.networks.functional import traced
+from tpgen.networks.recording import Recording, recording
+from tpgen.networks.replays import _IN_A_ROW, _KEPT, _MOST, RecordedRun, ReplayedRun, TensorRun
+from tpgen.networks.simplify import rewrite_for_gpu
+from tpgen.networks.step import compile_step
+
+
+class Tape:
+    """A recorder that repeats runs on the recorded memory, as a CUDA graph does; counts what it records."""
+
+    def __init__(self, *_: Any) -> None:
+        self.recorded, self.repeated, self.at = 0, 0, 0
+
+    def stream(self) -> int:
+        return self.at
+
+    def record(self, run: TensorRun, inputs: Sequence[Tensor]) -> RecordedRun:
+        self.recorded += 1
+        outputs = list(run(*inputs))
+
+        def repeat() -> None:
+            self.repeated += 1
+            for out, x in zip(outputs, run(*inputs), strict=True):
+                out.copy_(x)
+
+        return RecordedRun(inputs, outputs, repeat)
+
+
+class Refuses(Tape):
+    def record(self, run: TensorRun, inputs: Sequence[Tensor]) -> RecordedRun:
+        super().record(run, inputs)
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+
+def scaled(tape: Tape) -> tuple[ReplayedRun, Tensor]:
+    """A run of a parameter and a tensor, and the parameter."""
+    weight = torch.tensor([2.0])
+    return ReplayedRun(lambda w, x: [w * x], 1, tape), weight
+
+
+def test_sizes_that_come_three_times_in_a_row_are_recorded_and_replayed_with_other_numbers() -> None:
+    tape = Tape()
+    run, weight = scaled(tape)
+    kept = []
+    for n in range(5):
+        x = torch.full((3,), float(n))
+        kept.append(run([weight, x]))
+        assert tape.recorded == (n + 1 >= _IN_A_ROW)
+    weight.mul_(10)  # an optimiser's step: a replay reads the memory of parameters
+    kept.append(run([weight, torch.ones(3)]))
+    assert [x[0] for (x,) in kept] == [0, 2, 4, 6, 8, 20]  # results are the caller's own: later replays leave them
+    assert tape.repeated == 4
+
+
+def test_other_sizes_other_places_of_parameters_and_other_streams_are_other_recordings() -> None:
+    tape = Tape()
+    run, weight = scaled(tape)
+    for _ in range(_IN_A_ROW):
+        run([weight, torch.ones(3)])
+    moved = weight.clone().mul_(5)
+    assert run([moved, torch.ones(3)])[0][0] == 10
+    assert run([weight, torch.ones(4)])[0].shape == (4,)
+    tape.at = 7
+    run([weight, torch.ones(3)])
+    assert (tape.recorded, tape.repeated) == (1, 1)
+    tape.at = 0
+    run([weight, torch.ones(3)])  # known, though others came between
+    assert (tape.recorded, tape.repeated) == (1, 2)
+
+
+@pytest.mark.parametrize("count", [_KEPT, _KEPT + 1])
+def test_the_last_used_recordings_are_kept(count: int) -> None:
+    tape = Tape()
+    run, weight = scaled(tape)
+    for rows in range(1, count + 1):
+        for _ in range(_IN_A_ROW):
+            run([weight, torch.ones(rows)])
+    run([weight, torch.ones(1)])
+    assert tape.repeated == count + (count == _KEPT)
+
+
+@pytest.mark.parametrize("count", [_MOST - 1, _MOST, _MOST + 1])
+def test_sizes_that_change_again_and_again_are_recorded_no_more(count: int) -> None:
+    tape = Tape()
+    run, weight = scaled(tape)
+    for rows in range(1, count + 1):
+        for _ in range(_IN_A_ROW):
+            assert run([weight, torch.ones(rows)])[0].shape == (rows,)
+    assert tape.recorded == min(count, _MOST)
+
+
+def test_a_run_that_cannot_be_recorded_is_called_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    tape = Refuses()
+    run, weight = scaled(tape)
+    with caplog.at_level("INFO", "tpgen"):
+        assert [run([weight, torch.full((1,), float(n))])[0].item() for n in range(9)] == [2.0 * n for n in range(9)]
+    assert tape.recorded == 1
+    assert "operation not permitted when stream is capturing" in caplog.text
+
+
+def test_a_network_by_replays_gives_its_own_results_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    tape = Tape()
+
+    def run_on_tape(parameters: int, program: Any, sizes: Any, inputs: Any) -> Any:
+        held = sum(n < parameters for n in program.takes)
+        return ReplayedRun(program.graph.forward, held, tape), sizes
+
+    monkeypatch.setattr(step_program, "library_of", partial(run_on_tape, 5))  # two layers and a buffer
+    network = Field().double()
+    step = compile_step(network)
+    for atoms in (5, 5, 5, 7, 5, 5):
+        for seed in range(2):
+            wanted, found = network(given(atoms, seed)), step(given(atoms, seed))
+            for name in ("energy", "energies", "forces"):
+                torch.testing.assert_close(found[name], wanted[name].detach(), rtol=1e-14, atol=1e-14)
+        with torch.no_grad():
+            network.first.weight.mul_(1.1)
+    assert tape.recorded == 1
+    assert tape.repeated == 8
+
+
+def test_sums_of_rows_by_index_put_are_index_adds() -> None:
+    def of(x: Tensor, at: Tensor, rows: Tensor) -> list[Tensor]:
+        zeros = torch.zeros_like(x)
+        added = torch.ops.aten.index_put.default(zeros, [at], rows, True)
+        written = torch.ops.aten.index_put.default(zeros, [at], rows)  # the last one counts
+        halves = torch.ops.aten.index_put.default(zeros, [at], rows[:, :1], True)  # of other columns
+        return [added, written, halves]
+
+    x, at, rows = torch.randn(4, 3), torch.tensor([2, 0, 2]), torch.randn(3, 3)
+    graph = traced(of, (x, at, rows))
+    rewrite_for_gpu(graph.graph)
+    graph.recompile()
+    targets = [node.target for node in graph.graph.nodes if node.op == "call_function"]
+    assert targets.count(torch.ops.aten.index_add.default) == 1
+    assert targets.count(torch.ops.aten.index_put.default) == 2
+    at = torch.tensor([2, 0, 1])
+    for found, wanted in zip(graph(x, at, rows), of(x, at, rows), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_pairs_of_edges_are_those_of_a_cpu_alone() -> None:
+    program, edges = Recording({}), torch.zeros(2, 4, dtype=torch.int64)
+    with recording(program):
+        pairs.mark(torch.randn(4, 1), edges.to("meta"), torch.randn(4, 3, device="meta"))
+        assert "pairs" not in program.sources
+        pairs.mark(torch.randn(4, 1), edges, torch.randn(4, 3))
+        assert "pairs" in program.sources

@@ -1,0 +1,121 @@
+"""Programs on a GPU: the traced graph of a network, as a CUDA graph once its sizes repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from logging import getLogger
+from threading import Lock
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+TensorRun = Callable[..., Sequence[Tensor]]  # from tensors to tensors, without effects
+_IN_A_ROW = 3  # calls of equal sizes, before these are recorded
+_KEPT = 16  # recordings of a program, the last used ones
+_MOST = 64  # recordings that a program makes: its sizes change too often for more
+_log = getLogger("tpgen")
+
+
+class RecordedRun(NamedTuple):
+    """A recorded run: the tensors that it reads and writes, and a function that repeats it."""
+
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+    repeat: Callable[[], object]
+
+
+class RunRecorder(Protocol):
+    """A way to record runs."""
+
+    def stream(self) -> int:
+        """Return the current stream, where a recording may be repeated."""
+
+    def record(self, run: TensorRun, inputs: Sequence[Tensor]) -> RecordedRun:
+        """Record a run on the memory of its inputs; `RuntimeError` if that is impossible."""
+
+
+@dataclass(eq=False)
+class CudaGraphs:
+    """Recorder of CUDA graphs; graphs of one stream share the memory of intermediate results."""
+
+    device: torch.device
+    _pools: dict[int, Any] = field(default_factory=dict)
+
+    def stream(self) -> int:
+        return torch.cuda.current_stream(self.device).cuda_stream
+
+    def record(self, run: TensorRun, inputs: Sequence[Tensor]) -> RecordedRun:
+        with torch.cuda.device(self.device):
+            side, here = torch.cuda.Stream(), torch.cuda.current_stream()
+            pool = self._pools.setdefault(self.stream(), torch.cuda.graph_pool_handle())
+            side.wait_stream(here)
+            with torch.cuda.stream(side):
+                run(*inputs)  # creates what a recording cannot, such as handles of libraries
+            here.wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
+                outputs = run(*inputs)
+
+        def repeat() -> None:
+            with torch.cuda.device(self.device):
+                graph.replay()
+
+        return RecordedRun(inputs, outputs, repeat)
+
+
+@dataclass(eq=False)
+class ReplayedRun:
+    """A run that is replayed from a recording after three calls in a row of equal sizes.
+
+    The first ``parameters`` inputs are read from their own memory, all others are copied.  A run that cannot be
+    recorded is called each time.
+    """
+
+    run: TensorRun
+    parameters: int
+    recorder: RunRecorder
+    _lock: Lock = field(default_factory=Lock)
+    _recordings: dict[tuple, RecordedRun] = field(default_factory=dict)
+    _last: tuple = ()
+    _in_a_row: int = 0
+    _left: int = _MOST
+
+    def __call__(self, given: list[Tensor]) -> list[Tensor]:
+        """Compute the results for ``given`` inputs."""
+        with self._lock:
+            recording = self._recording_for(given)
+            if recording is not None:
+                for own, x in zip(recording.inputs[self.parameters :], given[self.parameters :], strict=True):
+                    own.copy_(x)
+                recording.repeat()
+                return [x.clone() for x in recording.outputs]
+        return list(self.run(*given))
+
+    def _recording_for(self, given: Sequence[Tensor]) -> RecordedRun | None:
+        key = self._places_and_sizes(given)
+        self._in_a_row = self._in_a_row + 1 if key == self._last else 1
+        self._last = key
+        found = self._recordings.pop(key, None)
+        if found is None and self._in_a_row >= _IN_A_ROW and self._left:
+            found = self._record(given)
+        if found is not None:
+            self._recordings[key] = found
+            if len(self._recordings) > _KEPT:
+                del self._recordings[next(iter(self._recordings))]
+        return found
+
+    def _places_and_sizes(self, given: Sequence[Tensor]) -> tuple:
+        held, rest = given[: self.parameters], given[self.parameters :]
+        return self.recorder.stream(), *[x.data_ptr() for x in held], *[x.shape for x in rest]
+
+    def _record(self, given: Sequence[Tensor]) -> RecordedRun | None:
+        self._left -= 1
+        inputs = [*given[: self.parameters], *(x.clone() for x in given[self.parameters :])]
+        try:
+            return self.recorder.record(self.run, inputs)
+        except RuntimeError as error:
+            self._left = 0
+            _log.info("a program runs operation by operation, as it cannot be recorded: %s", error)
+            return None
