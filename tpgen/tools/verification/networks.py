@@ -19,6 +19,7 @@ from tpgen.networks.results import closed_fields, opened_fields
 from tpgen.networks.trial import is_floating, is_index
 from tpgen.tools.verification.choosing import choose_reading
 from tpgen.tools.verification.indices import EDGE_INDEX, INDEX_WORDS
+from tpgen.tools.verification.padding import padded_molecules
 from tpgen.tools.verification.potentials import rounding_floors
 from tpgen.tools.verification.precision import Casts, double_of
 from tpgen.tools.verification.randomness import advanced_random_states, with_restored_randomness
@@ -42,7 +43,7 @@ KNOWN: dict[str, str | None] = {
     **dict.fromkeys(("positions", "pos"), "cartesian_points"),
     **dict.fromkeys(("cell", "shifts", "edge_cell_shift_vectors"), "cartesian_vectors"),
     **dict.fromkeys(("forces", "dipole"), "1o"),
-    **dict.fromkeys(("stress", "virials", "virial"), "cartesian_tensors"),
+    **dict.fromkeys(("stress", "virials", "virial", "polarizability"), "cartesian_tensors"),
     **dict.fromkeys(("energy", "total_energy", "potential_energy", "interaction_energy"), None),
     **dict.fromkeys(("node_energy", "atomic_energy", "contributions"), None),
 }
@@ -60,7 +61,12 @@ def network_subject(
     if not isinstance(inputs, (tuple, list)):
         raise InputError(f"inputs: give the arguments of a call as a tuple, got {a_kind(inputs)}")
     names, leaves, spec = _flatten_arguments(network, copies_of(inputs))
-    floating = {name: x for name, x in zip(names, leaves, strict=True) if is_floating(x)}
+    tensors = {name: x for name, x in zip(names, leaves, strict=True) if isinstance(x, Tensor)}
+    call: Any = partial(_call_with_named, names, leaves, spec)
+    call_arguments: Any = partial(_call_arguments, names, leaves, spec)
+    if (padded := padded_molecules(tensors)) is not None:
+        tensors, call, call_arguments = padded.rows, padded.flattening(call), padded.padding(call_arguments)
+    floating = {name: x for name, x in tensors.items() if is_floating(x)}
     if not floating:
         raise InputError("inputs: a network is verified with floating tensors as inputs, and there is none")
     like = next((p for p in network.parameters() if p.is_floating_point()), next(iter(floating.values())))
@@ -71,8 +77,8 @@ def network_subject(
         kind="network",
         title=type(network).__name__,
         module=network,
-        call=partial(_call_with_named, names, leaves, spec),
-        call_arguments=partial(_call_arguments, names, leaves, spec),
+        call=call,
+        call_arguments=call_arguments,
         given=given,
         dtype=like.dtype,
         device=like.device,
@@ -83,8 +89,8 @@ def network_subject(
     if advanced_random_states(network, lambda: base(given)):
         base = replace(base, call=with_restored_randomness(base.call), drawing=base.call)
     straight = base(given)
-    values = {**{n: x.cpu() for n, x in zip(names, leaves, strict=True) if isinstance(x, Tensor)}, **given}
-    irreps_in, indices = _split_index_words(irreps_in, names, leaves)
+    values = {**{name: x.cpu() for name, x in tensors.items()}, **given}
+    irreps_in, indices = _split_index_words(irreps_in, tensors)
     irreps_out, roles = split_roles(irreps_out, list(straight))
     turns, results = _input_and_result_frames(values, given, straight, irreps_in, irreps_out)
     counted = {**values, **_python_integers(names, leaves)}
@@ -94,7 +100,7 @@ def network_subject(
         "results": results,
         "points": points,
         "cell": next((name for name in given if last_dict_key(name) in CELLS), None),
-        "fixed": {name: x for name, x in zip(names, leaves, strict=True) if isinstance(x, Tensor) and is_index(x)},
+        "fixed": {name: x for name, x in tensors.items() if is_index(x)},
         "undeclared": not turns,
         "results_of_reordered_rows": None if points is None else permuted_atoms,
         "outcomes": tuple(straight),
@@ -107,7 +113,8 @@ def network_subject(
     )
     made = _with_reading(named, reading)
     made = made if roles else with_detected_stress(made, straight)
-    return replace(made, settings=_settings_text(made), floors=rounding_floors(made, straight))
+    said = [_settings_text(made), *([] if padded is None else [f"{', '.join(padded.fills)}: padded molecules"])]
+    return replace(made, settings="; ".join(said), floors=rounding_floors(made, straight))
 
 
 def _with_reading(subject: Subject, reading: Reading | str) -> Subject:
@@ -124,11 +131,11 @@ def _graph_energy_count(subject: Subject, results: TensorsByName) -> int:
     return 0 if number == len(subject.given[subject.points or ""]) > 1 else number
 
 
-def _split_index_words(irreps_in: Any, names: Sequence[str], leaves: Sequence[Any]) -> tuple[Any, dict[str, str]]:
+def _split_index_words(irreps_in: Any, tensors: TensorsByName) -> tuple[Any, dict[str, str]]:
     # What was said of floating tensors, and what integers index, of which the same mapping may speak.
     if not isinstance(irreps_in, Mapping):
         return irreps_in, {}
-    integers = {name: name for name, x in zip(names, leaves, strict=True) if is_index(x)}
+    integers = {name: name for name, x in tensors.items() if is_index(x)}
     known = {last_dict_key(name): name for name in integers} | integers
     found = {}
     for name, word in irreps_in.items():

@@ -10,12 +10,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tpgen.tools.verification.derivatives import normal_draws
+from tpgen.tools.verification.derivatives import hessian, normal_draws
 from tpgen.tools.verification.findings import Outcome, Pair
 from tpgen.tools.verification.graphs import spacing, with_edges
 from tpgen.tools.verification.laws import Outcomes, prefixed_parts
 from tpgen.tools.verification.reading import Reading
-from tpgen.tools.verification.subject import FRAMES, Subject, TensorsByName
+from tpgen.tools.verification.subject import FRAMES, Subject, TensorsByName, last_dict_key
 
 _DIRECTIONS = 4
 APPROACH = 1 / 3  # of the shortest edge: how near an atom is brought to another
@@ -37,6 +37,8 @@ LONG, ALIKE = 8.0, 1e-6  # a stretch beyond any cutoff, and the share of the ene
 NO_CUTOFF = "edges {:.0f} times as long still change the energy: no cutoff ends them, so leave longer ones out"
 STRETCHES = (-0.1, 0.1)  # how the energy that edges have is seen, without that of atoms alone
 SLOPE = "slope"
+# Results that are second derivatives of an energy.
+_SYMMETRIC = ("polarizability", "alpha", "quadrupole", "dielectric", "dielectric_tensor", "hessian")
 
 
 def forces(subject: Subject) -> Outcomes:
@@ -191,6 +193,13 @@ def strained_operands(subject: Subject, strain: Tensor) -> TensorsByName:
     return {name: x @ by.T if name in bent else x for name, x in subject.given.items()}
 
 
+def second_derivatives(subject: Subject) -> Outcomes:
+    """Compare Hessian products in both orders, and results named as second derivatives with transposes."""
+    named = {name: y for name, y in subject(subject.given).items() if last_dict_key(name).lower() in _SYMMETRIC}
+    tensors = {name: (y, y.mT) for name, y in named.items() if y.shape[-2:] == (3, 3)}
+    return {**hessian(subject), **tensors}
+
+
 def stress(subject: Subject) -> Outcomes:
     """Compare stress times volume, or a negative virial, with energy slopes by strain."""
     exact = subject.in_float64()
@@ -242,20 +251,24 @@ def smooth(subject: Subject) -> Outcomes:
 
 
 def _long_edges_remark(subject: Subject) -> Outcomes:
-    """Say that edges far longer than the given ones change the energy, as beyond a cutoff without a mask."""
+    """Say that far longer edges change the energy, as beyond a cutoff without a mask."""
     reading = subject.reading
     if not isinstance(reading, Reading) or reading.graph.ends is None or reading.graph.cells is not None:
         return {}
+    graph, ends = reading.graph, reading.graph.ends
+    of_first, longer = ends.eq(0).any(0), LONG * graph.points
+    far = graph.points.clone()
+    far[0] += LONG * (graph.points - graph.points[0]).norm(dim=-1).max()
 
-    def energy_of_edges(stretch: float) -> Tensor:
-        graph = replace(reading.graph, points=stretch * reading.graph.points)
-        none = with_edges(graph, torch.zeros(0, dtype=torch.int64))
-        with_all, without = (_total_energy(subject, subject(reading.written(one))) for one in (graph, none))
-        return (with_all - without).abs()
+    def energy(points: Tensor, kept: Tensor) -> Tensor:
+        return _total_energy(subject, subject(reading.written(with_edges(replace(graph, points=points), kept))))
 
     with suppress(Exception):  # it may need edges
-        if energy_of_edges(LONG) > ALIKE * energy_of_edges(1.0):
-            return {"long edges": NO_CUTOFF.format(LONG)}
+        every = torch.ones_like(of_first)
+        least = ALIKE * (energy(graph.points, every) - energy(longer, every)).abs()
+        for points, left in ((far, ~of_first), (longer, ~every)):
+            if (energy(points, every) - energy(points, left)).abs() > least:
+                return {"long edges": NO_CUTOFF.format(LONG)}
     return {}
 
 

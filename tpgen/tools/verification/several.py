@@ -19,6 +19,7 @@ from tpgen.tools.verification.graphs import (
 )
 from tpgen.tools.verification.indices import GRAPHS
 from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pairs
+from tpgen.tools.verification.padding import UnknownPadding
 from tpgen.tools.verification.reading import Reading, tensor_row_count
 from tpgen.tools.verification.subject import STILL, Subject, TensorsByName
 from tpgen.tools.verification.systems import (
@@ -236,6 +237,8 @@ def _compare_batch_with_single_graphs(subject: Subject, graphs: list[AtomGraph])
     each = [network_results(subject, reading_of(subject).written(one)) for one in graphs]
     try:
         together = _results_of_joined(subject, graphs)
+    except UnknownPadding:
+        raise
     except NotCompared as why:
         try:
             _results_of_joined(subject, [graphs[0], graphs[0]])

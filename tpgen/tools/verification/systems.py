@@ -24,6 +24,7 @@ from tpgen.tools.verification.graphs import (
     with_atoms,
     with_edges,
 )
+from tpgen.tools.verification.indices import EDGES
 from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pairs, prefixed_parts
 from tpgen.tools.verification.potentials import energy_and_forces
 from tpgen.tools.verification.reading import PERIODIC, Reading, tensor_row_count
@@ -35,6 +36,7 @@ CRYSTAL, EDGE = "of one atom", 0.9  # and the edge of its cube, by the distance 
 DENSE, CROWD, ASIDE = "of many neighbours", 60, 0.5  # atoms, and how far they are from those that they repeat
 CLOSE = 0.08  # the distance of two points that are close, by that of the nearest
 EQUAL_SPECIES = "results do not tell {} {} from {}: both may share a row of an embedding, or it is meant"
+_MASKS = ("mask", "valid", "real", "pad")  # parts of names
 _MOST_SPECIES = 4  # of which each is put in the place of each other one
 
 NO_BATCH = "no tensor named batch says which graph an atom is in"
@@ -207,7 +209,22 @@ def edges(subject: Subject) -> Outcomes:
     assert reading.graph.edges is not None
     order = derangement(len(reading.graph.edges))
     got, straight = subject(reading.written(with_edges(reading.graph, order))), subject(subject.given)
-    return pairs(got, {name: _reordered_rows(subject, name, y, len(order), order) for name, y in straight.items()})
+    found = pairs(got, {name: _reordered_rows(subject, name, y, len(order), order) for name, y in straight.items()})
+    return {**found, **_compare_more_masked_edges(subject, straight)}
+
+
+def _compare_more_masked_edges(subject: Subject, straight: TensorsByName) -> dict[str, Outcome]:
+    # edges that a mask leaves out change nothing: the first edge is none of these
+    reading, found = reading_of(subject), dict[str, Outcome]()
+    for name, x in reading.values.items():
+        masks = any(word in last_dict_key(name).lower() for word in _MASKS)
+        if masks and x.dtype == torch.bool and reading.roles[name] == EDGES and bool((x != x[0]).any()):
+            out = (x != x[0]).nonzero().flatten()
+            every = torch.cat([torch.arange(len(x)), out[-1:].repeat(3)])
+            more = network_results(subject, reading.written(with_edges(reading.graph, every)))
+            kept = {n: y for n, y in straight.items() if tensor_row_count(y, subject.result_frame(n)) != len(x)}
+            found |= prefixed_parts(f"more edges that {last_dict_key(name)} leaves out", pairs(more, kept))
+    return found
 
 
 def images(subject: Subject) -> Outcomes:

@@ -126,7 +126,7 @@ LAWS: dict[str, Law] = {
     "first order": Law("gradients", partial(derivatives.derivative, 1), slack=2),
     "second order": Law("gradients of gradients", partial(derivatives.derivative, 2), slack=5),
     "third order": Law("gradients of these", partial(derivatives.derivative, 3), slack=10),
-    "Hessian": Law("second derivatives are symmetric", derivatives.hessian, slack=5),
+    "Hessian": Law("second derivatives are symmetric", potentials.second_derivatives, slack=5),
     "forces": _slope_law("forces are the slope of the energy", potentials.forces, "points", "energy", "forces"),
     "stress": _slope_law("stress is the slope by strain over the volume", potentials.stress, "energy", "stress"),
     "smooth": Law(

@@ -1,0 +1,109 @@
+"""Calls of padded molecules, ``(molecules, atoms, 3)``, as calls of rows of atoms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tpgen.networks.trial import is_floating
+from tpgen.tools.verification.findings import NotCompared
+from tpgen.tools.verification.reading import BATCH
+from tpgen.tools.verification.subject import Run, TensorsByName
+
+_FULL = "no molecule of the call is padded, which would show how: give molecules of several sizes"
+_Call = Callable[[Run, TensorsByName], TensorsByName]
+
+
+class UnknownPadding(NotCompared):
+    """Raised if nothing shows how molecules are padded."""
+
+
+@dataclass(frozen=True, eq=False)
+class PaddedMolecules:
+    """Tensors of a call as ``rows`` of real atoms, with ``batch``, and the ``fills`` of padding (None: unknown)."""
+
+    rows: TensorsByName
+    fills: Mapping[str, Tensor | None]
+
+    def flattening(self, call: _Call) -> _Call:
+        """Wrap a call to take and return rows of atoms."""
+
+        def flat_call(run: Run, operands: TensorsByName) -> TensorsByName:
+            padded, places, shape = self._padded(operands)
+            found = call(run, padded)
+            return {name: y[places] if y.shape[:2] == shape else y for name, y in found.items()}
+
+        return flat_call
+
+    def padding(self, arguments: Callable[[TensorsByName], Any]) -> Callable[[TensorsByName], Any]:
+        """Wrap a function of padded tensors to take rows of atoms."""
+        return lambda operands: arguments(self._padded(operands)[0])
+
+    def _padded(self, operands: TensorsByName) -> tuple[TensorsByName, tuple[Tensor, Tensor], tuple[int, int]]:
+        rows = {**{name: self.rows[name] for name in self.fills}, BATCH: self.rows[BATCH], **operands}
+        molecules = rows.pop(BATCH).long().cpu()
+        counts = torch.bincount(molecules)
+        shape = len(counts), int(counts.max())
+        places = molecules, _places_within(molecules, counts)
+        padded = {name: self._pad(name, rows[name], places, shape) for name in self.fills}
+        return {**rows, **padded}, places, shape
+
+    def _pad(self, name: str, x: Tensor, places: tuple[Tensor, Tensor], shape: tuple[int, int]) -> Tensor:
+        fill = self.fills[name]
+        if fill is None:
+            if len(x) != shape[0] * shape[1]:
+                raise UnknownPadding(_FULL)
+            fill = x[0].detach()
+        held = fill.to(x).expand(*shape, *x.shape[1:]).clone()
+        return held.index_put(tuple(at.to(x.device) for at in places), x)
+
+
+def _places_within(molecules: Tensor, counts: Tensor) -> Tensor:
+    # the position of each atom in its molecule
+    order = torch.argsort(molecules, stable=True)
+    within = torch.arange(len(molecules)) - (counts.cumsum(0) - counts)[molecules[order]]
+    return torch.empty_like(within).scatter_(0, order, within)
+
+
+def padded_molecules(tensors: TensorsByName) -> PaddedMolecules | None:
+    """Read a call of padded molecules, or return None.
+
+    Real atoms have a mask, species of 0 or more, or no zeros behind the last species.
+    """
+    floating = [x for x in tensors.values() if is_floating(x)]
+    if BATCH in tensors or any(x.dim() == 2 and x.shape[1] == 3 for x in floating):
+        return None
+    shapes = {x.shape[:2] for x in floating if x.dim() == 3 and x.shape[2] == 3}
+    own = {name: x for name, x in tensors.items() if x.shape[:2] in shapes}
+    labels = [x for x in own.values() if x.dim() == 2 and not x.is_floating_point()]
+    if len({x.shape for x in labels}) != 1 or any(x.dim() > 2 and x.shape[1] == x.shape[2] for x in own.values()):
+        return None
+    real = _real_atoms(labels)
+    if real is None:
+        return None
+    own = {name: x for name, x in own.items() if x.shape[:2] == real.shape}
+    rows = {name: x[real] if name in own else x for name, x in tensors.items()}
+    fills = {name: None if bool(real.all()) else x[~real][0].clone() for name, x in own.items()}
+    return PaddedMolecules({**rows, BATCH: real.nonzero()[:, 0]}, fills)
+
+
+def _real_atoms(labels: list[Tensor]) -> Tensor | None:
+    # all that are atoms; None where labels say different things
+    masks = [x == x[:1, :1] for x in labels if x.dtype == torch.bool]  # every molecule begins with an atom
+    species = [x for x in labels if x.dtype != torch.bool]
+    negative = [x >= 0 for x in species if bool((x < 0).any())]
+    ended = [found for x in species if (found := _before_last_zeros(x)) is not None]
+    for said in (masks, negative, ended):
+        if said:
+            return said[0] if all(torch.equal(x, said[0]) for x in said) else None
+    return torch.ones_like(labels[0], dtype=torch.bool)
+
+
+def _before_last_zeros(species: Tensor) -> Tensor | None:
+    # what comes before zeros at the ends, if zeros are nowhere else and the longest molecule has none
+    real = (species != 0).flip(1).cummax(1).values.flip(1)
+    return real if torch.equal(real, species != 0) and not bool(real.all()) and bool(real.all(1).any()) else None
