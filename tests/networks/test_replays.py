@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,12 +12,13 @@ import torch
 from torch import Tensor
 
 from tests.networks.served import Field, given
-from tpgen.networks import step_program
+from tpgen.base.errors import DeployError
+from tpgen.networks import served, step_program
 from tpgen.networks.conversion.operations import pairs
 from tpgen.networks.functional import traced
 from tpgen.networks.recording import Recording, recording
 from tpgen.networks.replays import _IN_A_ROW, _KEPT, _MOST, RecordedRun, ReplayedRun, TensorRun
-from tpgen.networks.simplify import rewrite_for_gpu
+from tpgen.networks.simplify import fold_constants, rewrite
 from tpgen.networks.step import compile_step
 
 
@@ -144,11 +146,11 @@ def test_sums_of_rows_by_index_put_are_index_adds() -> None:
 
     x, at, rows = torch.randn(4, 3), torch.tensor([2, 0, 2]), torch.randn(3, 3)
     graph = traced(of, (x, at, rows))
-    rewrite_for_gpu(graph.graph)
+    rewrite(graph.graph, on_gpu=True)
     graph.recompile()
     targets = [node.target for node in graph.graph.nodes if node.op == "call_function"]
-    assert targets.count(torch.ops.aten.index_add.default) == 1
-    assert targets.count(torch.ops.aten.index_put.default) == 2
+    assert targets.count(torch.ops.aten.index_add.default) == 2
+    assert targets.count(torch.ops.aten.index_put.default) == 1
     at = torch.tensor([2, 0, 1])
     for found, wanted in zip(graph(x, at, rows), of(x, at, rows), strict=True):
         torch.testing.assert_close(found, wanted)
@@ -161,3 +163,41 @@ def test_pairs_of_edges_are_those_of_a_cpu_alone() -> None:
         assert "pairs" not in program.sources
         pairs.mark(torch.randn(4, 1), edges, torch.randn(4, 3))
         assert "pairs" in program.sources
+
+
+def test_copies_of_constants_are_made_once() -> None:
+    x = torch.randn(4, dtype=torch.float64)
+    graph = traced(lambda x: x * torch.tensor([1.5, 2, 3, 4]).to(x), (x,))
+    wanted = graph(x)
+    fold_constants(graph)
+    graph.recompile()
+    targets = [node.target for node in graph.graph.nodes if node.op == "call_function"]
+    assert targets == [torch.ops.aten.mul.Tensor]
+    assert torch.equal(graph(x), wanted)
+
+
+@pytest.mark.parametrize(("factor", "equal"), [(1 + 1e-9, True), (1 + 1e-7, False)])
+def test_a_program_with_other_numbers_is_refused(factor: float, equal: bool) -> None:
+    outcome = (torch.tensor([3.0], dtype=torch.float64), "constant", torch.tensor([2]))
+    made = [outcome[0] * factor, outcome[2]]
+    written = SimpleNamespace(leaves=lambda tensors: [tensors[0], "constant", tensors[1]])
+    program: Any = SimpleNamespace(run_tensors=lambda _: made, written=written)
+    if equal:
+        served._need_equal_results(program, [], outcome)
+    else:
+        with pytest.raises(DeployError, match="other numbers"):
+            served._need_equal_results(program, [], outcome)
+
+
+@pytest.mark.parametrize(("on_gpu", "here"), [(True, True), (False, False)])
+def test_programs_on_a_gpu_are_built_in_this_process(
+    on_gpu: bool, here: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built: list[str] = []
+    monkeypatch.setattr(served.Calls, "_build", lambda *_: built.append("here"))
+    monkeypatch.setattr(served.Calls, "_build_in_background", lambda *_: built.append("beside"))
+    kind: Any = SimpleNamespace(tensors=[SimpleNamespace(is_cuda=on_gpu)], seconds=0.01)
+    network = Field()
+    served.Calls(network, "auto")._begin_build(network, kind)
+    assert built == ["here" if here else "beside"]
+    assert ("traces a program for calls of Field, once" in capsys.readouterr().err) == here

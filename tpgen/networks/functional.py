@@ -10,9 +10,17 @@ import torch
 from torch import Tensor, fx
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from tpgen.base._torch import pytree, replaced_attribute, without_stack_traces
+from tpgen.base._torch import FakeTensorMode, pytree, replaced_attribute, without_stack_traces
 from tpgen.emitter.emit import forget_text_with
+
+
+def fake_mode(**options: Any) -> Any:
+    """Return a mode of tensors without numbers, for one trace, with ``options`` of its sizes."""
+    mode = FakeTensorMode(shape_env=ShapeEnv(**options), allow_non_fake_inputs=True)
+    mode.cache_enabled = False  # few operators of a trace come twice
+    return mode
 
 
 def traced(function: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram, export
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
-from tpgen.base._torch import ConstantSource, FakeTensorMode, pytree, with_small_sizes
+from tpgen.base._torch import ConstantSource, pytree, with_small_sizes
 from tpgen.base.errors import DeployError
 from tpgen.networks.bypass import bypassing_programs
 from tpgen.networks.copies import copy_of
 from tpgen.networks.edges import find_rows
-from tpgen.networks.functional import texts_as_long_as_graphs, traced
+from tpgen.networks.functional import fake_mode, texts_as_long_as_graphs, traced
 from tpgen.networks.products import products_by_kernels
 from tpgen.networks.simplify import multiply_column, simplify_graph
 from tpgen.networks.sizes import InputSizes
@@ -54,7 +54,7 @@ def network_program(network: nn.Module, inputs: Sequence[Any], few_alike: bool =
         ) from error
     try:
         given, spec = pytree.tree_flatten(list(inputs))
-        mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+        mode = fake_mode()
         with with_small_sizes(few_alike), texts_as_long_as_graphs():
             with torch.no_grad():
                 graph = traced(lambda *x: frozen(*pytree.tree_unflatten(x, spec)), _fake_inputs(mode, given))

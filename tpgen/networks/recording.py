@@ -69,6 +69,9 @@ def unlike(found: EdgePairs, _edge_index: Tensor, vectors: Tensor) -> Tensor:
 def groups_among(rows: Tensor, *looked_up: Tensor) -> list[Tensor] | None:
     """Group rows by species: one-hot or integer rows, or rows ``looked_up`` in (table, species); else None."""
     species: Tensor | None
+    if rows.is_cuda:
+        found = groups_among(*(x.cpu() for x in (rows, *looked_up)))
+        return None if found is None else [x.to(rows.device) for x in found]
     if rows.dim() == 1:
         species = rows.long()
     elif not looked_up:
@@ -111,9 +114,9 @@ class Recording:
         self.given = {name: self.findings[name].made(*tensors) for name, tensors in given.items()}
         self.sources: dict[str, tuple[Tensor, ...]] = {}  # a program has one of each kind, the first
 
-    def groups(self, *source: Tensor) -> Groups | None:
-        """Return the given groups of one-hot rows; None without any for this source."""
-        if not source[0].is_cpu:
+    def groups(self, *source: Tensor, on_gpu: bool = False) -> Groups | None:
+        """Return the given groups of one-hot rows; None without any for this source, or on a GPU unless ``on_gpu``."""
+        if not (source[0].is_cpu or on_gpu):
             return None
         known = self.sources.setdefault("groups", source)
         same = len(known) == len(source) and all(map(operator.is_, known, source))

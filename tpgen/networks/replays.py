@@ -19,7 +19,7 @@ _log = getLogger("tpgen")
 
 
 class RecordedRun(NamedTuple):
-    """A recorded run: the tensors that it reads and writes, and a function that repeats it."""
+    """A recorded run: tensors that the run reads and writes, and a function that repeats it."""
 
     inputs: Sequence[Tensor]
     outputs: Sequence[Tensor]
@@ -27,18 +27,18 @@ class RecordedRun(NamedTuple):
 
 
 class RunRecorder(Protocol):
-    """A way to record runs."""
+    """Records runs."""
 
     def stream(self) -> int:
-        """Return the current stream, where a recording may be repeated."""
+        """Return the current stream."""
 
     def record(self, run: TensorRun, inputs: Sequence[Tensor]) -> RecordedRun:
-        """Record a run on the memory of its inputs; `RuntimeError` if that is impossible."""
+        """Record a run, or raise `RuntimeError`."""
 
 
 @dataclass(eq=False)
 class CudaGraphs:
-    """Recorder of CUDA graphs; graphs of one stream share the memory of intermediate results."""
+    """Records CUDA graphs, which share memory on a stream."""
 
     device: torch.device
     _pools: dict[int, Any] = field(default_factory=dict)
@@ -67,11 +67,7 @@ class CudaGraphs:
 
 @dataclass(eq=False)
 class ReplayedRun:
-    """A run that is replayed from a recording after three calls in a row of equal sizes.
-
-    The first ``parameters`` inputs are read from their own memory, all others are copied.  A run that cannot be
-    recorded is called each time.
-    """
+    """A run, recorded after three calls in a row of equal sizes; ``parameters`` first inputs are not copied."""
 
     run: TensorRun
     parameters: int
@@ -83,7 +79,7 @@ class ReplayedRun:
     _left: int = _MOST
 
     def __call__(self, given: list[Tensor]) -> list[Tensor]:
-        """Compute the results for ``given`` inputs."""
+        """Compute the results."""
         with self._lock:
             recording = self._recording_for(given)
             if recording is not None:

@@ -39,6 +39,7 @@ _KINDS = 64  # of calls of a network
 _PLACE = "_tpgen_calls"
 _UNSCRIPTED = "__jit_ignored_attributes__"  # what TorchScript leaves out
 _NAMES = _PLACE, "_compiled_call_impl", _UNSCRIPTED
+_BUILDS = "{} a program for calls of {}, {}: they will be several times as fast (program=False leaves it)"
 _log = getLogger("tpgen")
 
 
@@ -173,11 +174,12 @@ class Calls:
     def _begin_build(self, network: nn.Module, kind: CallKind) -> None:
         if self.when == "auto" and os.environ.get("TPGEN_PROGRAM") == "0":
             kind.refuse("TPGEN_PROGRAM=0 asks for none")
-        elif self.when == "auto" and any(x.is_cuda for x in kind.tensors):
-            kind.refuse("on a GPU, program=True asks for one")
         elif not self._is_wanted(network, kind):
             kind.put_off()
         elif self.when is True:
+            self._build(network, kind)
+        elif any(x.is_cuda for x in kind.tensors):  # which is traced alone, within seconds
+            self._announce_once(_BUILDS.format("traces", type(network).__name__, "once"))
             self._build(network, kind)
         else:
             self._build_in_background(network, kind)
@@ -190,10 +192,7 @@ class Calls:
             kind.need = inf
             _log.info("no other process can build the program of %s: %s", type(network).__name__, error)
             return
-        self._announce_once(
-            f"builds a program for calls of {type(network).__name__}, beside them: they will be several times as fast "
-            "(program=False leaves it)"
-        )
+        self._announce_once(_BUILDS.format("builds", type(network).__name__, "beside them"))
 
     def _build(self, network: nn.Module, kind: CallKind, how: Callable[[], Any] = nullcontext) -> None:
         failure = kind.builder.failure() if kind.builder is not None else ""
@@ -204,10 +203,12 @@ class Calls:
             if not free or kind.program is not None:
                 return
             try:
-                graphs = self._graphs_of_example(network, kind)
-                args, options, _ = kind.example()
+                outcome, graphs = self._example_outcome(network, kind)
+                args, options, tensors = kind.example()
                 with how():
                     program = build(network, evaluation(network, kind.grad), args, options)
+                if any(x.is_cuda for x in tensors):
+                    _need_equal_results(program, tensors, outcome)
                 kind.drop()
                 kind.adopt(program, graphs)
             except Exception as error:
@@ -215,7 +216,7 @@ class Calls:
                 return
         _log.info("a program serves calls of %s", type(network).__name__)
 
-    def _graphs_of_example(self, network: nn.Module, kind: CallKind) -> LeavesWithGraphs:
+    def _example_outcome(self, network: nn.Module, kind: CallKind) -> tuple[tuple, LeavesWithGraphs]:
         args, options, tensors = kind.example()
         flags, numbers = [x.requires_grad for x in tensors], torch.get_rng_state()
         with bypassing_programs(), torch.set_grad_enabled(kind.grad):
@@ -223,7 +224,7 @@ class Calls:
         if not torch.equal(numbers, torch.get_rng_state()):
             torch.set_rng_state(numbers)
             raise DeployError("it takes random numbers")
-        return LeavesWithGraphs.of(outcome, flags, tensors)
+        return outcome, LeavesWithGraphs.of(outcome, flags, tensors)
 
     def _refuse(self, network: nn.Module, kind: CallKind, why: str) -> None:
         kind.refuse(why)
@@ -234,6 +235,17 @@ class Calls:
         if not self._said:
             self._said = True
             announce(what)
+
+
+def _need_equal_results(program: Program, tensors: list[Tensor], outcome: tuple) -> None:
+    with torch.no_grad():
+        made = program.run_tensors(tensors)
+    leaves = [] if made is None else program.written.leaves(made)
+    for x, wanted in zip(leaves, flatten(outcome)[0], strict=made is not None):
+        if isinstance(wanted, Tensor) and wanted.is_floating_point() and wanted.numel():
+            error, limit = (x - wanted).abs().max(), torch.finfo(wanted.dtype).eps ** 0.5 * wanted.abs().max()
+            if not bool(error <= limit):
+                raise DeployError(f"its program gives other numbers: {float(error):.1e} beside {float(limit):.1e}")
 
 
 def _rehearse_call(network: nn.Module, kind: CallKind) -> None:

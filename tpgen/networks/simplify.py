@@ -38,23 +38,27 @@ def simplify_graph(graph: fx.Graph) -> None:
     graph.eliminate_dead_code()
 
 
-def rewrite(graph: fx.Graph) -> None:
-    """Expand library calls, such as small matrix products, into operators that Inductor fuses."""
+def rewrite(graph: fx.Graph, on_gpu: bool = False) -> None:
+    """Expand library calls, such as small matrix products, into operators that Inductor fuses, or a GPU prefers."""
+    written = _WRITTEN_ON_GPU if on_gpu else _WRITTEN
     for node in list(graph.nodes):
-        if node.op == "call_function" and node.target in _WRITTEN:
-            _WRITTEN[node.target](graph, node)
-
-
-def rewrite_for_gpu(graph: fx.Graph) -> None:
-    """Replace sums of rows by `index_put`, which sorts rows on a GPU, by `index_add`."""
-    for node in list(graph.find_nodes(op="call_function", target=_aten.index_put.default)):
-        into, indices, rows, adds = (*node.args, False)[:4]
-        at = indices[0]
-        whole = len(indices) == at.meta["val"].dim() == 1 and sizes_as_text(rows)[1:] == sizes_as_text(into)[1:]
-        if adds is True and whole and at.meta["val"].dtype in (torch.int32, torch.int64):
-            with graph.inserting_before(node):
-                node.replace_all_uses_with(insert(graph, _aten.index_add.default, into, 0, at, rows))
+        if node.op == "call_function" and node.target in written:
+            written[node.target](graph, node)
     graph.eliminate_dead_code()
+
+
+def fold_constants(graph: fx.GraphModule) -> None:
+    """Compute copies of constants to another device or dtype once."""
+    for n, node in enumerate(list(graph.graph.nodes)):
+        source: Any = node.args[0] if node.args else None
+        if node.target in _COPIES and isinstance(source, fx.Node) and source.op == "get_attr":
+            value = node.target(getattr(graph, str(source.target)), **node.kwargs)
+            graph.register_buffer(name := f"_folded_{n}", value, persistent=False)
+            with graph.graph.inserting_before(node):
+                held = graph.graph.get_attr(name)
+            held.meta.update(node.meta)
+            node.replace_all_uses_with(held)
+    graph.graph.eliminate_dead_code()
 
 
 def _is_zero(node: fx.Node, zeros: set[fx.Node]) -> bool:
@@ -139,6 +143,22 @@ def multiply_column(_graph: fx.Graph, node: fx.Node) -> None:
         node.target = _aten.mul.Tensor
 
 
+def _add_rows(graph: fx.Graph, node: fx.Node) -> None:
+    # sums of rows by `index_put` sort the rows on a GPU
+    given: Any = (*node.args, False)[:4]
+    into, indices, rows, adds = given
+    at, sizes = indices[0], [sizes_as_text(x) for x in (indices[0], rows, into)]
+    if adds is not True or len(indices) > 1 or sizes[0] != sizes[1][:1] or len(sizes[1]) != len(sizes[2]):
+        return
+    if at.meta["val"].dtype not in (torch.int32, torch.int64):
+        return
+    with graph.inserting_before(node):
+        if sizes[1][1:] != sizes[2][1:]:  # they may be equal all the same
+            rest = [insert(graph, _aten.sym_size.int, into, axis) for axis in range(1, len(sizes[2]))]
+            rows = insert(graph, _aten.expand.default, rows, [-1, *rest])
+        node.replace_all_uses_with(insert(graph, _aten.index_add.default, into, 0, at, rows))
+
+
 def _expand_silu(graph: fx.Graph, node: fx.Node) -> None:
     # by its sigmoid, as its derivatives are, so that they share it
     x = node.args[0]
@@ -163,6 +183,13 @@ _WRITTEN: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
     _aten.baddbmm.default: _expand_row_products,
     _aten.mm.default: multiply_column,
 }
+_WRITTEN_ON_GPU: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
+    _aten._linalg_det.default: _expand_determinant,
+    _aten.bmm.default: _expand_row_products,
+    _aten.baddbmm.default: _expand_row_products,
+    _aten.index_put.default: _add_rows,
+}
+_COPIES = {_aten._to_copy.default, _aten.lift_fresh_copy.default}
 
 
 def insert(graph: fx.Graph, target: Any, *args: Any, **options: Any) -> fx.Node:

@@ -34,7 +34,6 @@ from tpgen.networks.packages import conditions_of, write_traced
 from tpgen.networks.products import products_by_kernels
 from tpgen.networks.replays import CudaGraphs, ReplayedRun
 from tpgen.networks.signature import ParameterSlots, Signature
-from tpgen.networks.simplify import rewrite_for_gpu
 from tpgen.networks.sizes import InputSizes
 from tpgen.networks.step_trace import Evaluate, GraphPart, TracedEvaluation, trace_evaluation
 
@@ -158,7 +157,7 @@ class Program:
             return None
         given = self.written.program.given(complete)
         try:
-            return self.function([x.contiguous() for x in given])  # a program does not look at strides
+            return self.function(given)
         except RuntimeError:  # of an index out of range, say: what the network says of the call is said by itself
             return None
 
@@ -228,9 +227,11 @@ def _function_or_none(title: str, make: _Make, written: TracedEvaluation, inputs
 
 def _runner_of(parameters: int, program: GraphPart, sizes: InputSizes, inputs: list[Tensor]) -> _Function:
     """Return a function that runs the graph on a GPU, and records it where all tensors are there."""
-    rewrite_for_gpu(program.graph.graph)
-    program.graph.recompile()
-    run, devices = program.graph.forward, {x.device for x in program.given(inputs)}
+    devices = {x.device for x in program.given(inputs)}
+
+    def run(*given: Tensor) -> list[Tensor]:
+        return program.graph.forward(*(x.contiguous() for x in given))
+
     if len(devices) > 1:  # a recording keeps the numbers of tensors on a CPU
         return (lambda given: run(*given)), sizes
     held = sum(n < parameters for n in program.takes)
@@ -252,7 +253,7 @@ def library_of(program: GraphPart, sizes: InputSizes, inputs: list[Tensor]) -> t
         held = sizes.and_also(conditions_of(loader.get_metadata()))
         if held.hold(inputs):
             break
-    return loader.boxed_run, held
+    return (lambda given: loader.boxed_run([x.contiguous() for x in given])), held  # it does not look at strides
 
 
 def _compiled_entry(key: str, graph: fx.GraphModule, inputs: tuple) -> cache.Entry:

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
-from tpgen.base._torch import ConstantSource, FakeTensorMode, pytree
+from tpgen.base._torch import ConstantSource, pytree
 from tpgen.base.errors import DeployError, InputError, TpgenError
 from tpgen.networks.cse import cse
 from tpgen.networks.dependent import Dependent
-from tpgen.networks.functional import aliases, traced
+from tpgen.networks.functional import aliases, fake_mode, traced
 from tpgen.networks.lengths import open_lengths
 from tpgen.networks.objects import objects_with_dicts
 from tpgen.networks.reach import Reach, executed_code
@@ -23,7 +23,7 @@ from tpgen.networks.reads import Reads, reading
 from tpgen.networks.recording import Finding, Recording, recording
 from tpgen.networks.results import flatten, leaf_constants, unflatten
 from tpgen.networks.signature import ParameterSlots, Signature
-from tpgen.networks.simplify import rewrite, simplify_graph
+from tpgen.networks.simplify import fold_constants, rewrite, simplify_graph
 from tpgen.networks.sizes import InputSizes
 
 _Finds = Callable[[Recording], AbstractContextManager[Any]]  # of operations that a program takes for findings
@@ -157,8 +157,10 @@ def _trace_with_findings(
             raise DeployError(f"Python takes a number from what a call is given, by {name}: keep it a tensor")
         searches[name] = Search(findings[name], first, sources)
         begin += few
-    if not any(x.is_cuda for x in tensors):
-        rewrite(graph.graph)
+    on_gpu = any(x.is_cuda for x in tensors)
+    rewrite(graph.graph, on_gpu)
+    if on_gpu:  # a CUDA graph records no copies from a CPU
+        fold_constants(graph)
     ahead.settle_objects(reach)
     seen["reads"].follow(reach, slots.modules)
     _need_parameters(seen["reads"].tensors() if slots.gradients else ())
@@ -177,7 +179,7 @@ def _need_parameters(tensors: Sequence[tuple[str, Tensor]]) -> None:
 
 def _fake_inputs(parameters: list[Tensor], tensors: list[Tensor], found: list[list[Tensor]]) -> tuple[Any, Any, Any]:
     # stand-ins of tensors, contiguous and without numbers: sizes of parameters are known, others from 2 on open
-    mode = FakeTensorMode(shape_env=ShapeEnv(duck_shape=False), allow_non_fake_inputs=True)
+    mode = fake_mode(duck_shape=False)
 
     def with_open_sizes(x: Tensor, name: str) -> Tensor:
         sizes: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * x.dim())

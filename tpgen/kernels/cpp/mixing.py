@@ -22,8 +22,7 @@ def add_weight_gradient(
 ) -> None:
     """Write the sum over tile rows of ``left`` times ``right``, for each pair of copies.
 
-    ``left`` is an array and its copies, ``right`` an array and its transpose of ``whole`` copies.  Other copies are
-    sums over lanes.
+    ``left`` is an array and its copies, ``right`` an array and its transpose of ``whole`` copies.
     """
     copies, (array, rows), (other, flipped) = term.size(term.mode.mixing), left, right
     if whole:

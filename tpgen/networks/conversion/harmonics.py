@@ -22,6 +22,7 @@ from tpgen.networks.conversion.obstacles import (
     why_not_swapped,
 )
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, qualified
+from tpgen.networks.recording import recorded_program
 from tpgen.planner.harmonics import make_harmonics_plan
 
 _NAME = qualified(o3.SphericalHarmonics)
@@ -49,9 +50,11 @@ class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
 
     def forward(self, x: Tensor) -> Tensor:
         """As e3nn's."""
+        here = x.is_cpu
         if not torch.jit.is_scripting():
             x = given_numbers("x", x, torch.get_default_dtype())
-        if not x.is_cpu or x.dtype not in (torch.float32, torch.float64) or x.size(-1) != 3:
+            here = here or (x.is_cuda and recorded_program() is not None)  # a program takes no scripted functions
+        if not here or x.dtype not in (torch.float32, torch.float64) or x.size(-1) != 3:
             return self.stock(x)
         if self.normalize:
             x = nn.functional.normalize(x, dim=-1)

@@ -1,6 +1,6 @@
 """Fully connected products with rows that tell a species, as layers with matrices of each species.
 
-The matrices are sums over scalars.  For few distinct rows of scalars (elements, atom types) an index selects among
+For few distinct rows of scalars (elements, atom types) an index selects among
 matrices computed once.
 """
 

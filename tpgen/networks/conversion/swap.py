@@ -1,6 +1,6 @@
 """Class swaps as values: a module changes its class and keeps tensors, names, hooks and place.
 
-The new class is a subclass whose ``forward`` calls tpgen.  State_dicts keep their keys, and undoing leaves no trace.
+The new class is a subclass whose ``forward`` calls tpgen.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Weights of edges as cubic splines of lengths instead of nets, for inference.
 
-A spline takes three multiplications for each weight, the last product of a net 64.  The first call and changes of the
-net make a spline with slopes within a millionth of the largest.
+A spline takes three multiplications for each weight, the last product of a net 64.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from tpgen.base._torch import assert_async
 from tpgen.base.errors import PlanError, TpgenError
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.native.one_hot import find_ones
-from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.kernels.runtime.targets import kernel_supported, kernel_target
 from tpgen.networks.conversion.notices import kernels_take, kernels_take_or_warn, warn_of_slow_path
 from tpgen.networks.conversion.obstacles import (
     HOOKED,
@@ -68,11 +68,7 @@ class MaceContraction(nn.Module):
         called = len(self._tpgen_signs) == 0
         if not torch.jit.is_scripting():
             called = called or any(map(_has_hooked_steps, self.contractions))  # type: ignore[arg-type]
-        elements = (
-            None
-            if called or not kernels_take_or_warn(x, "symmetric contractions run MACE's own code")
-            else one_hot_index(y)
-        )
+        elements = None if called or not _kernels_take(x) else one_hot_index(y)
         if elements is None:
             return torch.cat([contraction(x, y) for contraction in self.contractions], dim=-1)  # type: ignore[union-attr]
         tensors, n = [x], 0
@@ -97,6 +93,15 @@ class MaceContraction(nn.Module):
             self._tpgen_signs = []
             warnings.warn(f"{prefix[:-1]} is computed by MACE's own code from now on: {error}", stacklevel=2)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def _kernels_take(x: Tensor) -> bool:
+    # on a GPU in programs alone, which know the elements of rows
+    if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
+        if x.is_cuda and recorded_program() is not None:
+            target = kernel_target(x.dtype, x.device)
+            return not isinstance(target, str) and target.missing(x.device) is None
+    return kernels_take_or_warn(x, "symmetric contractions run MACE's own code")
 
 
 def _has_hooked_steps(contraction: Any) -> bool:
@@ -135,8 +140,9 @@ def one_hot_index(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
     """Column of the one in each row; None if a row is not one-hot or rows need a gradient."""
     if not torch.jit.is_scripting():
         program = recorded_program()
-        groups = None if program is None else program.groups(y)  # each call of the program looks for one-hot rows
-        if program is not None and is_traced(y):
+        # each call of the program looks for one-hot rows
+        groups = None if program is None else program.groups(y, on_gpu=True)
+        if program is not None and (is_traced(y) or (y.is_cuda and groups is not None)):
             return None if groups is None or y.requires_grad else groups.species
     if y.requires_grad:
         if not torch.jit.is_scripting():  # noqa: SIM102 (as below)

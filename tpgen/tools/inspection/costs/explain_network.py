@@ -182,7 +182,7 @@ def explain_network(
     of the results follows, unless the network differentiates by itself (forces).  Buffers, gradients and random numbers
     are restored.
 
-    Operations, bytes and predictions are forward sums over a product's calls.  ``measure`` times the call and every
+    Operations and bytes are forward sums over a product's calls.  ``measure`` times the call and every
     product in it, forward and backward.
 
     Raises `TpgenError` for a network without tpgen's products, and for inputs on which the network fails.

@@ -226,8 +226,6 @@ def request_of(subject: Inspected, **options: Unpack[DirectionOptions]) -> Reque
     >>> from tpgen.planner.presets import channelwise
     >>> request_of(channelwise("8x1o", "1o", "0e"), strategy="einsum").strategy
     'einsum'
-
-    Raises `TpgenError` for anything else, for an option that is none, and for a device that is not there.
     """
     _check_options(options)
     plan = plan_in(subject)
