@@ -14,6 +14,7 @@ from torch import Tensor
 from tests.networks.served import Field, given
 from tpgen.base.errors import DeployError
 from tpgen.networks import served, step_program
+from tpgen.networks.bypass import must_run_eagerly
 from tpgen.networks.conversion.operations import pairs
 from tpgen.networks.functional import traced
 from tpgen.networks.recording import Recording, recording
@@ -201,3 +202,16 @@ def test_programs_on_a_gpu_are_built_in_this_process(
     served.Calls(network, "auto")._begin_build(network, kind)
     assert built == ["here" if here else "beside"]
     assert ("traces a program for calls of Field, once" in capsys.readouterr().err) == here
+
+
+@pytest.mark.parametrize("state", ["autocast", "capture"])
+def test_networks_run_eagerly_in_captures_and_under_autocast_of_cuda(
+    state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not must_run_eagerly()
+    if state == "autocast":
+        monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: device == "cuda")
+    else:
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert must_run_eagerly()

@@ -31,7 +31,7 @@ def bypassing_programs() -> Iterator[None]:
 
 
 def must_run_eagerly() -> bool:
-    """Test whether a call is inside another network, or under a trace, transform, mode or hooks of saved tensors."""
+    """Test whether a call is in another network, a trace, transform, mode, hooks, or autocast or capture of CUDA."""
     return (
         torch.compiler.is_compiling()
         or _thread.inside
@@ -42,5 +42,7 @@ def must_run_eagerly() -> bool:
         or _torch.function_modes() > 0
         or torch.is_inference_mode_enabled()
         or torch.is_anomaly_enabled()
+        or torch.is_autocast_enabled("cuda")
+        or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
         or _torch.saved_tensor_hooks(True) is not None
     )

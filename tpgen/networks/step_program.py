@@ -7,7 +7,7 @@ import io
 import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,6 +44,7 @@ _only_cached: ContextVar[bool] = ContextVar("programs are taken from the cache",
 RunLibrary = Callable[[list[Tensor]], "list[Tensor] | None"]
 _Function = tuple[RunLibrary, InputSizes]  # and the conditions on its inputs
 _Make = Callable[[GraphPart, InputSizes, list[Tensor]], _Function]
+_AUTOCASTS = ("cpu", "cuda")
 # one file is compiled, for which headers are not worth to be compiled before; torch writes into what it is given
 _OPTIONS = {
     "aot_inductor.precompile_headers": False,
@@ -86,7 +87,7 @@ class Program:
         title: str, evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]
     ) -> Program:
         try:
-            with WRITING.lock, torch.autocast("cpu", enabled=False):
+            with WRITING.lock, _without_autocast(tensors):
                 written = trace_evaluation(evaluate, slots, signature, tensors)
         except TpgenError:
             raise
@@ -136,7 +137,7 @@ class Program:
             return [*self.slots.tensors(), *tensors]
 
     def _holds(self, inputs: list[Tensor]) -> bool:
-        return not torch.is_autocast_enabled("cpu") and self.before.hold(inputs)
+        return not any(map(torch.is_autocast_enabled, _AUTOCASTS)) and self.before.hold(inputs)
 
     def _program_for_gradients(self, signature: Signature, tensors: Sequence[Tensor]) -> Program | None:
         if any(x.grad_fn is not None for x in tensors) or not signature.asks_otherwise(self.signature):
@@ -160,6 +161,14 @@ class Program:
             return self.function(given)
         except RuntimeError:  # of an index out of range, say: what the network says of the call is said by itself
             return None
+
+
+@contextmanager
+def _without_autocast(tensors: Sequence[Tensor]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for device in {"cpu", *(x.device.type for x in tensors)}:
+            stack.enter_context(torch.autocast(device, enabled=False))
+        yield
 
 
 def is_recorded(tensors: Iterable[Tensor]) -> bool:
