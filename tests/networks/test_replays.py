@@ -192,16 +192,18 @@ def test_a_program_with_other_numbers_is_refused(factor: float, equal: bool) -> 
 
 @pytest.mark.parametrize(("on_gpu", "here"), [(True, True), (False, False)])
 def test_programs_on_a_gpu_are_built_in_this_process(
-    on_gpu: bool, here: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    on_gpu: bool, here: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.delenv("TPGEN_PROGRAM", raising=False)
     built: list[str] = []
     monkeypatch.setattr(served.Calls, "_build", lambda *_: built.append("here"))
     monkeypatch.setattr(served.Calls, "_build_in_background", lambda *_: built.append("beside"))
     kind: Any = SimpleNamespace(tensors=[SimpleNamespace(is_cuda=on_gpu)], seconds=0.01)
     network = Field()
-    served.Calls(network, "auto")._begin_build(network, kind)
+    with caplog.at_level("INFO", "tpgen"):
+        served.Calls(network, "auto")._begin_build(network, kind)
     assert built == ["here" if here else "beside"]
-    assert ("traces a program for calls of Field, once" in capsys.readouterr().err) == here
+    assert ("traces a program for calls of Field, once" in caplog.text) == here
 
 
 @pytest.mark.parametrize("state", ["autocast", "capture"])
