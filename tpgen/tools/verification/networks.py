@@ -43,7 +43,7 @@ KNOWN: dict[str, str | None] = {
     **dict.fromkeys(("positions", "pos"), "cartesian_points"),
     **dict.fromkeys(("cell", "shifts", "edge_cell_shift_vectors"), "cartesian_vectors"),
     **dict.fromkeys(("forces", "dipole"), "1o"),
-    **dict.fromkeys(("stress", "virials", "virial", "polarizability"), "cartesian_tensors"),
+    **dict.fromkeys(("stress", "virials", "virial"), "cartesian_tensors"),
     **dict.fromkeys(("energy", "total_energy", "potential_energy", "interaction_energy"), None),
     **dict.fromkeys(("node_energy", "atomic_energy", "contributions"), None),
 }

@@ -72,7 +72,7 @@ def _places_within(molecules: Tensor, counts: Tensor) -> Tensor:
 def padded_molecules(tensors: TensorsByName) -> PaddedMolecules | None:
     """Read a call of padded molecules, or return None.
 
-    Real atoms have a mask, species of 0 or more, or no zeros behind the last species.
+    Padding, behind the atoms, has a mask, negative species, or species 0 at the origin.
     """
     floating = [x for x in tensors.values() if is_floating(x)]
     if BATCH in tensors or any(x.dim() == 2 and x.shape[1] == 3 for x in floating):
@@ -82,7 +82,7 @@ def padded_molecules(tensors: TensorsByName) -> PaddedMolecules | None:
     labels = [x for x in own.values() if x.dim() == 2 and not x.is_floating_point()]
     if len({x.shape for x in labels}) != 1 or any(x.dim() > 2 and x.shape[1] == x.shape[2] for x in own.values()):
         return None
-    real = _real_atoms(labels)
+    real = _real_atoms(labels, next(x for x in own.values() if x.shape[2:] == (3,) and x.is_floating_point()))
     if real is None:
         return None
     own = {name: x for name, x in own.items() if x.shape[:2] == real.shape}
@@ -91,19 +91,13 @@ def padded_molecules(tensors: TensorsByName) -> PaddedMolecules | None:
     return PaddedMolecules({**rows, BATCH: real.nonzero()[:, 0]}, fills)
 
 
-def _real_atoms(labels: list[Tensor]) -> Tensor | None:
-    # all that are atoms; None where labels say different things
-    masks = [x == x[:1, :1] for x in labels if x.dtype == torch.bool]  # every molecule begins with an atom
+def _real_atoms(labels: list[Tensor], points: Tensor) -> Tensor | None:
+    # all that are atoms, which come first in their molecules; None where labels say different things
+    masks = [x == x[:1, :1] for x in labels if x.dtype == torch.bool]
     species = [x for x in labels if x.dtype != torch.bool]
     negative = [x >= 0 for x in species if bool((x < 0).any())]
-    ended = [found for x in species if (found := _before_last_zeros(x)) is not None]
-    for said in (masks, negative, ended):
-        if said:
-            return said[0] if all(torch.equal(x, said[0]) for x in said) else None
-    return torch.ones_like(labels[0], dtype=torch.bool)
-
-
-def _before_last_zeros(species: Tensor) -> Tensor | None:
-    # what comes before zeros at the ends, if zeros are nowhere else and the longest molecule has none
-    real = (species != 0).flip(1).cummax(1).values.flip(1)
-    return real if torch.equal(real, species != 0) and not bool(real.all()) and bool(real.all(1).any()) else None
+    zeros = [x != 0 for x in species if bool((x == 0).any()) and not bool(points[x == 0].any())]  # at the origin
+    said = [real for real in (masks or negative or zeros) if not bool(real.all())]
+    every = torch.ones_like(labels[0], dtype=torch.bool)
+    real = said[0] if said else every
+    return real if all(torch.equal(x, real) and torch.equal(x.cummin(1).values, x) for x in said) else None

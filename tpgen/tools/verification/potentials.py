@@ -38,7 +38,7 @@ NO_CUTOFF = "edges {:.0f} times as long still change the energy: no cutoff ends 
 STRETCHES = (-0.1, 0.1)  # how the energy that edges have is seen, without that of atoms alone
 SLOPE = "slope"
 # Results that are second derivatives of an energy.
-_SYMMETRIC = ("polarizability", "alpha", "quadrupole", "dielectric", "dielectric_tensor", "hessian")
+_SYMMETRIC = ("polarizability", "alpha", "quadrupole", "dielectric", "dielectric_tensor")
 
 
 def forces(subject: Subject) -> Outcomes:
@@ -195,8 +195,11 @@ def strained_operands(subject: Subject, strain: Tensor) -> TensorsByName:
 
 def second_derivatives(subject: Subject) -> Outcomes:
     """Compare Hessian products in both orders, and results named as second derivatives with transposes."""
-    named = {name: y for name, y in subject(subject.given).items() if last_dict_key(name).lower() in _SYMMETRIC}
-    tensors = {name: (y, y.mT) for name, y in named.items() if y.shape[-2:] == (3, 3)}
+    tensors = {
+        name: (y, y.mT)
+        for name, y in subject(subject.given).items()
+        if last_dict_key(name).lower() in _SYMMETRIC and subject.result_frame(name) is FRAMES["cartesian_tensors"]
+    }
     return {**hessian(subject), **tensors}
 
 

@@ -100,7 +100,7 @@ LAWS: dict[str, Law] = {
         slack=5,
         lacks=lambda s: _choose_by_points(needs(), rows.why_no_rows)(s) if is_network(s) else "",
     ),
-    "edges": _graph_law("edges in another order give results in it", systems.edges, "edges"),
+    "edges": _graph_law("edges in another order give results in it", systems.edges_and_masks, "edges"),
     "images": _graph_law("a point's image in another cell is as good", systems.images, "cell"),
     "basis": _graph_law("the same lattice by other vectors is as good", systems.basis, "plane"),
     "copies": _graph_law("two of everything have twice the energy", several.copies, "edges or cell"),
