@@ -70,13 +70,11 @@ def test_sizes_that_come_three_times_in_a_row_are_recorded_and_replayed_with_oth
     assert tape.repeated == 4
 
 
-def test_other_sizes_other_places_of_parameters_and_other_streams_are_other_recordings() -> None:
+def test_other_sizes_and_other_streams_are_other_recordings() -> None:
     tape = Tape()
     run, weight = scaled(tape)
     for _ in range(_IN_A_ROW):
         run([weight, torch.ones(3)])
-    moved = weight.clone().mul_(5)
-    assert run([moved, torch.ones(3)])[0][0] == 10
     assert run([weight, torch.ones(4)])[0].shape == (4,)
     tape.at = 7
     run([weight, torch.ones(3)])
@@ -84,6 +82,24 @@ def test_other_sizes_other_places_of_parameters_and_other_streams_are_other_reco
     tape.at = 0
     run([weight, torch.ones(3)])  # known, though others came between
     assert (tape.recorded, tape.repeated) == (1, 2)
+
+
+@pytest.mark.parametrize("change", ["place", "strides", "precision"])
+def test_recordings_end_with_places_of_parameters_and_settings(change: str) -> None:
+    tape = Tape()
+    weight = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    run = ReplayedRun(lambda w, x: [w @ x], 1, tape)
+    for _ in range(_IN_A_ROW):
+        run([weight, torch.ones(2)])
+    changed = {"place": weight.clone().mul_(5), "strides": weight.t(), "precision": weight}[change]
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high" if change == "precision" else before)
+        found = run([changed, torch.ones(2)])[0]
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert torch.equal(found, changed @ torch.ones(2))
+    assert (tape.recorded, tape.repeated, run._recordings) == (1, 1, {})
 
 
 @pytest.mark.parametrize("count", [_KEPT, _KEPT + 1])
@@ -140,10 +156,11 @@ def test_a_network_by_replays_gives_its_own_results_and_gradients(monkeypatch: p
 def test_sums_of_rows_by_index_put_are_index_adds() -> None:
     def of(x: Tensor, at: Tensor, rows: Tensor) -> list[Tensor]:
         zeros = torch.zeros_like(x)
+        columns = torch.ops.aten.index_put.default(torch.zeros_like(x.t()), [None, at], rows.t(), True)
         added = torch.ops.aten.index_put.default(zeros, [at], rows, True)
         written = torch.ops.aten.index_put.default(zeros, [at], rows)  # the last one counts
         halves = torch.ops.aten.index_put.default(zeros, [at], rows[:, :1], True)  # of other columns
-        return [added, written, halves]
+        return [added, written, halves, columns]
 
     x, at, rows = torch.randn(4, 3), torch.tensor([2, 0, 2]), torch.randn(3, 3)
     graph = traced(of, (x, at, rows))
@@ -151,8 +168,8 @@ def test_sums_of_rows_by_index_put_are_index_adds() -> None:
     graph.recompile()
     targets = [node.target for node in graph.graph.nodes if node.op == "call_function"]
     assert targets.count(torch.ops.aten.index_add.default) == 2
-    assert targets.count(torch.ops.aten.index_put.default) == 1
-    at = torch.tensor([2, 0, 1])
+    assert targets.count(torch.ops.aten.index_put.default) == 2
+    at = torch.tensor([2, 0, -1])  # the last one, from the end
     for found, wanted in zip(graph(x, at, rows), of(x, at, rows), strict=True):
         torch.testing.assert_close(found, wanted)
 
@@ -177,17 +194,32 @@ def test_copies_of_constants_are_made_once() -> None:
     assert torch.equal(graph(x), wanted)
 
 
-@pytest.mark.parametrize(("factor", "equal"), [(1 + 1e-9, True), (1 + 1e-7, False)])
-def test_a_program_with_other_numbers_is_refused(factor: float, equal: bool) -> None:
-    outcome = (torch.tensor([3.0], dtype=torch.float64), "constant", torch.tensor([2]))
-    made = [outcome[0] * factor, outcome[2]]
+@pytest.mark.parametrize(
+    ("made", "equal"),
+    [
+        (lambda energy, forces: (energy * (1 + 1e-9), forces), True),
+        (lambda energy, forces: (energy * (1 + 1e-7), forces), False),
+        (lambda energy, forces: (energy, forces + 1e-15), True),  # of a crystal, which are rounding alone
+        (lambda energy, forces: (energy, forces + 1e-12), False),
+        (lambda energy, forces: (energy[0], forces), False),
+    ],
+)
+def test_a_program_with_other_numbers_is_refused(made: Any, equal: bool) -> None:
+    outcome = (torch.tensor([3.0], dtype=torch.float64), "constant", torch.zeros(2, 3, dtype=torch.float64))
+    found = made(outcome[0], outcome[2])
     written = SimpleNamespace(leaves=lambda tensors: [tensors[0], "constant", tensors[1]])
-    program: Any = SimpleNamespace(run_tensors=lambda _: made, written=written)
+    program: Any = SimpleNamespace(run_tensors=lambda _: found, written=written)
     if equal:
         served._need_equal_results(program, [], outcome)
     else:
         with pytest.raises(DeployError, match="other numbers"):
             served._need_equal_results(program, [], outcome)
+
+
+def test_a_program_that_serves_no_example_is_refused() -> None:
+    program: Any = SimpleNamespace(run_tensors=lambda _: None)
+    with pytest.raises(DeployError, match="does not serve"):
+        served._need_equal_results(program, [], ())
 
 
 @pytest.mark.parametrize(("on_gpu", "here"), [(True, True), (False, False)])

@@ -16,8 +16,6 @@ T) fills slot (t, T + new level).
 x out.1 -> x
 >>> print(forward.pulled_back([True], [True]).pulled_back([True], [True, True]))
 x out.1 x.2 -> x out.1
-
-`expanded` splits a call into calls without levels.
 """
 
 from __future__ import annotations

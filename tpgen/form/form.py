@@ -7,7 +7,7 @@ r"""The multilinear form of a product or linear layer, with one open slot.
 - ``right``: ``x1`` and ``out`` joined into one open slot;
 - convolution: row z reads ``x1[src[z]]`` and adds to ``out[dst[z]]``.
 
-Derivatives are forms again.  For polynomials see `tpgen.form.polynomial`.
+Derivatives are forms again.
 
 >>> from tpgen.planner.product import make_plan
 >>> form = form_of(make_plan("8x1o", "1o", "8x1e", [(0, 0, 0, "uvu", True)]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from logging import getLogger
 from threading import Lock
@@ -16,6 +16,11 @@ _IN_A_ROW = 3  # calls of equal sizes, before these are recorded
 _KEPT = 16  # recordings of a program, the last used ones
 _MOST = 64  # recordings that a program makes: its sizes change too often for more
 _log = getLogger("tpgen")
+
+
+def on_gpu(tensors: Iterable[Tensor]) -> bool:
+    """Whether some are on a GPU."""
+    return any(x.is_cuda for x in tensors)
 
 
 class RecordedRun(NamedTuple):
@@ -38,24 +43,28 @@ class RunRecorder(Protocol):
 
 @dataclass(eq=False)
 class CudaGraphs:
-    """Records CUDA graphs, which share memory on a stream."""
+    """Records CUDA graphs, which share memory if they are repeated on the same stream."""
 
     device: torch.device
-    _pools: dict[int, Any] = field(default_factory=dict)
+    _sides: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # a stream to record on, and a pool of memory
 
     def stream(self) -> int:
         return torch.cuda.current_stream(self.device).cuda_stream
 
     def record(self, run: TensorRun, inputs: Sequence[Tensor]) -> RecordedRun:
         with torch.cuda.device(self.device):
-            side, here = torch.cuda.Stream(), torch.cuda.current_stream()
-            pool = self._pools.setdefault(self.stream(), torch.cuda.graph_pool_handle())
+            here, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
+            if self.stream() not in self._sides:
+                self._sides[self.stream()] = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
+            side, pool = self._sides[self.stream()]
             side.wait_stream(here)
             with torch.cuda.stream(side):
                 run(*inputs)  # creates what a recording cannot, such as handles of libraries
             here.wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
+            with (
+                torch.cuda.stream(here),  # which a recording that fails would leave
+                torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"),
+            ):
                 outputs = run(*inputs)
 
         def repeat() -> None:
@@ -67,7 +76,7 @@ class CudaGraphs:
 
 @dataclass(eq=False)
 class ReplayedRun:
-    """A run, recorded after three calls in a row of equal sizes; ``parameters`` first inputs are not copied."""
+    """A run, recorded after three calls in a row of equal sizes; the first ``parameters`` inputs are not copied."""
 
     run: TensorRun
     parameters: int
@@ -75,6 +84,7 @@ class ReplayedRun:
     _lock: Lock = field(default_factory=Lock)
     _recordings: dict[tuple, RecordedRun] = field(default_factory=dict)
     _last: tuple = ()
+    _fixed: tuple = ()  # in all recordings: places of parameters, and settings of torch
     _in_a_row: int = 0
     _left: int = _MOST
 
@@ -90,7 +100,12 @@ class ReplayedRun:
         return list(self.run(*given))
 
     def _recording_for(self, given: Sequence[Tensor]) -> RecordedRun | None:
-        key = self._places_and_sizes(given)
+        places = ((x.data_ptr(), x.stride()) for x in given[: self.parameters])
+        fixed = *places, torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision()
+        if fixed != self._fixed:
+            self._recordings.clear()
+            self._fixed, self._last = fixed, ()
+        key = self.recorder.stream(), *[x.shape for x in given[self.parameters :]]
         self._in_a_row = self._in_a_row + 1 if key == self._last else 1
         self._last = key
         found = self._recordings.pop(key, None)
@@ -101,10 +116,6 @@ class ReplayedRun:
             if len(self._recordings) > _KEPT:
                 del self._recordings[next(iter(self._recordings))]
         return found
-
-    def _places_and_sizes(self, given: Sequence[Tensor]) -> tuple:
-        held, rest = given[: self.parameters], given[self.parameters :]
-        return self.recorder.stream(), *[x.data_ptr() for x in held], *[x.shape for x in rest]
 
     def _record(self, given: Sequence[Tensor]) -> RecordedRun | None:
         self._left -= 1

@@ -147,16 +147,19 @@ def _add_rows(graph: fx.Graph, node: fx.Node) -> None:
     # sums of rows by `index_put` sort the rows on a GPU
     given: Any = (*node.args, False)[:4]
     into, indices, rows, adds = given
-    at, sizes = indices[0], [sizes_as_text(x) for x in (indices[0], rows, into)]
-    if adds is not True or len(indices) > 1 or sizes[0] != sizes[1][:1] or len(sizes[1]) != len(sizes[2]):
+    if adds is not True or len(indices) > 1 or indices[0].meta["val"].dtype not in (torch.int32, torch.int64):
         return
-    if at.meta["val"].dtype not in (torch.int32, torch.int64):
+    at, (length, of_rows, of_into) = indices[0], map(sizes_as_text, (indices[0], rows, into))
+    if length != of_rows[:1] or len(of_rows) != len(of_into):
         return
+    call = partial(insert, graph)
     with graph.inserting_before(node):
-        if sizes[1][1:] != sizes[2][1:]:  # they may be equal all the same
-            rest = [insert(graph, _aten.sym_size.int, into, axis) for axis in range(1, len(sizes[2]))]
-            rows = insert(graph, _aten.expand.default, rows, [-1, *rest])
-        node.replace_all_uses_with(insert(graph, _aten.index_add.default, into, 0, at, rows))
+        if of_rows[1:] != of_into[1:]:  # they may be equal all the same
+            rest = [call(_aten.sym_size.int, into, axis) for axis in range(1, len(of_into))]
+            rows = call(_aten.expand.default, rows, [-1, *rest])
+        from_end = call(_aten.add.Tensor, at, call(_aten.sym_size.int, into, 0))
+        at = call(_aten.where.self, call(_aten.lt.Scalar, at, 0), from_end, at)
+        node.replace_all_uses_with(call(_aten.index_add.default, into, 0, at, rows))
 
 
 def _expand_silu(graph: fx.Graph, node: fx.Node) -> None:
@@ -183,12 +186,8 @@ _WRITTEN: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
     _aten.baddbmm.default: _expand_row_products,
     _aten.mm.default: multiply_column,
 }
-_WRITTEN_ON_GPU: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
-    _aten._linalg_det.default: _expand_determinant,
-    _aten.bmm.default: _expand_row_products,
-    _aten.baddbmm.default: _expand_row_products,
-    _aten.index_put.default: _add_rows,
-}
+_ON_GPU = (_aten._linalg_det.default, _aten.bmm.default, _aten.baddbmm.default)
+_WRITTEN_ON_GPU = {target: _WRITTEN[target] for target in _ON_GPU} | {_aten.index_put.default: _add_rows}
 _COPIES = {_aten._to_copy.default, _aten.lift_fresh_copy.default}
 
 

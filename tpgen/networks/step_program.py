@@ -32,7 +32,7 @@ from tpgen.networks.edges import find_rows
 from tpgen.networks.named import call_by_name
 from tpgen.networks.packages import conditions_of, write_traced
 from tpgen.networks.products import products_by_kernels
-from tpgen.networks.replays import CudaGraphs, ReplayedRun
+from tpgen.networks.replays import CudaGraphs, ReplayedRun, on_gpu
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.sizes import InputSizes
 from tpgen.networks.step_trace import Evaluate, GraphPart, TracedEvaluation, trace_evaluation
@@ -100,7 +100,7 @@ class Program:
         parameters = slots.tensors()
         inputs = written.complete([x.detach().contiguous() for x in (*parameters, *tensors)])
         assert inputs is not None, "the program holds for its example"
-        make = partial(_runner_of, len(parameters)) if any(x.is_cuda for x in inputs) else library_of
+        make = partial(_runner_of, len(parameters)) if on_gpu(inputs) else library_of
         function, sizes = _function_or_none(title, make, written, inputs)
         before, behind = sizes.part(0, len(parameters) + len(tensors)), sizes.part(len(parameters), None)
         return Program(title, evaluate, signature, slots, written, before, behind, function)
@@ -236,15 +236,20 @@ def _function_or_none(title: str, make: _Make, written: TracedEvaluation, inputs
 
 def _runner_of(parameters: int, program: GraphPart, sizes: InputSizes, inputs: list[Tensor]) -> _Function:
     """Return a function that runs the graph on a GPU, and records it where all tensors are there."""
-    devices = {x.device for x in program.given(inputs)}
+    device, *others = {x.device for x in program.given(inputs)}
 
     def run(*given: Tensor) -> list[Tensor]:
         return program.graph.forward(*(x.contiguous() for x in given))
 
-    if len(devices) > 1:  # a recording keeps the numbers of tensors on a CPU
+    if others or device.type != "cuda":  # a recording would keep the numbers of tensors on a CPU
         return (lambda given: run(*given)), sizes
-    held = sum(n < parameters for n in program.takes)
-    return ReplayedRun(run, held, CudaGraphs(devices.pop())), sizes
+    replayed = ReplayedRun(run, sum(n < parameters for n in program.takes), CudaGraphs(device))
+
+    def run_or_replay(given: list[Tensor]) -> list[Tensor]:
+        plain = torch.is_inference_mode_enabled() or torch.cuda.is_current_stream_capturing()
+        return run(*given) if plain else replayed(given)
+
+    return run_or_replay, sizes
 
 
 def library_of(program: GraphPart, sizes: InputSizes, inputs: list[Tensor]) -> tuple[RunLibrary, InputSizes]:

@@ -21,6 +21,7 @@ from tpgen.networks.objects import objects_with_dicts
 from tpgen.networks.reach import Reach, executed_code
 from tpgen.networks.reads import Reads, reading
 from tpgen.networks.recording import Finding, Recording, recording
+from tpgen.networks.replays import on_gpu
 from tpgen.networks.results import flatten, leaf_constants, unflatten
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.simplify import fold_constants, rewrite, simplify_graph
@@ -157,14 +158,14 @@ def _trace_with_findings(
             raise DeployError(f"Python takes a number from what a call is given, by {name}: keep it a tensor")
         searches[name] = Search(findings[name], first, sources)
         begin += few
-    on_gpu = any(x.is_cuda for x in tensors)
-    rewrite(graph.graph, on_gpu)
-    if on_gpu:  # a CUDA graph records no copies from a CPU
-        fold_constants(graph)
+    gpu = on_gpu((*slots.tensors(), *tensors))
+    rewrite(graph.graph, gpu)
     ahead.settle_objects(reach)
     seen["reads"].follow(reach, slots.modules)
     _need_parameters(seen["reads"].tensors() if slots.gradients else ())
     seen["reads"].keep(graph)
+    if gpu:  # a CUDA graph records no copies from a CPU
+        fold_constants(graph)
     program, sizes = _subgraph(graph, 0, seen["results"]), InputSizes.of(pytree.tree_leaves(inputs))
     return TracedEvaluation(program, sizes, seen["reads"], searches, seen["spec"], seen["constants"])
 

@@ -1,8 +1,6 @@
 r"""Plan a linear layer: each output irrep sums input copies of the same irrep.
 
 .. math:: z_{w,i} = \sum_p \alpha_p \sum_u W_p[u, w]\, x_{u,i} \; (+\, b_w)
-
-By Schur's lemma a path is a matrix over copies.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.given import given_numbers
+from tpgen.networks.conversion.notices import program_kernels_take
 from tpgen.networks.conversion.obstacles import (
     kernel_plan,
     own_code,
@@ -22,7 +23,6 @@ from tpgen.networks.conversion.obstacles import (
     why_not_swapped,
 )
 from tpgen.networks.conversion.swap import Kept, Swap, SwapOrKept, qualified
-from tpgen.networks.recording import recorded_program
 from tpgen.planner.harmonics import make_harmonics_plan
 
 _NAME = qualified(o3.SphericalHarmonics)
@@ -50,11 +50,11 @@ class ConvertedSphericalHarmonics(o3.SphericalHarmonics):
 
     def forward(self, x: Tensor) -> Tensor:
         """As e3nn's."""
-        here = x.is_cpu
+        on_gpu = False
         if not torch.jit.is_scripting():
             x = given_numbers("x", x, torch.get_default_dtype())
-            here = here or (x.is_cuda and recorded_program() is not None)  # a program takes no scripted functions
-        if not here or x.dtype not in (torch.float32, torch.float64) or x.size(-1) != 3:
+            on_gpu = program_kernels_take(x)  # a program takes no scripted functions
+        if not (x.is_cpu or on_gpu) or x.dtype not in (torch.float32, torch.float64) or x.size(-1) != 3:
             return self.stock(x)
         if self.normalize:
             x = nn.functional.normalize(x, dim=-1)

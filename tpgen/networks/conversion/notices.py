@@ -11,6 +11,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from tpgen.kernels.runtime.targets import kernel_target
+from tpgen.networks.recording import recorded_program
+
 _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
 
 
@@ -32,6 +35,14 @@ def _warn_once(text: str) -> None:
 def kernels_take(x: Tensor) -> bool:
     """Whether kernels of polynomials support the device and dtype of a tensor."""
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64, torch.bfloat16)
+
+
+def program_kernels_take(x: Tensor) -> bool:
+    """As `kernels_take`, in programs on a GPU."""
+    if not x.is_cuda or recorded_program() is None:
+        return False
+    target = kernel_target(x.dtype, x.device)
+    return not isinstance(target, str) and target.missing(x.device) is None
 
 
 def kernels_take_or_warn(x: Tensor, otherwise: str) -> bool:

@@ -7,8 +7,7 @@ With x the rows of edges, :math:`\bar x` those of pairs and p(e) the pair of edg
 Each edge gets half of the gradient, so gradients by single edges change; sums over pairs, forces, stress, gradients of
 parameters and their derivatives do not.
 
-Code that computes rows of edges marks the tensor (`mark`); a net looks for the mark on its input.  Weights of
-convolutions stay rows of pairs.
+Code that computes rows of edges marks the tensor (`mark`); a net looks for the mark on its input.
 """
 
 from __future__ import annotations

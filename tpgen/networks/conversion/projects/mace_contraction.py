@@ -16,8 +16,13 @@ from tpgen.base._torch import assert_async
 from tpgen.base.errors import PlanError, TpgenError
 from tpgen.kernels.runtime.batched import run_polynomial
 from tpgen.kernels.runtime.native.one_hot import find_ones
-from tpgen.kernels.runtime.targets import kernel_supported, kernel_target
-from tpgen.networks.conversion.notices import kernels_take, kernels_take_or_warn, warn_of_slow_path
+from tpgen.kernels.runtime.targets import kernel_supported
+from tpgen.networks.conversion.notices import (
+    kernels_take,
+    kernels_take_or_warn,
+    program_kernels_take,
+    warn_of_slow_path,
+)
 from tpgen.networks.conversion.obstacles import (
     HOOKED,
     allows_kernels,
@@ -98,9 +103,8 @@ class MaceContraction(nn.Module):
 def _kernels_take(x: Tensor) -> bool:
     # on a GPU in programs alone, which know the elements of rows
     if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
-        if x.is_cuda and recorded_program() is not None:
-            target = kernel_target(x.dtype, x.device)
-            return not isinstance(target, str) and target.missing(x.device) is None
+        if program_kernels_take(x):
+            return True
     return kernels_take_or_warn(x, "symmetric contractions run MACE's own code")
 
 
@@ -142,7 +146,7 @@ def one_hot_index(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
         program = recorded_program()
         # each call of the program looks for one-hot rows
         groups = None if program is None else program.groups(y, on_gpu=True)
-        if program is not None and (is_traced(y) or (y.is_cuda and groups is not None)):
+        if program is not None and (is_traced(y) or (y.is_cuda and program.traced)):
             return None if groups is None or y.requires_grad else groups.species
     if y.requires_grad:
         if not torch.jit.is_scripting():  # noqa: SIM102 (as below)
