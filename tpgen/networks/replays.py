@@ -19,7 +19,7 @@ _log = getLogger("tpgen")
 
 
 def on_gpu(tensors: Iterable[Tensor]) -> bool:
-    """Whether some are on a GPU."""
+    """Whether tensors are on a GPU."""
     return any(x.is_cuda for x in tensors)
 
 

@@ -87,7 +87,7 @@ class Program:
         title: str, evaluate: Evaluate, slots: ParameterSlots, signature: Signature, tensors: Sequence[Tensor]
     ) -> Program:
         try:
-            with WRITING.lock, _without_autocast(tensors):
+            with WRITING.lock, _without_autocast((*slots.tensors(), *tensors)):
                 written = trace_evaluation(evaluate, slots, signature, tensors)
         except TpgenError:
             raise

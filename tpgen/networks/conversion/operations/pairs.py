@@ -74,8 +74,6 @@ def mark(x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool = True) -> 
     the direction.  Edges with different rows form no pair; ``alike`` promises equal rows, as programs need.
     """
     program = recorded_program()
-    if program is not None and not (edge_index.is_cpu and vectors.is_cpu):
-        return
     if program is not None:
         _mark_in_program(program, x, edge_index, vectors, alike)
         return
@@ -102,7 +100,7 @@ def _are_rows_equal(x: Tensor, pairs: EdgePairs) -> bool:
 
 def _mark_in_program(program: Recording, x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool) -> None:
     source = program.sources.get("pairs")
-    if source is None and alike:
+    if source is None and alike and edge_index.is_cpu and vectors.is_cpu:  # where pairs are looked for
         source = program.sources["pairs"] = edge_index, vectors
     if "pairs" in program.given and source is not None and source[0] is edge_index:
         _marks[x] = program.given["pairs"], writes_to(x)
