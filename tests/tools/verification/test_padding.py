@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from tests.tools.verification import suspicious
 from tests.tools.verification.suspicious import Cluster, cluster, of
+from tpgen.tools.verification.masks import NO_MASK
 from tpgen.tools.verification.padding import padded_molecules
 from tpgen.tools.verification.potentials import LONG, NO_CUTOFF
-from tpgen.tools.verification.systems import NO_MASK
 from tpgen.tools.verification.verify import Verification, verify
 
 CUTOFF = 2.5

@@ -24,7 +24,6 @@ from tpgen.tools.verification.graphs import (
     with_atoms,
     with_edges,
 )
-from tpgen.tools.verification.indices import EDGES
 from tpgen.tools.verification.laws import Outcomes, compared_if_accepted, pairs, prefixed_parts
 from tpgen.tools.verification.potentials import energy_and_forces
 from tpgen.tools.verification.reading import PERIODIC, Reading, tensor_row_count
@@ -36,9 +35,6 @@ CRYSTAL, EDGE = "of one atom", 0.9  # and the edge of its cube, by the distance 
 DENSE, CROWD, ASIDE = "of many neighbours", 60, 0.5  # atoms, and how far they are from those that they repeat
 CLOSE = 0.08  # the distance of two points that are close, by that of the nearest
 EQUAL_SPECIES = "results do not tell {} {} from {}: both may share a row of an embedding, or it is meant"
-NO_MASK = "more edges where {} is True, or False, change results: padding may count, or both are edges"
-_MASKS = ("mask", "valid", "real", "pad")  # parts of names
-_MORE, _NEUTRAL = 3, 1e-5  # edges that are added, and how far these may move results
 _MOST_SPECIES = 4  # of which each is put in the place of each other one
 
 NO_BATCH = "no tensor named batch says which graph an atom is in"
@@ -212,34 +208,6 @@ def edges(subject: Subject) -> Outcomes:
     order = derangement(len(reading.graph.edges))
     got, straight = subject(reading.written(with_edges(reading.graph, order))), subject(subject.given)
     return pairs(got, {name: _reordered_rows(subject, name, y, len(order), order) for name, y in straight.items()})
-
-
-def edges_and_masks(subject: Subject) -> Outcomes:
-    """Compare as `edges`, and results of more edges that a mask leaves out."""
-    return {**edges(subject), **_compare_more_masked_edges(subject)}
-
-
-def _compare_more_masked_edges(subject: Subject) -> dict[str, Outcome]:
-    # a mask leaves out edges of True or of False, and more of these change nothing
-    reading, found = reading_of(subject), dict[str, Outcome]()
-    for name, x in reading.values.items():
-        named = any(word in last_dict_key(name).lower() for word in _MASKS)
-        if not named or x.dtype != torch.bool or reading.roles[name] != EDGES or reading.edges is None:
-            continue
-        x = reading.edges.rows_of_edges(x)
-        said = f"more edges that {last_dict_key(name)} leaves out"
-        for value in x.unique() if len(x.unique()) == 2 else ():
-            repeated = torch.cat([torch.arange(len(x)), (x == value).nonzero()[-1].repeat(_MORE)])
-            with suppress(NotCompared):
-                graphs = [with_edges(reading.graph, index) for index in (repeated, repeated[: len(x)])]
-                more, straight = (network_results(subject, reading.written(graph)) for graph in graphs)
-                same = {n: y for n, y in straight.items() if tensor_row_count(y, subject.result_frame(n)) != len(x)}
-                compared = prefixed_parts(said, pairs(more, same))
-                alike = all(torch.allclose(a, b, rtol=_NEUTRAL, atol=_NEUTRAL) for a, b in compared.values())
-                if alike:
-                    return {**found, **compared}
-                found[said] = NO_MASK.format(last_dict_key(name))
-    return found
 
 
 def images(subject: Subject) -> Outcomes:

@@ -1,0 +1,47 @@
+"""Masks of edges."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import torch
+
+from tpgen.tools.verification.findings import NotCompared, Outcome
+from tpgen.tools.verification.graphs import with_edges
+from tpgen.tools.verification.indices import EDGES
+from tpgen.tools.verification.laws import Outcomes, pairs, prefixed_parts
+from tpgen.tools.verification.reading import tensor_row_count
+from tpgen.tools.verification.subject import Subject, last_dict_key
+from tpgen.tools.verification.systems import edges, network_results, reading_of
+
+NO_MASK = "more edges where {} is True, or False, change results: padding may count, or both are edges"
+_MASKS = ("mask", "valid", "real", "pad")  # parts of names
+_MORE, _NEUTRAL = 3, 1e-5  # edges that are added, and how far these may move results
+
+
+def edges_and_masks(subject: Subject) -> Outcomes:
+    """Compare as `edges`, with edges that a mask leaves out."""
+    return {**edges(subject), **_compare_more_masked_edges(subject)}
+
+
+def _compare_more_masked_edges(subject: Subject) -> dict[str, Outcome]:
+    # a mask leaves out edges of True or of False, and more of these change nothing
+    reading, found = reading_of(subject), dict[str, Outcome]()
+    for name, x in reading.values.items():
+        named = any(word in last_dict_key(name).lower() for word in _MASKS)
+        if not named or x.dtype != torch.bool or reading.roles[name] != EDGES or reading.edges is None:
+            continue
+        x = reading.edges.rows_of_edges(x)
+        said = f"more edges that {last_dict_key(name)} leaves out"
+        for value in x.unique() if len(x.unique()) == 2 else ():
+            repeated = torch.cat([torch.arange(len(x)), (x == value).nonzero()[-1].repeat(_MORE)])
+            with suppress(NotCompared):
+                graphs = [with_edges(reading.graph, index) for index in (repeated, repeated[: len(x)])]
+                more, straight = (network_results(subject, reading.written(graph)) for graph in graphs)
+                same = {n: y for n, y in straight.items() if tensor_row_count(y, subject.result_frame(n)) != len(x)}
+                compared = prefixed_parts(said, pairs(more, same))
+                alike = all(torch.allclose(a, b, rtol=_NEUTRAL, atol=_NEUTRAL) for a, b in compared.values())
+                if alike:
+                    return {**found, **compared}
+                found[said] = NO_MASK.format(last_dict_key(name))
+    return found
