@@ -20,12 +20,14 @@ from torch.fx import GraphModule
 
 from benchmarks.networks import Case, lattice
 from tests.networks.deployment.network import products_of_rows
+from tests.networks.tape import programs_as_on_gpu
 from tpgen.base.errors import TpgenError
 from tpgen.networks.conversion.convert import conversion_report, convert, restore
 from tpgen.networks.conversion.operations import pairs
 from tpgen.networks.deployment import runtime as deployed
 from tpgen.networks.deployment.models import OfStructures, model_of
 from tpgen.networks.deployment.runtime import kernels_in
+from tpgen.networks.neutral_edges import padded_size
 from tpgen.networks.step import compile_step
 from tpgen.networks.step_program import Program
 from tpgen.networks.training import Loss, compile_training
@@ -111,6 +113,20 @@ def check_step(
             program._evaluate = lambda *args, **options: (seen.append(0), evaluate(*args, **options))[1]
     assert len(seen) == without
     assert set(program._program.written.searches) == set(finds)
+
+
+def check_neutral_edges(case: Case, *others: Case, monkeypatch: pytest.MonkeyPatch, limit: float = 1e-12) -> None:
+    """A converted model's program as on a GPU, where calls have more edges that change no result, against stock."""
+    programs_as_on_gpu(monkeypatch)
+    monkeypatch.setattr(pairs, "_mark_in_program", lambda *given: None)  # as on a GPU
+    stock, model = deepcopy(case.model).eval(), convert(case.model).eval()
+    program = compile_step(model)
+    for other in (case, *others):
+        wanted, found = other.run(stock, False), other.run(program, False)
+        for name, x in wanted.items():
+            assert (found[name] - x).abs().max() <= limit * x.abs().max(), name
+    assert program._program.written.padding is not None
+    assert all(padded_size(each.edges) > each.edges for each in (case, *others))
 
 
 class _Called(Exception):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
-from tests.clients.checks import check_step, check_training
+from tests.clients.checks import check_neutral_edges, check_step, check_training
 from tests.clients.served_checks import check_served
 
 from benchmarks.networks import mace  # isort: skip  (after tpgen, which lets torch load the constants of e3nn 0.4.4)
@@ -34,3 +35,7 @@ def test_gradients_of_a_loss_of_all_three_are_those_of_stock() -> None:
 
 def test_a_converted_model_takes_a_program_by_itself() -> None:
     check_served(*(mace(atoms, torch.float64, "8x0e+8x1o") for atoms in (27, 36)))
+
+
+def test_edges_beyond_the_cutoff_change_no_result_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_neutral_edges(*(mace(atoms, torch.float64, "8x0e+8x1o") for atoms in (27, 36)), monkeypatch=monkeypatch)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from nequip.data import AtomicDataDict as keys
 
 from benchmarks.networks import nequip
-from tests.clients.checks import check_step, check_training
+from tests.clients.checks import check_neutral_edges, check_step, check_training
 from tests.clients.served_checks import check_served
 
 OUTPUTS = [keys.TOTAL_ENERGY_KEY, keys.FORCE_KEY, keys.STRESS_KEY]
@@ -25,3 +26,9 @@ def test_gradients_of_a_loss_of_all_three_are_those_of_stock() -> None:
 
 def test_a_converted_model_takes_a_program_by_itself() -> None:
     check_served(*(nequip(atoms, torch.float64, features=4, l_max=1, layers=2) for atoms in (27, 36)))
+
+
+def test_edges_beyond_the_cutoff_change_no_result_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_neutral_edges(
+        *(nequip(atoms, torch.float64, features=4, l_max=1, layers=2) for atoms in (27, 36)), monkeypatch=monkeypatch
+    )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from benchmarks.networks import sevenn
-from tests.clients.checks import check_step, check_training
+from tests.clients.checks import ROUNDED, check_neutral_edges, check_step, check_training
 from tests.clients.served_checks import check_served
 
 OUTPUTS = ["inferred_total_energy", "inferred_force", "inferred_stress"]
@@ -27,3 +28,9 @@ def test_a_converted_model_takes_a_program_by_itself() -> None:
 def test_the_network_serves_a_model_with_a_hook() -> None:
     """In float64 the case's one-hot rows become float64 by a hook."""
     check_served(*(sevenn(atoms, torch.float64, "8x0e+4x1e") for atoms in (27, 36)), served=False)
+
+
+def test_edges_beyond_the_cutoff_change_no_result_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_neutral_edges(
+        *(sevenn(atoms, torch.float32, "8x0e+4x1e") for atoms in (27, 36)), monkeypatch=monkeypatch, limit=ROUNDED
+    )

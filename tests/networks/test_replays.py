@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.networks.served import Field, given
+from tests.networks.tape import Tape
 from tpgen.base.errors import DeployError
 from tpgen.networks import served, step_program
 from tpgen.networks.bypass import must_run_eagerly
@@ -21,27 +22,6 @@ from tpgen.networks.recording import Recording, recording
 from tpgen.networks.replays import _IN_A_ROW, _KEPT, _MOST, RecordedRun, ReplayedRun, TensorRun
 from tpgen.networks.simplify import fold_constants, rewrite
 from tpgen.networks.step import compile_step
-
-
-class Tape:
-    """A recorder that repeats runs on the recorded memory, as a CUDA graph does; counts what it records."""
-
-    def __init__(self, *_: Any) -> None:
-        self.recorded, self.repeated, self.at = 0, 0, 0
-
-    def stream(self) -> int:
-        return self.at
-
-    def record(self, run: TensorRun, inputs: Sequence[Tensor]) -> RecordedRun:
-        self.recorded += 1
-        outputs = list(run(*inputs))
-
-        def repeat() -> None:
-            self.repeated += 1
-            for out, x in zip(outputs, run(*inputs), strict=True):
-                out.copy_(x)
-
-        return RecordedRun(inputs, outputs, repeat)
 
 
 class Refuses(Tape):

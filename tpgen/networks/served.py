@@ -29,14 +29,13 @@ from tpgen.networks.holders import held_networks
 from tpgen.networks.kinds import DIFFERENTIATED, CallKind
 from tpgen.networks.outcome import LeavesWithGraphs, apply_outcome, evaluation, outcome_of
 from tpgen.networks.replays import on_gpu
-from tpgen.networks.results import flatten
+from tpgen.networks.results import are_equal_results, flatten
 from tpgen.networks.signature import Signature
 from tpgen.networks.step_program import Program, is_recorded, only_cached
 
 When = Literal["auto"] | bool
 
 LONGEST_CALL = 0.25  # a program is built of calls that take no longer
-_ROUNDING = 100.0  # units in the last place of the largest result
 _KINDS = 64  # of calls of a network
 _PLACE = "_tpgen_calls"
 _UNSCRIPTED = "__jit_ignored_attributes__"  # what TorchScript leaves out
@@ -244,17 +243,8 @@ def _need_equal_results(program: Program, tensors: list[Tensor], outcome: tuple)
         made = program.run_tensors(tensors)
     if made is None:
         raise DeployError("its program does not serve the call that it was made of")
-    pairs = [(x, y) for x, y in zip(program.written.leaves(made), flatten(outcome)[0], strict=True) if _is_floating(y)]
-    largest = max((float(y.abs().max()) for _, y in pairs), default=0.0)
-    for x, wanted in pairs:
-        eps = torch.finfo(wanted.dtype).eps
-        limit = eps**0.5 * float(wanted.abs().max()) + _ROUNDING * eps * largest  # forces may vanish
-        if x.shape != wanted.shape or not float((x - wanted).abs().max()) <= limit:
-            raise DeployError("its program gives other numbers")
-
-
-def _is_floating(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.is_floating_point() and x.numel() > 0
+    if not are_equal_results(program.written.leaves(made), flatten(outcome)[0]):
+        raise DeployError("its program gives other numbers")
 
 
 def _rehearse_call(network: nn.Module, kind: CallKind) -> None:

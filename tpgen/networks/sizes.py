@@ -127,6 +127,11 @@ def python_text(expression: Any) -> str:
     return _torch.PythonPrinter().doprint(expression)
 
 
+def open_sizes(x: Tensor) -> list[str | None]:
+    """Return the name of each open size of a trace's tensor, equal for sizes that the trace found equal."""
+    return [None if isinstance(n, int) or n.node.expr.is_number else str(n.node.expr) for n in x.shape]
+
+
 def tensor_guards(tensors: Sequence[Tensor]) -> Any:
     """Return a C++ check for the dtypes, shapes and strides of tensors, if available."""
     guards = getattr(_torch, "TensorGuards", None) if tensors else None

@@ -33,6 +33,7 @@ from tpgen.networks.named import call_by_name
 from tpgen.networks.packages import conditions_of, write_traced
 from tpgen.networks.products import products_by_kernels
 from tpgen.networks.replays import CudaGraphs, ReplayedRun, on_gpu
+from tpgen.networks.results import are_equal_results
 from tpgen.networks.signature import ParameterSlots, Signature
 from tpgen.networks.sizes import InputSizes
 from tpgen.networks.step_trace import Evaluate, GraphPart, TracedEvaluation, trace_evaluation
@@ -103,7 +104,10 @@ class Program:
         make = partial(_runner_of, len(parameters)) if on_gpu(inputs) else library_of
         function, sizes = _function_or_none(title, make, written, inputs)
         before, behind = sizes.part(0, len(parameters) + len(tensors)), sizes.part(len(parameters), None)
-        return Program(title, evaluate, signature, slots, written, before, behind, function)
+        program = Program(title, evaluate, signature, slots, written, before, behind, function)
+        if written.padding is not None and not program._has_neutral_edges(list(tensors)):
+            written.padding = None
+        return program
 
     def is_unchanged(self) -> bool:
         """Test whether the network is unchanged, except in values of parameters and buffers."""
@@ -124,6 +128,19 @@ class Program:
 
     def run_tensors(self, tensors: list[Tensor]) -> list[Tensor] | None:
         """Run a call and return the result tensors; None if the program does not fit."""
+        padding = self.written.padding
+        padded = None if padding is None else padding.add(tensors)
+        if padded is None:
+            return self._run_unpadded(tensors)
+        made = self._run_unpadded(padded)
+        return None if made is None else padding.take_out(made, tensors)
+
+    def _has_neutral_edges(self, tensors: list[Tensor]) -> bool:
+        with torch.no_grad():
+            padded, plain = self.run_tensors(tensors), self._run_unpadded(tensors)
+        return padded is not None and plain is not None and are_equal_results(padded, plain)
+
+    def _run_unpadded(self, tensors: list[Tensor]) -> list[Tensor] | None:
         inputs = self._inputs(tensors)
         if not self._holds(inputs):
             return None

@@ -17,6 +17,7 @@ from tpgen.networks.cse import cse
 from tpgen.networks.dependent import Dependent
 from tpgen.networks.functional import aliases, fake_mode, traced
 from tpgen.networks.lengths import open_lengths
+from tpgen.networks.neutral_edges import EdgePadding
 from tpgen.networks.objects import objects_with_dicts
 from tpgen.networks.reach import Reach, executed_code
 from tpgen.networks.reads import Reads, reading
@@ -78,6 +79,7 @@ class TracedEvaluation:
     searches: dict[str, Search]
     result: pytree.TreeSpec
     constants: dict[int, Any] = field(default_factory=dict)  # leaves of the result that are no tensors
+    padding: EdgePadding | None = None  # on a GPU
 
     def complete(self, inputs: list[Tensor], refresh: bool = True) -> list[Tensor] | None:
         """Append findings to the inputs; None if a search fails.  Without ``refresh``, searches may reuse findings."""
@@ -159,6 +161,7 @@ def _trace_with_findings(
         searches[name] = Search(findings[name], first, sources)
         begin += few
     gpu = on_gpu((*slots.tensors(), *tensors))
+    padding = EdgePadding.of(signature, inputs[1], _result_values(graph.graph, seen["results"])) if gpu else None
     rewrite(graph.graph, gpu)
     ahead.settle_objects(reach)
     seen["reads"].follow(reach, slots.modules)
@@ -167,7 +170,12 @@ def _trace_with_findings(
     if gpu:  # a CUDA graph records no copies from a CPU
         fold_constants(graph)
     program, sizes = _subgraph(graph, 0, seen["results"]), InputSizes.of(pytree.tree_leaves(inputs))
-    return TracedEvaluation(program, sizes, seen["reads"], searches, seen["spec"], seen["constants"])
+    return TracedEvaluation(program, sizes, seen["reads"], searches, seen["spec"], seen["constants"], padding)
+
+
+def _result_values(graph: fx.Graph, count: int) -> list[Tensor]:
+    output: Any = graph.output_node()
+    return [x.meta["val"] for x in output.args[0][:count]]
 
 
 def _need_parameters(tensors: Sequence[tuple[str, Tensor]]) -> None:

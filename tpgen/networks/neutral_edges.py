@@ -1,0 +1,140 @@
+"""Edges longer than any cutoff, which change no result: a program on a GPU then meets few sizes, and replays them.
+
+A step of dynamics changes the number of edges, and a CUDA graph serves one number.  `EdgePadding` adds edges up to the
+next of some 16 sizes in an octave, from an atom to its image `FAR` away, and takes their rows out of results.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from math import ceil
+
+import torch
+from torch import Tensor
+
+from tpgen.base._torch import pytree
+from tpgen.networks.signature import Signature
+from tpgen.networks.sizes import open_sizes
+
+FAR = 100.0  # length of an edge, in the unit of positions
+_LONGEST_CELL = 100.0  # times the shortest one: a cutoff's polynomial of lengths stays finite in float32
+
+
+class _Kind(Enum):
+    INDEX = auto()  # (2, edges), numbers of atoms
+    VECTOR = auto()  # (edges, 3), in the unit of positions
+    SHIFT = auto()  # (edges, 3), in cells
+
+    @property
+    def axis(self) -> int:
+        """Axis of edges."""
+        return int(self is _Kind.INDEX)
+
+
+# Names of tensors of edges, in MACE, NequIP, Allegro and SevenNet.
+_KINDS = {
+    "edge_index": _Kind.INDEX,
+    "shifts": _Kind.VECTOR,
+    "edge_vec": _Kind.VECTOR,
+    "unit_shifts": _Kind.SHIFT,
+    "edge_cell_shift": _Kind.SHIFT,
+    "pbc_shift": _Kind.SHIFT,
+}
+_INDICES = ("edge_index",)
+_POSITIONS = "positions", "pos"
+_CELLS = "cell", "cell_lattice_vectors"
+
+
+def padded_size(edges: int) -> int:
+    """Next size that programs run with.
+
+    >>> padded_size(1000), padded_size(1025)
+    (1024, 1088)
+    """
+    step = max(1, (1 << edges.bit_length()) // 32)
+    return -(-edges // step) * step
+
+
+@dataclass(frozen=True)
+class EdgePadding:
+    """Adds neutral edges to the tensors of a call, and takes these out of the program's results."""
+
+    edges: Mapping[int, _Kind]  # tensors of edges, by their number
+    positions: int
+    cell: int | None
+    results: tuple[tuple[int, int], ...]  # results of edges, and the axis of these
+
+    @staticmethod
+    def of(signature: Signature, given: Sequence[Tensor], results: Sequence[Tensor]) -> EdgePadding | None:
+        """Read tensors of a trace; None if a tensor with an axis of edges is unknown, or no vector is known."""
+        numbers = _tensors_by_name(signature)
+        index, positions, cell = (_first(numbers, names) for names in (_INDICES, _POSITIONS, _CELLS))
+        if index is None or positions is None:
+            return None
+        size = open_sizes(given[index])[-1]
+        known = {numbers[name]: kind for name, kind in _KINDS.items() if name in numbers}
+        axes = _axes_of_size(size, given)
+        edges = {n: kind for n, kind in known.items() if (n, kind.axis) in axes}
+        if size is None or len(edges) < 2 or len(axes) > len(edges) or (_Kind.SHIFT in edges.values() and cell is None):
+            return None
+        return EdgePadding(edges, positions, cell, tuple(_axes_of_size(size, results)))
+
+    def add(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
+        """Return tensors with more edges; None if the cell's images are not far, or an edge asks for a gradient."""
+        count = self._count(tensors)
+        missing, cells = padded_size(count) - count, self._cells_away(tensors)
+        if cells is None or not len(tensors[self.positions]) or any(tensors[n].requires_grad for n in self.edges):
+            return None
+        away = {_Kind.VECTOR: FAR, _Kind.SHIFT: float(cells)}
+        made = list(tensors)
+        for n, kind in self.edges.items():
+            x = tensors[n]
+            if kind is _Kind.INDEX:  # all atoms in turn, as a kernel takes the edges of one atom one after another
+                atoms = torch.arange(missing, dtype=x.dtype, device=x.device) % len(tensors[self.positions])
+                made[n] = torch.cat([x, atoms.expand(2, missing)], 1)
+            else:
+                far = x.new_zeros(missing, 3)
+                far[:, 0] = away[kind]
+                made[n] = torch.cat([x, far])
+        return made
+
+    def _count(self, tensors: Sequence[Tensor]) -> int:
+        return next(tensors[n].shape[kind.axis] for n, kind in self.edges.items())
+
+    def _cells_away(self, tensors: Sequence[Tensor]) -> int | None:
+        # how many cells along its first vector are far; 0 if no tensor counts in cells
+        if _Kind.SHIFT not in self.edges.values():
+            return 0
+        assert self.cell is not None
+        sides = tensors[self.cell].detach().reshape(-1, 3, 3)[:, 0].norm(dim=1)
+        least, most = torch.stack([sides.min(), sides.max()]).tolist()
+        return ceil(FAR / least) if least > 0 and most <= _LONGEST_CELL * least else None
+
+    def take_out(self, results: Sequence[Tensor], tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return results without the rows of added edges, from the ``tensors`` before these were added."""
+        count = self._count(tensors)
+        made = list(results)
+        for n, axis in self.results:
+            made[n] = made[n].narrow(axis, 0, count)
+        return made
+
+
+def _axes_of_size(size: str | None, tensors: Sequence[Tensor]) -> list[tuple[int, int]]:
+    return [(n, axis) for n, x in enumerate(tensors) for axis, other in enumerate(open_sizes(x)) if other == size]
+
+
+def _first(numbers: Mapping[str, int], names: Sequence[str]) -> int | None:
+    return next((numbers[name] for name in names if name in numbers), None)
+
+
+def _tensors_by_name(signature: Signature) -> dict[str, int]:
+    # numbers of a call's tensors by their last key, if both are given once
+    rest, constants = iter(signature.beside[0]), {n for n, _, _ in signature.constants}
+    leaves = [None if n in constants else next(rest) for n in range(signature.spec.num_leaves)]
+    paths, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(leaves, signature.spec), lambda x: x is None)
+    pairs = [(str(getattr(path[-1], "key", getattr(path[-1], "name", ""))), n) for path, n in paths if n is not None]
+    counts = Counter(x for pair in pairs for x in pair)
+    return {name: n for name, n in pairs if counts[name] == counts[n] == 1}
