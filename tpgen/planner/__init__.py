@@ -1,1 +1,1 @@
-"""Turn irreps and instructions into frozen plans, without tensors."""
+"""Irreps and instructions become frozen plans."""

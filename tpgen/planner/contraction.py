@@ -13,9 +13,9 @@ from tpgen.planner.polynomial_plan import PolynomialTerm, generated_couplings, m
 
 
 def make_contraction_plan(irreps_in: Irreps, irreps_out: Irreps, degrees: Sequence[int]) -> Plan:
-    """Plan weighted powers of features ``x`` into each output irrep, from its degree down to 1.
+    """Plan weighted products of 1 to ``degrees[n]`` features ``x`` into output irrep n.
 
-    Raises `PlanError` when no product reaches the output.
+    Raises `PlanError` if none exists.
 
     >>> print(make_contraction_plan(Irreps("4x0e+4x1o"), Irreps("4x0e"), [2]))
     polynomial 4010b0c450f7ebc5: 2 terms, 3 weights of a channel
@@ -43,7 +43,7 @@ def make_contraction_plan(irreps_in: Irreps, irreps_out: Irreps, degrees: Sequen
 
 
 def contraction_paths(irreps_in: Irreps, output: Irrep, degree: int) -> list[list[Entries]]:
-    """Paths of each degree up to ``degree``; paths that vanish by symmetry are empty."""
+    """Paths of each degree from 1; a path that symmetry makes zero is empty."""
     return [_paths_of_degree(irreps_in, output, nu) for nu in range(1, degree + 1)]
 
 

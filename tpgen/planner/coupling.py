@@ -1,4 +1,4 @@
-"""e3nn's real Wigner 3j symbols in float64, cached."""
+"""Wigner 3j symbols of e3nn, cached."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOISE = 1e-12
 
 @remembered("Wigner 3j symbols")
 def coupling(l1: int, l2: int, l3: int) -> np.ndarray:
-    """Real Wigner 3j symbol ``C[i, j, k]``, read-only, with ``sum(C ** 2) == 1``.
+    """Real Wigner 3j symbol ``C[i, j, k]`` of norm 1, read-only.
 
     >>> coupling(1, 1, 0).round(4).squeeze()
     array([[0.5774, 0.    , 0.    ],
@@ -31,7 +31,7 @@ def coupling(l1: int, l2: int, l3: int) -> np.ndarray:
 
 
 def nonzeros(l1: int, l2: int, l3: int) -> int:
-    """Number of the coupling's non-zero entries.
+    """Count a coupling's non-zero entries.
 
     >>> nonzeros(1, 1, 1)
     6

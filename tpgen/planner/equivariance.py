@@ -1,4 +1,4 @@
-"""Test sparse multilinear maps for equivariance under random rotations and inversion."""
+"""Test multilinear maps for equivariance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOLERANCE = 1e-6  # relative; tables are often written with 7 digits
 
 
 def check_equivariant(what: str, inputs: Sequence[Irreps], output: Irreps, paths: Sequence[Entries]) -> None:
-    """Raise `PlanError` with the relative error when a path is not equivariant."""
+    """Raise `PlanError` unless every path is equivariant."""
     for n, path in enumerate(paths):
         size = violation(inputs, output, path)
         if size > TOLERANCE:
@@ -62,7 +62,7 @@ def violation(inputs: Sequence[Irreps], output: Irreps, path: Entries) -> float:
 
 
 def rotation_of(matrix: Tensor) -> Tensor:
-    """Rotation matrix from the QR decomposition of a matrix."""
+    """Rotation from the QR decomposition of a matrix."""
     orthogonal = torch.linalg.qr(matrix)[0]
     return orthogonal * torch.det(orthogonal)
 

@@ -1,11 +1,11 @@
-r"""Generalised couplings: equivariant multilinear maps, chained from real Wigner 3j symbols.
+r"""Equivariant multilinear maps, chained from real Wigner 3j symbols.
 
-A *path* couples one irrep of each further factor to an irrep of the first:
+A *path* couples an irrep of each further factor to an irrep of the first:
 
 .. math::
-    U^{(\nu)}_{k, i_1 \ldots i_\nu} = \sqrt{2 l_k + 1} \sum_j C_{k, j, i_\nu}\, U^{(\nu-1)}_{j, i_1 \ldots i_{\nu-1}}
+    U^n_{k, i \ldots j} = \sqrt{2 l_k + 1} \sum_m C_{k, m, j}\, U^{n-1}_{m, i \ldots}
 
-with :math:`U^{(1)}` the identity, in the order of MACE's ``U_matrix_nu``.
+from :math:`U^1 = 1`, in the order of MACE's ``U_matrix_nu``.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _Path = tuple[Irrep, np.ndarray]  # the irrep reached so far, and its map [compo
 def generalized_couplings(factors: Sequence[Irreps | str], output: Irrep | str, natural: bool = False) -> np.ndarray:
     """All paths to an irrep, ``[component, i_1, ..., i_nu, path]``, MACE's ``U_matrix_nu``.
 
-    ``natural``: intermediate parities (-1)^l only, as MACE in degree 4.
+    ``natural``: only through parities (-1)^l.
 
     >>> generalized_couplings(["0e+1o", "0e+1o"], "0e").shape
     (1, 4, 4, 2)
 
     Raises `PlanError` unless the degree is 1 to 4.
     """
-    factors = _check_factors(factors)
+    factors = _parse_factors(factors)
     found = list(_paths_to(factors, Irrep(output), natural))
     shape = (Irrep(output).dim, *(f.dim for f in factors))
     return np.stack(found, axis=-1) if found else np.zeros((*shape, 0))
@@ -46,7 +46,7 @@ def generalized_couplings(factors: Sequence[Irreps | str], output: Irrep | str, 
 def symmetrized_couplings(
     factors: Sequence[Irreps | str], output: Irrep | str, same: Sequence[object] | None = None, natural: bool = False
 ) -> list[Entries]:
-    """Sparse paths to an irrep, summing entries that differ by exchanging equal factors (into i >= j >= k).
+    """Sparse paths to an irrep; entries of exchanged equal factors sum into i >= j >= k.
 
     ``same`` names each factor's tensor (default: one).
 
@@ -55,7 +55,7 @@ def symmetrized_couplings(
     >>> {index: round(value, 4) for index, value in symmetrized_couplings(["1o", "1o"], "0e")[0].items()}
     {(0, 0, 0): 0.5774, (0, 1, 1): 0.5774, (0, 2, 2): 0.5774}
     """
-    factors = _check_factors(factors)
+    factors = _parse_factors(factors)
     groups = [0] * len(factors) if same is None else same
     return [_symmetrized_entries(path, groups) for path in _paths_to(factors, Irrep(output), natural)]
 
@@ -79,7 +79,7 @@ def independent(paths: Sequence[Entries]) -> list[Entries]:
     return kept
 
 
-def _check_factors(factors: Sequence[Irreps | str]) -> tuple[Irreps, ...]:
+def _parse_factors(factors: Sequence[Irreps | str]) -> tuple[Irreps, ...]:
     if not 1 <= len(factors) <= MAX_DEGREE:
         raise PlanError(
             f"a coupling has 1 to {MAX_DEGREE} factors, got {len(factors)}: split the term, or lower the degree"
@@ -90,17 +90,22 @@ def _check_factors(factors: Sequence[Irreps | str]) -> tuple[Irreps, ...]:
 def _paths_to(factors: tuple[Irreps, ...], output: Irrep, natural: bool) -> Iterator[np.ndarray]:
     found: Iterable[_Path] = _identity_paths(factors[0])
     if len(factors) > 1:
-        found = _couple_one_more(_all_paths(tuple(map(str, factors[:-1])), natural), factors[-1], natural, output)
+        found = _couple_one_more_factor(
+            _paths_to_all_irreps(tuple(map(str, factors[:-1])), natural), factors[-1], natural, output
+        )
     return (path for ir, path in found if ir == output)
 
 
 @remembered("couplings of several factors")
-def _all_paths(factors: tuple[str, ...], natural: bool) -> tuple[_Path, ...]:
+def _paths_to_all_irreps(factors: tuple[str, ...], natural: bool) -> tuple[_Path, ...]:
     last = Irreps(factors[-1])
     if len(factors) == 1:
         return tuple(_identity_paths(last))
     return tuple(
-        sorted(_couple_one_more(_all_paths(factors[:-1], natural), last, natural, None), key=lambda path: path[0])
+        sorted(
+            _couple_one_more_factor(_paths_to_all_irreps(factors[:-1], natural), last, natural, None),
+            key=lambda path: path[0],
+        )
     )
 
 
@@ -109,7 +114,9 @@ def _identity_paths(irreps: Irreps) -> Iterator[_Path]:
         yield ir, np.eye(irreps.dim)[at : at + ir.dim]
 
 
-def _couple_one_more(paths: Iterable[_Path], last: Irreps, natural: bool, output: Irrep | None) -> Iterator[_Path]:
+def _couple_one_more_factor(
+    paths: Iterable[_Path], last: Irreps, natural: bool, output: Irrep | None
+) -> Iterator[_Path]:
     for left, map_ in paths:
         for mul, ir, start in _segment_starts(last):
             for out in left * ir:

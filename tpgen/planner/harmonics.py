@@ -1,8 +1,8 @@
-r"""Real spherical harmonics as polynomials of a vector, in e3nn's convention.
+r"""Real spherical harmonics as polynomials, in e3nn's convention.
 
-.. math:: Y_{l,m}(x) = c_l \sum_{i \ldots j} U_{m, i \ldots j}\; x_i \cdots x_j
+.. math:: Y_{l,m}(x) = c_l \sum U_{m, i \ldots j}\, x_i \cdots x_j
 
-with l factors and U their symmetric coupling.
+with U the symmetric coupling of l factors.
 """
 
 from __future__ import annotations

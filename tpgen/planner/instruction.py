@@ -1,4 +1,4 @@
-"""Parse instructions into records."""
+"""Parse irreps and instructions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tpgen.base.errors import PlanError
 class Instruction(NamedTuple):
     """Instruction ``in1[i_in1] ⊗ in2[i_in2] → out[i_out]`` with e3nn's fields.
 
-    ``path_weight`` is the user's, before normalisation; ``path_shape``, the weight's shape, is empty until planned.
+    ``path_weight``: before normalisation.  ``path_shape``: of the weight, empty until planned.
     """
 
     i_in1: int
@@ -27,7 +27,7 @@ class Instruction(NamedTuple):
 
     @property
     def user_arguments(self) -> tuple:
-        """Arguments that a user gives."""
+        """Fields that a user gives."""
         return tuple(self[:6])
 
     def __str__(self) -> str:
@@ -36,13 +36,13 @@ class Instruction(NamedTuple):
 
 
 class BuiltInstruction(Instruction):
-    """Instruction whose ``path_weight`` is the whole coefficient; only plans without normalisation accept it."""
+    """Instruction whose ``path_weight`` is the whole coefficient, for plans without normalisation."""
 
     __slots__ = ()
 
 
 def parse_irreps(irreps: object, what: str) -> Irreps:
-    """Parse e3nn irreps; `PlanError` names ``what`` and the unreadable part.
+    """Parse irreps; `PlanError` names ``what`` and the unreadable part.
 
     >>> parse_irreps("2x0e+1o", "irreps_in1")
     2x0e+1x1o
@@ -66,7 +66,7 @@ def _unreadable_irrep(irreps: object) -> str:
 
 
 def parse_instructions(instructions: Iterable[Sequence]) -> list[Instruction]:
-    """Parse 5-tuples, 6-tuples and `Instruction` records; refuse instructions of a built e3nn product.
+    """Parse tuples and `Instruction` records; refuse instructions of a built e3nn product.
 
     >>> parse_instructions([(0, 0, 0, "uvw", True)])[0].path_weight
     1.0

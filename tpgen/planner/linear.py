@@ -1,4 +1,4 @@
-r"""Plan a linear layer: each output irrep sums input copies of the same irrep.
+r"""Plan a linear layer between copies of equal irreps.
 
 .. math:: z_{w,i} = \sum_p \alpha_p \sum_u W_p[u, w]\, x_{u,i} \; (+\, b_w)
 """
@@ -24,7 +24,7 @@ LINEAR_NORMALIZATIONS = tuple(name for name in PATH_NORMALIZATIONS if name != "n
 
 
 class LinearInstruction(NamedTuple):
-    """e3nn's instruction ``in[i_in]`` to ``out[i_out]``, or a bias (``i_in`` -1); ``path_weight``: the coefficient."""
+    """Instruction ``in[i_in]`` to ``out[i_out]`` (``i_in`` -1: bias); ``path_weight``: the coefficient."""
 
     i_in: int
     i_out: int
@@ -44,11 +44,11 @@ def make_linear_plan(
 ) -> Plan:
     """Plan a linear layer, with the parameters of `e3nn.o3.Linear`.
 
-    ``pairs``: instructions ``(i_in, i_out)``, by default all equal irreps; ``biases``: one flag for all scalar outputs
-    (0e), or one per output.  Beyond e3nn: ``path_normalization="none"`` (coefficients 1) and
-    ``shared_weights="element"`` (rows of one element, given by an index, share weights).
+    ``pairs``: ``(i_in, i_out)``, by default all equal irreps; ``biases``: one flag for all scalar outputs (0e), or one
+    per output.  Beyond e3nn: ``path_normalization="none"`` (coefficients 1) and ``shared_weights="element"`` (rows of
+    one element, by an index, share weights).
 
-    Raises `PlanError` naming the instruction or bias, and the broken rule.
+    Raises `PlanError` naming the broken rule.
 
     >>> plan = make_linear_plan("4x0e + 3x1o + 2x0e", "2x1o + 8x0e")
     >>> [tuple(i[:3]) for i in plan.instructions]
@@ -57,7 +57,7 @@ def make_linear_plan(
     ends = {"x1": parse_irreps(irreps_in, "irreps_in"), OUT: parse_irreps(irreps_out, "irreps_out")}
     inputs, outputs = map(segments, ends.values())
     check_known("path_normalization", [path_normalization], tuple(PATH_NORMALIZATIONS), PlanError)
-    channels, rows = _check_channels(f_in, f_out), _weight_rows(shared_weights)
+    channels, rows = _checked_channels(f_in, f_out), _weight_rows(shared_weights)
     equal = [(a, b) for a in inputs for b in outputs if a.ir == b.ir]
     bound = equal if pairs is None else _bind_pairs(pairs, inputs, outputs)
     legs = [(Leg.of("x1", a), Leg.of(OUT, b)) for a, b in bound]
@@ -97,7 +97,7 @@ def make_linear_plan(
 
 @remembered("plans of matrix products", entries=256)
 def make_matrix_plan(inputs: int, outputs: int) -> Plan:
-    """Plan rows of scalars times a weight matrix, without normalisation.
+    """Plan rows times a weight matrix, without normalisation.
 
     >>> make_matrix_plan(8, 4).paths[0].coefficient
     1.0
@@ -191,7 +191,7 @@ def _weight_rows(shared_weights: bool | str) -> str:
     return shared_weights
 
 
-def _check_channels(f_in: int | None, f_out: int | None) -> tuple[int | None, int | None]:
+def _checked_channels(f_in: int | None, f_out: int | None) -> tuple[int | None, int | None]:
     if (f_in is None) != (f_out is None):
         raise PlanError(f"f_in and f_out go together: give both numbers of channels or none, got {f_in} and {f_out}")
     for name, value in (("f_in", f_in), ("f_out", f_out)):

@@ -16,7 +16,7 @@ from tpgen.base.errors import PlanError, unknown
 
 @dataclass(frozen=True)
 class Mode:
-    """Connection mode: one letter per multiplicity axis of ``in1``, ``in2`` and ``out``."""
+    """Connection mode: letters of the multiplicity axes of ``in1``, ``in2`` and ``out``."""
 
     name: str
     in1: str
@@ -26,22 +26,22 @@ class Mode:
 
     @property
     def weight(self) -> str:
-        """Axes of the weight: every letter once, in order of first use."""
+        """The weight's letters, in order of first use."""
         return "".join(dict.fromkeys(self.in1 + self.in2 + self.out))
 
     @property
     def fan_in(self) -> str:
-        """Input letters that are summed."""
+        """Summed input letters."""
         return "".join(a for a in dict.fromkeys(self.in1 + self.in2) if a not in self.out)
 
     @property
     def paired(self) -> bool:
-        """Whether letter ``p`` enumerates pairs u < v of input copies."""
+        """Whether ``p`` enumerates pairs u < v of copies."""
         return "p" in self.in1
 
     @property
     def mixing(self) -> str:
-        """Output letters that no input has, filled by weights."""
+        """Output letters that only the weight has."""
         return "".join(a for a in self.out if a not in self.in1 + self.in2)
 
 
@@ -66,7 +66,7 @@ COPIES = Mode("", "u", "u", "u")
 
 
 def find_mode(name: object) -> Mode:
-    """Find a mode by name; `PlanError` lists known modes."""
+    """Mode of this name; `PlanError` lists known modes."""
     mode = MODES.get(name) if isinstance(name, str) else None
     if mode is None:
         raise PlanError(unknown("mode", name, MODES))
@@ -74,14 +74,14 @@ def find_mode(name: object) -> Mode:
 
 
 def axis_sizes(mode: Mode, mul_in1: int, mul_in2: int, mul_out: int, has_weight: bool) -> dict[str, int]:
-    """Size of each letter of ``mode``, from the multiplicities.
+    """Size of each letter of ``mode``.
 
     >>> axis_sizes(MODES["uvu"], 8, 3, 8, True)
     {'u': 8, 'v': 3}
     >>> axis_sizes(MODES["uvu<v"], 4, 4, 6, False)
     {'p': 6}
 
-    Raises `PlanError` with the rule that the multiplicities break.
+    Raises `PlanError` naming a broken rule.
     """
     if mode.needs_weight and not has_weight:
         raise PlanError(

@@ -1,10 +1,9 @@
-r"""Path coefficients: all normalisations in one number per path.
+r"""Path coefficients, with all normalisations.
 
-.. math::
-    \alpha_p = \sqrt{\frac{c_p \; \mathrm{var}_{out} \; \mathrm{path\_weight}_p}{n_p}}
+.. math:: \alpha = \sqrt{c v w / n}
 
-with :math:`c_p` from the irrep normalisation and :math:`n_p` from the path normalisation (source: the e3nn paper,
-https://arxiv.org/abs/2207.09453, and e3nn's documentation).
+with c from the irrep normalisation, n from the path normalisation, v the variance of the output and w ``path_weight``
+(source: https://arxiv.org/abs/2207.09453).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from math import prod, sqrt
 
 @dataclass(frozen=True)
 class PathScale:
-    """Fan-in, variances, degrees and weight that determine one path's coefficient."""
+    """Numbers that determine one path's coefficient."""
 
     i_out: int
     dims: tuple[int, int, int]  # 2l+1 of in1, in2, out

@@ -1,4 +1,4 @@
-"""Frozen plans of products, linear layers and polynomials."""
+"""Frozen plans."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Segment:
 
 
 def segments(irreps: Irreps) -> list[Segment]:
-    """List the segments of a flat operand."""
+    """Segments of a flat operand."""
     found: list[Segment] = []
     start = 0
     for index, (mul, ir) in enumerate(irreps):
@@ -56,7 +56,7 @@ def segments(irreps: Irreps) -> list[Segment]:
 
 @dataclass(frozen=True)
 class WeightSlice:
-    """Slice of a weight operand that one path reads, with the weight's shape."""
+    """Part of a weight operand that one path reads."""
 
     start: int
     shape: tuple[int, ...]
@@ -71,7 +71,7 @@ class WeightSlice:
 class Operand:
     """Tensor of a plan.  A polynomial's irreps describe one channel; ``channels=False``: all channels share one copy.
 
-    ``rows``: ``row`` (one per row), ``shared`` (one for all rows), or an index's name.
+    ``rows``: ``row`` (one each), ``shared`` (one for all), or an index's name.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Operand:
 
     @property
     def user_arguments(self) -> tuple:
-        """Arguments that a user gives."""
+        """Fields that a user gives."""
         return self.name, self.irreps, self.layout, self.channels
 
     def __str__(self) -> str:
@@ -97,7 +97,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Leg:
-    """Part of an operand that a path touches: a segment, or a channel's ``dim`` components."""
+    """Part of an operand that a path touches: a segment, or all ``dim`` components."""
 
     operand: str
     dim: int
@@ -109,7 +109,7 @@ class Leg:
 
     @property
     def at(self) -> Segment:
-        """The segment; asserts that the leg has one."""
+        """The segment, asserted to exist."""
         assert self.segment is not None, f"{self.operand} is read whole"
         return self.segment
 
@@ -126,7 +126,7 @@ class Leg:
 class Path:
     """One sum of products: input legs, last the output leg.
 
-    Constant: ``entries``, (k, i, ..., j) -> value, by default the real Wigner 3j symbol, or the identity of one input.
+    ``entries``: (k, i, ..., j) -> value, by default the Wigner 3j symbol, or the identity of one input.
     """
 
     index: int  # of the instruction
@@ -157,7 +157,7 @@ class Path:
 
     @property
     def ls(self) -> tuple[int, ...]:
-        """Degrees (l1, l2, l3) of the coupling."""
+        """Degrees l of the legs."""
         return tuple(leg.at.ir.l for leg in self.legs)
 
     @property
@@ -169,12 +169,12 @@ class Path:
 
     @property
     def dense(self) -> int:
-        """Count of the constant's entries, zeros included."""
+        """Count of the constant's entries; 0 for an identity."""
         return prod(leg.dim for leg in self.legs) if len(self.inputs) > 1 or self.entries is not None else 0
 
     @property
     def flops(self) -> int:
-        """Operations per row (and channel): two per coupling entry and combination of input copies, then the weight."""
+        """Operations per row (and channel), of couplings and weight."""
         sizes = dict(self.sizes)
         copies = prod(sizes[a] for a in set(self.mode.in1 + self.mode.in2))
         weight = prod(sizes.values()) * self.legs[-1].dim if self.weight else 0
@@ -191,7 +191,7 @@ OF_PATHS, OF_MONOMIALS = "paths", "monomials"  # what forms consist of; rooms th
 
 @dataclass(frozen=True, eq=False)
 class Maker:
-    """Kind of plan (product, linear layer, polynomial): planning function, JSON readers, titles and units."""
+    """Kind of plan: planning function, JSON readers, titles and units."""
 
     format: str  # of the JSON text
     make: Callable[..., Plan]
@@ -210,8 +210,8 @@ class Maker:
 class Plan(Shown):
     """Plan of a product, linear layer or polynomial; equal plans compute the same function.
 
-    ``arguments`` are readable as attributes (``plan.irreps_in1``).  ``paths`` omit empty instructions.  ``operands``:
-    inputs, weights, last the output.
+    ``arguments`` are attributes too (``plan.irreps_in1``).  ``paths`` omit empty instructions.  ``operands``: inputs,
+    weights, last the output.
     """
 
     maker: Maker = field(compare=False, repr=False)
@@ -245,22 +245,22 @@ class Plan(Shown):
 
     @cached_property
     def weight_numel(self) -> int:
-        """Number of weights per row (in all if shared), of a polynomial per channel."""
+        """Weights per row (in all if shared), of a polynomial per channel."""
         return sum(o.dim for o in self.weights)
 
     @cached_property
     def by_element(self) -> bool:
-        """Whether an index of elements selects each row's weights."""
+        """Whether each row's element selects weights."""
         return any(o.rows == ELEMENT for o in self.weights)
 
     @cached_property
     def bias_numel(self) -> int:
-        """Number of biases per output channel."""
+        """Biases per output channel."""
         return sum(segment.mul for segment in self.biased)
 
     @cached_property
     def reached(self) -> tuple[bool, ...]:
-        """For every output segment, whether a non-zero path or bias writes the segment."""
+        """For every output segment, whether a non-zero path or bias exists."""
         legs = [path.legs[-1] for path in self.paths if path.coefficient != 0.0]
         live = {leg.segment.index for leg in legs if leg.segment} | {s.index for s in self.biased if s.mul}
         whole = any(leg.segment is None for leg in legs)
@@ -268,12 +268,12 @@ class Plan(Shown):
 
     @cached_property
     def by_instruction(self) -> dict[int, tuple[Path, ...]]:
-        """Paths by instruction index; instructions without paths are absent."""
+        """Paths by instruction index, without empty instructions."""
         return {index: tuple(found) for index, found in groupby(self.paths, key=lambda path: path.index)}
 
     @cached_property
     def flat(self) -> Plan:
-        """The plan without channels and biases, which the module handles."""
+        """The plan without channels and biases."""
         return self.maker.flat(self)
 
     @property
@@ -282,16 +282,16 @@ class Plan(Shown):
         return sum(path.flops for path in self.flat.paths)
 
     def row_bytes(self, itemsize: int = 4) -> int:
-        """Fewest bytes per row: each input read once, the output written once."""
+        """Fewest bytes per row: each operand once."""
         return itemsize * sum(o.dim for o in self.operands if o.rows == ROW)
 
     @cached_property
     def digest(self) -> str:
-        """Stable hash: the first 16 hexadecimal digits of the JSON text's SHA-256."""
+        """First 16 hexadecimal digits of the JSON text's SHA-256."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
-        """One line of JSON, for `tpgen.planner.read.read_plan`."""
+        """JSON text for `tpgen.planner.read.read_plan`."""
         return self._json
 
     @cached_property
@@ -300,7 +300,7 @@ class Plan(Shown):
         return json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=self.maker.separators)
 
     def remade(self, **changes: Any) -> Plan:
-        """Make the plan again with some arguments changed."""
+        """A plan with some arguments changed."""
         return self.maker.make(**{**self.arguments, **changes})
 
     def __eq__(self, other: object) -> bool:
@@ -320,7 +320,7 @@ class Plan(Shown):
         return f"{self.maker.format.split('.')[1].split('/')[0]} {self.digest}: {self.maker.title(self)}"
 
     def lines(self, itemsize: int = 4) -> list[tuple[str, int | None]]:
-        """Lines of the printed table, each with instruction index or None."""
+        """Printed lines, each with instruction index or None."""
         return table_lines(self.title, self.rows(itemsize), self._totals_line(itemsize))
 
     def rows(self, itemsize: int = 4) -> list[PlanRow]:
@@ -362,7 +362,7 @@ class Plan(Shown):
 
     @property
     def map(self) -> PathMap:
-        """Diagram of the paths between input and output segments."""
+        """Diagram of paths from input to output segments."""
         sides = {o.name: self._segment_labels(o) for o in self.operands if not o.weights}
         routes = tuple(map(self._path_route, self.by_instruction.values()))
         return PathMap({o.name: sides[o.name] for o in self.inputs}, {OUT: sides[OUT]}, routes)

@@ -15,14 +15,14 @@ _BARS = ("flops", "bytes")
 
 @dataclass(frozen=True)
 class PlanRow:
-    """Table cells of one instruction, by column; tables omit empty columns."""
+    """Table cells of one instruction, by column."""
 
     index: int
     cells: dict[str, str]
 
 
 def table_lines(title: str, rows: Sequence[PlanRow], totals: str) -> list[tuple[str, int | None]]:
-    """The table's lines, each with instruction index or None."""
+    """Table lines, each with instruction index or None."""
     above = [*title.split("\n"), ""]
     if not rows:
         return [(text, None) for text in (*above, totals)]
@@ -33,7 +33,7 @@ def table_lines(title: str, rows: Sequence[PlanRow], totals: str) -> list[tuple[
 
 
 def table_html(title: str, rows: Sequence[PlanRow], totals: str, shown: PathMap) -> str:
-    """The table as HTML, with cost bars and path diagram."""
+    """HTML table with cost bars and path diagram."""
     cells, left = _table_cells(rows)
     bars = {name: [float(row.cells[name]) for row in rows] for name in _BARS if name in cells[0]}
     return div_lines(*title.split("\n")) + html_table(cells, left, bars) + div_lines(totals) + path_picture(shown)

@@ -1,9 +1,9 @@
 r"""Plan an equivariant polynomial
 
 .. math::
-    \text{out}_k = \sum_{\text{terms}} \sum_p w_p \sum_{i \ldots j} U^{p}_{k, i \ldots j}\; t_{a, i} \cdots t_{b, j}
+    z_k = \sum_p w_p \sum U^p_{k, i \ldots j}\, x_i \cdots y_j
 
-per row and channel.  Constants U are generated (`tpgen.planner.generalized`) or given as a table.
+over paths p of terms, per row and channel.  Constants U are generated or given.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LAYOUTS = {
 
 @dataclass(frozen=True)
 class PolynomialTerm:
-    """One term: tensor names, output segment, weight name, constants.
+    """One term: a weighted product of named tensors.
 
     ``table``: ``((k, i, ..., j), value)`` per path, k in the whole output; None generates couplings into segment
     ``i_out``. ``basis``: ``chained`` (MACE's paths), ``natural`` (only parities (-1)^l) or ``independent``.
@@ -50,7 +50,7 @@ class PolynomialTerm:
 
     @property
     def user_arguments(self) -> tuple:
-        """Arguments that a user gives."""
+        """Fields that a user gives."""
         return self.inputs, self.i_out, self.weight, self.basis, self.table
 
 
@@ -58,7 +58,7 @@ BASES = ("independent", "chained", "natural")
 
 
 def terms_text(plan: Plan) -> str:
-    """Print operands, then each term's tensors, target and path count."""
+    """Text with one line per operand, then per term."""
     lines = [str(o) for o in plan.operands]
     for n, term in enumerate(plan.terms):
         paths = plan.by_instruction[n]
@@ -85,7 +85,7 @@ def generated_couplings(factors: tuple[str, ...], output: str, same: tuple[str, 
 
 
 def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[PolynomialTerm]) -> Plan:
-    """Check and plan a polynomial of ``operands`` (inputs and, last, ``out``).
+    """Plan a polynomial of ``operands``: inputs and, last, ``out``.
 
     Raises `PlanError` naming the operand or term.
 
@@ -107,7 +107,7 @@ def make_polynomial_plan(operands: Iterable[Operand], terms: Iterable[Polynomial
     *inputs, out = operands
     if out.name != OUT:
         raise PlanError(f"the last operand must be {OUT!r}, got {out.name!r}")
-    names = _check_operands((*inputs, out))
+    names = _operands_by_name((*inputs, out))
     if not terms:
         raise PlanError("terms: give one at least: a polynomial without any is zero")
     for n, term in enumerate(terms):
@@ -162,7 +162,7 @@ def _make_path(n: int, p: int, term: PolynomialTerm, entries: Entries, names: Ma
     )
 
 
-def _check_operands(operands: Sequence[Operand]) -> dict[str, Operand]:
+def _operands_by_name(operands: Sequence[Operand]) -> dict[str, Operand]:
     names: dict[str, Operand] = {}
     for o in operands:
         if not _can_name_operand(o.name):

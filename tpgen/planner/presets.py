@@ -15,7 +15,7 @@ from tpgen.planner.product import PlanMaker, make_plan
 
 
 class SquarePlanning(TypedDict, total=False):
-    """Optional keywords that all presets pass to `make_plan`."""
+    """Keywords that all presets pass to `make_plan`."""
 
     in1_var: Sequence[float] | None
     in2_var: Sequence[float] | None
@@ -25,7 +25,7 @@ class SquarePlanning(TypedDict, total=False):
 
 
 class Planning(SquarePlanning, total=False):
-    """Optional keywords of presets other than `tensor_square`, whose ``irrep_normalization`` differs."""
+    """Keywords of presets other than `tensor_square`."""
 
     irrep_normalization: str
 
@@ -33,7 +33,7 @@ class Planning(SquarePlanning, total=False):
 def fully_connected(
     irreps_in1: Irreps | str, irreps_in2: Irreps | str, irreps_out: Irreps | str, **options: Unpack[Planning]
 ) -> Plan:
-    """All allowed paths, with weights that mix all copies: mode ``uvw``.
+    """All allowed paths; weights mix all copies: mode ``uvw``.
 
     >>> len(fully_connected("0e+1o", "0e+1o", "0e+1o").paths)
     4
@@ -55,7 +55,7 @@ def channelwise(
 ) -> Plan:
     """The convolution product of MACE and NequIP: mode ``uvu``, into irreps of the filter.
 
-    One output segment per path, sorted by irrep.  Weights are per row by default.
+    One output segment per path, sorted.  Weights are per row by default.
 
     >>> str(channelwise("8x0e+8x1o", "0e+1o", "0e+1o").irreps_out)
     '8x0e+8x0e+8x1o+8x1o'
@@ -78,7 +78,7 @@ def elementwise(
     filter_ir_out: Iterable[object] | None = None,
     **options: Unpack[Planning],
 ) -> Plan:
-    """Copy u of one input times copy u of the other: mode ``uuu``, unweighted.
+    """Copy u times copy u of both inputs: mode ``uuu``, unweighted.
 
     >>> str(elementwise("2x1o", "2x1o", ["0e"]).irreps_out)
     '2x0e'
@@ -107,7 +107,7 @@ def full(
     filter_ir_out: Iterable[object] | None = None,
     **options: Unpack[Planning],
 ) -> Plan:
-    """Every copy of one input times every copy of the other: mode ``uvuv``, unweighted, outputs sorted.
+    """Every pair of copies of both inputs: mode ``uvuv``, unweighted, outputs sorted.
 
     >>> str(full("2x1o", "3x0e").irreps_out)
     '6x1o'
@@ -126,7 +126,7 @@ def tensor_square(
     irrep_normalization: str = "component",
     **options: Unpack[SquarePlanning],
 ) -> Plan:
-    """The product of a tensor with itself, each symmetric pair once.
+    """A tensor times itself, each symmetric pair once.
 
     Without ``irreps_out``: unweighted, one segment per path (``uvuv``, ``uvu<v``, ``uuu``).  With: fully connected,
     weighted (``uvw``, ``u<vw``, ``uuw``).
@@ -161,9 +161,7 @@ def tensor_square(
 
 
 def _symmetric_pairs(irreps: Irreps, modes: tuple[str, str, str], normalization: str, allowed: set[Irrep] | None):
-    """Yield (i1, i2, mode, irrep, scale), each unordered pair of copies once; ``modes``: of two segments, of two
-    copies in one segment, of a copy with itself.
-    """
+    """Yield (i1, i2, mode, irrep, scale); ``modes``: of two segments, two copies of one, a copy with itself."""
     apart, pairs, same = modes
     generic, diagonal = _SQUARE_SCALES[normalization]
     for i1, i2, ir in _coupled_segments(irreps, irreps, allowed):

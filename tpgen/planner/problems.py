@@ -1,4 +1,4 @@
-"""Named plans of real networks, for tests and benchmarks."""
+"""Plans of real networks, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SH2, SH3 = "1x0e+1x1o+1x2e", "1x0e+1x1o+1x2e+1x3o"  # spherical harmonics of an 
 
 @dataclass(frozen=True)
 class Problem:
-    """Plan of a known network, with its usual batch size."""
+    """Plan of a known network, with usual ``rows``."""
 
     name: str
     about: str
@@ -177,7 +177,7 @@ SUITES: tuple[str, ...] = tuple(dict.fromkeys(problem.suite for problem in _ALL)
 
 
 def find_problem(name: str) -> Problem:
-    """Find a product's problem by name; `PlanError` lists known names.
+    """Product problem of this name; `PlanError` lists known names.
 
     >>> find_problem("mace-large").plan.weight_numel
     2176

@@ -1,4 +1,4 @@
-"""Plan a tensor product: irreps and instructions become paths."""
+"""Plan tensor products."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tpgen.planner.strict import boolean, check, entries, index, irreps, list_of
 def product_operands(
     ends: Mapping[str, Irreps], slices: Sequence[WeightSlice | None], rows: str
 ) -> tuple[Operand, ...]:
-    """Inputs, flat weights ``w`` (row rule ``rows``) and output, from irreps by name, output last."""
+    """Inputs, weights ``w`` and output; ``ends``: irreps by name, output last."""
     numel = max((s.stop for s in slices if s is not None), default=0)
     weights = Operand("w", Irreps(f"{numel}x0e"), weights=True, rows=rows)
     *inputs, out = (Operand(name, irreps) for name, irreps in ends.items())
@@ -35,7 +35,7 @@ def product_operands(
 
 
 def weight_slices(shapes: Sequence[tuple[int, ...] | None]) -> tuple[WeightSlice | None, ...]:
-    """Lay out weights one after another; None for a None shape."""
+    """Lay weights one after another; None for a None shape."""
     starts = accumulate((0 if s is None else prod(s) for s in shapes), initial=0)
     return tuple(None if s is None else WeightSlice(start, s) for start, s in zip(starts, shapes, strict=False))
 
@@ -53,12 +53,11 @@ def make_plan(
     path_normalization: str = "element",
     shared_weights: bool = True,
 ) -> Plan:
-    """Plan the tensor product of two representations.
+    """Plan a tensor product, with the parameters of `e3nn.o3.TensorProduct`.
 
-    Parameters are those of `e3nn.o3.TensorProduct`; ``instructions`` are tuples ``(i_in1, i_in2, i_out, mode,
-    has_weight[, path_weight])``.
+    ``instructions``: tuples ``(i_in1, i_in2, i_out, mode, has_weight[, path_weight])``.
 
-    Raises `PlanError` naming the instruction and the broken rule.
+    Raises `PlanError` naming instruction and broken rule.
 
     >>> plan = make_plan("8x1o", "1x1o", "8x0e + 8x1e", [(0, 0, 0, "uvu", True), (0, 0, 1, "uvu", True)])
     >>> plan.weight_numel, [path.weight.start for path in plan.paths]
@@ -68,7 +67,7 @@ def make_plan(
     ends = {name: parse_irreps(value, name) for name, value in given.items()}
     spreads = {"in1_var": in1_var, "in2_var": in2_var, "out_var": out_var}
     pairs = zip(spreads.items(), ends.values(), strict=True)
-    variances = {name: _check_variances(name, values, irreps) for (name, values), irreps in pairs}
+    variances = {name: _parse_variances(name, values, irreps) for (name, values), irreps in pairs}
     check_known("irrep_normalization", [irrep_normalization], tuple(IRREP_NORMALIZATIONS), PlanError)
     check_known("path_normalization", [path_normalization], tuple(PATH_NORMALIZATIONS), PlanError)
     asked = parse_instructions(instructions)
@@ -170,7 +169,7 @@ def _check_selection_rules(where: str, ir1: Irrep, ir2: Irrep, ir3: Irrep, spell
         )
 
 
-def _check_variances(name: str, values: Sequence[float] | None, ends: Irreps) -> tuple[float, ...]:
+def _parse_variances(name: str, values: Sequence[float] | None, ends: Irreps) -> tuple[float, ...]:
     if values is None:
         return (1.0,) * len(ends)
     try:

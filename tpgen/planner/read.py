@@ -16,7 +16,7 @@ MAKERS: dict[str, Maker] = {maker.format: maker for maker in (PRODUCT, LINEAR, P
 def read_plan(text: str) -> Plan:
     """Read a plan from `Plan.to_json`.
 
-    Raises `PlanError` naming a missing, unknown or invalid field.
+    Raises `PlanError` naming the wrong field.
 
     >>> from tpgen.planner.product import make_plan
     >>> plan = make_plan("2x0e", "0e", "2x0e", [(0, 0, 0, "uvu", True)])

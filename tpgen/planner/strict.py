@@ -22,7 +22,7 @@ Reader = Callable[[str, Any], Any]  # (name of the field, what stands there) -> 
 def read_fields(fields: Mapping[str, Any], readers: Mapping[str, Reader]) -> dict[str, Any]:
     """Apply each field's reader to a JSON object.
 
-    Raises `PlanError` naming a missing, unknown or invalid field.
+    Raises `PlanError` naming the wrong field.
 
     >>> read_fields({"on": True}, {"on": boolean})
     {'on': True}
@@ -55,13 +55,13 @@ def _reject_constant(name: str) -> float:
 
 
 def check(condition: bool, name: str, rule: str, value: object) -> None:
-    """Raise `PlanError` with field, rule and value unless ``condition`` holds."""
+    """Raise `PlanError` unless ``condition`` holds."""
     if not condition:
         raise PlanError(f"plan field {name!r}: {rule}, got {str(value)[:80]!r}")
 
 
 def one_of(known: Collection[str]) -> Reader:
-    """Reader of one of the known names."""
+    """Reader of known names."""
 
     def read(name: str, value: Any) -> Any:
         check(isinstance(value, str) and value in known, name, f"must be one of {', '.join(known)}", value)
@@ -71,13 +71,13 @@ def one_of(known: Collection[str]) -> Reader:
 
 
 def irreps(name: str, value: Any) -> str:
-    """Read irreps as text, with bounded degrees and dimension."""
+    """Read irreps as text, of bounded dimension."""
     check(isinstance(value, str) and len(value) < 2**16, name, "must be irreps as text, like '8x0e+4x1o'", value)
     dim = 0
     for part in value.split("+") if value.strip() else []:
         mul, x, ir = part.strip().rpartition("x")
         degree, parity = ir[:-1], ir[-1:]
-        readable = _digits(degree) and parity in ("e", "o") and (not x or _digits(mul))
+        readable = _is_short_number(degree) and parity in ("e", "o") and (not x or _is_short_number(mul))
         check(readable, name, "has an unreadable entry", part)
         check(int(degree) <= MAX_READ_DEGREE, name, f"degrees go up to {MAX_READ_DEGREE}", part)
         dim += (int(mul) if x else 1) * (2 * int(degree) + 1)
@@ -85,7 +85,7 @@ def irreps(name: str, value: Any) -> str:
     return value
 
 
-def _digits(text: str) -> bool:
+def _is_short_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 9
 
 
@@ -107,17 +107,19 @@ real = partial(number, least=-1e300, most=1e300)  # a finite number of either si
 
 
 def boolean(name: str, value: Any) -> bool:
+    """Read true or false."""
     check(type(value) is bool, name, "must be true or false", value)
     return value
 
 
 def weight_sharing(name: str, value: Any) -> bool | str:
-    """Read whether rows share weights: true, false or ``element``."""
+    """Read true, false or ``element``."""
     check(type(value) is bool or value == "element", name, "must be true, false or 'element'", value)
     return value
 
 
 def text(name: str, value: Any) -> str:
+    """Read any text."""
     check(isinstance(value, str), name, "must be text", value)
     return value
 
@@ -138,15 +140,15 @@ def list_of(read: Reader, what: str) -> Reader:
 
 
 def entries(read: Callable[[str, list], Any], length: int, what: str, most: int = MAX_INSTRUCTIONS) -> Reader:
-    """Reader of at most ``most`` instructions, each a list of ``length`` values."""
+    """Reader of at most ``most`` lists of ``length`` values."""
 
-    def read_entries(name: str, value: Any) -> list:
+    def read_list_of_entries(name: str, value: Any) -> list:
         fits = isinstance(value, list) and len(value) <= most
         check(fits, name, f"must be a list of {what}", value)
-        return [read_entry(f"{name}[{n}]", entry) for n, entry in enumerate(value)]
+        return [read_entry_of_length(f"{name}[{n}]", entry) for n, entry in enumerate(value)]
 
-    def read_entry(where: str, entry: Any) -> Any:
+    def read_entry_of_length(where: str, entry: Any) -> Any:
         check(isinstance(entry, list) and len(entry) == length, where, f"must be a list of {length} values", entry)
         return read(where, entry)
 
-    return read_entries
+    return read_list_of_entries

@@ -1,1 +1,1 @@
-"""Whole networks: modules of e3nn and of known projects compute with tpgen's kernels."""
+"""Modules of whole networks compute with tpgen."""

@@ -1,7 +1,4 @@
-"""Table of adapters, which find swaps of modules of other projects than e3nn.
-
-An adapter ``(network, options) -> list of Swap and Kept`` is imported at first use.
-"""
+"""Adapters, which find swaps of modules of other projects than e3nn."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ CASTS: dict[str, str] = {"sevenn": "tpgen.networks.conversion.projects.sevennet:
 
 
 def register_adapter(package: str, adapter: Adapter | str) -> None:
-    """Let `convert` call an adapter for networks with modules of a package.
+    """Let `convert` call ``adapter(network, options)``, which yields `Swap` and `Kept`, for modules of a package.
 
     >>> register_adapter("my_potentials", "my_potentials.speed:swaps")
     >>> ADAPTERS.pop("my_potentials")
@@ -41,29 +38,29 @@ def register_adapter(package: str, adapter: Adapter | str) -> None:
 
 
 def adapters_for(network: nn.Module) -> list[Adapter]:
-    """Adapters of the projects with modules in a network."""
+    """Adapters of the projects in a network."""
     packages = packages_in(network)
     return [_load_adapter(package, adapter) for package, adapter in ADAPTERS.items() if package in packages]
 
 
 def cast_projects_to_float64(network: nn.Module) -> None:
-    """Make modules of known projects that cast to float32 cast to float64, in place."""
+    """Let modules that cast to float32 cast to float64, in place."""
     for package in packages_in(network) & CASTS.keys():
         resolve_name(CASTS[package])(network)
 
 
 def packages_in(network: nn.Module) -> set[str]:
-    """Packages of all modules, by name."""
+    """Package names of all modules."""
     return {package for module in network.modules() for package in packages_of(module)}
 
 
 def packages_of(module: nn.Module) -> set[str]:
-    """Packages of a module's class and bases."""
+    """Package names of a module's class and bases."""
     return {module_name_of(cls).partition(".")[0] for cls in type(module).__mro__}
 
 
 def kept_in_packages(network: nn.Module) -> Iterable[Kept]:
-    """Yield the first packaged module of each known project whose installed code differs."""
+    """Yield a `Kept` per known project whose installed code differs from packaged code."""
     for project, modules in foreign_modules(network).items():
         if project == "e3nn" or project in ADAPTERS:
             yield Kept(

@@ -1,4 +1,4 @@
-"""Calls and derivatives of networks, with errors that name the cause: inputs or tpgen."""
+"""Calls and derivatives of networks, with errors that blame inputs or tpgen."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class GraphError(TpgenError):
 
 @contextmanager
 def blame_conversion(network: nn.Module) -> Iterator[None]:
-    """Turn errors inside into errors of the conversion: the stock network took the inputs."""
+    """Turn errors inside into a `TpgenError` that blames the conversion."""
     try:
         yield
     except (CallError, GraphError) as error:
@@ -56,7 +56,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def call_network(network: nn.Module, given: list[Any]) -> Any:
-    """Call a network; raises `BackendError` if a kernel fails, else `CallError`, which blames the inputs."""
+    """Call a network; raises `BackendError` if a kernel fails, else `CallError`."""
     try:
         return network(*given)
     except BackendError as error:
@@ -92,7 +92,7 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def fresh_inputs(inputs: Sequence[Any], tracked: bool = False) -> list[Any]:
-    """Detached copies of inputs, which require gradients as before, or all if ``tracked``."""
+    """Detached inputs, which require gradients as before, or all if ``tracked``."""
     return pytree.tree_map(
         lambda a: (
             a.detach().requires_grad_(is_floating(a) and (tracked or a.requires_grad)) if isinstance(a, Tensor) else a
@@ -102,7 +102,7 @@ def fresh_inputs(inputs: Sequence[Any], tracked: bool = False) -> list[Any]:
 
 
 def call_and_differentiate(network: nn.Module, inputs: Sequence[Any]) -> None:
-    """Call a network, and compute gradients by parameters and inputs that require any; by all inputs if none does."""
+    """Call a network, and compute gradients by all that requires any, else by inputs."""
     wanted: list[Tensor] = [p for p in network.parameters() if p.requires_grad]
     given = fresh_inputs(inputs)
     if not wanted and not _tensors_requiring_grad(given):
@@ -118,7 +118,7 @@ def _tensors_requiring_grad(values: Any) -> list[Tensor]:
 
 
 def outputs_of(network: nn.Module, inputs: Sequence[Any]) -> NamedTensors:
-    """Outputs by name, for inputs in float64."""
+    """Outputs by name, of inputs cast to float64."""
     return outputs_and_derivatives(network, inputs, tracked=False, orders=0)[0]
 
 
@@ -135,7 +135,7 @@ def derivatives_of(network: nn.Module, inputs: Sequence[Any]) -> dict[str, Named
 def outputs_and_derivatives(
     network: nn.Module, inputs: Sequence[Any], tracked: bool, orders: int = 2
 ) -> list[NamedTensors]:
-    """Outputs, then gradients of each order by parameters and, if ``tracked``, by inputs, in float64."""
+    """Outputs, then gradients of each order, by parameters and, if ``tracked``, inputs."""
     with restored(network):
         torch.manual_seed(0)  # the same masks of dropout in both
         given = pytree.tree_map(lambda a: _float64_leaf(a, tracked) if is_floating(a) else a, list(inputs))

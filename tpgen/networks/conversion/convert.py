@@ -68,11 +68,11 @@ def convert(
 ) -> _Network:
     """Convert a network in place: modules of e3nn and of known projects compute with tpgen.
 
-    Only classes change: each module stays the same object with its parameters, buffers, names and hooks.  So a
-    state_dict loads into the stock network and back, and optimisers, averages of weights and wrappers stay valid.  All
-    swaps succeed or none is made.  A module that stays gets a warning and a row of the report, with the reason.
+    Only classes change: modules keep identity, parameters, buffers, names and hooks.  So a state_dict loads into the
+    stock network and back, and optimisers, averages of weights and wrappers stay valid.  A module that stays gets a
+    warning and a row of the report, with the reason.
 
-    Raises `TpgenError` if nothing can be converted or the proof fails; the network is then unchanged.
+    Raises `TpgenError` if nothing can be converted or the proof fails.  Errors leave the network unchanged.
 
     >>> from e3nn import o3
     >>> network = nn.ModuleDict({"tp": o3.FullTensorProduct("2x1o", "1o")})
@@ -84,27 +84,27 @@ def convert(
     Parameters
     ----------
     network
-        any module, or a list, a dict or an object, such as a calculator, that holds networks.
+        a module, or a list, dict or object, such as a calculator, that holds networks.
     keep, only
-        modules to leave out, and modules to convert alone: names of modules, with all parts, or of classes, as in the
-        report: ``keep=["layers.0", "e3nn.Linear"]``.  ``*`` matches any text.
+        modules to leave out, or to convert alone: names of modules, with all parts, or of classes, as in the report:
+        ``keep=["layers.0", "e3nn.Linear"]``.  ``*`` matches any text.
     radial
-        ``"spline"`` replaces nets of lengths by cubic splines, on a CPU, for inference: slopes err by a millionth of
-        the largest at most, and gradients of parameters raise an error.
+        ``"spline"`` replaces nets of lengths by cubic splines, for inference on a CPU: slopes err by at most a
+        millionth of the largest, and gradients of parameters raise an error.
     program
-        whether calls run the network as one program: ``"auto"`` builds the program in another process, for calls that
-        came ten times and take less than 250 ms; True builds at the first call.  `tpgen.ready` waits for the program.
-        A program sums in another order: False keeps the bits of results.
+        whether calls run as one program: ``"auto"`` builds one in another process, for calls that came ten times and
+        take under 250 ms; True builds at the first call.  `tpgen.ready` waits for the program.  Programs sum in another
+        order: False keeps the bits of results.
     prove
-        arguments of a call: compares outputs, gradients and second derivatives with stock in float64, without splines,
-        and reports errors of splines.
+        arguments of a call: compares outputs, gradients and second derivatives with stock in float64; reports errors of
+        splines apart.
     measure
         arguments of a call: times both networks.
     report
-        function of the `Conversion`, as in ``report=print``; `conversion_report` returns the value later.
+        function of the `Conversion`, as in ``report=print``; see `conversion_report`.
     options
-        of the new modules: ``strategy``, ``backend``, ``streams``, ``dynamic``, ``fullgraph``, ``mode`` and
-        ``max_bytes``, as for `TensorProduct`.
+        ``strategy``, ``backend``, ``streams``, ``dynamic``, ``fullgraph``, ``mode`` and ``max_bytes``, as for
+        `TensorProduct`.
     """
     networks = networks_of("convert", network)
     given: dict[str, Any] = {**options}
@@ -202,10 +202,10 @@ def _call_report(report: Callable[[Conversion], object], conversion: Conversion,
 
 
 def restore(network: _Network) -> _Network:
-    """Undo `convert`: give every module its class back, with its present parameters.
+    """Undo `convert`: every module gets its class back and keeps present parameters.
 
-    Raises `TpgenError` if no module is converted, if a class changed since, or if a module was converted with its
-    holder. The network is then unchanged.
+    Raises `TpgenError`, without changes, if no module is converted, if a class changed since, or if a module was
+    converted with its holder.
     """
     networks = networks_of("restore", network)
     for one in networks:
@@ -221,10 +221,10 @@ def restore(network: _Network) -> _Network:
 
 
 def conversion_report(network: Any, *, prove: _Inputs | None = None, measure: _Inputs | None = None) -> Conversion:
-    """Report which modules of a network compute with tpgen, which could, and which cannot and why.
+    """Report which modules compute with tpgen, which could, and which cannot and why.
 
-    ``prove`` and ``measure``, arguments of a call, compare the stock network with the converted one.  The report prints
-    itself and has `to_json`.
+    ``prove`` and ``measure``, arguments of a call, compare stock and converted network.  The report prints itself and
+    has `to_json`.
     """
     network = network_of("conversion_report", network)
     with with_installed_classes(network):
@@ -250,7 +250,7 @@ def _make_report(network: nn.Module, to_prove: _Inputs | None, to_measure: _Inpu
 
 
 def collect(network: nn.Module, options: dict[str, Any]) -> list[SwapOrKept]:
-    """Find a `Swap` or a `Kept` for each module, by adapters and by the rules for e3nn."""
+    """`Swap` or `Kept` of each module that adapters or e3nn's rules know."""
     with with_installed_classes(network):
         return [*_find_swaps(network, options), *kept_in_packages(network)]
 

@@ -1,4 +1,4 @@
-"""Swap of e3nn's `Gate`: one kernel for copies, activations and product."""
+"""Swap of e3nn's `Gate`: one kernel."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 

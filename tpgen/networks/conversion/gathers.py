@@ -1,4 +1,4 @@
-"""Rows that a network gathers from results of a layer, postponed until code reads the rows."""
+"""Gathers from a layer's results, postponed until code reads the rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORTH_SELECTING, WORTH_WAITING = 50_000, 250_000
 
 
 class Gatherable(PlainTensor):
-    """Results ``(rows, numbers)`` of a layer: a tensor whose rows are gathered fast or postponed.
+    """Results ``(rows, numbers)`` of a layer, with fast or postponed gathers of rows.
 
     Printing, copying or saving makes the object a plain `Tensor`.
     """
@@ -28,18 +28,18 @@ class Gatherable(PlainTensor):
 
     @staticmethod
     def of(layer: Any, x: Tensor) -> Tensor:
-        """Make ``x``, results of a layer, a `Gatherable` if possible; return ``x``."""
+        """Make results ``x`` a `Gatherable` if possible; return ``x``."""
         if type(x) is Tensor and x.dim() == 2 and not torch.compiler.is_compiling() and is_usual(x):
             x.__class__ = Gatherable
             x._tpgen_layer = layer  # type: ignore[attr-defined]
         return x
 
     def __getitem__(self, index: Any) -> Tensor:
-        return _gather(self, index, super().__getitem__)
+        return _gather_or_postpone(self, index, super().__getitem__)
 
     def index_select(self, dim: Any, index: Any) -> Tensor:
         if dim in (0, -2):
-            return _gather(self, index, lambda index: super(Gatherable, self).index_select(0, index))
+            return _gather_or_postpone(self, index, lambda index: super(Gatherable, self).index_select(0, index))
         return super().index_select(dim, index)
 
     def detach(self) -> Tensor:
@@ -61,7 +61,6 @@ class Gatherable(PlainTensor):
         return self
 
     def _compute_postponed_gathers(self) -> None:
-        """Compute now the postponed rows that were gathered from this tensor, as it may be written to next."""
         for waiting in self.__dict__.pop("_tpgen_waiting", ()):
             if (call := waiting()) is not None:
                 call.settle()
@@ -90,12 +89,12 @@ class GatheredRows(Postponed):
     layer: Any
 
     def computed(self) -> Tensor:
-        """Gather now, and let the layer postpone no gather for a while."""
+        """Gather now; the layer postpones no gather for a while."""
         self.layer.rest_of_gathers = REST
         return super().computed()
 
     def results_and_index(self) -> tuple[Tensor, Tensor] | None:
-        """Results of the layer and index, for a kernel that gathers; None if no longer valid."""
+        """The layer's results and index, for a kernel that gathers; None if no longer valid."""
         if not self.open or not self.made.state_is_unchanged or self.made.is_written_to:
             return None
         self.used = True
@@ -108,7 +107,7 @@ def waiting_source(x: Any) -> Any:
     return x.made.operands[0] if isinstance(x, GatheredRows) and x.open else x
 
 
-def _gather(x: Gatherable, index: Any, stock: Callable[[Any], Tensor]) -> Tensor:
+def _gather_or_postpone(x: Gatherable, index: Any, stock: Callable[[Any], Tensor]) -> Tensor:
     if type(index) is not Tensor or index.dim() != 1 or index.dtype != torch.int64 or not index.is_cpu:
         return stock(index)
     numbers = index.numel() * x.shape[1]
@@ -117,12 +116,12 @@ def _gather(x: Gatherable, index: Any, stock: Callable[[Any], Tensor]) -> Tensor
     if not is_within(index, len(x)):
         return stock(index)
     if numbers >= WORTH_WAITING and _may_postpone_gather(x):
-        rows = GatheredRows.of(_select, (x, index), (len(index), x.shape[1]))
+        rows = GatheredRows.of(_select_rows, (x, index), (len(index), x.shape[1]))
         rows.layer = x._tpgen_layer
         waiting = [one for one in getattr(x, "_tpgen_waiting", ()) if one() is not None]
         x._tpgen_waiting = [*waiting, ref(rows.made)]  # type: ignore[attr-defined]
         return rows
-    return _select(x, index)
+    return _select_rows(x, index)
 
 
 def _may_postpone_gather(x: Gatherable) -> bool:
@@ -132,7 +131,7 @@ def _may_postpone_gather(x: Gatherable) -> bool:
     return may_postpone(x._tpgen_layer, "rest_of_gathers")
 
 
-def _select(x: Tensor, index: Tensor) -> Tensor:
+def _select_rows(x: Tensor, index: Tensor) -> Tensor:
     return torch.index_select(x, 0, index)
 
 

@@ -33,8 +33,8 @@ _NOW = "tpgen polynomial, kernel (float32 and float64 on the CPU, e3nn's own els
 def run_harmonics(tensors: list[Tensor], shared: list[Tensor], dim: int, description: str, call: str) -> Tensor:
     """Evaluate a polynomial of one channel, without weights; returns ``(..., dim)``.
 
-    ``tensors`` are ``(..., components)``; ``shared``, without channels and last in the plan, are ``(components,)``.
-    ``description`` is the plan as JSON, ``call`` its `forward_call` as text.
+    ``tensors``: ``(..., components)``; ``shared``, operands without channels, last in the plan: ``(components,)``.
+    ``description``: the plan as JSON; ``call``: its `forward_call` as text.
     """
     # rows as channels of one row: vectors of a kernel run over channels, and one channel would fill one lane of each
     given = [x.reshape(1, -1) for x in tensors] + [x.reshape(1, -1) for x in shared]

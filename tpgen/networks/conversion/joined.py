@@ -1,4 +1,4 @@
-"""A linear layer and the following layer by species as one layer with matrices of each species."""
+"""Linear layers joined with the following product by species."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class JoinedLayers:
     chains: tuple[tuple[int, Path, Path], ...]  # a path of the plan, and one of each layer that it is made of
 
     def apply(self, x: Tensor, first: Tensor, second: Tensor, rows: Tensor, factor: float) -> Tensor | None:
-        """``factor`` times the product, by one-hot ``rows``, of the linear layer of ``x``.
+        """Apply both layers, with weights ``first`` and ``second``, to ``x`` and one-hot ``rows``, times ``factor``.
 
-        ``first`` and ``second`` are the weights.  None if rows are not one-hot or need a gradient, or without a kernel.
+        None if rows are not one-hot or need a gradient, or without a kernel.
         """
         if not is_usual(x, first, second, rows) or autocasting(x.device) or rows.requires_grad:
             return None
@@ -58,7 +58,7 @@ class JoinedLayers:
         return torch.cat([found[n].flatten(-2) for n in sorted(found)], -1)
 
     def _cached_matrices(self, first: Tensor, second: Tensor, species: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-        """Species seen so far, and matrices of all species, zeros for unseen species."""
+        """Species seen so far, and matrices of all species, zeros if unseen."""
         known, had, found = _made.get(self, (None, frozenset(), None))
         present = torch.bincount(species).nonzero().flatten().tolist()
         union = had.union(present)
@@ -86,7 +86,7 @@ _made: WeakKeyDictionary[JoinedLayers, tuple[tuple, frozenset[int], Tensor]] = W
 
 
 def join_layers(linear: Plan, product: SpeciesProduct) -> JoinedLayers | None:
-    """Join a linear layer and a product of its results; None without a kernel."""
+    """Join a linear layer and a product of its results; None if impossible."""
     if linear.bias_numel or linear.f_in is not None or linear.operand("w").rows != SHARED:
         return None
     if linear.irreps_out != product.plan.irreps_in:
@@ -114,6 +114,8 @@ def _checksum_vector(count: int, end: int, dtype: torch.dtype) -> Tensor:
 
 
 class _JoinedMatrices(torch.autograd.Function):
+    """Matrices ``made``, with gradients by both layers' weights."""
+
     @staticmethod
     def forward(
         ctx: Any, made: Tensor, layers: JoinedLayers, chosen: Tensor, factor: float, first: Tensor, second: Tensor

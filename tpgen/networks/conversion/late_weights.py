@@ -1,10 +1,8 @@
-r"""Sums of products over edges, taken before the last layer of the net that makes the weights.
+r"""Sums of products over edges, before the last layer M of the net that makes the weights h M.
 
-With weights :math:`w_e = h_e M`, M the matrix of the last layer, the sum over edges of a node is
+.. math:: \sum x \otimes_{hM} y = (\sum h \otimes x \otimes y) M
 
-.. math:: \sum_e x_e \otimes_{h_e M} y_e = \Big(\sum_e h_e \otimes (x_e \otimes y_e)\Big) M.
-
-M multiplies once for each node, not each edge, which pays in products that mix all copies.
+M multiplies once per node, not per edge.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ MOST_SUMS = 2**22  # numbers of sums at a time: more of them are memory that is 
 
 @dataclass(frozen=True)
 class LateWeights:
-    """Plans for products with weights ``h M``, summed by node before the multiplication by ``M``."""
+    """Plans of products with weights ``h M``, summed by node before the factor ``M``."""
 
     plan: Plan
     product: Plan  # of x and y, path by path
@@ -48,7 +46,7 @@ class LateWeights:
     outputs: tuple[tuple[int, ...], ...]  # the paths of each slot of the result
 
     def is_worth(self, edges: int | None, nodes: int | None, hidden: int) -> bool:
-        """Whether the sum before the last layer is faster; True for unknown sizes."""
+        """Whether to sum first is faster; True for unknown sizes."""
         if edges is None or nodes is None:
             return True
         now = edges * hidden * self.plan.weight_numel
@@ -57,19 +55,21 @@ class LateWeights:
         return now >= WORTH_LATE and _FEWER * late < now
 
     def sum_by_node(self, x: Tensor, y: Tensor, h: Tensor, matrix: Tensor, nodes: Tensor, count: Any) -> Tensor:
-        """Sums ``(count, out)`` of products by node, differentiable to any order except by ``nodes``.
+        """Sums ``(count, out)`` of products by node, differentiable to any order.
 
         ``x (rows, in1)``, ``y (rows, in2)``, ``h (rows, hidden)``, ``matrix (hidden, numel)``, int64 ``nodes (rows,)``.
         """
         products = kernel_product(x, y, None, describe(self.product))
         width = self.outer.irreps_in.dim
         missing = -h.shape[1] % width
-        parts = pad(h, (0, missing)).split(width, 1), self._weights_of_parts(pad(matrix, (0, 0, 0, missing)), width)
+        parts = (
+            pad(h, (0, missing)).split(width, 1),
+            self._mixing_weights_of_parts(pad(matrix, (0, 0, 0, missing)), width),
+        )
         found = [self._sum_columns(products, *part, nodes, count) for part in zip(*parts, strict=True)]
         return reduce(torch.add, found)
 
-    def _weights_of_parts(self, matrix: Tensor, width: int) -> list[Tensor]:
-        """Weights of the last linear layer for each ``width`` rows of the matrix."""
+    def _mixing_weights_of_parts(self, matrix: Tensor, width: int) -> list[Tensor]:
         slices = matrix.split([prod(p.weight.shape) for p in self.plan.paths if p.weight is not None], 1)
         by_output = [torch.cat([slices[n] for n in paths], 1).split(width) for paths in self.outputs]
         return [torch.cat([x.flatten() for x in part]) for part in zip(*by_output, strict=True)]
@@ -85,13 +85,13 @@ _OUTER = opening_text("w")
 
 
 def mixes_copies(plan: Plan) -> bool:
-    """Whether all paths are `uvw`, with weights of each row."""
+    """Whether all paths are `uvw`, with weights per row."""
     ways = {(p.mode.name, p.weight is not None) for p in plan.paths}
     return ways == {("uvw", True)} and plan.operand("w").rows == ROW
 
 
 def late_weights(plan: Plan, hidden: int, nodes: int | None) -> LateWeights | None:
-    """Plan the sum of a product before a last layer of ``hidden`` inputs; None without kernels or `mixes_copies`."""
+    """Plan sums before a last layer of ``hidden`` inputs; None without kernels or `mixes_copies`."""
     if not mixes_copies(plan):
         return None
     products = sum(p.in1.mul * p.in2.mul * p.out.ir.dim for p in plan.paths)

@@ -82,7 +82,7 @@ def _has_channels(layer: Any) -> bool:
 
 
 def linear_plan_of(layer: Any) -> Plan | None:
-    """Plan of a built layer, from instructions and coefficients; None if no plan fits."""
+    """Plan of a built layer; None if no plan has its coefficients."""
     paths = [i for i in layer.instructions if i.i_in != -1]
     biased = {i.i_out for i in layer.instructions if i.i_in == -1}
     f_in, f_out = layer.weight.shape[:2] if layer.weight.dim() == 3 else (None, None)

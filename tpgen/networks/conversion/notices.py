@@ -33,12 +33,12 @@ def _warn_once(text: str) -> None:
 
 
 def kernels_take(x: Tensor) -> bool:
-    """Whether kernels of polynomials support the device and dtype of a tensor."""
+    """Whether polynomial kernels take a tensor's device and dtype."""
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64, torch.bfloat16)
 
 
 def program_kernels_take(x: Tensor) -> bool:
-    """As `kernels_take`, in programs on a GPU."""
+    """Whether kernels of a program on a GPU take a tensor."""
     if not x.is_cuda or recorded_program() is None:
         return False
     target = kernel_target(x.dtype, x.device)
@@ -46,7 +46,7 @@ def program_kernels_take(x: Tensor) -> bool:
 
 
 def kernels_take_or_warn(x: Tensor, otherwise: str) -> bool:
-    """As `kernels_take`; if not, warn once that ``otherwise``, some other code, runs."""
+    """As `kernels_take`; if False, warn once that ``otherwise`` runs."""
     good = kernels_take(x)
     if not good and not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
         if not torch.compiler.is_compiling():

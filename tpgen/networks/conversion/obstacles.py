@@ -1,4 +1,4 @@
-"""Reasons to keep a module: a swap would lose code that users added."""
+"""Reasons to keep a module."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOOKED = "of hooks inside it, which would no longer run: hook the module itself"
 
 
 def why_not_swapped(module: nn.Module, known: Mapping[type[nn.Module], Any], program: str) -> str | None:
-    """Why a module of a ``known`` class or a subclass must stay; a swap never calls child ``program``."""
+    """Why a module of a ``known`` class or subclass must stay, or None; swaps never call child ``program``."""
     if parametrize.is_parametrized(module):
         names = ", ".join(name for name, _ in module.parametrizations.named_children())  # type: ignore[union-attr]
         return f"{names} parametrised: convert first, then parametrise"
@@ -42,7 +42,7 @@ def why_not_swapped(module: nn.Module, known: Mapping[type[nn.Module], Any], pro
 
 
 def own_code(module: nn.Module, base: type[nn.Module]) -> list[str]:
-    """Names defined by classes between a module's class and ``base`` that may change results."""
+    """Names that a module's class adds to ``base`` and that may change results."""
     lineage = type(module).__mro__
     defined = [(name, made) for cls in lineage[: lineage.index(base)] for name, made in vars(cls).items()]
     return sorted(
@@ -94,19 +94,19 @@ def _call_only_forwards(name: str, attribute: Any, base: type[nn.Module]) -> boo
 
 
 def stock_class(module: nn.Module, known: Iterable[type[nn.Module]]) -> type[nn.Module]:
-    """The nearest of the ``known`` classes among a module's class and bases."""
+    """The nearest ``known`` class among a module's class and bases."""
     return next(cls for cls in type(module).__mro__ if cls in known)
 
 
 def why_patched(module: nn.Module) -> str | None:
-    """Why a module with a forward on the instance must stay; None for other modules."""
+    """Reason if the instance has its own forward, else None."""
     return (
         "its forward is replaced on the instance: put it back before converting" if "forward" in vars(module) else None
     )
 
 
 def not_fused(network: nn.Module, block: nn.Module, name: str) -> str | None:
-    """Why a block must still gather for product ``name`` and sum, or None: a fused product gets nodes, not edges."""
+    """Why gather, product ``name`` and sum of a block cannot be one call, or None."""
     product = block.get_submodule(name)
     if has_hooks(product):
         return f"hooks on {name}, which see edges: its product alone is converted; convert first, then hook"
@@ -128,18 +128,18 @@ def has_hooks(module: Any) -> bool:
 
 
 def idle_hooks(module: nn.Module) -> str:
-    """Note for the report on hooks of e3nn's programs that a converted module never calls."""
+    """Text on hooks that a converted module never calls; empty without any."""
     names = [name for name in _PROGRAMS if has_hooks(vars(module).get("_modules", {}).get(name))]
     return f"; hooks on {', '.join(names)} do not run: hook the module itself" if names else ""
 
 
 def is_hooked_or_patched(module: Any) -> bool:
-    """Whether a module has hooks, or a forward on the instance."""
+    """Whether a module has hooks or a replaced forward."""
     return has_hooks(module) or "forward" in module.__dict__
 
 
 def count_places(network: nn.Module, module: nn.Module) -> int:
-    """In how many places a network holds a module."""
+    """How often a network holds a module."""
     return sum(child is module for holder in network.modules() for child in holder._modules.values())
 
 
@@ -151,7 +151,7 @@ def allows_kernels(options: Mapping[str, Any]) -> bool:
 def kernel_plan(
     module: nn.Module, options: Mapping[str, Any], make: Callable[[], Plan], like: Tensor | None = None
 ) -> Plan | Kept:
-    """``make()``, or `Kept` if no kernel runs this plan in dtype and on device of ``like``."""
+    """``make()``, or `Kept` if no kernel runs the plan in dtype and on device of ``like``."""
     if not allows_kernels(options):
         return Kept(module, f"for kernels alone, and strategy={options['strategy']!r} was asked for")
     try:
@@ -164,5 +164,5 @@ def kernel_plan(
 
 
 def polynomial_attributes(plan: Plan) -> dict[str, str]:
-    """Attributes of classes that run a polynomial: plan and call as text."""
+    """Attributes of modules that run a polynomial: plan and call as text."""
     return {"_tpgen_plan": plan.to_json(), "_tpgen_call": str(forward_call(plan))}

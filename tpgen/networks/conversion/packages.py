@@ -1,4 +1,4 @@
-"""Networks from `torch.package` files, as of NequIP, whose classes are copies of installed ones.
+"""Networks from `torch.package` files, as of NequIP.
 
 An installed class replaces a packaged class of the same code: equal names, bases and bytecode.
 """
@@ -35,7 +35,7 @@ _MISSING = object()
 
 
 def module_name_of(cls: type) -> str:
-    """Name of the module of a class, without the prefix of a package.
+    """Name of a class's module, without a package's prefix.
 
     >>> module_name_of(nn.Linear)
     'torch.nn.modules.linear'
@@ -50,7 +50,7 @@ def is_packaged(cls: type) -> bool:
 
 @contextmanager
 def with_installed_classes(network: nn.Module) -> Iterator[None]:
-    """Give packaged modules the installed classes of the same code inside the context."""
+    """`switch_to_installed_classes` inside the context."""
     adopted = switch_to_installed_classes(network)
     try:
         yield
@@ -69,14 +69,14 @@ def switch_to_installed_classes(network: nn.Module) -> list[nn.Module]:
 
 
 def switch_to_packaged_classes(modules: Iterable[nn.Module]) -> None:
-    """Undo `switch_to_installed_classes`: give packaged classes back."""
+    """Undo `switch_to_installed_classes`."""
     for module in modules:
         if _FROM in vars(module):
             module.__class__ = vars(module).pop(_FROM)[0]
 
 
 def check_switch_to_packaged_class(module: nn.Module, cls: type) -> None:
-    """Raise `TpgenError` if ``cls``, a module's unconverted class, is no longer its installed class."""
+    """Raise `TpgenError` if ``cls``, a module's stock class, is no longer its installed class."""
     held = vars(module).get(_FROM)
     if held is not None and cls is not held[1]:
         raise TpgenError(
@@ -99,7 +99,7 @@ _installed: WeakKeyDictionary[type, type | None] = WeakKeyDictionary()
 
 
 def installed_class(cls: type) -> type | None:
-    """The installed class of a packaged class's code, or None."""
+    """The installed class of the same code, or None."""
     if cls not in _installed:
         ours = _installed_namesake(cls)
         _installed[cls] = ours if ours is not None and same_code(cls, ours) else None
@@ -120,25 +120,25 @@ def _installed_namesake(cls: type) -> type | None:
 
 
 def same_code(theirs: Any, ours: Any) -> bool:
-    """Whether two classes or functions, with all that these reach, are the same code.
+    """Whether two classes or functions, and all these reach, have the same code.
 
     >>> same_code(lambda x: x + 1, lambda x: x + 1), same_code(lambda x: x + 1, lambda x: x + 2)
     (True, False)
     """
-    return _same(theirs, ours, set())
+    return _are_same(theirs, ours, set())
 
 
 _Seen = set[tuple[int, int]]  # pairs of objects that are compared, or were
 
 
-def _same(theirs: Any, ours: Any, seen: _Seen) -> bool:
+def _are_same(theirs: Any, ours: Any, seen: _Seen) -> bool:
     if theirs is ours or (id(theirs), id(ours)) in seen:  # a pair that is under way is the same if the rest is
         return True
     seen.add((id(theirs), id(ours)))
     for kinds, compare in _KINDS:
         if isinstance(theirs, kinds):
             return isinstance(ours, kinds) and compare(theirs, ours, seen)
-    return _same(type(theirs), type(ours), seen)  # an object is no code, but that of its class
+    return _are_same(type(theirs), type(ours), seen)  # an object is no code, but that of its class
 
 
 def _same_classes(theirs: Any, ours: Any, seen: _Seen) -> bool:
@@ -158,7 +158,7 @@ def _same_functions(theirs: Any, ours: Any, seen: _Seen) -> bool:
         return False
     cells = [[cell.cell_contents for cell in f.__closure__ or ()] for f in (theirs, ours)]
     kept = (theirs.__defaults__, theirs.__kwdefaults__, cells[0]), (ours.__defaults__, ours.__kwdefaults__, cells[1])
-    return _same_lists(*kept, seen) and all(_same(a, b, seen) for a, b in _reached_objects(theirs, ours))
+    return _same_lists(*kept, seen) and all(_are_same(a, b, seen) for a, b in _reached_objects(theirs, ours))
 
 
 def _same_bytecode(theirs: CodeType, ours: CodeType) -> bool:
@@ -190,18 +190,18 @@ def _names_in_code(code: CodeType) -> set[str]:
 
 
 def _same_lists(theirs: Any, ours: Any, seen: _Seen) -> bool:
-    return len(theirs) == len(ours) and all(_same(a, b, seen) for a, b in zip(theirs, ours, strict=True))
+    return len(theirs) == len(ours) and all(_are_same(a, b, seen) for a, b in zip(theirs, ours, strict=True))
 
 
 def _same_maps(theirs: Any, ours: Any, seen: _Seen) -> bool:
-    return theirs.keys() == ours.keys() and all(_same(theirs[name], ours[name], seen) for name in theirs)
+    return theirs.keys() == ours.keys() and all(_are_same(theirs[name], ours[name], seen) for name in theirs)
 
 
-def _compare_part(part: Callable[[Any], Any]) -> Callable[[Any, Any, _Seen], bool]:
-    return lambda theirs, ours, seen: _same(part(theirs), part(ours), seen)
+def _comparison_of_part(part: Callable[[Any], Any]) -> Callable[[Any, Any, _Seen], bool]:
+    return lambda theirs, ours, seen: _are_same(part(theirs), part(ours), seen)
 
 
-def _equal(theirs: Any, ours: Any, _seen: _Seen) -> bool:
+def _are_equal_values(theirs: Any, ours: Any, _seen: _Seen) -> bool:
     return theirs == ours
 
 
@@ -221,14 +221,14 @@ class _Wrapper(metaclass=_WrapsFunction):
 _KINDS: tuple[tuple[Any, Callable[[Any, Any, _Seen], bool]], ...] = (
     (type, _same_classes),
     (FunctionType, _same_functions),
-    ((classmethod, staticmethod, MethodType), _compare_part(lambda held: held.__func__)),
-    (property, _compare_part(lambda held: (held.fget, held.fset, held.fdel))),
-    (_Wrapper, _compare_part(lambda held: held.__wrapped__)),
-    (partial, _compare_part(lambda held: (held.func, held.args, held.keywords))),
+    ((classmethod, staticmethod, MethodType), _comparison_of_part(lambda held: held.__func__)),
+    (property, _comparison_of_part(lambda held: (held.fget, held.fset, held.fdel))),
+    (_Wrapper, _comparison_of_part(lambda held: held.__wrapped__)),
+    (partial, _comparison_of_part(lambda held: (held.func, held.args, held.keywords))),
     (ModuleType, lambda theirs, ours, _seen: _PREFIX.sub("", theirs.__name__) == ours.__name__),
-    (torch.jit.ScriptFunction, _compare_part(lambda held: held.code)),
+    (torch.jit.ScriptFunction, _comparison_of_part(lambda held: held.code)),
     (Tensor, lambda theirs, ours, _seen: torch.equal(theirs, ours)),
     ((list, tuple), _same_lists),
     (dict, _same_maps),
-    ((str, bytes, int, float, complex, frozenset, set, type(None)), _equal),
+    ((str, bytes, int, float, complex, frozenset, set, type(None)), _are_equal_values),
 )

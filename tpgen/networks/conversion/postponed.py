@@ -1,4 +1,4 @@
-"""Tensors whose numbers are computed when code first reads them, since a sum of rows may need no rows."""
+"""Tensors that compute their numbers when code first reads any."""
 
 from __future__ import annotations
 
@@ -33,36 +33,39 @@ _HOOKS = {Tensor.register_hook, Tensor.retain_grad}
 _LIKES = {Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.new_full, Tensor.expand_as, torch.zeros_like}
 
 
-def _call(function: Callable[[], Tensor]) -> Tensor:
+def _call_directly(function: Callable[[], Tensor]) -> Tensor:
     return function()
 
 
 @dataclass
 class PostponedCall:
-    """A function and its operands, with autograd state and counts of writes at the call."""
+    """A function, its operands, and autograd state and write counts at the call."""
 
     function: _Function
     operands: tuple[Tensor, ...]
     tracked: bool
     hooks: Any  # of saved tensors, as checkpoints have them
     writes: list[int]
-    within: Callable[[Callable[[], Tensor]], Tensor] = _call  # what computes the numbers, as a watch of calls does
+    within: Callable[[Callable[[], Tensor]], Tensor] = (
+        _call_directly  # what computes the numbers, as a watch of calls does
+    )
     value: Tensor | None = None  # of a call that could not wait
 
     @classmethod
     def now(cls, function: _Function, operands: Sequence[Tensor]) -> PostponedCall:
+        """Record a call in the present autograd state."""
         return cls(
             function, tuple(operands), torch.is_grad_enabled(), saved_tensor_hooks(True), _write_counts(operands)
         )
 
     @property
     def state_is_unchanged(self) -> bool:
-        """Whether gradients and hooks of saved tensors are as at the call."""
+        """Whether autograd's state is as at the call."""
         return torch.is_grad_enabled() == self.tracked and saved_tensor_hooks(True) == self.hooks
 
     @property
     def is_written_to(self) -> bool:
-        """Whether an operand was written to after the call."""
+        """Whether code wrote to an operand after the call."""
         return _write_counts(self.operands) != self.writes
 
     def settle(self) -> None:
@@ -71,7 +74,7 @@ class PostponedCall:
             self.value = self.computed(self.function)
 
     def computed(self, function: _Function) -> Tensor:
-        """A function of the operands in the autograd state of the call; raises `InputError` after a write."""
+        """Call a function of the operands in the recorded autograd state; raises `InputError` after a write."""
         if function is self.function and self.value is not None:
             return self.value
         if self.is_written_to:
@@ -101,9 +104,9 @@ def _identity(x: Tensor) -> Tensor:
 
 
 class Postponed(Tensor):
-    """``function(*operands)`` of a known shape, as a tensor without numbers.
+    """``function(*operands)`` of a known shape, computed when code reads the numbers.
 
-    Code beneath Python gets numbers and the graph of the function.  Raises `InputError` after a write to an operand.
+    Raises `InputError` after a write to an operand.
     """
 
     RULES: ClassVar[dict[Any, Callable[..., Any]]] = {}  # functions of torch that need no numbers
@@ -132,7 +135,7 @@ class Postponed(Tensor):
         return self.plain is None
 
     def become_plain(self) -> Tensor:
-        """Turn the object into the plain tensor; return a new tensor if torch holds the object."""
+        """Turn into the plain tensor, in place; return a new tensor if torch holds the object."""
         if self.plain is None:
             with without_functions():
                 foreign = self.grad_fn is not None and getattr(self.grad_fn, "made", None) is not self.made
@@ -180,7 +183,7 @@ class Postponed(Tensor):
 
 
 def swapped(first: Tensor, second: Tensor) -> bool:
-    """Swap two tensors; return False and change neither if torch holds a reference to one of them."""
+    """Swap two tensors; return False, without changes, if torch holds one of these."""
     both = first, second
     before = [(type(x), x.__dict__) for x in both]
     try:
@@ -193,14 +196,14 @@ def swapped(first: Tensor, second: Tensor) -> bool:
 
 
 def may_postpone(program: Any, count: str) -> bool:
-    """Whether results of a program may wait; counts down attribute ``count``, calls that may not."""
+    """Whether a program's results may wait; decrements attribute ``count``, calls that may not."""
     left = max(getattr(program, count) - 1, 0)
     setattr(program, count, left)
     return left == 0
 
 
 def plain(x: Any) -> Any:
-    """``x``, or the plain tensor of a postponed ``x``."""
+    """``x``, plain if postponed."""
     return x.become_plain() if isinstance(x, Postponed) else x
 
 

@@ -31,7 +31,7 @@ STOCK_PROGRAM = "_compiled_main_left_right"
 
 
 def cast_integers(name: str, x: Tensor, like: Tensor) -> Tensor:
-    """Cast integers, such as one-hot rows, to the dtype of ``like``."""
+    """Cast integers to the dtype of ``like``."""
     if not torch.jit.is_scripting():
         return given_numbers(name, x, like.dtype)
     return x if x.is_floating_point() or x.is_complex() else x.to(like.dtype)
@@ -150,10 +150,9 @@ def _swap_product(module: nn.Module, plan: Plan, options: Mapping[str, Any]) -> 
 def convolving(
     module: nn.Module, cls: type[nn.Module], options: Mapping[str, Any], held: str | None = None, paired: bool = False
 ) -> SwapOrKept:
-    """`Swap` of a module to the convolution of its product (gather, product, sum), or `Kept`.
+    """`Swap` of a module to a convolution (gather, product, sum), or `Kept`.
 
-    The product is the module, or its child named ``held``.  ``paired``: the holder no longer gathers and sums, so both
-    are restored together.
+    The product is the module, or its child ``held``.  ``paired``: module and holder are restored together.
     """
     product = module if held is None else module.get_submodule(held)
     plan = _plan_or_kept(product)
@@ -171,29 +170,29 @@ def _describe_convolution(_module: nn.Module, extra: Mapping[str, Any]) -> str:
 
 
 def describe_product(_module: nn.Module, extra: Mapping[str, Any]) -> str:
-    """Text of the report on a product: its strategy, and a missing kernel."""
+    """Report text on a product: its strategy, and a missing kernel."""
     return f"tpgen {extra[PROGRAM].choice}{note_idle_kernel(extra[PROGRAM])}"
 
 
 def note_idle_kernel(program: Any) -> str:
-    """Note for the report if the chosen kernel cannot run; else empty."""
+    """Report text if the chosen kernel cannot run, else empty."""
     why = why_no_product_kernel(program.plan, program) if program.choice.strategy == "kernel" else None
     return f": none runs as it is, {why}" if why else ""
 
 
 def describe_product_by_element(module: nn.Module, extra: Mapping[str, Any]) -> str:
-    """Text of the report on a product whose weights one-hot rows select."""
+    """Report text on a product whose weights one-hot rows select."""
     missing = why_no_product_kernel(extra[SPECIES].plan, extra[PROGRAM])
     return describe_product(module, extra) + ("" if missing else "; by element where rows are one-hot")
 
 
 def why_no_product_kernel(plan: Any, program: Any) -> str | None:
-    """Why no kernel runs a plan in dtype and on device of a program, or None."""
+    """Why no kernel runs a plan in a program's dtype and device, or None."""
     return kernel_supported(plan, dtype=program.output_mask.dtype, device=program.output_mask.device)
 
 
 def exact_couplings(module: Any) -> None:
-    """Replace e3nn's code of a product, with rounded couplings, by exact code."""
+    """Replace e3nn's code of a product by code with exact couplings."""
     with default_dtype(torch.float64):
         fresh = o3.TensorProduct(
             module.irreps_in1,

@@ -1,7 +1,4 @@
-"""Comparison of a stock and a converted network: times, and differences in float64.
-
-Compared are outputs, gradients of a random combination, and gradients of these gradients.
-"""
+"""Comparison of a stock and a converted network: times, and differences of outputs and derivatives."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ BUSY = "the machine is busy: measure again, when it is not, for a ratio"
 
 @dataclass(frozen=True)
 class Difference:
-    """Largest difference among tensors, absolute, and relative to its tensor's largest entry or a floor."""
+    """Largest difference among tensors; relative: to the tensor's largest entry or a floor."""
 
     what: str
     tensors: int
@@ -65,7 +62,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Proof:
-    """Differences between a converted and the stock network in float64, with limits."""
+    """Differences between a converted and the stock network, with limits."""
 
     differences: tuple[Difference, ...]
     limit: float = LIMIT
@@ -75,6 +72,7 @@ class Proof:
 
     @property
     def holds(self) -> bool:
+        """Whether differences keep the limits."""
         return all(d.relative <= (self.outputs if d.what == "outputs" else self.limit) for d in self.differences)
 
     def __str__(self) -> str:
@@ -93,7 +91,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Time:
-    """Median seconds of a task in the stock and the converted network."""
+    """Median seconds of a task in stock and converted network."""
 
     task: str
     stock: float
@@ -102,17 +100,18 @@ class Time:
 
     @property
     def ratio(self) -> float:
+        """Stock time divided by converted."""
         return self.stock / self.converted
 
     @property
     def said(self) -> str:
-        """The ratio of times, or a remark if times vary too much."""
+        """Text: the ratio, or a remark if times vary."""
         return ratio(self.ratio) if self.spread <= ROUGH else f"times lie {100 * self.spread:.0f} % apart"
 
 
 @dataclass(frozen=True)
 class Times:
-    """Times of tasks, measured in turn in both networks."""
+    """Times of tasks in both networks."""
 
     tasks: tuple[Time, ...]
     rounds: int
@@ -183,7 +182,7 @@ def _to_float64(network: nn.Module) -> None:
 
 @bypassing_programs()
 def measure(stock: nn.Module, converted: nn.Module, inputs: Sequence[Any], rounds: int = 7) -> Times:
-    """Time calls, and calls with gradients, of both networks in turn."""
+    """Time calls, and calls with gradients, of both networks."""
     both = {"stock": stock, "converted": converted}
     device = device_of(stock, inputs)
     found = []

@@ -1,4 +1,4 @@
-"""Swap of e3nn's `FullyConnectedNet`, which makes weights of edges: products by kernels."""
+"""Swap of e3nn's `FullyConnectedNet`: products by kernels."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -74,16 +74,16 @@ def _layers_changed_since_swap(net: nn.Module) -> bool:
         type(layer) is not _Layer
         or is_hooked_or_patched(layer)
         or (layer.act is not None and (type(layer.act) is not normalize2mom or is_hooked_or_patched(layer.act)))
-        for layer in _layers(net)
+        for layer in _layers_in_call_order(net)
     )
 
 
 def _evaluate_net(net: Any, x: Tensor) -> Tensor:
     scale = 1.0  # that is left from the layer before
-    for layer in _layers(net):
+    for layer in _layers_in_call_order(net):
         variance = layer.h_in * layer.var_in / (1 if layer.act is not None else layer.var_out)
         factor = scale / sqrt(variance)
-        linear = LastLayer(partial(_multiply, net._tpgen_kernels, factor), partial(mul, factor))
+        linear = LastLayer(partial(_scaled_product, net._tpgen_kernels, factor), partial(mul, factor))
         waits = layer.act is None and getattr(net, FOR_WEIGHTS, False)
         x = weights_of(linear, x, layer.weight) if waits else linear(x, layer.weight)
         scale = 1.0
@@ -93,11 +93,11 @@ def _evaluate_net(net: Any, x: Tensor) -> Tensor:
     return x if scale == 1.0 else x * scale
 
 
-def _multiply(by_kernels: bool, factor: float, x: Tensor, weight: Tensor) -> Tensor:
+def _scaled_product(by_kernels: bool, factor: float, x: Tensor, weight: Tensor) -> Tensor:
     return matmul(x, weight, factor) if by_kernels else x @ (weight * factor)
 
 
-def _layers(net: nn.Module) -> Iterable[Any]:
+def _layers_in_call_order(net: nn.Module) -> Iterable[Any]:
     # the layers in the order of calls; one in two places, which share its weights, is called twice
     return net._modules.values()
 
@@ -106,7 +106,7 @@ def find_net(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None
     """`Swap` of a `FullyConnectedNet`, or `Kept`; None for other and swapped modules."""
     if type(module) is not FullyConnectedNet or mark_of(module) is not None:
         return None
-    why = why_patched(module) or next(filter(None, map(_why_net_stays, _layers(module))), None)
+    why = why_patched(module) or next(filter(None, map(_why_net_stays, _layers_in_call_order(module))), None)
     if why:
         return Kept(module, why)
     covers = tuple(name for name, _ in module.named_children())
@@ -117,7 +117,7 @@ def find_net(module: nn.Module, options: Mapping[str, Any]) -> SwapOrKept | None
 def find_weights(
     network: nn.Module, block: nn.Module, names: tuple[str, str], options: Mapping[str, Any]
 ) -> Iterator[SwapOrKept]:
-    """Yield the swap of a net that feeds one product only; ``names`` of net and product in the block."""
+    """Yield the swap of a net that feeds one product; ``names``: of net and product in the block."""
     net: Any = getattr(block, names[0], None)
     found = find_net(net, options) if isinstance(net, nn.Module) else None
     if isinstance(found, Swap) and count_places(network, net) == 1:
@@ -125,7 +125,7 @@ def find_weights(
 
 
 def convolves(net: nn.Module) -> bool:
-    """Whether results of a net go straight to a product of rows of pairs, without hooks or wrappers."""
+    """Whether a net's results go straight to a product that takes rows of pairs."""
     if not (taker := getattr(net, TAKER)):
         return False
     block, name, gets = taker

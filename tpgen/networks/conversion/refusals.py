@@ -1,4 +1,4 @@
-"""Errors for networks that `convert`, `restore` or `conversion_report` cannot take."""
+"""Errors for networks that `convert` or `restore` cannot take."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PROGRAMS = {
 
 
 def networks_of(function: str, given: Any) -> list[nn.Module]:
-    """The network, or networks in a list, dict or object such as a calculator; `InputError` if none."""
+    """Networks in a module, list, dict or object such as a calculator; `InputError` if none."""
     if isinstance(given, nn.Module):
         return [given]
     networks = {} if _program_kind(given) else held_networks(given)
@@ -51,7 +51,7 @@ def network_of(function: str, given: Any) -> nn.Module:
 
 
 def nothing_to_convert(network: nn.Module, kept: Sequence[Kept]) -> str:
-    """Message for a network without swaps, from reasons of kept modules."""
+    """Error message for a network without swaps."""
     name = type(network).__name__
     if any(mark_of(module) for module in network.modules()):
         return f"{name} is converted already: tpgen.restore(network) undoes it, then convert it anew"

@@ -1,4 +1,4 @@
-"""The report of a conversion."""
+"""Reports of conversions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tpgen.networks.conversion.proof import Proof, Times
 
 @dataclass(frozen=True)
 class Replaced:
-    """A module that computes with tpgen: names in the network, class before, code now."""
+    """A converted module: names, class before, code now."""
 
     paths: tuple[str, ...]
     was: str
@@ -21,7 +21,7 @@ class Replaced:
 
 @dataclass(frozen=True)
 class Stayed:
-    """A module that stayed: names in the network, class, reason."""
+    """A module that stayed: names, class, reason."""
 
     paths: tuple[str, ...]
     was: str
@@ -48,7 +48,7 @@ class Conversion(Shown):
     own: tuple[tuple[str, ...], ...] = ()  # all names of each module that was written with tpgen
 
     def to_json(self) -> str:
-        """The report as JSON; null for a proof or times not requested."""
+        """The report as JSON; null without proof or times."""
         return json.dumps(asdict(self), indent=1)
 
     def __str__(self) -> str:

@@ -17,16 +17,16 @@ Names = str | Sequence[str]
 
 @dataclass(frozen=True)
 class Selection:
-    """Patterns of module or class names: modules to keep, and modules to convert alone.
+    """Patterns of module or class names to keep, and to convert alone.
 
-    A pattern selects a module with all submodules; ``*`` matches any text.
+    A pattern selects all submodules too; ``*`` matches any text.
     """
 
     keep: tuple[str, ...] = ()
     only: tuple[str, ...] | None = None
 
     def why_not(self, names: set[str], parts: set[str]) -> str | None:
-        """Why a module with these names, and with names of ``parts``, is left out; None if selected."""
+        """Why a module with these names and ``parts`` is left out; None if selected."""
         if name := next((name for name in self.keep if _matches_any(name, names | parts)), None):
             return f"among keep={name!r}"
         if self.only is None or any(_matches_any(name, names) for name in self.only):
@@ -35,7 +35,7 @@ class Selection:
 
 
 def make_selection(network: nn.Module, keep: Any, only: Any) -> Selection:
-    """Make the selection of arguments; raises `InputError` for a name of no module."""
+    """Make a selection; raises `InputError` for a name of no module."""
     chosen = Selection(_check_names("keep", keep), None if only is None else _check_names("only", only))
     known = set().union(*_names_with_holders(network).values())
     for argument, names in (("keep", chosen.keep), ("only", chosen.only or ())):
@@ -50,7 +50,7 @@ def make_selection(network: nn.Module, keep: Any, only: Any) -> Selection:
 
 
 def selected(network: nn.Module, findings: Sequence[SwapOrKept], chosen: Selection) -> list[SwapOrKept]:
-    """Findings, with swaps that the selection leaves out as `Kept`, and without swaps that only serve such a child.
+    """Findings, with left-out swaps as `Kept`, and without swaps that only serve such a child.
 
     Raises `InputError` if ``only`` names mere parts of swaps.
     """
@@ -87,7 +87,6 @@ def _refuse_only_names_of_parts(
 
 
 def _names_of_parts_no_longer_called(network: nn.Module, finding: SwapOrKept) -> set[str]:
-    """Paths and class names of children that a swap's new class no longer calls, and of their submodules."""
     covers = finding.covers if isinstance(finding, Swap) else ()
     inside = {part for name in covers for part in finding.module.get_submodule(name).modules()}
     paths = {path for path, module in network.named_modules(remove_duplicate=False) if module in inside}

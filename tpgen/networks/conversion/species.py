@@ -1,7 +1,6 @@
-"""Fully connected products with rows that tell a species, as layers with matrices of each species.
+"""Fully connected products with scalars, by matrices of each species.
 
-For few distinct rows of scalars (elements, atom types) an index selects among
-matrices computed once.
+For few distinct rows of scalars (elements, atom types) an index selects matrices computed once.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _TILE = 64
 
 
 def pulled_back(function: Callable[..., Tensor], operands: Sequence[Tensor], g: Tensor) -> list[Tensor | None]:
-    """Gradients by operands of a function, called again, for cotangent ``g``; None if not required."""
+    """Gradients by operands, for cotangent ``g``, from a new call; None if not required."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
         own = [x.view_as(x) for x in operands]  # each by itself, though two may be the same tensor
@@ -57,7 +56,7 @@ class _Block:
     scale: float  # to the coefficient that the layer has
 
     def matrices(self, weight: Tensor, scalars: Tensor, one_hot: Tensor | None) -> Tensor:
-        """Matrices ``(species, u * w)``: sums over the ``scalars`` of each, or a selection for one-hot rows."""
+        """Matrices ``(species, u * w)``: sums over ``scalars``, or selections by ``one_hot``."""
         found = weight.view(self.shape)
         if one_hot is not None:
             return self.scale * found.transpose(0, 1).index_select(0, one_hot).flatten(1)
@@ -67,14 +66,14 @@ class _Block:
 
 @dataclass(frozen=True)
 class SpeciesProduct:
-    """A fully connected product with scalars as second input, by matrices of each species."""
+    """A fully connected product by matrices of each species."""
 
     plan: Plan
     blocks: tuple[_Block, ...]
 
     @cached_property
     def operations(self) -> int:
-        """Multiply-adds of a row in the product itself."""
+        """Multiply-adds per row of the product itself."""
         return sum(prod(block.shape) * self.plan.paths[block.pair].in1.ir.dim for block in self.blocks)
 
     def is_worth(self, rows: int) -> bool:
@@ -87,12 +86,12 @@ class SpeciesProduct:
         return self._apply_matrices(x, self._sum_matrices(weight, scalars.index_select(0, chosen), None), group)
 
     def apply_grouped(self, x: Tensor, weight: Tensor, scalars: Tensor, groups: Groups) -> Tensor:
-        """As `apply`, in a program that gets the rows of each species."""
+        """As `apply`, with each species' rows given, in programs."""
         matrices = self._sum_matrices(weight, scalars.index_select(0, groups.species_of_group), None)
         return self._apply_matrices(x, matrices, groups.group)
 
     def one_hot(self, x: Tensor, weight: Tensor, y: Tensor) -> Tensor | None:
-        """The product with one-hot rows ``y``; None for other rows, rows with a gradient, or few rows."""
+        """The product with one-hot rows ``y``; None for other, few or differentiated rows."""
         program = recorded_program()
         if program is not None and (found := self._one_hot_in_program(program, x, weight, y)) is not None:
             return found
@@ -145,10 +144,7 @@ class SpeciesProduct:
 
 
 def species_product(plan: Plan, options: Mapping[str, Any]) -> SpeciesProduct | None:
-    """Rewrite a product with scalars as a layer with matrices of each species.
-
-    None unless kernels run, and all paths are `uvw` with one segment of scalars.
-    """
+    """`SpeciesProduct` of a plan; None unless kernels run and all paths are `uvw` with one segment of scalars."""
     if not allows_kernels(options):
         return None
     if not plan.shared_weights or len(plan.irreps_in2) != 1 or not plan.paths:

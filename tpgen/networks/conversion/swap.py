@@ -1,7 +1,4 @@
-"""Class swaps as values: a module changes its class and keeps tensors, names, hooks and place.
-
-The new class is a subclass whose ``forward`` calls tpgen.
-"""
+"""Class swaps: a module gets a class whose ``forward`` calls tpgen, and keeps all else."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ _Description = str | Callable[[nn.Module, Mapping[str, Any]], str]
 
 @dataclass(frozen=True)
 class Kept:
-    """A module that stays unchanged, and the reason.
+    """A module that stays, and the reason.
 
     ``asked``: the caller left the module out.  ``general``: the reason concerns a whole project.
     """
@@ -49,16 +46,16 @@ class Swap:
     cls
         a subclass of the module's class, as a rule; the same class if attributes make the difference.
     now
-        text for the report on the code that computes; empty if another module's row tells.  A function of ``module``
-        and ``extra`` if the text may change, as with the dtype.
+        report text on the code that computes, or a function of ``module`` and ``extra`` for text that may change; empty
+        if another module's row tells.
     extra
-        new attributes.  A module among the values must add no key to the state_dict.
+        new attributes.  A module among these must add no key to the state_dict.
     exact
-        function that writes constants of the stock module in float64, so that a proof counts no float32 rounding.
+        function that writes constants of the stock module in float64, for proofs.
     covers
         names of children that the new class never calls.
     paired
-        whether the holder is swapped too, so that neither can be restored alone.
+        whether module and holder can be restored together only.
     """
 
     module: nn.Module
@@ -80,7 +77,7 @@ class Swap:
 
 @dataclass(frozen=True)
 class Mark:
-    """Mark of a swapped module: old class, new class, and fields of the `Swap`."""
+    """Record on a swapped module: old class, new class, fields of the `Swap`."""
 
     cls: type[nn.Module]
     swapped: type[nn.Module]
@@ -150,7 +147,7 @@ def mark_of(module: nn.Module) -> Mark | None:
 
 
 def what_computes(module: nn.Module) -> str:
-    """Text of the report on the code that computes a swapped module."""
+    """Report text on a swapped module's code."""
     mark = mark_of(module)
     assert mark is not None
     return _describe(mark.now, module, {name: getattr(module, name) for name in mark.extra})
@@ -209,7 +206,7 @@ def _undo_swap(module: nn.Module, mark: Mark) -> None:
 
 
 def qualified(cls: type) -> str:
-    """Name of a class after the name of its package.
+    """Class name after its package.
 
     >>> qualified(nn.Linear)
     'torch.Linear'

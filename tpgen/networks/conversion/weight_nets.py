@@ -1,4 +1,4 @@
-"""Nets as wide as a product's weights, whose last layers may wait for a sum by node."""
+"""Nets of a product's weights, whose last layer may wait for a sum by node."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -51,7 +51,7 @@ _LINEAR, _AFFINE = (LastLayer(nn.functional.linear, _matrix_with_bias, adds) for
 
 
 def with_late_weights(network: nn.Module, findings: Sequence[SwapOrKept]) -> list[SwapOrKept]:
-    """Add swaps of nets as wide as the weights of kernel products that mix all copies."""
+    """Add swaps of nets as wide as weights of kernel products that mix copies."""
     swaps = [f for f in findings if isinstance(f, Swap)]
     products = {plan.weight_numel for f in swaps if (plan := _plan_if_mixing_by_kernel(f)) is not None}
     seen = {f.module for f in findings}

@@ -1,4 +1,4 @@
-"""Weights of edges and products of edges, postponed until code sums the products by node."""
+"""Products of edges, postponed until code sums by node."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ _MOST = 0.7  # the share of nodes with rows up to which sums of the others, zero
 
 @dataclass(frozen=True)
 class LastLayer:
-    """Last layer of a net: ``multiply(h, *parameters)`` of rows ``h``, and ``matrix(*parameters)``.
+    """Last layer of a net: ``multiply(h, *parameters)`` equals rows ``h`` times ``matrix(*parameters)``.
 
-    The matrix is ``(hidden, numel)``, with a last row for the bias if ``adds``.  The last ``factors`` operands multiply
-    results.
+    ``adds``: the matrix ends with a row of biases.  The last ``factors`` operands multiply results.
     """
 
     multiply: _Function
@@ -58,7 +57,7 @@ class PostponedRows(Postponed):
     weights: Any
 
     def computed(self) -> Tensor:
-        """Compute now, and let the product postpone no call for a while."""
+        """Compute now; the product postpones no call for a while."""
         product: Any = self.made.function
         product.program.rest = REST
         w = self._plain_weights()
@@ -105,7 +104,7 @@ class PostponedRows(Postponed):
 
 @dataclass(frozen=True)
 class _EdgeProduct:
-    """Products of edges with weights of a last layer, and sums of products by node."""
+    """Products of edges with a last layer's weights, and sums by node."""
 
     program: Any
     layer: LastLayer  # as the weights are when the product is taken
@@ -193,7 +192,7 @@ def weights_of(layer: LastLayer, h: Tensor, *parameters: Tensor) -> Tensor:
 
 
 def product_of_edges(program: Any, x: Tensor, y: Tensor, w: Any, hooked: bool = False) -> Tensor:
-    """Product row by row, postponed if a sum by node may follow and no module is ``hooked``."""
+    """Products row by row, postponed if a sum by node may follow, unless ``hooked``."""
     of_rows, source = not hooked and _are_matrices_of_equal_length(x, y, w), waiting_source(x)
     if of_rows and _are_postponed(w) and w.made.state_is_unchanged and _can_postpone(source, y, w.made.operands[0]):
         return _postpone_rows(program, x, y, w, _EdgeProduct(program, w.made.function), w.made.operands)

@@ -1,1 +1,1 @@
-"""Operations that converted networks call: matrix products, splines, pairs of edges."""
+"""Operations of converted networks: matrix products, splines, pairs of edges."""

@@ -35,7 +35,7 @@ def matmul(x: Tensor, w: Tensor, scale: float | Tensor = 1.0) -> Tensor:
 
 
 def why_no_matmul(*weights: Tensor) -> str | None:
-    """Why torch computes products with these weights, or None; only matrices count, not scales of weight_norm.
+    """Why no kernel multiplies by the matrices among weights, or None.
 
     >>> why_no_matmul(torch.ones(3, 4, dtype=torch.float16))
     'kernels compute in float32, float64 or bfloat16, not in float16'

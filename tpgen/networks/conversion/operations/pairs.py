@@ -1,13 +1,9 @@
-r"""Pairs of opposite edges: nets of lengths run once for both.
-
-With x the rows of edges, :math:`\bar x` those of pairs and p(e) the pair of edge e,
-
-.. math:: \bar x_p = \tfrac12 (x_e + x_{e'}), \qquad \text{net}(x)_e = \text{net}(\bar x)_{p(e)}.
+"""Pairs of opposite edges: a net of lengths runs once, on the mean row of both edges.
 
 Each edge gets half of the gradient, so gradients by single edges change; sums over pairs, forces, stress, gradients of
 parameters and their derivatives do not.
 
-Code that computes rows of edges marks the tensor (`mark`); a net looks for the mark on its input.
+Code that computes rows of edges marks the tensor (`mark`); nets look for the mark on the input.
 """
 
 from __future__ import annotations
@@ -39,7 +35,7 @@ _wanted = local()
 
 @contextmanager
 def local_rows(count: int, *, in_pairs: bool = False) -> Iterator[None]:
-    """Let convolutions of this thread return the first ``count`` rows: no edge points to the others.
+    """Let convolutions of this thread return the first ``count`` rows: no edge points to others.
 
     ``in_pairs``: gradients by edges are used only as sums over pairs.
     """
@@ -51,14 +47,14 @@ def local_rows(count: int, *, in_pairs: bool = False) -> Iterator[None]:
 
 
 def rows_to_return(nodes: Tensor) -> int:
-    """Number of rows that a convolution returns: the count of `local_rows`, or all."""
+    """How many rows a convolution returns: the count of `local_rows`, or all."""
     if torch.compiler.is_compiling():
         return nodes.size(0)
     return getattr(_wanted, "count", nodes.size(0))
 
 
 def count_in_pairs() -> bool:
-    """Whether gradients by edges are used only as sums over pairs, as `local_rows` says."""
+    """``in_pairs`` of the enclosing `local_rows`, else False."""
     return getattr(_wanted, "in_pairs", False)
 
 
@@ -68,10 +64,10 @@ def first_rows(x: Tensor, count: int) -> Tensor:
 
 
 def mark(x: Tensor, edge_index: Tensor, vectors: Tensor, alike: bool = True) -> None:
-    """Mark rows ``x`` of edges, so that nets run once for each pair of edges.
+    """Mark rows ``x`` of edges, so that nets run once per pair of edges.
 
-    A row depends on the length of its edge and, alike in both directions, on the nodes.  ``vectors`` change sign with
-    the direction.  Edges with different rows form no pair; ``alike`` promises equal rows, as programs need.
+    Rows depend on lengths and, alike in both directions, on nodes.  ``vectors`` change sign with the direction.  Edges
+    with different rows form no pair; ``alike`` promises equal rows, as programs need.
     """
     program = recorded_program()
     if program is not None:
@@ -115,12 +111,12 @@ def carry_over(x: Tensor, result: Tensor) -> None:
 
 
 def pairs_of(x: Tensor) -> EdgePairs | None:
-    """The pairs that mark a tensor; None without a mark or after a write."""
+    """Pairs of a marked tensor; None without a mark or after a write."""
     return _look_up_pairs(_marks, x)
 
 
 def once_for_pairs(net: _Net, x: Tensor, convolves: bool = False, marked: Tensor | None = None) -> Tensor:
-    """``net(x)`` of a net of single rows, computed once for each pair of edges if ``x`` is marked.
+    """``net(x)`` row by row, computed once per pair of edges if ``x`` is marked.
 
     ``convolves``: only `convolved` gets the result, maybe rows of pairs.  ``marked``: tensor with the mark, if not
     ``x``.
@@ -143,7 +139,9 @@ def convolved(conv: TensorProductConv, x: Tensor, y: Tensor, weight: Tensor, src
     order = partial(_permute_to_pairs, pairs, y, src, dst)
     plain = has_plain_numbers(y)
     (y, src, dst), _ = (
-        _cached(_ordered, y, (pairs, *_fingerprint(src), *_fingerprint(dst)), order) if plain else order()
+        _cached_while_unchanged(_ordered, y, (pairs, *_fingerprint(src), *_fingerprint(dst)), order)
+        if plain
+        else order()
     )
     return conv.forward_pairs(x, y, weight, src, dst, rows_to_return(x))
 
@@ -158,7 +156,7 @@ _means: Any = WeakTensorKeyDictionary()
 _ordered: Any = WeakTensorKeyDictionary()
 
 
-def _cached(cache: Any, x: Tensor, key: tuple, make: Callable[[], Any]) -> Any:
+def _cached_while_unchanged(cache: Any, x: Tensor, key: tuple, make: Callable[[], Any]) -> Any:
     # calls ``make`` again if the tensor or a value in ``key`` has changed
     # not cached if torch counts no writes, nor for a leaf: the graph of its gradient would keep the leaf alive
     records = torch.is_grad_enabled() and x.requires_grad
@@ -204,8 +202,8 @@ def _are_rows_of_edges(x: Tensor, edge_index: Tensor, vectors: Tensor) -> bool:
 
 
 def _mean_of_pairs(x: Tensor, pairs: EdgePairs) -> Tensor:
-    """Mean rows of pairs, and rows of edges without a pair; cached."""
-    return _cached(_means, x, (pairs,), lambda: _compute_means(x, pairs))
+    """Mean rows of pairs, then rows of single edges; cached."""
+    return _cached_while_unchanged(_means, x, (pairs,), lambda: _compute_means(x, pairs))
 
 
 def _compute_means(x: Tensor, pairs: EdgePairs) -> Tensor:
@@ -250,14 +248,14 @@ def _sum_without_graph(x: Tensor, pairs: EdgePairs) -> Tensor:
 
 
 def _permute_to_pairs(pairs: EdgePairs, y: Tensor, *ends: Tensor) -> tuple[tuple[Tensor, ...], Any]:
-    """``y`` and indices ``ends`` in the order of pairs, and the given ``ends``."""
-    return (_permute(y, pairs.order, pairs.place), *(end.index_select(0, pairs.order) for end in ends)), ends
+    """``y`` and ``ends`` in the order of pairs, and the given ``ends``."""
+    return (_permute_rows(y, pairs.order, pairs.place), *(end.index_select(0, pairs.order) for end in ends)), ends
 
 
-def _permute(y: Tensor, order: Tensor, place: Tensor) -> Tensor:
+def _permute_rows(y: Tensor, order: Tensor, place: Tensor) -> Tensor:
     if not _differentiates_by_own_rules(y):
         return y.index_select(0, order)
-    return _linear_map(y, lambda y: _select_rows(y, order), lambda g: _permute(g, place, order))
+    return _linear_map(y, lambda y: _select_rows(y, order), lambda g: _permute_rows(g, place, order))
 
 
 def _differentiates_by_own_rules(x: Tensor) -> bool:

@@ -1,6 +1,6 @@
-"""Weights of edges as cubic splines of lengths instead of nets, for inference.
+"""Weights of edges by cubic splines of lengths instead of nets, for inference.
 
-A spline takes three multiplications for each weight, the last product of a net 64.
+A spline takes three multiplications per weight, a net 64.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def is_splined(network: nn.Module) -> bool:
 
 
 def spline_error(network: nn.Module) -> float:
-    """Largest error of slopes of the splines in use, relative to the largest slope."""
+    """Largest slope error of splines in use, relative to the largest slope."""
     made = [_made[net][1].slopes_error for net in _splined_nets(network) if net in _made]
     return max((error for error in made if error <= SLOPE_ERROR), default=0.0)
 
@@ -83,9 +83,9 @@ def _describe_net_or_spline(net: nn.Module, _extra: Any) -> str:
 
 
 def net_or_spline(net: Any, compute: _Net, x: Tensor) -> tuple[_Net, Tensor]:
-    """The net and its rows ``x``, or a spline and the lengths behind ``x``.
+    """``compute`` and ``x``, or a spline and the lengths behind ``x``.
 
-    The net if splines are not requested or not exact, if ``x`` may depend on more than lengths, or without a kernel.
+    The spline if requested, exact, with a kernel, and if ``x`` depends on lengths alone.
     """
     if not getattr(net, SPLINED):
         return compute, x

@@ -1,1 +1,1 @@
-"""Adapters of known projects, each imported when a network holds such modules."""
+"""Adapters of known projects."""

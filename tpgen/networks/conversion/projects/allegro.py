@@ -1,6 +1,6 @@
-r"""Allegro (package ``nequip-allegro``): products of strided features, channel by channel, as polynomials.
+r"""Allegro (package ``nequip-allegro``): products of strided features as polynomials.
 
-.. math:: z_{e u k} = \sum_p w_{u p} \sum_{i j} C^p_{i j k}\, x_{e u i}\, y_{n(e) u j}
+.. math:: z_{euk} = \sum w_{up} C^p_{ijk}\, x_{eui}\, y_{n(e)uj}
 """
 
 # Annotations are objects here, not strings: TorchScript reads them.
@@ -74,10 +74,10 @@ class TpgenContracter(Contracter):
 
     def _check_couplings(self, couplings: Tensor, name: str, why: str) -> None:
         # within rounding of their dtype, are these the couplings that the kernel was made for?
-        ours = _couplings(read_plan(self._tpgen_plan), self)
+        ours = _dense_couplings(read_plan(self._tpgen_plan), self)
         limit = max(_ROUNDING, torch.finfo(couplings.dtype).eps)
         self._tpgen_version = writes_to(self.w3j)
-        self._tpgen_planned = couplings.shape == ours.shape and not _differ(ours, couplings, limit)
+        self._tpgen_planned = couplings.shape == ours.shape and not _differ_beyond(ours, couplings, limit)
         if not self._tpgen_planned:
             warnings.warn(
                 f"{name} is computed by Allegro's own code from now on: its couplings {why}, and are none of tpgen's; "
@@ -108,8 +108,8 @@ def _swap_contracter(module: Any, options: dict[str, Any]) -> SwapOrKept:
     plan = kernel_plan(module, options, partial(_make_plan, module), module.w3j)
     if isinstance(plan, Kept):
         return plan
-    couplings = _couplings(plan, module)
-    if couplings.shape != module.w3j.shape or _differ(couplings, module.w3j):
+    couplings = _dense_couplings(plan, module)
+    if couplings.shape != module.w3j.shape or _differ_beyond(couplings, module.w3j):
         return Kept(module, _FOREIGN)
     extra = {
         **polynomial_attributes(plan),
@@ -128,7 +128,7 @@ def _make_plan(module: Any) -> Plan:
     )
 
 
-def _couplings(plan: Plan, module: Any) -> Tensor:
+def _dense_couplings(plan: Plan, module: Any) -> Tensor:
     # constants of the plan in float64, in the shape of Allegro's ``w3j``
     found = [path.entries or {} for path in plan.paths]
     couplings = torch.zeros(len(found), *(plan.operand(name).dim for name in ("x", "y", OUT)), dtype=torch.float64)
@@ -140,5 +140,5 @@ def _couplings(plan: Plan, module: Any) -> Tensor:
     return couplings.squeeze(0) if len(found) == 1 else couplings
 
 
-def _differ(a: Tensor, b: Tensor, limit: float = _ROUNDING) -> bool:
+def _differ_beyond(a: Tensor, b: Tensor, limit: float = _ROUNDING) -> bool:
     return not torch.allclose(a.double(), b.to(a.device).double(), rtol=0, atol=limit)

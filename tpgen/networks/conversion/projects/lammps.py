@@ -1,7 +1,6 @@
 """Models for LAMMPS's Python interface (``pair_style mliap unified``): files, and exchanges of ghosts.
 
-LAMMPS adds periodic images of atoms as ghosts.  Once a step, ranks exchange the owners of ghosts, so that models get
-each atom once.
+Once a step, ranks exchange owners of ghosts (periodic images), so that models get each atom once.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ PROJECTS = {  # classes of what LAMMPS calls, with their modules here
 
 
 class Converted:
-    """Base of a project's class for LAMMPS; its pickle first tells the version of tpgen."""
+    """Base of a project's class for LAMMPS; pickles tell tpgen's version."""
 
     options: Mapping[str, Any] = MappingProxyType({})  # of `convert`, where a model is built when LAMMPS runs
     stock_options: Mapping[str, Any] = MappingProxyType({})  # of the project's own class
 
     @classmethod
     def of_file(cls, source: Path, **options: Any) -> Any:
-        """Make the object for LAMMPS from a model's file or name; keep options of `convert` for its first call."""
+        """Object for LAMMPS from a model's file or name; ``options`` of `convert`."""
         make: Any = cls
         made = make(str(source), **cls.stock_options)
         made.options = options
@@ -90,7 +89,7 @@ class Converted:
 
 
 class _PairOfAtoms:
-    """Data of two atoms of an element, which records the rows that a model exchanges."""
+    """Two atoms of an element, which record the rows that a model exchanges."""
 
     nlocal = ntotal = npairs = 2
     energy = 0.0
@@ -104,9 +103,11 @@ class _PairOfAtoms:
         self.returned: list[Tensor] = []
 
     def forward_exchange(self, rows: Tensor, out: Tensor, _width: int) -> None:
+        """Record and copy rows."""
         self.sent.append(out.copy_(rows))
 
     def reverse_exchange(self, rows: Tensor, out: Tensor, _width: int) -> None:
+        """Record and copy rows."""
         self.returned.append(out.copy_(rows))
 
     def update_pair_forces_gpu(self, _forces: Tensor) -> None:
@@ -114,7 +115,7 @@ class _PairOfAtoms:
 
 
 def opened(written_by: str, module: str, name: str, held: bytes) -> Any:
-    """Unpickle a `Converted`; raises `InputError` for a file by another version of tpgen."""
+    """Unpickle a `Converted`; raises `InputError` for another version of tpgen."""
     if written_by != __version__:
         raise InputError(
             f"this file for LAMMPS was written by tpgen {written_by}, and {__version__} is installed here: "
@@ -154,7 +155,7 @@ _NUMBERS = 2**32  # more than a rank has atoms
 
 @dataclass(frozen=True, eq=False)
 class Owners:
-    """Row of each atom's original, atoms with a row, and whether ranks share atoms."""
+    """Row of each atom's original, atoms with a row, whether ranks share atoms."""
 
     rows: Tensor
     atoms: Tensor
@@ -176,7 +177,7 @@ def find_owners(data: Any) -> Owners:
 
 
 def _exchange_owners(data: Any) -> tuple[Tensor, Tensor, float]:
-    """Number and rank of each atom's owner, and this rank's random number."""
+    """Number and rank of each atom's owner, and this rank."""
     mine = float(randbits(52))  # which no other has
     sent = torch.full((data.ntotal, 2), mine, dtype=torch.float64)
     sent[:, 0] = torch.arange(data.ntotal)
@@ -195,7 +196,7 @@ def _other_ranks_hold_atoms_from_here(data: Any, others: Tensor) -> bool:
 
 
 class DeduplicatedAtoms:
-    """LAMMPS data with each atom once: own atoms, then one image of each other atom."""
+    """LAMMPS data with each atom once: own atoms, then other ranks' atoms."""
 
     def __init__(self, data: Any, owners: Owners) -> None:
         self._data, self._owners = data, owners
@@ -205,6 +206,7 @@ class DeduplicatedAtoms:
 
     @cached_property
     def pair_j(self) -> Tensor:
+        """Row of each pair's second atom."""
         return self._owners.rows.index_select(0, torch.as_tensor(self._data.pair_j))
 
     @cached_property

@@ -1,4 +1,4 @@
-"""MACE (package ``mace-torch``): convolutions of interaction blocks, and symmetric contractions."""
+"""MACE (package ``mace-torch``): convolutions and symmetric contractions."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -42,7 +42,7 @@ class MaceConvolution(o3.TensorProduct):
     program_arguments = ("x", "y", "weight", "edge_index")
 
     def forward(self, node_feats: Tensor, edge_attrs: Tensor, tp_weights: Tensor, edge_index: Tensor) -> Tensor:
-        """Sums over incoming edges by node; ``edge_index`` holds senders and receivers."""
+        """Sums over incoming edges; ``edge_index``: senders and receivers."""
         if not torch.jit.is_scripting():
             return convolved(self._tpgen, node_feats, edge_attrs, tp_weights, edge_index[0], edge_index[1])
         return self._tpgen.forward(node_feats, edge_attrs, tp_weights, edge_index[0], edge_index[1], node_feats.size(0))

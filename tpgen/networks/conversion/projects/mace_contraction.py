@@ -1,4 +1,4 @@
-"""MACE's symmetric contraction, and the change of layout before, by polynomial kernels."""
+"""MACE's symmetric contraction and change of layout, by polynomial kernels."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -59,8 +59,7 @@ _OWN = "MACE's own code (the loaded couplings are none of tpgen's)"
 class MaceContraction(nn.Module):
     """MACE's symmetric contraction of features ``(nodes, channels, components)`` and one-hot elements.
 
-    MACE's code runs for elements not one-hot or with a gradient, without kernels, with hooks, and for foreign
-    couplings.
+    MACE's code runs for elements not one-hot or with gradient, without kernels, with hooks, for foreign couplings.
     """
 
     _tpgen_plan: str
@@ -141,7 +140,7 @@ def _describe_contraction(module: Any, extra: Mapping[str, Any]) -> str:
 
 
 def one_hot_index(y: Tensor) -> Optional[Tensor]:  # noqa: UP045
-    """Column of the one in each row; None if a row is not one-hot or rows need a gradient."""
+    """Column of each row's one; None if rows are not one-hot or need a gradient."""
     if not torch.jit.is_scripting():
         program = recorded_program()
         # each call of the program looks for one-hot rows
@@ -300,7 +299,7 @@ class MaceReshape(nn.Module):
 
 
 def layout_plan(irreps: Irreps) -> Plan:
-    """Polynomial of degree one that copies components from layout ``mul_ir`` to ``channel``.
+    """Linear polynomial that copies layout ``mul_ir`` to ``channel``.
 
     >>> layout_plan(Irreps("0e + 1o")).out.dim
     4
@@ -311,7 +310,7 @@ def layout_plan(irreps: Irreps) -> Plan:
 
 
 def is_reshape(module: nn.Module) -> bool:
-    """Whether a module is MACE's change from e3nn's layout, of irreps with equal multiplicities."""
+    """Whether a module is MACE's change of layout, with equal multiplicities."""
     return (
         _is_mace_class(module, "reshape_irreps")
         and getattr(module, "cueq_config", None) is None

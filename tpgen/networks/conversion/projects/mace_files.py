@@ -19,7 +19,7 @@ _Change = Callable[[nn.Module], nn.Module]
 
 
 def change_file(source: Path, target: Path, change: _Change) -> Conversion:
-    """Read a model, `convert` or `restore` the model, write a file, and return the report.
+    """Apply ``change`` (`convert` or `restore`) to a model's file, and return the report.
 
     Reads files of ``mace_run_train`` and ``mace_create_lammps_model --format=mliap``.  ``target`` may be ``source``;
     errors write nothing.

@@ -25,12 +25,12 @@ class LammpsMace(Converted, LAMMPS_MLIAP_MACE):
 
     @classmethod
     def of_file(cls, source: Path, **options: Any) -> LammpsMace:
-        """Make the object for LAMMPS from a model's file, and convert the model."""
+        """Read and convert a model's file for LAMMPS."""
         model = read_model(source)
         return cls(model if any(map(mark_of, model.modules())) else convert(model, **options))
 
     def prepare(self, data: Any) -> None:
-        """Initialize the model at the first call."""
+        """Initialize the model once."""
         if not self.initialized:
             self._initialize_device(data)
             for block in self.model.model.interactions:

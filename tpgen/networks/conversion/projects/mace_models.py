@@ -1,6 +1,6 @@
-"""MACE's radial embedding by a kernel, radial nets once for each pair of edges, and interaction blocks.
+"""MACE's radial embedding, radial nets once per pair of edges, and interaction blocks.
 
-Calls that request forces on edges, or gradients by shifts, use no pairs.
+Calls for forces on edges, or gradients by shifts, use no pairs.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _DTYPES = (torch.float32, torch.float64)
 
 
 class _StockConstructor:
-    """Base of classes: without arguments an empty object, as copies need; with arguments a stock one."""
+    """Base: without arguments an empty object, for copies; with arguments a stock object."""
 
     def __new__(cls, *args: Any, **given: Any) -> Any:
         return cls.__bases__[-1](*args, **given) if args or given else super().__new__(cls)
 
 
 class _SetsCallContext(_StockConstructor):
-    """Base of models: context variables hold the graph and training flag of a call."""
+    """Base of models: context variables hold a call's graph and training flag."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         if torch.compiler.is_compiling():
@@ -85,15 +85,15 @@ _signature = remembered("signatures of models", entries=64)(inspect.signature)
 
 
 class MACE(_SetsCallContext, models.MACE):
-    """A `MACE` whose nets run once for each pair of edges."""
+    """A `MACE` with nets run once per pair."""
 
 
 class ScaleShiftMACE(_SetsCallContext, models.ScaleShiftMACE):
-    """A `ScaleShiftMACE` whose nets run once for each pair of edges."""
+    """A `ScaleShiftMACE` with nets run once per pair."""
 
 
 class RadialEmbeddingBlock(blocks.RadialEmbeddingBlock):
-    """MACE's radial embedding of lengths, by a kernel, with marked rows."""
+    """MACE's radial embedding, by a kernel, with marked rows."""
 
     def __call__(self, lengths: Tensor, node_attrs: Tensor, edge_index: Tensor, atomic_numbers: Tensor) -> Any:
         if torch.compiler.is_compiling() or not _is_plain_mace(self):
@@ -139,7 +139,7 @@ _MODELS: dict[type, type[nn.Module]] = {models.MACE: MACE, models.ScaleShiftMACE
 
 
 def model_swaps(network: nn.Module, options: Mapping[str, Any]) -> Iterator[Swap]:
-    """Yield swaps of radial embeddings, and of models whose nets run once for each pair."""
+    """Yield swaps of radial embeddings, and of models that use pairs."""
     paired = {model.radial_embedding: model for model in network.modules() if type(model) in _MODELS}
     extra = {"_tpgen_kernels": allows_kernels(options)}
     for embedding in network.modules():
@@ -168,7 +168,7 @@ def _is_plain_mace(embedding: nn.Module) -> bool:
 
 
 class _DividesWeights(_StockConstructor):
-    """Base of blocks that divide weights, not features, by the number of neighbours."""
+    """Base of blocks that divide weights, not features, by neighbours."""
 
     def __call__(self, *args: Any, **given: Any) -> Any:
         if args or torch.compiler.is_compiling() or has_proxy(*given.values()) or not _can_divide_weights(self):
@@ -177,7 +177,7 @@ class _DividesWeights(_StockConstructor):
 
 
 class RealAgnosticInteractionBlock(_DividesWeights, blocks.RealAgnosticInteractionBlock):
-    """MACE's first block; outside training, linear layer and product by element are one layer."""
+    """MACE's first block; outside training, linear layer and product are one."""
 
     def _evaluate(self, **given: Any) -> tuple[Tensor, None]:
         message, node_attrs = _sum_over_neighbours(self, **given)
@@ -264,7 +264,7 @@ _KNOWN: dict[type[nn.Module], tuple[type[nn.Module], tuple[str, ...]]] = {
 
 
 def dividing_class(block: nn.Module, options: Mapping[str, Any]) -> tuple[type[nn.Module], dict[str, Any]]:
-    """Class of a block that divides weights, with new attributes; other blocks keep their class."""
+    """A block's class that divides weights, or its own class, and new attributes."""
     cls, names = _KNOWN.get(type(block), (None, None))
     if cls is None or inspect.unwrap(type(block).forward).__code__.co_names != names:
         return type(block), {}

@@ -1,4 +1,4 @@
-"""MACE's own training program with a converted model."""
+"""MACE's training with a converted model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tpgen.networks.conversion.swap import undo_all
 
 
 def run_training(arguments: Sequence[str]) -> None:
-    """Train as ``mace_run_train`` with these arguments, by a converted model; saved models are stock.
+    """Run ``mace_run_train`` with a converted model; saved models are stock.
 
     Raises `InputError` without MACE or for unknown versions.
     """
@@ -29,7 +29,7 @@ def run_training(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def converted_training(program: Any) -> Iterator[None]:
-    """Let ``program`` convert its model before making the optimiser, and restore saved copies."""
+    """Let ``program`` convert its model before the optimiser, and restore saved copies."""
     changes = {"get_params_options": _convert_before_options, "deepcopy": _restore_copies}
     missing = [name for name in changes if not hasattr(program, name)]
     if missing:

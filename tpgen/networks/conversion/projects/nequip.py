@@ -1,4 +1,4 @@
-"""NequIP (package ``nequip``): product and scatter of its interaction blocks."""
+"""NequIP (package ``nequip``): products and scatters of blocks."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -25,7 +25,7 @@ class TpgenTensorProductScatter(TensorProductScatter):
     program_arguments = ("x", "y", "weight", "edge_dst", "edge_src")
 
     def forward(self, x: Tensor, edge_attr: Tensor, edge_weight: Tensor, edge_dst: Tensor, edge_src: Tensor) -> Tensor:
-        """Sums over incoming edges by node, in the model's dtype even under autocast."""
+        """Sums over incoming edges, in the model's dtype even under autocast."""
         dtype = self.tp.output_mask.dtype
         if not torch.jit.is_scripting():
             return convolved(self._tpgen, x.to(dtype), edge_attr.to(dtype), edge_weight.to(dtype), edge_src, edge_dst)

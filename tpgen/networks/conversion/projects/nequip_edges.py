@@ -1,4 +1,4 @@
-"""NequIP's functions of lengths by a kernel, and nets of edges once for each pair.
+"""NequIP's functions of lengths by a kernel, and nets of edges once per pair.
 
 Given vectors or lengths that require gradients use no pairs.
 """
@@ -33,7 +33,7 @@ _computed: Any = WeakTensorKeyDictionary()  # those that NequIP made of position
 
 
 class _RemembersComputed:
-    """Base of modules that remember vectors and lengths added to a graph."""
+    """Base of modules that remember added vectors and lengths."""
 
     def __call__(self, data: dict[str, Tensor]) -> dict[str, Tensor]:
         if torch.compiler.is_compiling() or has_proxy(data):
@@ -140,7 +140,7 @@ class TpgenApplyFactor(ApplyFactor):
 
 
 class TpgenScalarMLPFunction(ScalarMLPFunction):
-    """NequIP's net of scalars, once for each pair of marked rows unless hooked."""
+    """NequIP's net of scalars, once per pair of marked rows unless hooked."""
 
     _tpgen_splined = False
 
@@ -162,7 +162,7 @@ _COMPUTING: dict[type, type[nn.Module]] = {
 
 
 def nequip_paired_edges(network: nn.Module, options: dict[str, Any]) -> Iterator[Swap]:
-    """Yield swaps of nets of edges, and of modules that compute rows from lengths."""
+    """Yield swaps of nets of edges, and modules before."""
     blocks: list[Any] = [m for m in network.modules() if isinstance(getattr(m, "edge_mlp", None), ScalarMLPFunction)]
     fields = {m.edge_invariant_field for m in network.modules() if type(m) is BesselEdgeLengthEncoding}
     if not (blocks and fields):

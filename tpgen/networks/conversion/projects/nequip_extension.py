@@ -1,7 +1,4 @@
-"""The model modifier ``enable_tpgen``, from entry point ``nequip.extension``.
-
-tpgen wraps NequIP's search for modifiers, so that all models have this one, also Allegro's and packaged models.
-"""
+"""The model modifier ``enable_tpgen``, from entry point ``nequip.extension``, for all models."""
 
 import sys
 import warnings
@@ -21,12 +18,12 @@ _MODULE, _SEARCH = "nequip.model.modify_utils", "get_all_modifiers"
 
 
 def enable_tpgen(_cls: type, model: nn.Module) -> nn.Module:
-    """Convert a model in place, for CPUs, unless converted."""
+    """Convert a model in place unless converted; for CPUs."""
     return model if any(map(mark_of, model.modules())) else convert(model)
 
 
 def offer_modifier(module: ModuleType) -> None:
-    """Wrap NequIP's search for modifiers, so that results include ``enable_tpgen``."""
+    """Add ``enable_tpgen`` to results of NequIP's search for modifiers."""
     search = getattr(module, _SEARCH, None)
     if search is None:
         warnings.warn(
@@ -50,9 +47,10 @@ def offer_modifier(module: ModuleType) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Import hook that calls `offer_modifier` after the import of NequIP's search."""
+    """Import hook that calls `offer_modifier` after NequIP's import."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Spec that offers the modifier; None for other modules."""
         spec = PathFinder.find_spec(name, path) if name == _MODULE else None
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module

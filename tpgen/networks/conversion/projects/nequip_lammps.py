@@ -12,7 +12,7 @@ from tpgen.networks.conversion.projects.lammps import Converted
 
 
 class LammpsNequip(Converted, NequIPLAMMPSMLIAPWrapper):
-    """A converted model on a CPU, not compiled; stock takes a GPU if LAMMPS has KOKKOS."""
+    """A converted model on a CPU, not compiled."""
 
     stock_options = MappingProxyType({"model_key": "sole_model", "compile": False})
 
@@ -21,6 +21,6 @@ class LammpsNequip(Converted, NequIPLAMMPSMLIAPWrapper):
         self.model: Any = convert(self.model, **self.options)
 
     def prepare(self, data: Any) -> None:
-        """Initialize the model at the first call."""
+        """Initialize the model once."""
         if self.model is None:
             self._initialize_model(data)

@@ -1,4 +1,4 @@
-"""NequIP's radial nets: last products by a kernel, activations in few passes."""
+"""NequIP's radial nets: last layers by a kernel, fast activations."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -37,7 +37,7 @@ class TpgenSiLU(nn.SiLU):
 
 
 def scalar_layers(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield swaps of SiLUs and the last layer of nets whose last layer has more outputs than inputs."""
+    """Yield swaps in nets whose last layer widens: this layer, and SiLUs."""
     nets: list[Any] = [
         m for m in network.modules() if type(m) is ScalarMLPFunction and isinstance(m.mlp, nn.Sequential)
     ]

@@ -1,4 +1,4 @@
-"""NequIP's self-connections by atom type, as layers with matrices of each type."""
+"""NequIP's self-connections by atom type."""
 
 # Annotations are objects here, not strings: TorchScript reads them.
 
@@ -63,13 +63,13 @@ class TpgenSelfConnection(ProductBySpecies):
         return self._tpgen_embedding[0].embed_module.weight
 
     def embeds_alone(self) -> bool:
-        """Whether no hook or patch sees or changes the embeddings before the product."""
+        """Whether no hook or patch sees the embeddings."""
         embedding = self._tpgen_embedding[0]
         return not any(map(is_hooked_or_patched, (self, embedding, embedding.embed_module)))
 
 
 class TpgenInteractionBlock(InteractionBlock):
-    """NequIP's block, whose self-connection gets types if node attributes are their embeddings."""
+    """NequIP's block, whose self-connection gets types instead of embeddings."""
 
     def forward(self, data: AtomicDataDict.Type) -> AtomicDataDict.Type:
         """As NequIP's."""
@@ -125,7 +125,7 @@ _UNUSUAL = (
 
 
 def self_connections(network: nn.Module, options: dict[str, Any]) -> Iterator[SwapOrKept]:
-    """Yield swaps of blocks and self-connections, if a model has one embedding of types."""
+    """Yield swaps of blocks and self-connections, given one embedding of types."""
     blocks: list[Any] = [
         m for m in network.modules() if type(m) is InteractionBlock and type(m.sc) is o3.FullyConnectedTensorProduct
     ]
@@ -177,10 +177,9 @@ _Product = Callable[..., Tensor]
 
 
 def with_gradient_by_rows(rows: Tensor, found: Tensor, product: _Product, operands: tuple[Tensor, ...]) -> Tensor:
-    """Return ``found``, a result looked up by types, with a gradient by ``rows`` of the table.
+    """Return ``found`` with a gradient by ``rows`` of the table.
 
-    A backward pass for ``rows`` runs through ``product(*operands)`` of equal value; others, through the graph of
-    ``found``.
+    A backward pass for ``rows`` runs through ``product(*operands)`` of equal value; others, through ``found``.
 
     >>> table = torch.tensor([2.0, 3.0], requires_grad=True)
     >>> rows, x = table[[0, 0, 1]], torch.ones(3)
@@ -192,8 +191,6 @@ def with_gradient_by_rows(rows: Tensor, found: Tensor, product: _Product, operan
 
 
 class _WithGradientByRows(torch.autograd.Function):
-    """Autograd function of `with_gradient_by_rows`."""
-
     @staticmethod
     def forward(ctx: Any, found: Tensor, rows: Tensor, product: _Product, *operands: Tensor) -> Tensor:
         ctx.save_for_backward(*operands)

@@ -48,7 +48,7 @@ def sevennet_swaps(network: nn.Module, options: dict[str, Any]) -> Iterator[Swap
 
 
 def to_float64(network: nn.Module) -> None:
-    """Cast one-hot elements, always float32 in SevenNet, to float64 by hooks."""
+    """Cast SevenNet's one-hot elements to float64 by hooks."""
     for module in network.modules():
         if type(module).__module__.startswith("sevenn.") and type(module).__name__ == _ONE_HOT:
             module.register_forward_hook(_cast_to_float64)

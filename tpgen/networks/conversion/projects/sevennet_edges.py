@@ -1,6 +1,6 @@
-"""SevenNet's functions of lengths by a kernel, nets once for each pair, and outputs in programs.
+"""SevenNet's functions of lengths by a kernel, nets once per pair, and outputs in programs.
 
-Virials of atoms need gradients by single edges, so such models use no pairs.
+Models with virials of atoms use no pairs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TpgenEdgeEmbedding(EdgeEmbedding):
 
 
 def _embed_by_kernel(embedding: Any, data: Any) -> bool:
-    """Add lengths, radial functions and harmonics to the graph; False without a kernel."""
+    """Add lengths, radial functions and harmonics; False without a kernel."""
     basis, cutoff = embedding.basis_function, embedding.cutoff_function
     if not _is_cut_bessel(embedding) or any(map(is_hooked_or_patched, embedding.modules())):
         return False
@@ -101,7 +101,7 @@ _AXES = (0, 1, 2, 0, 1, 2), (0, 1, 2, 1, 2, 0)  # of the six components of a vir
 
 
 class TpgenAtomReduce(AtomReduce):
-    """Energy of each structure, for any number of structures in programs."""
+    """Energies of structures, any number in programs."""
 
     def __call__(self, data: Any) -> Any:
         energies = data[self.key_input]
@@ -113,7 +113,7 @@ class TpgenAtomReduce(AtomReduce):
 
 
 class TpgenForceStress(ForceStressOutputFromEdge):
-    """Forces and stress from derivatives by vectors, for any sizes in programs."""
+    """Forces and stress, for any sizes in programs."""
 
     def __call__(self, data: Any) -> Any:
         return _forces_and_stress(self, data) if is_traced(data[self.key_edge]) else super().__call__(data)
@@ -141,7 +141,7 @@ def _virial_of_structures(output: Any, data: Any, virial: Tensor) -> Tensor:
 
 
 def size_free_outputs(network: Any) -> Iterator[Swap]:
-    """Yield swaps of sums of energies and outputs of forces, so that programs take any size."""
+    """Yield swaps of outputs, for programs of any size."""
     kinds: dict[type, type[nn.Module]] = {AtomReduce: TpgenAtomReduce, ForceStressOutputFromEdge: TpgenForceStress}
     for module in network.modules():
         if type(module) in kinds and not is_hooked_or_patched(module):

@@ -14,9 +14,10 @@ from tpgen.networks.conversion.swap import mark_of
 
 
 class _Convolution(MLIAPWrappedConvolution):
-    """SevenNet's convolution between exchanges of ghosts, without needless slices."""
+    """SevenNet's convolution, without needless slices."""
 
     def forward(self, data: Any) -> Any:
+        """Exchange ghosts, convolve, keep local rows."""
         count = int(data[keys.MLIAP_NUM_LOCAL_GHOST][0])
         data[keys.NODE_FEATURE] = first_rows(data[keys.NODE_FEATURE], count)
         data = self.conv(self.ghost_exchange(data))
@@ -29,7 +30,7 @@ class LammpsSevenNet(Converted, SevenNetMLIAPWrapper):
     """A converted model, built at the first step."""
 
     def prepare(self, _data: Any) -> None:
-        """Initialize the model at the first call."""
+        """Initialize the model once."""
         self._ensure_model_initialized()
 
     def _ensure_model_initialized(self) -> None:
