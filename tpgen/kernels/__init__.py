@@ -1,1 +1,1 @@
-"""Generated kernels of forms: C++ and CUDA text, compilation, cache, and operators of PyTorch."""
+"""Generated C++ and CUDA kernels of forms, as operators of PyTorch."""

@@ -1,4 +1,4 @@
-"""Arguments of kernels: specification, tensors, sizes, row indices."""
+"""Arguments of kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS
 
 
 class KernelSpec(NamedTuple):
-    """Specification of a kernel: form and call, dtype, row rules."""
+    """A kernel to build: form, call, dtype, row rules."""
 
     description: Any  # `AnyDescription`
     call: Call
@@ -23,13 +23,13 @@ class KernelSpec(NamedTuple):
 
 
 def by_form(paths: Callable[..., Any], monomials: Callable[..., Any]) -> Callable[..., Any]:
-    """Dispatch on the form of a `KernelSpec`: ``paths`` of a product, or ``monomials`` of a polynomial."""
+    """Return a function of a `KernelSpec`: ``paths`` for a product, ``monomials`` for a polynomial."""
     functions = {OF_PATHS: paths, OF_MONOMIALS: monomials}
     return lambda spec, *rest: functions[spec.description.plan.maker.form](spec, *rest)
 
 
 class KernelCall(NamedTuple):
-    """Arguments of one kernel call: tensors by slot, rows, channels, row indices."""
+    """Arguments of one kernel call."""
 
     given: Sequence[Tensor]
     opened: Sequence[Tensor]
@@ -39,6 +39,7 @@ class KernelCall(NamedTuple):
 
     @property
     def elements(self) -> int:
+        """Elements with weights of their own; 1 without an index."""
         return _elements_of(self.indices)
 
 
@@ -46,7 +47,7 @@ Kernel = Callable[[KernelCall], int]  # returns a fault, 0 for none
 
 
 class CallSizes(NamedTuple):
-    """Device, rows, channels and row indices of a call, which determine the size of its scratch memory."""
+    """Sizes of a call that determine its scratch memory."""
 
     device: torch.device
     rows: int
@@ -55,10 +56,11 @@ class CallSizes(NamedTuple):
 
     @property
     def elements(self) -> int:
+        """Elements with weights of their own; 1 without an index."""
         return _elements_of(self.indices)
 
     def owners(self, owner: str | None) -> int:
-        """Count the rows of operand ``owner`` that the call sums into; 0 without an index."""
+        """Rows of operand ``owner`` that the call sums into; 0 without an index."""
         index = index_at(self.indices, owner or "")
         return index.size if index else 0
 

@@ -1,7 +1,5 @@
-r"""Row rules, such as ``x1 @ src``: how row z of a call finds its row of an operand.
-
-With a rule, row z reads row :math:`\text{index}[z]` of a given operand, or adds to that row of an open operand;
-without a rule, row z or a shared row.
+r"""Row rules, such as ``x1 @ src``: row z of a call reads row :math:`\text{index}[z]` of a given operand, or
+adds to that row of an open operand.  Without a rule, row z has row z, or a shared row.
 
 >>> print(*EDGES, ELEMENTS, EDGE_PAIRS, sep=", ")
 x1 @ src, out @ dst, w @ element, w @ pair
@@ -34,7 +32,7 @@ CHECKED, NARROW = 1, 2
 
 @dataclass(frozen=True, eq=False)
 class RowRule:
-    """How rows of a call find rows of an operand; one instance per name."""
+    """How rows of a call find their rows of one operand."""
 
     name: str  # of the index in kernels
     operand: str  # whose rows: of a product; the weights of a polynomial are all w
@@ -54,7 +52,7 @@ class RowRule:
         return INDEX_DTYPES if self.narrow else INDEX_DTYPES[:1]
 
     def checked(self, check_index: bool) -> bool:
-        """Whether kernels check the range of the index."""
+        """Whether kernels check the index's range."""
         return check_index or not self.unchecked
 
     @property
@@ -77,9 +75,9 @@ RowRules = tuple[RowRule, ...]
 
 @remembered("rules of rows")
 def rules_of(text: str) -> RowRules:
-    """Parse row rules from names.
+    """Parse names of row rules.
 
-    Raises `PlanError` for unknown names, two rules of one operand, or an order unlike that of `RULES`.
+    Raises `PlanError` for unknown names, two rules of one operand, or another order than `RULES`.
     """
     names = text.split()
     for name in names:
@@ -103,7 +101,7 @@ def names_of_rules(rules: Sequence[RowRule]) -> str:
 
 
 class RowIndex(NamedTuple):
-    """A row rule in one call: index tensor, rows addressed, optional order."""
+    """A row rule in one call, with index and order."""
 
     rule: RowRule
     tensor: Tensor | None = None
@@ -113,7 +111,7 @@ class RowIndex(NamedTuple):
 
     @property
     def flags(self) -> int:
-        """Flags for C++ kernels: whether the index is checked for range, and whether it is int32."""
+        """Bits for C++ kernels: index checked, index int32."""
         narrow = self.tensor is not None and self.tensor.dtype == torch.int32
         return self.check * CHECKED | narrow * NARROW
 
@@ -124,7 +122,7 @@ def index_at(indices: Sequence[RowIndex], operand: str) -> RowIndex | None:
 
 
 def summed_by(opened: Sequence[str], rules: RowRules) -> tuple[str, ...]:
-    """Select the open operands with an index: each is summed in an order of its own.
+    """Select the open operands whose rows an index tensor finds.
 
     >>> summed_by(("x1", "x2", "w"), (*EDGES, EDGE_PAIRS))
     ('x1',)

@@ -40,7 +40,7 @@ _UNITS_PER_CORE, _MOST_UNITS = 4, 32
 
 
 def cores() -> int:
-    """Count the CPU cores of this process."""
+    """CPU cores of this process."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
@@ -61,7 +61,7 @@ _single_threaded = True  # whether this process had a single thread when it was 
 
 @dataclass(frozen=True)
 class LibraryRequest:
-    """A library to build or load: source, entry function, linked libraries, kind of file."""
+    """A library to load: source, entry function, links, kind of file."""
 
     text: str
     entry: str = ENTRY
@@ -69,6 +69,7 @@ class LibraryRequest:
     kind: str = cache.KERNEL
 
     def key(self, compiler: Compiler) -> str:
+        """Name in the cache: a hash of source and compiler."""
         return hashlib.sha256(json.dumps([self.text, *compiler.identity]).encode()).hexdigest()[:32]
 
 
@@ -76,7 +77,7 @@ def load_kernel(text: str, addresses: int = 3, numbers: int = 2) -> Callable[...
     """Load the entry function of a kernel source; compile if not cached.
 
     The function takes ``addresses`` pointers, then ``numbers`` 64-bit integers.
-    Raises `BackendError` without a compiler, `KernelError` if compilation fails, now or earlier in this process.
+    Raises `BackendError` without a compiler, `KernelError` if compilation fails or failed before.
     """
     wanted = LibraryRequest(text)
     if has_rehearsal() and not _is_built(wanted):
@@ -100,7 +101,7 @@ def address_of(function: Any) -> int | None:
 
 
 def load_library(wanted: LibraryRequest) -> ctypes.CDLL:
-    """Load a library; compile if not cached.  Raises the errors of `load_kernel`."""
+    """Load a library; compile if not cached.  Raises as `load_kernel`."""
     compiler = need_compiler()
     key = wanted.key(compiler)
     with _guard.lock:
@@ -196,7 +197,7 @@ def _open_library(library: Path, wanted: LibraryRequest) -> ctypes.CDLL:
 
 
 def load_all(texts: Sequence[str]) -> None:
-    """Load several kernel sources; compile missing libraries in parallel."""
+    """Compile and load several kernel sources in parallel."""
     with ThreadPoolExecutor(max_workers=min(max(1, len(texts)), cores())) as pool:
         for future in [pool.submit(load_kernel, text) for text in texts]:
             future.result()
@@ -237,7 +238,7 @@ def _test_in_subprocess(compiler: Compiler, library: Path, wanted: LibraryReques
 
 
 def compile_library(compiler: Compiler, entry: Entry, library: Path, links: Sequence[str] = ()) -> None:
-    """Compile the source of a cache entry into ``library``, a source in parts as parallel units.
+    """Compile an entry's source into the file ``library``, parts in parallel.
 
     Raises `KernelError` if the compiler fails, `OSError` if the disk is full.
     """

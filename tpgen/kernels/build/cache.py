@@ -1,7 +1,6 @@
 """Cache of compiled kernels: files in a private directory, named by a hash of source, flags, compiler and processor.
 
-Writers rename complete files into place, under a lock.  A library with a wrong checksum or owner is rebuilt; a
-directory that another user can change is refused (see `trust`).
+Loaders rebuild a library with a wrong checksum or owner, and refuse a directory that another user can change.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _CACHE_FILE = re.compile(rf"({re.escape(_NEW)})?([0-9a-f]{{32}})({'|'.join(map(r
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """Directory, number of kernels and bytes of the cache."""
+    """Directory, kernels and bytes of the cache."""
 
     path: str
     entries: int
@@ -51,13 +50,14 @@ class CacheInfo:
 
 @dataclass(frozen=True)
 class Entry:
-    """Paths of a cached library, its source, checksum and lock."""
+    """Files of a cached library: library, source, checksum, lock."""
 
     directory: Path
     key: str
     kind: str = KERNEL
 
     def file(self, suffix: str) -> Path:
+        """Path of the entry's file with a suffix."""
         return self.directory / (self.key + suffix)
 
     @property
@@ -76,7 +76,7 @@ class Entry:
             return False
 
     def new_file(self, suffix: str) -> Path:
-        """Create a temporary file beside the library."""
+        """Create an empty temporary file beside the library."""
         handle, name = tempfile.mkstemp(dir=self.directory, prefix=f"{_NEW}{self.key}{suffix}-")
         os.close(handle)
         return Path(name)
@@ -100,7 +100,7 @@ class Entry:
         return None
 
     def locked(self, wait: bool = True) -> AbstractContextManager[bool]:
-        """Hold the lock of the entry; see `lock`."""
+        """Hold the entry's lock; see `lock`."""
         return lock(self.file(_LOCK), wait)
 
 
@@ -108,7 +108,7 @@ class Entry:
 def lock(path: Path, wait: bool = True) -> Iterator[bool]:
     """Hold a lock file; yield whether the lock is held.
 
-    Without ``wait``, yield False if another process holds the lock.  A forked child holds no lock.
+    Without ``wait``, yield False if another process holds the lock.
     """
     file = FileLock(path, mode=0o600)
     try:
@@ -151,7 +151,7 @@ def default_directory() -> Path:
 
 
 def _why_unwritable(wanted: Path) -> str:
-    """Create a private directory if missing; return why no file can be written there, empty if one can."""
+    """Create a private directory; return why files cannot be written, or an empty text."""
     try:
         make_private(wanted)
         check_private(wanted)
@@ -169,9 +169,9 @@ def _checked_directory(wanted: Path) -> Path:
 
 
 def current_directory() -> Path:
-    """Create and check the cache directory; a temporary directory if not writable.
+    """Return the cache directory, created and checked; a temporary one if not writable.
 
-    Raises `BackendError` if another user can change or replace the directory.
+    Raises `BackendError` if another user can change the directory.
     """
     return _checked_directory(default_directory())
 
@@ -193,7 +193,7 @@ def forget_directory() -> None:
 
 @cache
 def fallback(wanted: str, reason: str) -> Path:
-    """Create a temporary cache for this process, with one warning per reason."""
+    """Create a temporary cache for this process; warn once per reason."""
     warnings.warn(
         f"tpgen cannot write its kernel cache {wanted} ({reason}); kernels are kept for this process only. "
         "Set TPGEN_CACHE_DIR to a directory that can be written",
@@ -210,7 +210,7 @@ def fallback(wanted: str, reason: str) -> Path:
 
 
 def with_fallback_directory(make: Callable[[Path], Made]) -> Made:
-    """Call ``make`` with the cache directory, after `OSError` with a temporary directory.
+    """Return ``make`` of the cache directory, or after `OSError` of a temporary one.
 
     Raises `BackendError` if both fail.
     """
@@ -229,7 +229,7 @@ def with_fallback_directory(make: Callable[[Path], Made]) -> Made:
 
 
 def finished_entry(key: str, kind: str = KERNEL) -> Entry | None:
-    """Entry of an intact cached library, or None.  Raises `BackendError` as `current_directory`."""
+    """Entry of an intact cached library, or None.  Raises as `current_directory`."""
     wanted = Entry(default_directory(), key, kind)
     try:
         check_private(wanted.directory)
@@ -247,7 +247,7 @@ def _cache_files_by_key(path: Path) -> Iterator[tuple[str, Path]]:
 
 
 def info() -> CacheInfo:
-    """Describe the cache."""
+    """Count kernels and bytes in the cache directory."""
     path, size, kernels = current_directory(), 0, 0
     for key, file in _cache_files_by_key(path):
         with suppress(FileNotFoundError):  # another process clears the cache
@@ -257,7 +257,7 @@ def info() -> CacheInfo:
 
 
 def clear() -> int:
-    """Remove all kernels and measured choices; count the kernels.
+    """Delete all kernels and measured choices from the cache; return the number of kernels.
 
     Loaded kernels stay usable; entries under construction and foreign files remain.
     """

@@ -1,5 +1,3 @@
-"""C++ compiler of this machine, and its flags."""
-
 from __future__ import annotations
 
 import os
@@ -55,7 +53,7 @@ _HELPERS = [] if platform.machine() in ("x86_64", "AMD64") else ["-lgcc"]
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C++ compiler, its instruction set, and the OpenMP runtime of torch (empty: no threads)."""
+    """A C++ compiler, its instruction set, and torch's OpenMP runtime (empty: no threads)."""
 
     program: tuple[str, ...]  # and its first arguments
     version: str
@@ -92,16 +90,16 @@ class Compiler:
 
 
 def find_compiler() -> Compiler | None:
-    """Find the compiler, or None; ``TPGEN_CXX`` names a compiler, or ``none`` to forbid all.
+    """Find the compiler, or None; ``TPGEN_CXX`` names one, or ``none`` forbids all.
 
-    Raises `BackendError` if this machine cannot run the set in ``TPGEN_TARGET``.
+    Raises `BackendError` if this machine cannot run ``TPGEN_TARGET``.
     """
     found = _first_usable_compiler(os.environ.get("TPGEN_CXX", ""), os.environ.get("CXX", ""), os.environ.get("PATH", ""))
     return found and Compiler(*found, openmp_runtime(), instruction_set())
 
 
 def compilers() -> tuple[tuple[str, str], ...]:
-    """List installed compilers and versions; tpgen uses the first recent one."""
+    """List (command, version) of installed compilers; tpgen uses the first recent one."""
     named, cxx, path = (os.environ.get(name, "") for name in ("TPGEN_CXX", "CXX", "PATH"))
     tried = [*([_split_command(named)] if named else []), *_compiler_commands(cxx)]
     return tuple(dict.fromkeys((shlex.join(program), version) for program, version in _installed_with_versions(tried, path)))
@@ -132,7 +130,6 @@ def need_compiler() -> Compiler:
 
 @lru_cache(maxsize=8)
 def _first_usable_compiler(named: str, cxx: str, path: str) -> tuple[tuple[str, ...], str] | None:
-    """Find program and version of the first usable compiler."""
     if named.lower() == "none":
         return None
     tried = (_split_command(named),) if named else _compiler_commands(cxx)
@@ -147,7 +144,6 @@ def _installed_with_versions(tried: Iterable[tuple[str, ...]], path: str) -> Ite
 
 
 def _compiler_commands(cxx: str) -> Iterator[tuple[str, ...]]:
-    """Yield commands of C++ compilers to try: ``cxx`` if given, the usual names, then that of ziglang."""
     if cxx.strip():
         yield _split_command(cxx)
     yield from ((name,) for name in CANDIDATES)
@@ -171,7 +167,7 @@ def _split_command(command: str) -> tuple[str, ...]:
 
 
 def _gcc_version(version: str) -> float:
-    """Read the GCC version from the first line of ``--version``; infinite for other programs.
+    """GCC version in the first line of ``--version``; infinite for other programs.
 
     >>> _gcc_version("g++ (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0"), _gcc_version("Debian clang version 11.0.1-2")
     (11.0, inf)
@@ -194,7 +190,7 @@ def _version_line(program: Sequence[str]) -> str:
 
 @lru_cache(maxsize=1)
 def openmp_runtime() -> str:
-    """Path of the OpenMP runtime loaded by torch, or an empty text."""
+    """Path of the OpenMP runtime that torch loaded, or empty."""
     names = ("libgomp", "libomp", "libiomp5")
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Instruction sets that kernels are compiled for."""
+"""Instruction sets of CPUs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ARM = platform.machine() in ("aarch64", "arm64")
 
 @dataclass(frozen=True)
 class InstructionSet:
-    """An instruction set: compiler flags, bytes and number of vector registers, required CPU features."""
+    """An instruction set: compiler flags, vector registers, required CPU features."""
 
     name: str
     flags: tuple[str, ...]
@@ -56,7 +56,7 @@ _PORTABLE_VECTORS = (16, 32 if _ARM else 16)
 def instruction_set() -> InstructionSet:
     """Choose the instruction set: ``TPGEN_TARGET``, else that of this machine.
 
-    Raises `BackendError` for an unknown set, or a set that this machine cannot run.
+    Raises `BackendError` for a set that is unknown or cannot run here.
     """
     name = os.environ.get("TPGEN_TARGET", "") or NATIVE
     if name == NATIVE:
@@ -87,7 +87,7 @@ def _has_cpuinfo() -> bool:
 
 @lru_cache(maxsize=1)
 def cpu_features() -> str:
-    """List architecture and features of this processor; on Arm also maker, part and SVE length."""
+    """Architecture and features of this processor; on Arm also maker, part, SVE length."""
     try:
         return f"{platform.machine()} {features_in(_CPUINFO.read_text())}{_sve_vector_length_text()}"
     except OSError:
@@ -95,7 +95,7 @@ def cpu_features() -> str:
 
 
 def features_in(cpuinfo: str) -> str:
-    """Extract the CPU features from the text of ``/proc/cpuinfo``; on Arm also makers and parts.
+    """CPU features in a text of ``/proc/cpuinfo``; on Arm also makers and parts.
 
     >>> features_in("flags\\t\\t: fpu sse2\\n\\nflags\\t\\t: fpu sse2\\n")
     'fpu sse2'

@@ -1,6 +1,6 @@
 """Compile all missing kernels of a computation in parallel.
 
-Another thread rehearses the computation: starts each compilation, and takes zeros for results.
+Another thread *rehearses* the computation: starts each compilation, takes zeros for results.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Rehearsal:
         self._threads, self._lock = threads, Lock()
 
     def run(self) -> None:
-        """Rehearse on another thread at the first call; wait for the end."""
+        """Rehearse on another thread, once; wait for the end."""
         with self._lock:
             compute, self._compute = self._compute, None
             if compute is not None:

@@ -14,12 +14,12 @@ _NO_FOLLOW = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOC
 
 
 def links_followed(path: Path) -> Path:
-    """Resolve links in the parents of a path, but not in its last name."""
+    """Resolve links in a path's parents, not in its last name."""
     return Path(os.path.realpath(path.parent)) / path.name
 
 
 def make_private(path: Path) -> None:
-    """Create a directory and its parents with mode 700."""
+    """Create a directory and missing parents with mode 700."""
     for missing in [p for p in (*reversed(path.parents), path) if not p.exists()]:
         missing.mkdir(mode=0o700, exist_ok=True)
 
@@ -82,7 +82,7 @@ def _is_private_group(group: int, user: int) -> bool:
 
 
 def read_own(path: Path) -> bytes:
-    """Read a regular file that only the user can write; raises `OSError` for other files and links."""
+    """Read a regular file that only the user can write; raises `OSError` for others."""
     with open(os.open(path, _NO_FOLLOW), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or not _is_private_file(status):

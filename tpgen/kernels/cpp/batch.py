@@ -1,5 +1,3 @@
-"""Write the C++ of the batch schedule: vectors over rows, scratch as ``[copy][irrep axis][R rows]``."""
-
 from __future__ import annotations
 
 from tpgen.form.form import Term
@@ -12,18 +10,17 @@ from tpgen.kernels.sweep.sweep import PathSweep
 
 
 class BatchText:
-    """Writes the C++ functions of one batch placement."""
+    """Writes the C++ of a batch placement: vectors over rows."""
 
     def __init__(self, placement: BatchPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
 
     def write_functions(self) -> None:
-        """Write the static functions that the driver calls for its rows."""
         for path in self.p.sweep.paths:
             self._write_path_function(path)
         self._write_tile_function()
 
-    def _arguments(self) -> list[tuple[str, str]]:
+    def _shared_arguments(self) -> list[tuple[str, str]]:
         arguments = [("int", "R")] * self.p.shortens_tiles + [("num*", name) for name in self.p.scratch]
         if self.p.row_weights:
             arguments += [("const real* const*", "p_w")] * ("w" in self.p.given)
@@ -36,7 +33,9 @@ class BatchText:
     def _write_tile_function(self) -> None:
         given = [("const real* const*", f"p_{o}") for o in self.p.given if o != "w"]
         opened = [("real* const*", f"q_{o}") for o in self.p.opened if o != "w"]
-        arguments = ", ".join(f"{kind} {name}" for kind, name in [("int", "n"), *given, *opened, *self._arguments()])
+        arguments = ", ".join(
+            f"{kind} {name}" for kind, name in [("int", "n"), *given, *opened, *self._shared_arguments()]
+        )
         segments = dict(self.s.segments)
         with self.w.part("function tile"), self.w.block(f"static void tile({arguments})"):
             for o in self.p.given:
@@ -45,7 +44,7 @@ class BatchText:
             for o in self.p.opened:
                 if o != "w":
                     self.w.line(f"clear(a_{o}, {self.p.dim[o]} * R);")
-            names = "".join(f", {name}" for _, name in self._arguments())
+            names = "".join(f", {name}" for _, name in self._shared_arguments())
             for path in self.p.sweep.paths:
                 with self.w.paths(path.term.path):
                     self.w.line(f"path_{path.term.path}(n{names});")
@@ -71,7 +70,7 @@ class BatchText:
 
     def _write_path_function(self, path: PathSweep) -> None:
         term = path.term
-        arguments = "".join(f", {kind} {name}" for kind, name in self._arguments())
+        arguments = "".join(f", {kind} {name}" for kind, name in self._shared_arguments())
         with self.w.paths(term.path):
             self.w.line(f"// path {term.path}: {term.text}")
             with self.w.block(f"static void path_{term.path}(int n{arguments})"):
@@ -105,16 +104,16 @@ class BatchText:
             vectors.body(path.stages[0].statements, place)
 
     def write_weights(self) -> None:
-        """Write shared weights into scratch."""
+        """Write the copy of shared weights to scratch."""
         self.w.line(f"for (i64 m = 0; m < {self.p.dim['w']}; ++m) weights[m] = widen(w[m]);")
 
     def write_weight_sums(self) -> None:
-        """Write the sum of weight gradients over blocks."""
+        """Write the sum of the blocks' weight gradients."""
         add_block_sums(self.w, self.p.weight_scratch)
         self.w.line(f"for (i64 m = 0; m < {self.p.dim['w']}; ++m) d_w[m] = narrow(sums[m]);")
 
     def write_rows(self) -> None:
-        """Write the loop over rows of a block."""
+        """Write the loop over a block's rows."""
         w, owner = self.w, self.p.owner
         if owner:
             w.line("const i64 from = owner_at(first, owners, b * span), to = owner_at(first, owners, (b + 1) * span);")
@@ -127,7 +126,7 @@ class BatchText:
             w.line("const int n = least(R, end - q);")
             self._write_row_pointers()
             rows = [f"p_{o}" for o in self.p.given if o != "w"] + [f"q_{o}" for o in self.p.opened if o != "w"]
-            names = ["n", *rows, *(name for _, name in self._arguments())]
+            names = ["n", *rows, *(name for _, name in self._shared_arguments())]
             w.line(f"tile({', '.join('(n + W - 1) / W * W' if name == 'R' else name for name in names)});")
 
     def _write_row_pointers(self) -> None:

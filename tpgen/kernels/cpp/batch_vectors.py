@@ -1,5 +1,3 @@
-"""Write C++ of a path with vectors over rows."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -18,7 +16,7 @@ ROW_LOOP = "for (int r = 0; r < R; r += W)"
 
 
 def stores_rows(p: BatchPlacement, operand: str) -> str:
-    """Name the C++ function that stores a tile's rows of an open slot, or adds to the rows of owners."""
+    """Name of the C++ function that stores a tile's rows or adds to owners' rows."""
     return "add_rows" if operand == p.owner else "unstage_rows"
 
 
@@ -38,10 +36,11 @@ class BatchVectors:
         self.spelling = Spelling(placement.schedule.target.dtype, arrays)
 
     def start(self, operand: str) -> int:
+        """Start of the path's segment in an operand's row."""
         return self.p.schedule.start(self.term, operand)
 
     def body(self, statements: tuple[Statement, ...], weight: str = "") -> None:
-        """Write statements and the stores of their sums; ``weight`` is the address of a weight."""
+        """Write statements and stores of their sums; ``weight`` is a weight's address."""
         sums = RegisterSums(self.w)
         sums.write(statements, self.spelling, partial(self._write_load, weight))
         for operand, values in sums.found.items():
@@ -84,21 +83,23 @@ class BatchVectors:
         return f"({self.start(operand)} + {self._copy_index(operand)} * {self.term.size(INDEX[operand])}) * (i64)R"
 
     def position(self, letters: str, first: str = "") -> str:
-        """Write the flat index of copies ``letters``; ``first`` replaces the first letter."""
+        """Flat index of copies ``letters``; ``first`` replaces the first letter."""
         text = first or letters[0]
         for a in letters[1:]:
             text = f"({text} * {self.term.size(a)} + {a})"
         return text
 
     def loops(self, letters: str) -> str:
+        """Heads of nested C++ loops over copies."""
         return " ".join(f"for (int {a} = 0; {a} < {self.term.size(a)}; ++{a})" for a in letters)
 
     def each(self, *parts: str) -> AbstractContextManager[None]:
+        """Open a C++ block headed by ``parts``."""
         return self.w.block(" ".join(part for part in parts if part))
 
     @contextmanager
     def staged_weights(self, first: str, start: str, end: str) -> Iterator[None]:
-        """Write a loop over first copies that moves weights of each row through scratch."""
+        """Write a loop over first copies, with each row's weights in scratch."""
         chunk, step = self.p.chunk(self.term), self.p.staged(self.term)
         with self.w.block(f"for (int {first}2 = {start}; {first}2 < {end}; {first}2 += {step})"):
             self.w.line(f"const int {first}3 = least({end}, {first}2 + {step});")

@@ -1,5 +1,3 @@
-"""Write the C++ of the channel schedule: one sweep over rows, vectors over channels."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -20,14 +18,13 @@ from tpgen.kernels.sweep.terms import INDEX, S, operand_of
 
 
 class ChannelText:
-    """Writes the C++ functions of one channel placement."""
+    """Writes the C++ of a channel placement: vectors over channels."""
 
     def __init__(self, placement: ChannelPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
         self.dtype = placement.schedule.target.dtype
 
     def write_functions(self) -> None:
-        """Write the static functions that the driver calls for its rows."""
         if self.p.in_parts:
             self._write_part_functions()
         else:
@@ -199,7 +196,7 @@ class ChannelText:
             self.w.line(f"add(r_{placed.operand} + ({place}) * W, {spelling.sum(s.terms)});")
 
     def write_weights(self) -> None:
-        """Write shared weights into scratch."""
+        """Write the copy of shared weights to scratch."""
         for slot in self.p.given_weights:
             for v in self.s.views_of("w"):
                 shape = f"<{v.outer}, {v.channels}, {v.inner}>"
@@ -207,12 +204,12 @@ class ChannelText:
                     self.w.line(f"stage{shape}({identifier(slot)} + {v.start}, {weights_area(slot)} + {v.scratch});")
 
     def write_weight_sums(self) -> None:
-        """Write the sum of weight gradients over blocks."""
+        """Write the sum of the blocks' weight gradients."""
         add_block_sums(self.w, self.p.weight_scratch)
         self._store_slot("w", "sums")
 
     def write_rows(self) -> None:
-        """Write the loop over rows of a block."""
+        """Write the loop over a block's rows."""
         (GroupBlocks if self.p.in_parts else RowBlocks)(self.p, self.w).write()
 
 

@@ -1,5 +1,3 @@
-"""Write the loop over rows of a channel kernel."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -13,7 +11,7 @@ from tpgen.kernels.sweep.terms import SLOTS
 
 
 def row_arguments(p: ChannelPlacement) -> Arguments:
-    """List the arguments of a row: operands, results, scratch."""
+    """Arguments of a row's C++ function: operands, results, scratch."""
     arguments = [("const real*", identifier(slot)) for slot in p.given]
     arguments += [("real*", f"d_{o}") for o in p.opened]
     arguments += [("const num*" if name in p.table_areas else "num*", name) for name in p.scratch]
@@ -24,7 +22,7 @@ def row_arguments(p: ChannelPlacement) -> Arguments:
 
 
 class PairedGradient(NamedTuple):
-    """C++ by which two edges with shared weights sum a gradient: the first edge stores, the second adds."""
+    """C++ of two edges that sum one gradient: the first edge stores, the second adds."""
 
     state: str  # addresses: of what others are told, of the gradient, and of room beside it
     gradient: str
@@ -37,6 +35,7 @@ class PairedGradient(NamedTuple):
 
     @property
     def address(self) -> str:
+        """C++ address to which an edge writes its gradient."""
         return f"first_of_pair ? {self.gradient} : {self.beside}"
 
     @property
@@ -44,19 +43,18 @@ class PairedGradient(NamedTuple):
         return f"wrote({self.state});"
 
     def add_statement(self, written: str) -> str:
-        """Add the second edge's gradient at address ``written``, after the first edge has stored."""
+        """C++ that adds the second edge's gradient at ``written`` to the first edge's."""
         return f"add_second({self.gradient}, {written}, {self.size}, {self.state});"
 
 
 class RowBlocks:
-    """Writes the loop over the rows of a block, tile by tile."""
+    """Writes the loop over a block's rows, by tiles."""
 
     def __init__(self, placement: ChannelPlacement, w: Writer) -> None:
         self.p, self.w = placement, w
         self.arguments = row_arguments(placement)
 
     def write(self) -> None:
-        """Write the loop over a block's rows."""
         if self.p.owner:
             self._write_owner_loop(self.p.owner)
             return
@@ -86,18 +84,17 @@ class RowBlocks:
             self.w.line("tile += n;")
 
     def write_row_pointers(self, operand: str, row: str, array: str = "") -> None:
-        """Write the pointers to an operand's rows of a tile."""
         self.w.line(f"for (int r = 0; r < n; ++r) {{ const i64 e = {row}; {array}[r] = {self.row_address(operand)}; }}")
 
     def row_address(self, name: str) -> str:
-        """Address at which row ``e`` reads an operand or writes a result."""
+        """C++ address of row ``e`` in an operand or result."""
         operand = name.removeprefix("d_").partition("_")[0]
         if operand == "w" and self.p.schedule.shared_weights:
             return name
         return f"{name} + {found_row(self.p.rule(operand))} * {self.p.dim[operand]}"
 
     def write_array_declarations(self) -> None:
-        """Declare arrays that outlive a tile; none for single rows."""
+        """Declare arrays that outlive a tile, if any."""
 
     def write_tile_setup(self, row: str) -> None:
         """Write the tables of a tile."""
@@ -114,12 +111,11 @@ class RowBlocks:
         self.w.line(f"tabulate({', '.join(['n', *self.p.table_areas, *places])});")
 
     def shared_arguments(self, row: str) -> dict[str, str]:
-        """Arguments that rows share, by name: tables at a lane, shared weights."""
+        """C++ values of arguments that rows share, by name."""
         areas = {name: f"{name} + {row}" for name in self.p.table_areas}
         return areas | {f"s_{identifier(slot)}": weights_area(slot) for slot in self.p.given_weights}
 
     def write_row_loop(self) -> None:
-        """Write the loop over rows of a tile."""
         with self.w.block("for (int r = 0; r < n; ++r)"):
             self.w.line("const i64 e = q + r;")
             self._write_row_call("r")
@@ -153,12 +149,12 @@ class RowBlocks:
 
 
 def in_memory(name: str) -> bool:
-    """Whether a row's argument is a pointer into a tensor, not into scratch."""
+    """Whether a row's argument points into a tensor, not scratch."""
     return name.removeprefix("d_").partition("_")[0] in SLOTS
 
 
 class RowGroup:
-    """Arguments of a group of rows: arrays of pointers into tensors, scratch of all rows."""
+    """C++ arguments of a group of rows."""
 
     def __init__(self, placement: ChannelPlacement) -> None:
         self.p, self._row = placement, row_arguments(placement)
@@ -180,7 +176,7 @@ class RowGroup:
 
 
 class GroupBlocks(RowBlocks):
-    """Writes the loop over groups of rows of one tile and owner."""
+    """Writes the loop over groups of rows."""
 
     def write_tile_setup(self, row: str) -> None:
         """Write row pointers and tables of a tile."""

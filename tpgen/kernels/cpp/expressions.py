@@ -1,4 +1,4 @@
-"""Write statements of a sweep as C++ sums of products of vectors."""
+"""C++ of a sweep's statements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def spelled(terms: Sum, value: Callable[[Value], str], dtype: str, one: str = ""
 
 @dataclass(frozen=True)
 class Spelling:
-    """C++ names of values: templates of components by operand, locals by name."""
+    """C++ names of values."""
 
     dtype: str
     components: dict[str, str]  # with a place for the index
@@ -78,5 +78,5 @@ def _group_statements(statements: Iterable[Statement]) -> Iterator[tuple[type, s
 
 
 def components(terms: Sum) -> Iterator[Component]:
-    """Iterate over the components that a sum reads."""
+    """Components that a sum reads."""
     return (f for term in terms for f in term.factors if isinstance(f, Component))

@@ -1,6 +1,6 @@
-"""Write the C++ source of a placement, with one C entry point and no includes.
+"""C++ source of a placement: one C entry point, no includes.
 
-Arguments of the entry point: pointers to given and opened tensors, `RowIndex` of each row rule, rows, channels.
+Arguments: pointers to given and opened tensors, `RowIndex` of each row rule, rows, channels.
 Results: 0, 1 without memory, n + 2 if index n is out of range.
 """
 
@@ -29,23 +29,23 @@ BEYOND = 2  # the fault of the first index, then of the next; 1 is no scratch sp
 
 
 class KernelText(Protocol):
-    """Writers that each schedule provides for the entry point."""
+    """Writer of a schedule's parts of the entry point."""
 
     def write_functions(self) -> None:
-        """Write the static functions that the driver calls for its rows."""
+        """Write the C++ functions that compute rows."""
 
     def write_weights(self) -> None:
-        """Write shared weights into scratch."""
+        """Write the copy of shared weights to scratch."""
 
     def write_weight_sums(self) -> None:
-        """Write the sum of weight gradients over blocks."""
+        """Write the sum of the blocks' weight gradients."""
 
     def write_rows(self) -> None:
-        """Write the loop over rows of a block."""
+        """Write the loop over a block's rows."""
 
 
 def generate(placement: Placement) -> GeneratedSource:
-    """Write the source of a placement, which computes all open slots in one sweep."""
+    """Write the C++ source of a placement."""
     schedule, w = placement.schedule, Writer()
     with w.part("schedule"):
         for line, paths in schedule.text_lines_and_paths:

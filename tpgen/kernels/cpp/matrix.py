@@ -1,5 +1,3 @@
-"""Write the C++ of the matrix schedule: blocked products, with rows and components as matrix rows."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -11,14 +9,13 @@ from tpgen.kernels.sweep.terms import SLOTS
 
 
 class MatrixText:
-    """Writes the C++ functions of one matrix placement."""
+    """Writes the C++ of a matrix placement: blocked products."""
 
     def __init__(self, placement: MatrixPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
 
     def write_functions(self) -> None:
-        """Write the static functions that the driver calls for its rows."""
-        arguments = ", ".join(f"{kind} {name}" for kind, name in self._arguments())
+        arguments = ", ".join(f"{kind} {name}" for kind, name in self._tile_arguments())
         with self.w.part("function tile"), self.w.block(f"static void tile({arguments})"):
             for o in self.p.staged:
                 self._move_rows(
@@ -39,7 +36,7 @@ class MatrixText:
         # address of row r of a tile in memory
         return f"{name} + {'at[r]' if self.p.by_element else 'r'} * {self.p.dim[name[2:]]}"
 
-    def _arguments(self) -> list[tuple[str, str]]:
+    def _tile_arguments(self) -> list[tuple[str, str]]:
         rows = [("const real*", f"p_{o}") for o in self.p.staged] + [("real*", f"q_{o}") for o in self.p.open_row_slots]
         given, opened = bool(self.p.open_row_slots and self.s.terms), "w" in self.p.opened
         if self.s.shared_weights:
@@ -76,12 +73,12 @@ class MatrixText:
         (given_x, x_step), (given_y, y_step) = self._input_address("x1", x), self._input_address("out", y)
         if "out" in self.p.opened:
             into, add = self._result_address("out", y), _cpp_bool(("out", y.index) in written)
-            weights = self._stage_weights(term, "keep", term.kept)
+            weights = self._address_of_staged_weights(term, "keep", term.kept)
             sizes = f"{y.padded}, {rows}, {x.mul}"
             self.w.line(f"multiply<{y.padded}>({add}, {into}, {given_x}, {x_step}, 1, {weights}, {sizes});")
         if "x1" in self.p.opened:
             into, add = self._result_address("x1", x), _cpp_bool(("x1", x.index) in written)
-            weights = self._stage_weights(term, "keep_flipped", self.p.weights["kept"] + term.flipped)
+            weights = self._address_of_staged_weights(term, "keep_flipped", self.p.weights["kept"] + term.flipped)
             sizes = f"{x.padded}, {rows}, {y.mul}"
             self.w.line(f"multiply<{x.padded}>({add}, {into}, {given_y}, {y_step}, 1, {weights}, {sizes});")
         if "w" in self.p.opened:
@@ -108,8 +105,7 @@ class MatrixText:
         row = "" if self.s.shared_weights else f" + r * {segment.size}"
         return f"{area} + {segment.scratch} * (i64)R{row}"
 
-    def _stage_weights(self, term: MatrixTerm, keep: str, at: int) -> str:
-        """Write the move of a row's own weights into scratch, if any; return the address of a path's weights."""
+    def _address_of_staged_weights(self, term: MatrixTerm, keep: str, at: int) -> str:
         if self.s.shared_weights:
             return f"weights + {at}"
         self._move_weights(term, keep, f"p_w + r * {self.p.dim['w']}", "s_w")
@@ -131,7 +127,7 @@ class MatrixText:
         self.w.line(f"{function}<{term.source.mul}, {term.target.mul}>({memory} + {term.start}, {value}, {scratch});")
 
     def write_weights(self, memory: str = "w") -> None:
-        """Write scaled weights into scratch: [u][w] for out, [w][u] for x1."""
+        """Write the copy of scaled weights to scratch."""
         for term in self.s.terms:
             with self.w.paths(term.path):
                 if "out" in self.p.opened:
@@ -142,7 +138,7 @@ class MatrixText:
                     )
 
     def write_weight_sums(self) -> None:
-        """Write the sum of weight gradients over blocks."""
+        """Write the sum of the blocks' weight gradients."""
         size, w = self.p.block_sums, self.w
         if not self.p.by_element:
             add_block_sums(w, size)
@@ -164,7 +160,7 @@ class MatrixText:
             self.w.line(f"zero({memory} + {start}, {size});")
 
     def write_rows(self) -> None:
-        """Write the loop over rows of a block."""
+        """Write the loop over a block's rows."""
         w, by_element = self.w, self.p.by_element
         if by_element:
             w.line("const i64 e = t.element[b], begin = t.begin[b], end = least(t.first[e + 1], begin + span);")
@@ -181,7 +177,7 @@ class MatrixText:
             tensors = {f"p_{o}": o for o in SLOTS} | {f"q_{o}": f"d_{o}" for o in SLOTS}
             names = {n: x if by_element else f"{x} + q * {self.p.dim[n[2:]]}" for n, x in tensors.items()}
             names |= {"n": "least(R, end - q)", "at": "t.order + q", "fresh": "q == begin"}
-            w.line(f"tile({', '.join(names.get(name, name) for _, name in self._arguments())});")
+            w.line(f"tile({', '.join(names.get(name, name) for _, name in self._tile_arguments())});")
         if by_element and self.p.sums_weights:
             with w.block("if (whole)"):
                 self._store_weight_gradients(f"d_w + e * {self.p.dim['w']}", "a_w")

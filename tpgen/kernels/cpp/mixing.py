@@ -1,5 +1,3 @@
-"""Write C++ of paths that mix copies."""
-
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
@@ -13,7 +11,7 @@ from tpgen.kernels.sweep.sweep import PathSweep
 
 
 def multiply_call(p: BatchPlacement, columns: str) -> str:
-    """Begin a call of the matrix product with columns of tile rows."""
+    """Beginning of a C++ call of the matrix product."""
     return f"multiply_columns({columns}, " if p.shortens_tiles else f"multiply<{columns}>("
 
 
@@ -22,7 +20,7 @@ def add_weight_gradient(
 ) -> None:
     """Write the sum over tile rows of ``left`` times ``right``, for each pair of copies.
 
-    ``left`` is an array and its copies, ``right`` an array and its transpose of ``whole`` copies.
+    ``left`` is (array, copies), ``right`` (array, transpose of ``whole`` copies).
     """
     copies, (array, rows), (other, flipped) = term.size(term.mode.mixing), left, right
     if whole:
@@ -34,7 +32,7 @@ def add_weight_gradient(
 
 
 class MixingText:
-    """Writes a path that mixes copies: P, products with the weights, D."""
+    """Writes a path that mixes copies, through P and D."""
 
     def __init__(self, placement: BatchPlacement, path: PathSweep, w: Writer) -> None:
         self.p, self.path, self.w, self.term = placement, path, w, path.term
@@ -52,7 +50,6 @@ class MixingText:
         self.mixes_first = placement.mixes_first(path.term)
 
     def write(self) -> None:
-        """Write the path in blocks of copies."""
         first, size, step = self.first, self.term.size(self.first), self.p.block(self.term) // self.inner
         whole = self.p.flipped(self.term)
         if whole and not self.mixes_first:
@@ -160,7 +157,7 @@ class MixingText:
 
 
 class OwnWeightsText:
-    """Writes a path with many scalars as input 2: first each row's own weights, then products."""
+    """Writes a path with many scalars as input 2: each row's own weights, then products."""
 
     def __init__(self, placement: BatchPlacement, term: Term, w: Writer) -> None:
         self.p, self.term, self.w = placement, term, w
@@ -172,7 +169,6 @@ class OwnWeightsText:
         self.opened = placement.opened
 
     def write(self) -> None:
-        """Write the path's loop over copies of input 1."""
         with self.w.block(f"for (int u = 0; u < {self.term.size('u')}; ++u)"):
             if "own" in self.p.scratch:
                 place = f"weights + {self.at}, 1, {self.mixed}, s_x2 + {self.y}, R, {self.mixed}, {self.v}"

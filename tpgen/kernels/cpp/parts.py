@@ -1,4 +1,4 @@
-"""Split large texts into functions that compile in parallel; the preprocessor selects a unit's lines (`parts.h`)."""
+"""Functions of a large text, compiled in parallel units (`parts.h`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LIGHT = "-O1"
 
 
 class PartFunctions:
-    """C++ functions that one text is cut into, compiled in parallel, and their calls in order."""
+    """C++ functions of a text's parts, and their calls in order."""
 
     def __init__(self, w: Writer) -> None:
         self.w, self.calls = w, list[str]()
@@ -26,7 +26,7 @@ class PartFunctions:
 
     @contextmanager
     def part(self, arguments: Arguments) -> Iterator[None]:
-        """Write the lines inside as a function of one unit, and record its call."""
+        """Write the lines inside as one function, and record its call."""
         name = f"part_{len(self.calls)}"
         head = f"void {name}({declared(arguments)})"
         self.w.line(f"{head} __attribute__((noinline));")
@@ -36,19 +36,20 @@ class PartFunctions:
 
 
 def declared(arguments: Arguments) -> str:
+    """Arguments as a C++ parameter list."""
     return ", ".join(f"{kind} {name}" for kind, name in arguments)
 
 
 @contextmanager
 def in_unit(w: Writer) -> Iterator[None]:
-    """Compile the lines inside in one unit only."""
+    """Write lines that only one unit compiles."""
     w.raw(_BEGIN)
     yield
     w.raw("#endif")
 
 
 def unit_flags(text: str, most: int) -> list[list[str]]:
-    """Compiler flags that select the lines of each of ``most`` units; none for a text without parts.
+    """Compiler flags of each of ``most`` units; none for a text without parts.
 
     >>> unit_flags("int a;", 2)
     [[]]

@@ -1,4 +1,4 @@
-"""Write the C++ of a polynomial sweep: vectors over channels, rows by element."""
+"""C++ of a polynomial sweep: vectors over channels, rows by element."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOVED = 8  # operations, for as long as a component takes between memory and re
 
 
 class TargetTemplates(NamedTuple):
-    """C++ templates of a target for types, loads and stores of a row."""
+    """C++ templates of types, loads and stores of a row."""
 
     number: str  # the type of what is computed with
     one: str
@@ -87,9 +87,9 @@ class RowText:
 
 
 def generate_polynomial(placement: PolynomialPlacement) -> GeneratedSource:
-    """Write the source of a polynomial placement.
+    """Write the C++ source of a polynomial placement.
 
-    The index of the entry point gives the element of each row; null: element 0, or each row its own.
+    The entry point's index gives each row's element; null: element 0, or each row its own.
     """
     return _PolynomialText(placement).write()
 
@@ -99,15 +99,12 @@ def _declarations(kind: str, prefix: str, slots: list[str]) -> list[str]:
 
 
 class _PolynomialText:
-    """Writes the source of one polynomial placement."""
-
     def __init__(self, placement: PolynomialPlacement) -> None:
         self.at, self.sweep, self.w = placement, placement.sweep, Writer()
         self.row = RowText(placement, self.w, _VECTORS)
         self.dim = {slot: operand.dim for slot, operand in placement.operands.items()}
 
     def write(self) -> GeneratedSource:
-        """Write all functions, and return the source."""
         for line in [*terms_text(self.at.plan).split("\n"), str(self.sweep.call)]:
             self.w.line(f"// {line}")
         self.w.raw(prelude(self.at.target, self.at.transpose_widths, self.at.target.lanes))

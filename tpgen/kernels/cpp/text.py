@@ -26,7 +26,7 @@ def read_header(path: Path) -> str:
 
 @dataclass(frozen=True)
 class GeneratedSource:
-    """A generated program, with the paths (none: shared) and the part of each line."""
+    """A generated program, with paths (none: shared) and part of each line."""
 
     text: str
     line_paths: tuple[tuple[int, ...], ...]
@@ -41,7 +41,7 @@ class GeneratedSource:
 
 
 class Writer:
-    """Collects and indents lines, and records the current paths and part."""
+    """Collects indented lines, each with the current paths and part."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -98,7 +98,7 @@ class Writer:
 
 
 def literal(value: float, dtype: str) -> str:
-    """Write a literal that reads back to the same number.
+    """C++ literal that reads back as the same number.
 
     >>> literal(0.1, "float32"), literal(2.0, "float64")
     ('0.1f', '2.0')
@@ -128,7 +128,7 @@ _FOUND = {INDEXED: "{0}[e]", GROUPED: "{0}[e]", PAIRED: "(e < {0}.size ? e : e -
 
 
 def found_row(rule: RowRule | None) -> str:
-    """Write the row of an operand for row ``e``.
+    """C++ index of an operand's row for row ``e``.
 
     >>> from tpgen.kernels.rows import EDGE_PAIRS, SOURCES
     >>> found_row(None), found_row(SOURCES), found_row(EDGE_PAIRS)
@@ -138,7 +138,7 @@ def found_row(rule: RowRule | None) -> str:
 
 
 def entry_head(indices: bool = True) -> str:
-    """Write the head of a kernel's entry function."""
+    """Head of a kernel's entry function."""
     how = "const RowIndex* indices" if indices else "const void*"
     arguments = f"const real* const* given, real* const* opened, {how}, i64 rows, i64 channels"
     return f'extern "C" __attribute__((visibility("default"))) int tpgen_kernel({arguments})'
@@ -159,14 +159,14 @@ def room(w: Writer, kind: str, name: str, size: str) -> None:
 
 
 def scratch_areas(sizes: Mapping[str, int], unit: str = "") -> list[str]:
-    """Declare consecutive areas in a thread's scratch."""
+    """C++ declarations of consecutive areas in a thread's scratch."""
     begins = accumulate(sizes.values(), initial=0)
     return [f"num* const {name} = scratch + {at}{unit};" for name, at in zip(sizes, begins, strict=False)]
 
 
 @contextmanager
 def each_task(w: Writer, worth: str, size: str, declared: Iterable[str], count: str) -> Iterator[None]:
-    """Write a loop of threads over ``count`` tasks ``b``; one thread unless ``worth``; scratch of ``size`` for each."""
+    """Write a loop of threads over ``count`` tasks ``b``: one unless ``worth``, each with scratch of ``size``."""
     w.line("i64 next = 0; i64* const taken = &next; int* const failed = &fault;")
     with w.block(f"on_threads({worth}, [=]() __attribute__((always_inline))", "});"):
         w.line(f"const Room<num> scratch_room({size}); num* const scratch = scratch_room.at;")

@@ -1,6 +1,6 @@
-"""Transpose items in memory into vectors over items and back, by two-input shuffles.
+"""C++ that transposes items in memory into vectors over items and back.
 
-A *tile* is W items, a *tail* the fewer last items of a segment; a tail accesses nothing behind its items.
+A *tile* is W items, a *tail* the fewer last items of a segment.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def split_by_rotations(lanes: int, width: int) -> list[str]:
     """Write ``v`` from ``m``: rotations, then permutations."""
     rounds = ["m", *_intermediate_arrays(width), f"t[{_round_count(width) - 1}]"]
     turned = [
-        f"v[{d}] = {_shuffle(f'{rounds[-1]}[{k}]', '', [(c * width + d) % lanes for c in range(lanes)])};"
+        f"v[{d}] = {_shuffle_expression(f'{rounds[-1]}[{k}]', '', [(c * width + d) % lanes for c in range(lanes)])};"
         for k, d in enumerate(_rotated_components(lanes, width))
     ]
     return [_array_declaration(width), *_rotation_rounds(lanes, width, -1, rounds), *turned]
@@ -90,7 +90,7 @@ def join_by_rotations(lanes: int, width: int) -> list[str]:
     inverse = pow(width, -1, lanes)
     rounds = [f"t[{_round_count(width) - 1}]", *_intermediate_arrays(width), "m"]
     turned = [
-        f"{rounds[0]}[{k}] = {_shuffle(f'v[{d}]', '', [(e - d) * inverse % lanes for e in range(lanes)])};"
+        f"{rounds[0]}[{k}] = {_shuffle_expression(f'v[{d}]', '', [(e - d) * inverse % lanes for e in range(lanes)])};"
         for k, d in enumerate(_rotated_components(lanes, width))
     ]
     return [_array_declaration(width), *turned, *_rotation_rounds(lanes, width, 1, rounds)]
@@ -114,19 +114,18 @@ def _rotated_components(lanes: int, width: int) -> list[int]:
 
 
 def _rotation_rounds(lanes: int, vectors: int, sign: int, arrays: list[str]) -> list[str]:
-    """Write the blends of a rotation: a round leads from each of ``arrays``, of ``vectors``, to the next."""
     # vector j takes some lanes of the vector 1, 2, 4 ... places on
     shifts = [e * pow(lanes, -1, vectors) % vectors for e in range(lanes)]
     # of the second vector where a digit is set
     digits = [[e + lanes * (shift >> n & 1) for e, shift in enumerate(shifts)] for n in range(len(arrays) - 1)]
     return [
-        f"{new}[{j}] = {_shuffle(f'{old}[{j}]', f'{old}[{(j + sign * 2**n) % vectors}]', digits[n])};"
+        f"{new}[{j}] = {_shuffle_expression(f'{old}[{j}]', f'{old}[{(j + sign * 2**n) % vectors}]', digits[n])};"
         for n, (old, new) in enumerate(pairwise(arrays))
         for j in range(vectors)
     ]
 
 
-def _shuffle(first: str, second: str, lanes: list[int]) -> str:
+def _shuffle_expression(first: str, second: str, lanes: list[int]) -> str:
     return f"__builtin_shufflevector({first}, {second or first}, {lane_list(lanes)})"
 
 

@@ -1,5 +1,3 @@
-"""Channel schedules placed on blocks and warps."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -29,13 +27,14 @@ class CudaPlacement(ChannelPlacement, RowSteps):
     # -- what adds and what stores --
 
     def has_sum_area(self, operand: str) -> bool:
-        """Whether an opened slot accumulates in an area of its own."""
+        """Whether a slot accumulates in its own area."""
         # rows meet in the slot, or paths in a loop over copies
         return self.summed_over_rows(operand) or any(
             v.touches > 1 and has_copy_axis(v) for v in self.schedule.views_of(operand)
         )
 
     def may_overwrite_operand(self, operand: str) -> bool:
+        """True for operands fetched row by row."""
         return operand in self.row_operands
 
     # -- work --
@@ -56,7 +55,7 @@ class CudaPlacement(ChannelPlacement, RowSteps):
         return self.rows == 1 < self.depth and all(n == 1 for n in copies)
 
     def sets(self, group: Group) -> int:
-        """Row sets of a step; a warp computes one set of a group."""
+        """Sets of a step's rows."""
         return self.rows // group.rows
 
     @cached_property
@@ -70,6 +69,7 @@ class CudaPlacement(ChannelPlacement, RowSteps):
 
     @cached_property
     def work(self) -> tuple[tuple[Unit, ...], ...]:
+        """Units of each warp."""
         return balance(self.units, self.warps)
 
     @property
@@ -79,15 +79,17 @@ class CudaPlacement(ChannelPlacement, RowSteps):
 
     @property
     def constants(self) -> int:
-        """Bytes of the constant table of each warp's units."""
+        """Bytes of constant memory for warps' units."""
         return _UNIT_BYTES * self.warps * self.depth
 
     @property
     def usual_warps(self) -> int:
+        """Default warps of a block."""
         return next((w for w in (1, 2) if len(self.units) <= w), _WARPS)
 
     @property
     def unit_count(self) -> int:
+        """Units of a step."""
         return len(self.units)
 
     # -- tables and sums over channels --
@@ -118,7 +120,7 @@ class CudaPlacement(ChannelPlacement, RowSteps):
         return tuple((o, n, min(LANES, at + size - n)) for o, at, size in ranges for n in range(at, at + size, LANES))
 
     def sum_ranges(self, operand: str) -> list[tuple[int, int]]:
-        """Start and size of the parts of an opened slot that are sums over channels."""
+        """(start, size) of a slot's parts that are sums over channels."""
         return self.scalars(operand) if self.schedule.views_of(operand) else [(0, self.dim[operand])]
 
     def __str__(self) -> str:
@@ -132,5 +134,5 @@ class CudaPlacement(ChannelPlacement, RowSteps):
 
 
 def has_copy_axis(view: View) -> bool:
-    """Whether a segment has an axis for the other input's multiplicity."""
+    """Whether a segment has copies of the other input."""
     return prod(n for _, n in view.axes) > view.components

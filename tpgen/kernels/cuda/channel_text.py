@@ -1,5 +1,3 @@
-"""CUDA text of a channel placement's step."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -97,7 +95,6 @@ class StepChannelText:
             self.w.line(f"fold_lanes<{LANES}>(y, threadIdx.x % {LANES}, {size}, {part}, 1);")
 
     def write_step(self) -> None:
-        """Write the computation of a step in shared memory."""
         p, w = self.p, self.w
         if p.table_sets:
             w.line("tabulate(s);")
@@ -147,7 +144,7 @@ class StepChannelText:
 
 @contextmanager
 def owner_loop(w: Writer, owner: str | None) -> Iterator[None]:
-    """Write a loop over the owners of a step's rows around other lines; no loop without owner."""
+    """Write a loop over owners of a step's rows; none without ``owner``."""
     if owner is None:
         yield
         return

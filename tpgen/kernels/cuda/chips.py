@@ -44,9 +44,7 @@ OLDEST = min(CHIPS)
 
 
 def chip_of(arch: int) -> Chip:
-    """Return the chip of a compute capability (90 is 9.0), or the newest earlier one, whose kernels run too.
-
-    Raises `BackendError` below 7.0.
+    """Chip of a compute capability (90 is 9.0), else the newest earlier chip.
 
     >>> chip_of(90).name, chip_of(87).name
     ('H200', 'A40')
@@ -66,7 +64,7 @@ _MOST_WARPS, _MOST_BLOCKS = 64, 32  # of a multiprocessor
 
 
 class OnChip:
-    """A kernel placed on a chip: threads, shared memory and registers of its blocks."""
+    """A kernel on a chip, with sizes of blocks."""
 
     chip: Chip
     warps: int  # of a block
@@ -80,7 +78,7 @@ class OnChip:
     @property
     @abstractmethod
     def shared(self) -> int:
-        """Bytes of shared memory of a block."""
+        """Shared bytes of a block."""
 
     @property
     @abstractmethod

@@ -1,5 +1,3 @@
-"""CUDA machine code in the kernel cache."""
-
 from __future__ import annotations
 
 import hashlib
@@ -13,7 +11,7 @@ from tpgen.kernels.cuda.nvrtc import Nvrtc, need_nvrtc
 
 
 def cubin(text: str, arch: int) -> bytes:
-    """Return the machine code of a CUDA source, cached or compiled; PTX for a device newer than NVRTC.
+    """Machine code of a CUDA source, cached or compiled; PTX for a device newer than NVRTC.
 
     Raises `BackendError` without a working NVRTC.
     """

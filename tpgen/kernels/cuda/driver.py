@@ -65,7 +65,7 @@ class Driver:
         return f"{said}; {_HINTS[code]}" if code in _HINTS else said
 
     def context(self, device: int) -> ctypes.c_void_p:
-        """Return a device's primary context, which torch uses too."""
+        """A device's primary context, which torch uses too."""
         if device not in self._contexts:
             made = ctypes.c_void_p()
             self("cuDevicePrimaryCtxRetain", ctypes.byref(made), device)
@@ -82,19 +82,19 @@ class Driver:
             self("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
     def load(self, code: bytes) -> ctypes.c_void_p:
-        """Load a kernel library for all devices of its capability, for ever."""
+        """Load machine code as a library, for ever; return the handle."""
         library = ctypes.c_void_p()
         self("cuLibraryLoadData", ctypes.byref(library), code, None, None, 0, None, None, 0)
         return library
 
     def shared_memory(self, device: int) -> int:
-        """Bytes of shared memory of a multiprocessor."""
+        """Shared bytes of a multiprocessor."""
         found = ctypes.c_int()
         self("cuDeviceGetAttribute", ctypes.byref(found), _SHARED_OF_PROCESSOR, device)
         return found.value
 
     def capture(self, stream: int) -> int:
-        """Return a number for the CUDA graph that captures a stream, also after a capture error, or 0."""
+        """Number of the CUDA graph that captures a stream, also after an error; else 0."""
         status, number = ctypes.c_int(), ctypes.c_uint64()
         self("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream), *map(ctypes.byref, (status, number)), *[None] * 3)
         return number.value + 1 if status.value else 0
@@ -102,7 +102,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Function:
-    """A loaded kernel, with threads and shared memory of its blocks."""
+    """A loaded kernel."""
 
     driver: Driver
     handle: ctypes.c_void_p
@@ -114,14 +114,14 @@ class Function:
         return self.handle.value or 0
 
     def at_once(self) -> int:
-        """Count the concurrent blocks of one multiprocessor."""
+        """Concurrent blocks of one multiprocessor."""
         count = ctypes.c_int()
         occupancy = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
         self.driver(occupancy, ctypes.byref(count), self.handle, self.threads, ctypes.c_size_t(self.shared))
         return max(1, count.value)
 
     def carveout(self, room: int) -> int:
-        """Return the percentage of ``room`` bytes that concurrent blocks need as shared memory."""
+        """Percentage of ``room`` bytes that concurrent blocks need."""
         return min(_ALL, -(-_ALL * self.at_once() * (self.shared + _RESERVED) // room))
 
     def launch(self, blocks: int, stream: int, *arguments: Any) -> None:
@@ -134,7 +134,7 @@ class Function:
 def load_function(
     driver: Driver, library: ctypes.c_void_p, device: int, name: str, threads: int, shared: int = 0
 ) -> Function:
-    """Return a kernel by name, loaded on the current context's device, so that launches may be captured."""
+    """Load a kernel by name on the current context's device."""
     handle = ctypes.c_void_p()
     driver("cuLibraryGetKernel", ctypes.byref(handle), library, name.encode())
     if shared:
@@ -200,7 +200,7 @@ class EntryPoints(NamedTuple):
 
 @cache
 def entry_points() -> EntryPoints | None:
-    """Return the addresses for C++ launches, or None if torch exports no stream function."""
+    """Addresses for C++ launches; None if torch exports no stream function."""
     torchs = next((Path(torch.__file__).parent / "lib").glob("libtorch_cuda.*"), None)
     if torchs is None or not hasattr(stable := ctypes.CDLL(str(torchs)), _STREAM_OF):
         return None
@@ -231,6 +231,7 @@ def capability(device: int) -> int:
 
 @cache
 def processors(device: int) -> int:
+    """Multiprocessors of a device."""
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 

@@ -1,5 +1,3 @@
-"""Batch schedules placed on blocks and warps."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ _LONG = 16 * KIB  # bytes of a row that are enough work for more warps
 
 @dataclass(frozen=True)
 class GatherPlacement(BatchPlacement, RowSteps):
-    """A batch schedule on a chip: gathers divided among warps, with shared memory."""
+    """A batch schedule on a chip: gathers divided among warps."""
 
     chip: Chip
     rows: int = 1
@@ -41,11 +39,12 @@ class GatherPlacement(BatchPlacement, RowSteps):
         return self.summed_over_rows(operand)
 
     def may_overwrite_operand(self, operand: str) -> bool:
-        """Whether a gradient overwrites its operand: weights per row, computed last."""
+        """True for weights per row, computed last."""
         return operand == "w" and operand in self.row_operands
 
     @property
     def usual_warps(self) -> int:
+        """Default warps of a block."""
         return _MANY if sum(map(self.row_bytes, self.row_operands)) > _LONG else _WARPS
 
     # -- gathers --
@@ -59,6 +58,7 @@ class GatherPlacement(BatchPlacement, RowSteps):
 
     @cached_property
     def intermediate_dims(self) -> dict[str, int]:
+        """Numbers per row of P and D."""
         return intermediate_dims(self._make_gathers(1))
 
     @cached_property
@@ -87,6 +87,7 @@ class GatherPlacement(BatchPlacement, RowSteps):
 
     @property
     def unit_count(self) -> int:
+        """Units of a step."""
         return sum(len(shares) for phase in self.phases for shares in phase)
 
     def _step_bytes(self, rows: int) -> int:

@@ -1,5 +1,3 @@
-"""CUDA text of gathers."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -21,13 +19,13 @@ _UNROLLED = 24  # statements of a loop's body, some of its rounds together
 
 
 class GathersText:
-    """Writes a step's phases, in which each warp computes its shares."""
+    """Writes a step's phases: warps compute shares."""
 
     def __init__(self, placement: GatherPlacement, w: Writer) -> None:
         self.p, self.w = placement, w
 
     def write_constants(self) -> None:
-        """Write constant tables of the pairs ``(a, b)``, ``a < b``, of copies."""
+        """Write tables of pairs ``a < b`` of copies."""
         for size in sorted({t.pairs for t in self.p.schedule.terms if t.pairs}):
             pairs = [(a, b) for a in range(size) for b in range(a + 1, size)]
             for name, values in zip("ab", zip(*pairs, strict=True), strict=True):
@@ -73,15 +71,12 @@ class GathersText:
 
 
 class _GatherText:
-    """Writes the CUDA function of one gather."""
-
     def __init__(self, placement: GatherPlacement, gather: Gather, w: Writer) -> None:
         self.p, self.s, self.g, self.w = placement, placement.schedule, gather, w
         names = {o: f"{o}_{{}}" for o in (*SLOTS, *BETWEEN)}
         self.spelling = Spelling(placement.schedule.target.dtype, names)
 
     def write(self) -> None:
-        """Write the gather's device function."""
         g = self.g
         with self.w.block(f"DEVICE void gather_{g.number}(const Step& s, const int chunk)"):
             self._write_item_indices()

@@ -1,7 +1,7 @@
-"""Gathers: products that mix copies (multiplicities); few lanes sum each output number.
+"""Gathers: products that mix copies.
 
-A *gather* fills a segment of a result, or a path's intermediate result P or D.  Its *items* are copies of the target
-(per row); an item's lanes loop over the copies of other operands.  Gathers of one *phase* are independent.
+A *gather* fills a segment of a result, or a path's P or D.  *Items* are copies of the target (per row); an item's
+lanes loop over copies of other operands.  Gathers of one *phase* are independent.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class GatherPart:
 
     @property
     def times(self) -> int:
+        """Repetitions of the statements."""
         return prod(size for _, size in self.over)
 
     @property
@@ -73,12 +74,12 @@ class Gather:
 
     @property
     def chunks(self) -> int:
-        """Chunks of items; a warp computes one at a time."""
+        """Chunks of items that warps compute."""
         return -(-self.items // self.at_once)
 
     @property
     def neighbours_share(self) -> bool:
-        """Whether adjacent lanes share an item: for D, to read adjacent weights."""
+        """Whether adjacent lanes share an item."""
         return self.target == D
 
     @property
@@ -111,7 +112,7 @@ class Share:
 def make_gathers(
     schedule: BatchSchedule, opened: tuple[str, ...], carried: tuple[str, ...], rows: int, warps: int
 ) -> tuple[Gather, ...]:
-    """Return the gathers of opened slots by phase; rows share the sums of ``carried`` slots."""
+    """Gathers of opened slots, by phase; rows share sums of ``carried`` slots."""
     found = _parts_by_target(schedule, opened)
     places = _intermediate_starts(found)
     made = []
@@ -134,7 +135,7 @@ def _parts_by_target(schedule: BatchSchedule, opened: tuple[str, ...]) -> dict[t
 
 
 def intermediate_dims(gathers: tuple[Gather, ...]) -> dict[str, int]:
-    """Numbers per row of the intermediate results P and D."""
+    """Numbers per row of P and D."""
     return {
         name: max((g.place + g.copies * g.components for g in gathers if g.target == name), default=0)
         for name in BETWEEN

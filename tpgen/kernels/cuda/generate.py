@@ -27,7 +27,6 @@ class CudaSource:
 
 
 def generate_cuda(placement: Any) -> CudaSource:
-    """Generate the CUDA source of a placement."""
     w = Writer()
     _TEXTS[type(placement)](placement, w).write()
     return CudaSource(w.done(), placement)

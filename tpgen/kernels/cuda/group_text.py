@@ -1,5 +1,3 @@
-"""CUDA text of a group's function."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -20,7 +18,7 @@ _MOST = 32  # numbers that are summed over lanes together
 
 
 class GroupText:
-    """Writes the CUDA function of a group of paths, for one channel and row."""
+    """Writes the CUDA function of a group of paths."""
 
     def __init__(self, placement: CudaPlacement, group: Group, w: Writer) -> None:
         self.p, self.s, self.group, self.w = placement, placement.schedule, group, w
@@ -28,7 +26,6 @@ class GroupText:
         self.entries = dict[int, int]()  # places in the table of the path at hand
 
     def write(self) -> None:
-        """Write the group's device function."""
         serial = self.p.serial
         arguments = f"const Step& s, const int chunk{'' if serial else ', const int set'}"
         arguments += "".join(f", num (&y_{o})[{self.p.dim[o]}]" for o in lane_sums(self.p))
@@ -240,12 +237,14 @@ class GroupText:
     def _channel_sums(self) -> Iterator[tuple[str, int, int]]:
         # operand, start and size (at most 32) of each sum over channels
         for operand in self.p.channel_sums:
-            tables = [t for path in self.group.paths if (t := self._sum_table(path.term, operand)) and t.copies == 1]
+            tables = [
+                t for path in self.group.paths if (t := self._table_of_operand(path.term, operand)) and t.copies == 1
+            ]
             if tables:
                 start, stop = min(t.start for t in tables), max(t.start + self._component_count(t) for t in tables)
                 yield from ((operand, n, min(_MOST, stop - n)) for n in range(start, stop, _MOST))
 
-    def _sum_table(self, term: Term, operand: str) -> PlacedTable | None:
+    def _table_of_operand(self, term: Term, operand: str) -> PlacedTable | None:
         table = self.s.table(term)
         return table if table and table.operand == operand else None
 
@@ -292,7 +291,7 @@ class GroupText:
 
 
 def place_text(start: int, steps: list[tuple[str, int]]) -> str:
-    """Return a C address: constants added up, plus variables times strides.
+    """C address: constants added up, plus variables times strides.
 
     >>> place_text(64, [("c", 3), ("2", 1)]), place_text(0, [("v", 8), ("c", 1)])
     ('66 + c * 3', 'v * 8 + c')
@@ -303,5 +302,5 @@ def place_text(start: int, steps: list[tuple[str, int]]) -> str:
 
 
 def lane_sums(placement: CudaPlacement) -> list[str]:
-    """Operands whose gradients each lane sums over its warp's units."""
+    """Operands whose gradients lanes sum over a warp's units."""
     return list(dict.fromkeys(operand for operand, _, _ in placement.lane_sums))

@@ -1,7 +1,6 @@
-"""Groups of paths that one warp runs together, because the paths share segments of channels.
+"""Groups of paths that one warp runs together: the paths share segments of channels.
 
-A lane owns the numbers that a group's paths add to, and reads shared numbers once.  A *unit* is one warp's work: 32
-channels of a group for some rows.
+A lane owns the numbers that paths add to, and reads shared numbers once.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tpgen.kernels.sweep.sweep import PathSweep
 
 @dataclass(frozen=True)
 class HeldSegment:
-    """A segment in registers at one channel, from its first to its last path."""
+    """A segment in registers, from its first to its last path."""
 
     view: View
     first: int  # of the paths of its group
@@ -56,7 +55,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Unit:
-    """One warp's work: 32 channels of a group, for one set of rows, or for all rows that share sums."""
+    """One warp's work: 32 channels of a group, for one set of rows, or for all rows."""
 
     group: Group
     chunk: int
@@ -78,7 +77,7 @@ AnyWork = TypeVar("AnyWork", bound=Costly)
 
 
 def make_groups(schedule: ChannelSchedule, paths: tuple[PathSweep, ...], rows: int) -> tuple[Group, ...]:
-    """Group paths by shared segments of channels, for ``rows`` rows per block."""
+    """Group paths by shared segments of channels, for ``rows`` per block."""
     groups: list[Group] = []
     slot = 0
     for members in _connected_paths(schedule, paths):

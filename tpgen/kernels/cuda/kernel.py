@@ -1,5 +1,3 @@
-"""CUDA kernels of calls."""
-
 from __future__ import annotations
 
 import ctypes
@@ -24,8 +22,6 @@ from tpgen.kernels.rows import RowIndex
 
 @dataclass(frozen=True)
 class _CompiledKernels:
-    """Kernels of a call for one compute capability."""
-
     source: CudaSource
     code: bytes
 
@@ -82,16 +78,16 @@ class CudaKernel(ABC):
 
     @abstractmethod
     def recall_orders(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
-        """Return the remembered orders of a call's indices, or None for new indices."""
+        """Remembered orders of a call's indices; None for new indices."""
 
     @abstractmethod
     def find_order(self, loaded: Loaded, call: KernelCall) -> tuple[int, Any]:
         """Sort edges by owner, or rows by element; return a fault code (0: none) and the order."""
 
     def on(self, device: int) -> Loaded:
-        """Return the kernels on a device.
+        """Kernels loaded on a device.
 
-        Raises `BackendError` at the first use inside a CUDA graph capture.
+        Raises `BackendError` for a first use inside a CUDA graph capture.
         """
         if device not in self._loaded:
             captures.refuse_while_capturing(device)
@@ -104,7 +100,7 @@ class CudaKernel(ABC):
         self._compiled_for(driver.capability(cuda_device_of([like])))
 
     def launch(self, like: Tensor) -> tuple[int, list[int]]:
-        """Return a tensor's device and the launch parameters for C++."""
+        """A tensor's device, and launch parameters for C++."""
         device = cuda_device_of([like])
         return device, self.launch_fields(self.on(device))
 

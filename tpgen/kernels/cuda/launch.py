@@ -1,5 +1,3 @@
-"""Launches of a call's kernels."""
-
 from __future__ import annotations
 
 import ctypes
@@ -41,7 +39,7 @@ class EdgeRows:
 
 
 class Launch(NamedTuple):
-    """One launch: kernel name, number of blocks, arguments."""
+    """One launch: kernel, blocks, arguments."""
 
     entry: str
     blocks: int
@@ -50,7 +48,7 @@ class Launch(NamedTuple):
 
 @dataclass(frozen=True)
 class Launches(ABC):
-    """Kernel launches of a call, sized for the concurrent blocks of a device."""
+    """Kernel launches of a call, sized for a device."""
 
     placement: Any
     sizes: CallSizes | KernelCall
@@ -62,7 +60,7 @@ class Launches(ABC):
 
     @abstractmethod
     def list_launches(self, given: Tensors, opened: Tensors, scratch: Tensors, order: Any) -> list[Launch]:
-        """List the launches for tensors by slot, scratch by name, and the order of rows."""
+        """List the launches for tensors by slot, scratch by name, and an order of rows."""
 
     def scratch(self, device: torch.device | str) -> dict[str, Tensor]:
         """Allocate the scratch tensors, in the precision of registers."""
@@ -71,11 +69,11 @@ class Launches(ABC):
 
 
 class RowLaunches(Launches):
-    """Launches of a product: rows, then sums across runs, per node, and over blocks."""
+    """Launches of a product: rows, then sums over runs, nodes and blocks."""
 
     @property
     def runs(self) -> int:
-        """Blocks of the row kernel; at least one, which clears the sums."""
+        """Blocks of the row kernel; at least one."""
         return max(1, min(-(-self.sizes.rows // self.placement.rows), self.at_once))
 
     def scratch_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -94,7 +92,7 @@ class RowLaunches(Launches):
     def list_launches(self, given: Tensors, opened: Tensors, scratch: Tensors, order: EdgeRows | None) -> list[Launch]:
         """List the kernel's launch, and launches that sum partial results."""
         p, runs = self.placement, ctypes.c_int(self.runs)
-        struct = self._struct(given, opened, scratch, order)
+        struct = self._call_struct(given, opened, scratch, order)
         found = [Launch(ENTRY, self.runs, (struct,))]
         if "ends" in scratch:
             found.append(Launch(JOIN_ENTRY, self.runs * self._blocks_per_row(p.owner), (struct, runs)))
@@ -111,16 +109,16 @@ class RowLaunches(Launches):
         # one thread per number of a row
         return -(-self.placement.dim[slot] // self.placement.threads)
 
-    def _struct(self, given: Tensors, opened: Tensors, scratch: Tensors, order: EdgeRows | None) -> ctypes.Array:
+    def _call_struct(self, given: Tensors, opened: Tensors, scratch: Tensors, order: EdgeRows | None) -> ctypes.Array:
         written = [scratch.get(f"d_{slot}", opened.get(slot)) for slot in SLOTS]
         edges = (None, None, None) if order is None else (order.order, order.src, order.dst)
         sums = [scratch.get(name) for name in ("sums", "ends")]
         owners = order.owners if order else 0
-        return _struct(*map(given.get, SLOTS), *written, self.sizes.rows, owners, *edges, *sums)
+        return _pack_fields(*map(given.get, SLOTS), *written, self.sizes.rows, owners, *edges, *sums)
 
 
 class TaskLaunches(Launches):
-    """Launches of a polynomial: tasks (rows of an element at some channels), then sums over tasks."""
+    """Launches of a polynomial: tasks, then sums over tasks."""
 
     placement: CudaPolynomialPlacement
 
@@ -135,7 +133,7 @@ class TaskLaunches(Launches):
 
     @cached_property
     def span(self) -> int:
-        """Rows of a task, such that all tasks fill whole waves of blocks."""
+        """Rows of a task, for whole waves of blocks."""
         together, elements = self.placement.warps * LANES // self.width, self.sizes.elements
         fewest = self.sizes.rows // (together * SPAN) + elements + 1
         waves = -(-fewest * self.chunks // self.at_once)
@@ -144,7 +142,7 @@ class TaskLaunches(Launches):
 
     @property
     def tasks(self) -> int:
-        """Upper bound of the number of tasks."""
+        """Upper bound of tasks."""
         return self.sizes.rows // self.span + self.sizes.elements
 
     @property
@@ -173,17 +171,17 @@ class TaskLaunches(Launches):
         known |= {"width": self.width, "span": self.span}
         rows = order[:2] if order else (None, None)
         tensors = (*given.values(), *opened.values(), *scratch.values(), *rows)
-        struct = _struct(*tensors, *(known[name] for name in COUNT_ARGUMENTS))
+        struct = _pack_fields(*tensors, *(known[name] for name in COUNT_ARGUMENTS))
         return [Launch(name, blocks, (struct,)) for name, blocks in self.blocks.items()]
 
 
 def launches_of(placement: Any, sizes: CallSizes | KernelCall, at_once: int = 0) -> Any:
-    """Return the launches of a placement; ``at_once`` 0 estimates concurrent blocks from the chip."""
+    """Launches of a placement; ``at_once`` 0 estimates concurrent blocks from the chip."""
     kind = TaskLaunches if isinstance(placement, CudaPolynomialPlacement) else RowLaunches
     return kind(placement, sizes, at_once or placement.blocks_at_once * placement.chip.processors)
 
 
-def _struct(*fields: Tensor | int | None) -> ctypes.Array:
+def _pack_fields(*fields: Tensor | int | None) -> ctypes.Array:
     # pointers and counts take eight bytes each; null where there is no tensor
     return (ctypes.c_int64 * len(fields))(*(x if isinstance(x, int) else _address(x) for x in fields))
 

@@ -1,7 +1,6 @@
 """CUDA C++ compiled by NVRTC, which needs no driver, GPU or headers.
 
-``TPGEN_NVRTC`` names a library file; else torch's CUDA wheels, ``pip install nvidia-cuda-nvrtc``, conda and CUDA
-toolkits are searched.
+tpgen searches ``TPGEN_NVRTC``, CUDA wheels, conda and toolkits.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Nvrtc:
     def compile(self, text: str, arch: int) -> Compiled:
         """Compile a source for one compute capability.
 
-        Raises `KernelError` with NVRTC's first error, `BackendError` for a device too old for NVRTC.
+        Raises `KernelError` with NVRTC's first error, `BackendError` for a device too old.
         """
         known = self.architectures
         if arch < min(known):
@@ -85,7 +84,7 @@ class Nvrtc:
             flags = (ctypes.c_char_p * len(options))(*map(str.encode, options))
             failed = self._library.nvrtcCompileProgram(program, len(options), flags)
             log = (
-                self._output(program, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog")
+                self._read_output(program, "nvrtcGetProgramLogSize", "nvrtcGetProgramLog")
                 .rstrip(b"\0")
                 .decode(errors="replace")
             )
@@ -95,11 +94,11 @@ class Nvrtc:
                     f"NVRTC failed for {architecture}: {first}\n"
                     "set TPGEN_NVRTC to another one, or use strategy='grouped'"
                 )
-            return Compiled(self._output(program, f"nvrtcGet{kind}Size", f"nvrtcGet{kind}"), log)
+            return Compiled(self._read_output(program, f"nvrtcGet{kind}Size", f"nvrtcGet{kind}"), log)
         finally:
             self._library.nvrtcDestroyProgram(ctypes.byref(program))
 
-    def _output(self, program: ctypes.c_void_p, size_of: str, get: str) -> bytes:
+    def _read_output(self, program: ctypes.c_void_p, size_of: str, get: str) -> bytes:
         size = ctypes.c_size_t()
         self._call(size_of, program, ctypes.byref(size))
         room = ctypes.create_string_buffer(size.value)
@@ -113,7 +112,7 @@ class Nvrtc:
 
 
 def find_nvrtc(arch: int | None = None, cuda: int | None = None) -> Nvrtc | None:
-    """Return the first NVRTC for compute capability ``arch`` and CUDA up to ``cuda``, or None.
+    """First NVRTC for compute capability ``arch`` and CUDA up to ``cuda``, or None.
 
     ``TPGEN_NVRTC`` names the only library allowed; ``none`` forbids all.
     """
@@ -130,7 +129,7 @@ def why_no_nvrtc(arch: int | None = None, cuda: int | None = None) -> str:
         return f"{misfits[-1]}"
     if named:
         return f"TPGEN_NVRTC={named} cannot be loaded"
-    return f"there is none: {_install(cuda)}"
+    return f"there is none: {_pip_text(cuda)}"
 
 
 def need_nvrtc(arch: int | None = None, cuda: int | None = None) -> Nvrtc:
@@ -166,11 +165,11 @@ def _why_unusable(nvrtc: Nvrtc, arch: int | None, cuda: int | None) -> str | Non
     major, minor = nvrtc.version
     if cuda is not None and major > cuda:
         return (
-            f"NVRTC {major}.{minor} is newer than this driver, which takes CUDA {cuda}: update it, or {_install(cuda)}"
+            f"NVRTC {major}.{minor} is newer than this driver, which takes CUDA {cuda}: update it, or {_pip_text(cuda)}"
         )
     oldest = min(nvrtc.architectures)
     if arch is not None and arch < oldest:
-        return f"NVRTC {major}.{minor} writes no code for sm_{arch}, only from sm_{oldest} on: {_install(major - 1)}"
+        return f"NVRTC {major}.{minor} writes no code for sm_{arch}, only from sm_{oldest} on: {_pip_text(major - 1)}"
     return None
 
 
@@ -179,7 +178,7 @@ _NAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
 _NAMELESS = 13  # the first CUDA whose wheels do not name it
 
 
-def _install(cuda: int | None) -> str:
+def _pip_text(cuda: int | None) -> str:
     return f"pip install nvidia-cuda-nvrtc{f'-cu{cuda}' if cuda is not None and cuda < _NAMELESS else ''}"
 
 

@@ -1,7 +1,7 @@
 """Edges sorted by owner (the row that an edge adds to), once per index tensor.
 
 Facts belong to a part of a base tensor (a row of ``edge_index``) and its version; inference tensors have none.  An
-order is valid on its stream; a CUDA graph sorts at each replay, once for all layers.
+order holds on its stream; a CUDA graph sorts once per replay.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ _PARTS = 8  # of one tensor, at most: whoever walks over a long one in slices ke
 
 @dataclass
 class _PartFacts(Generic[Known]):
-    """Facts about parts of one tensor version."""
-
     version: int
     known: dict[tuple, Known] = field(default_factory=dict)
 
@@ -57,7 +55,7 @@ class Memory(Generic[Known]):
     _facts_by_capture: dict[int, _Kept] = field(default_factory=dict)  # by the graph that records, 0 outside
 
     def of(self, index: Tensor, rows: int, find: Callable[[Tensor, int], Known], capture: int = 0) -> Known:
-        """Return the fact about an index into ``rows`` rows, computed once by ``find``."""
+        """Fact about an index into ``rows`` rows, computed once by ``find``."""
         if index.is_inference() or (self.on_device and _in_graph_pool(index)):  # writes to the former are not counted
             return find(index, rows)
         kept = self._facts_of_capture(capture)
@@ -74,7 +72,7 @@ class Memory(Generic[Known]):
         return found
 
     def recall(self, index: Tensor, rows: int, capture: int = 0) -> Known | None:
-        """Return a remembered fact, or None."""
+        """A remembered fact, or None."""
         parts = None if index.is_inference() else _facts_of_unchanged_tensor(self._facts_of_capture(capture), index)
         return None if parts is None else parts.known.get(self._part_key(index, rows))
 
@@ -134,7 +132,7 @@ def orders_of(src: Tensor, dst: Tensor, sources: int, nodes: int) -> Tensor:
 
 
 def both_of(whole: Tensor, sources: int, nodes: int) -> tuple[Order, Order]:
-    """Split the result of `orders_of` into the orders by receiver and by sender."""
+    """Split a result of `orders_of`: orders by receiver and by sender."""
     size = nodes + 1 + (len(whole) - nodes - sources - 2) // 2
     return Order.of(whole[:size], nodes), Order.of(whole[size:], sources)
 
@@ -145,15 +143,12 @@ def in_range(index: Tensor, rows: int) -> bool:
 
 
 def known_order(index: Tensor, owners: int, capture: int = 0) -> Order:
-    """Return the order of an index tensor, sorted only if new or changed.
-
-    ``capture`` is the CUDA graph that records the call (`captures.capture_of`).
-    """
+    """Order of an index tensor, sorted only if new or changed."""
     return _orders.of(index, owners, order_of, capture)
 
 
 def know_both(src: Tensor, dst: Tensor, sources: int, nodes: int, capture: int = 0, check: bool = False) -> None:
-    """Remember the orders by receiver and by sender from one sort, if both are new and needed.
+    """Remember orders by receiver and by sender from one sort, if new and needed.
 
     ``check`` also remembers whether indices are in range, and waits for the device.
     """
@@ -170,7 +165,6 @@ def know_both(src: Tensor, dst: Tensor, sources: int, nodes: int, capture: int =
 
 
 def note_ascending(index: Tensor) -> None:
-    """Remember that an index ascends."""
     _ascending.of(index, 0, lambda *_: True)
 
 
@@ -186,7 +180,7 @@ def ascends(index: Tensor) -> bool:
 
 
 def known_wide(index: Tensor, capture: int = 0) -> Tensor:
-    """Return an index as int64; a copy of int32 is remembered.
+    """Index as int64; a copy of int32 is remembered.
 
     >>> index = torch.tensor([2, 0], dtype=torch.int32)
     >>> known_wide(index).dtype, known_wide(index) is known_wide(index)
@@ -198,12 +192,12 @@ def known_wide(index: Tensor, capture: int = 0) -> Tensor:
 
 
 def recall_order(index: Tensor, owners: int, capture: int = 0) -> Order | None:
-    """Return the remembered order of an index, or None."""
+    """Remembered order of an index, or None."""
     return _orders.recall(index, owners, capture)
 
 
 def recall_wide(index: Tensor, capture: int = 0) -> Tensor | None:
-    """Return an index as int64, or None without a remembered copy."""
+    """Index as int64, or None without a remembered copy."""
     return index if index.dtype == torch.int64 else _wide.recall(index, 0, capture)
 
 

@@ -1,4 +1,4 @@
-"""Placements of calls on GPUs: usual rows and warps, or the first that fit."""
+"""Placements of calls on GPUs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ AnyPlacement = CudaPlacement | GatherPlacement
 
 
 def cuda_target(dtype: str) -> Target:
-    """The target of GPU schedules: one channel per lane."""
+    """Target of GPU schedules: one channel per lane."""
     return Target(dtype, lanes=1, registers=255)
 
 
@@ -43,7 +43,7 @@ def place_form(form: Form, dtype: str, opened: tuple[str, ...], chip: Chip, inde
 
 @remembered("placements on a GPU", entries=256)
 def place_cuda(schedule: AnySchedule, opened: tuple[str, ...], chip: Chip, indexed: bool = False) -> AnyPlacement:
-    """Place a kernel that opens slots of a schedule; an ``indexed`` kernel finds rows of x1 and out by edge.
+    """Place a kernel that opens slots of a schedule; ``indexed``: edges find rows of x1 and out.
 
     Raises `EmitError` for lack of memory, and as `place`.
     """

@@ -1,5 +1,3 @@
-"""CUDA kernels of polynomials."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -27,10 +25,12 @@ class PolynomialKernel(CudaKernel):
 
     @staticmethod
     def place_on_chip(spec: KernelSpec, chip: Chip) -> CudaPolynomialPlacement:
+        """Place a polynomial on a chip."""
         description = spec.description
         return place_polynomial(description.plan, description.sweep(spec.call), DTYPES[spec.dtype], chip)
 
     def launch_fields(self, loaded: Loaded) -> list[int]:
+        """Fields of the C++ ``struct FormLaunch``."""
         p = loaded.placement
         dims = [p.operands[s].dim for s in p.channel_sums]
         fields = {  # of `struct FormLaunch`
@@ -50,7 +50,7 @@ class PolynomialKernel(CudaKernel):
         return [*fields.values(), *dims, *[0] * (_MOST_SLOTS - len(dims))]
 
     def recall_orders(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
-        """Return the remembered orders of a call's indices, or None for new indices."""
+        """Remembered orders of a call's indices; None for new indices."""
         (index,), device = indices, cuda_device_of([like])
         capture, x = captures.capture_of(device), index.tensor
         if x is None:

@@ -1,8 +1,4 @@
-"""A polynomial's sweep placed on blocks: one channel per lane.
-
-A *task* is one block's work: some rows of an element at 32 channels.  Warps compute the element's coefficients together
-into shared memory, then each runs its own rows.
-"""
+"""Polynomials on blocks, in *tasks*: some rows of an element at 32 channels."""
 
 from __future__ import annotations
 
@@ -45,7 +41,7 @@ class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
 
     @property
     def entries(self) -> dict[str, tuple[int, int]]:
-        """Threads and shared bytes per block, by kernel name."""
+        """Threads and shared bytes by kernel name."""
         weights = {SUM_ENTRY: (self.threads, self.warp_gradients * self.lane_bytes)} if self.open_weights else {}
         channels = {CHANNELS_ENTRY: (self.threads, 0)} if self.channel_sums else {}
         return {ENTRY: (self.threads, self.shared), **weights, **channels}
@@ -89,7 +85,7 @@ class CudaPolynomialPlacement(PolynomialPlacement, OnChip):
 
     @cached_property
     def prologue(self) -> list[list[ComponentSum]]:
-        """Coefficients that each warp computes, of equal work."""
+        """Coefficients that each warp computes."""
         made = list(merge_by_component(self.sweep.prologue).items())
         return shares(made, [len(terms) for _, terms in made], self.warps)
 

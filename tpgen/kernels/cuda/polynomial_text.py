@@ -1,5 +1,3 @@
-"""CUDA text of polynomials: kernels of rows, weights, and sums over channels."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -31,14 +29,13 @@ _LANES = TargetTemplates(
 
 
 class PolynomialText:
-    """Writes the kernels of a polynomial."""
+    """Writes a polynomial's CUDA kernels."""
 
     def __init__(self, placement: CudaPolynomialPlacement, w: Writer) -> None:
         self.at, self.sweep, self.w = placement, placement.sweep, w
         self.row = RowText(placement, w, _LANES)
 
     def write(self) -> None:
-        """Write the CUDA source of a polynomial."""
         self._write_prelude()
         if self.at.coefficients:
             self._write_prologue()
@@ -112,21 +109,22 @@ class PolynomialText:
 
     def _write_prologue(self) -> None:
         arguments = [f"num* {slot_name(s)}" for s in self.at.coefficients]
-        self._write_warp_sums("prologue", arguments, self.at.prologue, self._coefficient_store)
+        self._write_function_of_warp_sums("prologue", arguments, self.at.prologue, self._coefficient_store)
 
     def _coefficient_store(self, place: Component) -> str:
         return f"{slot_name(place.operand)}[{place.index} * {LANES}] = {{}};"
 
     def _write_epilogue(self) -> None:
         arguments = [f"const num* {slot_name(s)}" for s in self.at.adjoints]
-        self._write_warp_sums("epilogue", arguments, self.at.epilogue, self._gradient_store)
+        self._write_function_of_warp_sums("epilogue", arguments, self.at.epilogue, self._gradient_store)
 
     def _gradient_store(self, place: Component) -> str:
         name, dim = slot_name(place.operand), self.at.operands[place.operand].dim
         return f"call.o_{name}[(e * {dim} + {place.index}) * call.channels + c] = narrow({{}});"
 
-    def _write_warp_sums(self, name: str, arguments: list[str], parts: list[list[ComponentSum]], put: object) -> None:
-        """Write a function in which each warp computes its sums; ``put`` formats a store."""
+    def _write_function_of_warp_sums(
+        self, name: str, arguments: list[str], parts: list[list[ComponentSum]], put: object
+    ) -> None:
         head = ", ".join(["const Call& call", "i64 e", "i64 c", "int warp", *arguments])
         with self.w.part(f"function {name}"), self.w.block(f"DEVICE void {name}({head})"):
             for warp, sums in enumerate(parts):

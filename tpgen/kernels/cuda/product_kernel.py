@@ -1,5 +1,3 @@
-"""CUDA kernels of products, convolutions and linear layers."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -31,14 +29,16 @@ from tpgen.kernels.sweep.terms import SLOTS
 
 
 class ProductKernel(CudaKernel):
-    """CUDA kernels that open slots of a form."""
+    """CUDA kernels of a product, convolution or linear layer."""
 
     @staticmethod
     def place_on_chip(spec: KernelSpec, chip: Chip) -> AnyPlacement:
+        """Place a product on a chip."""
         description = spec.description
         return place_form(description.form, DTYPES[spec.dtype], description.read(spec.call)[0], chip, bool(spec.rules))
 
     def launch_fields(self, loaded: Loaded) -> list[int]:
+        """Fields of the C++ ``struct Launch``."""
         p = loaded.placement
         sum_threads, sum_shared = p.entries.get(SUM_ENTRY, (0, 0))
         fields = {  # of `struct Launch`
@@ -62,7 +62,7 @@ class ProductKernel(CudaKernel):
         return [*fields.values()]
 
     def recall_orders(self, indices: Sequence[RowIndex], like: Tensor) -> KnownRows | None:
-        """Return the remembered orders of a call's indices, or None for new indices."""
+        """Remembered orders of a call's indices; None for new indices."""
         device = cuda_device_of([like])
         loaded, capture = self._loaded.get(device), captures.capture_of(device)
         if loaded is None:
@@ -95,7 +95,7 @@ class ProductKernel(CudaKernel):
 def ordered_edges(
     owner: str | None, indices: Sequence[RowIndex], device: int, scattered: bool = False
 ) -> tuple[int, EdgeRows | None]:
-    """Return 0 and the edges by owner, or the fault of an index out of range; a capture skips the check."""
+    """Return (0, edges by owner), or the fault of an index out of range; a capture skips the check."""
     capture = captures.capture_of(device)
     own = index_at(indices, owner) if owner else None
     order = _given_or_known_order(own, capture).order if own and not ascends(_index_tensor(own)) else None

@@ -1,7 +1,6 @@
 """Layout of rows in a block's shared memory.
 
-A *step* is some rows: a block fetches, computes and delivers whole rows, while later rows arrive in another *stage* of
-memory.  Results overwrite their slot's operand, or have areas of their own.
+A *step* is some rows: a block fetches, computes and delivers whole rows, while later rows arrive in another *stage*.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _NUMBERS = 128  # that a thread has in registers, at least
 
 
 class RowSteps(OnChip, OpenedSlots):
-    """Rows of a step and their shared memory; edges find rows of x1 and out."""
+    """Rows of a step, and their shared memory."""
 
     held: str | None = None  # the given operand whose row stays, while edges of one node come
     rows: int  # of a step
@@ -42,7 +41,7 @@ class RowSteps(OnChip, OpenedSlots):
     @property
     @abstractmethod
     def unit_count(self) -> int:
-        """Units of work of a step, divided among warps."""
+        """Units of work of a step."""
 
     @abstractmethod
     def has_sum_area(self, operand: str) -> bool:
@@ -59,12 +58,12 @@ class RowSteps(OnChip, OpenedSlots):
 
     @property
     def serial(self) -> bool:
-        """Whether a warp runs a step's rows one by one, because rows share sums or a held row."""
+        """Whether a warp runs a step's rows one by one."""
         return self.sums_weights or self.by is not None
 
     @property
     def by(self) -> str | None:
-        """Operand by whose nodes edges are sorted: the owner of sums, or the held operand."""
+        """Operand whose nodes sort edges: the owner of sums, or the held operand."""
         return self.owner or self.held
 
     @property
@@ -73,12 +72,12 @@ class RowSteps(OnChip, OpenedSlots):
 
     @property
     def registers(self) -> int:
-        """Registers per thread, enough to avoid spills."""
+        """Registers per thread."""
         return _NUMBERS * self.number // 4
 
     @property
     def entries(self) -> dict[str, tuple[int, int]]:
-        """Threads and shared bytes per block, by kernel name."""
+        """Threads and shared bytes by kernel name."""
         found = {ENTRY: (self.threads, self.shared)}
         if self.sums_weights:
             found[SUM_ENTRY] = (LANES * SUMMERS, LANES * SUMMERS * self.number)
@@ -97,7 +96,7 @@ class RowSteps(OnChip, OpenedSlots):
 
     @property
     def sorted_by(self) -> tuple[str, ...]:
-        """Operands by whose nodes edges are sorted."""
+        """Operands whose nodes sort edges."""
         return (*((self.by,) if self.by else ()), *self.scattered)
 
     def of_nodes(self, operand: str) -> bool:
@@ -131,7 +130,7 @@ class RowSteps(OnChip, OpenedSlots):
 
     @property
     def row_choices(self) -> tuple[int, ...]:
-        """Possible rows of a step: long rows copy whole, all multiprocessors have work."""
+        """Possible rows of a step."""
         most = max(self.usual_rows, _BATCH // self.chip.processors)
         return tuple(r for r in (1, 2, 4, 8, 16, _ROWS) if self._fewest_aligned_rows <= r <= most)
 
@@ -155,7 +154,7 @@ class RowSteps(OnChip, OpenedSlots):
         return self.row_bytes(operand) * rows % _SIXTEEN == 0
 
     def whole(self, operand: str) -> bool:
-        """Whether rows fill multiples of 16 bytes, and so copy whole."""
+        """Whether rows copy whole: multiples of 16 bytes."""
         return self._fills_16_bytes(operand, 1 if self.indexed else self.rows)
 
     @property

@@ -1,5 +1,3 @@
-"""CUDA text of product kernels."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -17,7 +15,7 @@ _ENDS = {"x1": "src", "out": "dst"}  # of an edge, whose rows these are
 
 
 class StepsText:
-    """Writes a product's kernel: constants, functions, and the loop over rows."""
+    """Writes a product's CUDA kernel."""
 
     def __init__(self, placement: AnyPlacement, w: Writer) -> None:
         self.p, self.s, self.w = placement, placement.schedule, w
@@ -27,7 +25,6 @@ class StepsText:
         )
 
     def write(self) -> None:
-        """Write the CUDA source of a product."""
         self._write_in_part("placement", self._write_header_comment)
         self._write_prelude()
         self._write_in_part("tables", self.body.write_constants)
@@ -220,8 +217,7 @@ class RowsText:
         return f"call.{prefix}{operand} + {index} * {self.p.dim[operand]}"
 
     @property
-    def _rows_arg(self) -> str:
-        # write the function that counts the rows of a step
+    def _rows_argument(self) -> str:
         return "const Ends* ends" if self.p.indexed else "i64 q"
 
     def write_call(self) -> None:
@@ -239,7 +235,7 @@ class RowsText:
         p, w = self.p, self.w
         with w.block("DEVICE int rows_of(i64 q, i64 end)"):
             w.line("return end - q < ROWS ? (int)(end - q) : ROWS;")
-        arguments = f"const Call& call, unsigned char* stage, u64* barrier, {self._rows_arg}, const int n"
+        arguments = f"const Call& call, unsigned char* stage, u64* barrier, {self._rows_argument}, const int n"
         with w.block(f"DEVICE void fetch_rows({arguments})"):
             if p.indexed:
                 self._write_edges_fetch()
@@ -296,7 +292,7 @@ class RowsText:
     def write_deliver(self) -> None:
         """Write the device function that stores results of rows."""
         p, w = self.p, self.w
-        with w.block(f"DEVICE void deliver_rows(const Call& call, const Step& s, {self._rows_arg}, const int n)"):
+        with w.block(f"DEVICE void deliver_rows(const Call& call, const Step& s, {self._rows_argument}, const int n)"):
             w.line("deliver_begin();")
             whole = [o for o in p.results if p.whole(o) and not p.has_sum_area(o)]
             if p.indexed:

@@ -1,6 +1,6 @@
 """Tables of linear combinations of a row's numbers, filled by all threads.
 
-Tables with equal segment sizes form a set.  Entries of a copy fill a multiple of four, which a lane reads at once.
+Entries of a copy fill a multiple of four, which a lane reads at once.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class TableSet:
         return tuple(sorted({path for t in self.tables for path in t.table.paths}))
 
     def column(self, n: int) -> tuple[tuple[float, int], ...]:
-        """Return the n-th term of every entry; a missing term is zero."""
+        """The n-th term of every entry; zero if missing."""
         return tuple(row[n] if n < len(row) else (0.0, 0) for row in self.rows)
 
 
 def table_sets(placed: tuple[PlacedTable, ...], sweep: Sweep) -> tuple[TableSet, ...]:
-    """Return the tables that statements read, in sets."""
+    """Tables that statements read, in sets."""
     alike: dict[tuple[str, int, int], list[int]] = {}
     for n, table in enumerate(placed):
         if sweep.tables[n]:
@@ -83,7 +83,6 @@ def _first_read_ranks(paths: Iterable[PathSweep]) -> dict[TableEntry, int]:
 
 
 def entries_of(statement: Statement) -> list[TableEntry]:
-    """Table entries that a statement reads."""
     return [value for value in statement.factors if isinstance(value, TableEntry)]
 
 

@@ -44,7 +44,6 @@ def missing(device: torch.device) -> str | None:
 
 
 def chip_at(device: torch.device) -> Chip:
-    """Chip of an existing device."""
     return chip_of(driver.capability(driver.device_number(device)))
 
 
@@ -103,7 +102,7 @@ def _why_slower_than_graphs(spec: KernelSpec, _chip: Chip) -> str | None:
 
 
 def taken_rules(description: Any, rules: RowRules) -> RowRules:
-    """Return the row rules that GPU kernels support: edges, and elements of polynomials."""
+    """Row rules that GPU kernels support: edges, and elements of polynomials."""
     if description.any_level:
         return rules
     return EDGES if set(EDGES) <= set(rules) else ()

@@ -1,1 +1,1 @@
-"""Place sweeps on a target: vectors, tiles, blocks, tables, scratch."""
+"""Placements of sweeps on a target."""

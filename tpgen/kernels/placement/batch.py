@@ -1,5 +1,3 @@
-"""Placement of batch kernels."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -40,11 +38,12 @@ class BatchPlacement(OpenedSlots):
 
     @property
     def shortens_tiles(self) -> bool:
-        """Whether the last tile takes no more vectors of rows than it needs."""
+        """Whether the last tile drops vectors without rows."""
         return self.schedule.rows > self.schedule.target.lanes
 
     @property
     def row_weights(self) -> bool:
+        """Whether each row has its own weights."""
         return not self.schedule.shared_weights
 
     @property
@@ -86,11 +85,11 @@ class BatchPlacement(OpenedSlots):
         return inner * min(term.size(sides.copies[0]), first)
 
     def chunk(self, term: Term) -> int:
-        """Number of weights of one first copy."""
+        """Weights of one first copy."""
         return term.size(term.mode.weight[1:])
 
     def staged(self, term: Term) -> int:
-        """Number of copies on the weights' first axis whose row weights are in scratch at a time."""
+        """First copies whose row weights are in scratch together."""
         size = term.size(term.mode.weight[0])
         # as many each time, or nearly
         times = -(-size // max(1, _STAGED // self.chunk(term)))
@@ -115,7 +114,7 @@ class BatchPlacement(OpenedSlots):
         return self.sides(term).near in self.opened or "x2" in self.opened
 
     def owns_weights(self, term: Term) -> bool:
-        """Whether the kernel first sums shared weights by each row's scalars."""
+        """Whether each row's scalars multiply the shared weights first."""
         if self.row_weights or not self._is_uvw(term):
             return False
         # with v copies of a scalar and k components, a product with these weights takes v + k multiply-adds for an
@@ -129,6 +128,7 @@ class BatchPlacement(OpenedSlots):
         return term.size(term.mode.mixing) // self.schedule.target.lanes * self.schedule.target.lanes
 
     def used_ranges(self, operand: str) -> list[tuple[int, int]]:
+        """(start, size) of each segment that paths use."""
         s = self.schedule
         if operand == "w":
             return [(s.start(t, "w"), t.size(t.mode.weight)) for t in s.terms if t.weighted]
@@ -136,7 +136,6 @@ class BatchPlacement(OpenedSlots):
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Text lines of the batch placement, with their paths."""
         t = self.schedule.target
         owned = f", added to the owner of {self.owner}" if self.owner else ""
         yield f"batch placement: opens {', '.join(self.opened)}{owned}; {t.lanes} lanes of {t.dtype}", ()

@@ -1,4 +1,4 @@
-"""Blocks of rows, cut independently of the number of threads: sums have one order."""
+"""Blocks of rows, independent of the number of threads: sums have one order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WORTH_THREADS = 65536  # numbers that a call touches
 
 @dataclass(frozen=True)
 class Blocks:
-    """How the CPU cuts rows into blocks: rows of each, or the most blocks if each sums over all its rows."""
+    """Sizes of a CPU's blocks of rows; up to ``most_blocks`` if each sums over rows."""
 
     tile: int  # rows taken at a time
     touched: int  # numbers that one row touches

@@ -1,5 +1,3 @@
-"""Placement of channel kernels."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -47,11 +45,12 @@ class ChannelPlacement(OpenedSlots):
 
     @property
     def transpose_widths(self) -> set[int]:
+        """Widths of transposes between memory and vectors."""
         return {v.inner for v in self.schedule.views}
 
     @property
     def tail_widths_and_items(self) -> set[tuple[int, int]]:
-        """Widths and items of transposes at segment ends."""
+        """(width, items) of transposes at segment ends."""
         lanes = self.schedule.target.lanes
         return {(v.inner, v.channels % lanes) for v in self.schedule.views if v.channels % lanes}
 
@@ -61,7 +60,7 @@ class ChannelPlacement(OpenedSlots):
 
     @property
     def in_parts(self) -> bool:
-        """Whether parts are functions of their own, which compile in parallel."""
+        """Whether parts are separate functions, compiled in parallel."""
         return len(self.sweep.paths) > _MANY
 
     @property
@@ -73,6 +72,7 @@ class ChannelPlacement(OpenedSlots):
     # -- what lives where --
 
     def staged(self, view: View) -> bool:
+        """Whether a segment goes through scratch."""
         return view.staged or self.summed_over_rows(view.operand)
 
     def tabulated(self, slot: str) -> bool:
@@ -97,7 +97,7 @@ class ChannelPlacement(OpenedSlots):
         return found
 
     def scalars(self, operand: str) -> list[tuple[int, int]]:
-        """Start and size of the tabulated segments of an operand."""
+        """(start, size) of an operand's tabulated segments."""
         letter = INDEX[operand]
         found = {
             t.start: t.copies * (1 + max(e.at(letter) for e in t.table.terms[0].entries))
@@ -134,7 +134,6 @@ class ChannelPlacement(OpenedSlots):
 
     @cached_property
     def _scratch_sizes_of_row(self) -> dict[str, int]:
-        """Sizes of a CPU thread's scratch areas for one row, in numbers, by area name."""
         s, lanes = self.schedule, self.schedule.target.lanes
         areas: dict[str, int] = {}
         for slot in self.call_slots:
@@ -155,6 +154,7 @@ class ChannelPlacement(OpenedSlots):
 
     @property
     def pair_gradient_size(self) -> int:
+        """Size of the gradients that a pair's second edge adds."""
         shared = self.rule("w") is EDGE_PAIRS and "w" in self.opened
         return shared * self.dim["w"] * (self.group if self.in_parts else 1)
 
@@ -225,12 +225,12 @@ class ChannelPlacement(OpenedSlots):
         ]
 
     def used_ranges(self, operand: str) -> list[tuple[int, int]]:
+        """(start, size) of each segment that paths use."""
         tabulated = self.scalars(operand) if operand in self.schedule.scalar_operands else []
         return tabulated + [(v.start, v.outer * v.channels * v.inner) for v in self.schedule.views_of(operand)]
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Text lines of the channel placement, with their paths."""
         t = self.schedule.target
         owned = f", summed by the owner of {self.owner}" if self.owner else ""
         yield (
@@ -272,7 +272,7 @@ def identifier(slot: str) -> str:
 
 
 def weights_area(slot: str) -> str:
-    """Name of the memory of shared weights of a slot.
+    """C++ name of a slot's shared weights.
 
     >>> weights_area("w"), weights_area("w.1")
     ('weights', 'weights_1')
@@ -281,7 +281,7 @@ def weights_area(slot: str) -> str:
 
 
 def table_area(slot: str) -> str:
-    """Name of the scratch area of a slot's tables.
+    """C++ name of a slot's tables.
 
     >>> table_area("x2"), table_area("x2.1")
     ('T', 'T_1')

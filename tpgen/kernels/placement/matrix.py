@@ -1,4 +1,4 @@
-"""Schedule and placement of linear forms: a matrix product for each path, over rows and components.
+"""Linear forms: a matrix product for each path, over rows and components.
 
 Scratch is ``[row][component][copies padded to whole vectors]``, the layout of scalars in memory.
 """
@@ -34,7 +34,7 @@ class MatrixSegment(ScratchSegment):
 
     @property
     def whole(self) -> bool:
-        """Whether rows in memory are rows of whole vectors."""
+        """Whether memory has rows of whole vectors."""
         return self.plain and self.mul == self.padded
 
     @property
@@ -84,7 +84,6 @@ class MatrixSchedule(TextOfPaths):
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Text lines of the matrix schedule, with their paths."""
         rows = f"{self.rows} rows{' of one element' * self.by_element}"
         yield f"matrix schedule: tiles of {rows}, {self.target.lanes} lanes of {self.target.dtype}", ()
         yield from ((f"  path {p.path}: {p.text}; a matrix product", (p.path,)) for p in self.terms)
@@ -151,7 +150,6 @@ class MatrixSweep(TextOfPaths):
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Text lines of the matrix sweep, with their paths."""
         yield f"sweep: opens {', '.join(self.opened)}", ()
         for term in self.terms:
             yield f"  path {term.path}: {term.text}, times {term.coefficient:.6g}", (term.path,)
@@ -173,12 +171,13 @@ class MatrixPlacement(OpenedSlots):
 
     @property
     def transpose_widths(self) -> set[int]:
+        """Widths of transposes between memory and vectors."""
         used = (s for o in ("x1", "out") for s in self.schedule.segments(o) if not s.whole)
         return {s.dim if s.mul_first else 1 for s in used}
 
     @property
     def tail_widths_and_items(self) -> set[tuple[int, int]]:
-        """Widths and items of transposes at segment ends."""
+        """(width, items) of transposes at segment ends."""
         lanes = self.schedule.target.lanes
         used = {(s.dim if s.mul_first else 1, s.mul % lanes) for o in ("x1", "out") for s in self.schedule.segments(o)}
         rest = {(1, t.target.mul % lanes) for t in self.schedule.terms}
@@ -196,7 +195,7 @@ class MatrixPlacement(OpenedSlots):
         return tuple(slot for slot in ("x1", "out") if slot in self.opened)
 
     def stages(self, operand: str) -> list[MatrixSegment]:
-        """Segments of an operand that are copied into scratch."""
+        """Segments of an operand copied into scratch."""
         # scalars are read in memory, as vectors if memory has whole vectors
         vectors = operand == "out" and "w" in self.opened
         return [s for s in self.schedule.segments(operand) if not (s.whole if vectors else s.plain)]
@@ -221,7 +220,7 @@ class MatrixPlacement(OpenedSlots):
 
     @property
     def weight_scratch(self) -> int:
-        """Size of weights, or of their gradient, outside of threads' scratch."""
+        """Size of shared weights or their gradient, outside threads' scratch."""
         if not self.schedule.shared_weights:
             return 0
         return max(sum(self.weights.values()) * (not self.by_element), self.weight_sums * self.sums_weights)
@@ -240,13 +239,13 @@ class MatrixPlacement(OpenedSlots):
         return {name: size for name, size in areas.items() if size}
 
     def used_ranges(self, operand: str) -> list[tuple[int, int]]:
+        """(start, size) of each segment that paths use."""
         if operand == "w":
             return [(p.start, p.source.mul * p.target.mul) for p in self.schedule.terms]
         return [(segment.start, segment.mul * segment.dim) for segment in self.schedule.segments(operand)]
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Text lines of the matrix placement, with their paths."""
         t = self.schedule.target
         each = "over rows and" if self.schedule.shared_weights else "for each row, over"
         yield f"matrix placement: opens {', '.join(self.opened)}; {t.lanes} lanes of {t.dtype}", ()

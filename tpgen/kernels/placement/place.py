@@ -1,5 +1,3 @@
-"""Place schedules with some slots open."""
-
 from __future__ import annotations
 
 from tpgen.base.errors import EmitError, unknown
@@ -16,10 +14,10 @@ Placement = ChannelPlacement | BatchPlacement | MatrixPlacement
 def place(
     schedule: AnySchedule, opened: tuple[str, ...], rules: RowRules = (), raised: tuple[str, ...] = ()
 ) -> Placement:
-    """Place a kernel that computes the slots ``opened``, in any order.
+    """Place a kernel that computes the slots ``opened``.
 
-    At most one open operand may have an index: its rows are summed in order.  Only channel kernels take cotangents of
-    operands ``raised``, or edge pairs that share weights.
+    At most one open operand may have an index.  Only channel kernels take cotangents of operands ``raised``, or edge
+    pairs that share weights.
     Raises `EmitError` for other combinations, unknown slots, or none.
     """
     for slot in opened:

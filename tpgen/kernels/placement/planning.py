@@ -1,5 +1,3 @@
-"""Choose the schedule of a form."""
-
 from __future__ import annotations
 
 from collections import Counter
@@ -25,11 +23,11 @@ _LARGE = 256  # weights of a path from which on a tile has four vectors of rows
 
 @remembered("schedules of kernels", entries=64)
 def plan_schedule(form: Form, target: Target) -> AnySchedule:
-    """Choose and lay out one schedule for every direction of a form.
+    """Choose one schedule for every direction of a form.
 
-    Matrices if the form has no second input; channels if all paths have channels that fill a quarter of a vector; else
+    Matrices without a second input; channels if all paths have channels, and the most fill a quarter of a vector; else
     rows.
-    Raises `EmitError` if the kernel would be too long.
+    Raises `EmitError` for too long kernels.
     """
     if is_linear(form) and target.lanes > 1:
         return matrix_schedule(form, target)

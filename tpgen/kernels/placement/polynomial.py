@@ -1,7 +1,6 @@
 """Placement of polynomial sweeps: vectors over channels.
 
-A *task* has some rows of one element and one vector of channels: computes coefficients, runs the rows, and folds
-coefficient gradients into weight gradients.
+A *task* is some rows of one element at one vector of channels: coefficients, rows, then gradients of weights.
 """
 
 from __future__ import annotations
@@ -113,19 +112,18 @@ class PolynomialPlacement(TextOfPaths):
         return bool(self.channel_sums)
 
     def row_of(self, slot: str, channels: str = "C") -> str:
-        """Write the size of a slot's row in C++."""
+        """C++ size of a slot's row."""
         operand = self.operands[slot]
         return f"{operand.dim}" + f" * {channels}" * operand.channels
 
     @property
     def transpose_widths(self) -> set[int]:
-        """Sizes of segments that are transposed into vectors."""
+        """Sizes of segments transposed into vectors."""
         sizes = {size for o in self.operands.values() if o.channels for _, size in component_runs(o)}
         return {size for size in sizes if size < self.target.lanes}
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Text lines of the polynomial placement, with their paths."""
         lanes, areas = self.target.lanes, sum(self.scratch.values())
         number = max(4, self.target.itemsize)  # what is computed with
         rows = f"up to {self.span}" if self.span else "all"
@@ -173,7 +171,7 @@ def slot_name(slot: Slot | str) -> str:
 
 
 def component_runs(operand: Operand) -> Sequence[_Segment]:
-    """Start and size of each run of components contiguous for a channel."""
+    """(start, size) of each run of components contiguous for a channel."""
     if operand.layout == "channel":
         return ((0, operand.dim),)
     if operand.layout == "ir_mul":

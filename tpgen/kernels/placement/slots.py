@@ -1,5 +1,3 @@
-"""Slots of placements."""
-
 from __future__ import annotations
 
 from abc import abstractmethod
@@ -12,7 +10,7 @@ from tpgen.kernels.sweep.terms import SLOTS, given_slots, operand_of, raised_cal
 
 
 class OpenedSlots(TextOfPaths):
-    """Base of placements: given slots, row lengths, ranges without paths."""
+    """Base of placements: slots, row lengths, ranges."""
 
     schedule: Any
     opened: tuple[str, ...]
@@ -37,6 +35,7 @@ class OpenedSlots(TextOfPaths):
 
     @cached_property
     def given(self) -> tuple[str, ...]:
+        """Slots that the kernel reads."""
         return given_slots(self.opened)
 
     @property
@@ -51,6 +50,7 @@ class OpenedSlots(TextOfPaths):
 
     @property
     def weight_scratch(self) -> int:
+        """Size of scratch for shared weights, else 0."""
         raise NotImplementedError
 
     @property
@@ -65,12 +65,13 @@ class OpenedSlots(TextOfPaths):
 
     @cached_property
     def dim(self) -> dict[str, int]:
+        """Row lengths by slot."""
         dims = dict(zip(SLOTS, self.schedule.dims, strict=True))
         return {slot: dims[operand_of(slot)] for slot in self.call_slots}
 
     @property
     def pair_gradient_size(self) -> int:
-        """Size of the weight gradients that an edge adds to those of its pair."""
+        """Size of the gradients that a pair's second edge adds."""
         return 0
 
     @property
@@ -80,20 +81,20 @@ class OpenedSlots(TextOfPaths):
 
     @property
     def tail_widths_and_items(self) -> set[tuple[int, int]]:
-        """Widths and items of transposes at segment ends."""
+        """(width, items) of transposes at segment ends."""
         return set()
 
     @abstractmethod
     def used_ranges(self, operand: str) -> list[tuple[int, int]]:
-        """Start and size of each segment that paths use."""
+        """(start, size) of each segment that paths use."""
 
     def unused_ranges(self, operand: str) -> list[tuple[int, int]]:
-        """Start and size of each range that no path uses."""
+        """(start, size) of each range that no path uses."""
         return gaps(self.used_ranges(operand), self.dim[operand])
 
 
 def gaps(reached: list[tuple[int, int]], dim: int) -> list[tuple[int, int]]:
-    """Start and size of each range not in ``reached``.
+    """(start, size) of each range not in ``reached``.
 
     >>> gaps([(2, 3)], 6)
     [(0, 2), (5, 1)]

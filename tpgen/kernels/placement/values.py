@@ -1,8 +1,4 @@
-"""Schedules: layouts of a form for a target, for any open slots.
-
-- *channel*: vectors over copies of a segment, row by row; a table of each row replaces an input without these copies.
-- *batch*: vectors over rows; paths that mix copies use matrix products.
-"""
+"""Schedules: layouts of a form for a target, for any open slots."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from tpgen.kernels.sweep.terms import INDEX
 
 @dataclass(frozen=True)
 class Target:
-    """A machine and a dtype: lanes and number of vector registers."""
+    """A dtype on a machine: lanes and vector registers."""
 
     dtype: str  # float32, float64, bfloat16
     lanes: int  # numbers in a vector
@@ -56,7 +52,7 @@ class View:
 
     @property
     def staged(self) -> bool:
-        """Whether the segment goes through scratch: used repeatedly, or not in whole vectors."""
+        """Whether the segment goes through scratch."""
         a_tile = self.inner == 1 or self.behind == INDEX.get(self.operand)
         return self.touches > 1 or self.channels % self.lanes != 0 or not a_tile
 
@@ -71,7 +67,7 @@ class View:
         return {a: prod(sizes[n + 1 :]) * self.padded for n, (a, _) in enumerate(self.axes)}
 
     def memory_strides(self) -> dict[str, int]:
-        """Distance of neighbours along each axis before the channels, in memory."""
+        """Distance of neighbours along each axis, in memory."""
         outer = [(a, n) for a, n in self.axes if a not in self.behind]
         block = self.channels * self.inner
         return {a: prod(n for _, n in outer[m + 1 :]) * block for m, (a, _) in enumerate(outer)}
@@ -108,7 +104,7 @@ class PlacedTable:
 
 @dataclass(frozen=True)
 class ChannelSchedule(TextOfPaths):
-    """Layout with vectors over channels."""
+    """Layout with vectors over channels: copies of a segment, row by row."""
 
     target: Target
     dims: tuple[int, int, int, int]
@@ -137,6 +133,7 @@ class ChannelSchedule(TextOfPaths):
         return {path: placed for placed in self.tables for path in placed.table.paths}
 
     def channel(self, term: Term) -> str:
+        """Letter that a path's vectors run over."""
         return self._channel_of_path[term.path]
 
     def table(self, term: Term) -> PlacedTable | None:
@@ -164,11 +161,11 @@ class ChannelSchedule(TextOfPaths):
 
     @property
     def scalar_operands(self) -> tuple[str, ...]:
+        """Tabulated inputs."""
         return tuple(s for s in ("x1", "x2") if any(t.operand == s for t in self.tables))
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Text lines of the channel schedule, with their paths."""
         yield f"channel schedule: {self.target.lanes} lanes of {self.target.dtype}, {len(self.tables)} tables", ()
         for t in self.terms:
             seen = [v for leg in t.legs if (v := self.view(t, leg.operand))]
@@ -215,14 +212,15 @@ class BatchSchedule(TextOfPaths):
         return dict(self.starts)
 
     def start(self, term: Term, operand: str) -> int:
+        """Start of a path's segment in an operand's row."""
         return self._start_of_segment[operand, term.segment(operand)]
 
     def serving(self, operand: str, start: int) -> tuple[int, ...]:
+        """Paths that use the segment at ``start``."""
         return tuple(t.path for t in self.terms if t.leg(operand) and self.start(t, operand) == start)
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Text lines of the batch schedule, with their paths."""
         yield f"batch schedule: tiles of {self.rows} rows, {self.target.lanes} lanes of {self.target.dtype}", ()
         for t in self.terms:
             products = "matrix products, " if t.mode.mixing else ""

@@ -1,4 +1,4 @@
-r"""Write the program of a path for any call, higher derivatives included."""
+r"""Programs of paths for any call, higher derivatives included."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TABLE = "T"  # the operand that stands for a table's entries; no operand of a p
 
 
 def path_stages(term: Term, call: Call, table: Table | None, channel: str) -> tuple[SweepStage, ...]:
-    """Write the stages of a call: one for every channel, one that folds sums over channels."""
+    """Stages of a path: one for every channel, one that folds sums over channels."""
     outside = "".join(a for a, _ in term.copies if a != channel)
     statements = Naming(term, table).rename_statements(_path_program(term, call, table))
     inside = SweepStage(outside + channel, statements)
@@ -69,7 +69,7 @@ def _path_program(term: Term, call: Call, table: Table | None) -> tuple[Statemen
 
 @remembered("programs of paths by levels")
 def channel_program(form: PolynomialForm, call: Call) -> tuple[Statement, ...]:
-    """Write the shortest statements of a row and a channel, weights first."""
+    """Shortest statements of one row and channel, weights first."""
     sides = [name for name in form.tensors if name not in ("w", _TABLE, "x2")]
     middle = [name for name in form.tensors if name in (_TABLE, "x2")]
     first = [name for name in form.tensors if name == "w"]
@@ -169,7 +169,7 @@ class Naming:
 
 
 def mixing_stages(term: Term, opened: tuple[str, ...], sides: Sides) -> tuple[SweepStage, ...]:
-    """Write the stages of a path that mixes copies, through P and D.
+    """Stages of a path that mixes copies, through P and D.
 
     P[q, k]   += sum_ij C x1 x2
     out[w, k] += sum_q W[q, w] P[q, k]
@@ -177,7 +177,7 @@ def mixing_stages(term: Term, opened: tuple[str, ...], sides: Sides) -> tuple[Sw
     D[q, k]   += sum_w W[q, w] g[w, k]
     dx1, dx2   = the gradients of P at the cotangent D
 
-    If copies mix before the coupling, input 1 and the output change places: P and D have the components of input 1.
+    If copies mix before the coupling, input 1 and the output change places.
     """
     near, far = sides.near, sides.far
     weight = (("w", 0),) if term.weighted else ()

@@ -1,8 +1,7 @@
-r"""Write the straight-line program of a polynomial and a call, for one row and one channel.
+r"""Straight-line programs of polynomials, for one row and one channel.
 
-A trie of monomials shares factors (Horner's scheme); one walk writes values and derivatives, in the algebra of the
-call's levels (`tpgen.form.call`).  *Coefficients* are sums of weights: a prologue computes coefficients once per
-element, an epilogue folds their gradients.
+A trie of monomials shares factors (Horner's scheme); one walk writes values and derivatives, in the algebra of
+levels (`tpgen.form.call`).  *Coefficients* are sums of weights, computed once per element.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ class PolynomialSweep:
 
     @property
     def statements(self) -> tuple[Statement, ...]:
-        """All statements in order."""
         return (*self.prologue, *self.rows, *self.epilogue)
 
     @property
@@ -108,8 +106,6 @@ def _make_trie(
 
 
 class _SweepBuilder:
-    """Writes the statements of one call for one order of the factors."""
-
     def __init__(self, form: PolynomialForm, call: Call, weights: frozenset[str], factor_order: Sequence[str]) -> None:
         self.call = call
         self.opened = {s.operand for s in call.opened}
@@ -202,19 +198,19 @@ class _SweepBuilder:
         n = self.coefficient_of.setdefault(rounded, len(self.tails))
         if n == len(self.tails):
             self.tails.append(exact)
-        reached = {levels for factors in tail for levels in self._weights(factors, 1.0)}
+        reached = {levels for factors in tail for levels in self._weight_products(factors, 1.0)}
 
         def add_to_adjoint(sums: _Sums) -> None:
             self.rows += [Accumulate(_coefficient_component(ADJOINTS, t, n), tuple(terms)) for t, terms in sums.items()]
 
         return scale, {t: _coefficient_component(COEFFICIENTS, t, n) for t in sorted(reached)}, add_to_adjoint
 
-    def _weights(self, factors: Iterable[Variable], value: float) -> _Sums:
+    def _weight_products(self, factors: Iterable[Variable], value: float) -> _Sums:
         return products(value, *(self._component_at_levels(f) for f in factors))
 
     def _add_to_prologue(self, coefficient: int, factors: tuple[Variable, ...], value: float) -> None:
         # the weights' product into the coefficient
-        for levels, terms in self._weights(factors, value).items():
+        for levels, terms in self._weight_products(factors, value).items():
             self.prologue.append(Accumulate(_coefficient_component(COEFFICIENTS, levels, coefficient), tuple(terms)))
 
     def _add_to_epilogue(self, coefficient: int, factors: tuple[Variable, ...], value: float) -> None:

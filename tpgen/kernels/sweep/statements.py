@@ -1,4 +1,4 @@
-"""Statements of a sweep: a program for one row and one channel.
+"""Statements of sweeps.
 
 >>> x, y, out = Component("x1", 0, 1), Component("x2", 0, 2), Component("out", 0, 0)
 >>> print(Define("p", (Product(0.5, (x, y)), Product(-1.0, (x,))), paths=(3,)))
@@ -18,7 +18,7 @@ from tpgen.form.call import Slot
 
 @dataclass(frozen=True)
 class Component:
-    """A component of an operand's segment, at the current row and copies."""
+    """A component of an operand's segment."""
 
     operand: str
     segment: int
@@ -30,7 +30,7 @@ class Component:
 
 @dataclass(frozen=True)
 class TableEntry:
-    """An entry of a table, computed once per row and copy, of an input at some levels."""
+    """An entry of an input's table, at some levels."""
 
     table: int
     index: int

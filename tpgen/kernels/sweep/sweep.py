@@ -1,7 +1,6 @@
-r"""Write a kernel's computation: the statements of every path, for some open slots.
+r"""Computations of kernels: statements of every path, for some open slots.
 
-A path is ``w * sum C[i,j,k] x[i] y[j] g[k]``, differentiated.  A table replaces an input without channels; see
-`tpgen.kernels.sweep.levels.mixing_stages` for paths that mix copies.
+A path is ``w * sum C[i,j,k] x[i] y[j] g[k]``, differentiated.  A table replaces an input without channels.
 
 >>> from tpgen.form.form import form_of
 >>> from tpgen.planner.product import make_plan
@@ -42,7 +41,7 @@ def raised_text(raised: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True)
 class PathSweep:
-    """The statements of one path, in stages."""
+    """Statements of one path, in stages."""
 
     term: Term
     stages: tuple[SweepStage, ...]
@@ -53,7 +52,7 @@ class PathSweep:
 
 @dataclass(frozen=True)
 class Sweep(TextOfPaths):
-    """The computation of one kernel: statements of tables and paths."""
+    """One kernel's computation: statements of tables and paths."""
 
     opened: tuple[str, ...]
     tables: tuple[tuple[Tabulate, ...], ...]  # an empty one is not needed
@@ -70,7 +69,6 @@ class Sweep(TextOfPaths):
 
     @property
     def text_lines_and_paths(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Text lines of the sweep, with their paths."""
         yield f"sweep: opens {', '.join(self.opened)}{raised_text(self.raised)}", ()
         for table in self.tables:
             yield from ((f"  {entry}", entry.paths) for entry in table)
@@ -85,10 +83,10 @@ def make_sweep(
     raised: tuple[str, ...] = (),
     mixes_first: Callable[[Term], bool] = lambda _: False,
 ) -> Sweep:
-    """Write the sweep of some open slots; ``channels`` is the vectorised letter of each path.
+    """Write the sweep of open slots; ``channels`` has the vectorised letter of each path.
 
-    Without ``channels``, vectors run over rows, without tables.  ``raised`` operands are also given as cotangents; see
-    `raised_call`.  Paths that ``mixes_first`` accepts mix copies before the coupling.
+    Without ``channels``, vectors run over rows, without tables.  ``raised`` operands also come as cotangents
+    (`raised_call`).  Paths that ``mixes_first`` accepts mix copies before the coupling.
     """
     call, mixes = raised_call(opened, raised), channels is None and not raised
     tables = make_tables(terms, channels) if channels else ()

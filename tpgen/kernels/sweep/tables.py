@@ -23,7 +23,7 @@ class Table:
 
     @property
     def vector(self) -> str:
-        """The other input."""
+        """Name of the other input."""
         return "x2" if self.operand == "x1" else "x1"
 
     @property
@@ -61,7 +61,7 @@ def make_tables(terms: tuple[Term, ...], channels: tuple[str, ...]) -> tuple[Tab
 
 
 def tabulated_gradient(term: Term, table: Table) -> tuple[Accumulate, ...]:
-    """Write the gradient of the tabulated input from sums over channels."""
+    """Statements of the tabulated input's gradient, from sums over channels."""
     operand, index = table.operand, INDEX[table.operand]
 
     def sums_of_component(b: int) -> tuple[Product, ...]:

@@ -1,4 +1,4 @@
-"""Names of operands and slots, and axes of components."""
+"""Names of operands, slots and axes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INDEX = {"x1": "i", "x2": "j", "out": "k"}  # the letter of each operand's irrep
 
 @dataclass(frozen=True)
 class Sides:
-    """The operands on both sides of a weight matrix W, in a path that mixes copies.
+    """Operands on both sides of the weight matrix W of a path that mixes copies.
 
     The path is ``sum_qm W[q, m] <P[q], far[m]>``.  P couples ``near`` with input 2 and has the components of ``far``.
     """
@@ -32,7 +32,7 @@ class Sides:
 
 
 def sides_of(term: Term, mixes_first: bool = False) -> Sides:
-    """The sides of a path whose copies mix after the coupling, or before (mode ``uvw``, one copy of input 2)."""
+    """Sides of a path whose copies mix after the coupling, or before."""
     return Sides("out", "x1", "vw", "u") if mixes_first else Sides("x1", "out", term.inputs, term.mode.mixing)
 
 
@@ -44,7 +44,7 @@ def row_lengths(form: Form) -> tuple[int, int, int, int]:
 
 
 def given_slots(opened: tuple[str, ...]) -> tuple[str, ...]:
-    """Slots that a kernel reads: all but a slot that alone is open.
+    """Slots that a kernel reads: all but a slot open alone.
 
     >>> given_slots(("out",)), given_slots(("x1", "w"))
     (('x1', 'x2', 'w'), ('x1', 'x2', 'w', 'out'))
