@@ -24,7 +24,7 @@ class Footprint(DispatchMode):
         self._seen: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        """Run an operator; count results and `WORKSPACE`."""
+        """Run an operator; count bytes of results."""
         given = {_storage_key(x) for x in pytree.tree_iter((args, kwargs)) if isinstance(x, Tensor)}
         made = func(*args, **(kwargs or {}))
         for x in pytree.tree_iter(made):

@@ -1,6 +1,6 @@
 """Reuse of memory of large results.
 
-``TPGEN_REUSE_MB`` limits the free bytes kept; 0 turns reuse off.
+``TPGEN_REUSE_MB`` limits free bytes kept; 0 turns reuse off.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def kept_bytes() -> int:
 
 
 def release() -> None:
-    """Return `kept_bytes` to the system."""
+    """Give `kept_bytes` back to the system."""
     if made := built_runtime():
         made.release()
 

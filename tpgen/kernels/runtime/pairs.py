@@ -38,7 +38,7 @@ def sums_of_pairs(rows: Tensor, pairs: int, axis: int = 0) -> Tensor:
 
 
 def gather_by_rule(index: RowIndex, x: Tensor, rows: int) -> Tensor:
-    """Operand row for each of a call's rows."""
+    """Gather an operand's row for each row of a call."""
     if index.rule.way == PAIRED:
         return rows_of_edges(x, rows)
     if index.tensor is None:  # one for all, or each its own

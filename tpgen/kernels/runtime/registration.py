@@ -119,7 +119,7 @@ class Operator(Differentiable[FormCall]):
         raise NotImplementedError
 
     def fold(self, size: int, dims: Sequence[int | None], call: FormCall) -> tuple[FormCall, Unfold]:
-        """Fold a vmap batch into rows; return the call and the function that unfolds results."""
+        """Fold a vmap batch into rows; return the call and a function that unfolds results."""
         raise NotImplementedError
 
     def quick(self, call: FormCall) -> Sequence[Tensor]:
@@ -136,7 +136,7 @@ class Operator(Differentiable[FormCall]):
     # -- by the shortest way -------------------------------------------------------------------------------------------
 
     def at_once(self, call: FormCall) -> Sequence[Tensor]:
-        """Compute in C++ and record the call; empty if a transform or trace needs the dispatcher."""
+        """Compute in C++ and record; empty if a transform or trace needs the dispatcher."""
         if torch.compiler.is_compiling() or has_tangents():
             return ()
         made = self.quick(call)

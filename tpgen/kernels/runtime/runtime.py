@@ -71,7 +71,7 @@ class Kernels:
     # -- by the runtime in C++ -----------------------------------------------------------------------------------------
 
     def quick(self, call: FormCall) -> Sequence[Tensor]:
-        """Opened slots from C++; empty for unbuilt kernels, unusual calls and faults."""
+        """Opened slots from C++; empty for unbuilt kernels, unusual calls, faults."""
         tensors, at, _, text, rules, nodes, _ = call
         entered = self._entered.get((text, tensors[0].dtype, rules)) if tensors else None
         if entered is None or self._native is None or type(nodes) is not int:
@@ -227,7 +227,7 @@ class Kernels:
         return True
 
     def sort_together(self, call: FormCall) -> None:
-        """Sort edges by both ends at once, if kernels take sorted edges."""
+        """Sort edges by both ends, if kernels take sorted edges."""
         x1 = call.tensors[0]
         target = target_of(x1.device.type)
         if target is None or not target.sorts or call.rules != EDGES or not x1.dim():
@@ -252,7 +252,7 @@ class Kernels:
         return found
 
     def expands(self, call: FormCall) -> bool:
-        """Whether no kernel computes a call, but a sum of calls without levels."""
+        """Whether a sum of calls without levels computes a call."""
         if self.description.any_level or not call.slots.levels:
             return False
         return not (call.tensors and self.fuses(call.tensors[0].dtype, call.tensors[0].device.type))

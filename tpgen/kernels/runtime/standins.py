@@ -136,7 +136,7 @@ def polynomial_standin(spec: KernelSpec) -> Kernel:
 def run_polynomial_sweep(
     sweep: PolynomialSweep, given: Mapping[str, Tensor], shapes: Mapping[str, _Extent], index: Tensor
 ) -> dict[str, Tensor]:
-    """Run a sweep; return opened slots by name, in the given ``shapes``.
+    """Run a sweep; return opened slots by name, in ``shapes``.
 
     ``given`` are ``[row or element, component, channel]`` by slot; ``index`` is each row's element.
     """

@@ -42,7 +42,7 @@ def compares() -> bool:
 
 
 def by_table(places: Iterable[tuple[dict[Any, Any], Any]]) -> list[tuple[dict[Any, Any], list[Any]]]:
-    """Group names by dict."""
+    """Group (dict, name) pairs by dict."""
     found: dict[int, tuple[dict[Any, Any], list[Any]]] = {}
     for table, name in places:
         found.setdefault(id(table), (table, []))[1].append(name)

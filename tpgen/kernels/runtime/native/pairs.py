@@ -14,7 +14,7 @@ _ENTRIES = {torch.float32: "tpgen_pairs_float32", torch.float64: "tpgen_pairs_fl
 
 @dataclass(frozen=True, eq=False)
 class EdgePairs:
-    """Numbers of edges, equal for both edges of a pair; pairs come first.
+    """A number for each edge, equal for both edges of a pair; pairs come first.
 
     ``order`` holds one edge of each number, then the pairs' other edges; ``place`` is an edge's position in ``order``.
     """

@@ -120,7 +120,7 @@ class Runtime:
         return int(self._library.tpgen_memory_kept())
 
     def release(self) -> None:
-        """Return kept bytes to the system."""
+        """Give kept bytes back to the system."""
         self._library.tpgen_memory_release()
 
     def limit(self, size: int) -> int:
@@ -128,11 +128,11 @@ class Runtime:
         return int(self._library.tpgen_memory_limit(size))
 
     def after_fork(self) -> None:
-        """Free the memory's lock in a forked process."""
+        """Free the lock of kept memory in a forked process."""
         self._library.tpgen_memory_after_fork()
 
     def set_kernel(self, form: int, address: int) -> None:
-        """Enter a call's kernel."""
+        """Enter the address of a call's kernel."""
         self._library.tpgen_set_kernel(form, address)
 
     def set_launch(self, form: int, device: int, launch: Sequence[int]) -> None:
