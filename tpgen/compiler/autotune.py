@@ -18,7 +18,7 @@ from tpgen.planner.plan import OF_MONOMIALS, OF_PATHS, Plan
 
 
 def choose_strategy(plan: Plan, config: Config) -> Choice:
-    """Resolve ``auto`` to a strategy and a reason; keep other known names.
+    """Resolve ``auto`` to a strategy and a reason; keep other names.
 
     A failed kernel becomes a graph strategy.  Raises `EmitError` for an unknown name.
 
@@ -94,6 +94,7 @@ _RULES: dict[str, tuple[Callable[[Plan, Config], Choice | None], ...]] = {
 
 @cache
 def warn_once(missing: str, remedy: str) -> None:
+    """Warn once of missing kernels."""
     warn_caller(
         f"{missing}: products run as fx graphs, which is slower. {remedy}; strategy='grouped' chooses graphs without "
         "this message"

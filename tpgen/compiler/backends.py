@@ -1,4 +1,4 @@
-"""Backends make callables from GraphModules; only this module uses `torch.jit`, `torch.compile` and CUDA graphs."""
+"""Callables from GraphModules, by `torch.jit`, `torch.compile` or CUDA graphs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Runner = Callable[..., torch.Tensor]
 
 
 def compile_program(program: nn.Module, config: Config) -> Runner:
-    """Make a callable that runs a program under the config's backend.
+    """Make a callable that runs a program under a backend.
 
     Raises `BackendError` for an unknown or unavailable backend or option.
 
@@ -62,7 +62,7 @@ def _check_max_bytes(config: Config) -> None:
 
 
 def overwrites_results(config: Config, device: torch.device) -> bool:
-    """Whether each run overwrites the previous results, as CUDA graphs do.
+    """Whether each run overwrites the previous results.
 
     >>> overwrites_results(Config(backend="inductor", mode="reduce-overhead"), torch.device("cpu"))
     False

@@ -1,7 +1,4 @@
-"""Run a program, and its gradients, over chunks of rows to limit memory.
-
-Chunk results are concatenated or added; backward recomputes from the operands.
-"""
+"""Run programs and their gradients in chunks of rows, to limit memory."""
 
 from __future__ import annotations
 
@@ -37,27 +34,28 @@ class Batch(NamedTuple):
 
     @property
     def rows(self) -> int:
+        """Size of the chunked axis."""
         return self.shape[self.axis]
 
     def axis_of(self, x: Tensor, depth: Depth) -> int | None:
-        """The tensor's chunked axis, or None (shared or broadcast along the axis)."""
+        """The tensor's chunked axis, or None if shared or broadcast."""
         axis = -1 if depth is None else self.axis - len(self.shape) + x.dim() - depth
         return None if axis < 0 or x.shape[axis] == 1 else axis
 
 
 class ProgramBytes(NamedTuple):
-    """Bytes that a program needs: ``fixed``, and ``each`` per row."""
+    """Bytes of a program: ``fixed``, and ``each`` per row."""
 
     fixed: int
     each: int
 
     def rows(self, limit: int) -> int:
-        """Number of rows that fit a limit in bytes."""
+        """Rows that fit a limit in bytes."""
         return (limit - self.fixed) // max(self.each, 1)
 
 
 class ChunkedResult(NamedTuple):
-    """Batch layout of a result; for a gradient, its argument's index."""
+    """Batch layout of a result; for a gradient, the argument's index."""
 
     depth: Depth
     argument: int | None = None
@@ -65,7 +63,7 @@ class ChunkedResult(NamedTuple):
 
 @dataclass(frozen=True)
 class RowFunction:
-    """A program, or a gradient of one, as a function of rows."""
+    """A program, or a gradient, as a function of rows."""
 
     run: Callable[..., Sequence[Tensor]]  # of the program and the arguments
     given: tuple[Depth, ...]
@@ -74,7 +72,7 @@ class RowFunction:
     order: int = 0  # of derivatives
 
     def pulled_back(self, has_cotangent: Sequence[bool], wanted: Sequence[int]) -> RowFunction:
-        """The function (arguments, cotangents of flagged results) -> gradients of the ``wanted`` arguments."""
+        """The function (arguments, cotangents of flagged results) -> gradients of ``wanted`` arguments."""
 
         def gradients_of_rows(program: Runner, *arguments: Tensor) -> Sequence[Tensor]:
             point, cotangents = list(arguments[: len(self.given)]), arguments[len(self.given) :]
@@ -101,8 +99,8 @@ class RowFunction:
 class Chunked(Differentiable[Any]):
     """A program that needs at most ``max_bytes`` beside operands and result (None: no limit).
 
-    ``run`` is differentiable to ``orders``; ``plain`` serves higher orders and tracing.  ``given`` and ``made``: axes
-    behind the batch (`Depth`).  ``copies`` clones results that the next run overwrites.
+    ``run`` is differentiable to ``orders``, ``plain`` to any order.  ``given`` and ``made``: axes behind the batch.
+    ``copies`` clones results that the next run overwrites.
     """
 
     def __init__(
@@ -120,6 +118,7 @@ class Chunked(Differentiable[Any]):
         self._number = next(_numbers)
 
     def __call__(self, *arguments: Any) -> Tensor:
+        """Compute the program's result, differentiable."""
         tensors, numbers = arguments[: len(self._given)], arguments[len(self._given) :]
         function = RowFunction(
             lambda program, *tensors: (program(*tensors, *numbers),), self._given, (ChunkedResult(self._made),), numbers
@@ -152,7 +151,7 @@ class Chunked(Differentiable[Any]):
         return found
 
     def compute(self, function: RowFunction, arguments: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Evaluate a function without autograd, in chunks if all rows exceed the limit."""
+        """Evaluate without autograd, in chunks where the limit asks."""
         arguments = [x.detach() for x in arguments]
         program = self._run if function.order <= self._orders else self._plain
         batch = None if self._max_bytes is None else _broadcast_batch(function, arguments)
@@ -231,7 +230,7 @@ def _broadcast_batch(function: RowFunction, arguments: Sequence[Tensor]) -> Batc
 def _result_buffer(
     result: ChunkedResult, part: Tensor, arguments: Sequence[Tensor], batch: Batch
 ) -> tuple[Tensor, int | None, torch.dtype]:
-    """Allocate a result of all rows: (buffer, chunked axis or None for sums, final dtype)."""
+    """Allocate a result: (buffer, chunked axis or None for sums, final dtype)."""
     like = None if result.argument is None else arguments[result.argument]
     axis = batch.axis if like is None else batch.axis_of(like, result.depth)
     if result.depth is None or axis is None:  # many parts of few digits lose what is small beside their sum

@@ -1,8 +1,4 @@
-r"""Run a form whose derivatives, of any order, are separate compiled programs.
-
-The gradient of :math:`\partial L/\partial s` by :math:`t` for a cotangent :math:`c` is :math:`\partial L/\partial t`
-with :math:`c` in place of :math:`s`.
-"""
+"""Forms whose derivatives, of any order, are separate programs."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ _Slots = tuple[int, ...]  # positions among the slots of the form
 
 
 class ClosedForm(Differentiable[Any]):
-    """Programs of a form, compiled at first use: one per choice of open slots, whose values it computes.
+    """Programs of a form, compiled at first use, one per choice of open slots.
 
     ``like`` gives dtype and device.  ``copies`` clones results that the next run overwrites.
     """
@@ -62,7 +58,7 @@ class ClosedForm(Differentiable[Any]):
         return self.open((self._opened,), (), rows, point)[0]
 
     def open(self, opened: _Slots, read: _Slots, rows: Rows, point: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-        """Values of the ``opened`` slots, differentiable, from paths that read the slots ``read``."""
+        """Differentiable values of ``opened`` slots, from paths that read the slots ``read``."""
         given = [x for x in point if x is not None]
         if any(map(is_legacy_batchedtensor, given)):
             return self._open_under_old_vmap(opened, read, rows, point)
@@ -75,7 +71,7 @@ class ClosedForm(Differentiable[Any]):
         return record_call(self, made, (opened, read, rows), *point)
 
     def call(self, point: Sequence[Any], rest: tuple) -> tuple:
-        """Join operands, and slots to open and read, to a call."""
+        """Join operands and other arguments to a call."""
         return point, *rest
 
     def asks_for_used_gradients(self, call: Any) -> bool:
@@ -83,7 +79,7 @@ class ClosedForm(Differentiable[Any]):
         return False  # an operand that is absent has no node to ask
 
     def pull_back(self, call: Any, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]) -> list[Tensor | None]:
-        """Compute wanted gradients by opening the form at these operands."""
+        """Compute wanted gradients by opening the form."""
         point, opened, read, rows = call
 
         def evaluate(raised: tuple[int, ...], moved: Sequence[Tensor | None], further: tuple[int, ...]) -> list[Tensor]:
@@ -148,7 +144,7 @@ class ClosedForm(Differentiable[Any]):
         return self._programs[key]
 
     def emission(self, opened: _Slots, read: _Slots = ()) -> Emission:
-        """Write the program of the ``opened`` slots, from the paths that read all slots in ``read``."""
+        """Write the program of ``opened`` slots, from paths that read the slots ``read``."""
         form = self._form.reading(*(self._form.slots[n] for n in read))
         forms = tuple(form.open(*form.slots[n]) for n in opened)
         names = ", ".join("*".join(f.opened) for f in forms)
@@ -156,7 +152,7 @@ class ClosedForm(Differentiable[Any]):
 
 
 def is_transformed(given: Sequence[Tensor]) -> bool:
-    """Whether torch.func, tracing or forward-mode differentiation needs plain torch operators."""
+    """Whether a transform, trace or tangent needs plain torch operators."""
     return any(map(is_functorch_wrapped_tensor, given)) or (
         not torch.compiler.is_compiling()
         and (
@@ -171,7 +167,7 @@ def is_transformed(given: Sequence[Tensor]) -> bool:
 
 @dataclass(frozen=True)
 class Rows:
-    """Row indices of a call, and the row counts of indexed operands."""
+    """Row indices, and row counts of indexed operands."""
 
     indices: Sequence[Tensor]
     sizes: dict[str, int]

@@ -1,4 +1,4 @@
-"""Options for writing and running products, and the chosen strategy."""
+"""Options of products, and the chosen strategy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tpgen.form.form import Layout
 
 @dataclass(frozen=True)
 class Choice:
-    """A strategy, with the reason for choosing it."""
+    """A strategy, with the reason."""
 
     strategy: str
     reason: str
@@ -91,7 +91,7 @@ class LinearOptions(RunOptions, total=False):
 
 
 class RequestOptions(ModuleOptions, total=False):
-    """Optional keywords for inspecting a plan: dtype, device, channels, elements."""
+    """Optional keywords for inspecting a plan."""
 
     dtype: torch.dtype
     device: str
@@ -100,13 +100,13 @@ class RequestOptions(ModuleOptions, total=False):
 
 
 class StageOptions(RequestOptions, total=False):
-    """Optional keywords of a `dump` stage, including rows."""
+    """Optional keywords of a `dump` stage."""
 
     rows: int
 
 
 class DirectionOptions(StageOptions, total=False):
-    """Optional keywords of a `dump` stage, including direction."""
+    """Optional keywords of a `dump` stage of one direction."""
 
     direction: str
 

@@ -1,7 +1,4 @@
-"""Measure peak memory of a computation on fake tensors.
-
-`WORKSPACE` adds temporary bytes of operators.
-"""
+"""Peak memory, measured on fake tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ WORKSPACE: dict[str, Workspace] = {}  # by operator, of its arguments: bytes tha
 
 
 class Footprint(DispatchMode):
-    """Dispatch mode that counts bytes of new tensors: ``now``, and the maximum ``peak``."""
+    """Dispatch mode that counts bytes of new tensors, ``now`` and at ``peak``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,6 +24,7 @@ class Footprint(DispatchMode):
         self._seen: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        """Run an operator; count bytes of results."""
         given = {_storage_key(x) for x in pytree.tree_iter((args, kwargs)) if isinstance(x, Tensor)}
         made = func(*args, **(kwargs or {}))
         for x in pytree.tree_iter(made):

@@ -20,7 +20,7 @@ _ADDRESS = re.compile(r"(?<![\d.])\d{9,}\b")  # ids of objects, which differ in 
 
 @dataclass(frozen=True)
 class CountedGraph:
-    """One graph captured by Dynamo: number of operations, and code."""
+    """Dynamo graph: number of operations, and code."""
 
     operations: int
     code: str
@@ -36,7 +36,7 @@ class Break:
 
 @dataclass(frozen=True)
 class Guard:
-    """Condition for reusing a compiled graph: source, kinds, checks."""
+    """Condition for reusing a compiled graph."""
 
     source: str
     kinds: tuple[str, ...]
@@ -45,7 +45,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class Capture:
-    """Dynamo's graphs, breaks and guards of one call."""
+    """Graphs, breaks and guards of one call."""
 
     graphs: tuple[CountedGraph, ...]
     breaks: tuple[Break, ...]
@@ -55,7 +55,7 @@ class Capture:
 
 @dataclass(frozen=True)
 class Compilation:
-    """One compilation of a function; ``reason`` is the failed guard, empty the first time."""
+    """A compilation; ``reason`` is the failed guard, empty at first."""
 
     call: int
     function: str
@@ -63,7 +63,7 @@ class Compilation:
 
 
 def capture(module: Module, inputs: Sequence[Any]) -> Capture:
-    """Graphs, graph breaks and guards of one call.
+    """Dynamo's graphs, breaks and guards of one call.
 
     >>> found = capture(torch.nn.ReLU(), [torch.zeros(2)])
     >>> len(found.graphs), found.breaks
@@ -86,7 +86,7 @@ def capture(module: Module, inputs: Sequence[Any]) -> Capture:
 
 
 def recompilations(module: Module, calls: Iterable[Sequence[Any]], dynamic: bool | None) -> tuple[Compilation, ...]:
-    """List the compilations that calls trigger, each with the failed guard.
+    """Compilations that calls trigger, each with the failed guard.
 
     >>> relu = torch.nn.ReLU()
     >>> [c.call for c in recompilations(relu, [[torch.zeros(n)] for n in (2, 3, 4)], dynamic=None)]

@@ -15,10 +15,7 @@ from tpgen.form.form import Form, SlotNames
 
 
 def run_form(form: Form, program: nn.Module, config: Config, like: Tensor) -> Runner:
-    """The callable for a form's program, compiled and chunked as ``config`` says.
-
-    Under `torch.compile`, gradients are separate programs.  ``like`` gives dtype and device.
-    """
+    """Compile and chunk a form's program as ``config`` says; ``like`` gives dtype and device."""
 
     def compiled(program: nn.Module) -> Runner:
         return compile_program(program, config)
@@ -37,9 +34,7 @@ def run_form(form: Form, program: nn.Module, config: Config, like: Tensor) -> Ru
 
 
 def run_rows(program: nn.Module, config: Config, like: Tensor, given: Sequence[Depth], made: Depth) -> Runner:
-    """The callable for any program over rows, compiled and chunked as ``config`` says; `Chunked` explains ``given``
-    and ``made``.
-    """
+    """Compile and chunk a program over rows; ``given`` and ``made`` as in `Chunked`."""
     compiles = config.backend not in ("eager", "script") and config.strategy != "kernel"
     if torch.compiler.is_compiling() or config.backend == "script":
         return compile_program(program, config)

@@ -1,4 +1,4 @@
-"""Measured strategy choices, cached on disk (``TPGEN_CACHE_DIR``) per plan, layout, dtype, backend and processor."""
+"""Measured strategies, on disk (``TPGEN_CACHE_DIR``) per plan, layout, dtype, backend and processor."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _STRATEGIES: dict[str, Iterable[str]] = {OF_PATHS: STRATEGIES, OF_MONOMIALS: POL
 
 
 def strategies_of(plan: Plan) -> tuple[str, ...]:
-    """Names of the strategies that can write a plan."""
+    """Strategies that can write a plan."""
     return tuple(_STRATEGIES[plan.maker.form])
 
 
 def measured_choice(plan: Plan, config: Config) -> Choice | None:
-    """Read the measured choice for a plan; None without a valid one."""
+    """The valid measured choice for a plan, or None."""
     try:
         fields = json.loads(read_own(_choice_file(plan, config, cache.default_directory())))
         strategy, milliseconds = fields["strategy"], float(fields["milliseconds"])
@@ -49,7 +49,7 @@ def remember_choice(plan: Plan, config: Config, strategy: str, milliseconds: flo
 
 
 def why_unfit(plan: Plan, config: Config, strategy: str) -> str | None:
-    """Reason that a strategy cannot run here, or None."""
+    """Why a strategy cannot run here, or None."""
     if strategy == "kernel":
         return kernel_supported(plan, config.layout, config.dtype, config.device)
     return None

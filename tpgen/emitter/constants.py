@@ -1,4 +1,4 @@
-"""Modules whose constants stay exact when dtype or device changes."""
+"""Modules whose constants stay exact in any dtype."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing_extensions import Self
 
 
 class Constants(nn.Module):
-    """Module that keeps exact constants and rounds each anew after `to`, `to_empty` and `load_state_dict`."""
+    """Module that rounds exact constants anew after `to`, `to_empty` and `load_state_dict`."""
 
     __jit_ignored_attributes__ = ("_exact",)  # name -> exact values; means nothing to TorchScript
 
@@ -26,11 +26,11 @@ class Constants(nn.Module):
         return self
 
     def _anchor(self) -> Tensor | None:
-        """Floating-point parameter that determines dtype and device, or None."""
+        """Parameter that tells dtype and device, or None."""
         return next((p for p in self.parameters() if p.is_floating_point()), None)
 
     def _adapt_to(self, anchor: Tensor | None) -> None:
-        """Round the constants anew, for the anchor's dtype and device (None: their own)."""
+        """Round the constants for the anchor's dtype and device (None: their own)."""
         exact: dict[str, np.ndarray] = self.__dict__.get("_exact", {})
         for name, values in exact.items():
             held = self._buffers[name]
@@ -38,7 +38,7 @@ class Constants(nn.Module):
             self._buffers[name] = rounded(values, held if anchor is None else anchor)
 
     def _apply(self, fn: Callable, recurse: bool = True) -> Self:
-        """As torch's; then round the exact constants anew."""
+        """Apply, then round the exact constants anew."""
         super()._apply(fn, recurse)
         self._adapt_to(None)
         return self

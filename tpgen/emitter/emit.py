@@ -37,7 +37,7 @@ _WIDEST = 60  # characters of a cell in a notebook
 
 @dataclass(frozen=True)
 class Emission(Shown):
-    """A written program: graph, and constants in float64 or int64."""
+    """A program: graph, and constants in float64 or int64."""
 
     graph: fx.Graph
     constants: dict[str, np.ndarray]
@@ -54,7 +54,7 @@ class Emission(Shown):
         return self.graph.python_code("self").src
 
     def module(self) -> EmittedModule:
-        """Module that runs the program, in the default dtype."""
+        """Module of the program, in the default dtype."""
         return EmittedModule.of(self)
 
     def __str__(self) -> str:
@@ -67,24 +67,24 @@ class Emission(Shown):
 
 
 class EmittedModule(Constants, fx.GraphModule):
-    """GraphModule of an emission.
-
-    Constants are non-persistent buffers: ``.double()`` is exact, and a state_dict omits constants.
-    """
+    """GraphModule whose constants stay exact after ``.double()``, and out of a state_dict."""
 
     @classmethod
     def of(cls, emission: Emission) -> EmittedModule:
+        """Make the module of an emission."""
         like = torch.empty(0, device="cpu")
         held: dict[str, Any] = {name: rounded(values, like) for name, values in emission.constants.items()}
         made = cls(held, emission.graph, class_name="tpgen_" + emission.title.split(" ")[0])
         return made._register_exact(emission.constants)
 
     def recompile(self) -> PythonCode:
+        """Recompile; free the source text with the code."""
         written = super().recompile()
         forget_text_with(type(self).forward.__code__)
         return written
 
     def __deepcopy__(self, memo: dict) -> EmittedModule:
+        """Copy, with exact constants."""
         copied = super().__deepcopy__(memo)
         assert isinstance(copied, EmittedModule)
         return copied._register_exact(
@@ -122,7 +122,7 @@ _OF_TWO_INPUTS = ("right", "grad_x2", "conv")
 
 
 def directions_of(plan: Plan) -> dict[str, Callable[[Plan, Layout], Form]]:
-    """Directions of a plan; a single input lacks ``right``, ``grad_x2`` and ``conv``."""
+    """Directions of a plan; one input lacks ``right``, ``grad_x2`` and ``conv``."""
     lacking = _OF_TWO_INPUTS if len(plan.inputs) < 2 else ()
     return {name: form for name, form in DIRECTIONS.items() if name not in lacking}
 
@@ -130,7 +130,7 @@ def directions_of(plan: Plan) -> dict[str, Callable[[Plan, Layout], Form]]:
 def emit_plan(
     plan: Plan, direction: str = "forward", strategy: str = "einsum", layout: Layout = "mul_ir", streams: int = 0
 ) -> Emission:
-    """Write one direction of a product or linear layer, cached per process.
+    """Write one direction of a product or linear layer, cached.
 
     >>> from tpgen.planner.presets import channelwise
     >>> emission = emit_plan(channelwise("4x0e", "0e", "0e"))
@@ -150,7 +150,7 @@ def _emit_plan(plan: Plan, direction: str, strategy: str, layout: Layout, stream
 
 
 def emit_form(form: Form, strategy: str = "einsum", streams: int = 0, title: str = "form") -> Emission:
-    """Write a form with a strategy, on ``streams`` CUDA streams (0: none)."""
+    """Write a form's program, on ``streams`` CUDA streams (0: none)."""
     writer = GraphWriter()
     (output,) = _write_forms(writer, (form,), strategy)
     graph = name_nodes(writer.finish(output))
@@ -160,7 +160,7 @@ def emit_form(form: Form, strategy: str = "einsum", streams: int = 0, title: str
 
 
 def emit_forms(forms: tuple[Form, ...], strategy: str = "einsum", title: str = "forms") -> Emission:
-    """Write forms that open several slots as one program, which returns a tuple and computes shared parts once.
+    """Write several forms as one program that returns a tuple; shared parts run once.
 
     >>> from tpgen.planner.presets import channelwise
     >>> form = form_of(channelwise("4x0e", "0e", "0e"))

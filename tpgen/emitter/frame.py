@@ -1,6 +1,4 @@
-"""The frame around a strategy: gather rows and flatten the batch before; sum, concatenate, restore the batch and
-scatter rows after.
-"""
+"""The frame around a strategy: gather and flatten rows before, sum and scatter after."""
 
 from __future__ import annotations
 
@@ -115,7 +113,6 @@ def _narrow_to_one(x: Traced, axis: int, dim: int) -> Traced:
 
 
 def _assemble_segments(writer: GraphWriter, form: Form, results: list[Result], like: Traced, rows: Traced) -> Traced:
-    """Sum results per segment, fill gaps with zeros, concatenate."""
     if results and not results[0].segments:
         return results[0].tensor
     batch = (rows,) if form.row(form.opened) else ()

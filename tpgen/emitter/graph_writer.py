@@ -1,6 +1,6 @@
 """Write an fx graph as torch code over proxies.
 
-``node.meta["tpgen"]`` records instructions and role.  Equal calls share a node (hash-consing).
+``node.meta["tpgen"]`` records instructions and role.  Equal calls share a node.
 
 >>> writer = GraphWriter()
 >>> x = writer.placeholder("x")
@@ -48,6 +48,7 @@ class _DeduplicatingTracer(GraphAppendingTracer):
     def create_node(
         self, kind: str, target: Any, args: Any, kwargs: Any, name: Any = None, type_expr: Any = None
     ) -> fx.Node:
+        """Create a node, or return an equal one."""
         key = (kind, target, frozen_arguments(args), frozen_arguments(kwargs))
         node = self.known.get(key)
         if node is None:
@@ -71,6 +72,7 @@ class GraphWriter:
         self._recorder = _DeduplicatingTracer(self.graph)
 
     def placeholder(self, name: str, kind: type = torch.Tensor) -> Traced:
+        """Add an argument of the program."""
         node = self.graph.placeholder(name, kind)
         node.meta["tpgen"] = NodeOrigin((), "broadcast")
         return fx.Proxy(node, self._recorder)
@@ -100,16 +102,16 @@ class GraphWriter:
 
     @contextmanager
     def role(self, role: str) -> Iterator[None]:
-        """Tag nodes written inside with a role, keeping the instructions."""
+        """Tag nodes written inside with a role, keeping instructions."""
         with self.serving(self._recorder.current.instructions, role):
             yield
 
     def forget(self) -> None:
-        """Stop reusing earlier nodes, after an impure node."""
+        """Stop reusing earlier nodes."""
         self._recorder.known.clear()
 
     def finish(self, output: Traced | tuple[Traced, ...]) -> fx.Graph:
-        """Set the output, remove dead nodes, check and return the graph."""
+        """Set the output, remove dead nodes, return the graph."""
         if isinstance(output, tuple):
             node = self.graph.output(tuple(x.node for x in output), tuple[torch.Tensor, ...])
         else:
@@ -127,7 +129,7 @@ def _has_effect(node: fx.Node) -> bool:
 
 
 def frozen_arguments(value: Any) -> Any:
-    """Hashable key for arguments; floats by exact value."""
+    """Hashable key for arguments."""
     if isinstance(value, (tuple, list)):
         return (type(value).__name__, *(frozen_arguments(v) for v in value))
     if isinstance(value, dict):
@@ -138,7 +140,7 @@ def frozen_arguments(value: Any) -> Any:
 
 
 def graph_table(graph: fx.Graph) -> str:
-    """Print the graph as a table of nodes."""
+    """The graph as a table of nodes."""
     return table(graph_rows(graph), widest=60)
 
 

@@ -1,9 +1,7 @@
 """The grouped strategy: large matrix products for paths that share operands or outputs.
 
-- *tables*: ``T[z, i, k] = sum_j C[i, j, k] x2[z, j]`` of all paths with one copy of input 2, by one product
-  ``x2 @ M``; an open input 2 uses ``(concatenated paths) @ M.T``.
-- *features*: coupled inputs of all paths into an output segment, concatenated, times stacked shared weights (``uvw``,
-  ``uuw``, ``u<vw``), if no order costs less.
+- *tables*: ``T[z, i, k] = sum_j C[i, j, k] x2[z, j]`` of all paths with one copy of input 2;
+- *features*: coupled inputs of an output segment's paths, times stacked shared weights, if no order costs less.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ Prepared = tuple[Term, Contraction, dict[str, Labelled]]
 
 
 def grouped(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
-    """Write large matrix products for paths that share operands or outputs, else as `einsum`."""
+    """Write large matrix products for paths that share operands or outputs."""
     prepared = []
     for term in form.live_terms:
         with writer.serving(term.path, "contraction"):
@@ -80,7 +78,7 @@ def _replace_by_tables(writer: GraphWriter, form: Form, inputs: Inputs, prepared
 def _x2_gradient_by_one_product(
     writer: GraphWriter, form: Form, inputs: Inputs, prepared: list[Prepared]
 ) -> tuple[list[Result], list[Prepared]]:
-    """Write input 2's gradient as sums ``[z, i, k]`` times all couplings; also return remaining terms."""
+    """Write results of input 2's gradient; also return the terms that remain."""
     if form.opened != ("x2",):
         return [], prepared
     keyed: dict[_TableKey, list[Prepared]] = {}
@@ -133,7 +131,6 @@ def _table_key(term: Term, c: Contraction) -> _TableKey | None:
 
 
 def _coupling_matrix(form: Form, segment: int, coupling: Coupling, coefficient: float) -> np.ndarray:
-    """Scaled coupling as a matrix (in2, i * k), zero outside its segment's rows."""
     start, stop = form.operand("x2").segments[segment]
     values = coefficient * coupling.array().transpose(1, 0, 2)
     block = np.zeros((form.operand("x2").dim, values[0].size))
@@ -142,7 +139,7 @@ def _coupling_matrix(form: Form, segment: int, coupling: Coupling, coefficient: 
 
 
 def _group_by_output(form: Form, prepared: list[Prepared]) -> tuple[list[list[Prepared]], list[Prepared]]:
-    """Group terms whose cheapest order contracts weights last, by output segment; also return other terms."""
+    """Group terms that contract weights last, by output segment; also return other terms."""
     if form.opened != ("out",) or form.row(("w",)):
         return [], prepared
     by_output: dict[int, list[Prepared]] = {}
@@ -177,7 +174,6 @@ def _contraction_before_weights(c: Contraction) -> tuple[Contraction, str]:
 
 
 def _write_stacked_weights(writer: GraphWriter, form: Form, inputs: Inputs, group: list[Prepared]) -> Result:
-    """Write ``out[z, k, w] = sum_c features[z, k, c] weights[c, w]`` for a group."""
     features, weights = [], []
     for term, c, given in group:
         with writer.serving(term.path, "contraction"):

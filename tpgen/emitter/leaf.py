@@ -32,7 +32,7 @@ def is_kept_whole(module: nn.Module) -> bool:
 
 
 def traced_root_error(module: nn.Module) -> TraceError:
-    """Error for tracing a module that must be a single node."""
+    """Error for tracing a module that must be one node."""
     name = type(module).__name__
     return TraceError(f"{name} is one node of a graph: trace a network that holds it, such as nn.Sequential(module)")
 
@@ -43,7 +43,7 @@ def has_proxy(*values: Any) -> bool:
 
 
 def leaf_call(module: nn.Module, *arguments: Any, **options: Any) -> fx.Proxy | None:
-    """Record a call of a module as one node; None without proxy arguments.
+    """Record a module's call as one node; None without proxy arguments.
 
     Raises `TraceError` for the root of a trace.
 

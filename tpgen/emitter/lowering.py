@@ -20,7 +20,7 @@ _FEW_TERMS, _FEW_PRODUCTS = 8, 256
 
 @dataclass(frozen=True)
 class Labelled:
-    """Tensor in the graph, with one letter per axis."""
+    """Graph tensor, with one letter per axis."""
 
     tensor: Traced
     letters: str
@@ -29,7 +29,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Given operands of a program, flat ``(row, dim)``, read by segment."""
+    """Given operands, flat ``(row, dim)``, read by segment."""
 
     writer: GraphWriter
     form: Form
@@ -50,7 +50,7 @@ class Inputs:
             return piece
 
     def read(self, term: Term, source: str, shape: tuple[int, ...]) -> Traced:
-        """View the segment that a term reads as ``(rows, *shape)``."""
+        """View a term's segment as ``(rows, *shape)``."""
         slot = tuple(source.split("*"))
         if len(slot) == 1:
             flat = self.segment(source, term.segment(source))
@@ -83,8 +83,7 @@ class Inputs:
 def lower(writer: GraphWriter, c: Contraction, given: list[Labelled], elementwise: bool = False) -> Labelled:
     """Write the contraction of ``given`` (one tensor per factor) to ``c.output``.
 
-    The coefficient scales the smallest operand.  ``elementwise`` prefers product and sum over einsum, for fusing
-    backends.
+    ``elementwise`` prefers product and sum over einsum, for fusing backends.
     """
     remaining = _scale_smallest(writer, c, given)
     for step in pairwise_steps(tuple(g.letters for g in remaining), c.output, c.sizes):
@@ -98,7 +97,7 @@ def lower(writer: GraphWriter, c: Contraction, given: list[Labelled], elementwis
 
 
 def traced_operand(writer: GraphWriter, given: dict[str, Labelled], factor: Factor) -> Labelled:
-    """Operand of a factor: a given tensor, or a constant as a buffer."""
+    """Tensor of a factor: given, or a constant's buffer."""
     if isinstance(factor.source, str):
         return given[factor.source]
     with writer.role("coupling"):
@@ -130,7 +129,7 @@ def gather_pairs(
 def cross_vectors(
     writer: GraphWriter, c: Contraction, given: dict[str, Labelled]
 ) -> tuple[Contraction, dict[str, Labelled]]:
-    """Replace a copywise coupling of two vectors to a vector, ``epsilon[i, j, k] / sqrt(6)``, by a cross product."""
+    """Replace a copywise coupling of two vectors, ``epsilon[i, j, k] / sqrt(6)``, by a cross product."""
     # one pass over three components, in the place of nine products and a sum
     coupling = c.find(Coupling)
     if coupling is None or coupling.source != Coupling(1, 1, 1):
@@ -183,12 +182,12 @@ def _contract_step(c: Contraction, taken: list[Labelled], output: str, elementwi
 
 
 def product(left: Labelled, right: Labelled, output: str) -> Traced:
-    """Multiply with broadcasting, axes in the order of ``output``."""
+    """Multiply with broadcasting, axes as in ``output``."""
     return aligned(left, output) * aligned(right, output)
 
 
 def aligned(x: Labelled, output: str) -> Traced:
-    """Permute axes to the order of ``output``, with new axes of length one inside."""
+    """Permute axes as in ``output``, with new inner axes of length one."""
     order = [a for a in output if a in x.letters]
     tensor = x.tensor
     if order != list(x.letters):
@@ -217,7 +216,7 @@ class Result:
 
 
 def read_term(writer: GraphWriter, form: Form, term: Term, inputs: Inputs) -> tuple[Contraction, dict[str, Labelled]]:
-    """Simplified contraction of a term, with given operands by name."""
+    """Simplified contraction of a term, and operands by name."""
     c = simplify(form.contraction(term))
     given = {
         f.source: Labelled(

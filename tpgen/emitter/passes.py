@@ -1,4 +1,4 @@
-"""Passes ``graph -> graph`` over emitted graphs."""
+"""Passes over emitted graphs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tpgen.emitter.graph_writer import NodeOrigin
 
 
 def name_nodes(graph: fx.Graph) -> fx.Graph:
-    """Name nodes after their segment or path."""
+    """Name nodes after segment or path."""
     new = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
@@ -37,9 +37,7 @@ def _node_name(node: fx.Node) -> str | None:
 
 
 def put_on_streams(graph: fx.Graph, count: int) -> fx.Graph:
-    """Run independent paths on ``count`` CUDA streams.
-
-    Shared nodes run first on the caller's stream, then groups of paths on side streams, then sums on the caller's.
+    """Run independent paths on ``count`` CUDA streams, shared nodes and sums on the caller's.
 
     Raises `EmitError` unless ``count`` is a positive integer.
     """

@@ -1,7 +1,7 @@
 """Write a polynomial as an fx graph.
 
-Placeholders: inputs, weights, then ``index`` (row elements; otherwise weights are ``(1 or rows, paths, channels)``),
-edge ends, output rows.
+Placeholders: inputs, weights, ``index`` (row elements; otherwise weights are ``(1 or rows, paths, channels)``), edge
+ends, output rows.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ NODES = "num_nodes"
 
 @remembered("programs of polynomials", entries=256)
 def emit_polynomial(plan: Plan, strategy: str = "einsum", indexed: bool = False, ends: Ends = ()) -> Emission:
-    """Write a polynomial's forward program; ``indexed``: an element index selects weights; ``ends``: a convolution
-    over edges.
+    """Write a polynomial's program; ``indexed``: an element index selects weights; ``ends``: a convolution over edges.
 
     >>> from e3nn.o3 import Irreps
     >>> from tpgen.planner.plan import Operand

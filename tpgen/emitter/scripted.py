@@ -1,4 +1,4 @@
-"""Wrap a polynomial's program in a module that TorchScript can read."""
+"""A polynomial's program as a module for TorchScript."""
 
 from collections.abc import Sequence
 from typing import List, Optional  # noqa: UP035 (TorchScript reads them)
@@ -17,9 +17,9 @@ def scripted_call(
     ends: Ends,
     weights: Optional[Sequence[str]],  # noqa: UP045
 ) -> fx.GraphModule:
-    """Module that calls submodule ``program`` with the arguments of `forward`.
+    """Module that calls submodule ``program`` with `forward`'s arguments.
 
-    ``index`` names the argument of element indices (empty: none); ``weights`` names parameters (None: an argument).
+    ``index`` names the argument of elements (empty: none); ``weights`` names parameters (None: an argument).
     """
     graph = fx.Graph()
     given = {o.name: graph.placeholder(o.name, Tensor) for o in plan.inputs}
@@ -41,7 +41,7 @@ def scripted_call(
 
 
 def element_of_rows(index: Tensor) -> Tensor:
-    """Element of every row, from int64 indices or one-hot rows."""
+    """Element of each row, from int64 indices or one-hot rows."""
     return index if index.dim() == 1 else index.argmax(1)
 
 

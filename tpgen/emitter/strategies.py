@@ -18,7 +18,7 @@ from tpgen.kernels.sweep.terms import SLOTS
 
 
 def einsum(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
-    """Write each path separately, in opt_einsum's contraction order."""
+    """Write each path separately, in the cheapest order."""
     results = []
     for term in form.live_terms:
         with writer.serving(term.path, "contraction"):
@@ -29,15 +29,12 @@ def einsum(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
 
 
 def unrolled(writer: GraphWriter, form: Form, inputs: Inputs) -> list[Result]:
-    """Write non-zero coupling entries as multiply-adds over channel vectors, for fusing backends."""
+    """Write non-zero coupling entries as multiply-adds, for fusing backends."""
     return [unrolled_term(writer, form, term, inputs) for term in form.live_terms]
 
 
 def kernel(writer: GraphWriter, form: Form, given: GivenOperands) -> Traced:
-    """Write the product, or one gradient, as one kernel call.
-
-    `right` and forms without paths use `grouped`.
-    """
+    """Write the product, or one gradient, as one kernel call; other forms use `grouped`."""
     if form.live_terms and form.opened == ("out",):
         return _kernel_product(writer, form, given)
     one_open = form.live_terms and len(form.opened) == 1 and len(form.slots) == len(SLOTS)

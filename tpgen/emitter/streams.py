@@ -1,4 +1,4 @@
-"""CUDA streams as graph nodes, for ``with torch.cuda.stream(...)`` that fx cannot capture."""
+"""CUDA streams as graph nodes: fx cannot capture ``with torch.cuda.stream(...)``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ _POOL: dict[tuple[torch.device, int], torch.cuda.Stream] = {}
 
 
 def current_stream(like: Tensor) -> torch.cuda.Stream:
-    """Current CUDA stream on the device of ``like``.
-
-    Raises `BackendError` for another device.
-    """
+    """Current stream of the CUDA device of ``like``; else `BackendError`."""
     _need_cuda(like.device)
     return torch.cuda.current_stream(like.device)
 
@@ -32,7 +29,7 @@ def side_stream(like: Tensor, number: int) -> torch.cuda.Stream:
 
 
 def wait(waiting: torch.cuda.Stream, awaited: torch.cuda.Stream) -> None:
-    """Make later work on ``waiting`` start after all earlier work on ``awaited``."""
+    """Make later work on ``waiting`` start after earlier work on ``awaited``."""
     waiting.wait_stream(awaited)
 
 
@@ -56,10 +53,7 @@ def _need_cuda(device: torch.device) -> None:
 
 @contextmanager
 def restoring_stream(device: torch.device) -> Iterator[None]:
-    """Restore the caller's stream after an error.
-
-    Raises `BackendError` without CUDA streams.
-    """
+    """Restore the caller's stream after an error.  Raises `BackendError` without CUDA streams."""
     _need_cuda(device)
     before = torch.cuda.current_stream(device)
     try:

@@ -1,8 +1,4 @@
-"""The unrolled strategy: one multiply-add over channel vectors per non-zero coupling entry.
-
-Couplings combine with the leg of fewest copies first, ``T[a, o] = sum_b C[a, b, o] B[b]``; if that leg is open,
-products of the other legs are summed over copies first.
-"""
+"""The unrolled strategy: one multiply-add over channel vectors per non-zero coupling entry."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Einsums and multilinear forms as values, with calls, derivatives and rewrites."""
+"""Einsums and multilinear forms: values, derivatives, rewrites."""

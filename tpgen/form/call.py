@@ -1,15 +1,11 @@
-r"""Call of a form L: given slots, opened slots, and differentiation.
+r"""Calls of a form L: derivatives of L at given tensors.
 
-Replace each operand :math:`t` by :math:`t + \sum_T \varepsilon_T t_T`, with :math:`\varepsilon_n^2 = 0` and
-:math:`\varepsilon_{\{1,2\}} = \varepsilon_1 \varepsilon_2`.  A *slot* is an operand at a set of levels T.  A call
-computes
+A *slot* is an operand t at a set of levels T.  With P the coefficient of all levels in
 
-.. math::
-    \frac{\partial P}{\partial t_T}, \qquad
-    P = [\varepsilon_\text{all levels}]\; L(t + \sum_T \varepsilon_T t_T, \ldots)
+.. math:: L(t + \sum_T ε_T t_T, …), \quad ε_n^2 = 0, \quad ε_{\{1,2\}} = ε_1 ε_2,
 
-for each opened slot; without levels, P = L.  Calls are closed under differentiation: a cotangent or tangent of slot (t,
-T) fills slot (t, T + new level).
+a call computes :math:`∂P/∂t_T` for each opened slot.  Without levels, P = L.  A cotangent or tangent of slot (t, T)
+fills slot (t, T + new level).
 
 >>> forward = Call.parse("x -> out")
 >>> print(forward.pulled_back([True], [True]))
@@ -35,7 +31,7 @@ _SLOT = re.compile(r"([A-Za-z_]\w*)(?:\.([1-9]+))?", re.ASCII)
 
 @dataclass(frozen=True)
 class Slot:
-    """Operand at a set of levels, as bits: level n is ``1 << (n - 1)``.
+    """Operand at a set of levels; level n is the bit ``1 << (n - 1)``.
 
     >>> print(Slot("x"), Slot("x", 0b101))
     x x.13
@@ -51,26 +47,26 @@ class Slot:
 
 @dataclass(frozen=True)
 class Call:
-    """Given slots and the opened slots to compute."""
+    """Given slots, and opened slots to compute."""
 
     given: tuple[Slot, ...]
     opened: tuple[Slot, ...]
 
     @cached_property
     def levels(self) -> int:
-        """All levels, as bits."""
+        """Levels of the given slots, as bits."""
         found = 0
         for slot in self.given:
             found |= slot.levels
         return found
 
     def pulled_back(self, cotangents: Sequence[bool], wanted: Sequence[bool]) -> Call:
-        """Call for gradients of the ``wanted`` given slots, from cotangents of the flagged opened slots."""
+        """Call for gradients of the ``wanted`` given slots from cotangents of the flagged opened slots."""
         raised = self._at_new_level(slot for slot, there in zip(self.opened, cotangents, strict=True) if there)
         return Call(self.given + raised, tuple(s for s, yes in zip(self.given, wanted, strict=True) if yes))
 
     def pushed_forward(self, tangents: Sequence[bool]) -> Call:
-        """Call for tangents of the opened slots, from tangents of the flagged given slots."""
+        """Call for tangents of the opened slots from tangents of the flagged given slots."""
         raised = self._at_new_level(slot for slot, there in zip(self.given, tangents, strict=True) if there)
         return Call(self.given + raised, self.opened)
 
@@ -106,27 +102,24 @@ def _parse_slots(text: str) -> tuple[Slot, ...]:
 
 @dataclass
 class LevelFreeCall:
-    """Call without levels: a slot for each operand, and the opened slots that sum this call's results."""
+    """Call without levels: the slot in each operand's place, and opened slots, which sum such calls."""
 
     point: dict[str, Slot]
     opened: list[Slot] = field(default_factory=list)
 
     @property
     def raised(self) -> tuple[str, ...]:
-        """Operands filled by a slot with levels."""
+        """Operands whose slot has levels."""
         return tuple(name for name, slot in self.point.items() if slot.levels)
 
     def agrees_with(self, others: dict[str, Slot]) -> bool:
-        """Whether ``others`` can join the point: same slot per operand, no level twice."""
+        """Whether ``others`` fit the point: one slot per operand, no level twice."""
         agrees = all(self.point.get(name, slot) == slot for name, slot in others.items())
         return agrees and _disjoint_levels((self.point | others).values()) is not None
 
 
 def expanded(call: Call, operands: Sequence[str]) -> tuple[LevelFreeCall, ...]:
-    """Split a call into calls without levels whose results sum to the call's, if terms read operands once.
-
-    An opened slot sums the form over all distributions of the remaining levels to *other* operands; compatible ones
-    share a call.
+    """Split a call into calls without levels that sum to the call, if no term reads an operand twice.
 
     >>> second = Call.parse("x1 x2 out x1.1 x2.1 -> x1 x2 out")
     >>> for one in expanded(second, ("x1", "x2", "out")):
@@ -136,7 +129,7 @@ def expanded(call: Call, operands: Sequence[str]) -> tuple[LevelFreeCall, ...]:
     """
     found: list[LevelFreeCall] = []
     for slot in call.opened:
-        for others in _slots_sharing_levels(
+        for others in _ways_to_share_out_levels(
             call, [name for name in operands if name != slot.operand], call.levels & ~slot.levels
         ):
             taker = next((one for one in found if slot not in one.opened and one.agrees_with(others)), None)
@@ -147,8 +140,7 @@ def expanded(call: Call, operands: Sequence[str]) -> tuple[LevelFreeCall, ...]:
     return tuple(found)
 
 
-def _slots_sharing_levels(call: Call, operands: Sequence[str], levels: int) -> Iterator[dict[str, Slot]]:
-    """Yield every choice of one given slot per operand that uses each level once."""
+def _ways_to_share_out_levels(call: Call, operands: Sequence[str], levels: int) -> Iterator[dict[str, Slot]]:
     given = [[slot for slot in call.given if slot.operand == name] for name in operands]
     for chosen in product(*given):
         if _disjoint_levels(chosen) == levels:

@@ -24,7 +24,7 @@ PLANNING_ROWS = 64  # the batch for which orders of contraction are compared; se
 
 @dataclass(frozen=True)
 class Coupling:
-    """Constant: real Wigner 3j symbol of three degrees."""
+    """Constant: real Wigner 3j symbol."""
 
     l1: int
     l2: int
@@ -54,7 +54,7 @@ class Delta:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Constant: one-hot ``[p, a]``, first (or second) copy ``a`` of pair ``p`` = (u < v)."""
+    """Constant: one-hot ``[p, a]``: pair p = (u < v) has the first (or second) copy ``a``."""
 
     size: int
     second: bool
@@ -64,7 +64,7 @@ class Pairs:
         return f"_pairs_{'v' if self.second else 'u'}_{self.size}"
 
     def index(self) -> np.ndarray:
-        """Copy of every pair, as integers."""
+        """First (or second) copy of every pair."""
         return np.triu_indices(self.size, 1)[int(self.second)]
 
     def array(self) -> np.ndarray:
@@ -73,7 +73,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Ones:
-    """Constant: ones, for an output axis without operand."""
+    """Constant: ones, for an output axis of no operand."""
 
     size: int
 
@@ -90,7 +90,7 @@ Constant = Coupling | Delta | Pairs | Ones
 
 @dataclass(frozen=True)
 class Factor:
-    """Factor of an einsum: constant, or segment of a named operand."""
+    """Factor of an einsum: constant, or segment of an operand."""
 
     source: str | Constant
     letters: str
@@ -102,7 +102,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class Contraction:
-    """``coefficient * einsum(equation, *factors)`` with letter sizes; ``z`` is the batch."""
+    """``coefficient * einsum(equation, *factors)``; the letter of the batch is ``z``."""
 
     factors: tuple[Factor, ...]
     output: str
@@ -119,7 +119,7 @@ class Contraction:
         return prod(sizes.get(a, 1) for a in letters)
 
     def shape(self, letters: str) -> tuple[int, ...]:
-        """Letter sizes in order, without batch."""
+        """Letter sizes, without batch."""
         sizes = dict(self.sizes)
         return tuple(sizes[a] for a in letters if a != BATCH)
 
@@ -128,12 +128,12 @@ class Contraction:
         return next((f for f in self.factors if isinstance(f.source, kind)), None)
 
     def without(self, factor: Factor, **changes) -> Contraction:
-        """Remove a factor and change fields."""
+        """Contraction without a factor, other fields changed."""
         index = self.factors.index(factor)
         return replace(self, factors=self.factors[:index] + self.factors[index + 1 :], **changes)
 
     def rename(self, letters: dict[str, str]) -> Contraction:
-        """Replace letters; an empty replacement drops an axis of size 1."""
+        """Replace letters; an empty replacement drops an axis."""
 
         def renamed(text: str) -> str:
             return "".join(letters.get(a, a) for a in text)
@@ -152,7 +152,7 @@ class Contraction:
 
 @dataclass(frozen=True)
 class ContractionStep:
-    """Pairwise contraction: remove the factors at ``positions``, append the result."""
+    """Pairwise contraction: remove factors at ``positions``, append the result."""
 
     positions: tuple[int, ...]
     letters: str
@@ -168,7 +168,7 @@ def _optimal_order(factors: tuple[str, ...], output: str, sizes: tuple[tuple[str
 
 
 def contraction_flops(c: Contraction) -> float:
-    """Operations of the cheapest order for `PLANNING_ROWS` rows."""
+    """Operations in the cheapest order, for `PLANNING_ROWS` rows."""
     return _optimal_order(tuple(f.letters for f in c.factors), c.output, c.sizes)[1]
 
 
@@ -176,7 +176,7 @@ def contraction_flops(c: Contraction) -> float:
 def pairwise_steps(
     factors: tuple[str, ...], output: str, sizes: tuple[tuple[str, int], ...]
 ) -> tuple[ContractionStep, ...]:
-    """opt_einsum's cheapest order of pairwise contractions, used for every batch size."""
+    """Cheapest pairwise contractions, for every batch size."""
     # all intermediates that matter carry the batch axis, so all costs grow with the batch in step
     path, _ = _optimal_order(factors, output, sizes)
     remaining, steps = list(factors), []

@@ -1,10 +1,8 @@
-r"""Gradients of a multilinear form from a function that computes open slots.
+r"""Gradients of a multilinear form L from a function that computes open slots.
 
-For cotangents :math:`c_s` of open slots s,
+.. math:: \sum_s ⟨c_s, ∂L/∂s⟩ = \sum_s L(…, s := c_s, …)
 
-.. math:: \sum_s \langle c_s, \partial L/\partial s\rangle = \sum_s L(\ldots, s := c_s, \ldots),
-
-so a gradient sums :math:`\partial L/\partial t` over points with one tensor replaced.
+for cotangents c of open slots s.
 
 >>> def evaluate(raised, point, opened):  # L = x * y * g
 ...     x, y, g = point
@@ -29,7 +27,7 @@ Add = Callable[[Any, Any], Any]  # of what was evaluated, and of nothing else: i
 
 
 class CallPart(NamedTuple):
-    """Summand of a call with levels, itself without levels; operands and slots are numbers."""
+    """Summand of a call, without levels; operands and slots are numbers."""
 
     raised: tuple[int, ...]  # operands whose place something at a level takes
     point: tuple[int | None, ...]  # what is given in each operand
@@ -38,7 +36,7 @@ class CallPart(NamedTuple):
 
 
 def level_free_parts(call: Call, operands: Sequence[str]) -> tuple[CallPart, ...]:
-    """Split a call with levels into summands without levels, for a form that reads no operand twice."""
+    """Split a call into summands without levels, if no term reads an operand twice."""
     given = {slot: n for n, slot in enumerate(call.given)}
     found = []
     for one in expanded(call, operands):
@@ -53,7 +51,7 @@ def level_free_parts(call: Call, operands: Sequence[str]) -> tuple[CallPart, ...
 def summed_parts(
     parts: Iterable[CallPart], given: Sequence[Any], count: int, evaluate: EvaluateCall, add: Add = add
 ) -> list[Any]:
-    """Evaluate parts and sum values per opened slot (``count``); None is zero."""
+    """Evaluate parts; sum values for each of ``count`` opened slots, None for zero."""
     totals: list[Any] = [None] * count
     for part in parts:
         point = [None if n is None else given[n] for n in part.point]
@@ -70,7 +68,7 @@ def pull_back(
     wanted: Sequence[int],
     add: Add = add,
 ) -> list[Any]:
-    """Gradients of the ``wanted`` operands (else None) from cotangents of the ``opened`` operands."""
+    """Gradients of ``wanted`` operands, else None, from cotangents of ``opened`` operands."""
     raised = {n: c for n, c in zip(opened, cotangents, strict=True) if c is not None}
     if not raised:  # a call without levels, which would be the form itself
         return [None] * len(point)

@@ -1,13 +1,10 @@
 r"""The multilinear form of a product or linear layer, with one open slot.
 
 .. math::
-    L(x_1, x_2, w, g) = \sum_p \alpha_p \sum w_p\, x_1[a,i]\, x_2[b,j]\, C_p[i,j,k]\, g[c,k]
+    L(x_1, x_2, w, g) = \sum_p α_p \sum w_p\, x_1[a,i]\, x_2[b,j]\, C_p[i,j,k]\, g[c,k]
 
-- product: ``out`` open; gradient: its operand open;
-- ``right``: ``x1`` and ``out`` joined into one open slot;
-- convolution: row z reads ``x1[src[z]]`` and adds to ``out[dst[z]]``.
-
-Derivatives are forms again.
+Open is ``out`` of a product, ``x1`` with ``out`` of ``right``.  Row z of a convolution reads ``x1[src[z]]`` and adds to
+``out[dst[z]]``.
 
 >>> from tpgen.planner.product import make_plan
 >>> form = form_of(make_plan("8x1o", "1o", "8x1e", [(0, 0, 0, "uvu", True)]))
@@ -47,8 +44,7 @@ SlotNames = tuple[str, ...]  # the operands that one tensor stands for: one, or 
 class FlatOperand:
     """Flat operand: segments that tile ``dim`` entries.
 
-    ``rows``: ``row`` (one per row), ``shared`` (one for all rows), or an index's name: row z gathers from, or adds to,
-    ``index[z]``.
+    ``rows``: ``row`` (one per row), ``shared`` (one for all), or the name of an index: row z has ``index[z]``.
     """
 
     name: str
@@ -72,7 +68,7 @@ class FlatOperand:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Each segment's irrep or length, as text."""
+        """Irrep or length of each segment."""
         irreps = tuple(self.text.split("+"))
         numbers = tuple(str(stop - start) for start, stop in self.segments)
         return irreps if len(irreps) == len(numbers) and "x" in self.text else numbers
@@ -80,7 +76,7 @@ class FlatOperand:
 
 @dataclass(frozen=True)
 class LetteredLeg:
-    """Segment of an operand that a term reads, one letter per axis."""
+    """Operand segment that a term reads, one letter per axis."""
 
     operand: str
     segment: int
@@ -89,7 +85,7 @@ class LetteredLeg:
 
 @dataclass(frozen=True)
 class CouplingEntry:
-    """Non-zero coupling entry times the path's coefficient."""
+    """Non-zero ``C[i, j, k]`` times the path's coefficient."""
 
     i: int
     j: int
@@ -97,12 +93,13 @@ class CouplingEntry:
     value: float
 
     def at(self, letter: str) -> int:
+        """The index i, j or k, by letter."""
         return int(getattr(self, letter))
 
 
 @dataclass(frozen=True)
 class Term:
-    """One path of the form: ``sum over copies and entries of  value * w * x1[i] * x2[j] * g[k]``."""
+    """One path: the sum over copies and entries of ``value * w * x1[i] * x2[j] * g[k]``."""
 
     path: int  # index of the instruction
     text: str
@@ -116,7 +113,7 @@ class Term:
         return next((leg for leg in self.legs if leg.operand == operand), None)
 
     def segment(self, operand: str) -> int:
-        """Index of the operand's segment in the term."""
+        """Index of the operand's segment."""
         return next(leg.segment for leg in self.legs if leg.operand == operand)
 
     def size(self, letters: str) -> int:
@@ -124,7 +121,7 @@ class Term:
         return prod(sizes[a] for a in letters)
 
     def reaches(self, opened: tuple[str, ...]) -> bool:
-        """Whether the term has a leg in ``opened``."""
+        """Whether the term reads any operand in ``opened``."""
         return any(self.leg(slot) for slot in opened)
 
     @property
@@ -133,17 +130,17 @@ class Term:
 
     @property
     def mixes(self) -> bool:
-        """Whether weights mix copies of a coupling of both inputs."""
+        """Whether weights mix copies of coupled inputs."""
         return bool(self.mode.mixing) and self.leg("x2") is not None
 
     @property
     def copies(self) -> tuple[tuple[str, int], ...]:
-        """Multiplicity axes and sizes."""
+        """Letters and sizes of multiplicities."""
         return tuple((a, n) for a, n in self.sizes if a in self.mode.weight)
 
     @property
     def inputs(self) -> str:
-        """Input letters: rows of a weight matrix."""
+        """Letters of the inputs' multiplicities."""
         return "".join(dict.fromkeys(self.mode.in1 + self.mode.in2))
 
     @property
@@ -158,7 +155,7 @@ class Term:
 
     @cached_property
     def entries(self) -> tuple[CouplingEntry, ...]:
-        """Non-zeros of the coupling, or of a single input's identity, times the path's coefficient."""
+        """Non-zeros of the coupling (for one input: identity), times the coefficient."""
         if self.leg("x2") is None:
             return tuple(CouplingEntry(n, 0, n, self.coefficient) for n in range(self.size("k")))
         c = self.coupling.array()
@@ -170,7 +167,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Form(Shown):
-    """Multilinear form: operands in slots, one open."""
+    """Multilinear form that computes its open slot from the other slots."""
 
     operands: tuple[FlatOperand, ...]
     terms: tuple[Term, ...]
@@ -184,7 +181,7 @@ class Form(Shown):
 
     @cached_property
     def given(self) -> tuple[SlotNames, ...]:
-        """Slots that are not open."""
+        """All slots but the open one."""
         return tuple(s for s in self.slots if s != self.opened)
 
     @cached_property
@@ -193,7 +190,7 @@ class Form(Shown):
         return tuple(dict.fromkeys(o.index for o in self.operands if o.index))
 
     def index(self, slot: SlotNames) -> str | None:
-        """Name of the slot's row index, or None."""
+        """The slot's row index, or None."""
         return self.operand(slot[0]).index
 
     def row(self, slot: SlotNames) -> bool:
@@ -201,22 +198,22 @@ class Form(Shown):
         return any(self.operand(name).row for name in slot)
 
     def shape(self, slot: SlotNames) -> tuple[int, ...]:
-        """The slot tensor's shape without batch, one axis per operand."""
+        """Shape of the slot's tensor, without batch."""
         return tuple(self.operand(name).dim for name in slot)
 
     def open(self, *slot: str) -> Form:
-        """The form with another slot open (a derivative); the former slot takes a cotangent."""
+        """The derivative by a slot; the former open slot takes a cotangent."""
         if slot not in self.slots:
             raise EmitError(unknown("operand", "*".join(slot), ("*".join(s) for s in self.slots)))
         return replace(self, opened=slot)
 
     def merge(self, *names: str) -> Form:
-        """Join operands into one slot and open that slot."""
+        """Join operands into one open slot."""
         rest = tuple(s for s in self.slots if not set(s) & set(names))
         return replace(self, slots=(names, *rest), opened=names)
 
     def index_rows(self, **indices: str) -> Form:
-        """Index operands' rows: ``form.index_rows(x1="src", out="dst")``."""
+        """Set row indices of operands: ``form.index_rows(x1="src", out="dst")``."""
         return replace(
             self, operands=tuple(replace(o, rows=indices[o.name]) if o.name in indices else o for o in self.operands)
         )
@@ -228,7 +225,7 @@ class Form(Shown):
 
     @cached_property
     def live_terms(self) -> tuple[Term, ...]:
-        """Terms that reach the open slot with non-zero coefficient."""
+        """Non-zero terms that reach the open slot."""
         return tuple(t for t in self.terms if all(t.leg(name) for name in self.opened) and t.coefficient != 0.0)
 
     def contraction(self, term: Term) -> Contraction:
@@ -267,7 +264,7 @@ class Form(Shown):
 
     @property
     def path_map(self) -> PathMap:
-        """Diagram of paths from given segments to open segments."""
+        """Diagram of paths from given to open segments."""
 
         def labels(slots: Iterable[SlotNames]) -> dict[str, tuple[str, ...]]:
             return {name: self.operand(name).labels for slot in slots for name in slot}
@@ -290,7 +287,7 @@ class Form(Shown):
 def form_of(plan: Plan, layout: Layout = "mul_ir") -> Form:
     """The form of a product or linear layer without channels (`Plan.flat`), ``out`` open.
 
-    ``layout``: axis order of segments, one name, or one per input and output.
+    ``layout``: axis order of segments, one name for all, or one per input and output.
 
     >>> from tpgen.planner.linear import make_linear_plan
     >>> print(form_of(make_linear_plan("8x1o", "4x1o")).open("w"))
@@ -318,12 +315,12 @@ def form_of(plan: Plan, layout: Layout = "mul_ir") -> Form:
 
 
 def right_form(plan: Plan, layout: Layout = "mul_ir") -> Form:
-    """The form of ``right``: ``x1`` and ``out`` joined, open."""
+    """The form of ``right``: ``x1`` and ``out`` in one open slot."""
     return form_of(plan, layout).merge("x1", "out")
 
 
 def conv_form(plan: Plan, layout: Layout = "mul_ir") -> Form:
-    """The form of a convolution: gather rows, multiply, scatter-add.
+    """The form of a convolution, with rows by ``src`` and ``dst``.
 
     >>> from tpgen.planner.presets import channelwise
     >>> str(conv_form(channelwise("4x0e", "0e", "0e"))).split("\\n")[0]
@@ -333,7 +330,7 @@ def conv_form(plan: Plan, layout: Layout = "mul_ir") -> Form:
 
 
 def layouts_of(plan: Plan, layout: Layout) -> tuple[str, ...]:
-    """One layout name for each input and the output.
+    """A layout name for each input and the output.
 
     >>> from tpgen.planner.linear import make_linear_plan
     >>> layouts_of(make_linear_plan("8x1o", "4x1o"), "ir_mul")

@@ -1,8 +1,6 @@
-r"""Polynomials in components of named tensors, for one row and channel.
+r"""Polynomials in tensor components, for one row and channel.
 
 .. math:: P = \sum_n c_n \prod_f t_f[i_f]
-
-A monomial may repeat a tensor.
 
 >>> P = polynomial({(("x", 0), ("x", 1), ("g", 0)): 2.0, (("x", 1), ("x", 0), ("g", 0)): 1.0})
 >>> print(P)
@@ -37,7 +35,7 @@ class Variable(NamedTuple):
 
 
 class Monomial(NamedTuple):
-    """Constant times a product of components."""
+    """Coefficient times a product of components."""
 
     coefficient: float
     factors: tuple[Variable, ...]
@@ -49,13 +47,13 @@ class Monomial(NamedTuple):
 
 @dataclass(frozen=True)
 class PolynomialForm:
-    """Sum of monomials with distinct products (`polynomial`, `collect_like_terms`)."""
+    """Sum of monomials with distinct products."""
 
     monomials: tuple[Monomial, ...]
 
     @cached_property
     def tensors(self) -> tuple[str, ...]:
-        """Tensor names in order of first use.
+        """Tensors in order of first use.
 
         >>> polynomial({(("x", 0), ("g", 0)): 1.0}).tensors
         ('x', 'g')
@@ -63,7 +61,7 @@ class PolynomialForm:
         return tuple(dict.fromkeys(f.tensor for m in self.monomials for f in m.factors))
 
     def degree(self, tensor: str) -> int:
-        """Highest power of a tensor in a monomial.
+        """Most factors of a tensor in a monomial.
 
         >>> polynomial({(("x", 0), ("x", 0)): 1.0}).degree("x")
         2
@@ -71,7 +69,7 @@ class PolynomialForm:
         return max((sum(f.tensor == tensor for f in m.factors) for m in self.monomials), default=0)
 
     def gradient(self, tensor: str) -> dict[int, PolynomialForm]:
-        """Derivative by each component of a tensor.
+        """Non-zero derivatives by a tensor's components.
 
         >>> {i: str(p) for i, p in polynomial({(("x", 0), ("x", 1)): 1.0}).gradient("x").items()}
         {0: 'x1', 1: 'x0'}
@@ -85,7 +83,7 @@ class PolynomialForm:
         return {component: collect_like_terms(parts[component]) for component in sorted(parts)}
 
     def at(self, values: Mapping[str, Any]) -> Any:
-        """Evaluate at numbers, arrays or tensors ``values[tensor][component]``.
+        """Value at ``values[tensor][component]``: numbers, arrays or tensors.
 
         >>> polynomial({(("x", 0), ("x", 1)): 3.0}).at({"x": [2.0, 5.0]})
         30.0
@@ -102,9 +100,7 @@ def polynomial(table: Mapping[tuple[tuple[str, int], ...], float]) -> Polynomial
 
 
 def collect_like_terms(monomials: Iterable[Monomial]) -> PolynomialForm:
-    """Sum like terms; drop sums that cancel.
-
-    Factors are sorted by first use of the tensor, then component.
+    """Sum monomials with equal factors; drop sums that cancel.
 
     >>> x0, x1 = Variable("x", 0), Variable("x", 1)
     >>> print(collect_like_terms([Monomial(1.0, (x1, x0)), Monomial(1.0, (x0, x1))]))
@@ -123,9 +119,7 @@ def collect_like_terms(monomials: Iterable[Monomial]) -> PolynomialForm:
 
 
 def polynomial_of(plan: Plan) -> PolynomialForm:
-    """The scalar form of a plan, :math:`L = \\sum_k \\text{out}_k\\, g_k` with g named ``out``.
-
-    The gradient by ``out`` is the output.
+    """The scalar form of a plan: outputs times cotangents ``out``, summed.
 
     >>> from e3nn.o3 import Irreps
     >>> from tpgen.planner.plan import Operand
@@ -162,7 +156,7 @@ def read_operand(o: Operand, x: Any) -> Any:
 
 
 def write_operand(o: Operand, x: Any) -> Any:
-    """Flatten ``[row, channel, component]`` to rows in the operand's layout."""
+    """Flatten ``[row, channel, component]`` to the operand's layout."""
     if o.layout == "channel":
         return x.flatten(1)
     if o.layout == "ir_mul":

@@ -1,4 +1,4 @@
-"""Slow reference product, the oracle of tests and `tpgen verify`."""
+"""Slow product, for tests and `tpgen verify`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tpgen.planner.plan import Plan, Segment
 
 
 def reference_product(plan: Plan, *tensors: Tensor | None, layout: Layout = "mul_ir") -> Tensor:
-    """Compute a product or linear layer by one einsum per path, without channels and biases.
+    """Compute a product or linear layer without biases, an einsum per path.
 
     Inputs ``(z, dim)``, then w ``(numel,)`` or ``(z, numel)``; returns ``(z, out)``.
     """

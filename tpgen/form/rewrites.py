@@ -1,4 +1,4 @@
-"""Rewrites ``Contraction -> Contraction`` that reduce the cost of an einsum."""
+"""Rewrites that make einsums cheaper."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def scalar_leg(c: Contraction) -> Contraction:
 
 
 def unify_deltas(c: Contraction) -> Contraction:
-    """Merge two letters joined by a delta, unless the output has both.
+    """Merge two letters of a delta, unless the output has both.
 
     >>> factors = (Factor("x1", "zui"), Factor("x2", "z"), Factor(Delta(3), "ik"))
     >>> c = Contraction(factors, "zuk", (("u", 8), ("i", 3), ("k", 3)))
@@ -62,7 +62,7 @@ def drop_unit_axes(c: Contraction) -> Contraction:
 
 
 def simplify(c: Contraction) -> Contraction:
-    """Apply all rewrites in order."""
+    """Apply all rewrites."""
     for rewrite in (scalar_leg, unify_deltas, drop_unit_axes):
         c = rewrite(c)
     return c

@@ -1,4 +1,4 @@
-"""Random operands of products; shapes of polynomials' operands."""
+"""Random operands, and their shapes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def random_operands(
     dtype: torch.dtype = torch.float64,
     device: str | torch.device = "cpu",
 ) -> dict[str, Tensor]:
-    """Normal operands by name, drawn in float64 and rounded; ``out`` is a result or cotangent.
+    """Draw normal operands by name, in float64 before rounding.
 
     >>> from tpgen.planner.presets import channelwise
     >>> found = random_operands(channelwise("8x1o", "1o", "0e"), 5)
@@ -34,7 +34,7 @@ def random_operands(
 
 
 def polynomial_shape(o: Operand, rows: int, channels: int, elements: int = 1) -> tuple[int, ...]:
-    """Shape of a polynomial's operand; weights have one set per element."""
+    """Tensor shape of a polynomial's operand."""
     if o.weights:
         return elements, o.dim, channels
     return rows, o.dim * (channels if o.channels else 1)

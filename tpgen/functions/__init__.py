@@ -1,1 +1,1 @@
-"""Functions between linear layers, with kernels: SiLU, gates, Bessel bases."""
+"""Functions between linear layers, with kernels."""

@@ -1,10 +1,8 @@
 r"""Batch norm of rows of irreps in training, by the kernel `batch_norm.h`.
 
-.. math:: z = \frac{w}{\sqrt{v + \epsilon}}\,(x - m) + b, \qquad
-    v = \left\langle \lVert x - m \rVert^2 \right\rangle, \qquad
-    m = \begin{cases} \langle x \rangle & \text{of scalars} \\ 0 & \text{else} \end{cases}
+.. math:: z = w\, (x - m) / \sqrt{v + ε} + b, \quad v = ⟨‖x - m‖^2⟩, \quad m = ⟨x⟩ \text{ of scalars, else } 0
 
-Means run over rows, the norm over the components of a copy.  PyTorch operations compute second derivatives.
+Means run over rows, the norm over a copy's components.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ _ROWS, _PARTS = 64, 64  # as batch_norm.h has them
 
 
 class NormTable(NamedTuple):
-    """Copy of each column of a batch norm's rows, columns of scalars, and divisors of squared norms."""
+    """Copy of each column, columns of scalars, and divisors of squared norms."""
 
     copy: Tensor  # of each column: the copy of an irrep that it is a component of
     scalars: Tensor  # the columns of scalars
@@ -36,7 +34,7 @@ class NormTable(NamedTuple):
 
 
 def make_norm_table(copies: list[tuple[int, bool]], normalization: str) -> NormTable:
-    """Make the table from each copy's dimension and whether the copy is a scalar; normalizations are e3nn's.
+    """Make the table from each copy's (dimension, whether scalar); ``normalization`` is e3nn's.
 
     >>> table = make_norm_table([(1, True), (3, False)], "component")
     >>> table.copy, table.scalars, table.divisor
@@ -51,7 +49,7 @@ def make_norm_table(copies: list[tuple[int, bool]], normalization: str) -> NormT
 
 
 class Normed(NamedTuple):
-    """Normalized rows, with the mean and variance of the input rows."""
+    """Normalized rows; mean and variance of the input rows."""
 
     rows: Tensor
     mean: Tensor  # of each scalar
@@ -61,8 +59,8 @@ class Normed(NamedTuple):
 def batch_norm(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Normed:
     """Normalize rows ``(rows, columns)``, differentiable to any order except through the statistics.
 
-    ``weight`` has an entry for each copy, ``bias`` for each scalar; all are float32 or float64, on the CPU.  Raises
-    `InputError` for other operands or zero rows, `BackendError` without a compiler.
+    ``weight`` is by copy, ``bias`` by scalar; all in float32 or float64 on the CPU.  Raises `InputError` for other
+    operands or zero rows, `BackendError` without a compiler.
 
     >>> table = make_norm_table([(1, True), (2, False)], "norm")
     >>> x = torch.tensor([[1.0, 2.0, 0.0], [3.0, 0.0, 2.0]])
@@ -79,12 +77,12 @@ def batch_norm(table: NormTable, x: Tensor, weight: Tensor, bias: Tensor, eps: f
 
 
 def can_batch_norm(dtype: torch.dtype) -> bool:
-    """Test whether this machine can build the kernel for a dtype."""
-    return can_build(_kernel, dtype)
+    """Whether this machine can build the kernel for a dtype."""
+    return can_build(_batch_norm_kernel, dtype)
 
 
 @remembered("kernels of batch norms")
-def _kernel(dtype: torch.dtype) -> Callable[..., int]:
+def _batch_norm_kernel(dtype: torch.dtype) -> Callable[..., int]:
     return load_kernel(function_source("batch_norm", dtype), addresses=11, numbers=1)
 
 
@@ -106,7 +104,7 @@ class _BatchNorm(torch.autograd.Function):
             None,
             _empty_scratch(x),
         )
-        run_kernel(_kernel(x.dtype), given, len(x))
+        run_kernel(_batch_norm_kernel(x.dtype), given, len(x))
         ctx.save_for_backward(x, weight, bias, moments)
         ctx.table, ctx.eps = table, eps
         mean, variance = moments[table.scalars], moments[columns : columns + copies].clone()
@@ -122,7 +120,7 @@ class _BatchNorm(torch.autograd.Function):
         by_x, by_weight, by_bias = empty(tuple(x.shape), x.dtype), torch.empty_like(weight), torch.empty_like(bias)
         g = g.contiguous()
         given = x, g, weight, bias, table.numbers, None, moments, by_x, by_weight, by_bias, _empty_scratch(x)
-        run_kernel(_kernel(x.dtype), given, len(x))
+        run_kernel(_batch_norm_kernel(x.dtype), given, len(x))
         return None, by_x, by_weight, by_bias, None
 
 

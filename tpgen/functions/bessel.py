@@ -1,9 +1,9 @@
 r"""Bessel basis of edge lengths times a polynomial cutoff, by the kernel `bessel.h`.
 
-.. math:: f_n(r) = a\, \frac{\sin(w_n r)}{r}\, u(r / c), \quad
+.. math:: f_n(r) = a\, \sin(w_n r) / r \cdot u(r / c), \quad
     u(x) = 1 - \tfrac{(p + 1)(p + 2)}{2} x^p + p (p + 2) x^{p + 1} - \tfrac{p (p + 1)}{2} x^{p + 2}
 
-PyTorch operations compute derivatives from order 2 on, and calls under a transform or trace.
+PyTorch operations compute derivatives from order 2 on, and traced calls.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _START = 1e-4  # of the cutoff: where an interval of lengths begins
 
 
 def now_cut_bessel() -> str:
-    """Name the implementation that computes Bessel functions with a cutoff, for reports."""
+    """Name the implementation of Bessel functions with a cutoff, for reports."""
     if not find_compiler():
         return f"its own code (kernels need a C++ compiler, and {why_no_compiler()})"
     return "tpgen kernel (Bessel functions and cutoff in one pass)"
 
 
 def cut_bessel(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
-    """Compute the functions ``(lengths, frequencies)``, and the cutoff in the shape of ``r``; see `CutBessel`.
+    """Compute functions ``(lengths, frequencies)``, and the cutoff in the shape of ``r``.
 
     Differentiable to any order in lengths ``r``, ``(lengths,)`` or ``(lengths, 1)``, and frequencies ``w``.
 
@@ -55,8 +55,6 @@ def cut_bessel(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
 
 
 def _rows_by_length(r: Tensor, w: Tensor, shape: CutBessel) -> RowsByLength:
-    """Describe the rows as a function of the lengths, valid on an interval, from which splines are made."""
-
     def rows_of_lengths(r: Tensor) -> Tensor:
         return by_definition(r, w.detach().to(r.dtype), shape)[0]
 
@@ -67,7 +65,7 @@ def _rows_by_length(r: Tensor, w: Tensor, shape: CutBessel) -> RowsByLength:
 
 
 def takes(r: Tensor, w: Tensor) -> bool:
-    """Test whether a kernel computes Bessel functions of the lengths ``r`` with frequencies ``w``."""
+    """Whether the kernel of Bessel functions takes lengths ``r`` and frequencies ``w``."""
     usual = not torch.compiler.is_compiling() and _are_usual(r, w) and not autocasting(r.device)
     return usual and can_build(kernel_of, "bessel", r.dtype)
 
@@ -155,7 +153,7 @@ class CutBessel:
     ends
         zero the functions from the cutoff on.
     limit
-        take the limit at length 0, instead of NaN.
+        take the limit at length 0, not NaN.
     """
 
     prefactor: float
@@ -166,14 +164,14 @@ class CutBessel:
 
 
 def bessel_values(r: Tensor, w: Tensor, shape: CutBessel) -> tuple[Tensor, Tensor]:
-    """Compute `cut_bessel` by the kernel, without a graph; float32 or float64, on the CPU."""
+    """Compute `cut_bessel` by the kernel, without a graph, in float32 or float64 on the CPU."""
     r, w = r.contiguous(), w.contiguous()
     rows, alone = empty((r.numel(), w.numel()), r.dtype), torch.empty(r.shape, dtype=r.dtype)
     return (rows, alone) if _run_bessel_kernel(r, w, shape, None, None, rows, alone) else by_definition(r, w, shape)
 
 
 def bessel_slope(r: Tensor, w: Tensor, shape: CutBessel, g: Tensor | None, h: Tensor | None) -> Tensor:
-    """Compute the gradient with respect to ``r``, for cotangents ``g`` of the functions and ``h`` of the cutoff."""
+    """Compute the gradient by ``r``, for cotangents ``g`` of the functions and ``h`` of the cutoff."""
     r, w, found = r.contiguous(), w.contiguous(), torch.empty(r.shape, dtype=r.dtype)
     given = [None if x is None else x.contiguous() for x in (g, h)]
     return found if _run_bessel_kernel(r, w, shape, *given, None, None, found) else _torch_slope(r, w, shape, g, h)

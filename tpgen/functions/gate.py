@@ -1,9 +1,9 @@
-r"""Gates of whole rows, described by a `GateTable`, by the kernel `gate.h`.
+r"""Gates of whole rows, by the kernel `gate.h`.
 
-.. math:: y_u = k\, f(s_u), \qquad y_{um} = k\, f(s_u)\, v_{um}
+.. math:: y_u = k\, f(s_u), \quad y_{um} = k\, f(s_u)\, v_{um}
 
 A row holds scalars s, each activated alone or the factor of a gated copy v.  PyTorch operations compute derivatives
-from order 3 on, and calls under a transform, trace or compilation.
+from order 3 on, and traced calls.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TORCH: dict[str, Callable[[Tensor], Tensor]] = {  # the functions of tables: str
 
 
 class GateRun(NamedTuple):
-    """Adjacent copies that share one activation function and scale."""
+    """Adjacent copies with one activation function and scale."""
 
     function: str
     scale: float
@@ -48,7 +48,7 @@ class GateRun(NamedTuple):
     out: int  # where their results begin
 
     def follows(self, before: GateRun) -> bool:
-        """Test whether this run continues ``before`` in input and output.
+        """Whether this run continues ``before`` in input and output.
 
         >>> first = GateRun("silu", 1.0, 2, 0, 4, 3, 0)
         >>> GateRun("silu", 1.0, 1, 2, 10, 3, 6).follows(first), GateRun("silu", 1.0, 1, 2, 10, 3, 7).follows(first)
@@ -60,7 +60,7 @@ class GateRun(NamedTuple):
 
 
 class GateTable(NamedTuple):
-    """Lengths of a gate's input and output rows, and its runs in output order."""
+    """Lengths of a gate's input and output rows; runs in output order."""
 
     dim_in: int
     dim_out: int
@@ -68,7 +68,7 @@ class GateTable(NamedTuple):
 
 
 def make_gate_table(copies: Sequence[tuple[str, float, int, int, int]]) -> GateTable:
-    """Make the table of copies in output order, each with its function, scale, scalar, gated and width.
+    """Make the table of copies (function, scale, scalar, gated, width), in output order.
 
     >>> make_gate_table([("silu", 1.0, 0, 0, 0), ("tanh", 2.0, 1, 3, 3), ("tanh", 2.0, 2, 6, 3)]).runs
     (GateRun(function='silu', scale=1.0, copies=1, scalar=0, gated=0, width=0, out=0), \
@@ -87,7 +87,7 @@ GateRun(function='tanh', scale=2.0, copies=2, scalar=1, gated=3, width=3, out=1)
 
 
 def gate_text(table: GateTable, dtype: torch.dtype) -> str:
-    """Write the C++ source of a gate's kernel, in float32 or float64."""
+    """Write the C++ source of a gate's kernel."""
     at = target(dtype)
     tiles = [
         "template <int D> struct Tile;  // W items of D numbers each <-> D vectors of W items",
@@ -103,26 +103,26 @@ def gate_text(table: GateTable, dtype: torch.dtype) -> str:
 
 
 @remembered("kernels of gates")
-def _kernel(table: GateTable, dtype: torch.dtype) -> Callable[..., int]:
+def _gate_kernel(table: GateTable, dtype: torch.dtype) -> Callable[..., int]:
     return load_kernel(gate_text(table, dtype), addresses=8, numbers=1)
 
 
 def gate_value(table: GateTable, x: Tensor) -> tuple[Tensor]:
-    """Compute `gate` by the kernel, without a graph; float32 or float64, on the CPU."""
+    """Compute `gate` by the kernel, without a graph, in float32 or float64 on the CPU."""
     out = empty((*x.shape[:-1], table.dim_out), x.dtype)
     _run_gate_kernel(table, (x,), (out, None, None))
     return (out,)
 
 
 def gate_first(table: GateTable, g: Tensor, x: Tensor) -> tuple[Tensor]:
-    """Compute the gradient with respect to x, for a cotangent g of the output."""
+    """Compute the gradient by x, for a cotangent g of the output."""
     by_x = empty(tuple(x.shape), x.dtype)
     _run_gate_kernel(table, (x, g), (None, None, by_x))
     return (by_x,)
 
 
 def gate_second(table: GateTable, c: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the gradients of `gate_first` with respect to g and x, for a cotangent c."""
+    """Compute the gradients of `gate_first` by g and x, for a cotangent c."""
     by_g, by_x = empty(tuple(g.shape), x.dtype), empty(tuple(x.shape), x.dtype)
     _run_gate_kernel(table, (x, g, c), (None, by_g, by_x))
     return by_g, by_x
@@ -131,7 +131,7 @@ def gate_second(table: GateTable, c: Tensor, g: Tensor, x: Tensor) -> tuple[Tens
 def _run_gate_kernel(table: GateTable, given: Sequence[Tensor], results: Sequence[Tensor | None]) -> None:
     held = [x.contiguous() for x in given]  # as long as the kernel reads them
     operands = (*held, *[None] * (4 - len(held)), *results)
-    run_kernel(_kernel(table, given[0].dtype), operands, given[0].shape[:-1].numel())
+    run_kernel(_gate_kernel(table, given[0].dtype), operands, given[0].shape[:-1].numel())
 
 
 def gate(table: GateTable, x: Tensor, kernels: bool = True) -> Tensor:
@@ -147,7 +147,7 @@ def gate(table: GateTable, x: Tensor, kernels: bool = True) -> Tensor:
     asked = isinstance(x, Tensor) and not torch.jit.is_tracing()
     if asked and (x.dim() == 0 or x.shape[-1] != table.dim_in):
         raise InputError(f"features: the gate takes rows of {table.dim_in} numbers, got shape {tuple(x.shape)}")
-    if torch.compiler.is_compiling() or not (kernels and is_usual(x) and can_build(_kernel, table, x.dtype)):
+    if torch.compiler.is_compiling() or not (kernels and is_usual(x) and can_build(_gate_kernel, table, x.dtype)):
         return gate_by_torch(table, x)
     recorded = x.requires_grad and torch.is_grad_enabled()
     (made,) = recorded_function(_GATE, table, 0, x) if recorded else gate_value(table, x)
@@ -155,7 +155,7 @@ def gate(table: GateTable, x: Tensor, kernels: bool = True) -> Tensor:
 
 
 def gate_by_torch(table: GateTable, x: Tensor) -> Tensor:
-    """Compute `gate` by PyTorch operations, which traces record."""
+    """Compute `gate` by PyTorch operations."""
     places = sorted({table.dim_in, *(place for run in table.runs for place in (run.scalar, run.gated))})
     split = x.split([end - begin for begin, end in pairwise(places)], -1)
     parts = {place: split[n] for n, place in enumerate(places[:-1])}  # a proxy has no length to go through

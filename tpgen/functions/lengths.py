@@ -1,4 +1,4 @@
-"""A registry of the edge lengths that determine edge rows."""
+"""Edge lengths that determine edge rows, by rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RowsByLength:
     Parameters
     ----------
     column
-        the lengths, ``(edges, 1)``, with their graph.
+        lengths ``(edges, 1)`` with their graph.
     rows
         maps lengths ``(n, 1)`` to rows ``(n, functions)``, in any dtype, differentiable to any order.
     start, end
@@ -31,7 +31,7 @@ class RowsByLength:
     constants
         further tensors that ``rows`` reads.
     shape
-        comparable identity of the functions.
+        comparable identity of ``rows``.
     """
 
     column: Tensor
@@ -43,7 +43,7 @@ class RowsByLength:
     shape: tuple[Any, ...]
 
     def times(self, factor: float) -> RowsByLength:
-        """Return lengths whose rows are multiplied by a factor."""
+        """Lengths with rows multiplied by a factor."""
         rows = self.rows
         return replace(self, rows=lambda r: rows(r) * factor, shape=(*self.shape, factor))
 
@@ -56,6 +56,6 @@ def note_lengths(rows: Tensor, lengths: RowsByLength) -> None:
 
 
 def lengths_of(rows: Tensor) -> RowsByLength | None:
-    """Return the registered lengths of rows; None for unknown rows."""
+    """Registered lengths of rows, or None."""
     lengths, version = _noted.get(rows, (None, 0))
     return lengths if version == writes_to(rows) else None

@@ -1,4 +1,4 @@
-"""Sources, launches and autograd of elementwise kernels."""
+"""Sources, launches, gradients of elementwise kernels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEEDS = {"silu": ("functions",), "gate": ("functions",)}  # headers beside this
 
 
 def function_source(name: str, dtype: torch.dtype, tables: Sequence[str] = ()) -> str:
-    """Write the source of the kernel of header ``name``, float32 or float64, after C++ ``tables``.
+    """Write the C++ source of kernel ``name``, with ``tables`` before the kernel.
 
     >>> "tpgen_kernel" in function_source("silu", torch.float32)
     True
@@ -36,7 +36,7 @@ def function_source(name: str, dtype: torch.dtype, tables: Sequence[str] = ()) -
 
 
 def can_build(kernel: Callable[..., Any] | None = None, *of: Any) -> bool:
-    """Test whether a compiler exists and ``kernel(*of)`` compiles; warn once of a failure."""
+    """Whether a compiler exists and ``kernel(*of)`` compiles; warn once of failure."""
     if find_compiler() is None:
         return False
     try:
@@ -59,7 +59,7 @@ def _warn_not_built(reason: str) -> None:
 
 @remembered("kernels of activations")
 def kernel_of(name: str, dtype: torch.dtype) -> Callable[..., int]:
-    """Build the kernel of header ``name`` once: a function of eight addresses and a count.
+    """Build the kernel ``name`` once: a function of eight addresses and a count.
 
     Raises `BackendError` without a compiler, `KernelError` if compilation fails.
     """
@@ -67,12 +67,12 @@ def kernel_of(name: str, dtype: torch.dtype) -> Callable[..., int]:
 
 
 def constants(dtype: torch.dtype, *values: float) -> ctypes.Array:
-    """Pack values as a C array, in float32 or float64."""
+    """Pack values as a C array of float32 or float64."""
     return ((ctypes.c_float if dtype == torch.float32 else ctypes.c_double) * len(values))(*values)
 
 
 def run_kernel(kernel: Callable[..., int], operands: Sequence[Tensor | ctypes.Array | None], count: int) -> int:
-    """Run a kernel over ``count`` numbers or rows of contiguous operands; None is a null address."""
+    """Run a kernel over ``count`` numbers or rows; return 0, or a fault.  None is a null address."""
     torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
     addresses = [0] * max(8, len(operands))
     for n, x in enumerate(operands):
@@ -82,10 +82,10 @@ def run_kernel(kernel: Callable[..., int], operands: Sequence[Tensor | ctypes.Ar
 
 
 class KernelFunction(NamedTuple):
-    """A function of a constant table and a tensor x, with a kernel for each order of derivative.
+    """A function of a constant table and a tensor x, with a kernel per order of derivative.
 
     Kernel 0 computes the value at x, kernel 1 the gradient at (g, x) for a cotangent g, kernel 2 the gradients of
-    kernel 1 at (c, g, x), and so on.  PyTorch differentiates the ``definition`` for higher orders and transforms.
+    kernel 1 at (c, g, x).  PyTorch differentiates the ``definition`` for higher orders.
     """
 
     definition: Callable[[Any, Tensor], Tensor]
@@ -100,13 +100,13 @@ class KernelFunction(NamedTuple):
     def pulled_back(
         self, table: Any, order: int, point: Sequence[Tensor], cotangents: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
-        """Pull cotangents back through the derivative of an order, by PyTorch operations."""
+        """Pull cotangents back through the derivative of an order, by PyTorch."""
         pull = torch.func.vjp(partial(self.by_torch, table, order), *point)[1]
         return pull(tuple(cotangents))
 
 
 class _Derivative(torch.autograd.Function):
-    """Autograd node of a function (order 0, at x), its gradient (1, at g, x) or second derivative (2, at c, g, x)."""
+    """Autograd node of a `KernelFunction` or a derivative."""
 
     @staticmethod
     def forward(ctx: Any, function: KernelFunction, table: Any, order: int, *point: Tensor) -> tuple[Tensor, ...]:
@@ -116,7 +116,6 @@ class _Derivative(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
-        """Pull cotangents back by the kernel of the next order, or by PyTorch where there is none."""
         (function, table, order), point = ctx.of, ctx.saved_tensors
         next_order = order + 1
         if next_order >= len(function.kernels) or not is_usual(*cotangents):

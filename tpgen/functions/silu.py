@@ -1,8 +1,6 @@
 r"""SiLU of large tensors, :math:`f(x) = x\, s(x)` with the sigmoid s, into reused memory.
 
 .. math:: f' = s\,(1 + x (1 - s)), \quad f'' = s (1 - s) (2 + x (1 - 2 s))
-
-The kernel `silu.h` computes second derivatives; PyTorch operations compute higher ones.
 """
 
 from __future__ import annotations
@@ -27,20 +25,20 @@ def silu(x: Tensor) -> Tensor:
     if torch.compiler.is_compiling() or not is_usual(x) or x.numel() < WORTH_SILU or autocasting(x.device):
         return nn.functional.silu(x)
     if not (x.requires_grad and torch.is_grad_enabled()):
-        return _value(x)
+        return _silu_without_graph(x)
     return recorded_function(_SECOND if can_build() else _FIRST, None, 0, x)[0]
 
 
-def _value(x: Tensor) -> Tensor:
+def _silu_without_graph(x: Tensor) -> Tensor:
     return torch.ops.aten.silu.out(x, out=empty(tuple(x.shape), x.dtype))
 
 
-def _slope(g: Tensor, x: Tensor) -> Tensor:
+def _silu_gradient(g: Tensor, x: Tensor) -> Tensor:
     return torch.ops.aten.silu_backward.grad_input(g, x, grad_input=empty(tuple(x.shape), x.dtype))
 
 
 def silu_second(c: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute ``c f'(x)`` and ``c g f''(x)``: the gradients of ``g f'(x)`` with respect to g and x.
+    """Compute ``c f'(x)`` and ``c g f''(x)``: the gradients of ``g f'(x)`` by g and x.
 
     Tensors are float32 or float64 on the CPU, of one shape.
 
@@ -58,5 +56,7 @@ def silu_second(c: Tensor, g: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 # torch's own has no tangents of its gradient
-_FIRST = KernelFunction(lambda _, x: x * torch.sigmoid(x), (lambda _, x: (_value(x),), lambda _, g, x: (_slope(g, x),)))
+_FIRST = KernelFunction(
+    lambda _, x: x * torch.sigmoid(x), (lambda _, x: (_silu_without_graph(x),), lambda _, g, x: (_silu_gradient(g, x),))
+)
 _SECOND = _FIRST._replace(kernels=(*_FIRST.kernels, lambda _, c, g, x: silu_second(c, g, x)))  # where one can be built

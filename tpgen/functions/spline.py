@@ -1,11 +1,11 @@
-r"""Cubic splines of many functions of one number, such as edge weights as functions of edge lengths.
+r"""Cubic splines of functions of one number.
 
 On a step of length h, with t = (r - r_i) / h, the polynomial
 
 .. math:: f(r) = f_i + t\, h f'_i + t^2 (3 d_i - e_i) + t^3 (e_i - 2 d_i), \quad
     d_i = f_{i+1} - f_i - h f'_i, \quad e_i = h (f'_{i+1} - f'_i)
 
-matches values and slopes at both ends.  Errors of values are at most :math:`h^4 |f''''| / 384`, of slopes
+matches values and slopes at both ends.  Values err by at most :math:`h^4 |f''''| / 384`, slopes by
 :math:`\sqrt3\, h^3 |f''''| / 216`.
 """
 
@@ -32,14 +32,14 @@ _WORST = 0.5 - 1 / 12**0.5  # the part of a step where slopes err most
 
 @dataclass(frozen=True, eq=False)
 class Spline:
-    """Cubic splines of functions on an interval, constant outside.
+    """Cubic splines on an interval, constant outside.
 
     Parameters
     ----------
     start, step
         start of the first step, and length of each.
     table
-        ``(steps, 4, functions)``: the coefficients of 1, t, t^2 and t^3.
+        ``(steps, 4, functions)``: coefficients of 1, t, t^2, t^3.
     values_error, slopes_error
         largest measured error, relative to the largest value or slope.
     """
@@ -51,7 +51,7 @@ class Spline:
     slopes_error: float
 
     def to(self, dtype: torch.dtype) -> Spline:
-        """Convert the float64 table to a dtype."""
+        """The splines, with the table in a dtype."""
         return replace(self, table=self.table.to(dtype))
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class Spline:
 
 
 def make_spline(function: Callable[[Tensor], Tensor], start: float, end: float) -> Spline:
-    """Fit splines with the fewest steps whose slope error is at most `SLOPE_ERROR`, or with 4096.
+    """Fit splines with the fewest steps for a slope error of at most `SLOPE_ERROR`, or with 4096.
 
     ``function`` maps ``(n, 1)`` in float64, row by row, to ``(n, functions)``, twice differentiable.
 
@@ -109,7 +109,7 @@ def _values_and_slopes(function: Callable[[Tensor], Tensor], r: Tensor) -> tuple
 
 
 def spline_rows(spline: Spline) -> Callable[[Tensor], Tensor]:
-    """Return the splines as a function of ``(n, 1)`` in PyTorch operations, differentiable to any order."""
+    """Return the splines as a function of ``(n, 1)``, differentiable to any order."""
 
     def interpolate(r: Tensor) -> Tensor:
         at = (r.reshape(-1, 1) - spline.start) / spline.step
@@ -123,9 +123,9 @@ def spline_rows(spline: Spline) -> Callable[[Tensor], Tensor]:
 
 
 def evaluate_spline(spline: Spline, r: Tensor, constants: Sequence[Tensor] = ()) -> Tensor:
-    """Compute values ``(n, functions)`` at places ``r`` ``(n, 1)`` by the kernel.
+    """Compute values ``(n, functions)`` at ``r`` ``(n, 1)`` by the kernel.
 
-    Only a first gradient with respect to ``r`` exists; others, also of ``constants``, raise `TpgenError` in backward.
+    Only a first gradient by ``r`` exists; others, also of ``constants``, raise `TpgenError` in backward.
     """
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in (r, *constants)):
         return _run_spline_kernel(spline, r, None)
@@ -133,7 +133,7 @@ def evaluate_spline(spline: Spline, r: Tensor, constants: Sequence[Tensor] = ())
 
 
 def takes_spline(r: Tensor) -> bool:
-    """Test whether a kernel computes splines at the lengths ``r``."""
+    """Whether a kernel computes splines at lengths ``r``."""
     usual = not torch.compiler.is_compiling() and is_usual(r) and not autocasting(r.device)
     return usual and can_build(kernel_of, "spline", r.dtype)
 
@@ -175,7 +175,7 @@ _values, _slope = apply_of(_SplineValues), apply_of(_SplineSlope)
 
 
 def _run_spline_kernel(spline: Spline, r: Tensor, g: Tensor | None) -> Tensor:
-    """Compute values ``(n, functions)``; or the gradient with respect to r, for a cotangent g."""
+    """Compute values, or for a cotangent g the gradient by r."""
     functions, dtype = spline.table.shape[2], spline.table.dtype
     r, g = r.contiguous(), None if g is None else g.contiguous()
     out = empty((r.numel(), functions), dtype) if g is None else torch.empty_like(r)

@@ -13,15 +13,12 @@ from tpgen.kernels.runtime.ops import kernel_polynomial
 def run_product(
     x1: Tensor, x2: Tensor, w: Tensor, indices: list[Tensor], description: str, rows: str = "", nodes: int = 0
 ) -> Tensor:
-    """Return the product of rows by the operator ``tpgen::form``."""
+    """Product of rows by the operator ``tpgen::form``."""
     return torch.ops.tpgen.form([x1, x2, w], indices, description, "x1 x2 w -> out", rows, nodes)[0]
 
 
 def batched_product(x1: Tensor, x2: Tensor, w: Tensor, description: str, shared: bool) -> Tensor:
-    """Return the product of ``x1 (…, in1)`` and ``x2 (…, in2)`` with ``w (numel,)`` shared or ``(…, numel)``.
-
-    Batch dimensions broadcast.
-    """
+    """Product of ``x1 (…, in1)``, ``x2 (…, in2)``, and ``w (numel,)`` shared or ``(…, numel)``; batches broadcast."""
     alike = x1.dim() == 2 and x2.dim() == 2 and x1.size(0) == x2.size(0)
     if alike and (shared or w.size(-1) == 0 or (w.dim() == 2 and w.size(0) == x1.size(0))):
         return run_product(x1, x2, w, [], description)
@@ -39,7 +36,7 @@ def batched_product(x1: Tensor, x2: Tensor, w: Tensor, description: str, shared:
 
 
 def run_polynomial(tensors: list[Tensor], index: Optional[Tensor], description: str, call: str) -> Tensor:  # noqa: UP045
-    """`kernel_polynomial` of tensors of one dtype; scripts and compiled programs call the operator."""
+    """`kernel_polynomial` of tensors of one dtype, for scripts and compiled programs."""
     if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript leaves the inner question out)
         if not torch.compiler.is_compiling():
             return kernel_polynomial(tensors, index, description, call)

@@ -1,4 +1,4 @@
-"""The `torch.func.vmap` rule of forms: a batch dimension becomes rows."""
+"""The `torch.func.vmap` rule of forms."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ Dims = Sequence[int | None]  # the batch dimension of each tensor; None where it
 def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
     """Fold a batch into a call's rows; return the call and the function that unfolds results.
 
-    ``dims`` are batch dimensions of tensors, indices and orders.  Shared weights without batch stay one copy unless
-    their gradient is opened.  Otherwise weights by element become more elements, weights of products become weights per
-    row, and gradients are summed per sample.
+    ``dims`` are batch dimensions of tensors, indices and orders.
     """
     if size == 1:
         return _fold_single_sample(dims, call)
@@ -30,7 +28,9 @@ def fold_batch(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]
     kernels, count = kernels_of(call.description), len(call.tensors)
     signature = kernels.signature(call.call, call.rules)
     shapes, kept = [g.shape for g in signature.given], _shared_axes(call)
-    counts = {s.counts: _sample_rows(x, d) for s, x, d in reversed([*zip(shapes, call.tensors, dims, strict=False)])}
+    counts = {
+        s.counts: _rows_per_sample(x, d) for s, x, d in reversed([*zip(shapes, call.tensors, dims, strict=False)])
+    }
     counts.setdefault(DESTINATIONS.into, call.nodes)
     # a set of weights for each row
     each = any(i.tensor is None and counts.get(i.rule.into, 1) == counts[ROWS] != 1 for i in call.indices)
@@ -79,11 +79,10 @@ def _fold_single_sample(dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
 
 
 def _fold_paired_weights(size: int, dims: Dims, call: FormCall) -> tuple[FormCall, Unfold]:
-    """As `fold_batch`, where two rows share a row of weights: copy it to each, add up gradients."""
     signature = kernels_of(call.description).signature(call.call, call.rules)
     count = len(call.tensors)
     given = [*zip(signature.given, call.tensors, dims[:count], strict=True)]
-    counts = {g.shape.counts: _sample_rows(x, d) for g, x, d in reversed(given)}
+    counts = {g.shape.counts: _rows_per_sample(x, d) for g, x, d in reversed(given)}
     pairs = {rule.into for rule in call.rules if rule.way == PAIRED}
     tensors = [rows_of_edges(x, counts[ROWS], int(d == 0)) if g.shape.counts in pairs else x for g, x, d in given]
     below = call._replace(tensors=tensors, rules=tuple(rule for rule in call.rules if rule.way != PAIRED))
@@ -112,7 +111,7 @@ def _batch_first(x: Tensor, dim: int | None, size: int) -> Tensor:
     return x.unsqueeze(0).expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
 
 
-def _sample_rows(x: Tensor, dim: int | None) -> int:
+def _rows_per_sample(x: Tensor, dim: int | None) -> int:
     shape = x.shape if dim is None else x.movedim(dim, 0).shape[1:]
     return shape[0]
 

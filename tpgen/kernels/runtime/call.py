@@ -17,9 +17,9 @@ from tpgen.planner.plan import OUT
 
 
 class OperandShape(NamedTuple):
-    """Shape of an operand's tensors: count of the first axis, numbers of a row.
+    """Tensor shape of an operand; ``counts`` names the first axis.
 
-    With ``channels`` a row holds any number of channels of ``dim`` numbers.  A ``flat`` row has one axis, others any.
+    With ``channels`` a row holds channels of ``dim`` numbers.  A ``flat`` row has one axis, others any.
     """
 
     dim: int
@@ -30,10 +30,9 @@ class OperandShape(NamedTuple):
 
 
 class FormCall(NamedTuple):
-    """A call of a form as the operator takes it: tensors by slot, and row rules.
+    """A form's call for the operator: tensors by slot, and row rules.
 
-    ``at`` holds an index for each of ``rules`` that takes one, then the orders of the ``ordered`` rules.  ``nodes``
-    counts rows of out, if no tensor does.
+    ``at`` holds indices of ``rules`` that take one, then orders of ``ordered`` rules.  ``nodes`` counts rows of out.
     """
 
     tensors: Sequence[Tensor]
@@ -46,7 +45,7 @@ class FormCall(NamedTuple):
 
     @property
     def slots(self) -> Slots:
-        """Given and opened slots.  Raises `PlanError` for invalid text."""
+        """Given and opened slots; `PlanError` for invalid text."""
         return Slots.parse(self.call)
 
     @property
@@ -65,7 +64,7 @@ class FormCall(NamedTuple):
         )
 
     def found_by(self, indices: Sequence[RowIndex]) -> FormCall:
-        """Return the call with other row indices."""
+        """The call with other row indices."""
         ordered = [index for index in indices if index.order is not None]
         at = [x for x in (*[index.tensor for index in indices], *[index.order for index in ordered]) if x is not None]
         nodes = next((index.size for index in indices if index.rule.operand == OUT), 0)
@@ -73,7 +72,7 @@ class FormCall(NamedTuple):
         return self._replace(at=at, rules=rules, nodes=nodes, ordered=tuple(index.rule for index in ordered))
 
     def arguments(self) -> tuple[Any, ...]:
-        """Return the operator's arguments, with rules by name."""
+        """The operator's arguments, with rules by name."""
         tensors, at, description, call, rules, nodes, ordered = self
         return list(tensors), list(at), description, call, names_of_rules(rules), nodes, names_of_rules(ordered)
 
@@ -87,7 +86,7 @@ class FormCall(NamedTuple):
         nodes: Any = 0,
         ordered: str = "",
     ) -> FormCall:
-        """Return the call of an operator's arguments.
+        """Call from an operator's arguments.
 
         Raises `PlanError` for unknown rules, `InputError` for a wrong number of indices.
         """
@@ -99,7 +98,7 @@ class FormCall(NamedTuple):
 
 
 def call_of(opened: tuple[str, ...]) -> Slots:
-    """Return the call that opens operands of a product; gradients are given the cotangent ``out``.
+    """Call that opens operands of a product; gradients take the cotangent ``out``.
 
     >>> print(call_of(("out",)))
     x1 x2 w -> out
@@ -112,7 +111,7 @@ def call_of(opened: tuple[str, ...]) -> Slots:
 
 @cache
 def opening_text(*opened: str) -> str:
-    """Return the text of the call that opens product operands.
+    """Text of the call that opens product operands.
 
     >>> opening_text("out")
     'x1 x2 w -> out'

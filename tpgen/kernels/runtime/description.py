@@ -1,4 +1,4 @@
-"""A form as a string, from which an operator of a saved program finds its kernel."""
+"""Forms as strings, by which saved programs find kernels."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _FORCES = (call_of(("x2",)), call_of(("x1", "w", "out")), raised_call(SLOTS, SLO
 
 @dataclass(frozen=True)
 class Description:
-    """Plan, layout and paths of a product, as kernels compute it in any dtype."""
+    """Plan, layout and paths of a product, for kernels of any dtype."""
 
     plan: Plan
     layout: tuple[str, ...]
@@ -65,6 +65,7 @@ class Description:
 
     @cached_property
     def form(self) -> Form:
+        """Form of the chosen paths."""
         form = form_of(self.plan, self.layout)
         return replace(form, terms=tuple(t for t in form.terms if PATHS[self.paths](t)))
 
@@ -87,20 +88,20 @@ class Description:
         return plan_schedule(self.form, target(dtype))
 
     def placement(self, call: Call, dtype: torch.dtype, rules: RowRules = ()) -> Placement:
-        """Place a call's values in registers, scratch and memory.  Raises `EmitError` as `place`."""
+        """Place a call's values in registers, scratch and memory."""
         opened, raised = self.read(call)
         return place(self.schedule(dtype), opened, rules, raised)
 
     def calls(self, forces: bool = False) -> tuple[Call, ...]:
-        """The forward call and its gradients; ``forces`` adds calls of training on input gradients."""
+        """Forward call and gradients; ``forces`` adds calls of training on input gradients."""
         return (*map(call_of, OPENED_BY_DIRECTION.values()), *(_FORCES if forces else ()))
 
     def source(self, call: Call, dtype: torch.dtype, rules: RowRules = ()) -> GeneratedSource:
-        """Generate the C++ of a call."""
+        """C++ of a call."""
         return generate(self.placement(call, dtype, rules))
 
     def read(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the operands that a call opens, and the operands with cotangents at level 1.
+        """Operands that a call opens, and operands with cotangents at level 1.
 
         Raises `InputError` unless the call is a first or second derivative of a product.
         """
@@ -120,7 +121,7 @@ class Description:
         return 0 if call.levels else sum(1 << SLOTS.index(slot.operand) for slot in call.opened)
 
     def parts(self, call: Call, rules: RowRules) -> tuple[Call, ...]:
-        """Split a call into calls of one kernel each: one per order of summed rows."""
+        """Split a call into calls of one kernel each."""
         opened, raised = self.read(call)
         groups: list[tuple[str, ...]] = [()]
         for slot in opened:
@@ -130,7 +131,7 @@ class Description:
         return tuple(raised_call(group, raised) if raised else call_of(group) for group in groups)
 
     def shapes(self, rules: RowRules) -> dict[str, OperandShape]:
-        """Shapes of the operands' tensors; the first ones tell the number of rows.
+        """Tensor shape of each operand.
 
         Raises `InputError` for weights by element without rule, or shared weights with one.
         """
@@ -147,7 +148,7 @@ class Description:
 
     @cached_property
     def groups(self) -> bool:
-        """Whether kernels group rows by element, and need no index."""
+        """Whether kernels group rows by element, without index."""
         return is_linear(self.form) and target(torch.float32).lanes > 1
 
     def takes(self, rule: RowRule, dtype: torch.dtype) -> bool:
@@ -173,12 +174,12 @@ class Description:
 
     @cached_property
     def per_row(self) -> str:
-        """Description of the product with weights for every row."""
+        """Description with weights for every row."""
         return describe(self.plan.remade(shared_weights=False), self.layout, self.paths, self.check_index)
 
     @cached_property
     def weighted(self) -> str:
-        """Description of the weighted paths alone, for another tensor in place of weights."""
+        """Description of the weighted paths alone."""
         everything = all(term.leg("w") for term in form_of(self.plan, self.layout).terms)
         return describe(self.plan, self.layout, self.paths if everything else "weighted", self.check_index)
 
@@ -194,7 +195,7 @@ _DESCRIBED: dict[str, Callable[[Plan, Layout], AnyDescription]] = {
 
 
 def described(plan: Plan, layout: Layout = "mul_ir") -> AnyDescription:
-    """Return the kernel description of a plan; polynomials ignore ``layout``."""
+    """Kernel description of a plan; polynomials ignore ``layout``."""
     return _DESCRIBED[plan.maker.form](plan, layout)
 
 
@@ -205,10 +206,9 @@ def describe(
     paths: str = "all",
     check_index: bool = True,
 ) -> str:
-    """Return the string of a product for `kernel_product`, of ``all`` or ``weighted`` paths.
+    """Description of a product for `kernel_product`, with ``all`` or ``weighted`` paths.
 
-    Without ``check_index`` convolutions and their derivatives trust edges: an index out of range is undefined
-    behaviour.
+    Without ``check_index`` convolutions trust edges: an index out of range is undefined behaviour.
 
     >>> from tpgen.planner.product import make_plan
     >>> plan = make_plan("8x0e", "1o", "8x1o", [(0, 0, 0, "uvu", True)])
@@ -232,7 +232,7 @@ _made: Shelf[str, Description] = Shelf("descriptions that were made here")  # th
 
 @remembered("descriptions that were read")
 def read_description(text: str) -> AnyDescription:
-    """Parse a description and check every field; cached.
+    """Parse and check a description; cached.
 
     Raises `PlanError` with the field that is missing, unknown or out of range.
     """
@@ -269,7 +269,7 @@ def _read_plan(fields: Any) -> Plan:
 
 
 def takes_pairs(plan: Plan, layout: Layout, dtype: torch.dtype) -> bool:
-    """Whether kernels let two edges share a row of weights, in all derivatives too."""
+    """Whether kernels let two edges share a row of weights."""
     if plan.shared_weights or not plan.weight_numel or dtype not in DTYPES:
         return False
     own = Description(plan, layouts_of(plan, layout))
@@ -282,7 +282,7 @@ def kernel_source(
     direction: str = "forward",
     dtype: torch.dtype = torch.float32,
 ) -> GeneratedSource:
-    """Generate the C++ of one direction, with the paths of each line.
+    """C++ of one direction, with the paths of each line.
 
     Raises `EmitError` for an unknown direction or a too large product.
 

@@ -1,4 +1,4 @@
-"""Kernels that failed to build, remembered so that `auto` chooses graphs."""
+"""Failures to build kernels; `auto` then chooses graphs."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def failures_seen() -> int:
 
 
 def failure_of(description: Any, dtype: torch.dtype, device: str) -> str | None:
-    """Why a kernel of a form failed to build for a dtype and device type, or None."""
+    """Why a form's kernel failed to build, or None."""
     dtypes = (dtype, torch.float32) if dtype == torch.bfloat16 else (dtype,)
-    found = (_reasons.get(_key(description, one, device)) for one in dtypes)
+    found = (_reasons.get(_failure_key(description, one, device)) for one in dtypes)
     return next((reason for reason in found if reason), None)
 
 
 def note_failure(spec: KernelSpec, device: str, error: KernelError) -> None:
     """Remember a build failure; warn at a form's first."""
-    key = _key(spec.description, spec.dtype, device)
+    key = _failure_key(spec.description, spec.dtype, device)
     if key in _reasons:
         return
     name = name_of(spec.description.plan)
@@ -45,7 +45,7 @@ def note_failure(spec: KernelSpec, device: str, error: KernelError) -> None:
     )
 
 
-def _key(description: Any, dtype: torch.dtype, device: str) -> _Key:
+def _failure_key(description: Any, dtype: torch.dtype, device: str) -> _Key:
     return description.plan, getattr(description, "layout", ()), dtype, device
 
 

@@ -1,4 +1,4 @@
-"""Errors from kernels' fault codes."""
+"""Errors of kernels' fault codes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tpgen.kernels.rows import RowIndex
 
 
 def fault_error(code: int, indices: Sequence[RowIndex]) -> Exception:
-    """Return the error of a fault code."""
+    """Error of a fault code."""
     if code < BEYOND:
         return BackendError("a kernel stopped: out of memory for scratch space; use smaller batches")
     index = indices[code - BEYOND]
@@ -21,7 +21,7 @@ def fault_error(code: int, indices: Sequence[RowIndex]) -> Exception:
 
 
 def fault_of(indices: Sequence[RowIndex]) -> int:
-    """Return the fault code of the first index out of range, or 0."""
+    """Fault code of the first index out of range, or 0."""
     return next((BEYOND + n for n, index in enumerate(indices) if index.check and not _in_range(index)), 0)
 
 

@@ -1,11 +1,7 @@
-r"""Operators of forms; derivatives of calls are calls again.
+"""Operators of forms: ``tpgen::form`` computes calls, ``tpgen::order`` sorts indices.
 
-The gradients of a form L, pulled back along cotangents :math:`c_s`, are the gradients of
-
-.. math:: \sum_s \langle c_s, \partial L/\partial s\rangle,
-
-a call at one more level (`tpgen.form.call`).  Kernels take calls of polynomials at any level, of products up to level
-one; other calls are sums of calls without levels.  ``tpgen::form`` computes calls, ``tpgen::order`` sorts indices.
+Kernels take calls of polynomials at any level, of products up to level one; other calls are sums of calls without
+levels.
 """
 
 from __future__ import annotations
@@ -49,7 +45,7 @@ class _Forms(Operator):
     training = True  # of the module that called last: which gradients' kernels are built beside that of a first call
 
     def evaluate(self, call: FormCall, keys: Any = None) -> list[Tensor]:
-        """Compute the opened slots by the dispatcher, at levels of ``keys``."""
+        """Compute the opened slots by the dispatcher."""
         return _form(*call.arguments()) if keys is None else _form.redispatch(keys, *call.arguments())
 
     def run(self, call: FormCall) -> list[Tensor]:
@@ -58,15 +54,16 @@ class _Forms(Operator):
         if not kernels.expands(call):
             return kernels.run(call)
         kernels.check(call)
-        found = _with_zeros(call, _run_without_levels(call))
+        found = _fill_with_zeros(call, _run_without_levels(call))
         return [x for x in found if x is not None]  # all that is opened has been given
 
     def empty_results(self, call: FormCall) -> list[Tensor]:
+        """Results without values."""
         signature, counts = kernels_of(call.description).check(call)
         return [call.tensors[0].new_empty(shape) for shape in signature.shapes(call.tensors, counts)]
 
     def build_ahead(self, call: FormCall, wanted: Sequence[bool]) -> None:
-        """Build kernels of a call and its wanted gradients; sort edges."""
+        """Build kernels of a call and wanted gradients; sort edges."""
         kernels, own = kernels_of(call.description), call.slots
         if own.levels or own.opened != (Slot("out"),):
             return
@@ -100,9 +97,9 @@ class _Forms(Operator):
     def push_forward(self, call: FormCall, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         """Compute tangents of results by one derivative call."""
         if all(t is None for t in tangents):
-            return _with_zeros(call, [None] * len(call.slots.opened))
+            return _fill_with_zeros(call, [None] * len(call.slots.opened))
         text = str(call.slots.pushed_forward([t is not None for t in tangents]))
-        return _with_zeros(
+        return _fill_with_zeros(
             call, self._run_derivative_call(call, text, [*call.tensors, *(t for t in tangents if t is not None)])
         )
 
@@ -121,17 +118,18 @@ class _Forms(Operator):
         return _run_without_levels(derived)
 
     def quick(self, call: FormCall) -> Sequence[Tensor]:
-        """Compute by C++, unrecorded; empty if C++ refuses the call."""
+        """Compute in C++, unrecorded; empty on refusal."""
         return kernels_of(call.description).quick(call)
 
     def asks_for_used_gradients(self, call: FormCall) -> bool:
-        """Whether the form is a polynomial, or its operands are large."""
+        """Whether the form is a polynomial, or operands are large."""
         if kernels_of(call.description).description.any_level:
             return True
         numbers = call.tensors[0].numel() + call.tensors[2].numel()
         return not isinstance(numbers, int) or numbers >= _WORTH_ASKING  # a symbol while torch traces
 
     def fold(self, size: int, dims: Sequence[int | None], call: FormCall) -> tuple[FormCall, Unfold]:
+        """Fold a vmap batch into rows."""
         return fold_batch(size, dims, call)
 
 
@@ -148,7 +146,7 @@ def _pulled_back_text(call: str, cotangents: tuple[bool, ...], wanted: tuple[boo
     return str(Call.parse(call).pulled_back(cotangents, wanted))
 
 
-def _with_zeros(call: FormCall, found: Sequence[Tensor | None]) -> list[Tensor | None]:
+def _fill_with_zeros(call: FormCall, found: Sequence[Tensor | None]) -> list[Tensor | None]:
     # None remains where no tensor tells a shape
     like = {slot.operand: x for slot, x in zip(call.slots.given, call.tensors, strict=True)}
     pairs = [(like.get(slot.operand), x) for slot, x in zip(call.slots.opened, found, strict=True)]
@@ -158,18 +156,20 @@ def _with_zeros(call: FormCall, found: Sequence[Tensor | None]) -> list[Tensor |
 # -- products: what has no kernel of its own ---------------------------------------------------------------------------
 
 
-class _Sum(NamedTuple):
-    """A call as a sum of calls without levels; ``fuses``: one kernel may compute the sum."""
+class _CallAsSum(NamedTuple):
+    """A call as a sum of calls without levels."""
 
     parts: tuple[CallPart, ...]
     fuses: bool
 
 
 @remembered("calls as sums of calls without levels")
-def _split_into_kernel_calls(text: str) -> _Sum:
+def _split_into_kernel_calls(text: str) -> _CallAsSum:
     call = Call.parse(text)
     parts, raised = level_free_parts(call, SLOTS), tuple(slot.operand for slot in call.given if slot.levels)
-    return _Sum(parts, len(parts) > 1 and call == raised_call(tuple(slot.operand for slot in call.opened), raised))
+    return _CallAsSum(
+        parts, len(parts) > 1 and call == raised_call(tuple(slot.operand for slot in call.opened), raised)
+    )
 
 
 @remembered("calls without levels in the place of derivatives")
@@ -213,10 +213,10 @@ def _compute_order(index: Tensor, owners: int, other: Tensor | None = None, othe
     return orders.orders_of(other, index, others, owners)
 
 
-def _order_shape(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
+def _empty_order(index: Tensor, owners: int, other: Tensor | None = None, others: int = 0) -> Tensor:
     more = 0 if other is None else others + 1 + other.shape[0]
     return index.new_empty(owners + 1 + index.shape[0] + more, dtype=torch.int64)
 
 
-define_function("order", _compute_order, _order_shape)
+define_function("order", _compute_order, _empty_order)
 share_equal_calls("order")

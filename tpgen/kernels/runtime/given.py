@@ -11,9 +11,9 @@ from tpgen.base.errors import InputError
 
 
 def given_numbers(name: str, x: Any, dtype: torch.dtype) -> Tensor:
-    """Return a tensor of a call; integers and booleans become ``dtype``, as PyTorch promotes.
+    """Return a call's tensor, with integers and booleans converted to ``dtype``.
 
-    Other floating dtypes and fx proxies stay.  Raises `InputError` for values that are no tensors.
+    Other dtypes and fx proxies stay.  Raises `InputError` for values that are no tensors.
 
     >>> given_numbers("x", torch.tensor([True, False]), torch.float64)
     tensor([1., 0.], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Calls that C++ launches on GPUs, and the memory of their row orders."""
+"""Calls that C++ launches on GPUs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ _CALLS = 32  # on parts of the same tensors, at most
 
 
 class _KnownCalls(NamedTuple):
-    """Calls whose indices are parts of the same tensor versions."""
-
     wholes: tuple[ref[Tensor], ...]
     versions: tuple[int, ...]
     # by rows and parts: indices in int64 where they are copies; orders, and which have one; the stream that knows
@@ -39,13 +37,13 @@ class Launched:
         self._seen: dict[tuple[int, ...], _KnownCalls] = {}  # by the tensors that indices are parts of
 
     def enter(self, number: int, call: Slots, signature: CallSignature, kernel: Any, like: Tensor) -> None:
-        """Register a C++ kernel, with the tensors that count rows of its indices."""
+        """Register a kernel that C++ launches."""
         counted = [shape.counts for _, shape in signature.given]
         places = tuple(counted.index(r.into) if r.into in counted else None for r in signature.rules)
         self._kernels[number, like.get_device()] = kernel, places
 
     def call(self, call: FormCall, entered: Sequence[tuple[int, int]], check: bool) -> Sequence[Tensor] | None:
-        """Launch a call and return the opened slots; empty for new indices, None for unknown kernels."""
+        """Launch a call; return opened slots, empty for new indices, None for unknown kernels."""
         # indices of a call before are found again in this one frame of Python: fifty take as long as the launch
         tensors, at, _, text, _, nodes, ordered = call
         device = tensors[0].get_device()
@@ -105,10 +103,10 @@ class Launched:
         made = run_native(self._native.form, call, entered, [*found[0].indices, *sorts], which)
         if made and stream is not None and key is not None:
             wide = [None if x is y else x for x, y in zip(found[0].indices, call.at, strict=True)]
-            self._remember(wholes, key, (wide, sorts, which, stream, _output_row_count(call, entered)))
+            self._remember_call(wholes, key, (wide, sorts, which, stream, _output_row_count(call, entered)))
         return made
 
-    def _remember(self, wholes: Sequence[Tensor], key: tuple, known: tuple) -> None:
+    def _remember_call(self, wholes: Sequence[Tensor], key: tuple, known: tuple) -> None:
         # facts last while the index tensors live unchanged
         place, versions = tuple(map(id, wholes)), tuple(x._version for x in wholes)
         seen = self._seen.get(place)

@@ -23,7 +23,7 @@ _ACCUMULATED = torch.float32.itemsize  # bfloat16 is stored only: sums and scrat
 # -- compiled C++ ------------------------------------------------------------------------------------------------------
 
 
-class _Index(ctypes.Structure):
+class _IndexStruct(ctypes.Structure):
     """``struct RowIndex`` of a kernel's text."""
 
     _fields_ = (("at", ctypes.c_void_p), ("size", ctypes.c_int64), ("how", ctypes.c_int64))
@@ -37,6 +37,7 @@ class CompiledKernel:
         self.address = build.address_of(self._function)
 
     def __call__(self, call: KernelCall) -> int:
+        """Run the kernel; return a fault, or 0."""
         arrays = _address_array(call.given), _address_array(call.opened), _index_structs(call.indices)
         return self._function(*map(ctypes.addressof, arrays), call.rows, call.channels)
 
@@ -47,11 +48,11 @@ def _address_array(tensors: Sequence[Tensor]) -> ctypes.Array:
 
 def _index_structs(indices: Sequence[RowIndex]) -> ctypes.Array:
     fields = [(0 if x.tensor is None else x.tensor.data_ptr(), x.size, x.flags) for x in indices]
-    return (_Index * len(fields))(*[_Index(*one) for one in fields])
+    return (_IndexStruct * len(fields))(*[_IndexStruct(*one) for one in fields])
 
 
 def source_of(spec: KernelSpec) -> Any:
-    """Generate the C++ of a kernel."""
+    """C++ of a kernel."""
     with no_collection():
         return spec.description.source(spec.call, spec.dtype, spec.rules)
 
@@ -60,7 +61,7 @@ def source_of(spec: KernelSpec) -> Any:
 
 
 def product_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
-    """Count the scratch bytes of a product kernel."""
+    """Scratch bytes of a product kernel."""
     placed = spec.description.placement(spec.call, spec.dtype, spec.rules)
     rows, number, owners = sizes.rows, max(4, spec.dtype.itemsize), sizes.owners(placed.owner)
     order = (owners + 1 + rows + 1) * _INDEX if placed.owner else 0
@@ -88,7 +89,7 @@ def _task_list_bytes(sizes: CallSizes, rows_of_task: int) -> int:
 
 
 def polynomial_bytes(spec: KernelSpec, sizes: CallSizes) -> int:
-    """Count the scratch bytes of a polynomial kernel."""
+    """Scratch bytes of a polynomial kernel."""
     placed = spec.description.placement(spec.call, spec.dtype)
     sums = sum(sizes.rows * placed.operands[slot].dim for slot in placed.channel_sums)
     scratch = max(1, sum(placed.scratch.values())) * placed.target.lanes * torch.get_num_threads()

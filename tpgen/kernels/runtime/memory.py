@@ -1,6 +1,6 @@
 """Reuse of memory of large results.
 
-``TPGEN_REUSE_MB`` limits the free bytes kept; 0 turns reuse off.
+``TPGEN_REUSE_MB`` limits free bytes kept; 0 turns reuse off.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def kept_bytes() -> int:
 
 
 def release() -> None:
-    """Return the `kept_bytes` to the system."""
+    """Give `kept_bytes` back to the system."""
     if made := built_runtime():
         made.release()
 
 
 @contextmanager
 def none_kept() -> Iterator[None]:
-    """Turn reuse off in the context, so that torch's allocator counts all results."""
+    """Turn reuse off in the context."""
     made = runtime()
     before = made.limit(0) if made else 0
     try:
@@ -54,7 +54,7 @@ watched(Watched("free pages for large results", kept_bytes, None, release, "B"))
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return an uninitialised tensor, on reused pages if large.
+    """Uninitialised tensor, on reused pages if large.
 
     >>> empty((3, 2), torch.float32).shape
     torch.Size([3, 2])

@@ -1,7 +1,4 @@
-r"""Kernel calls for users and modules.
-
-With :math:`L(x_1, x_2, w, g)` the form of a product, the product is :math:`\partial L/\partial g`.
-"""
+"""Kernel calls for users and modules."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ def kernel_product(
     """Compute the product of rows by a generated kernel.
 
     ``x1 (z, in1)``, ``x2 (z, in2)``, ``w (numel,)`` shared or ``(z, numel)``; the result is ``(z, out)``.  With int64
-    ``elements (z,)``, ``w`` is ``(elements, numel)``, and row n has the weights ``w[elements[n]]``.
+    ``elements (z,)``, ``w`` is ``(elements, numel)``, and row n has weights ``w[elements[n]]``.
 
     Computed in the widest operand dtype; differentiable to any order.  ``description`` comes from `describe`.  Raises
     `InputError` for tensors that do not fit, `BackendError` where no kernel can be built.
@@ -56,11 +53,11 @@ def kernel_product(
 
 
 def kernel_layer(x: Tensor, w: Tensor, elements: Tensor, description: str) -> Tensor:
-    """Compute a linear layer by a generated kernel; row n has the weights ``w[elements[n]]``.
+    """Compute a linear layer by a generated kernel; row n has weights ``w[elements[n]]``.
 
     ``x (rows, in)``, ``w (elements, numel)``, int64 ``elements (rows,)``; the result is ``(rows, out)``.
     Differentiable to any order.  ``description`` is of a plan with ``shared_weights="element"``.  Raises `InputError`
-    for tensors that do not fit, and an element without weights.
+    for tensors that do not fit, and elements without weights.
 
     >>> from tpgen.planner.linear import make_linear_plan
     >>> text = describe(make_linear_plan("2x0e", "3x0e", shared_weights="element"))
@@ -92,16 +89,15 @@ def kernel_conv(
     Args:
         x1: node features ``(nodes, in1)``.
         x2: edge attributes ``(edges, in2)``.
-        w: weights ``(numel,)`` shared or ``(edges, numel)``; None where the product has none.
+        w: weights ``(numel,)`` shared or ``(edges, numel)``; None for a product without weights.
         edge_src, edge_dst: rows of x1 and of the result for every edge, in any order; int64 or int32.
         num_nodes: rows of the result.
         description: string from `describe`.
-        elements: int64 row of w of each edge, where weights are ``(elements, numel)``.
+        elements: int64 row of w of each edge, for weights ``(elements, numel)``.
         paired: whether two edges share a row of w: of n rows, edge e takes row e, or e - n from edge n on.
 
-    A node's edges are summed in their order, for any number of threads.  Calls and derivatives check the indices,
-    unless the description has ``check_index=False``.  Raises `InputError` for tensors that do not fit and indices out
-    of range.
+    A node sums edges in order, for any number of threads.  Calls and derivatives check indices, unless the description
+    has ``check_index=False``.  Raises `InputError` for tensors that do not fit and indices out of range.
     """
     x1, x2, w = _in_common_dtype(x1, x2, w)
     _check_index("edge_src", edge_src)
@@ -132,8 +128,8 @@ def kernel_polynomial(tensors: Sequence[Tensor], index: Tensor | None, descripti
     """Compute the output ``(rows, out)`` of a polynomial by a generated kernel.
 
     ``tensors`` are inputs and weights in plan order; ``index`` is each row's element, for weights with elements.
-    Differentiable up to order 9.  ``description`` is the plan's JSON text, ``call`` its `forward_call` as text; both
-    must be made outside of compiled or traced code.
+    Differentiable up to order 9.  ``description`` is the plan's JSON text, ``call`` the text of `forward_call`; make
+    both outside of compiled or traced code.
     """
     dtype = next((x.dtype for x in tensors if isinstance(x, Tensor) and x.is_floating_point()), torch.float32)
     tensors = [given_numbers(f"tensors[{n}]", x, dtype) for n, x in enumerate(tensors)]

@@ -1,4 +1,4 @@
-"""Operand rows gathered by row rules, and gradients summed back."""
+"""Rows gathered by row rules, and gradients summed back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check_pairs(edges: int, pairs: int) -> None:
 
 
 def rows_of_edges(weights: Tensor, edges: int, axis: int = 0) -> Tensor:
-    """Return a row per edge: all rows of weights, then the first again.
+    """A row per edge: all rows of weights, then the first again.
 
     >>> rows_of_edges(torch.tensor([[1.0], [2.0]]), 3).flatten()
     tensor([1., 2., 1.])
@@ -27,7 +27,7 @@ def rows_of_edges(weights: Tensor, edges: int, axis: int = 0) -> Tensor:
 
 
 def sums_of_pairs(rows: Tensor, pairs: int, axis: int = 0) -> Tensor:
-    """Add edges' rows that share a row of weights: the transpose of `rows_of_edges`.
+    """Add rows of edges that share weights: the transpose of `rows_of_edges`.
 
     >>> sums_of_pairs(torch.tensor([[1.0], [2.0], [4.0]]), 2).flatten()
     tensor([5., 2.])
@@ -38,7 +38,7 @@ def sums_of_pairs(rows: Tensor, pairs: int, axis: int = 0) -> Tensor:
 
 
 def gather_by_rule(index: RowIndex, x: Tensor, rows: int) -> Tensor:
-    """Gather an operand row for each of a call's rows."""
+    """Gather an operand's row for each row of a call."""
     if index.rule.way == PAIRED:
         return rows_of_edges(x, rows)
     if index.tensor is None:  # one for all, or each its own

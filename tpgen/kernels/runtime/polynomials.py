@@ -1,4 +1,4 @@
-"""Polynomials as kernels compute them."""
+"""Polynomials for kernels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LARGEST = 100_000  # operations of a row: what takes g++ minutes is refused
 
 @dataclass(frozen=True)
 class PolynomialDescription:
-    """A polynomial as kernels compute it in any dtype."""
+    """A polynomial, for kernels of any dtype."""
 
     plan: Plan
     check_index: bool = True
@@ -44,13 +44,15 @@ class PolynomialDescription:
         return polynomial_of(self.plan)
 
     def calls(self, forces: bool = False) -> tuple[Call, ...]:
+        """Forward call and gradients; ``forces`` adds second derivatives."""
         return tuple(named_call(self.plan, name) for name in (POLYNOMIAL_CALLS if forces else POLYNOMIAL_CALLS[:2]))
 
     def places(self, _call: Call) -> int:
+        """Always 0: products alone have places."""
         return 0
 
     def sweep(self, call: Call) -> PolynomialSweep:
-        """Return a call's statements.  Raises `KernelError` above `LARGEST` operations per row."""
+        """A call's statements.  Raises `KernelError` above `LARGEST` operations per row."""
         sweep = self.statements(call)
         if sweep.operations > LARGEST:
             raise KernelError(
@@ -61,17 +63,19 @@ class PolynomialDescription:
         return sweep
 
     def statements(self, call: Call) -> PolynomialSweep:
-        """Return a call's statements, of any number."""
+        """A call's statements, of any number."""
         return make_polynomial_sweep(self.form, call, frozenset(o.name for o in self.plan.weights))
 
     def placement(self, call: Call, dtype: torch.dtype, rules: RowRules = ()) -> PolynomialPlacement:
+        """Place a call's values."""
         return PolynomialPlacement(self.plan, self.sweep(call), target(dtype))
 
     def source(self, call: Call, dtype: torch.dtype, rules: RowRules = ()) -> GeneratedSource:
+        """C++ of a call."""
         return generate_polynomial(self.placement(call, dtype))
 
     def read(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the slots that a call opens, and the given slots with levels; raises `PlanError` for unknown slots."""
+        """Opened slots, and given slots with levels, as text; `PlanError` for unknown slots."""
         names = [o.name for o in self.plan.operands]
         for slot in (*call.given, *call.opened):
             if slot.operand not in names or slot.levels & ~call.levels:
@@ -81,11 +85,12 @@ class PolynomialDescription:
         return tuple(map(str, call.opened)), tuple(str(slot) for slot in call.given if slot.levels)
 
     def parts(self, call: Call, rules: RowRules) -> tuple[Call, ...]:
+        """The call alone: one kernel computes a call."""
         self.read(call)
         return (call,)
 
     def shapes(self, rules: RowRules) -> dict[str, OperandShape]:
-        """Shapes of the operands' tensors.  Raises `InputError` for rules other than elements."""
+        """Tensor shape of each operand.  Raises `InputError` for rules other than elements."""
         if rules != (ELEMENTS,):
             raise InputError("edge_src and edge_dst are of convolutions: a polynomial takes an index of elements alone")
         return {
@@ -94,20 +99,22 @@ class PolynomialDescription:
         }
 
     def takes(self, _rule: RowRule, _dtype: torch.dtype) -> bool:
+        """True: kernels support the rule."""
         return True
 
     def rounds(self, call: Call, rules: RowRules) -> bool:
+        """False: sums of bfloat16 are float32."""
         return False
 
 
 @remembered("polynomials as kernels compute them")
 def describe_polynomial(plan: Plan) -> PolynomialDescription:
-    """Return a polynomial's kernel description, cached."""
+    """Kernel description of a polynomial, cached."""
     return PolynomialDescription(plan)
 
 
 def forward_call(plan: Plan) -> Call:
-    """Return the call that computes the output from inputs and weights."""
+    """Call that computes the output from inputs and weights."""
     return Call(tuple(Slot(o.name) for o in plan.operands if o.name != OUT), (Slot(OUT),))
 
 
@@ -115,7 +122,7 @@ POLYNOMIAL_CALLS = ("forward", "backward", "second")
 
 
 def named_call(plan: Plan, name: str) -> Call:
-    """Return the ``forward`` call, its ``backward`` (all gradients), the ``second`` (their gradients), or parse a call.
+    """The ``forward`` call, its ``backward`` (all gradients), the ``second`` (their gradients), or a parsed call.
 
     >>> from e3nn.o3 import Irreps
     >>> from tpgen.planner.plan import Operand

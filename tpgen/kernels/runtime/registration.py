@@ -42,7 +42,7 @@ _TRANSFORMS = "FuncTorchDynamicLayerFrontMode"
 
 
 def define(schema: str) -> None:
-    """Define an operator by its schema; Inductor passes dense tensors.
+    """Define an operator by schema.
 
     Raises `BackendError` if a deployed network defined the operator.
     """
@@ -67,7 +67,7 @@ class Differentiable(Generic[C]):
         raise NotImplementedError
 
     def constants(self, rest: tuple) -> int:
-        """Count the last tensors of a call, which have no derivative."""
+        """Number of last tensors, which have no derivative."""
         return 0
 
     def asks_for_used_gradients(self, call: C) -> bool:
@@ -77,11 +77,11 @@ class Differentiable(Generic[C]):
     def pull_back(
         self, call: C, cotangents: Sequence[Tensor | None], wanted: Sequence[bool]
     ) -> Sequence[Tensor | None]:
-        """Gradients of a call's tensors, without indices, for cotangents of results."""
+        """Gradients of a call's tensors, without indices, from cotangents of results."""
         raise NotImplementedError
 
     def push_forward(self, call: C, tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-        """Tangents of a call's results for tangents of tensors."""
+        """Tangents of a call's results from tangents of tensors."""
         raise NotImplementedError
 
 
@@ -89,17 +89,17 @@ class Operator(Differentiable[FormCall]):
     """A torch operator that evaluates, differentiates and batches calls."""
 
     def split(self, call: FormCall) -> tuple[tuple[Tensor, ...], tuple]:
-        """Split a call into tensors, which autograd sees, and other arguments."""
+        """Split a call into tensors and other arguments."""
         tensors, at, *rest = call
         return (*tensors, *at), (len(at), *rest)
 
     def call(self, tensors: Sequence[Any], rest: tuple) -> FormCall:
-        """Join tensors, the last being indices, and other arguments to a call."""
+        """Join tensors (indices last) and other arguments to a call."""
         count = len(tensors) - rest[0]
         return FormCall(tensors[:count], tensors[count:], *rest[1:])
 
     def constants(self, rest: tuple) -> int:
-        """Count the index tensors of a call."""
+        """Number of index tensors."""
         return rest[0]
 
     def evaluate(self, call: FormCall, keys: Any = None) -> list[Tensor]:
@@ -107,7 +107,7 @@ class Operator(Differentiable[FormCall]):
         raise NotImplementedError
 
     def run(self, call: FormCall) -> list[Tensor]:
-        """Compute the opened slots by a kernel, below transforms and modes."""
+        """Compute the opened slots by a kernel."""
         raise NotImplementedError
 
     def empty_results(self, call: FormCall) -> list[Tensor]:
@@ -115,15 +115,15 @@ class Operator(Differentiable[FormCall]):
         raise NotImplementedError
 
     def build_ahead(self, call: FormCall, wanted: Sequence[bool]) -> None:
-        """Build kernels of a call and of its wanted gradients."""
+        """Build kernels of a call and wanted gradients."""
         raise NotImplementedError
 
     def fold(self, size: int, dims: Sequence[int | None], call: FormCall) -> tuple[FormCall, Unfold]:
-        """Fold a batch into a call's rows; return the call and the function that unfolds results."""
+        """Fold a vmap batch into rows; return the call and a function that unfolds results."""
         raise NotImplementedError
 
     def quick(self, call: FormCall) -> Sequence[Tensor]:
-        """Return the opened slots from C++, unrecorded; empty if C++ refuses the call."""
+        """Opened slots from C++, unrecorded; empty if C++ refuses the call."""
         raise NotImplementedError
 
     def needs_grad(self, call: FormCall) -> bool:
@@ -136,7 +136,7 @@ class Operator(Differentiable[FormCall]):
     # -- by the shortest way -------------------------------------------------------------------------------------------
 
     def at_once(self, call: FormCall) -> Sequence[Tensor]:
-        """Compute the opened slots in C++ and record the call; empty if a transform or trace needs the dispatcher."""
+        """Compute in C++ and record; empty if a transform or trace needs the dispatcher."""
         if torch.compiler.is_compiling() or has_tangents():
             return ()
         made = self.quick(call)
@@ -152,7 +152,7 @@ class Operator(Differentiable[FormCall]):
     # -- levels of the dispatcher --------------------------------------------------------------------------------------
 
     def recorded(self, keys: Any, call: FormCall) -> list[Tensor]:
-        """Compute at the autograd level; record a call that requires gradients."""
+        """Compute at the autograd level, recorded if a tensor requires gradients."""
         records = torch.is_grad_enabled() and self.needs_grad(call)
         if not records and not has_tangents():
             return self.below_autograd(keys, (), call)
@@ -163,7 +163,7 @@ class Operator(Differentiable[FormCall]):
         return list(_Recorded.apply(self, made, rest, *tensors))
 
     def below_autograd(self, keys: Any, wanted: Sequence[bool], call: FormCall) -> list[Tensor]:
-        """Compute below autograd; also build the kernels of ``wanted`` gradients."""
+        """Compute below autograd; also build kernels of ``wanted`` gradients."""
         rest = keys & after_autograd
         if rest.highestPriorityTypeId() in KERNEL_KEYS:  # nothing in between: save a round through the dispatcher
             if any(wanted):
@@ -239,7 +239,7 @@ def define_function(name: str, compute: Callable[..., Tensor], shaped: Callable[
 
 
 class _Recorded(torch.autograd.Function):
-    """A call as autograd records it, with computed results ``made``."""
+    """Autograd node of a call with results ``made``."""
 
     @staticmethod
     def forward(
@@ -264,7 +264,7 @@ class _Recorded(torch.autograd.Function):
 
 
 def apply_of(function: Any) -> Callable[..., Any]:
-    """Return an autograd function's ``apply`` without torch.func's checks; speeds up its backward too."""
+    """An autograd function's ``apply``, without torch.func's checks."""
     call_backward_alone(function)
     return super(torch.autograd.Function, function).apply
 
@@ -273,7 +273,7 @@ record_call = apply_of(_Recorded)  # of what differentiates calls, results, all 
 
 
 class _Transformed(torch.autograd.Function):
-    """An operator under torch.func: nested grad, jvp and vmap."""
+    """Autograd node of a call under torch.func."""
 
     @staticmethod
     def forward(operator: Operator, rest: tuple, *tensors: Any) -> tuple[Tensor, ...]:
@@ -327,7 +327,7 @@ def add_results(total: Tensor, more: Tensor) -> Tensor:
 
 
 def asked_for(possible: Iterable[bool], nodes: Iterable[tuple[Any, int]]) -> list[bool]:
-    """Tell of each possible gradient whether the running backward uses it, by autograd nodes."""
+    """Whether the running backward uses each possible gradient."""
     return [yes and _backward_pass_reaches(node) for yes, (node, _) in zip(possible, nodes, strict=False)]
 
 

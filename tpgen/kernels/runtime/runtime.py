@@ -1,4 +1,4 @@
-"""Run kernels below autograd: check tensors, allocate results, call functions."""
+"""Kernel calls below autograd: check tensors, allocate results, run."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Kernels:
     # -- by the runtime in C++ -----------------------------------------------------------------------------------------
 
     def quick(self, call: FormCall) -> Sequence[Tensor]:
-        """Return the opened slots from C++; empty for unbuilt kernels, unusual calls and faults."""
+        """Opened slots from C++; empty for unbuilt kernels, unusual calls, faults."""
         tensors, at, _, text, rules, nodes, _ = call
         entered = self._entered.get((text, tensors[0].dtype, rules)) if tensors else None
         if entered is None or self._native is None or type(nodes) is not int:
@@ -128,10 +128,7 @@ class Kernels:
             self._launched.enter(number, call, self.signature(str(call), rules), kernel, like)
 
     def named(self, call: str, dtype: torch.dtype, rules: RowRules) -> int:
-        """Build a call's kernel; return the number by which compiled programs call the kernel.
-
-        Raises `KernelError` as `need`.
-        """
+        """Build a call's kernel; return the kernel's number for compiled programs."""
         self.need(call, dtype, rules)
         native, entered = runtime(), self._entered.get((call, dtype, rules), ())
         if native is None or len(entered) != 1:
@@ -139,10 +136,7 @@ class Kernels:
         return native.name(self._native_text(call, dtype, rules), entered[0][0])
 
     def need(self, call: str, dtype: torch.dtype, rules: RowRules) -> None:
-        """Build a call's kernels for a program that cannot use graphs.
-
-        Raises `KernelError` if a kernel of the form cannot be built.
-        """
+        """Build a call's kernels; raise `KernelError` on failure."""
         self._build_parallel(self.signature(call, rules).parts, dtype, rules, "cpu")
         if why := failure_of(self.description, dtype, "cpu"):
             raise KernelError(
@@ -154,7 +148,7 @@ class Kernels:
     # -- kernels -------------------------------------------------------------------------------------------------------
 
     def kernel(self, call: Slots, dtype: torch.dtype, rules: RowRules = (), device: str = "cpu") -> Kernel:
-        """Return a call's kernel for a dtype, row rules and device type, built at first."""
+        """Kernel of a call, built at first use."""
         key = (call, dtype, rules, device)
         found = self._kernels.get(key)
         if found is None:
@@ -206,7 +200,7 @@ class Kernels:
         return [partial(self.kernel, call, dtype, rules, device) for call in missing]
 
     def build_together(self, calls: Iterable[str], like: Tensor, rules: RowRules) -> None:
-        """Build the kernels of calls in parallel, for tensors like ``like``."""
+        """Build kernels of calls in parallel, for tensors like ``like``."""
         dtype, device, calls = like.dtype, like.device.type, tuple(calls)
         built = calls, dtype, rules, like.get_device()
         if built in self._ahead or dtype not in DTYPES or target_of(device) is None or not self.description.live:
@@ -233,7 +227,7 @@ class Kernels:
         return True
 
     def sort_together(self, call: FormCall) -> None:
-        """Sort edges by both ends at once, for kernels that take sorted edges."""
+        """Sort edges by both ends, if kernels take sorted edges."""
         x1 = call.tensors[0]
         target = target_of(x1.device.type)
         if target is None or not target.sorts or call.rules != EDGES or not x1.dim():
@@ -258,7 +252,7 @@ class Kernels:
         return found
 
     def expands(self, call: FormCall) -> bool:
-        """Whether a call has no kernel: a sum of calls without levels."""
+        """Whether a sum of calls without levels computes a call."""
         if self.description.any_level or not call.slots.levels:
             return False
         return not (call.tensors and self.fuses(call.tensors[0].dtype, call.tensors[0].device.type))
@@ -271,7 +265,7 @@ class Kernels:
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def signature(self, text: str, rules: RowRules) -> CallSignature:
-        """Return a call's signature, cached.  Raises `PlanError` or `InputError` for invalid calls."""
+        """Signature of a call, cached."""
         found = self._signatures.get((text, rules))
         if found is None:
             made = CallSignature(self.description, Slots.parse(text), rules)
@@ -279,14 +273,14 @@ class Kernels:
         return found
 
     def check(self, call: FormCall) -> tuple[CallSignature, Counts]:
-        """Return a call's signature and axis counts.  Raises `InputError` for tensors that do not fit."""
+        """Check a call's tensors; return signature and axis counts."""
         signature = self.signature(call.call, call.rules)
         counts = signature.sizes(call)
         signature.check_kinds(call, counts[ROWS])
         return signature, counts
 
     def run(self, call: FormCall) -> list[Tensor]:
-        """Compute a call's opened slots."""
+        """Compute the opened slots."""
         return list(self.quick(call)) or self._run(call)
 
     def _run(self, call: FormCall) -> list[Tensor]:
@@ -305,7 +299,7 @@ class Kernels:
             return [x.zero_() for x in results]
         kernels = self._build_parallel(signature.parts, dtype, rules, device)
         torch.get_num_threads()  # a Python thread learns torch's setting when it first asks
-        given = dict(zip(signature.call.given, map(_dense, call.tensors), strict=True))
+        given = dict(zip(signature.call.given, map(_as_contiguous, call.tensors), strict=True))
         made = dict(zip(signature.call.opened, results, strict=True))
         indices = self.indices(call, counts)
         for part, kernel in zip(signature.parts, kernels, strict=True):
@@ -321,11 +315,11 @@ class Kernels:
         return results
 
     def indices(self, call: FormCall, counts: Counts) -> tuple[RowIndex, ...]:
-        """Return a call's indices for kernels: dense, with target row counts."""
+        """Indices for kernels: dense, with row counts."""
         check = self.description.check_index
         return tuple(
             index._replace(
-                tensor=None if index.tensor is None else _dense(index.tensor),
+                tensor=None if index.tensor is None else _as_contiguous(index.tensor),
                 size=counts.get(index.rule.into, 0),
                 check=index.rule.checked(check),
             )
@@ -335,14 +329,14 @@ class Kernels:
     # -- rules that no kernel takes ------------------------------------------------------------------------------------
 
     def unsupported_rules(self, rules: RowRules, dtype: torch.dtype, device: str) -> RowRules:
-        """Return the row rules that a device's kernels do not support."""
+        """Row rules that a device's kernels do not support."""
         # rows are gathered before such a kernel, and results summed after
         target = target_of(device)
         taken = () if target is None else target.takes(self.description, rules)
         return tuple(rule for rule in rules if rule not in taken or not self.description.takes(rule, dtype))
 
     def by_row(self, rules: RowRules) -> str:
-        """Return the description with weights per row, in place of ``rules``."""
+        """Description with weights per row, in place of ``rules``."""
         return self.product.per_row if ELEMENTS in rules else self._text
 
     def _run_without_unsupported_rules(
@@ -386,11 +380,11 @@ def _need_target(device: str) -> KernelTarget:
     return target
 
 
-def _dense(x: Tensor) -> Tensor:
+def _as_contiguous(x: Tensor) -> Tensor:
     return x if x.is_contiguous() else x.contiguous()
 
 
 @remembered("kernels of forms, by description")
 def kernels_of(description: str) -> Kernels:
-    """Return a description's kernels, cached."""
+    """Kernels of a description, cached."""
     return Kernels(description)

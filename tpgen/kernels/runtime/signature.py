@@ -1,4 +1,4 @@
-"""Tensors of a call, checked at every call."""
+"""Tensors of a call, checked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Given(NamedTuple):
 
 
 class CallSignature:
-    """Given and opened tensors of a call.  Raises `PlanError` or `InputError` for unknown slots."""
+    """Given and opened tensors of a call."""
 
     def __init__(self, description: AnyDescription, call: Call, rules: RowRules) -> None:
         self.parts = description.parts(call, rules)
@@ -49,7 +49,7 @@ class CallSignature:
         self.opened = tuple((first.get(slot.operand), shapes[slot.operand]) for slot in call.opened)
 
     def sizes(self, call: FormCall) -> Counts:
-        """Return the size of each counted axis.  Raises `InputError` for tensors that do not fit."""
+        """Size of each counted axis.  Raises `InputError` for tensors that do not fit."""
         tensors = call.tensors
         if len(self.given) != len(tensors):
             raise InputError(f"call {str(self.call)[:60]!r} is given {len(self.given)} tensors, got {len(tensors)}")
@@ -63,7 +63,7 @@ class CallSignature:
         return counts
 
     def shapes(self, tensors: Sequence[Tensor], counts: Counts) -> list[tuple[int, ...]]:
-        """Shapes of opened slots: of the same operand's given tensor, else flat rows."""
+        """Shapes of the opened slots' tensors."""
         return [
             (counts[shape.counts], shape.dim * (counts["channels"] if shape.channels else 1))
             if given is None
@@ -178,7 +178,7 @@ Fields = tuple[int, ...]
 
 
 class NativeFields(NamedTuple):
-    """A call's fields for C++: ``struct Given``, ``Opened`` and ``Rule``."""
+    """A call's ``struct Given``, ``Opened`` and ``Rule`` for C++."""
 
     given: Sequence[Fields]
     opened: Sequence[Fields]

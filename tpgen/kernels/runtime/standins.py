@@ -1,4 +1,4 @@
-"""PyTorch operations in place of kernels that cannot be built."""
+"""PyTorch operations in place of kernels."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ from tpgen.planner.plan import SHARED, Operand
 
 
 def product_standin(spec: KernelSpec) -> Kernel:
-    """Return a product's kernel in PyTorch: an einsum per path."""
+    """A product's kernel in PyTorch: an einsum per path."""
     form = spec.description.form
     rows = tuple(replace(o, rows=o.rows if o.rows == SHARED else ROW) for o in form.operands)
     form = replace(form, operands=rows)
     parts, names = level_free_parts(spec.call, SLOTS), [slot.operand for slot in spec.call.given]
 
     def run_in_pytorch(call: KernelCall) -> int:
-        """Compute a call's opened tensors in place, by PyTorch; return a fault, 0 for none."""
+        """Compute opened tensors in place; return a fault, or 0."""
         if fault := fault_of(call.indices):
             return fault
         own = {index.rule.operand: index for index in call.indices}
         # nothing reads one without numbers, and it may have no rows
         given = [
-            gather_by_rule(own[name], _widened(x), call.rows) if name in own and x.shape[-1] else _widened(x)
+            gather_by_rule(own[name], _bfloat16_as_float32(x), call.rows)
+            if name in own and x.shape[-1]
+            else _bfloat16_as_float32(x)
             for name, x in zip(names, call.given, strict=True)
         ]
         evaluate = partial(_opened_by_einsums, form, call.rows)
@@ -94,7 +96,7 @@ def _einsum_operand(
     return x.narrow(-1, start, stop - start).reshape(*(x.shape[:1] if own.row else ()), *c.shape(factor.letters))
 
 
-def _widened(x: Tensor) -> Tensor:
+def _bfloat16_as_float32(x: Tensor) -> Tensor:
     return x.float() if x.dtype == torch.bfloat16 else x
 
 
@@ -104,11 +106,11 @@ _Extent = tuple[int, int, int]  # rows (or elements), components, channels
 
 
 def polynomial_standin(spec: KernelSpec) -> Kernel:
-    """Return a polynomial's kernel in PyTorch: its sweep, statement by statement."""
+    """A polynomial's kernel in PyTorch, statement by statement."""
     plan, slots = spec.description.plan, spec.call
 
     def run_in_pytorch(call: KernelCall) -> int:
-        """Compute a call's opened tensors in place, by PyTorch; return a fault, 0 for none."""
+        """Compute opened tensors in place; return a fault, or 0."""
         index, like = call.indices[0].tensor, call.given[0]
         if fault := fault_of(call.indices):
             return fault
@@ -116,7 +118,10 @@ def polynomial_standin(spec: KernelSpec) -> Kernel:
             every = torch.arange(call.rows, device=like.device)
             index = every if call.elements == call.rows else torch.zeros_like(every)
         pairs = zip(slots.given, call.given, strict=True)
-        tensors = {str(slot): _by_row_component_channel(plan.operand(slot.operand), _widened(x)) for slot, x in pairs}
+        tensors = {
+            str(slot): _by_row_component_channel(plan.operand(slot.operand), _bfloat16_as_float32(x))
+            for slot, x in pairs
+        }
         results = [plan.operand(slot.operand) for slot in slots.opened]
         shapes = {str(slot): _slot_extent(o, call) for slot, o in zip(slots.opened, results, strict=True)}
         found = run_polynomial_sweep(spec.description.statements(slots), tensors, shapes, index)
@@ -131,10 +136,9 @@ def polynomial_standin(spec: KernelSpec) -> Kernel:
 def run_polynomial_sweep(
     sweep: PolynomialSweep, given: Mapping[str, Tensor], shapes: Mapping[str, _Extent], index: Tensor
 ) -> dict[str, Tensor]:
-    """Run a sweep; return the opened slots by name, in the requested ``shapes``.
+    """Run a sweep; return opened slots by name, in ``shapes``.
 
-    ``given`` are ``[row, component, channel]`` by slot, or ``[element, component, channel]`` for weights; ``index`` is
-    each row's element.
+    ``given`` are ``[row or element, component, channel]`` by slot; ``index`` is each row's element.
     """
     weights = {v.operand for v in reads(sweep.prologue) | reads(sweep.epilogue) if isinstance(v, Component)}
     rows = {slot: x[index] if slot in weights else x for slot, x in given.items()}

@@ -32,7 +32,7 @@ _COMFORTABLE = 8_000
 
 @dataclass(frozen=True)
 class KernelTarget:
-    """A device type's kernels: obstacles, loading, text, scratch bytes."""
+    """Kernels of a device type."""
 
     device: str  # the type of the tensors that it is taken for
     about: str
@@ -60,7 +60,7 @@ class KernelTarget:
 
 @cache
 def target_of(device: str) -> KernelTarget | None:
-    """Return a device type's target, or None."""
+    """Target of a device type, or None."""
     return next((t for t in KERNEL_TARGETS.values() if t.device == device), None)
 
 
@@ -96,7 +96,7 @@ def kernel_supported(
 def why_no_kernel(
     plan: Plan, layout: str | tuple[str, ...], dtype: torch.dtype, device: torch.device | str
 ) -> str | None:
-    """Why ``auto`` takes no kernel (unsupported, or slower than a graph), or None."""
+    """Why ``auto`` takes no kernel (unsupported, or slower), or None."""
     reason = kernel_supported(plan, layout, dtype, device)
     target = target_of(torch.device(device).type)
     if reason or target is None:
@@ -105,7 +105,7 @@ def why_no_kernel(
 
 
 def kernel_target(dtype: torch.dtype, device: torch.device | str) -> KernelTarget | str:
-    """Return the target for a dtype and device, or the reason why none exists."""
+    """Target of a dtype and device, or why none exists."""
     kind = torch.device(device).type
     target = target_of(kind)
     if target is None:
@@ -116,7 +116,7 @@ def kernel_target(dtype: torch.dtype, device: torch.device | str) -> KernelTarge
 
 
 def obstacle_of(target: KernelTarget, spec: KernelSpec, device: torch.device) -> str | None:
-    """Why a target has no kernel for a call on a device, or None; cached by chip."""
+    """Why a target has no kernel for a call, or None."""
     return _obstacle(target.obstacle, spec, target.chip(device))
 
 

@@ -1,4 +1,4 @@
-"""Equal operator calls, merged while a graph is traced."""
+"""Equal operator calls, merged in traced graphs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tpgen.kernels.runtime.registration import library
 
 
 def share_equal_calls(name: str) -> None:
-    """Let traced graphs call an operator once for equal arguments, which alone decide its result."""
+    """Call an operator once for equal arguments in traced graphs."""
     # Inductor merges equal calls only in graphs with gradients: else every layer would sort the same edges
     mode = getattr(_torch, "TracingMode", None)
     if mode is not None:
@@ -31,11 +31,11 @@ def _call_or_reuse_equal_node(mode: Any, operator: Any, types: Any, args: tuple[
 
 
 def _equal_call(graph: Any, operator: Any, given: list[Any]) -> Any:
-    """Return the first node that calls an operator on equal arguments, with no write since, or None."""
+    """Node that calls an operator on equal arguments, or None."""
     first, known, calls = dict[Any, Any](), dict[Any, Any](), list[Any]()
     for node in graph.nodes:
         first[node] = node
-        if _writes(node):
+        if _node_writes(node):
             known.clear()
             calls.clear()
             first = {one: one for one in first}  # those that held the same may differ now
@@ -48,7 +48,7 @@ def _equal_call(graph: Any, operator: Any, given: list[Any]) -> Any:
     return next(same, None)
 
 
-def _writes(node: Any) -> bool:
+def _node_writes(node: Any) -> bool:
     return getattr(getattr(node.target, "_schema", None), "is_mutable", False)
 
 

@@ -1,4 +1,4 @@
-"""Kernels built ahead of use; CUDA kernels need no GPU."""
+"""Kernels built ahead of use."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def warm(
 ) -> int:
     """Build the C++ kernels of plans in parallel, forward and backward; return their number.
 
-    ``forces`` adds kernels for training on input gradients; ``convolution`` builds for `TensorProductConv`.  A product
-    without paths has no kernel.  Raises `BackendError` without a working compiler.
+    ``forces`` adds kernels for training on input gradients; ``convolution`` builds for `TensorProductConv`.  Raises
+    `BackendError` without a working compiler.
     """
     target, wanted = KERNEL_TARGETS["cpp"], tuple(dtypes)
     texts = [
@@ -54,7 +54,7 @@ def warm_cuda(
     convolution: bool = False,
     forces: bool = False,
 ) -> int:
-    """Build CUDA kernels of a plan for compute capabilities (80 is 8.0), as `warm`.
+    """Build CUDA kernels of a plan for compute capabilities (80 is 8.0), without a GPU, as `warm`.
 
     Raises `BackendError` without an NVRTC for the capabilities, and for products without kernel; `EmitError` for a row
     that does not fit.

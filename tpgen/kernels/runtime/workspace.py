@@ -14,7 +14,7 @@ from tpgen.kernels.runtime.targets import target_of
 
 
 def call_workspace(call: FormCall) -> int:
-    """Count a call's scratch bytes, copies of operands included.
+    """Scratch bytes of a call, copies of operands included.
 
     >>> from tpgen.kernels.runtime.description import describe
     >>> from tpgen.planner.product import make_plan

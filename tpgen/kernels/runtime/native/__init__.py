@@ -1,1 +1,1 @@
-"""Kernel calls without Python: C++ operators on libtorch's stable functions."""
+"""Kernel calls without Python."""

@@ -1,4 +1,4 @@
-"""C++ functions that Python calls with addresses of checked tensors."""
+"""C++ functions on addresses of tensors."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ _ARGUMENTS = {"p": ctypes.c_void_p, "i": ctypes.c_int64}  # an address, a number
 
 @cache
 def native_function(name: str, entry: str, arguments: str, holds_gil: bool = False) -> Any:
-    """Compile a function ``entry`` of header ``name`` that returns int64; None without a compiler.
+    """Compile function ``entry`` of header ``name``, which returns int64; None without a compiler.
 
-    ``arguments`` has a letter per argument: ``p`` address, ``i`` int64.  Functions that read Python objects hold the
-    GIL.
+    ``arguments`` has a letter per argument: ``p`` address, ``i`` int64.
     """
     here = Path(__file__).parent
     texts = [read_header(here.parents[1] / "cpp" / "system.h"), read_header(here / f"{name}.h")]

@@ -1,7 +1,4 @@
-"""Whether Python objects still have the same parts, checked in one C++ call.
-
-A dict's names are compared after a change of the dict; other parts are words in memory.
-"""
+"""Whether Python objects kept their parts, in one C++ call."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ ABSENT = Absent.ABSENT
 
 
 class WatchedNames(NamedTuple):
-    """A dict with names and their values; ``whole``: no other names, same order."""
+    """A dict with names and values; ``whole``: no other names, same order."""
 
     table: dict[Any, Any]
     names: Sequence[Any]
@@ -40,12 +37,12 @@ class WatchedNames(NamedTuple):
 
 
 def compares() -> bool:
-    """Whether `make_identity_test` works, which needs a compiler."""
+    """Whether a compiler makes `make_identity_test` work."""
     return _identity_method() is not None
 
 
 def by_table(places: Iterable[tuple[dict[Any, Any], Any]]) -> list[tuple[dict[Any, Any], list[Any]]]:
-    """Group names by dict."""
+    """Group (dict, name) pairs by dict."""
     found: dict[int, tuple[dict[Any, Any], list[Any]]] = {}
     for table, name in places:
         found.setdefault(id(table), (table, []))[1].append(name)
@@ -60,7 +57,7 @@ def names_now(tables: Iterable[tuple[dict[Any, Any], list[Any]]]) -> list[Watche
 def make_identity_test(words: Sequence[Word], tables: Sequence[WatchedNames]) -> Callable[[], bool] | None:
     """Return a function that tells whether words and names hold the same objects; None without a compiler.
 
-    The function may return False after a change of order, or of the identity of equal names.
+    The function may return False after a change of order, or of equal names.
 
     >>> table = {"a": 1}
     >>> stands = make_identity_test([], [WatchedNames(table, ["a", "b"], [1, ABSENT])])
@@ -125,15 +122,15 @@ def _identity_method() -> _Method | None:
     )
     if stands is None or use is None:
         return None
-    use(*map(_address, (getattr(ctypes.pythonapi, name) for name in _FUNCTIONS)))
-    return _Method(b"stands", _address(stands), _WITHOUT_ARGUMENTS, None)
+    use(*map(_function_address, (getattr(ctypes.pythonapi, name) for name in _FUNCTIONS)))
+    return _Method(b"stands", _function_address(stands), _WITHOUT_ARGUMENTS, None)
 
 
-def _in_header(entry: str, arguments: str) -> Any:
+def _identity_function(entry: str, arguments: str) -> Any:
     return native_function("identity", entry, arguments)
 
 
-def _address(function: Any) -> int | None:
+def _function_address(function: Any) -> int | None:
     return ctypes.cast(function, ctypes.c_void_p).value
 
 
@@ -149,7 +146,7 @@ def _dict_watcher() -> int:
     # -1 where Python gives no watcher
     if sys.version_info < (3, 12):
         return -1
-    told = _in_header("tpgen_dict_changes", "ippp")
+    told = _identity_function("tpgen_dict_changes", "ippp")
     with suppress(RuntimeError):  # all eight are taken
-        return ctypes.pythonapi.PyDict_AddWatcher(ctypes.c_void_p(_address(told)))
+        return ctypes.pythonapi.PyDict_AddWatcher(ctypes.c_void_p(_function_address(told)))
     return -1

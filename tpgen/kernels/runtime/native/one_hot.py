@@ -11,7 +11,7 @@ _ENTRIES = {torch.float32: "tpgen_one_hot_float32", torch.float64: "tpgen_one_ho
 
 
 def find_ones(y: Tensor) -> Tensor | None:
-    """Return each row's column of 1, int64 ``(rows,)``; None unless all rows are one-hot.
+    """Column of 1 in each row, int64 ``(rows,)``; None unless all rows are one-hot.
 
     ``y (rows, columns)`` is on the CPU.
 
@@ -28,5 +28,5 @@ def find_ones(y: Tensor) -> Tensor | None:
 
 
 def is_one_hot(y: Tensor) -> bool:
-    """Whether every row is 1 at one place and 0 elsewhere."""
+    """Whether every row is 1 at one place, else 0."""
     return bool((y.amax(1) == 1).all() & (y.count_nonzero() == len(y)))

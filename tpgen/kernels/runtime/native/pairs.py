@@ -14,10 +14,9 @@ _ENTRIES = {torch.float32: "tpgen_pairs_float32", torch.float64: "tpgen_pairs_fl
 
 @dataclass(frozen=True, eq=False)
 class EdgePairs:
-    """Numbers of edges, equal for both edges of a pair; pairs come first.
+    """A number for each edge, equal for both edges of a pair; pairs come first.
 
-    ``order`` holds one edge of each number, then the pairs' other edges; ``place`` is each edge's position in
-    ``order``.
+    ``order`` holds one edge of each number, then the pairs' other edges; ``place`` is an edge's position in ``order``.
     """
 
     order: Tensor
@@ -29,14 +28,15 @@ class EdgePairs:
 
     @property
     def numbers(self) -> int:
+        """Count of distinct numbers."""
         return self.first.shape[0]
 
 
 def find_pairs(edge_index: Tensor, vectors: Tensor, rows: Tensor) -> EdgePairs | None:
-    """Find the pairs among edges; None without a compiler.
+    """Find pairs of edges; None without a compiler.
 
     A pair joins the same nodes in both directions, with ``vectors (edges, 3)`` that are exact negatives and ``rows``
-    that are equal to the last bit.  An edge is in one pair at most.  Tensors are on the CPU.
+    equal to the last bit.  An edge is in one pair at most.  Tensors are on the CPU.
 
     >>> found = find_pairs(
     ...     torch.tensor([[0, 1, 1], [1, 2, 0]]),

@@ -1,8 +1,8 @@
 """The C++ runtime: operators, and tables of built kernels.
 
-``tpgen_native::form`` runs kernels that Python has built, on fitting tensors of the CPU or one GPU, without tracer,
-transform or mode.  For other calls and faults the operator returns nothing, and Python runs the call or raises.
-``form.few`` takes few tensors without lists; ``form.named``, for compiled programs, raises at faults.
+``tpgen_native::form`` runs built kernels on fitting tensors of the CPU or one GPU, without tracer, transform or mode.
+For other calls and faults the operator returns nothing, and Python takes over.  ``form.few`` takes few tensors without
+lists; ``form.named``, for compiled programs, raises at faults.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Runtime:
         return bool(self._launches)
 
     def name(self, text: str, number: int) -> int:
-        """Register a call for compiled programs; return its number, a hash of ``text``."""
+        """Register a call for compiled programs; return the number, a hash of ``text``."""
         name = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
         with self._guard.lock:
             self._library.tpgen_name(name, number)
@@ -94,7 +94,7 @@ class Runtime:
         opened: Sequence[Sequence[int]],
         rules: Sequence[Sequence[int]],
     ) -> int:
-        """Return the number of a call, entered at first, or `NO_NUMBER`.
+        """Number of a call, entered at first, or `NO_NUMBER`.
 
         ``text`` identifies the call; ``given``, ``opened`` and ``rules`` are `NativeFields`; ``places`` are opened
         operands as bits.
@@ -108,7 +108,7 @@ class Runtime:
             return self._numbers[text]
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
-        """Return an uninitialised tensor on reused pages, or None without memory."""
+        """Uninitialised tensor on reused pages, or None without memory."""
         if not _TAKE or dtype not in _DTYPES:
             return None
         sizes = (ctypes.c_int64 * len(shape))(*shape)
@@ -120,7 +120,7 @@ class Runtime:
         return int(self._library.tpgen_memory_kept())
 
     def release(self) -> None:
-        """Return kept bytes to the system."""
+        """Give kept bytes back to the system."""
         self._library.tpgen_memory_release()
 
     def limit(self, size: int) -> int:
@@ -128,11 +128,11 @@ class Runtime:
         return int(self._library.tpgen_memory_limit(size))
 
     def after_fork(self) -> None:
-        """Free the memory's lock in a forked process."""
+        """Free the lock of kept memory in a forked process."""
         self._library.tpgen_memory_after_fork()
 
     def set_kernel(self, form: int, address: int) -> None:
-        """Enter a call's kernel."""
+        """Enter the address of a call's kernel."""
         self._library.tpgen_set_kernel(form, address)
 
     def set_launch(self, form: int, device: int, launch: Sequence[int]) -> None:
@@ -154,7 +154,7 @@ def memory_limit() -> int | None:
 
 
 def built_runtime() -> Runtime | None:
-    """Return the runtime if built."""
+    """The runtime if built, else None."""
     return _runtime() if _runtime.cache_info().currsize else None
 
 
@@ -172,7 +172,7 @@ _guard = ForkedLock()  # kernels are built side by side, and the first of them a
 
 
 def runtime() -> Runtime | None:
-    """Return the runtime, built at first; None with TPGEN_NATIVE=0, or after a failure, which warns."""
+    """The runtime, built at first; None with TPGEN_NATIVE=0, or after a failure, which warns."""
     with _guard.lock:
         return _runtime()
 

@@ -12,7 +12,7 @@ _COMMON = ("torch", "memory", "form")  # each needs those before it
 
 @cache
 def process_text() -> str:
-    """Source of a process's runtime, with its torch version.
+    """Source of this process's runtime.
 
     >>> "tpgen_register" in process_text()
     True
@@ -21,7 +21,7 @@ def process_text() -> str:
 
 
 def deployed_text(table: str) -> str:
-    """Source of a runtime without Python, with a table of kernels.
+    """Source of a runtime without Python, with a kernel ``table``.
 
     >>> "none of it" in deployed_text("// none of it")
     True

@@ -1,4 +1,4 @@
-"""Addresses of memory words that change when a Python object changes, probed on known objects."""
+"""Memory words that change when a Python object changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FUNCTION = ("__code__", "__defaults__", "__kwdefaults__")
 
 
 class Word(NamedTuple):
-    """A memory word: address, present value, and the objects pointed to."""
+    """A memory word: address, present value, objects pointed to."""
 
     address: int
     value: int
@@ -25,12 +25,12 @@ class Word(NamedTuple):
 
 
 def class_word(x: Any) -> Word | None:
-    """Find the pointer from an object to its class."""
+    """Pointer from an object to its class."""
     return _word_that_points_to(x, _class_offset(), type(x))
 
 
 def dict_word(x: Any) -> Word | None:
-    """Find the pointer from an object to its dict."""
+    """Pointer from an object to its dict."""
     held = object.__getattribute__(x, "__dict__")
     if _read_word(id(x) - _BEFORE) == id(held):  # where classes of Python's have it from 3.11 on
         return Word(id(x) - _BEFORE, id(held), held)
@@ -39,12 +39,12 @@ def dict_word(x: Any) -> Word | None:
 
 
 def bases_word(kind: type) -> Word | None:
-    """Find the pointer from a class to its ``__mro__``."""
+    """Pointer from a class to its ``__mro__``."""
     return _word_that_points_to(kind, _bases_offset(), kind.__mro__)
 
 
 def function_words(function: FunctionType) -> list[Word] | None:
-    """Find the pointers from a function to its code and defaults."""
+    """Pointers from a function to code and defaults."""
     found = [
         _word_that_points_to(function, at, getattr(function, name))
         for name, at in zip(_FUNCTION, _function_offsets(), strict=True)
@@ -53,7 +53,7 @@ def function_words(function: FunctionType) -> list[Word] | None:
 
 
 def cell_words(cell: CellType) -> list[Word] | None:
-    """Find the pointer from a closure's cell to its content."""
+    """Pointer from a closure's cell to the content."""
     try:
         content = cell.cell_contents
     except ValueError:  # nothing has been written into it yet
@@ -62,20 +62,20 @@ def cell_words(cell: CellType) -> list[Word] | None:
 
 
 def list_words(x: list[Any]) -> list[Word] | None:
-    """Find a list's length and item words; an item may be read only while earlier words are unchanged."""
+    """Words of a list's length and items; read an item only while earlier words are unchanged."""
     if not _can_read_list_heads():
         return None
-    size, items = (Word(at, _read_word(at)) for at in _list_head(x))
+    size, items = (Word(at, _read_word(at)) for at in _list_head_addresses(x))
     return [size, items, *(Word(items.value + n * _SIZE, id(item), item) for n, item in enumerate(x))]
 
 
 def order_words(x: OrderedDict[Any, Any]) -> list[Word] | None:
-    """Find the words of an ordered dict that change with its order."""
-    return [Word(at, _read_word(at)) for at in _behind_dict(x)] if _can_read_dict_order() else None
+    """Words of an ordered dict that change with the order."""
+    return [Word(at, _read_word(at)) for at in _order_addresses(x)] if _can_read_dict_order() else None
 
 
 def slot_words(x: Any, values: Sequence[Any]) -> list[Word] | None:
-    """Find all words of an object of plain Python classes, whose slots hold ``values``."""
+    """Words of an object of plain Python classes, whose slots hold ``values``."""
     begin, kept = _class_offset(), (type(x), *values)
     if begin is None or not all(kind.__flags__ & _OF_PYTHON for kind in type(x).__mro__[:-1]):
         return None
@@ -88,7 +88,7 @@ def version_address(table: dict[Any, Any]) -> int | None:
 
 
 def shared_words(table: dict[Any, Any], values: Iterable[Any]) -> list[Word] | None:
-    """Find the words by which an object holds ``values`` of its dict, from Python 3.13 on.
+    """Words by which an object holds ``values`` of its dict, from Python 3.13 on.
 
     Empty for a dict with its own values; None for an unknown layout.
     """
@@ -158,14 +158,14 @@ def _cell_offset() -> int | None:
     return _offset_of_pointer_to(CellType(content), content)
 
 
-def _list_head(x: list[Any]) -> tuple[int, int]:
+def _list_head_addresses(x: list[Any]) -> tuple[int, int]:
     return id(x) + 2 * _SIZE, id(x) + 3 * _SIZE
 
 
 @cache
 def _can_read_list_heads() -> bool:
     for probe in ([object()] * 3, [object()] * 7):
-        size, items = _list_head(probe)
+        size, items = _list_head_addresses(probe)
         if _read_word(size) != len(probe) or any(
             _read_word(_read_word(items) + n * _SIZE) != id(x) for n, x in enumerate(probe)
         ):
@@ -198,7 +198,7 @@ def _can_read_inline_values() -> bool:
     return True
 
 
-def _behind_dict(x: OrderedDict[Any, Any]) -> range:
+def _order_addresses(x: OrderedDict[Any, Any]) -> range:
     return range(id(x) + dict.__basicsize__, id(x) + OrderedDict.__basicsize__, _SIZE)
 
 
@@ -206,7 +206,7 @@ def _behind_dict(x: OrderedDict[Any, Any]) -> range:
 def _can_read_dict_order() -> bool:
     table, seen = OrderedDict(a=1, b=2), set()
     for n in range(4):  # there and back, which is no order that was before
-        seen.add(tuple(map(_read_word, _behind_dict(table))))
+        seen.add(tuple(map(_read_word, _order_addresses(table))))
         table.move_to_end("ab"[n % 2])
     return len(seen) == 4
 
