@@ -1,4 +1,4 @@
-"""Tests for tensors that a kernel can read directly."""
+"""Tensors that kernels can read."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def is_traced(x: Tensor) -> bool:
 
 
 def writes_to(x: Tensor) -> int:
-    """Count the writes to a tensor; -1 for an uncounted tensor of `torch.inference_mode`.
+    """Return how often a tensor was written to; -1 for an inference tensor.
 
     >>> writes_to(torch.zeros(1).add_(1))
     1

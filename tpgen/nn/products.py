@@ -1,4 +1,4 @@
-"""Products that derive their instructions: drop-ins for e3nn's classes of the same names."""
+"""Products that derive their instructions, under e3nn's names."""
 
 # `TensorSquare.forward` takes one operand less than its base; said here, as TorchScript reads type comments inside it
 # mypy: disable-error-code=override
@@ -36,7 +36,7 @@ class PresetOptions(ProductOptions, total=False):
 
 
 class FilteringOptions(PresetOptions, total=False):
-    """Keywords of a product with argument ``filter_ir_out``, weighted or not."""
+    """Keywords of a product with argument ``filter_ir_out``."""
 
     path_normalization: str | None
 
@@ -55,13 +55,13 @@ def _split_options(
 
 
 class _Preset(TensorProduct):
-    """Base of products that derive their instructions from irreps."""
+    """Base of products that derive their instructions."""
 
     @classmethod
     def from_plan(
         cls, plan: Plan, internal_weights: bool | None = None, **options: Unpack[ProductOptions]
     ) -> TensorProduct:
-        """Build a plain `TensorProduct`, as a plan need not follow the preset's rule."""
+        """Build a plain `TensorProduct`: a plan may break the preset's rule."""
         return TensorProduct.from_plan(plan, internal_weights, **options)
 
 
@@ -129,7 +129,7 @@ class FullTensorProduct(_Filtered):
 class TensorSquare(_Preset):
     """The product of a tensor with itself, each symmetric pair once.
 
-    Without ``irreps_out``, outputs stay separate and unweighted; with ``irreps_out``, the square is fully connected.
+    Without ``irreps_out``, outputs stay separate and unweighted; else the square is fully connected.
 
     >>> TensorSquare("1o")
     TensorSquare(1x1o -> 1x0e+1x2e | 2 paths | 0 weights)

@@ -28,16 +28,16 @@ class SymmetricContraction(PolynomialModule):
 
     .. math:: z_k = \sum_\nu \sum_p w^{\nu}_{e,p} \sum_{i \ldots j} U^{\nu p}_{k, i \ldots j}\; x_i \cdots x_j
 
-    for every row, of element e, and every channel, with degrees :math:`\nu` from 1 to ``correlation``.
+    for every row (of element e) and channel, with degrees :math:`\nu` from 1 to ``correlation``.
 
     Couplings U are chained Wigner 3j symbols in MACE's order and normalisation.  MACE checkpoints load.
 
     Parameters
     ----------
     irreps_in, irreps_out
-        such as ``128x0e+128x1o``, with a copy of every irrep for each channel.
+        such as ``128x0e+128x1o``, with one copy of every irrep per channel.
     correlation
-        the highest degree, 1 to 4; or a mapping from output irreps to degrees.
+        highest degree, 1 to 4, or a mapping from output irreps to degrees.
     irrep_normalization, path_normalization, shared_weights
         accepted as by MACE, without effect.
     use_reduced_cg
@@ -52,7 +52,7 @@ class SymmetricContraction(PolynomialModule):
     Raises
     ------
     PlanError
-        for irreps of unequal multiplicities, or degrees other than 1 to 4.
+        for unequal multiplicities, or degrees other than 1 to 4.
     OptionError
         for an unknown option.
     InputError
@@ -106,8 +106,7 @@ class SymmetricContraction(PolynomialModule):
         """Contract ``x (rows, channels, components)``; returns ``(rows, irreps_out.dim)``.
 
         ``y`` is every row's element: one-hot ``(rows, elements)`` or int64 ``(rows,)``; None without elements.
-        ``weights`` replace internal ones: `weight_shapes` preceded by the number of elements, or without elements by 1
-        or rows.
+        ``weights`` replace internal ones: `weight_shapes` preceded by the number of elements (without: 1 or rows).
         """
         if not isinstance(x, Tensor):
             node = leaf_call(self, x, y, weights)
@@ -126,7 +125,7 @@ class SymmetricContraction(PolynomialModule):
         )
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
-        """Load weights as MACE stores them: change signs to suit tpgen's couplings, and drop MACE's couplings."""
+        """Load MACE's weights, with signs for tpgen's couplings; drop MACE's couplings."""
         for n, (mul_ir, degree) in enumerate(zip(self.irreps_out, self.degrees, strict=True)):
             at = f"{prefix}contractions.{n}."
             for nu in range(1, degree + 1):
@@ -235,7 +234,7 @@ def coupling_basis(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, d
 
 
 def mean_over_orders(couplings: Tensor) -> Tensor:
-    """Average couplings ``[component, i_1, ..., i_nu, path]`` over all permutations of the inputs."""
+    """Average couplings ``[component, i_1, ..., i_nu, path]`` over permutations of inputs."""
     inputs = range(1, couplings.dim() - 1)
     turned = [couplings.permute(0, *order, couplings.dim() - 1) for order in permutations(inputs)]
     return torch.stack(turned).mean(0)
@@ -248,7 +247,7 @@ def contraction_couplings(irreps_in: Irreps, output: Irrep, degree: int) -> Tens
 
 
 def coupling_signs(key: str, theirs: Tensor, irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
-    """Return each checkpoint path's sign relative to ours; signs vary between e3nn versions."""
+    """Return each checkpoint path's sign relative to ours; raises `PlanError` for other couplings."""
     ours = contraction_couplings(irreps_in, output, degree)
     if ours.shape[-1] == 0:
         return torch.ones(1, dtype=torch.float64)
