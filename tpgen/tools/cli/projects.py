@@ -41,7 +41,7 @@ def convert_command(
 ) -> None:
     """Convert a network in memory and report what changed.
 
-    Lists modules replaced and kept, with reasons.
+    Lists replaced and kept modules, with reasons.
     """
     reports: list[Conversion] = []
     steps = {"convert": True, "prove": prove, "measure": measure}
@@ -66,8 +66,8 @@ def convert_command(
 def lammps_command(source: Path, target: Path, project: str | None, radial: str, force: bool) -> None:
     """Write a converted model for LAMMPS.
 
-    TARGET is for pair_style mliap unified.  SOURCE, a model of MACE, a checkpoint or package of
-    NequIP or a checkpoint of SevenNet, is a pickle: give files of people you trust.
+    TARGET is for pair_style mliap unified.  SOURCE, a MACE model, a NequIP checkpoint or package, or a SevenNet
+    checkpoint, is a pickle: give files of people you trust.
     """
     _to_lammps(source, target, project, radial, force)
 
@@ -105,7 +105,7 @@ def mace_convert_command(
 ) -> None:
     """Convert a model file of MACE's, or restore it.
 
-    SOURCE is read; TARGET must not exist yet.  SOURCE is a pickle: give files of people you trust.
+    TARGET must not exist yet.  SOURCE is a pickle: give files of people you trust.
     """
     if lammps:
         _to_lammps(source, target, "mace", options["radial"], force)
@@ -122,6 +122,6 @@ def mace_convert_command(
 def mace_run_train_command(arguments: tuple[str, ...]) -> None:
     """Train a converted MACE with its own program.
 
-    ARGUMENTS are those of mace_run_train.  Saved checkpoints and models are stock and need no tpgen.
+    ARGUMENTS are those of mace_run_train.  Saved checkpoints and models need no tpgen.
     """
     run_training(arguments)

@@ -1,4 +1,4 @@
-"""``tpgen report``: a compile report."""
+"""``tpgen report``: compile reports."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def report_command(
 ) -> None:
     """Show what torch.compile makes of a product or network.
 
-    Shows the verdict; --full adds all parts, --section selects parts.  NAME is a problem or a network.  A product is
+    Shows the verdict; --full adds all parts, --section selects parts.  NAME is a problem or network.  Products are
     compiled from outside; --backend decides --strategy auto.
     """
     if problem is not None:

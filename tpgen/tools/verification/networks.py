@@ -1,4 +1,4 @@
-"""Any network as a subject, with arguments and results by name."""
+"""Subjects of networks."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ NO_POINTS = "no input is said to be points"
 def network_subject(
     network: nn.Module, inputs: Sequence[Any], irreps_in: Any = None, irreps_out: Any = None
 ) -> Subject:
-    """Build the subject of a network from the arguments of one call.
+    """Build the subject of a network from a call's arguments.
 
-    ``irreps_in`` and ``irreps_out`` say how arguments and results turn, as lists or mappings; `KNOWN` completes them.
-    Raises `InputError` without floating tensors.
+    ``irreps_in`` and ``irreps_out`` say how arguments and results turn; `KNOWN` completes both.  Raises `InputError`
+    without floating tensors.
     """
     if not isinstance(inputs, (tuple, list)):
         raise InputError(f"inputs: give the arguments of a call as a tuple, got {a_kind(inputs)}")
@@ -152,7 +152,7 @@ def _python_integers(names: Sequence[str], leaves: Sequence[Any]) -> TensorsByNa
 
 
 def copies_of(inputs: Any) -> Any:
-    """Copy the tensors in a call's arguments, to protect the caller's."""
+    """Copy the tensors in a call's arguments."""
     return closed_fields(
         pytree.tree_map(lambda x: x.detach().clone() if isinstance(x, Tensor) else x, opened_fields(inputs))
     )

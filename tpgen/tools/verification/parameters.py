@@ -1,4 +1,4 @@
-"""The law of parameters: gradients by parameters agree with differences."""
+"""Law of parameters: gradients agree with differences."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ MEANT = "{result} has no graph in train(), as numbers that are only looked at"
 
 
 class MissingGradient(Exception):
-    """A result depends on a parameter without a gradient by it."""
+    """A result lacks the gradient by a parameter."""
 
 
 @dataclass(frozen=True)
 class _ParameterStep:
-    """Changes of results between opposite steps of a parameter, and their noise."""
+    """Changes of results between opposite steps of a parameter, and noise."""
 
     along: Tensor
     change: Mapping[str, Tensor]
@@ -53,7 +53,7 @@ class _ParameterStep:
 
 
 def by_parameters(subject: Subject) -> Outcomes:
-    """Compare each result's gradient along a direction of each parameter with differences."""
+    """Compare each result's gradient by each parameter with differences."""
     function, leaves = with_parameters(subject)
     names = [name for name in leaves if name.startswith(PARAMETER)]
     if not names:
