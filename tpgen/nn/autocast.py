@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def autocasting(device: torch.device) -> bool:
-    """Test whether autocast is on for a device; False for "meta"."""
+    """Whether autocast is on for a device; False for "meta"."""
     return device.type != "meta" and torch.is_autocast_enabled(device.type)
 
 

@@ -26,7 +26,7 @@ def check_options(options: Iterable[str], known: Iterable[str] = MODULE_OPTIONS)
 
 
 def check_plan(plan: object, makers: Mapping[Maker, str]) -> None:
-    """Raise `PlanError` unless ``plan`` is a `Plan` that one of the ``makers`` made."""
+    """Raise `PlanError` unless one of the ``makers`` made ``plan``."""
     if not isinstance(plan, Plan) or plan.maker not in makers:
         got = plan.maker.format if isinstance(plan, Plan) else type(plan).__name__
         raise PlanError(f"from_plan takes a Plan as {' or '.join(makers.values())} makes it, got {got}")
@@ -79,7 +79,7 @@ def check_strided(name: str, x: Tensor) -> None:
 
 
 def check_edge_index(name: str, index: object) -> None:
-    """Raise `InputError` unless an edge index is a dense int64 or int32 tensor."""
+    """Raise `InputError` unless ``index`` is a dense int64 or int32 tensor."""
     if not isinstance(index, Tensor):
         raise InputError(
             f"{name}: must be a tensor of int64 or int32, got {type(index).__name__}; make one with "
@@ -109,7 +109,7 @@ def check_range(name: str, index: Tensor, count: int, what: str = "", of: str = 
 
 
 def check_count(num_elements: Any) -> None:
-    """Raise `PlanError` unless a number of elements is a positive integer."""
+    """Raise `PlanError` unless ``num_elements`` is a positive integer."""
     if not isinstance(num_elements, int) or isinstance(num_elements, bool) or num_elements < 1:
         raise PlanError(
             f"num_elements must be 1 or more, or None for weights that all rows share, got {num_elements!r}"
@@ -119,7 +119,7 @@ def check_count(num_elements: Any) -> None:
 def elements_of(name: str, y: Any, count: int, rows: int, of: str) -> Tensor:
     """Return each row's element as int64, from int64 indices or one-hot rows ``y``.
 
-    Raises `InputError` unless ``y`` has ``rows`` rows, one-hot ones of ``count`` columns.
+    Raises `InputError` unless ``y`` has ``rows`` rows.
     """
     if not isinstance(y, Tensor):
         raise InputError(f"{name}: must be a tensor, got {type(y).__name__}; make one with torch.as_tensor")
@@ -157,7 +157,7 @@ def check_batches(operands: Sequence[Tensor]) -> None:
 
 
 def check_broadcast(named: Mapping[str, Tensor], batches: Sequence[torch.Size]) -> None:
-    """Raise `InputError` unless the batch dimensions of the named tensors broadcast."""
+    """Raise `InputError` unless the named tensors' batch dimensions broadcast."""
     try:
         torch.broadcast_shapes(*batches)
     except RuntimeError:
@@ -187,7 +187,7 @@ def check_weight(weight: Tensor, numel: int, shared: bool, internal: bool) -> No
 def check_parameter(
     name: str, value: Tensor, shape: tuple[int, ...], shared: bool | str, dtype: torch.dtype, device: torch.device
 ) -> None:
-    """Raise `InputError` unless a linear layer's weights or biases have ``shape``, after batch axes if not shared."""
+    """Raise `InputError` unless weights or biases have ``shape``, after batch axes if not shared."""
     check_operand(name, value, shape[-1], None, dtype, device, "layer")
     entries = ", ".join(map(str, shape))
     if shared == ELEMENT and value.shape != shape:
@@ -233,6 +233,6 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 
 def values_at_hand(index: Tensor) -> bool:
-    """Test whether Python may read a tensor's values: not traced, batched or on "meta"."""
+    """Whether Python may read a tensor's values: not traced, batched or on "meta"."""
     wrapped = torch.compiler.is_compiling() or is_functorch_wrapped_tensor(index)
     return type(index) is Tensor and index.device.type != "meta" and not wrapped

@@ -70,7 +70,7 @@ class TensorProductConv(TensorProduct):
         num_nodes
             rows of the result, by default those of ``x``.
         check_index
-            check the range of indices, in each call and derivative.  With False, a wrong index is undefined behaviour.
+            check index ranges in each call and derivative; with False, a wrong index is undefined behaviour.
         """
         if not torch.jit.is_scripting():
             if isinstance(edge_src, EdgeOrder):

@@ -1,4 +1,4 @@
-"""Edges of a graph, sorted once for all layers."""
+"""Sorted edges of a graph."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class EdgeOrder:
     >>> conv(x, edges.sort(y), edges.sort(w), edges).shape
     torch.Size([4, 64])
 
-    `of` checks indices, and a convolution does at each call unless ``check_index=False``.  Values can be compiled,
-    exported, pickled and moved by `to`.
+    `of` checks indices, and a convolution does at each call unless ``check_index=False``.  An `EdgeOrder` can be
+    compiled, exported and pickled.
     """
 
     senders: Tensor  # node that each edge comes from
@@ -69,7 +69,7 @@ class EdgeOrder:
         return self.senders.shape[0]
 
     def ends(self, edge_dst: Tensor | None = None, num_nodes: int | None = None) -> tuple[Tensor, Tensor, int]:
-        """Return senders, receivers and number of nodes; `InputError` for another value of these."""
+        """Return senders, receivers and number of nodes; `InputError` for an ``edge_dst`` or other ``num_nodes``."""
         if edge_dst is not None or num_nodes not in (None, self.num_nodes):
             raise InputError("an EdgeOrder stands for edge_src, edge_dst and num_nodes: give neither of the others")
         return self.senders, self.receivers, self.num_nodes

@@ -172,6 +172,6 @@ class FormModule(PlannedModule):
 
 
 def without_programs(module: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any) -> None:
-    """Delete constants of scripted programs from a state_dict: a state_dict post-hook."""
+    """State_dict post-hook: delete constants of scripted programs."""
     for key in [k for k in state_dict if k.startswith((f"{prefix}_forward_program.", f"{prefix}_right_program."))]:
         del state_dict[key]

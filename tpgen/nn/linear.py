@@ -67,7 +67,7 @@ class Linear(FormModule):
     PlanError
         names the instruction that breaks a rule.
     InputError
-        at a call, for a tensor that does not fit.
+        at a call, for a wrong tensor.
 
     Example
     -------
@@ -199,7 +199,7 @@ class Linear(FormModule):
         self.kernel_text = describe(self.plan, self.layout) if kernel else ""
 
     def meta_operands(self, rows: int, nodes: int | None = None) -> list[Tensor]:
-        """Return operands, and element index if any, on the meta device."""
+        """Return operands and element index on the meta device."""
         self._refuse_nodes(nodes)
         pair = () if self.plan.f_in is None else (self.plan.f_in, self.plan.f_out or 1)
         batch = (self.num_elements or 1,) if self._by_element else () if self.shared_weights else (rows,)

@@ -18,7 +18,7 @@ MODULES: dict[Maker, Any] = {PRODUCT: TensorProduct, LINEAR: Linear, POLYNOMIAL:
 
 
 def module_of(plan: Plan, *, edges: bool = False, **options: Any) -> PlannedModule:
-    """Build the module that runs a plan, without internal weights; with ``edges``, a product's convolution.
+    """Build the module of a plan, without internal weights; with ``edges``, a convolution.
 
     ``options`` are those of the class, and `sizes_of` the plan.
 

@@ -156,19 +156,17 @@ class PlannedModule(Constants):
     # --- places and states ----------------------------------------------------------------------------------------
 
     def compute_for(self, holder: nn.Module) -> Self:
-        """Follow dtype, device and mode of ``holder``, which owns this module's state."""
+        """Follow dtype, device and mode of ``holder``, the state's owner."""
         self._holder = (holder,)
         self._non_persistent_buffers_set.update(self._buffers)
         mask = holder.get_buffer("output_mask")
         return self.to(device=mask.device, dtype=mask.dtype).train(holder.training)
 
     def _anchor(self) -> Tensor:
-        """Tensor whose dtype and device the module follows."""
         of, name = (self._holder[0], "output_mask") if self._holder else (self, self._place)
         return next((p for p in of.parameters() if p.is_floating_point()), of.get_buffer(name))
 
     def _adapt_to(self, anchor: Tensor | None) -> None:
-        """Round constants and choose the strategy anew."""
         self._runners.clear()  # a scripted program holds the constants it was made with
         super()._adapt_to(anchor)
         if self._choose() != self._choice:  # where another strategy is better, or the only one
@@ -200,5 +198,5 @@ class _CallOnOperands(nn.Module):
 
 
 def follow(module: PlannedModule, _keys: Any = None) -> None:
-    """Adapt a module's programs to a loaded dtype or device: a load_state_dict post-hook."""
+    """Load_state_dict post-hook: adapt programs to a loaded dtype or device."""
     module._adapt_to(module._anchor())

@@ -35,18 +35,18 @@ _WEIGHTS = ("shared", "element", "given", "none")
 
 
 class Polynomial(PolynomialModule):
-    r"""An equivariant polynomial of several tensors, row by row and channel by channel.
+    r"""Equivariant polynomial of several tensors, row by row and channel by channel.
 
     .. math:: z_k = \sum_\text{terms} \sum_p w_p \sum_{i \ldots j} U^p_{k, i \ldots j}\; a_i \cdots b_j
 
     Parameters
     ----------
     tensors
-        name and irreps of each input, with one copy of every irrep per channel, or one for all channels.
+        irreps of each input by name, with one copy of every irrep per channel, or one for all.
     irreps_out
         irreps of the output, with one copy per channel.
     terms
-        each a tuple of names, repeated for powers: all couplings of their product to the output; or ``(names, table)``
+        tuples of names, repeated for powers: all couplings of their product to the output; or ``(names, table)``
         with constants ``{(k, i, ..., j): value}``, k a component of the output, i, ..., j of the tensors.
     weights
         ``shared`` by all rows, by ``element``, ``given`` to each call, or ``none``.
@@ -62,16 +62,16 @@ class Polynomial(PolynomialModule):
     backend, dynamic, fullgraph, mode
         as for `TensorProduct`.
     max_bytes
-        limit of memory beyond operands and results, for a graph or a convolution.
+        limit of a graph's or convolution's memory beyond operands and results.
 
     Raises
     ------
     PlanError
-        for a term that names no tensor or has no equivariant map, or a table that is not equivariant.
+        for an unknown tensor, a term without equivariant map, or a table that is not equivariant.
     OptionError
         for an unknown option.
     InputError
-        at a call, for a tensor that does not fit.
+        at a call, for a wrong tensor.
 
     Example
     -------
@@ -143,7 +143,7 @@ class Polynomial(PolynomialModule):
         edges: Mapping[str, str] | None = None,
         **options: Unpack[RunOptions],
     ) -> Polynomial:
-        """Build the module of a plan; without internal weights, each call gives the weights.
+        """Build the module of a plan; without internal weights, calls give weights.
 
         >>> from tpgen.planner.contraction import make_contraction_plan
         >>> plan = make_contraction_plan(Irreps("0e+1o"), Irreps("0e"), [2])

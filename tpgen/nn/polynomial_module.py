@@ -78,7 +78,7 @@ class PolynomialModule(PlannedModule):
         return describe_polynomial(self.plan).sweep(named_call(self.plan, call))
 
     def placement(self, call: str = "forward", dtype: torch.dtype = torch.float32) -> PolynomialPlacement:
-        """Return a call's kernel placement: rows and channels of a task, transposes, scratch."""
+        """Return a call's kernel placement (tasks, scratch)."""
         return describe_polynomial(self.plan).placement(named_call(self.plan, call), dtype)
 
     @property
@@ -145,7 +145,6 @@ class PolynomialModule(PlannedModule):
     # -- evaluation --
 
     def _check_and_run(self, tensors: Sequence[Tensor], index: Any, weights: Any, *edges: Any) -> Tensor:
-        """Check inputs and evaluate; ``edges`` are both ends, number of nodes and check flag."""
         given = {name: self._check_dtype(name, x) for name, x in zip(self._shapes, tensors, strict=True)}
         ends = ends_of_call(self._ends, given, *edges) if edges else []
         first = next(iter(given))
@@ -236,7 +235,7 @@ class PolynomialModule(PlannedModule):
 
 
 def row_shape(o: Operand, channels: int) -> tuple[int, ...]:
-    """Return the shape of one row of an operand."""
+    """Return the shape of an operand's row."""
     if not o.channels:
         return (o.dim,)
     return (channels, o.dim) if o.layout == "channel" else (channels * o.dim,)

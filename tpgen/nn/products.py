@@ -23,7 +23,7 @@ _E3NN_FLAGS = ("compile_left_right", "_specialized_code", "_optimize_einsums")
 
 
 class PresetOptions(ProductOptions, total=False):
-    """Keywords of a product that derives its instructions."""
+    """Keywords of preset products."""
 
     in1_var: Sequence[float] | None
     in2_var: Sequence[float] | None
@@ -36,12 +36,12 @@ class PresetOptions(ProductOptions, total=False):
 
 
 class FilteringOptions(PresetOptions, total=False):
-    """Keywords of a product with argument ``filter_ir_out``."""
+    """Keywords of preset products with ``filter_ir_out``."""
 
     path_normalization: str | None
 
 
-def _split_options(
+def _split_planning_options(
     options: Mapping[str, Any], irrep_normalization: str | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     options = {name: value for name, value in options.items() if name not in _E3NN_FLAGS}
@@ -55,7 +55,7 @@ def _split_options(
 
 
 class _Preset(TensorProduct):
-    """Base of products that derive their instructions."""
+    """Base of preset products."""
 
     @classmethod
     def from_plan(
@@ -84,7 +84,9 @@ class FullyConnectedTensorProduct(_Preset):
         path_normalization: str | None = None,
         **options: Unpack[PresetOptions],
     ) -> None:
-        planning, told = _split_options({**options, "path_normalization": path_normalization}, irrep_normalization)
+        planning, told = _split_planning_options(
+            {**options, "path_normalization": path_normalization}, irrep_normalization
+        )
         self._setup(fully_connected(irreps_in1, irreps_in2, irreps_out, **planning), **told)
 
 
@@ -99,7 +101,7 @@ class _Filtered(_Preset):
         irrep_normalization: str | None = None,
         **options: Unpack[FilteringOptions],
     ) -> None:
-        planning, told = _split_options(options, irrep_normalization)
+        planning, told = _split_planning_options(options, irrep_normalization)
         self._setup(self._preset(irreps_in1, irreps_in2, filter_ir_out, **planning), **told)
 
 
@@ -143,7 +145,7 @@ class TensorSquare(_Preset):
         irrep_normalization: str | None = None,
         **options: Unpack[FilteringOptions],
     ) -> None:
-        planning, told = _split_options(options, irrep_normalization)
+        planning, told = _split_planning_options(options, irrep_normalization)
         self._setup(tensor_square(irreps_in, irreps_out, filter_ir_out, **planning), **told)
 
     def _setup(self, plan: Plan, internal_weights: bool | None, **options: Any) -> None:

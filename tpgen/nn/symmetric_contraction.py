@@ -43,7 +43,7 @@ class SymmetricContraction(PolynomialModule):
     use_reduced_cg
         must be False: cuequivariance defines MACE's reduced basis.
     internal_weights
-        whether the module owns its weights (the default).
+        whether the module owns weights (the default).
     num_elements
         number of elements; None shares weights among all rows.
     strategy, backend, dynamic, fullgraph, mode, max_bytes
@@ -56,7 +56,7 @@ class SymmetricContraction(PolynomialModule):
     OptionError
         for an unknown option.
     InputError
-        at a call, for a tensor that does not fit.
+        at a call, for a wrong tensor.
 
     Example
     -------
@@ -82,7 +82,7 @@ class SymmetricContraction(PolynomialModule):
         **options: Unpack[RunOptions],
     ) -> None:
         check_own_options(options, "use_reduced_cg", "internal_weights", "shared_weights", "num_elements")
-        _check_names(irrep_normalization, path_normalization)
+        _check_normalizations(irrep_normalization, path_normalization)
         if use_reduced_cg:
             raise PlanError(
                 "use_reduced_cg: the reduced basis of MACE is computed by "
@@ -91,7 +91,7 @@ class SymmetricContraction(PolynomialModule):
             )
         irreps_in, irreps_out = parse_irreps(irreps_in, "irreps_in"), parse_irreps(irreps_out, "irreps_out")
         channels = _channel_count(irreps_in, irreps_out)
-        degrees = _degrees(irreps_out, correlation)
+        degrees = _degrees_of_outputs(irreps_out, correlation)
         plan = make_contraction_plan(irreps_in, irreps_out, degrees)  # highest degree first for each output irrep
         super().__init__(plan, channels, num_elements, internal_weights is None or internal_weights, **options)
         self.irreps_in, self.irreps_out, self.degrees = irreps_in, irreps_out, degrees
@@ -125,7 +125,7 @@ class SymmetricContraction(PolynomialModule):
         )
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
-        """Load MACE's weights, with signs for tpgen's couplings; drop MACE's couplings."""
+        """Load MACE's weights, with signs for tpgen's couplings."""
         for n, (mul_ir, degree) in enumerate(zip(self.irreps_out, self.degrees, strict=True)):
             at = f"{prefix}contractions.{n}."
             for nu in range(1, degree + 1):
@@ -143,7 +143,7 @@ class SymmetricContraction(PolynomialModule):
 
 
 class _Weights(nn.Module):
-    """Weights into one output irrep, under MACE's names and shapes."""
+    """Weights into one output irrep, under MACE's names."""
 
     def __init__(self, paths: list[list[Entries]], elements: int, channels: int) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ def _channel_count(irreps_in: Irreps, irreps_out: Irreps) -> int:
     return copies.pop()
 
 
-def _degrees(irreps_out: Irreps, correlation: Correlation) -> list[int]:
+def _degrees_of_outputs(irreps_out: Irreps, correlation: Correlation) -> list[int]:
     names = [str(ir) for _, ir in irreps_out]
     by_irrep = (
         _degree_by_irrep(correlation, names) if isinstance(correlation, Mapping) else dict.fromkeys(names, correlation)
@@ -209,7 +209,7 @@ def _irrep_name(key: Any) -> str:
         raise PlanError(f"correlation: must map output irreps such as '1o' to degrees, got {key!r}") from None
 
 
-def _check_names(irrep_normalization: str | None, path_normalization: str | None) -> None:
+def _check_normalizations(irrep_normalization: str | None, path_normalization: str | None) -> None:
     if irrep_normalization is not None and irrep_normalization not in IRREP_NORMALIZATIONS:
         raise PlanError(unknown("irrep_normalization", irrep_normalization, IRREP_NORMALIZATIONS))
     if path_normalization is not None and path_normalization not in PATH_NORMALIZATIONS:
@@ -241,7 +241,7 @@ def mean_over_orders(couplings: Tensor) -> Tensor:
 
 
 def contraction_couplings(irreps_in: Irreps, output: Irrep, degree: int) -> Tensor:
-    """Compute the float64 couplings of all paths to an output, ``[component, i_1, ..., i_nu, path]``."""
+    """Return float64 couplings of all paths to an output, ``[component, i_1, ..., i_nu, path]``."""
     one = [one_channel(irreps_in)] * degree
     return torch.from_numpy(generalized_couplings(one, output, natural=degree == MAX_DEGREE))
 

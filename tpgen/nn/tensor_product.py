@@ -48,7 +48,7 @@ class TensorProduct(FormModule):
         tuples ``(i_in1, i_in2, i_out, mode, has_weight[, path_weight])``, mode one of ``uvw, uvu, uvv, uuw, uuu, uvuv,
         uvu<v, u<vw``.
     in1_var, in2_var, out_var
-        variance of each entry of the irreps, 1 by default.
+        variance of each entry of irreps (1 by default).
     irrep_normalization
         unit of variance 1: ``component`` (the default), ``norm`` or ``none``.
     path_normalization
@@ -60,7 +60,7 @@ class TensorProduct(FormModule):
     compile_left_right
         accepted as by e3nn, without effect.
     compile_right
-        write the program of `right` at construction, else at its first use.
+        write `right`'s program at construction, not at first use.
     layout
         ``mul_ir`` (e3nn's: copies outside) or ``ir_mul`` (components outside), one for all or one per operand.
     strategy
@@ -70,7 +70,7 @@ class TensorProduct(FormModule):
     streams
         number of CUDA streams for independent paths (0: none).
     dynamic, fullgraph, mode
-        passed to `torch.compile` by some backends.
+        arguments of `torch.compile`.
     max_bytes
         limit of a graph's memory beyond operands and results, kept by batches of rows.
 
@@ -79,7 +79,7 @@ class TensorProduct(FormModule):
     PlanError
         names the instruction that breaks a rule.
     InputError
-        at a call, for a tensor that does not fit.
+        at a call, for a wrong tensor.
 
     Example
     -------
@@ -227,7 +227,7 @@ class TensorProduct(FormModule):
         return self._run("right", y, w)
 
     def takes_rows(self, x: Tensor, y: Tensor, w: Tensor) -> bool:
-        """Test whether operands are plain rows, ready for the program."""
+        """Whether operands are plain rows."""
         like = self.output_mask
         if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() == 2) or self.streams:
             return False
@@ -331,7 +331,6 @@ class TensorProduct(FormModule):
         return self
 
     def _load_from_state_dict(self, state_dict: dict, prefix: str, *args: Any) -> None:
-        """Load a state, without couplings that e3nn stores."""
-        for key in [k for k in state_dict if k.startswith(prefix + "_compiled_main_")]:
+        for key in [k for k in state_dict if k.startswith(prefix + "_compiled_main_")]:  # couplings that e3nn stores
             del state_dict[key]
         super()._load_from_state_dict(state_dict, prefix, *args)

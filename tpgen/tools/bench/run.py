@@ -177,12 +177,14 @@ class _ProblemRun:
         if obstacle:
             return replace(record, status="unavailable", reason=obstacle)
         try:
-            return self._first_calls(record, task, entry, expected)
+            return self._record_first_calls(record, task, entry, expected)
         except Exception as error:
             status, reason = _status_of_error(error)
             return replace(record, status=status, reason=reason)
 
-    def _first_calls(self, record: Record, task: Task, entry: _BuiltContender, expected: Sequence[Tensor]) -> Record:
+    def _record_first_calls(
+        self, record: Record, task: Task, entry: _BuiltContender, expected: Sequence[Tensor]
+    ) -> Record:
         device, call = self.device, entry.call(task)
         first = seconds_of(call, device)
         for _ in range(_WARM_CALLS):

@@ -61,8 +61,6 @@ EXAMPLES = {
 
 
 class _CommandError(click.ClickException):
-    """User error: one message, exit code 2."""
-
     exit_code = 2
 
     def show(self, file: Any = None) -> None:

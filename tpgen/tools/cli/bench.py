@@ -1,4 +1,4 @@
-"""``tpgen bench``: contenders, timed."""
+"""``tpgen bench``."""
 
 from __future__ import annotations
 

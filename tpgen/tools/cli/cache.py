@@ -1,4 +1,4 @@
-"""``tpgen cache``: compiled kernels."""
+"""``tpgen cache``."""
 
 from __future__ import annotations
 

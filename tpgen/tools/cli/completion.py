@@ -1,4 +1,4 @@
-"""``tpgen completion``: scripts for shells."""
+"""``tpgen completion``."""
 
 from __future__ import annotations
 
@@ -56,8 +56,6 @@ complete -c tpgen -f -a "(_tpgen)"
 
 @dataclass(frozen=True)
 class _Shell:
-    """Templates of a shell's completion script."""
-
     text: str
     between: str
     option: str

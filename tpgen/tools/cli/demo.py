@@ -1,4 +1,4 @@
-"""``tpgen demo``: the tour."""
+"""``tpgen demo``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tpgen deploy``: networks without tpgen."""
+"""``tpgen deploy``."""
 
 from __future__ import annotations
 

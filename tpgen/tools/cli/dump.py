@@ -1,4 +1,4 @@
-"""``tpgen dump``: stages as text."""
+"""``tpgen dump``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tpgen explain`` and ``tpgen tune``: costs and strategies."""
+"""``tpgen explain`` and ``tpgen tune``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tpgen explore``: stages on one page."""
+"""``tpgen explore``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tpgen plan``: a product's table."""
+"""``tpgen plan``."""
 
 from __future__ import annotations
 

@@ -39,10 +39,7 @@ def convert_command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Convert a network in memory and report what changed.
-
-    Lists replaced and kept modules, with reasons.
-    """
+    """Convert a network in memory and report what changed."""
     reports: list[Conversion] = []
     steps = {"convert": True, "prove": prove, "measure": measure}
     with working(", ".join(step for step, asked in steps.items() if asked)):
@@ -72,13 +69,13 @@ def lammps_command(source: Path, target: Path, project: str | None, radial: str,
     _to_lammps(source, target, project, radial, force)
 
 
-def _check_new(target: Path, force: bool) -> None:
+def _refuse_existing_target(target: Path, force: bool) -> None:
     if target.exists() and not force:
         raise TpgenError(f"{target} is there already: name another TARGET, or replace it by --force")
 
 
 def _to_lammps(source: Path, target: Path, project: str | None, radial: str, force: bool) -> None:
-    _check_new(target, force)
+    _refuse_existing_target(target, force)
     with working("lammps: read the model, convert it, write the file"):
         write_for_lammps(source, target, project, radial=radial)
     click.echo(f"{target}: for pair_style mliap unified, where tpgen {__version__} is installed")
@@ -110,7 +107,7 @@ def mace_convert_command(
     if lammps:
         _to_lammps(source, target, "mace", options["radial"], force)
         return
-    _check_new(target, force)
+    _refuse_existing_target(target, force)
     change = restore if back else partial(convert, **options)
     with working("mace-convert: read the model, change it, write the file"):
         report = change_file(source, target, change)

@@ -1,4 +1,4 @@
-"""``tpgen selftest``: does tpgen work here."""
+"""``tpgen selftest``."""
 
 from __future__ import annotations
 

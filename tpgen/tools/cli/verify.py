@@ -1,4 +1,4 @@
-"""``tpgen verify``: laws of a product or network."""
+"""``tpgen verify``."""
 
 from __future__ import annotations
 

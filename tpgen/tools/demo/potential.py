@@ -1,4 +1,4 @@
-r"""A potential of e3nn's modules: energies, and forces by autograd.
+r"""A potential of e3nn's modules.
 
 .. math:: E = \sum_i e(h_i), \qquad
     h'_i = S_{z_i} h_i + \frac1n \sum_{j \in N(i)} (L h_j) \otimes_{w(|r_{ij}|)} Y(r_{ij})

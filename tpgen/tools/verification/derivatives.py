@@ -1,4 +1,6 @@
-r"""Laws of derivatives, with a cotangent c and directions v:
+r"""Laws of derivatives.
+
+For a cotangent c and directions v
 
 .. math:: s_0 = \sum c\, f(x), \qquad g_k = \nabla s_{k-1}, \qquad s_k = \sum v_k\, g_k
 """
@@ -39,7 +41,7 @@ def with_own_norms() -> Iterator[None]:
         return v * (g / torch.norm_except_dim(v, 2, dim))
 
     def layer_norm(x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Tensor:
-        return _normalized(x, tuple(range(-len(shape), 0)), (), weight, bias, eps)
+        return _normalize_over_axes(x, tuple(range(-len(shape), 0)), (), weight, bias, eps)
 
     def batch_norm(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def own_batch_norm(
@@ -49,7 +51,7 @@ def with_own_norms() -> Iterator[None]:
             if not training:
                 return own(x, mean, var, weight, bias, training, momentum, eps)
             axes = (0, *range(2, x.dim()))
-            return _normalized(x, axes, (1,) * (x.dim() - 2), weight, bias, eps)
+            return _normalize_over_axes(x, axes, (1,) * (x.dim() - 2), weight, bias, eps)
 
         return own_batch_norm
 
@@ -63,7 +65,7 @@ def with_own_norms() -> Iterator[None]:
         yield
 
 
-def _normalized(
+def _normalize_over_axes(
     x: Tensor, axes: tuple[int, ...], trailing_ones: tuple[int, ...], weight: Any, bias: Any, eps: float
 ) -> Tensor:
     centred = x - x.mean(axes, keepdim=True)

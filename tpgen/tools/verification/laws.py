@@ -168,7 +168,7 @@ def _compare_forward_with_e3nn(subject: Subject) -> Pair:
     x1 = change_layout(subject.given["x1"], plan.irreps_in1, layouts[0], "mul_ir")
     x2 = change_layout(subject.given["x2"], plan.irreps_in2, layouts[1], "mul_ir")
     with default_dtype(torch.float64):
-        expected = e3nn_product(plan)(x1, x2, *_weight(subject.given))
+        expected = e3nn_product(plan)(x1, x2, *_weight_if_any(subject.given))
     return change_layout(subject(subject.given)["out"], plan.irreps_out, layouts[2], "mul_ir"), expected
 
 
@@ -179,7 +179,7 @@ def _compare_right_with_e3nn(subject: Subject) -> Pair | str:
         return f"e3nn has no right for mode {' and '.join(map(repr, lacking))}"
     x2 = change_layout(given["x2"], plan.irreps_in2, layouts[1], "mul_ir")
     with default_dtype(torch.float64):
-        expected = e3nn_product(plan, compile_right=True).right(x2, *_weight(given))
+        expected = e3nn_product(plan, compile_right=True).right(x2, *_weight_if_any(given))
     got = change_layout(_right_matrices(subject, given), plan.irreps_out, layouts[2], "mul_ir")
     return change_layout(got.transpose(1, 2), plan.irreps_in1, layouts[0], "mul_ir").transpose(1, 2), expected
 
@@ -193,7 +193,7 @@ def right(subject: Subject) -> Outcomes:
 def _right_matrices(subject: Subject, operands: TensorsByName) -> Tensor:
     module: Any = subject.module
     own = subject.module_operands(operands)
-    return module.right(own["x2"], *_weight(own)).to("cpu", torch.float64)
+    return module.right(own["x2"], *_weight_if_any(own)).to("cpu", torch.float64)
 
 
 def _first_rows(subject: Subject) -> TensorsByName:
@@ -204,7 +204,7 @@ def _first_rows(subject: Subject) -> TensorsByName:
     return {name: x if name in whole else x[:rows] for name, x in subject.given.items()}
 
 
-def _weight(given: TensorsByName) -> list[Tensor]:
+def _weight_if_any(given: TensorsByName) -> list[Tensor]:
     return [given["w"]] if "w" in given else []
 
 

@@ -182,8 +182,8 @@ def _input_and_result_frames(
 ) -> tuple[dict[str, Frame], dict[str, Frame]]:
     # Turns of inputs and results, as was said or is known of them.
     known = {name: how for name, how in _turns_by_known_name(given).items() if not are_cell_counts(name, values)}
-    turns = _frames(irreps_in, known, given, "irreps_in")
-    results = _frames(irreps_out, _turns_by_known_name(result_tensors), result_tensors, "irreps_out")
+    turns = _frames_by_name(irreps_in, known, given, "irreps_in")
+    results = _frames_by_name(irreps_out, _turns_by_known_name(result_tensors), result_tensors, "irreps_out")
     _check_shapes(turns, given)
     _check_shapes(results, result_tensors)
     _check_results_declared(result_tensors, turns, results)
@@ -261,7 +261,9 @@ def _check_shapes(frames: Mapping[str, Frame], tensors: TensorsByName) -> None:
             raise InputError(f"{name}: {error}") from error
 
 
-def _frames(declared: Any, known: dict[str, str | None], tensors: TensorsByName, argument: str) -> dict[str, Frame]:
+def _frames_by_name(
+    declared: Any, known: dict[str, str | None], tensors: TensorsByName, argument: str
+) -> dict[str, Frame]:
     # The frame of each name: from a mapping, from a list in the order of the names, or what is known of them.
     names = list(tensors)
     if declared is None:

@@ -33,7 +33,7 @@ class PaddedMolecules:
         """Wrap a call to take and return rows of atoms."""
 
         def flat_call(run: Run, operands: TensorsByName) -> TensorsByName:
-            padded, places, shape = self._padded(operands)
+            padded, places, shape = self._pad_operands(operands)
             found = call(run, padded)
             return {name: y[places] if y.shape[:2] == shape else y for name, y in found.items()}
 
@@ -41,9 +41,9 @@ class PaddedMolecules:
 
     def padding(self, arguments: Callable[[TensorsByName], Any]) -> Callable[[TensorsByName], Any]:
         """Wrap a function of padded tensors to take rows of atoms."""
-        return lambda operands: arguments(self._padded(operands)[0])
+        return lambda operands: arguments(self._pad_operands(operands)[0])
 
-    def _padded(self, operands: TensorsByName) -> tuple[TensorsByName, tuple[Tensor, Tensor], tuple[int, int]]:
+    def _pad_operands(self, operands: TensorsByName) -> tuple[TensorsByName, tuple[Tensor, Tensor], tuple[int, int]]:
         rows = {**{name: self.rows[name] for name in self.fills}, BATCH: self.rows[BATCH], **operands}
         molecules = rows.pop(BATCH).long().cpu()
         counts = torch.bincount(molecules)

@@ -1,4 +1,4 @@
-"""Law of parameters: gradients agree with differences."""
+"""Law of gradients by parameters."""
 
 from __future__ import annotations
 
@@ -109,7 +109,10 @@ def _compare_without_input_gradients(
             if slopes is None:
                 continue
         one = dict(zip(names, slopes or [None] * len(names), strict=True))
-        outcomes[f"{result}, inputs without gradients"] = _flattened(one, leaves), _flattened(own, leaves)
+        outcomes[f"{result}, inputs without gradients"] = (
+            _flatten_gradients(one, leaves),
+            _flatten_gradients(own, leaves),
+        )
     return _differing_pairs(outcomes)
 
 
@@ -122,12 +125,12 @@ def _compare_sum_cotangents(function: NamedFunction, leaves: TensorsByName, resu
             given = {name: x.detach().clone().requires_grad_() for name, x in leaves.items()}
             y = function(given)[result]
             slopes = torch.autograd.grad(y, list(given.values()), ones(y), allow_unused=True)
-            found.append(_flattened(dict(zip(given, slopes, strict=True)), leaves))
+            found.append(_flatten_gradients(dict(zip(given, slopes, strict=True)), leaves))
         outcomes[f"{result}, of a sum"] = found[0], found[1]
     return _differing_pairs(outcomes)
 
 
-def _flattened(slopes: _Gradients, leaves: TensorsByName) -> Tensor:
+def _flatten_gradients(slopes: _Gradients, leaves: TensorsByName) -> Tensor:
     parts = [torch.zeros_like(leaves[n]) if g is None else g.detach() for n, g in slopes.items()]
     return torch.cat([x.flatten() for x in parts])
 

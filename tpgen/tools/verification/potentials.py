@@ -1,4 +1,4 @@
-"""Laws of potentials: forces, stress, energy, smoothness."""
+"""Laws of potentials."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def second_derivatives(subject: Subject) -> Outcomes:
 
 
 def stress(subject: Subject) -> Outcomes:
-    """Compare stress times volume, or minus the virial, with energy slopes."""
+    """Compare stress times volume, or minus the virial, with energy slopes by strain."""
     exact = subject.in_float64()
     name, cell = exact.stress or "", exact.given.get(exact.cell or "")
     found = exact(exact.given)[name].detach()

@@ -49,10 +49,10 @@ class Doubled(Casts):
     ) -> tuple[Any, list[Any], dict[str, Any]]:
         """Return the call with float64 for narrow dtypes."""
         own = Tensor.double if function in _CASTS else function
-        return own, list(map(_doubled, given)), {name: _doubled(x) for name, x in further.items()}
+        return own, list(map(_float64_for_narrow, given)), {name: _float64_for_narrow(x) for name, x in further.items()}
 
 
-def _doubled(x: Any) -> Any:
+def _float64_for_narrow(x: Any) -> Any:
     return torch.float64 if isinstance(x, torch.dtype) and x in NARROW else x
 
 

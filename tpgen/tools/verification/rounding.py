@@ -1,4 +1,4 @@
-"""Law of precision: rounding alone separates results from float64."""
+"""Law of precision."""
 
 from __future__ import annotations
 

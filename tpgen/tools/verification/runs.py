@@ -1,4 +1,4 @@
-"""Laws of programs: compiled, repeated, threaded and saved calls agree."""
+"""Laws of compiled, repeated, threaded and saved calls."""
 
 from __future__ import annotations
 

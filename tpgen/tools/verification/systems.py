@@ -1,4 +1,4 @@
-"""Laws of systems: equivalent atoms, cells and edges give equal results."""
+"""Laws of atoms, cells and edges."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _equal_species_remark(subject: Subject) -> dict[str, Outcome]:
 
 
 def permuted_systems(subject: Subject) -> Outcomes:
-    """Compare results of permuted rows or atoms with permuted results; remark on species with equal results."""
+    """Compare results of permuted rows or atoms with permuted results; note species with equal results."""
     found = dict(laws.permutation(subject))
     if isinstance(subject.reading, Reading):
         found |= _equal_species_remark(subject)

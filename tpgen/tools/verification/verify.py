@@ -1,4 +1,4 @@
-"""Verification: check every law of a module, and report."""
+"""Verification of modules."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class NetworkExplanation(Shown):
         """Return all values as JSON; unmeasured ones are null."""
         return json.dumps({**asdict(self), "share": self.share}, indent=1)
 
-    def _rows(self) -> list[list[str]]:
+    def _table_rows(self) -> list[list[str]]:
         columns = ["module", "product", "paths", "strategy", "calls", "backward", "rows"]
         columns += ["FLOP", "bytes", "bound by", "predicted"]
         rows = [_product_row(p) for p in self.products]
@@ -107,10 +107,10 @@ class NetworkExplanation(Shown):
                 row += [duration(p.seconds), duration(p.backward_seconds), share]
         return [columns, *rows]
 
-    def _head(self) -> str:
+    def _head_line(self) -> str:
         return f"{self.network}: {len(self.products)} product{'s' * (len(self.products) != 1)} called in one call"
 
-    def _foot(self) -> list[str]:
+    def _foot_lines(self) -> list[str]:
         found = [f"not called: {', '.join(self.not_called)}"] if self.not_called else []
         if self.seconds:
             whole = "call" if self.inside or not any(p.backward for p in self.products) else "forward and backward"
@@ -122,7 +122,7 @@ class NetworkExplanation(Shown):
         return found
 
     def __str__(self) -> str:
-        return "\n".join([self._head(), table(self._rows()), *self._foot()])
+        return "\n".join([self._head_line(), table(self._table_rows()), *self._foot_lines()])
 
     def _repr_html_(self) -> str:
         bars: dict[str, Sequence[float]] = {
@@ -131,9 +131,9 @@ class NetworkExplanation(Shown):
             "of call": [p.both_seconds for p in self.products],
         }
         return (
-            div_lines(self._head())
-            + html_table(self._rows(), range(2), bars)
-            + div_lines(*self._foot())
+            div_lines(self._head_line())
+            + html_table(self._table_rows(), range(2), bars)
+            + div_lines(*self._foot_lines())
             + self._share_bar_html()
         )
 
@@ -179,8 +179,8 @@ def explain_network(
 ) -> NetworkExplanation:
     """Explain each product, linear layer and polynomial in a call ``network(*inputs, **keywords)``.
 
-    The call has gradients and the network's mode.  A backward pass from the sum of results follows, unless the network
-    differentiates by itself (forces).  Buffers, gradients and random numbers are restored.
+    The call has gradients, and a backward pass from the sum of results follows, unless the network differentiates by
+    itself (forces).  Buffers, gradients and random numbers are restored.
 
     Operations and bytes are forward sums over a product's calls.  ``measure`` times the call and every product, forward
     and backward.

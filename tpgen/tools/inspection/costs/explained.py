@@ -10,7 +10,7 @@ from tpgen.tools.inspection.costs.roofline import Ceilings
 
 @dataclass(frozen=True)
 class PathExplanation:
-    """Segments, coefficient, costs per row and code of one path, or of one term of a polynomial."""
+    """Segments, coefficient, costs per row and code of a path or polynomial term."""
 
     index: int
     in1: str
@@ -53,7 +53,7 @@ class PathExplanation:
 
 @dataclass(frozen=True)
 class Explained:
-    """Values of an explained product, linear layer or polynomial; times are seconds for the batch."""
+    """Values of an explanation; times are seconds for the batch."""
 
     product: str
     digest: str

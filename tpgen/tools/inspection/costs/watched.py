@@ -187,7 +187,7 @@ class WatchedRun:
             out = self.network(*args, **keywords)
             self.inside = bool(self.watch.passes)
             if not self.inside:
-                _differentiate(out, [*self.network.parameters(), *given])
+                _run_backward(out, [*self.network.parameters(), *given])
 
 
 def _copy_argument(value: Any) -> Any:
@@ -197,7 +197,7 @@ def _copy_argument(value: Any) -> Any:
     return copy(value)
 
 
-def _differentiate(out: Any, by: Sequence[Any]) -> None:
+def _run_backward(out: Any, by: Sequence[Any]) -> None:
     results = [x for x in pytree.tree_leaves(out) if is_floating(x) and x.requires_grad]
     wanted = [x for x in by if isinstance(x, Tensor) and x.requires_grad]
     if results and wanted:

@@ -108,8 +108,8 @@ STAGES: dict[str, Stage] = {
 def dump_stage(plan: Plan, stage: str, direction: str = "forward", **options: Unpack[StageOptions]) -> str:
     """Return the text of a plan's stage for a direction (a polynomial's call).
 
-    ``options``: layout, strategy, backend, dtype, device, rows; for a polynomial strategy, dtype, device, rows,
-    channels, elements.  Raises `EmitError` for an unknown stage or direction.
+    ``options``: strategy, dtype, device, rows; layout, backend (products); channels, elements (polynomials).  Raises
+    `EmitError` for an unknown stage or direction.
 
     >>> from tpgen.planner.presets import channelwise
     >>> print(dump_stage(channelwise("2x0e", "0e", "0e"), "code").splitlines()[-1].strip())

@@ -236,10 +236,10 @@ class Request(Config):
     @property
     def flops(self) -> int:
         """Operations of the forward pass for the batch."""
-        return self.rows * (self.plan.flops + self._biases)
+        return self.rows * (self.plan.flops + self._bias_count)
 
     @property
-    def _biases(self) -> int:
+    def _bias_count(self) -> int:
         return self.plan.bias_numel * (self.plan.arguments.get("f_out") or 1)
 
     def bytes(self, nodes: int | None = None) -> int:
@@ -253,7 +253,7 @@ class Request(Config):
         flat, itemsize = self.computed, self.dtype.itemsize
         sets = {SHARED: 1, ELEMENT: self.elements}
         shared = sum(o.dim * sets.get(o.rows, 0) for o in flat.weights)
-        biases = self._biases * sets.get(flat.weights[0].rows, self.rows)
+        biases = self._bias_count * sets.get(flat.weights[0].rows, self.rows)
         numbers = self.rows * flat.row_bytes(1) + shared + biases
         if nodes is None:
             return numbers * itemsize
